@@ -1,0 +1,143 @@
+//! A NIC as its owner sees it.
+
+use crate::{
+    Access, Capabilities, Completion, CqId, Memory, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState,
+    ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind, WorkRequest,
+};
+use std::ops::Range;
+
+/// Something that happened to a queue pair without a request of its owner (`ibv_get_async_event`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A peer's access through this queue pair was refused: it is in error now (`IBV_EVENT_QP_ACCESS_ERR`).
+    AccessError(QpId),
+    /// The queue pair went to error for another reason (`IBV_EVENT_QP_FATAL`).
+    Fatal(QpId),
+}
+
+/// A NIC, as the node that owns it uses it. Objects are named by id; one that is still in use cannot go
+/// ([`VerbsError::Busy`]).
+///
+/// No call waits: requests are posted, completions polled. A device that needs its owner's thread to make progress
+/// makes it in [`Nic::poll`].
+pub trait Nic {
+    /// Memory that this NIC can register.
+    type Memory: Memory;
+
+    /// What the device can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Zeroed memory that can be registered, on huge pages where the machine has some.
+    ///
+    /// # Errors
+    /// The machine has not enough.
+    fn allocate_memory(&mut self, length: u64) -> Result<Self::Memory, VerbsError>;
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// The device has no more.
+    fn allocate_pd(&mut self) -> Result<PdId, VerbsError>;
+
+    /// Ends a protection domain.
+    ///
+    /// # Errors
+    /// A region, window or queue pair is left in it.
+    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError>;
+
+    /// Registers `span` of `memory`, whose first byte peers and local spans name `base`.
+    ///
+    /// # Errors
+    /// The span is empty or outside the memory, or remote write or atomic rights are asked for without local write.
+    fn register_region(
+        &mut self,
+        pd: PdId,
+        memory: &Self::Memory,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError>;
+
+    /// Ends a region. Its keys open nothing from here on.
+    ///
+    /// # Errors
+    /// A window is bound over it.
+    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError>;
+
+    /// A new window, bound to nothing.
+    ///
+    /// # Errors
+    /// The device has no windows of this kind, or no more.
+    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError>;
+
+    /// Ends a window, bound or not. Its key opens nothing from here on.
+    ///
+    /// # Errors
+    /// There is none.
+    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError>;
+
+    /// A new completion queue that holds `depth` entries, a power of two.
+    ///
+    /// # Errors
+    /// The device cannot make one so deep, or no more.
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
+
+    /// Ends a completion queue.
+    ///
+    /// # Errors
+    /// A queue pair uses it.
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError>;
+
+    /// A new RC queue pair, in RESET.
+    ///
+    /// # Errors
+    /// A completion queue or the domain is unknown, or a depth is beyond the device.
+    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError>;
+
+    /// Ends a queue pair, in any state.
+    ///
+    /// # Errors
+    /// A type-2 window is bound to it.
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError>;
+
+    /// Where a peer reaches this queue pair.
+    ///
+    /// # Errors
+    /// There is none.
+    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError>;
+
+    /// The state a queue pair is in.
+    ///
+    /// # Errors
+    /// There is none.
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError>;
+
+    /// Takes a queue pair a step on.
+    ///
+    /// # Errors
+    /// Its state does not allow the step.
+    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError>;
+
+    /// Posts requests with one doorbell, as many as the queue has room for, and says how many that were: a full
+    /// queue is an answer, not an error. A slot is free again when its request's completion, or a later one of the
+    /// same queue, was polled.
+    ///
+    /// # Errors
+    /// The queue pair does not take requests in its state.
+    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError>;
+
+    /// Posts receives, as many as the queue has room for, and says how many that were.
+    ///
+    /// # Errors
+    /// The queue pair does not take receives in its state.
+    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError>;
+
+    /// Appends at most `most` completions to `into` and says how many that were.
+    ///
+    /// # Errors
+    /// There is no such completion queue.
+    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError>;
+
+    /// The next event, if one happened.
+    fn poll_event(&mut self) -> Option<Event>;
+}

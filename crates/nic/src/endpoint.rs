@@ -1,0 +1,55 @@
+//! A NIC as a client sees it.
+
+use crate::{Completion, Lkey, Memory, ReceiveRequest, WorkRequest};
+use std::time::Duration;
+
+/// A client's end: a control queue pair, some data queue pairs, one completion queue for all of them and an arena.
+///
+/// The client's own view of its data queue pairs is their numbers, from zero; which of them it uses is its choice
+/// (Patronus §5.5, virtual queue pair numbers). The control queue pair carries SEND and RECV only.
+pub trait Endpoint {
+    /// Memory of the arena.
+    type Memory: Memory;
+
+    /// The number that completions of the control queue pair carry as [`Completion::queue_pair`].
+    const CONTROL: crate::QpId = crate::QpId(u32::MAX);
+
+    /// How many data queue pairs there are; completions carry their numbers.
+    fn data_queue_pairs(&self) -> u32;
+
+    /// Requests that a data queue pair holds.
+    fn send_depth(&self) -> u32;
+
+    /// Receives and requests that the control queue pair holds, each.
+    fn control_depth(&self) -> u32;
+
+    /// Bytes of one control message, as the node expects them: 64, and the data that the `rpc` mechanism adds.
+    fn message_bytes(&self) -> u32;
+
+    /// The arena: registered for local use at addresses that start at zero.
+    fn arena(&self) -> &Self::Memory;
+
+    /// Names the arena in local spans.
+    fn arena_key(&self) -> Lkey;
+
+    /// Posts requests to a data queue pair with one doorbell, as many as it has room for, and says how many.
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize;
+
+    /// Posts requests to the control queue pair, as many as it has room for, and says how many.
+    fn post_control(&mut self, requests: &[WorkRequest]) -> usize;
+
+    /// Posts receives to the control queue pair, as many as it has room for, and says how many.
+    fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize;
+
+    /// Appends at most `most` completions to `into` and says how many that were.
+    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize;
+
+    /// The node has rebuilt a data queue pair: it starts empty.
+    fn rebuilt(&mut self, queue_pair: u32);
+
+    /// Sleeps until a completion may have come, the node is gone, or `at_most` is over.
+    fn wait(&mut self, at_most: Duration);
+
+    /// Whether the node is still there, as far as this end can tell without waiting.
+    fn node_alive(&mut self) -> bool;
+}

@@ -1,0 +1,47 @@
+//! What goes wrong with verbs calls that are not work requests.
+
+use crate::QpState;
+
+/// A verbs call was refused. Nothing was changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The caller's fault: no object has this id.
+    #[error("no such {what}")]
+    NoSuch {
+        /// What kind of object.
+        what: &'static str,
+    },
+    /// The caller's fault: other objects still use this one. Tear down windows, queue pairs, regions, domains, in
+    /// that order.
+    #[error("the {what} is still in use by a {by}: tear that down first")]
+    Busy {
+        /// What was to go.
+        what: &'static str,
+        /// What holds it.
+        by: &'static str,
+    },
+    /// The caller's fault: the arguments contradict each other or the object.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The caller's fault: the queue pair is in the wrong state for this.
+    #[error("a queue pair in state {from} cannot do that")]
+    State {
+        /// The state it is in.
+        from: QpState,
+    },
+    /// The device has no more of these.
+    #[error("the device's limit of {limit} {what} is reached")]
+    Exhausted {
+        /// What ran out.
+        what: &'static str,
+        /// How many there are.
+        limit: u64,
+    },
+    /// The device cannot do this at all.
+    #[error("this device has no {0}")]
+    Unsupported(&'static str),
+    /// The machine refused (memory, descriptors, permissions).
+    #[error("the machine refused: {0}")]
+    Machine(String),
+}

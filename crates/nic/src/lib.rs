@@ -1,0 +1,33 @@
+//! The verbs vocabulary: what Portcullis asks of a NIC, as traits and plain values, in the field's own words.
+//!
+//! Two views of a NIC. [`Nic`] is the owner's, the memory node: protection domains, memory regions, windows, queue
+//! pairs and completion queues, by id. [`Endpoint`] is a client's: a few queue pairs, one completion queue and an
+//! arena for its buffers, handed to it ready. Nothing here knows how a NIC works, and nothing above this crate
+//! names one.
+//!
+//! [`conformance`] holds the suite that every implementation must pass: a named test a promise.
+#![forbid(unsafe_code)]
+
+mod access;
+mod capabilities;
+mod completion;
+pub mod conformance;
+mod device;
+mod endpoint;
+mod error;
+mod memory;
+mod objects;
+mod request;
+
+pub use access::Access;
+pub use capabilities::{AtomicScope, Capabilities, Guarantee};
+pub use completion::{Completion, CompletionKind, Status};
+pub use device::{Event, Nic};
+pub use endpoint::Endpoint;
+pub use error::VerbsError;
+pub use memory::Memory;
+pub use objects::{
+    CqId, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, Region, RegionId, Window, WindowId, WindowKind,
+};
+pub use portcullis_protocol::{RemoteAddress, Rights, Rkey};
+pub use request::{Lkey, LocalSpan, Operation, ReceiveRequest, RemoteSpan, WindowBinding, WorkRequest};

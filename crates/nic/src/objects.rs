@@ -1,0 +1,135 @@
+//! The objects of verbs, by id.
+
+use portcullis_protocol::Rkey;
+use std::fmt;
+
+use crate::{Access, Lkey};
+
+/// A protection domain.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PdId(pub u32);
+
+/// A memory region.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RegionId(pub u32);
+
+/// A memory window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct WindowId(pub u32);
+
+/// A queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct QpId(pub u32);
+
+/// A completion queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct CqId(pub u32);
+
+/// A registered region and its keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// The region.
+    pub id: RegionId,
+    /// Names it in local spans and in binds.
+    pub lkey: Lkey,
+    /// Names it to peers, as far as its access flags let them.
+    pub rkey: Rkey,
+}
+
+/// An allocated window and its key. A bind gives it another low byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// The window.
+    pub id: WindowId,
+    /// Its key as allocated: it opens nothing before a bind.
+    pub rkey: Rkey,
+}
+
+/// The two kinds of window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WindowKind {
+    /// Type 1: works on every queue pair of its protection domain; bound again in place; unbound by length zero.
+    One,
+    /// Type 2B: works on the queue pair that bound it; must be free before a bind; freed by an invalidate.
+    Two,
+}
+
+/// The states of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QpState {
+    /// Just made, or reset: nothing can be posted.
+    Reset,
+    /// Receives can be posted.
+    Init,
+    /// Requests of the peer are served.
+    ReadyToReceive,
+    /// And requests can be sent.
+    ReadyToSend,
+    /// Everything posted is flushed.
+    Error,
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::ReadyToReceive => "RTR",
+            Self::ReadyToSend => "RTS",
+            Self::Error => "ERR",
+        })
+    }
+}
+
+/// Where a queue pair can be reached by its peer: number, port address and first packet number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct QpAddress {
+    /// The queue pair's number on its NIC.
+    pub number: u32,
+    /// The port's address (a GID); zero where all ends are on one NIC.
+    pub port: [u8; 16],
+    /// The first packet sequence number.
+    pub first_packet: u32,
+}
+
+/// What a queue pair is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpAttributes {
+    /// Where completions of its send queue go.
+    pub send_cq: CqId,
+    /// Where completions of its receive queue go.
+    pub receive_cq: CqId,
+    /// Requests that its send queue holds: a power of two.
+    pub send_depth: u32,
+    /// Receives that its receive queue holds: a power of two, or zero.
+    pub receive_depth: u32,
+}
+
+/// A step of `ibv_modify_qp`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpChange {
+    /// Back to the start: what was posted is forgotten without a completion.
+    Reset,
+    /// RESET to INIT, with what peers may do through this queue pair.
+    Init {
+        /// Of [`Access::REMOTE`].
+        access: Access,
+    },
+    /// INIT to RTR, with the peer.
+    ReadyToReceive {
+        /// Where the peer is.
+        peer: QpAddress,
+    },
+    /// RTR to RTS.
+    ReadyToSend {
+        /// How often a SEND is tried again while the peer has no receive posted; 7 is for ever.
+        rnr_retries: u8,
+    },
+    /// In RTR or RTS: other rights for peers.
+    Access {
+        /// Of [`Access::REMOTE`].
+        access: Access,
+    },
+    /// Any state to ERR.
+    Error,
+}

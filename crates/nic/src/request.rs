@@ -1,0 +1,123 @@
+//! Work requests.
+
+use crate::{Access, RegionId, WindowId};
+use portcullis_protocol::{RemoteAddress, Rkey};
+
+/// A local key: names a region in the spans of a work request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Lkey(pub u32);
+
+/// Local bytes of a work request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct LocalSpan {
+    /// The first byte, as the region was registered.
+    pub address: u64,
+    /// How many.
+    pub length: u32,
+    /// The region.
+    pub lkey: Lkey,
+}
+
+/// Where a one-sided request goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RemoteSpan {
+    /// The first byte.
+    pub address: RemoteAddress,
+    /// What it is shown with.
+    pub rkey: Rkey,
+}
+
+/// What a bind makes of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WindowBinding {
+    /// The window.
+    pub window: WindowId,
+    /// Its key from now on: the same index; callers advance the low byte ([`Rkey::advanced`]).
+    pub rkey: Rkey,
+    /// The region it lies over.
+    pub region: RegionId,
+    /// The first byte.
+    pub address: RemoteAddress,
+    /// How many. Zero unbinds a window of type 1.
+    pub length: u64,
+    /// What peers may do, of [`Access::REMOTE`].
+    pub access: Access,
+}
+
+/// What a work request does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operation {
+    /// A message to the peer's next receive.
+    Send {
+        /// The message.
+        local: LocalSpan,
+    },
+    /// The same, and the peer's NIC invalidates a type-2 window of its own.
+    SendWithInvalidate {
+        /// The message.
+        local: LocalSpan,
+        /// The peer's window.
+        rkey: Rkey,
+    },
+    /// Remote bytes to local.
+    Read {
+        /// Where they go.
+        local: LocalSpan,
+        /// Where they come from.
+        remote: RemoteSpan,
+    },
+    /// Local bytes to remote.
+    Write {
+        /// Where they come from.
+        local: LocalSpan,
+        /// Where they go.
+        remote: RemoteSpan,
+    },
+    /// `swap` into the remote word if it holds `compare`; its value before goes to the local 8 bytes.
+    CompareAndSwap {
+        /// 8 bytes.
+        local: LocalSpan,
+        /// 8 bytes, aligned.
+        remote: RemoteSpan,
+        /// What must be there.
+        compare: u64,
+        /// What goes there.
+        swap: u64,
+    },
+    /// `add` onto the remote word, wrapping; its value before goes to the local 8 bytes.
+    FetchAndAdd {
+        /// 8 bytes.
+        local: LocalSpan,
+        /// 8 bytes, aligned.
+        remote: RemoteSpan,
+        /// What is added.
+        add: u64,
+    },
+    /// Binds a window of this NIC.
+    BindWindow(WindowBinding),
+    /// Frees a type-2 window of this NIC.
+    LocalInvalidate {
+        /// The window's present key.
+        rkey: Rkey,
+    },
+}
+
+/// A request for a send queue. Requests of one queue are executed in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct WorkRequest {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// Whether success gives a completion too. Failure always does.
+    pub signalled: bool,
+    /// What to do.
+    pub operation: Operation,
+}
+
+/// A request for a receive queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ReceiveRequest {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// Where the message goes.
+    pub local: LocalSpan,
+}

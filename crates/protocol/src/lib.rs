@@ -1,0 +1,23 @@
+//! What a Portcullis node and its clients say to each other: ids, rights, the permission header in remote
+//! memory, the control messages and the errors.
+//!
+//! Types, layouts and codecs only: nothing here reads a clock, touches a socket or allocates shared memory.
+//! Bytes that come from a peer become a value of one of these types, or an error, in exactly one place
+//! ([`Request::decode`], [`Reply::decode`]); code behind that never sees unchecked bytes.
+#![forbid(unsafe_code)]
+
+mod header;
+mod ids;
+mod messages;
+mod refusal;
+mod rights;
+mod token;
+
+pub use header::{Header, LengthTooLarge, LIFETIME_OFFSET};
+pub use ids::{ClientId, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};
+pub use messages::{
+    Granted, MalformedMessage, Reply, ReplyBody, Request, RequestBody, DATA_BYTES_MAX, MESSAGE_BYTES,
+};
+pub use refusal::Refusal;
+pub use rights::{Rights, Sharing};
+pub use token::{Mechanism, Token};

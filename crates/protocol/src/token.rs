@@ -1,0 +1,103 @@
+//! What enforces a permission, and what its holder shows for it.
+
+use crate::Rkey;
+use std::fmt;
+
+/// The protection mechanism of a node: chosen when it starts, one for all its permissions. These are the systems
+/// that Patronus §7 compares, on one code base.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Mechanism {
+    /// A type-1 memory window is bound per permission. Range, rights and time are enforced by the NIC.
+    #[default]
+    MemoryWindow,
+    /// A memory region is registered per permission. As strong, and slower.
+    MemoryRegion,
+    /// The access flags of the client's queue pairs follow its permissions. The NIC enforces only whether the
+    /// client may read, write or do atomics **at all**: no byte range.
+    QueuePair,
+    /// No one-sided access: the node's CPU checks and copies.
+    Rpc,
+    /// Nothing is enforced: the permission is an address and a key that works for the whole pool.
+    None,
+}
+
+impl Mechanism {
+    /// All of them, strongest first.
+    pub const ALL: [Self; 5] =
+        [Self::MemoryWindow, Self::MemoryRegion, Self::QueuePair, Self::Rpc, Self::None];
+
+    /// The name used on the command line, in reports and in audit records.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MemoryWindow => "memory-window",
+            Self::MemoryRegion => "memory-region",
+            Self::QueuePair => "queue-pair",
+            Self::Rpc => "rpc",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether an access outside a permission's byte range is refused.
+    #[must_use]
+    pub fn enforces_range(self) -> bool {
+        matches!(self, Self::MemoryWindow | Self::MemoryRegion | Self::Rpc)
+    }
+
+    /// Whether an access after a permission's end is refused.
+    #[must_use]
+    pub fn enforces_time(self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    pub(crate) fn wire(self) -> u8 {
+        match self {
+            Self::MemoryWindow => 1,
+            Self::MemoryRegion => 2,
+            Self::QueuePair => 3,
+            Self::Rpc => 4,
+            Self::None => 5,
+        }
+    }
+
+    pub(crate) fn from_wire(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|mechanism| mechanism.wire() == byte)
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Mechanism {
+    type Err = UnknownMechanism;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|mechanism| mechanism.name() == name)
+            .ok_or_else(|| UnknownMechanism(name.to_owned()))
+    }
+}
+
+/// The name given is no protection mechanism.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("no protection mechanism is called {0:?}: use memory-window, memory-region, queue-pair, rpc or none")]
+pub struct UnknownMechanism(String);
+
+/// What the holder of a permission presents with each access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Token {
+    /// Keys that the NIC checks: one for the buffer, one for the permission's lifetime word. They are equal where
+    /// one window covers both (Patronus §5.4, contiguity).
+    Keys {
+        /// The key of the buffer.
+        buffer: Rkey,
+        /// The key of the lifetime word.
+        lifetime: Rkey,
+    },
+    /// None: accesses are messages, and the node looks the permission up.
+    Node,
+}
