@@ -130,6 +130,6 @@ pub enum QpChange {
         /// Of [`Access::REMOTE`].
         access: Access,
     },
-    /// Any state to ERR.
+    /// Any state but RESET to ERR.
     Error,
 }

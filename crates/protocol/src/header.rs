@@ -61,6 +61,13 @@ impl Header {
         })
     }
 
+    /// The header as the four words of memory that it takes, the lifetime last.
+    #[must_use]
+    pub fn words(&self) -> [u64; 4] {
+        let words: [U64; 4] = zerocopy::transmute!(*self);
+        words.map(|word| u64::from_ne_bytes(word.to_bytes()))
+    }
+
     /// The buffer that the permission covers.
     #[must_use]
     pub fn address(&self) -> RemoteAddress {

@@ -1,1 +1,35 @@
-//! The conformance suite.
+//! The conformance suite: what InfiniBand semantics promise a permission, one named test a promise.
+//!
+//! A NIC crate puts `portcullis_nic::conformance_tests!(MyNic::new())` into a test file and has one `#[test]` a
+//! promise. Whoever has a device at run time calls [`run`] and shows or asserts the [`Report`]. Both come from one
+//! list, so neither can fall behind.
+//!
+//! Each promise gets a NIC of its own, with no object on it but the bench's. What a device says it cannot do
+//! ([`Capabilities`](crate::Capabilities)) is skipped aloud; a promise under a [`Guarantee`](crate::Guarantee) that
+//! the device is known not to keep must fail, and it is an error when it does not.
+//!
+//! The suite sees a NIC only through [`Nic`](crate::Nic). It waits on conditions: how long it waits at most is part
+//! of the verdict, never part of a test's working.
+
+mod atomics;
+mod bench;
+mod binds;
+mod faults;
+mod ids;
+mod keys;
+mod list;
+mod local;
+mod messages;
+mod order;
+mod queues;
+mod range;
+mod regions;
+mod report;
+mod rights;
+mod states;
+mod teardown;
+mod type_1;
+mod type_2;
+
+pub use list::{Promise, keep, promises, run};
+pub use report::{Outcome, Report};

@@ -1,0 +1,197 @@
+//! What the client itself costs: reads on a NIC that does nothing and takes no time.
+//!
+//! `cargo run --release -p portcullis-client --example data_path_cost`
+
+use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, Lkey, Memory, Operation as Action, QpId, ReceiveRequest, Status,
+    WorkRequest,
+};
+use portcullis_protocol::{
+    Granted, Lifetime, Mechanism, Moment, PermissionId, RemoteAddress, Reply, ReplyBody, Request, Rights,
+    Rkey, Sharing, Token,
+};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+const READS: u32 = 10_000_000;
+const READ_BYTES: u32 = 64;
+
+#[derive(Clone)]
+struct Arena(Rc<RefCell<Vec<u8>>>);
+
+fn index(value: u64) -> usize {
+    usize::try_from(value).expect("offsets of this arena fit")
+}
+
+impl Memory for Arena {
+    fn length(&self) -> u64 {
+        self.0.borrow().len() as u64
+    }
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        into.copy_from_slice(&self.0.borrow()[index(offset)..][..into.len()]);
+    }
+    fn write(&self, offset: u64, from: &[u8]) {
+        self.0.borrow_mut()[index(offset)..][..from.len()].copy_from_slice(from);
+    }
+    fn zero(&self, offset: u64, length: u64) {
+        self.0.borrow_mut()[index(offset)..][..index(length)].fill(0);
+    }
+    fn load(&self, offset: u64) -> u64 {
+        let mut word = [0; 8];
+        self.read(offset, &mut word);
+        u64::from_ne_bytes(word)
+    }
+    fn store(&self, offset: u64, value: u64) {
+        self.write(offset, &value.to_ne_bytes());
+    }
+}
+
+/// Completes every signalled request at once, and grants every allocation.
+struct Null {
+    arena: Arena,
+    completions: VecDeque<Completion>,
+    receives: VecDeque<ReceiveRequest>,
+}
+
+impl Endpoint for Null {
+    type Memory = Arena;
+    fn data_queue_pairs(&self) -> u32 {
+        2
+    }
+    fn send_depth(&self) -> u32 {
+        256
+    }
+    fn control_depth(&self) -> u32 {
+        8
+    }
+    fn message_bytes(&self) -> u32 {
+        64
+    }
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+    fn arena_key(&self) -> Lkey {
+        Lkey(1)
+    }
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        for request in requests.iter().filter(|request| request.signalled) {
+            let (queue_pair, status) = (QpId(queue_pair), Status::Success);
+            let kind = CompletionKind::Send;
+            self.completions.push_back(Completion { request: request.id, queue_pair, status, kind });
+        }
+        requests.len()
+    }
+    fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
+        for request in requests {
+            let Action::Send { local } = request.operation else { continue };
+            let mut head = [0; 64];
+            self.arena.read(local.address, &mut head);
+            let asked = Request::decode(head).expect("the client speaks the protocol");
+            let granted = Granted {
+                permission: PermissionId { header: RemoteAddress(0), start: Moment(0) },
+                address: RemoteAddress(32),
+                length: 1 << 20,
+                lifetime: Lifetime::seconds(1_000),
+                token: Token::Keys { buffer: Rkey(256), lifetime: Rkey(256) },
+                mechanism: Mechanism::MemoryWindow,
+            };
+            let reply = Reply { sequence: asked.sequence, body: ReplyBody::Granted(granted) };
+            let Some(receive) = self.receives.pop_front() else { return 0 };
+            self.arena.write(receive.local.address, &reply.encode());
+            let (queue_pair, status) = (Self::CONTROL, Status::Success);
+            let kind = CompletionKind::Send;
+            self.completions.push_back(Completion { request: request.id, queue_pair, status, kind });
+            let kind = CompletionKind::Receive { length: 64, invalidated: None };
+            self.completions.push_back(Completion { request: receive.id, queue_pair, status, kind });
+        }
+        requests.len()
+    }
+    fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
+        self.receives.extend(requests);
+        requests.len()
+    }
+    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
+        let count = most.min(self.completions.len());
+        into.extend(self.completions.drain(..count));
+        count
+    }
+    fn rebuilt(&mut self, _queue_pair: u32) {}
+    fn wait(&mut self, _at_most: Duration) {}
+    fn node_alive(&mut self) -> bool {
+        true
+    }
+}
+
+fn permission(client: &mut Client<Null>) -> Result<Permission, Error> {
+    let (lifetime, rights, sharing) = (Lifetime::seconds(1_000), Rights::all(), Sharing::Exclusive);
+    let call =
+        client.allocate(Moment(0), Allocate { size: 1 << 20, lifetime, rights, sharing, keep: false })?;
+    client.poll(Moment(0));
+    match client.take_call(call) {
+        Some(Ok(Answer::Granted(permission))) => Ok(permission),
+        Some(Err(error)) => Err(error),
+        _ => Err(Error::SessionLost),
+    }
+}
+
+fn report(what: &str, began: Instant) {
+    let nanos = began.elapsed().as_secs_f64() * 1e9 / f64::from(READS);
+    println!("{what:44} {nanos:6.1} ns/read");
+}
+
+fn pipelined(client: &mut Client<Null>, permission: &Permission, window: u32, batched: bool) {
+    let mut buffers: Vec<_> =
+        (0..window).map(|_| client.buffer(READ_BYTES).expect("the arena is large")).collect();
+    let mut outcomes = Vec::with_capacity(buffers.len());
+    let began = Instant::now();
+    for round in 0..READS / window {
+        let now = Moment(u64::from(round));
+        if batched {
+            let mut batch = client.batch();
+            for (at, buffer) in (0_u64..).step_by(64).zip(buffers.drain(..)) {
+                batch.read(now, permission, at, buffer).expect("there is room");
+            }
+            batch.post();
+        } else {
+            for (at, buffer) in (0_u64..).step_by(64).zip(buffers.drain(..)) {
+                client.read(now, permission, at, buffer).expect("there is room");
+            }
+        }
+        client.poll(now);
+        client.drain(&mut outcomes);
+        for (_, outcome) in outcomes.drain(..) {
+            outcome.result.expect("this NIC never fails");
+            buffers.extend(outcome.buffer);
+        }
+    }
+    report(&format!("window of {window}, {}", if batched { "one doorbell" } else { "each its own" }), began);
+}
+
+fn one_at_a_time(client: &mut Client<Null>, permission: &Permission) {
+    let mut buffer = client.buffer(READ_BYTES).ok();
+    let began = Instant::now();
+    for round in 0..READS {
+        let now = Moment(u64::from(round));
+        let Some(held) = buffer.take() else { break };
+        let operation = client.read(now, permission, 0, held).expect("there is room");
+        client.poll(now);
+        buffer = client.take(operation).and_then(|outcome| outcome.buffer);
+    }
+    report("one at a time, poll and take", began);
+}
+
+fn main() -> Result<(), Error> {
+    let arena = Arena(Rc::new(RefCell::new(vec![0; 1 << 20])));
+    let endpoint = Null { arena, completions: VecDeque::new(), receives: VecDeque::new() };
+    let mut client = Client::new(endpoint, ClientConfig::default())?;
+    let permission = permission(&mut client)?;
+    one_at_a_time(&mut client, &permission);
+    for window in [16, 128] {
+        pipelined(&mut client, &permission, window, false);
+        pipelined(&mut client, &permission, window, true);
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Several operations with one doorbell, of which only the last tells of its end.
+
+use crate::data_path::{MaybeBuffer, Ready, Shape, Target};
+use crate::{Buffer, Client, Operation, Permission, Rejected};
+use portcullis_nic::Endpoint;
+use portcullis_protocol::Moment;
+use std::fmt;
+
+/// Operations that are posted together, in order, once [`Batch::post`] is called. Each has its own outcome.
+///
+/// One doorbell and, while the queue has room, one completion for all of them. Dropped without being posted, the
+/// batch has begun nothing: its buffers are given back, and its operations never get an outcome.
+pub struct Batch<'a, E: Endpoint> {
+    client: &'a mut Client<E>,
+}
+
+impl<E: Endpoint> Client<E> {
+    /// An empty batch.
+    pub fn batch(&mut self) -> Batch<'_, E> {
+        // A batch that was leaked left its operations here.
+        self.cancel_staged();
+        Batch { client: self }
+    }
+
+    fn cancel_staged(&mut self) {
+        for request in self.staged.drain(..) {
+            self.operations.cancel(request.id);
+        }
+        for job in self.staged_jobs.drain(..) {
+            self.operations.cancel(job.operation);
+        }
+    }
+}
+
+impl<E: Endpoint> Batch<'_, E> {
+    /// Adds a [`Client::read`].
+    ///
+    /// # Errors
+    /// As there; the rest of the batch stays as it is.
+    pub fn read(
+        &mut self,
+        now: Moment,
+        permission: &Permission,
+        offset: u64,
+        buffer: Buffer<E::Memory>,
+    ) -> Result<Operation, Rejected<E::Memory>> {
+        self.add(now, Target::Permission(permission, offset), Some(buffer), Shape::Read)
+    }
+
+    /// Adds a [`Client::write`].
+    ///
+    /// # Errors
+    /// As there; the rest of the batch stays as it is.
+    pub fn write(
+        &mut self,
+        now: Moment,
+        permission: &Permission,
+        offset: u64,
+        buffer: Buffer<E::Memory>,
+    ) -> Result<Operation, Rejected<E::Memory>> {
+        self.add(now, Target::Permission(permission, offset), Some(buffer), Shape::Write)
+    }
+
+    /// Adds a [`Client::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As there; the rest of the batch stays as it is.
+    pub fn compare_and_swap(
+        &mut self,
+        now: Moment,
+        permission: &Permission,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<Operation, Rejected<E::Memory>> {
+        let shape = Shape::CompareAndSwap { compare, swap };
+        self.add(now, Target::Permission(permission, offset), None, shape)
+    }
+
+    /// Adds a [`Client::fetch_and_add`].
+    ///
+    /// # Errors
+    /// As there; the rest of the batch stays as it is.
+    pub fn fetch_and_add(
+        &mut self,
+        now: Moment,
+        permission: &Permission,
+        offset: u64,
+        add: u64,
+    ) -> Result<Operation, Rejected<E::Memory>> {
+        self.add(now, Target::Permission(permission, offset), None, Shape::FetchAndAdd { add })
+    }
+
+    /// How many operations it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.client.staged.len() + self.client.staged_jobs.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Begins everything in it. Returns how many operations that were. Cannot fail: room was found when each
+    /// was added.
+    pub fn post(self) -> usize {
+        let count = self.len();
+        let client = &mut *self.client;
+        if let Some(last) = client.staged.last_mut() {
+            last.signalled = true;
+            client.flights.submit_all(&mut client.endpoint, &mut client.staged);
+            client.staged.clear();
+        }
+        for job in client.staged_jobs.drain(..) {
+            client.remote.push(job);
+        }
+        client.send_pieces();
+        count
+    }
+
+    fn add(
+        &mut self,
+        now: Moment,
+        target: Target<'_>,
+        buffer: MaybeBuffer<E>,
+        shape: Shape,
+    ) -> Result<Operation, Rejected<E::Memory>> {
+        let client = &mut *self.client;
+        let (operation, ready) = client.prepare(now, target, buffer, shape)?;
+        let error = match ready {
+            Ready::Request(_) if client.staged.len() >= client.flights.room() => client.flights.full(),
+            Ready::Job(_) if client.staged_jobs.len() >= client.remote.room() => {
+                client.flights.backlog_full()
+            }
+            Ready::Request(mut request) => {
+                request.signalled = false;
+                client.staged.push(request);
+                return Ok(operation);
+            }
+            Ready::Job(job) => {
+                client.staged_jobs.push(job);
+                return Ok(operation);
+            }
+        };
+        Err(Rejected { buffer: client.operations.cancel(operation.id), error })
+    }
+}
+
+impl<E: Endpoint> Drop for Batch<'_, E> {
+    fn drop(&mut self) {
+        self.client.cancel_staged();
+    }
+}
+
+impl<E: Endpoint> fmt::Debug for Batch<'_, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

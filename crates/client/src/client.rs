@@ -1,0 +1,417 @@
+//! The client itself: what it is made of, the calls of the control path, and the poll that moves everything.
+
+use crate::buffer::Blocks;
+use crate::calls::{Awaited, Calls};
+use crate::control::{Arrived, Control, Purpose};
+use crate::flights::Flights;
+use crate::operations::{Operations, WORD_BYTES};
+use crate::remote_procedure::{Job, RemoteProcedures};
+use crate::{Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission};
+use portcullis_nic::{Completion, Endpoint, Memory, WorkRequest};
+use portcullis_protocol::{
+    Lifetime, Moment, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
+};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+/// Completions taken off the queue at once.
+const COMPLETIONS_MOST: usize = 256;
+
+/// How often one poll asks for so many: a bound on the time that one call takes.
+const ROUNDS_MOST: usize = 16;
+
+/// What is asked of [`Client::allocate`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocate {
+    /// Bytes.
+    pub size: u64,
+    /// How long the permission is to live.
+    pub lifetime: Lifetime,
+    /// What it is to allow.
+    pub rights: Rights,
+    /// Beside whom it may be held.
+    pub sharing: Sharing,
+    /// Whether the object outlives its permissions.
+    pub keep: bool,
+}
+
+/// What is asked of [`Client::acquire`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acquire {
+    /// Where the object starts.
+    pub address: RemoteAddress,
+    /// The object's size; zero takes whatever it is.
+    pub size: u64,
+    /// How long the permission is to live.
+    pub lifetime: Lifetime,
+    /// What it is to allow.
+    pub rights: Rights,
+    /// Beside whom it may be held.
+    pub sharing: Sharing,
+    /// How long the node may let the request wait for conflicting holders.
+    pub wait: Lifetime,
+}
+
+/// How long a permission is asked for when nothing is said: a second.
+const LIFETIME: Lifetime = Lifetime::seconds(1);
+/// How long a request may wait when nothing is said: a second.
+const WAIT: Lifetime = Lifetime::seconds(1);
+
+impl Allocate {
+    /// Exclusive memory of `size` bytes with all rights, for a second, that goes with its permission.
+    #[must_use]
+    pub fn bytes(size: u64) -> Self {
+        Self { size, lifetime: LIFETIME, rights: Rights::all(), sharing: Sharing::Exclusive, keep: false }
+    }
+
+    /// For so long.
+    #[must_use]
+    pub fn lifetime(self, lifetime: Lifetime) -> Self {
+        Self { lifetime, ..self }
+    }
+
+    /// With these rights only.
+    #[must_use]
+    pub fn rights(self, rights: Rights) -> Self {
+        Self { rights, ..self }
+    }
+
+    /// Beside others who share it.
+    #[must_use]
+    pub fn shared(self) -> Self {
+        Self { sharing: Sharing::Shared, ..self }
+    }
+
+    /// The object stays when its permissions end, until it is freed or the tenant's last client goes.
+    #[must_use]
+    pub fn keep(self) -> Self {
+        Self { keep: true, ..self }
+    }
+}
+
+impl Acquire {
+    /// The object at `address`, whatever its size, exclusively and with all rights, for a second, waiting for a
+    /// second.
+    #[must_use]
+    pub fn at(address: RemoteAddress) -> Self {
+        Self {
+            address,
+            size: 0,
+            lifetime: LIFETIME,
+            rights: Rights::all(),
+            sharing: Sharing::Exclusive,
+            wait: WAIT,
+        }
+    }
+
+    /// For so long.
+    #[must_use]
+    pub fn lifetime(self, lifetime: Lifetime) -> Self {
+        Self { lifetime, ..self }
+    }
+
+    /// With these rights only.
+    #[must_use]
+    pub fn rights(self, rights: Rights) -> Self {
+        Self { rights, ..self }
+    }
+
+    /// To read only.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        self.rights(Rights::READ)
+    }
+
+    /// Beside others who share it.
+    #[must_use]
+    pub fn shared(self) -> Self {
+        Self { sharing: Sharing::Shared, ..self }
+    }
+
+    /// Waiting for so long for those who hold it otherwise.
+    #[must_use]
+    pub fn wait(self, wait: Lifetime) -> Self {
+        Self { wait, ..self }
+    }
+}
+
+/// A revocation that was not begun, and the permission back.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotRevoked {
+    /// What was handed in.
+    pub permission: Permission,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+/// A client of one node, on one endpoint. See the crate's documentation.
+pub struct Client<E: Endpoint> {
+    pub(crate) endpoint: E,
+    pub(crate) operations: Operations<E::Memory>,
+    pub(crate) flights: Flights,
+    pub(crate) control: Control,
+    pub(crate) calls: Calls,
+    pub(crate) remote: RemoteProcedures,
+    /// Extensions that the node is to be asked about.
+    pub(crate) confirmations: VecDeque<u64>,
+    /// A batch that is being collected.
+    pub(crate) staged: Vec<WorkRequest>,
+    /// The same, of operations that are messages.
+    pub(crate) staged_jobs: Vec<Job>,
+    /// Why the session is over, if it is.
+    pub(crate) over: Option<Error>,
+    blocks: Arc<Blocks<E::Memory>>,
+    completions: Vec<Completion>,
+}
+
+impl<E: Endpoint> Client<E> {
+    /// A client on an endpoint that nobody has used yet.
+    ///
+    /// # Errors
+    /// [`Error::ArenaFull`]: the arena is too short for the control messages and the operations' words.
+    pub fn new(endpoint: E, config: ClientConfig) -> Result<Self, Error> {
+        let control = Control::new(&endpoint);
+        let words = control.arena_bytes().next_multiple_of(u64::from(WORD_BYTES));
+        let rest = words + u64::from(config.operations_max) * u64::from(WORD_BYTES);
+        if rest > endpoint.arena().length() {
+            return Err(Error::ArenaFull { asked: rest });
+        }
+        let (memory, key) = (endpoint.arena().clone(), endpoint.arena_key());
+        let mut client = Self {
+            operations: Operations::new(memory.clone(), key, words, config.operations_max),
+            flights: Flights::new(&endpoint, config),
+            control,
+            calls: Calls::new(),
+            remote: RemoteProcedures::new(config),
+            confirmations: VecDeque::new(),
+            staged: Vec::new(),
+            staged_jobs: Vec::new(),
+            over: None,
+            blocks: Arc::new(Blocks::new(memory, key, rest)),
+            completions: Vec::with_capacity(COMPLETIONS_MOST),
+            endpoint,
+        };
+        client.control.post_receives(&mut client.endpoint);
+        Ok(client)
+    }
+
+    /// A buffer of `length` bytes in the arena, holding whatever was there before.
+    ///
+    /// # Errors
+    /// [`Error::ArenaFull`].
+    pub fn buffer(&self, length: u32) -> Result<Buffer<E::Memory>, Error> {
+        self.blocks.buffer(length)
+    }
+
+    /// Asks for memory and a permission over it (Patronus §5.1). Answered with [`Answer::Granted`].
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    pub fn allocate(&mut self, now: Moment, ask: Allocate) -> Result<Call, Error> {
+        let Allocate { size, lifetime, rights, sharing, keep } = ask;
+        let body = RequestBody::Allocate { size, lifetime, rights, sharing, keep };
+        self.call(Awaited::Grant { requested_at: now, rights, sharing }, body)
+    }
+
+    /// Asks for a permission over an object that exists. Answered with [`Answer::Granted`].
+    ///
+    /// A permission that had to wait for its object started later than this client reckons: its deadline here
+    /// is early by as much, never late.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    pub fn acquire(&mut self, now: Moment, ask: Acquire) -> Result<Call, Error> {
+        let Acquire { address, size, lifetime, rights, sharing, wait } = ask;
+        let body = RequestBody::Acquire { address, size, lifetime, rights, sharing, wait };
+        self.call(Awaited::Grant { requested_at: now, rights, sharing }, body)
+    }
+
+    /// Ends a permission; `free` also lets the object go that was kept. Answered with [`Answer::Done`].
+    ///
+    /// Operations still under way under it race with its end: take their outcomes first.
+    ///
+    /// # Errors
+    /// [`NotRevoked`] with the permission back: [`Error::QueueFull`], or what ended the session.
+    pub fn revoke(&mut self, _now: Moment, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
+        let body = RequestBody::Revoke { permission: permission.id(), free };
+        self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission, error })
+    }
+
+    /// Lets a kept object go once its last permission has ended. Answered with [`Answer::Done`].
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    pub fn free(&mut self, address: RemoteAddress) -> Result<Call, Error> {
+        self.call(Awaited::Done, RequestBody::Free { address })
+    }
+
+    pub(crate) fn call(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
+        if let Some(error) = self.over {
+            return Err(error);
+        }
+        let id = self.calls.begin(awaited)?;
+        if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Call(id)) {
+            self.calls.cancel(id);
+            return Err(self.control.full());
+        }
+        Ok(Call { id })
+    }
+
+    /// What came of a call, once: `None` while it is under way, and after it was taken.
+    pub fn take_call(&mut self, call: Call) -> Option<Result<Answer, Error>> {
+        self.calls.take(call)
+    }
+
+    /// What came of an operation, once: `None` while it is under way, and after it was taken.
+    #[inline]
+    pub fn take(&mut self, operation: Operation) -> Option<Outcome<E::Memory>> {
+        self.operations.take(operation)
+    }
+
+    /// Appends what came of all operations that have ended and were not taken, in the order of their ends.
+    #[inline]
+    pub fn drain(&mut self, into: &mut Vec<(Operation, Outcome<E::Memory>)>) {
+        self.operations.drain(into);
+    }
+
+    /// Takes in what the NIC has to say and acts on it: ends operations and calls, switches queue pairs, sends
+    /// what waited. Returns how many operations and calls ended. Never blocks.
+    pub fn poll(&mut self, now: Moment) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        for _ in 0..ROUNDS_MOST {
+            if self.over.is_some() {
+                break;
+            }
+            completions.clear();
+            let came = self.endpoint.poll(COMPLETIONS_MOST, &mut completions);
+            for completion in &completions {
+                if completion.queue_pair == E::CONTROL {
+                    self.control_completed(now, completion);
+                } else {
+                    self.flights.completed(&mut self.endpoint, &mut self.operations, now, completion);
+                }
+            }
+            if came < COMPLETIONS_MOST {
+                break;
+            }
+        }
+        self.completions = completions;
+        self.settle(now);
+        self.operations.count_ended() + self.calls.count_ended()
+    }
+
+    /// Acts on what has become possible.
+    fn settle(&mut self, now: Moment) {
+        while let Some(extended) = self.operations.next_extended() {
+            self.lifetime_swapped(now, extended);
+        }
+        if self.over.is_some() {
+            return;
+        }
+        self.control.post_receives(&mut self.endpoint);
+        self.ask_for_rebuilds(now);
+        self.ask_for_confirmations();
+        self.send_pieces();
+        self.flights.pump(&mut self.endpoint);
+    }
+
+    fn control_completed(&mut self, now: Moment, completion: &Completion) {
+        if self.over.is_some() {
+            return;
+        }
+        match self.control.completed(&self.endpoint, completion) {
+            Ok(None) => {}
+            Ok(Some(Arrived { purpose: Purpose::Call(id), body, .. })) => self.call_answered(now, id, body),
+            Ok(Some(Arrived { purpose: Purpose::Recover(index), body, .. })) => {
+                self.rebuild_answered(now, index, body);
+            }
+            Ok(Some(Arrived { purpose: Purpose::Piece(piece), body, data })) => {
+                self.piece_answered(now, piece, body, data);
+            }
+            Err(error) => self.end(error),
+        }
+        self.control.post_receives(&mut self.endpoint);
+    }
+
+    fn call_answered(&mut self, now: Moment, id: u64, body: ReplyBody) {
+        let Some(awaited) = self.calls.awaited(id) else { return };
+        let result = match (awaited, body) {
+            (Awaited::Grant { requested_at, rights, sharing }, ReplyBody::Granted(granted)) => {
+                Ok(Answer::Granted(Permission::new(granted, requested_at, rights, sharing)))
+            }
+            (Awaited::Done, ReplyBody::Done) => Ok(Answer::Done),
+            (Awaited::Extension(extending), ReplyBody::Extended(lifetime)) => {
+                extending.lease.set_lifetime(lifetime);
+                Ok(Answer::Extended(lifetime))
+            }
+            (Awaited::Extension(extending), ReplyBody::Refused(Refusal::NotLive)) => {
+                let expired = now >= extending.lease.deadline();
+                Err(if expired { Error::Expired } else { Error::Revoked })
+            }
+            (_, ReplyBody::Refused(refusal)) => Err(refusal.into()),
+            // An answer to another question: who knows what the node did.
+            _ => Err(Error::SessionLost),
+        };
+        self.calls.finish(id, result);
+    }
+
+    /// Tells the client that its node is gone: everything under way ends with [`Error::NodeGone`], and nothing
+    /// can be begun any more.
+    pub fn node_gone(&mut self) {
+        self.end(Error::NodeGone);
+    }
+
+    /// Ends the session and everything in it. The first reason stays.
+    pub(crate) fn end(&mut self, error: Error) {
+        let error = *self.over.get_or_insert(error);
+        self.flights.clear();
+        self.remote.clear();
+        self.confirmations.clear();
+        self.operations.finish_all(error);
+        self.calls.finish_all(error);
+        // The calls they belong to have just ended.
+        while self.operations.next_extended().is_some() {}
+    }
+
+    /// Why nothing can be begun any more; `None` while the session stands.
+    #[must_use]
+    pub fn over(&self) -> Option<Error> {
+        self.over
+    }
+
+    /// Operations and calls that have begun and not ended.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.operations.under_way() + self.calls.waiting()
+    }
+
+    /// When [`Client::poll`] has something to do even if no completion comes, if ever.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Moment> {
+        self.flights.next_wake()
+    }
+
+    /// How often queue pairs broke and what it cost.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.flights.counters()
+    }
+
+    /// The endpoint, to wait on it.
+    pub fn endpoint(&mut self) -> &mut E {
+        &mut self.endpoint
+    }
+}
+
+impl<E: Endpoint> fmt::Debug for Client<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("pending", &self.pending())
+            .field("over", &self.over)
+            .field("counters", &self.counters())
+            .finish_non_exhaustive()
+    }
+}

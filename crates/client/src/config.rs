@@ -1,0 +1,28 @@
+//! A client's limits and choices.
+
+/// Operations that a client may have begun and not taken yet, unless told otherwise.
+pub const OPERATIONS_MAX: u32 = 1024;
+
+/// Operations that may wait for room on a queue pair, unless told otherwise.
+pub const BACKLOG_MAX: usize = 1024;
+
+/// Calls of the control path that may have begun and not been taken yet.
+pub const CALLS_MAX: usize = 1024;
+
+/// What a client is told when it starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientConfig {
+    /// Whether a broken queue pair is stood in for by another at once (Patronus §5.5). Without, everything waits
+    /// until the node has rebuilt it: the other half of Table 5.
+    pub use_spares: bool,
+    /// Operations that may have begun and not been taken yet; each costs 8 bytes of the arena.
+    pub operations_max: u32,
+    /// Operations that may wait for room on a queue pair.
+    pub backlog_max: usize,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self { use_spares: true, operations_max: OPERATIONS_MAX, backlog_max: BACKLOG_MAX }
+    }
+}

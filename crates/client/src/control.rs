@@ -1,0 +1,213 @@
+//! Control messages: their slots in the arena, and which request a reply belongs to.
+
+use crate::Error;
+use portcullis_nic::{
+    CompletionKind, Completion, Endpoint, Lkey, LocalSpan, Memory, Operation as Action, ReceiveRequest, Status,
+    WorkRequest,
+};
+use portcullis_protocol::{MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+
+/// Bytes of a control message before its data.
+const HEAD: u64 = MESSAGE_BYTES as u64;
+
+/// The part of a sequence number that names the slot; the rest is its generation.
+const INDEX_MASK: u32 = 0xFFFF;
+
+/// A part of an operation that travels as a control message (mechanism `rpc`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    /// The operation's id.
+    pub(crate) operation: u64,
+    /// Where in the operation's buffer.
+    pub(crate) offset: u64,
+    /// How many bytes; zero for what a reply brings no bytes for.
+    pub(crate) length: u64,
+}
+
+/// What a request was sent for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A call of the caller's: its id.
+    Call(u64),
+    /// A rebuild of a data queue pair.
+    Recover(u32),
+    /// A part of an operation.
+    Piece(Piece),
+}
+
+/// A reply to a request that was waiting for one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) purpose: Purpose,
+    pub(crate) body: ReplyBody,
+    /// Where in the arena its data stands, and how many bytes of it came.
+    pub(crate) data: (u64, u64),
+}
+
+struct Slot {
+    generation: u16,
+    purpose: Option<Purpose>,
+    /// The NIC still needs the bytes.
+    sending: bool,
+}
+
+/// The control queue pair of a client.
+pub(crate) struct Control {
+    key: Lkey,
+    message_bytes: u32,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    /// Receives that are to be posted.
+    owed: Vec<u16>,
+}
+
+impl Control {
+    pub(crate) fn new(endpoint: &impl Endpoint) -> Self {
+        let depth = u16::try_from(endpoint.control_depth()).unwrap_or(u16::MAX);
+        let slot = |_| Slot { generation: 0, purpose: None, sending: false };
+        Self {
+            key: endpoint.arena_key(),
+            message_bytes: endpoint.message_bytes(),
+            slots: (0..depth).map(slot).collect(),
+            free: (0..depth).rev().collect(),
+            owed: (0..depth).collect(),
+        }
+    }
+
+    /// Bytes of the arena that its messages take, from the start.
+    pub(crate) fn arena_bytes(&self) -> u64 {
+        2 * u64::from(self.message_bytes) * self.depth()
+    }
+
+    /// The most data that a message has room for behind its head.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        u64::from(self.message_bytes).saturating_sub(HEAD)
+    }
+
+    pub(crate) fn full(&self) -> Error {
+        Error::QueueFull { limit: self.depth() }
+    }
+
+    fn depth(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    fn send_at(&self, index: u16) -> u64 {
+        u64::from(self.message_bytes) * u64::from(index)
+    }
+
+    fn receive_at(&self, index: u16) -> u64 {
+        u64::from(self.message_bytes) * (self.depth() + u64::from(index))
+    }
+
+    /// Sends a request with `data` behind it. Returns whether there was room; without, nothing was sent.
+    pub(crate) fn ask<E: Endpoint>(
+        &mut self,
+        endpoint: &mut E,
+        body: RequestBody,
+        data: &[u8],
+        purpose: Purpose,
+    ) -> bool {
+        let Some(&index) = self.free.last() else { return false };
+        let at = self.send_at(index);
+        let generation = self.slots[usize::from(index)].generation;
+        let sequence = u32::from(generation) << 16 | u32::from(index);
+        endpoint.arena().write(at, &Request { sequence, body }.encode());
+        if !data.is_empty() {
+            endpoint.arena().write(at + HEAD, data);
+        }
+        let length = u32::try_from(MESSAGE_BYTES + data.len()).unwrap_or(u32::MAX);
+        let local = LocalSpan { address: at, length, lkey: self.key };
+        let operation = Action::Send { local };
+        let request = WorkRequest { id: u64::from(sequence), signalled: true, operation };
+        if endpoint.post_control(std::slice::from_ref(&request)) != 1 {
+            return false;
+        }
+        self.free.pop();
+        let slot = &mut self.slots[usize::from(index)];
+        slot.purpose = Some(purpose);
+        slot.sending = true;
+        true
+    }
+
+    /// Posts the receives that are owed.
+    pub(crate) fn post_receives<E: Endpoint>(&mut self, endpoint: &mut E) {
+        while let Some(&index) = self.owed.last() {
+            let local =
+                LocalSpan { address: self.receive_at(index), length: self.message_bytes, lkey: self.key };
+            if endpoint.post_control_receive(&[ReceiveRequest { id: u64::from(index), local }]) != 1 {
+                return;
+            }
+            self.owed.pop();
+        }
+    }
+
+    /// Takes in a completion of the control queue pair. What it says must be acted on before
+    /// [`Control::post_receives`], which gives its bytes back to the NIC.
+    ///
+    /// # Errors
+    /// [`Error::SessionLost`]: the queue pair is in error, or the node speaks another language.
+    pub(crate) fn completed<E: Endpoint>(
+        &mut self,
+        endpoint: &E,
+        completion: &Completion,
+    ) -> Result<Option<Arrived>, Error> {
+        if completion.status != Status::Success {
+            return Err(Error::SessionLost);
+        }
+        let CompletionKind::Receive { length, .. } = completion.kind else {
+            if let Ok(sequence) = u32::try_from(completion.request) {
+                self.sent(sequence);
+            }
+            return Ok(None);
+        };
+        let index = u16::try_from(completion.request).ok().filter(|&index| u64::from(index) < self.depth());
+        let index = index.ok_or(Error::SessionLost)?;
+        if !self.owed.contains(&index) {
+            self.owed.push(index);
+        }
+        let length = u64::from(length.min(self.message_bytes));
+        let data = length.checked_sub(HEAD).ok_or(Error::SessionLost)?;
+        let at = self.receive_at(index);
+        let mut head = [0; MESSAGE_BYTES];
+        endpoint.arena().read(at, &mut head);
+        let reply = Reply::decode(head).map_err(|_| Error::SessionLost)?;
+        let Some(purpose) = self.answered(reply.sequence) else { return Ok(None) };
+        Ok(Some(Arrived { purpose, body: reply.body, data: (at + HEAD, data) }))
+    }
+
+    /// The slot that a sequence number means, if it still does.
+    fn slot(&mut self, sequence: u32) -> Option<(u16, &mut Slot)> {
+        let index = u16::try_from(sequence & INDEX_MASK).ok()?;
+        let slot = self.slots.get_mut(usize::from(index))?;
+        (u32::from(slot.generation) == sequence >> 16).then_some((index, slot))
+    }
+
+    fn sent(&mut self, sequence: u32) {
+        if let Some((index, slot)) = self.slot(sequence)
+            && slot.sending
+        {
+            slot.sending = false;
+            self.free_if_over(index);
+        }
+    }
+
+    fn answered(&mut self, sequence: u32) -> Option<Purpose> {
+        let (index, slot) = self.slot(sequence)?;
+        let purpose = slot.purpose.take()?;
+        self.free_if_over(index);
+        Some(purpose)
+    }
+
+    fn free_if_over(&mut self, index: u16) {
+        let slot = &mut self.slots[usize::from(index)];
+        if slot.purpose.is_none() && !slot.sending {
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(index);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What can go wrong, sorted by what died and whose fault it is.
+
+use crate::Buffer;
+use portcullis_nic::{Memory, Status};
+use portcullis_protocol::{Lifetime, Refusal, Rights};
+use std::fmt;
+
+/// Why an operation or a call did not do what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The permission died of age: its deadline on this client's clock has passed. Acquire it again.
+    #[error("the permission has expired: acquire it again")]
+    Expired,
+    /// The permission died early: the node ended it before its deadline.
+    #[error("the node ended the permission before its deadline: acquire it again")]
+    Revoked,
+    /// The caller's mistake, found here: nothing was sent.
+    #[error("{length} bytes at {offset} reach outside the permission's {size}")]
+    OutsideRange {
+        /// Where in the permission's buffer.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+        /// What the permission covers.
+        size: u64,
+    },
+    /// The caller's mistake, found here: nothing was sent.
+    #[error("the permission does not hold the right that the access needs ({})", needed.letters())]
+    WrongRight {
+        /// The right that is missing.
+        needed: Rights,
+    },
+    /// The caller's mistake, found here: nothing was sent.
+    #[error("atomics need an address that is a multiple of 8")]
+    Misaligned,
+    /// An access without local checks was refused by the node's NIC, as it should be.
+    #[error("the node's NIC refused the access: no live permission of this tenant covers it")]
+    Violation,
+    /// The operation may or may not have been carried out: the connection broke under it.
+    #[error("the connection broke under the operation: it may or may not have happened")]
+    Interrupted,
+    /// A queue is full: nothing was begun. Take what is finished, then try again.
+    #[error("the queue is full ({limit}): take what is finished, then try again")]
+    QueueFull {
+        /// How many it holds.
+        limit: u64,
+    },
+    /// The arena has no piece of this size: nothing was begun.
+    #[error("the buffer arena has no {asked} bytes in one piece: drop buffers, or attach with a larger arena")]
+    ArenaFull {
+        /// The bytes asked for.
+        asked: u64,
+    },
+    /// This machine's fault: the NIC at this end could not work with the request.
+    #[error("the local NIC failed with {0}")]
+    LocalFault(Status),
+    /// The tenant broke the rules too often, and waits.
+    #[error("the tenant is paused for {wait} after too many violations")]
+    Paused {
+        /// How long from the node's answer.
+        wait: Lifetime,
+    },
+    /// The tenant broke the rules so often that the node serves it no more.
+    #[error("the tenant is barred from this node: its operator can say why")]
+    Barred,
+    /// The tenant's quota is used up.
+    #[error("the tenant's quota is used up: {used} of {limit}")]
+    Quota {
+        /// Bytes or permissions held.
+        used: u64,
+        /// The most that may be.
+        limit: u64,
+    },
+    /// The node said no, for another reason.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The control queue pair broke, or the node answered nonsense: this session is over. Attach again.
+    #[error("the session with the node is lost: attach again")]
+    SessionLost,
+    /// The node is gone, and everything on it.
+    #[error("the node is gone")]
+    NodeGone,
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Barred => Self::Barred,
+            Refusal::Paused { wait } => Self::Paused { wait },
+            Refusal::Quota { used, limit } => Self::Quota { used, limit },
+            other => Self::Refused(other),
+        }
+    }
+}
+
+/// An operation that was not begun, and its buffer back.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct Rejected<M: Memory> {
+    /// The buffer that was handed in; none for atomics.
+    pub buffer: Option<Buffer<M>>,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+impl<M: Memory> fmt::Debug for Rejected<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rejected").field("buffer", &self.buffer).field("error", &self.error).finish()
+    }
+}

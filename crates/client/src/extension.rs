@@ -1,0 +1,149 @@
+//! A longer life for a permission: one CAS on its lifetime word (Patronus §5.3), or an RPC where that cannot be.
+
+use crate::calls::{Awaited, Extending};
+use crate::control::Purpose;
+use crate::operations::{Extended, Owner};
+use crate::{Answer, Call, Client, Error, Lease, Permission};
+use portcullis_nic::{Endpoint, Operation as Action, RemoteSpan, WorkRequest};
+use portcullis_protocol::{LIFETIME_OFFSET, Lifetime, Moment, Refusal, RequestBody, Rkey};
+use std::sync::Arc;
+
+impl<E: Endpoint> Client<E> {
+    /// Asks for a lifetime of `lifetime` from the permission's start. Answered with [`Answer::Extended`].
+    ///
+    /// The node's CPU has no part in it. When the node has given notice that it will not extend the permission,
+    /// or its operator's limit is reached, the call ends with [`Refusal::NotExtendable`].
+    ///
+    /// # Errors
+    /// [`Error::Expired`], [`Error::QueueFull`], [`Refusal::Nothing`] for a lifetime of zero, or what ended the
+    /// session. Nothing was begun.
+    pub fn extend(
+        &mut self,
+        now: Moment,
+        permission: &Permission,
+        lifetime: Lifetime,
+    ) -> Result<Call, Error> {
+        self.extend_lease(now, permission.lease(), lifetime)
+    }
+
+    /// The same for a lease alone, so that a keeper can do it from another session of the same tenant.
+    ///
+    /// # Errors
+    /// As [`Client::extend`].
+    pub fn extend_lease(
+        &mut self,
+        now: Moment,
+        lease: &Arc<Lease>,
+        lifetime: Lifetime,
+    ) -> Result<Call, Error> {
+        let Some(key) = lease.key else { return self.extend_by_rpc(now, lease, lifetime) };
+        let extending = self.extending(now, lease, lifetime)?;
+        let id = self.calls.begin(Awaited::Extension(extending.clone()))?;
+        match self.swap_lifetime(id, &extending, key) {
+            Ok(()) => Ok(Call { id }),
+            Err(error) => {
+                self.calls.cancel(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// The same by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give
+    /// no key to the lifetime word.
+    ///
+    /// # Errors
+    /// As [`Client::extend`].
+    pub fn extend_by_rpc(
+        &mut self,
+        now: Moment,
+        lease: &Arc<Lease>,
+        lifetime: Lifetime,
+    ) -> Result<Call, Error> {
+        let extending = self.extending(now, lease, lifetime)?;
+        let body = RequestBody::Extend { permission: lease.permission, lifetime };
+        self.call(Awaited::Extension(extending), body)
+    }
+
+    fn extending(&self, now: Moment, lease: &Arc<Lease>, asked: Lifetime) -> Result<Extending, Error> {
+        if let Some(error) = self.over {
+            return Err(error);
+        }
+        if asked == Lifetime(0) {
+            // Zero in the word is the node's notice, not a lifetime.
+            return Err(Error::Refused(Refusal::Nothing));
+        }
+        if now >= lease.deadline() {
+            return Err(Error::Expired);
+        }
+        Ok(Extending { lease: Arc::clone(lease), asked, believed: lease.lifetime(), retry: true })
+    }
+
+    fn swap_lifetime(&mut self, call: u64, extending: &Extending, key: Rkey) -> Result<(), Error> {
+        let lease = &extending.lease;
+        let header = lease.permission.header;
+        let address = header.checked_add(LIFETIME_OFFSET).ok_or(Error::Misaligned)?;
+        let owner = Owner::Extension { call, deadline: lease.deadline() };
+        let id = self.operations.begin(owner, None).map_err(|_| self.operations.full())?;
+        let operation = Action::CompareAndSwap {
+            local: self.operations.word(id),
+            remote: RemoteSpan { address, rkey: key },
+            compare: extending.believed.0,
+            swap: extending.asked.0,
+        };
+        let request = WorkRequest { id, signalled: true, operation };
+        self.flights.submit(&mut self.endpoint, request).inspect_err(|_| {
+            self.operations.cancel(id);
+        })
+    }
+
+    /// The CAS on a lifetime word is over. The word's word counts only before the deadline that held until now:
+    /// later, the node may have begun to unbind before it could see the new value.
+    pub(crate) fn lifetime_swapped(&mut self, now: Moment, Extended { call, result }: Extended) {
+        let Some(Awaited::Extension(extending)) = self.calls.awaited(call) else { return };
+        let in_time = now < extending.lease.deadline();
+        match result {
+            Ok(0) => self.calls.finish(call, Err(Error::Refused(Refusal::NotExtendable))),
+            Ok(found) if in_time && found == extending.believed.0 => {
+                extending.lease.set_lifetime(extending.asked);
+                self.calls.finish(call, Ok(Answer::Extended(extending.asked)));
+            }
+            Ok(found) if in_time && found != extending.believed.0 => {
+                self.adopt(call, extending, Lifetime(found));
+            }
+            Ok(_) | Err(Error::Interrupted) => self.confirmations.push_back(call),
+            Err(error) => self.calls.finish(call, Err(error)),
+        }
+    }
+
+    /// The word held another lifetime than was thought: somebody else of this tenant extended the permission.
+    fn adopt(&mut self, call: u64, extending: Extending, found: Lifetime) {
+        extending.lease.set_lifetime(found);
+        if found >= extending.asked {
+            self.calls.finish(call, Ok(Answer::Extended(found)));
+            return;
+        }
+        let again = Extending { believed: found, retry: false, ..extending };
+        let posted = match again.lease.key {
+            Some(key) if extending.retry => self.swap_lifetime(call, &again, key).is_ok(),
+            _ => false,
+        };
+        if posted {
+            self.calls.now_awaits(call, Awaited::Extension(again));
+        } else {
+            self.confirmations.push_back(call);
+        }
+    }
+
+    /// Asks the node about extensions that the word alone leaves open.
+    pub(crate) fn ask_for_confirmations(&mut self) {
+        while let Some(&call) = self.confirmations.front() {
+            if let Some(Awaited::Extension(Extending { lease, asked, .. })) = self.calls.awaited(call) {
+                let body = RequestBody::Extend { permission: lease.permission, lifetime: asked };
+                if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Call(call)) {
+                    return;
+                }
+            }
+            self.confirmations.pop_front();
+        }
+    }
+}

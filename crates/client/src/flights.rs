@@ -1,0 +1,334 @@
+//! Work requests on the data queue pairs: posting, completion, and the switch to a spare (Patronus §5.5).
+//!
+//! One queue pair is active at a time, so requests reach the node in the order in which they were begun. When it
+//! breaks, the guilty request gets its error, those before it have succeeded, and those behind it were not
+//! executed: they go to the front of the backlog and from there, in order, to the next queue pair.
+
+use crate::operations::Operations;
+use crate::{ClientConfig, Error};
+use portcullis_nic::{Completion, Endpoint, Operation as Action, Status, WorkRequest};
+use portcullis_protocol::Moment;
+use std::collections::VecDeque;
+
+/// At least one request in this part of a queue's depth is signalled, so that its room comes back in time.
+const SIGNALS_PER_DEPTH: usize = 4;
+
+/// How often queue pairs broke and what it cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Times another queue pair took over.
+    pub switches: u64,
+    /// Requests that were flushed and posted again.
+    pub replayed: u64,
+    /// Queue pairs that the node rebuilt.
+    pub recoveries: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LaneState {
+    /// Empty or active.
+    Ready,
+    /// In error; so many flushes are still to come.
+    Draining(usize),
+    /// Empty; the node is to be asked for a rebuild, from this moment on.
+    Drained(Moment),
+    /// The node has been asked.
+    Rebuilding,
+    /// The node will not rebuild it.
+    Lost,
+}
+
+struct Lane {
+    state: LaneState,
+    /// Posted and not known to be over, in order.
+    flights: VecDeque<WorkRequest>,
+    /// Requests posted since the last signalled one.
+    unsignalled: usize,
+}
+
+/// The data queue pairs of a client and what waits for them.
+pub(crate) struct Flights {
+    lanes: Vec<Lane>,
+    active: Option<u32>,
+    /// The one that was active last.
+    previous: Option<u32>,
+    backlog: VecDeque<WorkRequest>,
+    depth: usize,
+    signal_every: usize,
+    config: ClientConfig,
+    counters: Counters,
+}
+
+impl Flights {
+    pub(crate) fn new(endpoint: &impl Endpoint, config: ClientConfig) -> Self {
+        let depth = usize::try_from(endpoint.send_depth()).unwrap_or(usize::MAX);
+        let lane = |_| Lane {
+            state: LaneState::Ready,
+            flights: VecDeque::with_capacity(depth.min(1 << 16)),
+            unsignalled: 0,
+        };
+        let mut flights = Self {
+            lanes: (0..endpoint.data_queue_pairs()).map(lane).collect(),
+            active: None,
+            previous: None,
+            backlog: VecDeque::with_capacity(config.backlog_max.min(1 << 16)),
+            depth,
+            signal_every: (depth / SIGNALS_PER_DEPTH).max(1),
+            config,
+            counters: Counters::default(),
+        };
+        flights.promote();
+        flights
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How many requests more can be taken in now.
+    pub(crate) fn room(&self) -> usize {
+        if self.lanes.is_empty() {
+            return 0;
+        }
+        let backlog = self.config.backlog_max.saturating_sub(self.backlog.len());
+        let lane = if self.backlog.is_empty() { self.lane_room() } else { 0 };
+        backlog.saturating_add(lane)
+    }
+
+    pub(crate) fn full(&self) -> Error {
+        if self.lanes.is_empty() {
+            return Error::LocalFault(Status::LocalQpOperationError);
+        }
+        self.backlog_full()
+    }
+
+    pub(crate) fn backlog_full(&self) -> Error {
+        Error::QueueFull { limit: u64::try_from(self.config.backlog_max).unwrap_or(u64::MAX) }
+    }
+
+    fn lane_room(&self) -> usize {
+        self.active.map_or(0, |active| self.depth.saturating_sub(self.lanes[active as usize].flights.len()))
+    }
+
+    /// Posts one signalled request, or lets it wait its turn.
+    #[inline]
+    pub(crate) fn submit<E: Endpoint>(&mut self, endpoint: &mut E, request: WorkRequest) -> Result<(), Error> {
+        if self.backlog.is_empty()
+            && let Some(active) = self.active
+        {
+            let lane = &mut self.lanes[active as usize];
+            if lane.flights.len() < self.depth && endpoint.post(active, std::slice::from_ref(&request)) == 1 {
+                lane.unsignalled = 0;
+                lane.flights.push_back(request);
+                return Ok(());
+            }
+        }
+        if self.lanes.is_empty() || self.backlog.len() >= self.config.backlog_max {
+            return Err(self.full());
+        }
+        self.backlog.push_back(request);
+        Ok(())
+    }
+
+    /// Posts requests with one doorbell as far as there is room; the rest waits its turn. The caller has asked
+    /// [`Flights::room`].
+    pub(crate) fn submit_all<E: Endpoint>(&mut self, endpoint: &mut E, requests: &mut [WorkRequest]) {
+        let mut posted = 0;
+        if self.backlog.is_empty()
+            && let Some(active) = self.active
+        {
+            let most = self.lane_room().min(requests.len());
+            let lane = &mut self.lanes[active as usize];
+            posted = lane.post(endpoint, active, &mut requests[..most], self.signal_every);
+            lane.flights.extend(&requests[..posted]);
+        }
+        self.backlog.extend(&requests[posted..]);
+    }
+
+    /// Posts from the backlog what there is room for.
+    pub(crate) fn pump<E: Endpoint>(&mut self, endpoint: &mut E) {
+        while let Some(active) = self.active {
+            let room = self.lane_room();
+            let (first, _) = self.backlog.as_mut_slices();
+            let most = room.min(first.len());
+            if most == 0 {
+                return;
+            }
+            let lane = &mut self.lanes[active as usize];
+            let posted = lane.post(endpoint, active, &mut first[..most], self.signal_every);
+            lane.flights.extend(self.backlog.drain(..posted));
+            if posted < most {
+                return;
+            }
+        }
+    }
+
+    /// Takes in a completion of a data queue pair.
+    #[inline]
+    pub(crate) fn completed<E: Endpoint>(
+        &mut self,
+        endpoint: &mut E,
+        operations: &mut Operations<E::Memory>,
+        now: Moment,
+        completion: &Completion,
+    ) {
+        let index = completion.queue_pair.0;
+        let Some(lane) = self.lanes.get_mut(index as usize) else { return };
+        match lane.state {
+            LaneState::Ready => {
+                // The request is known by its id alone: an id from elsewhere completes nothing.
+                let id = completion.request;
+                let Some(before) = lane.flights.iter().position(|flight| flight.id == id) else { return };
+                for _ in 0..before {
+                    if let Some(flight) = lane.flights.pop_front() {
+                        operations.succeed(flight.id);
+                    }
+                }
+                if completion.status == Status::Success {
+                    lane.flights.pop_front();
+                    operations.succeed(id);
+                } else {
+                    self.broke(endpoint, operations, now, completion);
+                }
+            }
+            LaneState::Draining(left) => {
+                lane.state = if left <= 1 { LaneState::Drained(now) } else { LaneState::Draining(left - 1) };
+            }
+            LaneState::Drained(_) | LaneState::Rebuilding | LaneState::Lost => {}
+        }
+    }
+
+    /// The request at the head of the active queue pair failed.
+    fn broke<E: Endpoint>(
+        &mut self,
+        endpoint: &mut E,
+        operations: &mut Operations<E::Memory>,
+        now: Moment,
+        completion: &Completion,
+    ) {
+        let lane = &mut self.lanes[completion.queue_pair.0 as usize];
+        let flushes = lane.flights.len() - 1;
+        if completion.status != Status::FlushError {
+            lane.flights.pop_front();
+            operations.fail(completion.request, now, completion.status);
+        }
+        lane.unsignalled = 0;
+        lane.state = if flushes == 0 { LaneState::Drained(now) } else { LaneState::Draining(flushes) };
+        let uncertain = completion.status == Status::RetryExceededError;
+        while let Some(mut flight) = lane.flights.pop_back() {
+            // Without an answer the node may have come further than this end knows. Bytes can be read and
+            // written twice; an atomic must not be.
+            if uncertain && is_atomic(&flight) {
+                operations.finish(flight.id, Err(Error::Interrupted));
+                continue;
+            }
+            // Whatever told of it is gone with the old queue pair.
+            flight.signalled |= self.backlog.is_empty();
+            self.backlog.push_front(flight);
+            self.counters.replayed += 1;
+        }
+        self.promote();
+        self.pump(endpoint);
+    }
+
+    /// Makes a ready queue pair the active one, if there is one.
+    fn promote(&mut self) {
+        let ready = self.lanes[..self.candidates()].iter().position(|lane| lane.state == LaneState::Ready);
+        let next = ready.and_then(|index| u32::try_from(index).ok());
+        if let Some(next) = next {
+            let switched = self.previous.is_some_and(|previous| previous != next);
+            self.counters.switches += u64::from(switched);
+            self.previous = Some(next);
+        }
+        self.active = next;
+    }
+
+    fn candidates(&self) -> usize {
+        if self.config.use_spares { self.lanes.len() } else { self.lanes.len().min(1) }
+    }
+}
+
+/// The way of a broken queue pair back to a spare.
+impl Flights {
+    /// A queue pair that the node is to be asked to rebuild, now.
+    pub(crate) fn to_rebuild(&self, now: Moment) -> Option<u32> {
+        let due = |lane: &Lane| matches!(lane.state, LaneState::Drained(from) if from <= now);
+        self.lanes.iter().position(due).and_then(|index| u32::try_from(index).ok())
+    }
+
+    /// When the node is to be asked again, if it said to wait.
+    pub(crate) fn next_wake(&self) -> Option<Moment> {
+        let from = |lane: &Lane| match lane.state {
+            LaneState::Drained(from) => Some(from),
+            _ => None,
+        };
+        self.lanes.iter().filter_map(from).min()
+    }
+
+    /// The node has been asked.
+    pub(crate) fn rebuilding(&mut self, index: u32) {
+        self.lanes[index as usize].state = LaneState::Rebuilding;
+    }
+
+    /// The node will rebuild it, but not before `from`.
+    pub(crate) fn ask_again(&mut self, index: u32, from: Moment) {
+        self.lanes[index as usize].state = LaneState::Drained(from);
+    }
+
+    /// The node has rebuilt it: a spare again, or active at once if nothing else is.
+    pub(crate) fn rebuilt<E: Endpoint>(&mut self, endpoint: &mut E, index: u32) {
+        endpoint.rebuilt(index);
+        self.lanes[index as usize].state = LaneState::Ready;
+        self.counters.recoveries += 1;
+        if self.active.is_none() {
+            self.promote();
+            self.pump(endpoint);
+        }
+    }
+
+    /// The node will never rebuild it. Returns whether none is left that ever could carry requests.
+    pub(crate) fn lost(&mut self, index: u32) -> bool {
+        self.lanes[index as usize].state = LaneState::Lost;
+        self.lanes[..self.candidates()].iter().all(|lane| lane.state == LaneState::Lost)
+    }
+
+    /// Forgets every request: their operations have ended.
+    pub(crate) fn clear(&mut self) {
+        self.backlog.clear();
+        self.active = None;
+        for lane in &mut self.lanes {
+            lane.flights.clear();
+            lane.state = LaneState::Lost;
+        }
+    }
+}
+
+impl Lane {
+    /// Posts with one doorbell, after making sure that room comes back in time.
+    fn post<E: Endpoint>(
+        &mut self,
+        endpoint: &mut E,
+        index: u32,
+        requests: &mut [WorkRequest],
+        signal_every: usize,
+    ) -> usize {
+        for request in &mut *requests {
+            self.unsignalled += 1;
+            request.signalled |= self.unsignalled >= signal_every;
+            if request.signalled {
+                self.unsignalled = 0;
+            }
+        }
+        let posted = endpoint.post(index, requests);
+        if posted < requests.len() {
+            // What was left behind is counted again when it is posted.
+            let behind = requests[..posted].iter().rev().take_while(|request| !request.signalled);
+            self.unsignalled = behind.count();
+        }
+        posted
+    }
+}
+
+fn is_atomic(request: &WorkRequest) -> bool {
+    matches!(request.operation, Action::CompareAndSwap { .. } | Action::FetchAndAdd { .. })
+}

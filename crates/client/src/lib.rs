@@ -1,0 +1,35 @@
+//! The client's side of Portcullis: permissions, one-sided operations under them, batches, extension, and the
+//! switch to a spare queue pair when one breaks.
+//!
+//! A state machine: it does no I/O of its own, reads no clock, starts no thread and never blocks. What happens
+//! goes in through [`Client::poll`]; `now` is an argument everywhere, in microseconds of any monotonic clock of
+//! the client's own (it is never compared with the node's). Blocking calls belong to the crate above.
+//!
+//! The data path takes no lock, allocates nothing and hashes nothing: an operation is a slot, and its work
+//! request's id is the slot and the slot's generation.
+#![forbid(unsafe_code)]
+
+mod batch;
+mod buffer;
+mod calls;
+mod client;
+mod config;
+mod control;
+mod data_path;
+mod error;
+mod extension;
+mod flights;
+mod operations;
+mod permission;
+mod recovery;
+mod remote_procedure;
+
+pub use batch::Batch;
+pub use buffer::Buffer;
+pub use calls::{Answer, Call};
+pub use client::{Acquire, Allocate, Client, NotRevoked};
+pub use config::{BACKLOG_MAX, CALLS_MAX, ClientConfig, OPERATIONS_MAX};
+pub use error::{Error, Rejected};
+pub use flights::Counters;
+pub use operations::{Operation, Outcome};
+pub use permission::{Lease, Permission};

@@ -1,0 +1,267 @@
+//! Operations as slots: which are free, which are under way, what came of those that ended.
+
+use crate::{Buffer, Error};
+use portcullis_nic::{Lkey, LocalSpan, Memory, Status};
+use portcullis_protocol::Moment;
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Bytes of the word that each slot has in the arena for the result of an atomic.
+pub(crate) const WORD_BYTES: u32 = 8;
+
+/// An operation that has begun; [`crate::Client::take`] exchanges it for its outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Operation {
+    pub(crate) id: u64,
+}
+
+/// What came of an operation.
+pub struct Outcome<M: Memory> {
+    /// The buffer it used, back; none for atomics.
+    pub buffer: Option<Buffer<M>>,
+    /// Reads and writes: the bytes moved. Atomics: the word's value before.
+    pub result: Result<u64, Error>,
+}
+
+impl<M: Memory> fmt::Debug for Outcome<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome").field("buffer", &self.buffer).field("result", &self.result).finish()
+    }
+}
+
+/// Who an operation was begun for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// The caller, under a permission that was checked here and counted as dead from `deadline` on.
+    Checked {
+        /// On the client's clock.
+        deadline: Moment,
+    },
+    /// The caller, who asked for no checks.
+    Unchecked,
+    /// An extension of a lease: the call's id.
+    Extension {
+        /// The call.
+        call: u64,
+        /// The lease's deadline when it began.
+        deadline: Moment,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Free,
+    UnderWay,
+    Done,
+}
+
+struct Slot<M: Memory> {
+    generation: u32,
+    stage: Stage,
+    owner: Owner,
+    buffer: Option<Buffer<M>>,
+    result: Result<u64, Error>,
+}
+
+/// An atomic on a lifetime word that has ended.
+pub(crate) struct Extended {
+    pub(crate) call: u64,
+    pub(crate) result: Result<u64, Error>,
+}
+
+/// All operation slots of a client.
+pub(crate) struct Operations<M: Memory> {
+    memory: M,
+    key: Lkey,
+    /// Where in the arena the slots' words start.
+    words: u64,
+    slots: Vec<Slot<M>>,
+    free: Vec<u32>,
+    /// Ids in the order in which they ended. Those taken one by one stay in until they reach the front.
+    done: VecDeque<u64>,
+    extended: Vec<Extended>,
+    ended: usize,
+    under_way: usize,
+}
+
+fn slot_of(id: u64) -> usize {
+    (id & 0xFFFF_FFFF) as usize
+}
+
+impl<M: Memory> Operations<M> {
+    pub(crate) fn new(memory: M, key: Lkey, words: u64, most: u32) -> Self {
+        let slot = |_| Slot {
+            generation: 0,
+            stage: Stage::Free,
+            owner: Owner::Unchecked,
+            buffer: None,
+            result: Err(Error::SessionLost),
+        };
+        let slots: Vec<_> = (0..most).map(slot).collect();
+        let done = VecDeque::with_capacity(slots.len() * 2);
+        Self {
+            memory,
+            key,
+            words,
+            slots,
+            free: (0..most).rev().collect(),
+            done,
+            extended: Vec::new(),
+            ended: 0,
+            under_way: 0,
+        }
+    }
+
+    /// Takes a slot and keeps the buffer in it.
+    pub(crate) fn begin(&mut self, owner: Owner, buffer: Option<Buffer<M>>) -> Result<u64, Option<Buffer<M>>> {
+        let Some(index) = self.free.pop() else { return Err(buffer) };
+        let slot = &mut self.slots[index as usize];
+        self.under_way += 1;
+        slot.stage = Stage::UnderWay;
+        slot.owner = owner;
+        slot.buffer = buffer;
+        Ok(u64::from(slot.generation) << 32 | u64::from(index))
+    }
+
+    /// Undoes [`Operations::begin`]: the operation never was. Nothing happens to one that has ended.
+    pub(crate) fn cancel(&mut self, id: u64) -> Option<Buffer<M>> {
+        let slot = &self.slots[slot_of(id)];
+        if slot.stage != Stage::UnderWay || u64::from(slot.generation) != id >> 32 {
+            return None;
+        }
+        self.under_way -= 1;
+        self.release(id).buffer
+    }
+
+    pub(crate) fn full(&self) -> Error {
+        Error::QueueFull { limit: u64::try_from(self.slots.len()).unwrap_or(u64::MAX) }
+    }
+
+    /// The arena's word for the result of an atomic.
+    pub(crate) fn word(&self, id: u64) -> LocalSpan {
+        LocalSpan { address: self.word_at(id), length: WORD_BYTES, lkey: self.key }
+    }
+
+    fn word_at(&self, id: u64) -> u64 {
+        self.words + (id & 0xFFFF_FFFF) * u64::from(WORD_BYTES)
+    }
+
+    pub(crate) fn succeed(&mut self, id: u64) {
+        let result = match &self.slots[slot_of(id)].buffer {
+            Some(buffer) => u64::from(buffer.len()),
+            None => self.memory.load(self.word_at(id)),
+        };
+        self.finish(id, Ok(result));
+    }
+
+    /// The NIC said `status`: what that means depends on what the caller knew.
+    pub(crate) fn fail(&mut self, id: u64, now: Moment, status: Status) {
+        let error = match status {
+            Status::RemoteAccessError => self.refused(id, now),
+            Status::RemoteInvalidRequestError if self.slots[slot_of(id)].owner == Owner::Unchecked => {
+                Error::Violation
+            }
+            Status::RetryExceededError | Status::RnrRetryExceededError | Status::RemoteOperationError => {
+                Error::Interrupted
+            }
+            other => Error::LocalFault(other),
+        };
+        self.finish(id, Err(error));
+    }
+
+    /// The node or its NIC no longer knows the permission: who ended it?
+    pub(crate) fn refused(&self, id: u64, now: Moment) -> Error {
+        match self.slots[slot_of(id)].owner {
+            Owner::Unchecked => Error::Violation,
+            Owner::Checked { deadline } | Owner::Extension { deadline, .. } if now >= deadline => Error::Expired,
+            Owner::Checked { .. } | Owner::Extension { .. } => Error::Revoked,
+        }
+    }
+
+    pub(crate) fn finish(&mut self, id: u64, result: Result<u64, Error>) {
+        let slot = &mut self.slots[slot_of(id)];
+        if slot.stage != Stage::UnderWay {
+            return;
+        }
+        self.under_way -= 1;
+        if let Owner::Extension { call, .. } = slot.owner {
+            // It has no buffer, and its result goes on below.
+            let _ = self.release(id);
+            self.extended.push(Extended { call, result });
+            return;
+        }
+        slot.stage = Stage::Done;
+        slot.result = result;
+        self.done.push_back(id);
+        self.ended += 1;
+    }
+
+    /// Where in the arena the operation's buffer starts.
+    pub(crate) fn buffer_at(&self, id: u64) -> Option<u64> {
+        self.slots[slot_of(id)].buffer.as_ref().map(Buffer::at)
+    }
+
+    fn release(&mut self, id: u64) -> Outcome<M> {
+        let slot = &mut self.slots[slot_of(id)];
+        slot.stage = Stage::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push((id & 0xFFFF_FFFF) as u32);
+        Outcome { buffer: slot.buffer.take(), result: slot.result }
+    }
+
+    fn is_done(&self, id: u64) -> bool {
+        let slot = &self.slots[slot_of(id)];
+        slot.stage == Stage::Done && u64::from(slot.generation) == id >> 32
+    }
+
+    pub(crate) fn take(&mut self, operation: Operation) -> Option<Outcome<M>> {
+        if slot_of(operation.id) >= self.slots.len() || !self.is_done(operation.id) {
+            return None;
+        }
+        let outcome = self.release(operation.id);
+        while self.done.front().is_some_and(|&id| !self.is_done(id)) {
+            self.done.pop_front();
+        }
+        // Bounds the list for callers that never take the oldest one.
+        if self.done.len() >= self.slots.len().saturating_mul(2) {
+            let mut done = std::mem::take(&mut self.done);
+            done.retain(|&id| self.is_done(id));
+            self.done = done;
+        }
+        Some(outcome)
+    }
+
+    pub(crate) fn drain(&mut self, into: &mut Vec<(Operation, Outcome<M>)>) {
+        while let Some(id) = self.done.pop_front() {
+            if self.is_done(id) {
+                let outcome = self.release(id);
+                into.push((Operation { id }, outcome));
+            }
+        }
+    }
+
+    /// Ends everything that is under way.
+    pub(crate) fn finish_all(&mut self, error: Error) {
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if slot.stage == Stage::UnderWay {
+                let id = u64::from(slot.generation) << 32 | index as u64;
+                self.finish(id, Err(error));
+            }
+        }
+    }
+
+    pub(crate) fn next_extended(&mut self) -> Option<Extended> {
+        self.extended.pop()
+    }
+
+    /// How many have ended since the last time this was asked.
+    pub(crate) fn count_ended(&mut self) -> usize {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Begun, and not ended yet.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way
+    }
+}

@@ -1,0 +1,162 @@
+//! What a client holds: a permission and the lease that keeps it alive.
+
+use crate::Error;
+use portcullis_protocol::{
+    Granted, Lifetime, Mechanism, Moment, PermissionId, RemoteAddress, Rights, Rkey, Sharing, Token,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How long a permission lives, for everybody in this process who keeps it alive.
+///
+/// The deadline is on the client's clock and needs no agreement with the node's: the node cannot have granted
+/// the permission before the request was sent, so the time of sending plus the lifetime is never too late
+/// (Patronus §5.3).
+#[derive(Debug)]
+pub struct Lease {
+    pub(crate) permission: PermissionId,
+    /// The key of the lifetime word; none where only the node's CPU changes it.
+    pub(crate) key: Option<Rkey>,
+    requested_at: Moment,
+    lifetime: AtomicU64,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        permission: PermissionId,
+        key: Option<Rkey>,
+        requested_at: Moment,
+        lifetime: Lifetime,
+    ) -> Self {
+        Self { permission, key, requested_at, lifetime: AtomicU64::new(lifetime.0) }
+    }
+
+    /// When the request for the permission was sent, on the client's clock.
+    #[must_use]
+    pub fn requested_at(&self) -> Moment {
+        self.requested_at
+    }
+
+    /// How long the permission lives from its start, as far as this client knows.
+    #[must_use]
+    pub fn lifetime(&self) -> Lifetime {
+        // Nothing else is published with this number: any recent value of it is a safe one.
+        Lifetime(self.lifetime.load(Ordering::Relaxed))
+    }
+
+    /// The moment on the client's clock from which on the permission counts as dead.
+    #[must_use]
+    pub fn deadline(&self) -> Moment {
+        self.requested_at.after(self.lifetime())
+    }
+
+    pub(crate) fn set_lifetime(&self, lifetime: Lifetime) {
+        self.lifetime.store(lifetime.0, Ordering::Relaxed);
+    }
+}
+
+/// The right to touch some bytes of a node for some time: the paper's `Perm` (Patronus §5.1).
+///
+/// Not `Clone`: it ends by [`crate::Client::revoke`], or by itself at its deadline. Dropping it tells the node
+/// nothing.
+#[derive(Debug)]
+pub struct Permission {
+    id: PermissionId,
+    address: RemoteAddress,
+    length: u64,
+    rights: Rights,
+    sharing: Sharing,
+    token: Token,
+    mechanism: Mechanism,
+    lease: Arc<Lease>,
+}
+
+impl Permission {
+    pub(crate) fn new(granted: Granted, requested_at: Moment, rights: Rights, sharing: Sharing) -> Self {
+        let key = match granted.token {
+            Token::Keys { lifetime, .. } => Some(lifetime),
+            Token::Node => None,
+        };
+        Self {
+            id: granted.permission,
+            address: granted.address,
+            length: granted.length,
+            rights,
+            sharing,
+            token: granted.token,
+            mechanism: granted.mechanism,
+            lease: Arc::new(Lease::new(granted.permission, key, requested_at, granted.lifetime)),
+        }
+    }
+
+    /// Its name on the node.
+    #[must_use]
+    pub fn id(&self) -> PermissionId {
+        self.id
+    }
+
+    /// Where its bytes start; what others need to acquire the same object.
+    #[must_use]
+    pub fn address(&self) -> RemoteAddress {
+        self.address
+    }
+
+    /// How many bytes it covers.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// What it allows.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// Beside whom it is held.
+    #[must_use]
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// What is shown with each access.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// What enforces it.
+    #[must_use]
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    /// Its lease, for a keeper that extends it from another session of the same tenant.
+    #[must_use]
+    pub fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    /// Finds a polite mistake before it becomes a violation on the node. Returns the deadline.
+    pub(crate) fn check(
+        &self,
+        now: Moment,
+        offset: u64,
+        length: u64,
+        needed: Rights,
+    ) -> Result<Moment, Error> {
+        if !self.rights.contains(needed) {
+            return Err(Error::WrongRight { needed });
+        }
+        if offset.checked_add(length).is_none_or(|end| end > self.length) {
+            return Err(Error::OutsideRange { offset, length, size: self.length });
+        }
+        let deadline = self.lease.deadline();
+        if now >= deadline { Err(Error::Expired) } else { Ok(deadline) }
+    }
+
+    /// The address `offset` bytes in; the range has been checked.
+    pub(crate) fn at(&self, offset: u64) -> RemoteAddress {
+        RemoteAddress(self.address.0.wrapping_add(offset))
+    }
+}

@@ -1,0 +1,38 @@
+//! The rebuild of broken queue pairs, in the background (Patronus §5.5).
+
+use crate::control::Purpose;
+use crate::{Client, Error};
+use portcullis_nic::Endpoint;
+use portcullis_protocol::{Lifetime, Moment, Refusal, ReplyBody, RequestBody};
+
+/// The shortest time between two requests for one rebuild, so that a node that says «wait for nothing» is not
+/// asked in a loop.
+const REBUILD_PAUSE: Lifetime = Lifetime::micros(100);
+
+impl<E: Endpoint> Client<E> {
+    /// Asks the node for the rebuilds that are due, as far as there is room for messages.
+    pub(crate) fn ask_for_rebuilds(&mut self, now: Moment) {
+        while let Some(queue_pair) = self.flights.to_rebuild(now) {
+            let body = RequestBody::Recover { queue_pair };
+            if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Recover(queue_pair)) {
+                return;
+            }
+            self.flights.rebuilding(queue_pair);
+        }
+    }
+
+    pub(crate) fn rebuild_answered(&mut self, now: Moment, queue_pair: u32, body: ReplyBody) {
+        match body {
+            ReplyBody::Done => self.flights.rebuilt(&mut self.endpoint, queue_pair),
+            ReplyBody::Refused(Refusal::Paused { wait }) => {
+                self.flights.ask_again(queue_pair, now.after(wait.max(REBUILD_PAUSE)));
+            }
+            other => {
+                if self.flights.lost(queue_pair) {
+                    let barred = other == ReplyBody::Refused(Refusal::Barred);
+                    self.end(if barred { Error::Barred } else { Error::SessionLost });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The node's half of the fake: answers control messages.
+
+use super::{GOOD, REMOTE_BYTES, World};
+use portcullis_nic::Memory;
+use portcullis_protocol::{
+    Granted, MESSAGE_BYTES, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody,
+    Request, RequestBody, Rkey, Token,
+};
+use std::collections::VecDeque;
+
+/// What the node does with the next request.
+#[derive(Clone, Copy, Debug)]
+pub enum Reaction {
+    /// What it should.
+    Serve,
+    /// Answers this instead.
+    Say(ReplyBody),
+    /// Never answers.
+    Ignore,
+}
+
+/// The fake node: what it was asked, and how it is to react.
+#[derive(Default)]
+pub struct Node {
+    pub asked: Vec<Request>,
+    /// For the next requests; then it serves.
+    pub reactions: VecDeque<Reaction>,
+    /// Replies are kept here while set.
+    pub hold: bool,
+    pub held: VecDeque<Vec<u8>>,
+    /// Grants say this instead of [`GOOD`].
+    pub key: Option<Rkey>,
+    pub by_messages: bool,
+    /// Where in the memory the next grant starts: its header, in fact.
+    pub next: u64,
+}
+
+pub fn receive(world: &mut World, message: &[u8]) {
+    let (head, data) = message.split_at(MESSAGE_BYTES);
+    let request = Request::decode(head.try_into().unwrap()).expect("the client speaks the protocol");
+    world.node.asked.push(request);
+    let (body, data) = match world.node.reactions.pop_front().unwrap_or(Reaction::Serve) {
+        Reaction::Ignore => return,
+        Reaction::Say(body) => (body, Vec::new()),
+        Reaction::Serve => serve(world, request.body, data),
+    };
+    let mut reply = Reply { sequence: request.sequence, body }.encode().to_vec();
+    reply.extend(data);
+    if world.node.hold {
+        world.node.held.push_back(reply);
+    } else {
+        world.deliver(&reply);
+    }
+}
+
+/// Lets the replies go that were held.
+pub fn release(world: &mut World) {
+    world.node.hold = false;
+    while let Some(reply) = world.node.held.pop_front() {
+        world.deliver(&reply);
+    }
+}
+
+fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u8>) {
+    let at = |permission: PermissionId, offset: u64| permission.header.0 + 32 + offset;
+    let reply = match body {
+        RequestBody::Allocate { size, lifetime, .. } | RequestBody::Acquire { size, lifetime, .. } => {
+            let header = world.node.next;
+            world.node.next += 32 + size.next_multiple_of(8);
+            assert!(world.node.next <= REMOTE_BYTES as u64);
+            world.remote.store(header + 24, lifetime.0);
+            let key = world.node.key.unwrap_or(GOOD);
+            let keys = Token::Keys { buffer: key, lifetime: key };
+            ReplyBody::Granted(Granted {
+                permission: PermissionId { header: RemoteAddress(header), start: Moment(1_000_000) },
+                address: RemoteAddress(header + 32),
+                length: size,
+                lifetime,
+                token: if world.node.by_messages { Token::Node } else { keys },
+                mechanism: if world.node.by_messages { Mechanism::Rpc } else { Mechanism::MemoryWindow },
+            })
+        }
+        RequestBody::Extend { lifetime, .. } => ReplyBody::Extended(lifetime),
+        RequestBody::Revoke { .. } | RequestBody::Free { .. } | RequestBody::Recover { .. } => ReplyBody::Done,
+        RequestBody::Read { permission, offset, length } => {
+            let mut bytes = vec![0; usize::try_from(length).unwrap()];
+            world.remote.read(at(permission, offset), &mut bytes);
+            return (ReplyBody::Data(length), bytes);
+        }
+        RequestBody::Write { permission, offset, length } => {
+            assert_eq!(data.len() as u64, length);
+            world.remote.write(at(permission, offset), data);
+            ReplyBody::Done
+        }
+        RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
+            let word = at(permission, offset);
+            let before = world.remote.load(word);
+            if before == compare {
+                world.remote.store(word, swap);
+            }
+            ReplyBody::Value(before)
+        }
+        RequestBody::FetchAndAdd { permission, offset, add } => {
+            let word = at(permission, offset);
+            let before = world.remote.load(word);
+            world.remote.store(word, before.wrapping_add(add));
+            ReplyBody::Value(before)
+        }
+    };
+    (reply, Vec::new())
+}
+
+/// The refusal that a paused tenant gets.
+pub fn paused(micros: u64) -> Reaction {
+    let wait = portcullis_protocol::Lifetime::micros(micros);
+    Reaction::Say(ReplyBody::Refused(Refusal::Paused { wait }))
+}

@@ -1,0 +1,102 @@
+//! What a violation costs, whom, and how one comes back from it.
+
+use super::bench::{Bench, HELD, Holder, Plan, remote};
+use super::report::{Check, ensure};
+use crate::{Access, Event, Nic, Operation, QpChange, QpState, Status};
+
+pub(super) fn put_both_ends_in_error_and_name_the_owners<N: Nic>(bench: &mut Bench<N>) -> Check {
+    let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE_READ)?;
+    let early = bench.nic.poll_event();
+    ensure!(early.is_none(), "there is {early:?} before anything happened");
+    let stray = bench.read(HELD - 1, 1, held.rkey);
+    bench.refused(pair, stray)?;
+    bench.expect_state(pair.client, QpState::Error)?;
+    bench.expect_state(pair.owner, QpState::Error)?;
+    bench.expect_event(Event::AccessError(pair.owner.qp))?;
+    let surplus = bench.nic.poll_event();
+    ensure!(surplus.is_none(), "one violation gave {surplus:?} too");
+    Ok(())
+}
+
+/// One client's violation is never another's error.
+pub(super) fn leave_other_queue_pairs_undisturbed<N: Nic>(bench: &mut Bench<N>) -> Check {
+    let (bystander, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
+    let (stray, good) = (bench.read(HELD - 1, 1, held.rkey), bench.read(HELD, 8, held.rkey));
+    // From here on its reads bring what is there already, so that the culprit's stray byte would show.
+    bench.succeed(bystander.client, good)?;
+    for _ in 0..4 {
+        let culprit = bench.pair()?;
+        let requests: Vec<_> = (0..8).map(|_| bench.request(good, true)).collect();
+        bench.post(bystander.client, &requests)?;
+        bench.refused(culprit, stray)?;
+        for completion in bench.completions(bystander.client.send_cq, 8)? {
+            ensure!(completion.status == Status::Success, "a bystander got {completion:?}");
+        }
+        bench.succeed(bystander.client, good)?;
+        bench.expect_state(bystander.client, QpState::ReadyToSend)?;
+        bench.expect_state(bystander.owner, QpState::ReadyToSend)?;
+        bench.expect_event(Event::AccessError(culprit.owner.qp))?;
+    }
+    Ok(())
+}
+
+pub(super) fn at_home_leave_the_peer_in_service<N: Nic>(bench: &mut Bench<N>) -> Check {
+    let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
+    let wrong = Operation::Read { local: bench.pool(0, 8), remote: remote(HELD, held.rkey) };
+    bench.fails(pair.client, wrong, &[Status::LocalProtectionError])?;
+    bench.expect_state(pair.client, QpState::Error)?;
+    let event = bench.nic.poll_event();
+    ensure!(event.is_none(), "a client's own mistake gave its peer {event:?}");
+    bench.expect_state(pair.owner, QpState::ReadyToSend)
+}
+
+pub(super) fn of_the_peer_show_as_retries_exceeded<N: Nic>(bench: &mut Bench<N>) -> Check {
+    for change in [QpChange::Error, QpChange::Reset] {
+        let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
+        bench.nic.modify_qp(pair.owner.qp, change)?;
+        let read = bench.read(HELD, 8, held.rkey);
+        bench.fails(pair.client, read, &[Status::RetryExceededError])?;
+        bench.expect_state(pair.client, QpState::Error)?;
+    }
+    Ok(())
+}
+
+pub(super) fn of_a_peer_that_is_gone_show_as_retries_exceeded<N: Nic>(bench: &mut Bench<N>) -> Check {
+    let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
+    bench.nic.destroy_qp(pair.owner.qp)?;
+    let read = bench.read(HELD, 8, held.rkey);
+    bench.fails(pair.client, read, &[Status::RetryExceededError])
+}
+
+pub(super) fn are_over_after_reset_and_reconnection<N: Nic>(bench: &mut Bench<N>) -> Check {
+    let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
+    let (stray, good) = (bench.write(HELD - 1, 1, held.rkey), bench.write(HELD, 8, held.rkey));
+    for _ in 0..3 {
+        let flushed = [bench.request(stray, true), bench.request(good, true)];
+        bench.post(pair.client, &flushed)?;
+        bench.completions(pair.client.send_cq, 2)?;
+        bench.recover(pair)?;
+        bench.succeed(pair.client, good)?;
+        let buffer = bench.pool(0, 64);
+        let id = bench.receive(pair.owner, buffer)?;
+        let local = bench.local(0, 8);
+        bench.succeed(pair.client, Operation::Send { local })?;
+        bench.received(pair.owner, id)?;
+    }
+    Ok(())
+}
+
+/// A queue pair that came back carries the rights it was given then, not those from before.
+pub(super) fn do_not_bring_old_rights_back<N: Nic>(bench: &mut Bench<N>) -> Check {
+    let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
+    let (stray, read) = (bench.read(HELD - 1, 1, held.rkey), bench.read(HELD, 8, held.rkey));
+    bench.refused(pair, stray)?;
+    for end in [pair.client, pair.owner] {
+        bench.nic.modify_qp(end.qp, QpChange::Reset)?;
+    }
+    let plan = Plan { access: Access::REMOTE_WRITE, ..bench.plan() };
+    bench.connect(pair, plan)?;
+    let write = bench.write(HELD, 8, held.rkey);
+    bench.succeed(pair.client, write)?;
+    bench.fails(pair.client, read, &[Status::RemoteAccessError, Status::RemoteInvalidRequestError])
+}

@@ -1,0 +1,287 @@
+//! The audit log: what happened to whose permission, one JSON object a line.
+//!
+//! Records are queued as values and become text only where they are written, off the node's turn. The queue is
+//! bounded: a reader that falls behind costs records, which are counted, and never the node's time or memory.
+
+use portcullis_protocol::{ClientId, Lifetime, Moment, PermissionId, RemoteAddress, Rights, Sharing};
+use serde::{Serialize, Serializer};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// What an audit record is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuditEvent {
+    /// A permission was granted.
+    Grant,
+    /// Its lifetime was extended.
+    Extension,
+    /// Its holder, or the node, ended it before its time.
+    Revoke,
+    /// Its time was over.
+    Expiry,
+    /// A client touched what it may not.
+    Violation,
+    /// The tenant is paused.
+    Pause,
+    /// The tenant is barred.
+    Bar,
+    /// A client came.
+    Attach,
+    /// A client went.
+    Detach,
+    /// Records were lost here, as many as `count` says.
+    Lost,
+}
+
+/// A permission, as the audit log tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct AuditedPermission {
+    /// Its header and its start: its name.
+    #[serde(flatten, serialize_with = "permission_id")]
+    pub id: PermissionId,
+    /// Where its buffer starts; hexadecimal in the log.
+    #[serde(serialize_with = "hexadecimal")]
+    pub address: RemoteAddress,
+    /// Bytes of the buffer.
+    pub length: u64,
+    /// `r`, `w` and `a`.
+    #[serde(serialize_with = "letters")]
+    pub rights: Rights,
+    /// `exclusive` or `shared`.
+    #[serde(serialize_with = "sharing_name")]
+    pub sharing: Sharing,
+    /// From the permission's start, in µs.
+    #[serde(rename = "lifetime_us", serialize_with = "lifetime_us")]
+    pub lifetime: Lifetime,
+}
+
+/// One line of the audit log. Fields that say nothing about the event are left out of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct AuditRecord {
+    /// When, in µs of the node's time.
+    #[serde(rename = "at_us", serialize_with = "moment_us")]
+    pub at: Moment,
+    /// What.
+    pub event: AuditEvent,
+    /// The tenant's name.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "name")]
+    pub tenant: Option<Arc<str>>,
+    /// The client, by the node's number for it.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "client_number")]
+    pub client: Option<ClientId>,
+    /// The client's process id, where the node knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
+    /// The permission.
+    #[serde(flatten)]
+    pub permission: Option<AuditedPermission>,
+    /// Why, in a few words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// How many: of a [`Lost`](AuditEvent::Lost) record, the records that are missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+}
+
+impl AuditRecord {
+    /// A record of which only the time and the event are known.
+    #[must_use]
+    pub fn new(at: Moment, event: AuditEvent) -> Self {
+        Self {
+            at,
+            event,
+            tenant: None,
+            client: None,
+            process: None,
+            permission: None,
+            reason: None,
+            count: None,
+        }
+    }
+
+    /// Writes the record as one line of JSON, with its newline.
+    ///
+    /// # Errors
+    /// Whatever the writer's is.
+    pub fn write_line(&self, into: &mut impl io::Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *into, self)?;
+        into.write_all(b"\n")
+    }
+}
+
+/// Records between the node's turn and whoever writes them.
+pub(crate) struct AuditQueue {
+    /// `None` where no audit was asked for.
+    enabled: Option<Bounded>,
+}
+
+struct Bounded {
+    records: VecDeque<AuditRecord>,
+    capacity: usize,
+    lost: u64,
+    lost_last: Moment,
+}
+
+impl AuditQueue {
+    /// A queue of at most `capacity` records.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let records = VecDeque::with_capacity(capacity);
+        Self { enabled: Some(Bounded { records, capacity, lost: 0, lost_last: Moment(0) }) }
+    }
+
+    /// A queue that takes nothing and costs one comparison.
+    pub(crate) fn disabled() -> Self {
+        Self { enabled: None }
+    }
+
+    /// Queues the record that `make` makes, or counts it as lost. Calls nothing when disabled.
+    pub(crate) fn push(&mut self, make: impl FnOnce() -> AuditRecord) {
+        let Some(queue) = &mut self.enabled else { return };
+        let record = make();
+        // Where records are missing, the note about them takes a place too.
+        let needed = if queue.lost > 0 { 2 } else { 1 };
+        if queue.records.len() + needed > queue.capacity {
+            queue.lost += 1;
+            queue.lost_last = record.at;
+            return;
+        }
+        let lost = queue.take_lost();
+        queue.records.extend(lost);
+        queue.records.push_back(record);
+    }
+
+    /// The oldest record. Lost ones are told about where they are missing.
+    pub(crate) fn pop(&mut self) -> Option<AuditRecord> {
+        let queue = self.enabled.as_mut()?;
+        queue.records.pop_front().or_else(|| queue.take_lost())
+    }
+}
+
+impl Bounded {
+    fn take_lost(&mut self) -> Option<AuditRecord> {
+        let count = std::mem::take(&mut self.lost);
+        let record = AuditRecord { count: Some(count), ..AuditRecord::new(self.lost_last, AuditEvent::Lost) };
+        (count > 0).then_some(record)
+    }
+}
+
+#[derive(Serialize)]
+struct PermissionFields {
+    #[serde(serialize_with = "hexadecimal")]
+    header: RemoteAddress,
+    start_us: u64,
+}
+
+fn permission_id<S: Serializer>(id: &PermissionId, serializer: S) -> Result<S::Ok, S::Error> {
+    PermissionFields { header: id.header, start_us: id.start.0 }.serialize(serializer)
+}
+
+fn hexadecimal<S: Serializer>(address: &RemoteAddress, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(address)
+}
+
+fn letters<S: Serializer>(rights: &Rights, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&rights.letters())
+}
+
+fn sharing_name<S: Serializer>(sharing: &Sharing, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match sharing {
+        Sharing::Exclusive => "exclusive",
+        Sharing::Shared => "shared",
+    })
+}
+
+fn moment_us<S: Serializer>(moment: &Moment, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(moment.0)
+}
+
+fn lifetime_us<S: Serializer>(lifetime: &Lifetime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(lifetime.0)
+}
+
+fn name<S: Serializer>(name: &Option<Arc<str>>, serializer: S) -> Result<S::Ok, S::Error> {
+    name.as_deref().serialize(serializer)
+}
+
+fn client_number<S: Serializer>(client: &Option<ClientId>, serializer: S) -> Result<S::Ok, S::Error> {
+    client.map(|client| client.0).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(record: &AuditRecord) -> String {
+        let mut bytes = Vec::new();
+        record.write_line(&mut bytes).expect("a vector takes everything");
+        String::from_utf8(bytes).expect("JSON is UTF-8")
+    }
+
+    fn event(at: u64) -> AuditRecord {
+        AuditRecord::new(Moment(at), AuditEvent::Violation)
+    }
+
+    #[test]
+    fn a_record_is_one_line_that_says_all() {
+        let record = AuditRecord {
+            tenant: Some("a \"quoted\"\nname".into()),
+            client: Some(ClientId(3)),
+            process: Some(4242),
+            permission: Some(AuditedPermission {
+                id: PermissionId { header: RemoteAddress(0x1000), start: Moment(5) },
+                address: RemoteAddress(0x1020),
+                length: 64,
+                rights: Rights::READ | Rights::ATOMIC,
+                sharing: Sharing::Shared,
+                lifetime: Lifetime::millis(2),
+            }),
+            reason: Some("asked for"),
+            ..AuditRecord::new(Moment(7), AuditEvent::Grant)
+        };
+        let expected = concat!(
+            r#"{"at_us":7,"event":"grant","tenant":"a \"quoted\"\nname","client":3,"process":4242,"#,
+            r#""header":"0x1000","start_us":5,"address":"0x1020","length":64,"rights":"ra","sharing":"shared","#,
+            r#""lifetime_us":2000,"reason":"asked for"}"#,
+            "\n"
+        );
+        assert_eq!(line(&record), expected);
+    }
+
+    #[test]
+    fn fields_that_say_nothing_are_left_out() {
+        assert_eq!(line(&event(9)), "{\"at_us\":9,\"event\":\"violation\"}\n");
+    }
+
+    #[test]
+    fn what_a_full_queue_loses_is_told_where_it_is_missing() {
+        let mut queue = AuditQueue::new(3);
+        for at in 0..5 {
+            queue.push(|| event(at));
+        }
+        assert_eq!([queue.pop(), queue.pop()], [Some(event(0)), Some(event(1))]);
+        queue.push(|| event(5));
+        let lost = AuditRecord { count: Some(2), ..AuditRecord::new(Moment(4), AuditEvent::Lost) };
+        let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(rest, [event(2), lost.clone(), event(5)]);
+        assert!(line(&lost).contains("\"event\":\"lost\",\"count\":2"));
+    }
+
+    #[test]
+    fn records_lost_last_are_told_once_the_queue_is_empty() {
+        let mut queue = AuditQueue::new(1);
+        queue.push(|| event(0));
+        queue.push(|| event(1));
+        assert_eq!(queue.pop(), Some(event(0)));
+        assert_eq!(queue.pop().map(|record| (record.event, record.count)), Some((AuditEvent::Lost, Some(1))));
+        assert_eq!(queue.pop(), None);
+    }
+
+    #[test]
+    fn a_disabled_queue_makes_no_record() {
+        let mut queue = AuditQueue::disabled();
+        queue.push(|| panic!("nobody wants it"));
+        assert_eq!(queue.pop(), None);
+    }
+}

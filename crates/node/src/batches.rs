@@ -1,0 +1,468 @@
+//! Carrying out what a turn decided: windows bound, handed over and unbound in one batch a tenant (Patronus §5.4),
+//! and the plainer ways of the other mechanisms.
+
+use crate::node::Node;
+use crate::permissions::Grip;
+use crate::tenant::{Batch, Ending, Release, Tenant};
+use crate::windows::{Residue, WindowIndex};
+use portcullis_nic::{
+    Access, Completion, Memory, Nic, Operation, QpChange, QpState, RemoteAddress, Status, WindowBinding, WorkRequest,
+};
+use portcullis_protocol::{Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rights, Token};
+
+/// The bytes of a header that a client may reach.
+const EXPOSED_BYTES: u64 = Header::BYTES - LIFETIME_OFFSET;
+
+impl<N: Nic> Node<N> {
+    /// Sets up what starts and takes down what ended in this turn.
+    pub(crate) fn carry_out(&mut self, nic: &mut N, now: Moment) -> bool {
+        self.hurry_lingerers(now);
+        let mut worked = false;
+        for slot in std::mem::take(&mut self.busy) {
+            // Out of the table while it is worked on, so that the rest of the node can be reached beside it.
+            let Some(mut tenant) = self.tenants.get_mut(slot as usize).and_then(Option::take) else { continue };
+            let starting = std::mem::take(&mut tenant.starting);
+            let ending = std::mem::take(&mut tenant.ending);
+            worked = true;
+            if self.mechanism() == Mechanism::MemoryWindow {
+                let failed = self.batch(nic, &mut tenant, starting, ending, now);
+                let stuck = !post(nic, &mut tenant);
+                self.tenants[slot as usize] = Some(tenant);
+                if stuck {
+                    self.fail_batches(nic, slot, now);
+                }
+                for permission in failed {
+                    let limit = self.config.windows_max.into();
+                    self.undo_start(permission, Refusal::NodeFull { limit });
+                }
+            } else {
+                self.tenants[slot as usize] = Some(tenant);
+                self.carry_out_at_once(nic, slot, starting, ending, now);
+            }
+        }
+        self.retry_if_idle(nic, now);
+        worked
+    }
+
+    /// Windows that have lingered long enough, or over memory that somebody waits for, are unbound now.
+    fn hurry_lingerers(&mut self, now: Moment) {
+        let thirsty = self.postponed.is_thirsty() || (self.going > 0 && !self.memory_is_plentiful());
+        if now < self.linger_check && !thirsty {
+            return;
+        }
+        self.linger_check = now.after(portcullis_protocol::Lifetime(self.config.linger_max.0 / 4));
+        let before = if thirsty { now } else { Moment(now.0.saturating_sub(self.config.linger_max.0)) };
+        for slot in 0..self.tenants.len() {
+            let Some(tenant) = &mut self.tenants[slot] else { continue };
+            while let Some(overdue) = tenant.windows.lingered(before) {
+                tenant.overdue.push(overdue);
+            }
+            if !tenant.overdue.is_empty() {
+                self.mark_busy(u32::try_from(slot).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    /// Requests that wait for memory, though none is on its way: they get their answer.
+    fn retry_if_idle(&mut self, nic: &mut N, now: Moment) {
+        if self.going == 0 {
+            self.retry_parked(nic, now);
+        }
+    }
+
+    /// One tenant's binds and unbinds of this turn. Returns the permissions that there was no window for.
+    fn batch(
+        &mut self,
+        nic: &mut N,
+        tenant: &mut Tenant,
+        starting: Vec<u32>,
+        ending: Vec<Ending>,
+        now: Moment,
+    ) -> Vec<u32> {
+        let mut batch = Batch::default();
+        let mut stock = Stock::default();
+        for (window, residue) in tenant.overdue.drain(..) {
+            stock.prompt.push((window, residue));
+        }
+        for ended in ending {
+            stock.add(&ended);
+            batch.answers.extend(ended.answer);
+        }
+        let posted_before = tenant.unposted.len();
+        let mut failed = Vec::new();
+        for slot in starting {
+            if self.bind(nic, tenant, &mut stock, &mut batch, slot) {
+                batch.starts.push(slot);
+            } else {
+                failed.push(slot);
+            }
+        }
+        let delay = self.config.reductions.delayed_unbinding && self.memory_is_plentiful();
+        for (window, residue) in stock.prompt {
+            unbind(tenant, &mut batch, window, residue);
+        }
+        for (window, residue) in stock.lazy {
+            if delay && !tenant.windows.is_worn(window) {
+                tenant.windows.linger(window, residue, now);
+            } else {
+                unbind(tenant, &mut batch, window, residue);
+            }
+        }
+        let posted = tenant.unposted.len() - posted_before;
+        self.counters.window_operations += posted as u64;
+        if posted == 0 {
+            for answer in batch.answers {
+                self.reply(answer.client, answer.sequence, answer.body, Vec::new());
+            }
+        } else {
+            if let Some(last) = tenant.unposted.back_mut() {
+                last.signalled = true;
+            }
+            tenant.batches.push_back(batch);
+        }
+        failed
+    }
+
+    /// Binds what a starting permission needs: windows of ended ones first (Patronus §5.4, handover).
+    fn bind(
+        &mut self,
+        nic: &mut N,
+        tenant: &mut Tenant,
+        stock: &mut Stock,
+        batch: &mut Batch,
+        slot: u32,
+    ) -> bool {
+        let Some(&permission) = self.permissions.get(slot) else { return false };
+        let (address, length) = (self.slabs.address(permission.object), self.slabs.size(permission.object));
+        let header = permission.id.header;
+        let word = RemoteAddress(header.0 + LIFETIME_OFFSET);
+        let contiguous = header.0 + Header::BYTES == address.0;
+        let handover = self.config.reductions.handover;
+        let Some(first) = self.take_window(nic, tenant, stock, handover) else { return false };
+        let grip = if contiguous {
+            Grip::Window(first.0)
+        } else {
+            let Some(second) = self.take_window(nic, tenant, stock, handover) else {
+                stock.prompt.push(first);
+                return false;
+            };
+            rebind(tenant, batch, second, (word, EXPOSED_BYTES), Access::REMOTE_ATOMIC);
+            Grip::Windows { header: second.0, buffer: first.0 }
+        };
+        let access = Access::from(permission.rights);
+        if contiguous {
+            rebind(tenant, batch, first, (word, EXPOSED_BYTES + length), access);
+        } else {
+            rebind(tenant, batch, first, (address, length), access);
+        }
+        self.write_header(slot, grip);
+        true
+    }
+
+    fn take_window(
+        &mut self,
+        nic: &mut N,
+        tenant: &mut Tenant,
+        stock: &mut Stock,
+        handover: bool,
+    ) -> Option<(WindowIndex, Residue)> {
+        if handover && let Some(window) = stock.take(tenant) {
+            return Some(window);
+        }
+        tenant.windows.take(nic).ok()
+    }
+
+    /// Writes a permission's header (Patronus Fig. 3) while no window exposes it.
+    fn write_header(&mut self, slot: u32, grip: Grip) {
+        let scale = self.scale;
+        let Some(permission) = self.permissions.get_mut(slot) else { return };
+        permission.grip = grip;
+        let windows = match grip {
+            Grip::Window(window) => (window.0, window.0),
+            Grip::Windows { header, buffer } => (header.0, buffer.0),
+            Grip::Regions { header, buffer } => (header.id.0, buffer.id.0),
+            Grip::None => (u32::MAX, u32::MAX),
+        };
+        let (id, lifetime, object) = (permission.id, permission.lifetime, permission.object);
+        let (address, length) = (self.slabs.address(object), self.slabs.size(object));
+        let Ok(header) = Header::new(address, length, scale, windows, id.start, lifetime) else { return };
+        let at = Self::offset(id.header);
+        for (offset, word) in (0..).step_by(8).zip(header.words()) {
+            self.memory.store(at + offset, word);
+        }
+    }
+
+    /// A batch of binds is done, or failed.
+    pub(crate) fn confirm(&mut self, nic: &mut N, completion: &Completion, now: Moment) {
+        let Some(&slot) = self.binders.get(&completion.queue_pair) else { return };
+        if completion.status != Status::Success {
+            return self.fail_batches(nic, slot, now);
+        }
+        let rest = self.config.window_rest;
+        let Some(tenant) = self.tenant_mut(slot) else { return };
+        let Some(batch) = tenant.batches.pop_front() else { return };
+        for window in batch.releases.iter().filter_map(|release| release.window) {
+            tenant.windows.give(window, now, rest);
+        }
+        let stuck = !post(nic, tenant);
+        for release in &batch.releases {
+            self.release(release.residue);
+        }
+        for &permission in &batch.starts {
+            if let Some(token) = self.window_token(slot, permission) {
+                self.grant(nic, permission, token, now);
+            }
+        }
+        for answer in batch.answers {
+            self.reply(answer.client, answer.sequence, answer.body, Vec::new());
+        }
+        if stuck {
+            self.fail_batches(nic, slot, now);
+        }
+        self.retry_parked(nic, now);
+    }
+
+    fn window_token(&self, tenant: u32, permission: u32) -> Option<Token> {
+        let windows = &self.tenant(tenant)?.windows;
+        let (header, buffer) = match self.permissions.get(permission)?.grip {
+            Grip::Window(window) => (window, window),
+            Grip::Windows { header, buffer } => (header, buffer),
+            Grip::None | Grip::Regions { .. } => return None,
+        };
+        Some(Token::Keys { buffer: windows.rkey(buffer)?, lifetime: windows.rkey(header)? })
+    }
+
+    /// A bind failed: it is not known which windows are bound to what, so all of them go, and their keys with them.
+    pub(crate) fn fail_batches(&mut self, nic: &mut N, slot: u32, _now: Moment) {
+        let Some(tenant) = self.tenant_mut(slot) else { return };
+        let batches = std::mem::take(&mut tenant.batches);
+        tenant.unposted.clear();
+        for &window in batches.iter().flat_map(|batch| &batch.windows) {
+            tenant.windows.retire(nic, window);
+        }
+        self.mend_binder(nic, slot);
+        for batch in batches {
+            for release in batch.releases {
+                self.release(release.residue);
+            }
+            for permission in batch.starts {
+                self.undo_start(permission, Refusal::NicFailed);
+            }
+            for answer in batch.answers {
+                self.reply(answer.client, answer.sequence, answer.body, Vec::new());
+            }
+        }
+    }
+
+    /// The mechanisms without windows: each permission by itself, done when the call returns.
+    fn carry_out_at_once(
+        &mut self,
+        nic: &mut N,
+        slot: u32,
+        starting: Vec<u32>,
+        ending: Vec<Ending>,
+        now: Moment,
+    ) {
+        for ended in ending {
+            self.withdraw(nic, &ended);
+            let (header, object) = (Some(ended.header), Some(ended.object));
+            self.release(Residue { header, object, may_linger: false });
+            if let Some(answer) = ended.answer {
+                self.reply(answer.client, answer.sequence, answer.body, Vec::new());
+            }
+        }
+        for permission in starting {
+            match self.expose(nic, slot, permission) {
+                Some(token) => self.grant(nic, permission, token, now),
+                None => self.undo_start(permission, Refusal::NicFailed),
+            }
+        }
+    }
+
+    fn expose(&mut self, nic: &mut N, tenant: u32, slot: u32) -> Option<Token> {
+        let region = self.tenant(tenant)?.region;
+        let permission = *self.permissions.get(slot)?;
+        match self.mechanism() {
+            Mechanism::MemoryWindow => None,
+            Mechanism::MemoryRegion => self.register(nic, tenant, slot),
+            Mechanism::QueuePair => {
+                self.hold_rights(nic, permission.client, permission.rights, 1);
+                self.write_header(slot, Grip::None);
+                Some(Token::Keys { buffer: region.rkey, lifetime: region.rkey })
+            }
+            Mechanism::Rpc => {
+                self.write_header(slot, Grip::None);
+                Some(Token::Node)
+            }
+            Mechanism::None => {
+                self.write_header(slot, Grip::None);
+                Some(Token::Keys { buffer: region.rkey, lifetime: region.rkey })
+            }
+        }
+    }
+
+    fn register(&mut self, nic: &mut N, tenant: u32, slot: u32) -> Option<Token> {
+        let pd = self.tenant(tenant)?.pd;
+        let permission = *self.permissions.get(slot)?;
+        let (address, length) = (self.slabs.address(permission.object), self.slabs.size(permission.object));
+        let word = RemoteAddress(permission.id.header.0 + LIFETIME_OFFSET);
+        let memory = self.memory.clone();
+        let mut make = |from: RemoteAddress, bytes: u64, access: Access| {
+            let at = Self::offset(from);
+            nic.register_region(pd, &memory, at..at + bytes, from, access | Access::LOCAL_WRITE).ok()
+        };
+        let access = Access::from(permission.rights);
+        let (header, buffer) = if word.0 + EXPOSED_BYTES == address.0 {
+            let both = make(word, EXPOSED_BYTES + length, access)?;
+            (both, both)
+        } else {
+            let header = make(word, EXPOSED_BYTES, Access::REMOTE_ATOMIC)?;
+            let Some(buffer) = make(address, length, access) else {
+                let _ = nic.deregister_region(header.id);
+                return None;
+            };
+            (header, buffer)
+        };
+        self.write_header(slot, Grip::Regions { header, buffer });
+        Some(Token::Keys { buffer: buffer.rkey, lifetime: header.rkey })
+    }
+
+    fn withdraw(&mut self, nic: &mut N, ended: &Ending) {
+        match (self.mechanism(), ended.grip) {
+            (_, Grip::Regions { header, buffer }) => {
+                let _ = nic.deregister_region(buffer.id);
+                if header.id != buffer.id {
+                    let _ = nic.deregister_region(header.id);
+                }
+            }
+            (Mechanism::QueuePair, _) => self.hold_rights(nic, ended.client, ended.rights, -1),
+            _ => {}
+        }
+    }
+
+    /// Mechanism `queue-pair`: the flags of a client's queue pairs follow what it holds.
+    fn hold_rights(&mut self, nic: &mut N, client: u32, rights: Rights, change: i32) {
+        let before = self.client_access(client);
+        let Some(it) = self.clients.get_mut(client) else { return };
+        for (held, right) in it.rights_held.iter_mut().zip([Rights::READ, Rights::WRITE, Rights::ATOMIC]) {
+            if rights.contains(right) {
+                *held = held.saturating_add_signed(change);
+            }
+        }
+        let queue_pairs = it.ends.data.clone();
+        let access = self.client_access(client);
+        if access == before {
+            return;
+        }
+        for qp in queue_pairs {
+            // One that is in error gets its flags when it is rebuilt.
+            if nic.qp_state(qp).is_ok_and(|state| state == QpState::ReadyToSend) {
+                let _ = nic.modify_qp(qp, QpChange::Access { access });
+            }
+        }
+    }
+
+    /// Fills pools and ends worn windows, when there is nothing else to do.
+    pub(crate) fn tend_windows(&mut self, nic: &mut N, now: Moment) -> bool {
+        if self.mechanism() != Mechanism::MemoryWindow || now < self.tend_check {
+            return false;
+        }
+        let ready = self.config.windows_ready;
+        let mut more = false;
+        for tenant in self.tenants.iter_mut().flatten() {
+            more |= tenant.windows.tend(nic, now, ready);
+        }
+        if !more {
+            self.tend_check = now.after(TEND_EVERY);
+        }
+        more
+    }
+}
+
+/// How often the window pools are looked after while nothing else happens.
+const TEND_EVERY: portcullis_protocol::Lifetime = portcullis_protocol::Lifetime::millis(10);
+
+/// The windows of permissions that ended in this turn.
+#[derive(Default)]
+struct Stock {
+    /// To be unbound at once, if nothing starts that takes them over.
+    prompt: Vec<(WindowIndex, Residue)>,
+    /// May stay bound for a while.
+    lazy: Vec<(WindowIndex, Residue)>,
+}
+
+impl Stock {
+    fn add(&mut self, ended: &Ending) {
+        let object = Some(ended.object);
+        let mut put = |window, residue: Residue| {
+            if residue.may_linger { self.lazy.push((window, residue)) } else { self.prompt.push((window, residue)) }
+        };
+        let header = Some(ended.header);
+        match ended.grip {
+            Grip::Window(window) => {
+                put(window, Residue { header, object, may_linger: ended.last });
+            }
+            Grip::Windows { header: over_header, buffer } => {
+                put(buffer, Residue { header: None, object, may_linger: ended.last });
+                put(over_header, Residue { header, object: None, may_linger: true });
+            }
+            Grip::None | Grip::Regions { .. } => {}
+        }
+    }
+
+    /// A window that has a key left for the handover and one for its unbind.
+    fn take(&mut self, tenant: &Tenant) -> Option<(WindowIndex, Residue)> {
+        for stock in [&mut self.prompt, &mut self.lazy] {
+            if let Some(at) = stock.iter().rposition(|&(window, _)| !tenant.windows.is_worn(window)) {
+                return Some(stock.swap_remove(at));
+            }
+        }
+        None
+    }
+}
+
+fn rebind(
+    tenant: &mut Tenant,
+    batch: &mut Batch,
+    (window, residue): (WindowIndex, Residue),
+    (address, length): (RemoteAddress, u64),
+    access: Access,
+) {
+    put_binding(tenant, batch, window, (address, length), access);
+    if residue != Residue::default() {
+        batch.releases.push(Release { residue, window: None });
+    }
+}
+
+/// Binding a window of type 1 to no bytes is its unbind.
+fn unbind(tenant: &mut Tenant, batch: &mut Batch, window: WindowIndex, residue: Residue) {
+    put_binding(tenant, batch, window, (RemoteAddress(0), 0), Access::empty());
+    batch.releases.push(Release { residue, window: Some(window) });
+}
+
+fn put_binding(
+    tenant: &mut Tenant,
+    batch: &mut Batch,
+    window: WindowIndex,
+    (address, length): (RemoteAddress, u64),
+    access: Access,
+) {
+    let Some((id, rkey)) = tenant.windows.advance(window) else { return };
+    batch.windows.push(window);
+    let binding = WindowBinding { window: id, rkey, region: tenant.region.id, address, length, access };
+    let operation = Operation::BindWindow(binding);
+    tenant.unposted.push_back(WorkRequest { id: 0, signalled: false, operation });
+}
+
+/// Posts what the queue has room for. Returns whether the queue takes requests at all.
+fn post(nic: &mut impl Nic, tenant: &mut Tenant) -> bool {
+    while !tenant.unposted.is_empty() {
+        let (front, _) = tenant.unposted.as_slices();
+        match nic.post_send(tenant.binder, front) {
+            Ok(0) => return true,
+            Ok(posted) => drop(tenant.unposted.drain(..posted)),
+            Err(_) => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,154 @@
+//! A client as its node sees it: queue pairs, messages in, messages out.
+
+use portcullis_nic::{
+    Access, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest, Region, RemoteAddress, VerbsError,
+    WorkRequest,
+};
+use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply};
+use std::collections::VecDeque;
+
+/// Replies that may wait for a client that takes none, in units of its control queue's depth. Beyond that the client
+/// does not keep its side, and is let go.
+const BACKLOG_DEPTHS_MAX: usize = 4;
+
+/// The node's ends of a client's queue pairs, connected and in RTS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientEnds {
+    /// For control messages.
+    pub control: QpId,
+    /// For one-sided operations, by the client's numbers for them.
+    pub data: Vec<QpId>,
+    /// Requests, and receives, that the control queue pair holds.
+    pub control_depth: u32,
+    /// Bytes of a control message.
+    pub message_bytes: u32,
+}
+
+/// An attached client.
+#[derive(Debug)]
+pub(crate) struct Client<M> {
+    pub id: ClientId,
+    pub tenant: u32,
+    pub process: u32,
+    pub ends: ClientEnds,
+    /// The first of its permissions.
+    pub first: u32,
+    /// What its data queue pairs let it do, where that is what enforces permissions: holders of each right.
+    pub rights_held: [u32; 3],
+    messages: M,
+    region: Region,
+    outgoing: VecDeque<(Reply, Vec<u8>)>,
+    sent: u32,
+    finished: u32,
+    /// In the list of clients with replies to send.
+    pub queued: bool,
+    /// It broke the rules of its control queue pair, or cannot be reached on it.
+    pub lost: bool,
+}
+
+impl<M: Memory> Client<M> {
+    /// Takes a client in: memory for its messages, and receives for them.
+    pub fn new<N: Nic<Memory = M>>(
+        nic: &mut N,
+        (id, tenant, process): (ClientId, u32, u32),
+        pd: PdId,
+        ends: ClientEnds,
+    ) -> Result<Self, VerbsError> {
+        let bytes = 2 * u64::from(ends.control_depth) * u64::from(ends.message_bytes);
+        let messages = nic.allocate_memory(bytes)?;
+        let region = nic.register_region(pd, &messages, 0..bytes, RemoteAddress(0), Access::LOCAL_WRITE)?;
+        let client = Self {
+            id,
+            tenant,
+            process,
+            first: crate::permissions::NONE,
+            rights_held: [0; 3],
+            messages,
+            region,
+            outgoing: VecDeque::new(),
+            sent: 0,
+            finished: 0,
+            queued: false,
+            lost: false,
+            ends,
+        };
+        for slot in 0..client.ends.control_depth {
+            if let Err(error) = client.post_receive(nic, slot) {
+                let _ = nic.deregister_region(region.id);
+                return Err(error);
+            }
+        }
+        Ok(client)
+    }
+
+    /// Lets go of what it holds on the NIC, but for its queue pairs, which are not the node's.
+    pub fn end(&self, nic: &mut impl Nic) {
+        let _ = nic.deregister_region(self.region.id);
+    }
+
+    fn span(&self, slot: u32) -> LocalSpan {
+        let length = self.ends.message_bytes;
+        LocalSpan { address: u64::from(slot) * u64::from(length), length, lkey: self.region.lkey }
+    }
+
+    /// Posts the receive of slot `slot` again.
+    pub fn post_receive(&self, nic: &mut impl Nic, slot: u32) -> Result<(), VerbsError> {
+        let request = ReceiveRequest { id: u64::from(slot), local: self.span(slot) };
+        nic.post_receive(self.ends.control, &[request]).map(|_| ())
+    }
+
+    /// The message in receive slot `slot`, read once: who sent it has no more part in it.
+    pub fn message(&self, slot: u32) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        self.messages.read(self.span(slot).address, &mut bytes);
+        bytes
+    }
+
+    /// The data behind the message in receive slot `slot`: as much as came, at most `length` bytes.
+    pub fn data(&self, slot: u32, length: usize) -> Vec<u8> {
+        let most = (self.ends.message_bytes as usize).saturating_sub(MESSAGE_BYTES);
+        let mut bytes = vec![0; length.min(most)];
+        self.messages.read(self.span(slot).address + MESSAGE_BYTES as u64, &mut bytes);
+        bytes
+    }
+
+    /// A reply is to go out, with data behind it. Returns whether the client keeps up.
+    pub fn reply(&mut self, reply: Reply, data: Vec<u8>) -> bool {
+        self.outgoing.push_back((reply, data));
+        self.outgoing.len() <= BACKLOG_DEPTHS_MAX * self.ends.control_depth as usize
+    }
+
+    /// Replies up to number `sent` have gone.
+    pub fn finish(&mut self, sent: u32) {
+        self.finished = sent;
+    }
+
+    /// Sends what fits. Returns whether something is left.
+    pub fn send(&mut self, nic: &mut impl Nic) -> Result<bool, VerbsError> {
+        let depth = self.ends.control_depth;
+        let mut requests = Vec::with_capacity(self.outgoing.len().min(depth as usize));
+        while self.sent.wrapping_sub(self.finished) < depth {
+            let Some((reply, data)) = self.outgoing.pop_front() else { break };
+            let slot = depth + self.sent % depth;
+            let mut local = self.span(slot);
+            self.messages.write(local.address, &reply.encode());
+            self.messages.write(local.address + MESSAGE_BYTES as u64, &data);
+            local.length = u32::try_from(MESSAGE_BYTES + data.len()).unwrap_or(local.length);
+            self.sent = self.sent.wrapping_add(1);
+            // One completion a run is enough to know which slots are free.
+            let signalled = self.outgoing.is_empty() || self.sent.is_multiple_of((depth / 2).max(1));
+            requests.push(WorkRequest {
+                id: u64::from(self.sent),
+                signalled,
+                operation: Operation::Send { local },
+            });
+        }
+        if let Some(last) = requests.last_mut() {
+            last.signalled = true;
+        }
+        if !requests.is_empty() {
+            nic.post_send(self.ends.control, &requests)?;
+        }
+        Ok(!self.outgoing.is_empty())
+    }
+}

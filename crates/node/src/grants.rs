@@ -1,0 +1,399 @@
+//! Permissions that start and end: the bookkeeping, before and after the NIC's part.
+
+use crate::audit::AuditEvent;
+use crate::node::Node;
+use crate::object::Object;
+use crate::permissions::{Chain, Grip, NONE, Permission, Stage};
+use crate::postponed::Parked;
+use crate::requests::Wish;
+use crate::slabs::ObjectId;
+use crate::tenant::{Answer, Ending};
+use crate::windows::Residue;
+use portcullis_nic::{Memory, Nic};
+use portcullis_protocol::{
+    Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody, Rights,
+};
+
+/// A header that was used so recently gets a later start, so that no two permissions share an id.
+const START_TIES: u64 = 1_000;
+/// Where in a header the start stands.
+const START_OFFSET: u64 = 16;
+/// How long after its deadline a permission that is still being set up is looked at again.
+const LOOK_AGAIN: Lifetime = Lifetime::micros(10);
+
+impl<N: Nic> Node<N> {
+    /// An object for an allocation. `None`: memory is on its way back, and may do.
+    pub(crate) fn make_object(
+        &mut self,
+        _nic: &mut N,
+        wish: &Wish,
+        size: u64,
+        keep: bool,
+    ) -> Result<Option<ObjectId>, Refusal> {
+        match self.slabs.allocate(size, Object::new(wish.tenant, keep)) {
+            Ok(object) => Ok(Some(object)),
+            Err(Refusal::OutOfMemory { .. }) if self.going > 0 => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    pub(crate) fn refund(&mut self, tenant: u32, bytes: u64) {
+        if let Some(tenant) = self.tenant_mut(tenant) {
+            tenant.usage.refund_bytes(bytes);
+        }
+    }
+
+    /// Enters a new permission over `object` in the books. Its protection is still to be set up.
+    pub(crate) fn start(
+        &mut self,
+        _nic: &mut N,
+        wish: &Wish,
+        object: ObjectId,
+        now: Moment,
+    ) -> Result<u32, Refusal> {
+        let quota = self.config.quota;
+        let tenant = self.tenant_mut(wish.tenant).ok_or(Refusal::NicFailed)?;
+        tenant.usage.charge_permission(&quota)?;
+        let header = match self.take_header(object, wish.rights) {
+            Ok(header) => header,
+            Err(refusal) => {
+                if let Some(tenant) = self.tenant_mut(wish.tenant) {
+                    tenant.usage.refund_permission();
+                }
+                return Err(refusal);
+            }
+        };
+        // The header still holds the start of whoever had it before.
+        let last = self.memory.load(Self::offset(header) + START_OFFSET);
+        let tied = last >= now.0 && last < now.0 + START_TIES;
+        let start = if tied { Moment(last + 1) } else { now };
+        let id = PermissionId { header, start };
+        let holder = (wish.client, wish.tenant);
+        let mut permission = Permission::new(id, object, holder, wish.rights, wish.sharing);
+        permission.lifetime = wish.lifetime;
+        permission.stage = Stage::Starting { sequence: wish.sequence };
+        let deadline = permission.deadline();
+        let slot = self.permissions.insert(permission);
+        let record = self.slabs.get_mut(object);
+        record.holders += 1;
+        record.exposed += 1;
+        record.sharing = wish.sharing;
+        self.permissions.link(Chain::Object, &mut record.first, slot);
+        if let Some(client) = self.clients.get_mut(wish.client) {
+            self.permissions.link(Chain::Client, &mut client.first, slot);
+        }
+        self.note_header(header, object, slot);
+        self.leases.schedule(deadline, slot, start);
+        if self.leases.is_crowded(self.permissions.len()) {
+            let permissions = &self.permissions;
+            self.leases.purge(|slot, start| permissions.get(slot).is_some_and(|it| it.id.start == start));
+        }
+        Ok(slot)
+    }
+
+    /// A header for a new permission: the hole right before the buffer if one window may expose both, or one of the
+    /// header pool (Patronus §5.4, contiguity).
+    ///
+    /// The window over lifetime word and buffer has one set of rights, and the word needs atomics: so only a
+    /// permission with all rights can have it without getting more than it was granted.
+    fn take_header(&mut self, object: ObjectId, rights: Rights) -> Result<RemoteAddress, Refusal> {
+        let record = self.slabs.get_mut(object);
+        if self.config.reductions.contiguity && rights == Rights::all() && !record.hole_used {
+            record.hole_used = true;
+            return Ok(self.slabs.header_hole(object));
+        }
+        let limit = self.config.headers.into();
+        self.headers.take().ok_or(Refusal::NodeFull { limit })
+    }
+
+    pub(crate) fn give_header(&mut self, header: RemoteAddress) {
+        if self.headers.contains(header) {
+            self.headers.give(header);
+        } else if let Some(object) =
+            header.checked_add(portcullis_protocol::Header::BYTES).and_then(|buffer| self.slabs.find(buffer))
+        {
+            self.slabs.get_mut(object).hole_used = false;
+        }
+    }
+
+    /// The permission's protection can be set up with this turn's batch.
+    pub(crate) fn enlist(&mut self, slot: u32) {
+        let Some(tenant) = self.permissions.get(slot).map(|permission| permission.tenant) else { return };
+        if let Some(it) = self.tenant_mut(tenant) {
+            it.starting.push(slot);
+            self.mark_busy(tenant);
+        }
+    }
+
+    pub(crate) fn mark_busy(&mut self, tenant: u32) {
+        if !self.busy.contains(&tenant) {
+            self.busy.push(tenant);
+        }
+    }
+
+    /// Ends a live permission: it is out of the books at once, and its protection comes down with this turn's batch.
+    /// The answer, if one is owed, goes out when that is confirmed.
+    pub(crate) fn finish(
+        &mut self,
+        nic: &mut N,
+        slot: u32,
+        event: AuditEvent,
+        reason: Option<&'static str>,
+        answer: Option<Answer>,
+        now: Moment,
+    ) {
+        let Some(&permission) = self.permissions.get(slot) else { return };
+        if permission.stage != Stage::Live {
+            // Being set up: it is ended when the NIC has confirmed it, since its client or tenant may not hold it.
+            return;
+        }
+        match event {
+            AuditEvent::Expiry => self.counters.expiries += 1,
+            _ => self.counters.revokes += 1,
+        }
+        self.audit_permission(now, event, slot, reason);
+        self.strike(slot);
+        self.serve_waiters(nic, permission.object, now);
+        let last = self.let_go(permission.object);
+        let ending = Ending {
+            grip: permission.grip,
+            header: permission.id.header,
+            rights: permission.rights,
+            client: permission.client,
+            object: permission.object,
+            last,
+            answer,
+        };
+        if let Some(tenant) = self.tenant_mut(permission.tenant) {
+            tenant.ending.push(ending);
+            self.mark_busy(permission.tenant);
+        }
+    }
+
+    /// Takes a permission out of all books but its tenant's windows.
+    fn strike(&mut self, slot: u32) {
+        let Some(&permission) = self.permissions.get(slot) else { return };
+        let record = self.slabs.get_mut(permission.object);
+        record.holders -= 1;
+        self.permissions.unlink(Chain::Object, &mut record.first, slot);
+        let mut nowhere = NONE;
+        let head = match self.clients.get_mut(permission.client) {
+            Some(client) => &mut client.first,
+            None => &mut nowhere,
+        };
+        self.permissions.unlink(Chain::Client, head, slot);
+        self.note_header(permission.id.header, permission.object, NONE);
+        if let Some(tenant) = self.tenant_mut(permission.tenant) {
+            tenant.usage.refund_permission();
+        }
+        self.permissions.remove(slot);
+    }
+
+    /// Whether an object goes now that a permission over it, or what kept it, has ended. It is not freed yet.
+    pub(crate) fn let_go(&mut self, object: ObjectId) -> bool {
+        let record = self.slabs.get_mut(object);
+        let goes = record.holders == 0 && !record.kept && !record.going && record.waiting.is_empty();
+        if goes {
+            record.going = true;
+            self.going += 1;
+        }
+        goes
+    }
+
+    /// A permission could not be set up: as if it had never been.
+    pub(crate) fn undo_start(&mut self, slot: u32, refusal: Refusal) {
+        let Some(&permission) = self.permissions.get(slot) else { return };
+        self.strike(slot);
+        self.let_go(permission.object);
+        let (header, object) = (Some(permission.id.header), Some(permission.object));
+        self.release(Residue { header, object, may_linger: false });
+        if let Stage::Starting { sequence } = permission.stage {
+            self.refuse(permission.client, sequence, refusal);
+        }
+    }
+
+    /// Frees an object that nothing exposes any more.
+    pub(crate) fn release_object(&mut self, object: ObjectId) {
+        let size = self.slabs.size(object);
+        let record = self.slabs.free(object);
+        if record.going {
+            self.going -= 1;
+        }
+        self.refund(record.tenant, size);
+    }
+
+    /// Lets those in that wait for an object, as far as they may be there together.
+    fn serve_waiters(&mut self, nic: &mut N, object: ObjectId, now: Moment) {
+        loop {
+            let record = self.slabs.get_mut(object);
+            let Some(&waiter) = record.waiting.front() else { return };
+            let Some(wish) = self.postponed.get(waiter).map(|waiter| waiter.wish) else {
+                record.waiting.pop_front();
+                continue;
+            };
+            if !record.admits(wish.sharing) {
+                return;
+            }
+            record.waiting.pop_front();
+            self.postponed.take(waiter);
+            match self.start(nic, &wish, object, now) {
+                Ok(slot) => self.enlist(slot),
+                Err(refusal) => self.refuse(wish.client, wish.sequence, refusal),
+            }
+        }
+    }
+
+    /// Requests that have waited for as long as they were ready to.
+    pub(crate) fn time_out_requests(&mut self, now: Moment) -> bool {
+        let mut worked = false;
+        while let Some(slot) = self.postponed.timed_out(now) {
+            let Some(waiter) = self.drop_waiter(slot) else { continue };
+            self.refuse(waiter.wish.client, waiter.wish.sequence, Refusal::Conflict);
+            worked = true;
+        }
+        worked
+    }
+
+    fn drop_waiter(&mut self, slot: u32) -> Option<crate::postponed::Waiter> {
+        let waiter = self.postponed.take(slot)?;
+        self.slabs.get_mut(waiter.object).waiting.retain(|&other| other != slot);
+        Some(waiter)
+    }
+
+    /// A client is going: what it waits for is not wanted any more.
+    pub(crate) fn forget_requests_of(&mut self, client: u32) {
+        for slot in self.postponed.of_client(client) {
+            self.drop_waiter(slot);
+        }
+    }
+
+    /// Memory came back: those that wait for some try again.
+    pub(crate) fn retry_parked(&mut self, nic: &mut N, now: Moment) {
+        if !self.postponed.is_thirsty() {
+            return;
+        }
+        for Parked { wish, size, keep } in self.postponed.unpark() {
+            if self.clients.get(wish.client).is_none() {
+                continue;
+            }
+            if let Err(refusal) = self.allocate(nic, wish, size, keep, now) {
+                self.refuse(wish.client, wish.sequence, refusal);
+            }
+        }
+    }
+
+    /// Ends what is due, unless its client has extended it (Patronus §5.3).
+    pub(crate) fn expire(&mut self, nic: &mut N, now: Moment) -> bool {
+        let mut worked = false;
+        while let Some((slot, start)) = self.leases.due(now) {
+            worked = true;
+            let Some(permission) = self.permissions.get(slot).filter(|it| it.id.start == start) else {
+                continue;
+            };
+            if permission.stage != Stage::Live {
+                self.leases.schedule(now.after(LOOK_AGAIN), slot, start);
+                continue;
+            }
+            // A request may have extended it, or the lifetime word says so.
+            if permission.deadline() > now || self.see_extension(slot, now) {
+                let deadline = self.permissions.get(slot).map_or(now, Permission::deadline);
+                if deadline > now {
+                    self.leases.schedule(deadline, slot, start);
+                    continue;
+                }
+            }
+            self.finish(nic, slot, AuditEvent::Expiry, None, None, now);
+        }
+        worked
+    }
+
+    /// The NIC has confirmed a permission's protection: its client may have it.
+    pub(crate) fn grant(&mut self, nic: &mut N, slot: u32, token: portcullis_protocol::Token, now: Moment) {
+        let mechanism = self.config.mechanism;
+        let Some(permission) = self.permissions.get_mut(slot) else { return };
+        let Stage::Starting { sequence } = permission.stage else { return };
+        permission.stage = Stage::Live;
+        let (client, tenant, object) = (permission.client, permission.tenant, permission.object);
+        let granted = portcullis_protocol::Granted {
+            permission: permission.id,
+            address: self.slabs.address(object),
+            length: self.slabs.size(object),
+            lifetime: permission.lifetime,
+            token,
+            mechanism,
+        };
+        self.counters.grants += 1;
+        self.audit_permission(now, AuditEvent::Grant, slot, None);
+        let barred = self.standing(tenant, now) == crate::violations::Standing::Barred;
+        if barred || self.clients.get(client).is_none() {
+            self.finish(nic, slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
+            return;
+        }
+        if !self.slabs.get(object).waiting.is_empty() {
+            self.give_notice(object, now);
+        }
+        self.reply(client, sequence, ReplyBody::Granted(granted), Vec::new());
+    }
+
+    /// The tenant's last client is gone: nothing of the tenant's stays.
+    pub(crate) fn end_tenant(&mut self, nic: &mut N, slot: u32, _now: Moment) {
+        let Some(mut tenant) = self.tenants.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.binders.remove(&tenant.binder);
+        self.busy.retain(|&other| other != slot);
+        for ending in &tenant.ending {
+            if let Grip::Regions { header, buffer } = ending.grip {
+                let _ = nic.deregister_region(buffer.id);
+                let _ = nic.deregister_region(header.id);
+            }
+        }
+        // From here on no window and no region of this tenant opens anything.
+        let mut residues = tenant.end(nic);
+        let mut unborn: Vec<u32> = tenant.starting.drain(..).collect();
+        for batch in tenant.batches.drain(..) {
+            residues.extend(batch.releases.iter().map(|release| release.residue));
+            unborn.extend(batch.starts);
+        }
+        residues.extend(tenant.overdue.drain(..).map(|(_, residue)| residue));
+        residues.extend(tenant.ending.drain(..).map(|ending| Residue {
+            header: Some(ending.header),
+            object: Some(ending.object),
+            may_linger: false,
+        }));
+        let scrubbed: Vec<u32> = self.scrubs.iter().map(|&(permission, _)| permission).collect();
+        unborn.extend(scrubbed.into_iter().filter(|&it| self.permissions.get(it).is_some_and(|it| it.tenant == slot)));
+        self.scrubs.retain(|&(permission, _)| !unborn.contains(&permission));
+        for permission in unborn {
+            self.undo_start(permission, Refusal::NicFailed);
+        }
+        for residue in residues {
+            self.release(residue);
+        }
+        for object in self.slabs.ids_where(|record| record.tenant == slot) {
+            self.release_object(object);
+        }
+    }
+
+    /// What an ended permission left behind is free.
+    pub(crate) fn release(&mut self, residue: Residue) {
+        if let Some(header) = residue.header {
+            self.give_header(header);
+        }
+        if let Some(object) = residue.object {
+            let record = self.slabs.get_mut(object);
+            record.exposed -= 1;
+            if record.going && record.exposed == 0 {
+                self.release_object(object);
+            }
+        }
+    }
+
+    /// Whether memory is so plentiful that ended permissions' windows may stay bound over some (Patronus §5.4).
+    pub(crate) fn memory_is_plentiful(&self) -> bool {
+        self.slabs.bytes_free() > self.config.pool_bytes / 4 && self.headers.free() > self.headers.count() / 4
+    }
+
+    /// What enforces this node's permissions.
+    pub(crate) fn mechanism(&self) -> Mechanism {
+        self.config.mechanism
+    }
+}

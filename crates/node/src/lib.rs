@@ -1,0 +1,35 @@
+//! The memory node: who may touch which of its bytes, and until when.
+//!
+//! The manager of Patronus (FAST'23) §5 as a state machine over any NIC: time comes in as an argument, and nothing
+//! here opens a socket or starts a thread. [`Node`] is all of it; its modules are the paper's parts.
+#![forbid(unsafe_code)]
+
+mod audit;
+mod batches;
+mod client;
+mod config;
+mod copying;
+mod grants;
+mod headers;
+mod leases;
+mod node;
+mod object;
+mod page_runs;
+mod permissions;
+mod postponed;
+mod quota;
+mod recovery;
+mod requests;
+mod roster;
+mod slabs;
+mod taint;
+mod tenant;
+mod violations;
+mod windows;
+
+pub use audit::{AuditEvent, AuditRecord, AuditedPermission};
+pub use client::ClientEnds;
+pub use config::{ConfigError, NodeConfig, Reductions};
+pub use node::{Admission, Counters, Node, POOL_BASE, StartError};
+pub use quota::Quota;
+pub use violations::{Standing, ViolationLimits};

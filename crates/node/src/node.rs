@@ -1,0 +1,472 @@
+//! The node itself: what it consists of, who comes and goes, and the order of a turn.
+
+use crate::audit::{AuditEvent, AuditQueue, AuditRecord};
+use crate::client::{Client, ClientEnds};
+use crate::headers::HeaderPool;
+use crate::leases::Leases;
+use crate::object::Object;
+use crate::permissions::{Chain, NONE, Permissions};
+use crate::postponed::Postponed;
+use crate::recovery::Recoveries;
+use crate::roster::Roster;
+use crate::slabs::{ObjectId, Slabs};
+use crate::taint::Taint;
+use crate::tenant::Tenant;
+use crate::violations::{Standing, ViolationBudget};
+use crate::{ConfigError, NodeConfig};
+use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
+use portcullis_protocol::{
+    ClientId, Header, Mechanism, Moment, Refusal, RemoteAddress, Reply, ReplyBody, TenantId,
+};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Where the pool's addresses begin: no address of any process, and within the 48 bits of a header.
+pub const POOL_BASE: RemoteAddress = RemoteAddress(0x1000_0000_0000);
+
+/// Entries of the completion queue for control messages: one for each message of a thousand clients.
+const CONTROL_CQ_DEPTH: u32 = 1 << 17;
+/// Entries of the completion queue for binds: failures complete each request, also the unsignalled ones.
+const BIND_CQ_DEPTH: u32 = 1 << 15;
+/// Tenants that broke a rule and are remembered for it.
+const STANDINGS_MAX: usize = 1 << 16;
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The NIC refuses.
+    #[error("the NIC refuses: {0}")]
+    Nic(#[from] VerbsError),
+}
+
+/// What a tenant's clients need on the NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Its protection domain: the node's ends of its clients' queue pairs belong there.
+    pub pd: PdId,
+    /// Where those queue pairs complete.
+    pub cq: CqId,
+}
+
+/// What a node has counted since it started, and what it holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Control messages taken in.
+    pub rpcs: u64,
+    /// Binds, rebinds and unbinds posted.
+    pub window_operations: u64,
+    /// Permissions granted.
+    pub grants: u64,
+    /// Permissions that their holders, or the node, ended early.
+    pub revokes: u64,
+    /// Permissions that ended by time.
+    pub expiries: u64,
+    /// Extensions that the node saw.
+    pub extensions: u64,
+    /// Accesses that the NIC refused.
+    pub violations: u64,
+    /// Queue pairs rebuilt.
+    pub recoveries: u64,
+    /// Attached clients.
+    pub clients: u64,
+    /// Tenants with attached clients.
+    pub tenants: u64,
+    /// Permissions in any stage.
+    pub permissions: u64,
+    /// Objects, those that are going included.
+    pub objects: u64,
+    /// Bytes of the pool that objects take, headers and rounding included.
+    pub bytes_used: u64,
+    /// Headers of the header pool in use.
+    pub headers_used: u64,
+    /// Windows in any state.
+    pub windows: u64,
+    /// Requests that wait for others to let go.
+    pub postponed: u64,
+}
+
+/// A memory node: the manager of Patronus §5, over any NIC.
+///
+/// It does nothing by itself: whoever owns it calls [`Node::turn`] with the time, and turns the NIC.
+pub struct Node<N: Nic> {
+    pub(crate) config: NodeConfig,
+    pub(crate) memory: N::Memory,
+    pub(crate) scale: u64,
+    pub(crate) control_cq: CqId,
+    pub(crate) bind_cq: CqId,
+    pub(crate) slabs: Slabs<Object>,
+    pub(crate) headers: HeaderPool,
+    /// Which permission a header of the header pool is for.
+    pub(crate) header_slots: Vec<u32>,
+    pub(crate) permissions: Permissions,
+    pub(crate) leases: Leases,
+    pub(crate) taint: Taint,
+    pub(crate) scrubs: VecDeque<(u32, u64)>,
+    pub(crate) postponed: Postponed,
+    pub(crate) recoveries: Recoveries,
+    pub(crate) tenants: Vec<Option<Box<Tenant>>>,
+    /// Tenants with something to set up or take down in this turn.
+    pub(crate) busy: Vec<u32>,
+    /// Objects that wait until nothing exposes them any more.
+    pub(crate) going: u32,
+    /// When lingering windows are looked at next.
+    pub(crate) linger_check: Moment,
+    /// When the window pools are looked after next.
+    pub(crate) tend_check: Moment,
+    pub(crate) clients: Roster<N::Memory>,
+    /// Whose queue pair it is, and which of its own: by the NIC's number.
+    pub(crate) qp_owners: HashMap<QpId, (u32, Option<u32>)>,
+    /// Tenants by queue pair for binds.
+    pub(crate) binders: HashMap<QpId, u32>,
+    pub(crate) standings: HashMap<Arc<str>, ViolationBudget>,
+    pub(crate) audit: AuditQueue,
+    pub(crate) counters: Counters,
+    /// Clients with replies to send.
+    pub(crate) outbox: Vec<u32>,
+    /// Clients that cannot be served any more.
+    pub(crate) evicted: Vec<ClientId>,
+    completions: Vec<Completion>,
+    next_mark: u32,
+}
+
+impl<N: Nic> std::fmt::Debug for Node<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("config", &self.config).field("counters", &self.counters()).finish_non_exhaustive()
+    }
+}
+
+impl<N: Nic> Node<N> {
+    /// A node that lends memory of `nic`.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, or the NIC has no memory or queues.
+    pub fn new(nic: &mut N, config: NodeConfig) -> Result<Self, StartError> {
+        config.validate()?;
+        if config.mechanism == Mechanism::MemoryWindow && !nic.capabilities().window_type_1 {
+            return Err(VerbsError::Unsupported("memory windows of type 1").into());
+        }
+        let header_bytes = (u64::from(config.headers) * Header::BYTES).next_multiple_of(4096);
+        let bytes = header_bytes + config.pool_bytes;
+        let memory = nic.allocate_memory(bytes)?;
+        let control_cq = nic.create_cq(CONTROL_CQ_DEPTH)?;
+        let bind_cq = nic.create_cq(BIND_CQ_DEPTH)?;
+        let objects = RemoteAddress(POOL_BASE.0 + header_bytes);
+        let audit = if config.audit {
+            AuditQueue::new(config.audit_records_max as usize)
+        } else {
+            AuditQueue::disabled()
+        };
+        Ok(Self {
+            memory,
+            scale: config.pool_bytes.div_ceil(1 << 16).next_power_of_two(),
+            control_cq,
+            bind_cq,
+            slabs: Slabs::new(objects, config.pool_bytes),
+            headers: HeaderPool::new(POOL_BASE, config.headers),
+            header_slots: vec![NONE; config.headers as usize],
+            permissions: Permissions::default(),
+            leases: Leases::default(),
+            taint: Taint::new(POOL_BASE, bytes),
+            scrubs: VecDeque::new(),
+            postponed: Postponed::new(config.postponed_max),
+            recoveries: Recoveries::default(),
+            tenants: Vec::new(),
+            busy: Vec::new(),
+            going: 0,
+            linger_check: Moment(0),
+            tend_check: Moment(0),
+            clients: Roster::default(),
+            qp_owners: HashMap::new(),
+            binders: HashMap::new(),
+            standings: HashMap::new(),
+            audit,
+            counters: Counters::default(),
+            outbox: Vec::new(),
+            evicted: Vec::new(),
+            completions: Vec::new(),
+            next_mark: 0,
+            config,
+        })
+    }
+
+    /// The configuration it runs with.
+    #[must_use]
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Lets a client of the tenant called `name` come, if the tenant may: the tenant's domain is there after this.
+    /// Follow it with [`Node::attach`], or with [`Node::abandon`] if that cannot be.
+    ///
+    /// # Errors
+    /// The tenant is barred or paused, or the node or its NIC is full.
+    pub fn admit(&mut self, nic: &mut N, name: &str, now: Moment) -> Result<Admission, Refusal> {
+        match self.standings.get(name).map(|budget| budget.standing(now)) {
+            Some(Standing::Barred) => return Err(Refusal::Barred),
+            Some(Standing::Paused { until }) => return Err(Refusal::Paused { wait: until.since(now) }),
+            Some(Standing::Good) | None => {}
+        }
+        if self.clients.attached() >= self.config.clients_max {
+            return Err(Refusal::NodeFull { limit: self.config.clients_max.into() });
+        }
+        let known = self.tenants.iter().position(|tenant| tenant.as_ref().is_some_and(|it| &*it.name == name));
+        let slot = match known {
+            Some(slot) => slot,
+            None => self.settle(nic, name).map_err(|_| Refusal::NicFailed)?,
+        };
+        let tenant = self.tenants[slot].as_mut().ok_or(Refusal::NicFailed)?;
+        tenant.clients += 1;
+        let id = TenantId(u32::try_from(slot).unwrap_or(u32::MAX));
+        Ok(Admission { tenant: id, pd: tenant.pd, cq: self.control_cq })
+    }
+
+    fn settle(&mut self, nic: &mut N, name: &str) -> Result<usize, VerbsError> {
+        let bytes = self.memory.length();
+        let pool = (&self.memory, POOL_BASE, bytes);
+        let tenant = Tenant::new(nic, &self.config, pool, self.bind_cq, (name.into(), self.next_mark))?;
+        self.next_mark += 1;
+        let slot = self.tenants.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.tenants.push(None);
+            self.tenants.len() - 1
+        });
+        self.binders.insert(tenant.binder, u32::try_from(slot).unwrap_or(u32::MAX));
+        self.tenants[slot] = Some(Box::new(tenant));
+        Ok(slot)
+    }
+
+    /// The client that [`Node::admit`] let come does not come.
+    pub fn abandon(&mut self, nic: &mut N, tenant: TenantId, now: Moment) {
+        self.leave_tenant(nic, tenant.0, now);
+    }
+
+    /// Takes a client in, whose queue pairs are connected to `ends`.
+    ///
+    /// # Errors
+    /// The NIC refuses. The client is as [`Node::admit`] left it.
+    pub fn attach(
+        &mut self,
+        nic: &mut N,
+        tenant: TenantId,
+        process: u32,
+        ends: ClientEnds,
+        now: Moment,
+    ) -> Result<ClientId, VerbsError> {
+        let pd = self.tenant(tenant.0).map(|tenant| tenant.pd).ok_or(VerbsError::NoSuch { what: "tenant" })?;
+        let access = match self.config.mechanism {
+            Mechanism::MemoryWindow | Mechanism::MemoryRegion | Mechanism::None => Access::REMOTE,
+            Mechanism::QueuePair | Mechanism::Rpc => Access::empty(),
+        };
+        for &qp in &ends.data {
+            nic.modify_qp(qp, QpChange::Access { access })?;
+        }
+        let id = self.clients.next_id();
+        let client = Client::new(nic, (id, tenant.0, process), pd, ends)?;
+        self.qp_owners.insert(client.ends.control, (id.0, None));
+        for (number, &qp) in (0..).zip(&client.ends.data) {
+            self.qp_owners.insert(qp, (id.0, Some(number)));
+        }
+        self.clients.insert(client);
+        self.audit_client(now, AuditEvent::Attach, id.0, None);
+        Ok(id)
+    }
+
+    /// A client is gone: its permissions end, its queue pairs stop. They can be destroyed after this.
+    pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
+        let Some(first) = self.clients.get(client.0).map(|client| client.first) else { return };
+        self.audit_client(now, AuditEvent::Detach, client.0, None);
+        let held: Vec<u32> = self.permissions.chain(Chain::Client, first).collect();
+        for slot in held {
+            self.finish(nic, slot, AuditEvent::Revoke, Some("its client left"), None, now);
+        }
+        self.forget_requests_of(client.0);
+        self.recoveries.forget(client.0);
+        let Some(gone) = self.clients.remove(client.0) else { return };
+        for &qp in gone.ends.data.iter().chain([&gone.ends.control]) {
+            self.qp_owners.remove(&qp);
+            let _ = nic.modify_qp(qp, QpChange::Error);
+        }
+        gone.end(nic);
+        self.leave_tenant(nic, gone.tenant, now);
+    }
+
+    /// One client less. With the last one the tenant ends: its objects, its windows, its domain.
+    fn leave_tenant(&mut self, nic: &mut N, slot: u32, now: Moment) {
+        let Some(tenant) = self.tenants.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        tenant.clients -= 1;
+        if tenant.clients == 0 {
+            self.end_tenant(nic, slot, now);
+        }
+    }
+
+    pub(crate) fn tenant(&self, slot: u32) -> Option<&Tenant> {
+        self.tenants.get(slot as usize)?.as_deref()
+    }
+
+    pub(crate) fn tenant_mut(&mut self, slot: u32) -> Option<&mut Tenant> {
+        self.tenants.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    /// Does what there is to do, in the order that lets opposite operations meet in one batch (Patronus §5.4): first
+    /// what was confirmed, then requests, then leases, and only then windows and replies. Returns whether anything
+    /// was done.
+    pub fn turn(&mut self, nic: &mut N, now: Moment) -> bool {
+        let mut worked = self.take_confirmations(nic, now);
+        worked |= self.take_requests(nic, now);
+        worked |= self.take_events(nic, now);
+        worked |= self.expire(nic, now);
+        worked |= self.time_out_requests(now);
+        worked |= self.scrub(nic);
+        worked |= self.recover(nic, now);
+        worked |= self.carry_out(nic, now);
+        worked |= self.send_replies(nic);
+        if !worked {
+            worked = self.tend_windows(nic, now);
+        }
+        worked
+    }
+
+    /// The next moment at which it wants a turn without being asked.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Moment> {
+        let lingering = self.tenants.iter().flatten().filter_map(|tenant| tenant.windows.lingering_since());
+        let lingering = lingering.map(|since| since.after(self.config.linger_max)).min();
+        [self.leases.next(), self.postponed.next_timeout(), lingering].into_iter().flatten().min()
+    }
+
+    fn take_confirmations(&mut self, nic: &mut N, now: Moment) -> bool {
+        let mut completions = std::mem::take(&mut self.completions);
+        completions.clear();
+        let polled = nic.poll(self.bind_cq, 256, &mut completions).unwrap_or(0);
+        for completion in &completions {
+            self.confirm(nic, completion, now);
+        }
+        self.completions = completions;
+        polled > 0
+    }
+
+    fn take_requests(&mut self, nic: &mut N, now: Moment) -> bool {
+        let mut completions = std::mem::take(&mut self.completions);
+        completions.clear();
+        let most = self.config.requests_per_turn as usize;
+        let polled = nic.poll(self.control_cq, most, &mut completions).unwrap_or(0);
+        for completion in &completions {
+            self.hear(nic, completion, now);
+        }
+        self.completions = completions;
+        polled > 0
+    }
+
+    /// A reply is to go to a client. One that lets them pile up is let go.
+    pub(crate) fn reply(&mut self, client: u32, sequence: u32, body: ReplyBody, data: Vec<u8>) {
+        let Some(it) = self.clients.get_mut(client) else { return };
+        if !it.reply(Reply { sequence, body }, data) && !std::mem::replace(&mut it.lost, true) {
+            self.evicted.push(it.id);
+        }
+        if !std::mem::replace(&mut it.queued, true) {
+            self.outbox.push(client);
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, client: u32, sequence: u32, refusal: Refusal) {
+        self.reply(client, sequence, ReplyBody::Refused(refusal), Vec::new());
+    }
+
+    fn send_replies(&mut self, nic: &mut N) -> bool {
+        let mut worked = false;
+        for client in std::mem::take(&mut self.outbox) {
+            let Some(it) = self.clients.get_mut(client) else { continue };
+            it.queued = false;
+            let sent = it.send(nic);
+            worked = true;
+            if sent.is_err() && !std::mem::replace(&mut it.lost, true) {
+                self.evicted.push(it.id);
+            }
+        }
+        worked
+    }
+
+    /// A client that cannot be served any more: whoever let it in should show it out, and then call
+    /// [`Node::detach`].
+    pub fn poll_evicted(&mut self) -> Option<ClientId> {
+        self.evicted.pop()
+    }
+
+    /// The next audit record.
+    pub fn poll_audit(&mut self) -> Option<AuditRecord> {
+        self.audit.pop()
+    }
+
+    /// What it has counted, and what it holds.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let tenants = || self.tenants.iter().flatten();
+        Counters {
+            clients: self.clients.attached().into(),
+            tenants: tenants().count() as u64,
+            permissions: self.permissions.len() as u64,
+            objects: self.slabs.objects().into(),
+            bytes_used: self.slabs.bytes_used(),
+            headers_used: u64::from(self.headers.count() - self.headers.free()),
+            windows: tenants().map(|tenant| tenant.windows.len() as u64).sum(),
+            postponed: self.postponed.len() as u64,
+            ..self.counters
+        }
+    }
+
+    /// Takes the node off the NIC: clients, tenants, queues.
+    pub fn end(&mut self, nic: &mut N, now: Moment) {
+        let clients: Vec<ClientId> = self.clients.iter().map(|client| client.id).collect();
+        for client in clients {
+            self.detach(nic, client, now);
+        }
+        let _ = nic.destroy_cq(self.control_cq);
+        let _ = nic.destroy_cq(self.bind_cq);
+    }
+
+    pub(crate) fn audit_client(&mut self, at: Moment, event: AuditEvent, client: u32, reason: Option<&'static str>) {
+        let client = self.clients.get(client);
+        let tenant = client.and_then(|it| self.tenants.get(it.tenant as usize)?.as_ref());
+        self.audit.push(|| AuditRecord {
+            tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
+            client: client.map(|client| client.id),
+            process: client.map(|client| client.process),
+            reason,
+            ..AuditRecord::new(at, event)
+        });
+    }
+
+    /// Where in the pool's memory an address lies.
+    pub(crate) fn offset(address: RemoteAddress) -> u64 {
+        address.0 - POOL_BASE.0
+    }
+
+    /// The object that starts at an address, if it is this tenant's and not about to go.
+    pub(crate) fn object_of(&self, tenant: u32, address: RemoteAddress) -> Option<ObjectId> {
+        let object = self.slabs.find(address)?;
+        let record = self.slabs.get(object);
+        (record.tenant == tenant && !record.going).then_some(object)
+    }
+
+    /// How a tenant stands.
+    pub(crate) fn standing(&self, tenant: u32, now: Moment) -> Standing {
+        let budget = self.tenant(tenant).and_then(|tenant| self.standings.get(&tenant.name));
+        budget.map_or(Standing::Good, |budget| budget.standing(now))
+    }
+
+    pub(crate) fn record_violation(&mut self, tenant: u32, now: Moment) -> Standing {
+        let Some(name) = self.tenant(tenant).map(|tenant| Arc::clone(&tenant.name)) else {
+            return Standing::Good;
+        };
+        if self.standings.len() >= STANDINGS_MAX && !self.standings.contains_key(&name) {
+            // Whoever stands well needs no memory of it.
+            self.standings.retain(|_, budget| budget.standing(now) != Standing::Good);
+        }
+        let limits = self.config.violations;
+        self.standings.entry(name).or_insert_with(|| ViolationBudget::new(limits)).record(now)
+    }
+}

@@ -1,0 +1,120 @@
+//! Requests that wait: for holders of an object to let go (Patronus §5.1), or for memory that is on its way back.
+
+use crate::leases::Leases;
+use crate::requests::Wish;
+use crate::slabs::ObjectId;
+use portcullis_protocol::{Moment, Refusal};
+use std::collections::VecDeque;
+
+/// A request for a permission that conflicts with others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub wish: Wish,
+    pub object: ObjectId,
+    pub since: Moment,
+}
+
+/// A request for memory that has to come back first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parked {
+    pub wish: Wish,
+    pub size: u64,
+    pub keep: bool,
+}
+
+/// All requests that wait.
+pub(crate) struct Postponed {
+    limit: u32,
+    waiters: Vec<Option<Waiter>>,
+    vacant: Vec<u32>,
+    timeouts: Leases,
+    parked: VecDeque<Parked>,
+}
+
+impl Postponed {
+    pub fn new(limit: u32) -> Self {
+        Self {
+            limit,
+            waiters: Vec::new(),
+            vacant: Vec::new(),
+            timeouts: Leases::default(),
+            parked: VecDeque::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiters.len() - self.vacant.len() + self.parked.len()
+    }
+
+    fn check_room(&self) -> Result<(), Refusal> {
+        if self.len() >= self.limit as usize {
+            return Err(Refusal::NodeFull { limit: self.limit.into() });
+        }
+        Ok(())
+    }
+
+    /// Keeps a request until it is taken, or until `timeout`.
+    pub fn insert(&mut self, waiter: Waiter, timeout: Moment) -> Result<u32, Refusal> {
+        self.check_room()?;
+        let since = waiter.since;
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.waiters.push(None);
+            u32::try_from(self.waiters.len() - 1).unwrap_or(u32::MAX)
+        });
+        self.waiters[slot as usize] = Some(waiter);
+        self.timeouts.schedule(timeout, slot, since);
+        if self.timeouts.is_crowded(self.waiters.len()) {
+            let waiters = &self.waiters;
+            self.timeouts.purge(|slot, since| waiters[slot as usize].is_some_and(|it| it.since == since));
+        }
+        Ok(slot)
+    }
+
+    /// Takes a request out: its turn has come, or it is over.
+    pub fn take(&mut self, slot: u32) -> Option<Waiter> {
+        let waiter = self.waiters.get_mut(slot as usize)?.take()?;
+        self.vacant.push(slot);
+        Some(waiter)
+    }
+
+    pub fn get(&self, slot: u32) -> Option<&Waiter> {
+        self.waiters.get(slot as usize)?.as_ref()
+    }
+
+    /// A request whose time is over. It is still there.
+    pub fn timed_out(&mut self, now: Moment) -> Option<u32> {
+        loop {
+            let (slot, since) = self.timeouts.due(now)?;
+            if self.get(slot).is_some_and(|waiter| waiter.since == since) {
+                return Some(slot);
+            }
+        }
+    }
+
+    pub fn next_timeout(&self) -> Option<Moment> {
+        self.timeouts.next()
+    }
+
+    /// The requests of a client, by slot.
+    pub fn of_client(&self, client: u32) -> Vec<u32> {
+        let all = (0u32..).zip(&self.waiters);
+        all.filter(|(_, waiter)| waiter.is_some_and(|it| it.wish.client == client)).map(|(slot, _)| slot).collect()
+    }
+
+    /// Keeps a request for memory.
+    pub fn park(&mut self, wish: Wish, size: u64, keep: bool) -> Result<(), Refusal> {
+        self.check_room()?;
+        self.parked.push_back(Parked { wish, size, keep });
+        Ok(())
+    }
+
+    /// Takes all requests for memory out.
+    pub fn unpark(&mut self) -> VecDeque<Parked> {
+        std::mem::take(&mut self.parked)
+    }
+
+    /// Whether requests wait for memory.
+    pub fn is_thirsty(&self) -> bool {
+        !self.parked.is_empty()
+    }
+}

@@ -1,0 +1,107 @@
+//! What one tenant may hold, and what it holds.
+
+use portcullis_protocol::Refusal;
+
+/// The most that one tenant may hold at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quota {
+    /// Bytes of the pool, as its objects' sizes add up. By default the pool itself is the limit.
+    pub bytes_max: u64,
+    /// Live permissions.
+    pub permissions_max: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self { bytes_max: u64::MAX, permissions_max: 65_536 }
+    }
+}
+
+/// What one tenant holds. A charge that its quota refuses changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Usage {
+    bytes: u64,
+    permissions: u64,
+}
+
+impl Usage {
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Permissions held.
+    pub(crate) fn permissions(&self) -> u64 {
+        self.permissions
+    }
+
+    /// Counts an object of so many bytes.
+    ///
+    /// # Errors
+    /// [`Refusal::Quota`], in bytes: what is used without the object, and the limit.
+    pub(crate) fn charge_bytes(&mut self, quota: &Quota, bytes: u64) -> Result<(), Refusal> {
+        charge(&mut self.bytes, bytes, quota.bytes_max)
+    }
+
+    /// An object of so many bytes went.
+    pub(crate) fn refund_bytes(&mut self, bytes: u64) {
+        refund(&mut self.bytes, bytes);
+    }
+
+    /// Counts a permission.
+    ///
+    /// # Errors
+    /// [`Refusal::Quota`], in permissions.
+    pub(crate) fn charge_permission(&mut self, quota: &Quota) -> Result<(), Refusal> {
+        charge(&mut self.permissions, 1, quota.permissions_max)
+    }
+
+    /// A permission ended.
+    pub(crate) fn refund_permission(&mut self) {
+        refund(&mut self.permissions, 1);
+    }
+}
+
+fn charge(used: &mut u64, amount: u64, limit: u64) -> Result<(), Refusal> {
+    match used.checked_add(amount) {
+        Some(total) if total <= limit => {
+            *used = total;
+            Ok(())
+        }
+        _ => Err(Refusal::Quota { used: *used, limit }),
+    }
+}
+
+fn refund(used: &mut u64, amount: u64) {
+    debug_assert!(*used >= amount, "{amount} refunded of {used} charged");
+    *used = used.saturating_sub(amount);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUOTA: Quota = Quota { bytes_max: 100, permissions_max: 2 };
+
+    #[test]
+    fn the_quota_can_be_used_up_and_no_further() {
+        let mut usage = Usage::default();
+        assert_eq!(usage.charge_bytes(&QUOTA, 60), Ok(()));
+        assert_eq!(usage.charge_bytes(&QUOTA, 41), Err(Refusal::Quota { used: 60, limit: 100 }));
+        assert_eq!(usage.charge_bytes(&QUOTA, u64::MAX), Err(Refusal::Quota { used: 60, limit: 100 }));
+        assert_eq!(usage.charge_bytes(&QUOTA, 40), Ok(()));
+        assert_eq!((usage.bytes(), usage.permissions()), (100, 0));
+    }
+
+    #[test]
+    fn what_is_given_back_can_be_used_again() {
+        let mut usage = Usage::default();
+        assert_eq!([usage.charge_permission(&QUOTA), usage.charge_permission(&QUOTA)], [Ok(()), Ok(())]);
+        assert_eq!(usage.charge_permission(&QUOTA), Err(Refusal::Quota { used: 2, limit: 2 }));
+        usage.refund_permission();
+        assert_eq!(usage.charge_permission(&QUOTA), Ok(()));
+        usage.charge_bytes(&QUOTA, 100).expect("nothing is used");
+        usage.refund_bytes(30);
+        assert_eq!(usage.charge_bytes(&QUOTA, 30), Ok(()));
+    }
+}

@@ -1,0 +1,164 @@
+//! Rebuilding queue pairs that broke, in the background: a step each turn, a few at a time (Patronus §5.5).
+
+use crate::audit::{AuditEvent, AuditRecord};
+use crate::node::Node;
+use crate::tenant::connect_binder;
+use crate::violations::Standing;
+use portcullis_nic::{Access, Event, Nic, QpChange, QpId, VerbsError};
+use portcullis_protocol::{Mechanism, Moment, Refusal, ReplyBody};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Retries of a SEND to a client that has no receive posted.
+const RNR_RETRIES: u8 = 6;
+
+/// A queue pair on its way from ERR to RTS.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recovery {
+    client: u32,
+    sequence: u32,
+    qp: QpId,
+    steps: u8,
+}
+
+impl Recovery {
+    pub fn new(client: u32, sequence: u32, qp: QpId) -> Self {
+        Self { client, sequence, qp, steps: 0 }
+    }
+}
+
+/// Those under way, and those that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Recoveries {
+    waiting: VecDeque<Recovery>,
+    running: Vec<Recovery>,
+}
+
+impl Recoveries {
+    pub fn ask(&mut self, recovery: Recovery) {
+        self.waiting.push_back(recovery);
+    }
+
+    pub fn has(&self, qp: QpId) -> bool {
+        self.waiting.iter().chain(&self.running).any(|recovery| recovery.qp == qp)
+    }
+
+    pub fn forget(&mut self, client: u32) {
+        self.waiting.retain(|recovery| recovery.client != client);
+        self.running.retain(|recovery| recovery.client != client);
+    }
+}
+
+impl<N: Nic> Node<N> {
+    /// Takes each queue pair that is being rebuilt a step on.
+    pub(crate) fn recover(&mut self, nic: &mut N, _now: Moment) -> bool {
+        let most = self.config.recoveries_max as usize;
+        while self.recoveries.running.len() < most
+            && let Some(next) = self.recoveries.waiting.pop_front()
+        {
+            self.recoveries.running.push(next);
+        }
+        if self.recoveries.running.is_empty() {
+            return false;
+        }
+        for mut recovery in std::mem::take(&mut self.recoveries.running) {
+            match self.step(nic, &mut recovery) {
+                Ok(false) => self.recoveries.running.push(recovery),
+                Ok(true) => {
+                    self.counters.recoveries += 1;
+                    self.reply(recovery.client, recovery.sequence, ReplyBody::Done, Vec::new());
+                }
+                Err(_) => self.refuse(recovery.client, recovery.sequence, Refusal::NicFailed),
+            }
+        }
+        true
+    }
+
+    /// One step of `ibv_modify_qp`. Returns whether it was the last.
+    fn step(&self, nic: &mut N, recovery: &mut Recovery) -> Result<bool, VerbsError> {
+        let change = match recovery.steps {
+            0 => QpChange::Reset,
+            1 => QpChange::Init { access: self.client_access(recovery.client) },
+            2 => QpChange::ReadyToReceive { peer: nic.qp_address(recovery.qp)? },
+            _ => QpChange::ReadyToSend { rnr_retries: RNR_RETRIES },
+        };
+        nic.modify_qp(recovery.qp, change)?;
+        recovery.steps += 1;
+        Ok(recovery.steps == 4)
+    }
+
+    /// What a client's data queue pairs let it do.
+    pub(crate) fn client_access(&self, client: u32) -> Access {
+        match self.config.mechanism {
+            Mechanism::MemoryWindow | Mechanism::MemoryRegion | Mechanism::None => Access::REMOTE,
+            Mechanism::Rpc => Access::empty(),
+            Mechanism::QueuePair => {
+                let held = self.clients.get(client).map_or([0; 3], |client| client.rights_held);
+                let mut access = Access::empty();
+                access.set(Access::REMOTE_READ, held[0] > 0);
+                access.set(Access::REMOTE_WRITE, held[1] > 0);
+                // The lifetime word is extended by an atomic, whatever the permission's rights are.
+                access.set(Access::REMOTE_ATOMIC, held.iter().any(|&holders| holders > 0));
+                access
+            }
+        }
+    }
+
+    /// What the NIC tells unasked: refused accesses.
+    pub(crate) fn take_events(&mut self, nic: &mut N, now: Moment) -> bool {
+        let mut worked = false;
+        while let Some(event) = nic.poll_event() {
+            worked = true;
+            match event {
+                Event::AccessError(qp) => self.note_violation(nic, qp, now),
+                Event::Fatal(qp) => {
+                    if let Some(&tenant) = self.binders.get(&qp) {
+                        self.fail_batches(nic, tenant, now);
+                    }
+                }
+            }
+        }
+        worked
+    }
+
+    fn note_violation(&mut self, nic: &mut N, qp: QpId, now: Moment) {
+        let Some(&(client, number)) = self.qp_owners.get(&qp) else { return };
+        let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
+        self.counters.violations += 1;
+        let before = self.standing(tenant, now);
+        let after = self.record_violation(tenant, now);
+        let reason = if number.is_some() { "a refused access" } else { "a broken control queue pair" };
+        self.audit_client(now, AuditEvent::Violation, client, Some(reason));
+        match after {
+            Standing::Paused { .. } => self.audit_client(now, AuditEvent::Pause, client, None),
+            Standing::Barred if before != Standing::Barred => self.bar(nic, tenant, now),
+            Standing::Barred | Standing::Good => {}
+        }
+        if number.is_none() && let Some(it) = self.clients.get_mut(client) && !std::mem::replace(&mut it.lost, true) {
+            self.evicted.push(it.id);
+        }
+    }
+
+    /// A tenant has broken the rules too often: all that it holds ends.
+    fn bar(&mut self, nic: &mut N, tenant: u32, now: Moment) {
+        let name = self.tenant(tenant).map(|tenant| Arc::clone(&tenant.name));
+        self.audit.push(|| AuditRecord { tenant: name, ..AuditRecord::new(now, AuditEvent::Bar) });
+        let clients: Vec<u32> =
+            self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.id.0).collect();
+        for client in clients {
+            let first = self.clients.get(client).map_or(crate::permissions::NONE, |client| client.first);
+            let held: Vec<u32> = self.permissions.chain(crate::permissions::Chain::Client, first).collect();
+            for slot in held {
+                self.finish(nic, slot, AuditEvent::Revoke, Some("its tenant is barred"), None, now);
+            }
+        }
+    }
+
+    /// Takes the queue pair for binds up again after it broke. Where that fails too, its posts fail from here on, and
+    /// the tenant's requests with them.
+    pub(crate) fn mend_binder(&mut self, nic: &mut N, tenant: u32) {
+        if let Some(binder) = self.tenant(tenant).map(|tenant| tenant.binder) {
+            let _ = connect_binder(nic, binder);
+        }
+    }
+}

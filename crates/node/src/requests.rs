@@ -1,0 +1,398 @@
+//! Control messages: what each request does.
+
+use crate::audit::{AuditEvent, AuditRecord, AuditedPermission};
+use crate::node::Node;
+use crate::permissions::{NONE, Stage};
+use crate::postponed::Waiter;
+use crate::recovery::Recovery;
+use crate::tenant::Answer;
+use crate::violations::Standing;
+use portcullis_nic::{Completion, CompletionKind, Memory, Nic, Status};
+use portcullis_protocol::{
+    Header, LIFETIME_OFFSET, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody,
+    Request, RequestBody, Rights, Sharing,
+};
+use std::sync::Arc;
+
+/// What a request for a permission asks for, whatever it is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub client: u32,
+    pub tenant: u32,
+    pub sequence: u32,
+    pub rights: Rights,
+    pub sharing: Sharing,
+    pub lifetime: Lifetime,
+}
+
+impl<N: Nic> Node<N> {
+    /// Something happened on a control queue pair.
+    pub(crate) fn hear(&mut self, nic: &mut N, completion: &Completion, now: Moment) {
+        let Some(&(client, data)) = self.qp_owners.get(&completion.queue_pair) else { return };
+        if data.is_some() {
+            return;
+        }
+        let Some(it) = self.clients.get_mut(client) else { return };
+        if completion.status != Status::Success {
+            // Its control queue pair is gone, and with it the only way to talk to it.
+            if !std::mem::replace(&mut it.lost, true) {
+                self.evicted.push(it.id);
+            }
+            return;
+        }
+        let CompletionKind::Receive { length, .. } = completion.kind else {
+            it.finish(u32::try_from(completion.request).unwrap_or(0));
+            if !it.queued {
+                it.queued = true;
+                self.outbox.push(client);
+            }
+            return;
+        };
+        let slot = u32::try_from(completion.request).unwrap_or(0);
+        let request = Request::decode(it.message(slot));
+        let data = match request {
+            Ok(Request { body: RequestBody::Write { length: claimed, .. }, .. }) => {
+                let came = u64::from(length).saturating_sub(MESSAGE_BYTES as u64);
+                it.data(slot, usize::try_from(claimed.min(came)).unwrap_or(0))
+            }
+            _ => Vec::new(),
+        };
+        let whole = length as usize >= MESSAGE_BYTES;
+        let _ = it.post_receive(nic, slot);
+        self.counters.rpcs += 1;
+        match request {
+            Ok(request) if whole => self.serve(nic, client, request, data, now),
+            // The sequence stands where it stands in every message, malformed ones included.
+            _ => self.refuse(client, 0, Refusal::Malformed),
+        }
+    }
+
+    fn serve(&mut self, nic: &mut N, client: u32, request: Request, data: Vec<u8>, now: Moment) {
+        let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
+        let sequence = request.sequence;
+        let wish = |rights, sharing, lifetime| Wish { client, tenant, sequence, rights, sharing, lifetime };
+        let refusal = match request.body {
+            RequestBody::Allocate { size, lifetime, rights, sharing, keep } => {
+                self.allocate(nic, wish(rights, sharing, lifetime), size, keep, now)
+            }
+            RequestBody::Acquire { address, size, lifetime, rights, sharing, wait } => {
+                self.acquire(nic, wish(rights, sharing, lifetime), (address, size), wait, now)
+            }
+            RequestBody::Extend { permission, lifetime } => {
+                self.extend(client, sequence, permission, lifetime, now)
+            }
+            RequestBody::Revoke { permission, free } => {
+                self.revoke(nic, (client, sequence), permission, free, now)
+            }
+            RequestBody::Free { address } => self.free(nic, (client, tenant, sequence), address),
+            RequestBody::Recover { queue_pair } => {
+                self.ask_recovery(nic, (client, tenant, sequence), queue_pair, now)
+            }
+            RequestBody::Read { permission, offset, length } => {
+                self.copy_out(client, sequence, permission, offset, length)
+            }
+            RequestBody::Write { permission, offset, length } => {
+                self.copy_in(client, sequence, permission, offset, length, &data)
+            }
+            RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
+                let new = |old| if old == compare { swap } else { old };
+                self.change_word(client, sequence, permission, offset, new)
+            }
+            RequestBody::FetchAndAdd { permission, offset, add } => {
+                self.change_word(client, sequence, permission, offset, |old| old.wrapping_add(add))
+            }
+        };
+        if let Err(refusal) = refusal {
+            self.refuse(client, sequence, refusal);
+        }
+    }
+
+    fn check_wish(&self, wish: &Wish, now: Moment) -> Result<(), Refusal> {
+        match self.standing(wish.tenant, now) {
+            Standing::Barred => return Err(Refusal::Barred),
+            Standing::Paused { until } => return Err(Refusal::Paused { wait: until.since(now) }),
+            Standing::Good => {}
+        }
+        if wish.rights.is_empty() || wish.lifetime.0 == 0 {
+            return Err(Refusal::Nothing);
+        }
+        let longest = self.config.longest_lifetime;
+        if wish.lifetime > longest {
+            return Err(Refusal::LifetimeTooLong { longest });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn allocate(
+        &mut self,
+        nic: &mut N,
+        wish: Wish,
+        size: u64,
+        keep: bool,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        self.check_wish(&wish, now)?;
+        let quota = self.config.quota;
+        let tenant = self.tenant_mut(wish.tenant).ok_or(Refusal::NicFailed)?;
+        tenant.usage.charge_bytes(&quota, size)?;
+        let mark = tenant.mark;
+        let made = self.make_object(nic, &wish, size, keep);
+        let object = match made {
+            Ok(Some(object)) => object,
+            // Memory that lingers is on its way back: the request waits for it.
+            Ok(None) => {
+                self.refund(wish.tenant, size);
+                return self.postponed.park(wish, size, keep);
+            }
+            Err(refusal) => {
+                self.refund(wish.tenant, size);
+                return Err(refusal);
+            }
+        };
+        let (address, hole) = (self.slabs.address(object), self.slabs.header_hole(object));
+        let foreign = self.taint.take(mark, hole, size + Header::BYTES);
+        match self.start(nic, &wish, object, now) {
+            Ok(slot) if foreign && size > SCRUB_AT_ONCE_BYTES => {
+                self.slabs.get_mut(object).scrubbing = true;
+                self.scrubs.push_back((slot, 0));
+            }
+            Ok(slot) => {
+                if foreign {
+                    self.memory.zero(Self::offset(address), self.slabs.capacity(object).max(size));
+                }
+                self.enlist(slot);
+            }
+            Err(refusal) => {
+                self.release_object(object);
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on zeroing large objects that other tenants' bytes may lie in: a part each turn.
+    pub(crate) fn scrub(&mut self, nic: &mut N) -> bool {
+        let _ = &nic;
+        let Some((slot, done)) = self.scrubs.pop_front() else { return false };
+        let Some(permission) = self.permissions.get(slot) else { return true };
+        let object = permission.object;
+        let size = self.slabs.size(object);
+        let part = (size - done).min(SCRUB_AT_ONCE_BYTES);
+        self.memory.zero(Self::offset(self.slabs.address(object)) + done, part);
+        if done + part < size {
+            self.scrubs.push_back((slot, done + part));
+        } else {
+            self.slabs.get_mut(object).scrubbing = false;
+            self.enlist(slot);
+        }
+        true
+    }
+
+    fn acquire(
+        &mut self,
+        nic: &mut N,
+        wish: Wish,
+        (address, size): (RemoteAddress, u64),
+        wait: Lifetime,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        self.check_wish(&wish, now)?;
+        let object = self.object_of(wish.tenant, address).ok_or(Refusal::NoSuchObject)?;
+        if size != 0 && size != self.slabs.size(object) {
+            return Err(Refusal::NoSuchObject);
+        }
+        let record = self.slabs.get(object);
+        // First come, first served: nobody overtakes those who wait already.
+        if record.waiting.is_empty() && record.admits(wish.sharing) && !record.scrubbing {
+            let slot = self.start(nic, &wish, object, now)?;
+            self.enlist(slot);
+            return Ok(());
+        }
+        let wait = wait.min(self.config.longest_wait);
+        if wait.0 == 0 {
+            return Err(Refusal::Conflict);
+        }
+        let waiter = self.postponed.insert(Waiter { wish, object, since: now }, now.after(wait))?;
+        self.slabs.get_mut(object).waiting.push_back(waiter);
+        self.give_notice(object, now);
+        Ok(())
+    }
+
+    /// Somebody waits for the object: its holders cannot extend any more (Patronus §5.3).
+    pub(crate) fn give_notice(&mut self, object: crate::slabs::ObjectId, now: Moment) {
+        let first = self.slabs.get(object).first;
+        let holders: Vec<u32> = self.permissions.chain(crate::permissions::Chain::Object, first).collect();
+        for slot in holders {
+            self.see_extension(slot, now);
+            let Some(permission) = self.permissions.get_mut(slot) else { continue };
+            permission.final_notice = true;
+            let word = Self::offset(permission.id.header) + LIFETIME_OFFSET;
+            self.memory.store(word, 0);
+        }
+    }
+
+    /// Takes over what the client has put into the lifetime word, as far as the rules allow. Returns whether the
+    /// permission lives longer for it.
+    pub(crate) fn see_extension(&mut self, slot: u32, now: Moment) -> bool {
+        let longest = self.config.longest_lifetime;
+        let Some(permission) = self.permissions.get_mut(slot) else { return false };
+        if permission.final_notice {
+            return false;
+        }
+        let word = self.memory.load(Self::offset(permission.id.header) + LIFETIME_OFFSET);
+        let lifetime = Lifetime(word).min(longest);
+        if lifetime <= permission.lifetime {
+            return false;
+        }
+        permission.lifetime = lifetime;
+        self.counters.extensions += 1;
+        self.audit_permission(now, AuditEvent::Extension, slot, None);
+        true
+    }
+
+    /// The live permission with this id, if it is this client's (Patronus §5.6: the start must match).
+    pub(crate) fn held(&self, client: u32, id: PermissionId) -> Result<u32, Refusal> {
+        let slot = match self.headers.index(id.header) {
+            Some(index) => self.header_slots[index as usize],
+            None => {
+                let buffer = id.header.checked_add(Header::BYTES).ok_or(Refusal::NotLive)?;
+                let object = self.slabs.find(buffer).ok_or(Refusal::NotLive)?;
+                self.slabs.get(object).hole_slot
+            }
+        };
+        let permission = self.permissions.get(slot).ok_or(Refusal::NotLive)?;
+        let held = permission.id == id && permission.client == client && permission.stage == Stage::Live;
+        if held { Ok(slot) } else { Err(Refusal::NotLive) }
+    }
+
+    fn extend(
+        &mut self,
+        client: u32,
+        sequence: u32,
+        id: PermissionId,
+        lifetime: Lifetime,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let slot = self.held(client, id)?;
+        let longest = self.config.longest_lifetime;
+        self.see_extension(slot, now);
+        let permission = self.permissions.get_mut(slot).ok_or(Refusal::NotLive)?;
+        if permission.final_notice || permission.deadline() <= now {
+            return Err(Refusal::NotExtendable);
+        }
+        if lifetime > longest {
+            return Err(Refusal::LifetimeTooLong { longest });
+        }
+        let longer = lifetime > permission.lifetime;
+        permission.lifetime = permission.lifetime.max(lifetime);
+        let lifetime = permission.lifetime;
+        if longer {
+            self.counters.extensions += 1;
+            self.audit_permission(now, AuditEvent::Extension, slot, None);
+        }
+        self.reply(client, sequence, ReplyBody::Extended(lifetime), Vec::new());
+        Ok(())
+    }
+
+    fn revoke(
+        &mut self,
+        nic: &mut N,
+        (client, sequence): (u32, u32),
+        id: PermissionId,
+        free: bool,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let slot = self.held(client, id)?;
+        if free && let Some(permission) = self.permissions.get(slot) {
+            let object = permission.object;
+            self.slabs.get_mut(object).kept = false;
+        }
+        let answer = Answer { client, sequence, body: ReplyBody::Done };
+        self.finish(nic, slot, AuditEvent::Revoke, None, Some(answer), now);
+        Ok(())
+    }
+
+    fn free(
+        &mut self,
+        nic: &mut N,
+        (client, tenant, sequence): (u32, u32, u32),
+        address: RemoteAddress,
+    ) -> Result<(), Refusal> {
+        let _ = &nic;
+        let object = self.object_of(tenant, address).ok_or(Refusal::NoSuchObject)?;
+        let record = self.slabs.get_mut(object);
+        record.kept = false;
+        let exposed = record.exposed > 0;
+        if self.let_go(object) && !exposed {
+            self.release_object(object);
+        }
+        self.reply(client, sequence, ReplyBody::Done, Vec::new());
+        Ok(())
+    }
+
+    fn ask_recovery(
+        &mut self,
+        nic: &mut N,
+        (client, tenant, sequence): (u32, u32, u32),
+        number: u32,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        match self.standing(tenant, now) {
+            Standing::Barred => return Err(Refusal::Barred),
+            Standing::Paused { until } => return Err(Refusal::Paused { wait: until.since(now) }),
+            Standing::Good => {}
+        }
+        let it = self.clients.get(client).ok_or(Refusal::NotLive)?;
+        let &qp = it.ends.data.get(number as usize).ok_or(Refusal::Malformed)?;
+        let broken = nic.qp_state(qp).is_ok_and(|state| state == portcullis_nic::QpState::Error);
+        if !broken || self.recoveries.has(qp) {
+            // Nothing to mend, or being mended already: an honest client asks once.
+            return Err(Refusal::Malformed);
+        }
+        self.recoveries.ask(Recovery::new(client, sequence, qp));
+        Ok(())
+    }
+
+    pub(crate) fn audit_permission(
+        &mut self,
+        at: Moment,
+        event: AuditEvent,
+        slot: u32,
+        reason: Option<&'static str>,
+    ) {
+        let (permissions, slabs) = (&self.permissions, &self.slabs);
+        let (tenants, clients) = (&self.tenants, &self.clients);
+        self.audit.push(|| {
+            let permission = permissions.get(slot);
+            let tenant = permission.and_then(|it| tenants.get(it.tenant as usize)?.as_ref());
+            let client = permission.and_then(|it| clients.get(it.client));
+            AuditRecord {
+                tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
+                client: client.map(|client| client.id),
+                process: client.map(|client| client.process),
+                permission: permission.map(|it| AuditedPermission {
+                    id: it.id,
+                    address: slabs.address(it.object),
+                    length: slabs.size(it.object),
+                    rights: it.rights,
+                    sharing: it.sharing,
+                    lifetime: it.lifetime,
+                }),
+                reason,
+                ..AuditRecord::new(at, event)
+            }
+        });
+    }
+
+    /// Notes which permission a header is for; [`NONE`]: for none.
+    pub(crate) fn note_header(&mut self, header: RemoteAddress, object: crate::slabs::ObjectId, slot: u32) {
+        match self.headers.index(header) {
+            Some(index) => self.header_slots[index as usize] = slot,
+            None => self.slabs.get_mut(object).hole_slot = slot,
+        }
+        debug_assert!(slot == NONE || self.permissions.get(slot).is_some());
+    }
+}
+
+/// Bytes that are zeroed within one turn: about ten microseconds' worth.
+const SCRUB_AT_ONCE_BYTES: u64 = 128 << 10;

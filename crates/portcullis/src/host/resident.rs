@@ -1,0 +1,119 @@
+//! The node on its engine's thread.
+
+use super::audit::AuditSink;
+use portcullis_node::{ClientEnds, Counters, Node, NodeConfig, StartError};
+use portcullis_protocol::{ClientId, Moment};
+use portcullis_softnic::attach::{Admitted, Server};
+use portcullis_softnic::engine::Resident;
+use portcullis_softnic::shared::Mapping;
+use portcullis_softnic::{PortId, PortSize, SoftNic};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// A node and the ports of its clients.
+#[derive(Debug)]
+pub(super) struct NodeResident {
+    node: Node<SoftNic>,
+    ports: HashMap<ClientId, PortId>,
+    audit: Option<AuditSink>,
+    server: Arc<Mutex<Option<Server>>>,
+}
+
+impl NodeResident {
+    pub fn new(
+        nic: &mut SoftNic,
+        config: NodeConfig,
+        audit: Option<AuditSink>,
+        server: Arc<Mutex<Option<Server>>>,
+    ) -> Result<Self, StartError> {
+        Ok(Self { node: Node::new(nic, config)?, ports: HashMap::new(), audit, server })
+    }
+
+    /// Lets a client in: its tenant's domain, its port, its place on the node.
+    pub fn admit(
+        &mut self,
+        nic: &mut SoftNic,
+        (tenant, process): (&str, u32),
+        memory: Mapping,
+        size: PortSize,
+        now: Moment,
+    ) -> Result<Admitted, String> {
+        let admission = self.node.admit(nic, tenant, now).map_err(|refusal| refusal.to_string())?;
+        let port = nic.create_port(memory, size, admission.pd, admission.cq);
+        let (port, ends, key) = match port {
+            Ok(port) => port,
+            Err(error) => {
+                self.node.abandon(nic, admission.tenant, now);
+                return Err(error.to_string());
+            }
+        };
+        let ends = ClientEnds {
+            control: ends.control,
+            data: ends.data,
+            control_depth: size.control_depth,
+            message_bytes: size.message_bytes,
+        };
+        match self.node.attach(nic, admission.tenant, process, ends, now) {
+            Ok(client) => {
+                self.ports.insert(client, port);
+                Ok(Admitted { client: client.0, arena_key: key.0 })
+            }
+            Err(error) => {
+                nic.destroy_port(port);
+                self.node.abandon(nic, admission.tenant, now);
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// Shows a client out.
+    pub fn depart(&mut self, nic: &mut SoftNic, client: u32, now: Moment) {
+        self.node.detach(nic, ClientId(client), now);
+        if let Some(port) = self.ports.remove(&ClientId(client)) {
+            nic.destroy_port(port);
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.node.counters()
+    }
+
+    fn show_out_evicted(&mut self, nic: &mut SoftNic, now: Moment) {
+        while let Some(client) = self.node.poll_evicted() {
+            self.depart(nic, client.0, now);
+            // Never waits: the lock is held for a moment only, and who holds it may be waiting for us.
+            if let Ok(server) = self.server.try_lock()
+                && let Some(server) = server.as_ref()
+            {
+                server.evict(client.0);
+            }
+        }
+    }
+}
+
+impl Resident for NodeResident {
+    fn turn(&mut self, nic: &mut SoftNic, now: Moment) -> bool {
+        let worked = self.node.turn(nic, now);
+        if worked {
+            self.show_out_evicted(nic, now);
+        }
+        if let Some(audit) = &mut self.audit {
+            audit.fill(|| self.node.poll_audit());
+        }
+        worked
+    }
+
+    fn next_wake(&self) -> Option<Moment> {
+        self.node.next_wake()
+    }
+
+    fn end(&mut self, nic: &mut SoftNic, now: Moment) {
+        self.node.end(nic, now);
+        for (_, port) in self.ports.drain() {
+            nic.destroy_port(port);
+        }
+        if let Some(mut audit) = self.audit.take() {
+            audit.drain(|| self.node.poll_audit());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Keeping permissions alive while they are held.
+
+use crate::Session;
+use portcullis_client::Lease;
+use portcullis_protocol::{Lifetime, Moment};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A permission is extended when less than this part of its time is left.
+const EXTEND_AT_PART: u64 = 2;
+/// The longest sleep of a keeper with leases.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
+
+/// A permission that is kept extended. It is no more once this is dropped.
+#[derive(Debug)]
+pub struct Kept {
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    lease: Arc<Lease>,
+    by: Lifetime,
+    over: AtomicBool,
+}
+
+impl Kept {
+    /// Whether it is still being extended: not any more once the node has said no, or the permission has ended.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        !self.state.over.load(Ordering::Acquire)
+    }
+}
+
+/// The thread that extends.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    leases: Option<Sender<Weak<State>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    pub fn start(session: Session) -> Self {
+        let (leases, receiver) = channel();
+        let thread = std::thread::Builder::new()
+            .name("portcullis-keeper".to_owned())
+            .spawn(move || keep_all(session, &receiver))
+            .inspect_err(|error| tracing::warn!(%error, "no thread to keep permissions with"))
+            .ok();
+        Self { leases: Some(leases), thread }
+    }
+
+    pub fn keep(&self, lease: Arc<Lease>, by: Lifetime) -> Kept {
+        let state = Arc::new(State { lease, by, over: AtomicBool::new(self.thread.is_none()) });
+        if let Some(leases) = &self.leases
+            && leases.send(Arc::downgrade(&state)).is_err()
+        {
+            state.over.store(true, Ordering::Release);
+        }
+        Kept { state }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Without senders the thread ends.
+        self.leases = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn keep_all(mut session: Session, leases: &Receiver<Weak<State>>) {
+    let mut kept: Vec<Weak<State>> = Vec::new();
+    loop {
+        let sleep = next_extension(&kept, session.now());
+        match leases.recv_timeout(sleep) {
+            Ok(lease) => kept.push(lease),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        kept.retain(|weak| weak.upgrade().is_some_and(|state| tend(&mut session, &state)));
+    }
+}
+
+/// How long the thread may sleep.
+fn next_extension(kept: &[Weak<State>], now: Moment) -> Duration {
+    let due = kept.iter().filter_map(Weak::upgrade).map(|state| due_at(&state));
+    due.map(|due| Duration::from(due.since(now))).min().unwrap_or(SLEEP_MAX).min(SLEEP_MAX)
+}
+
+fn due_at(state: &State) -> Moment {
+    let margin = Lifetime(state.by.0 / EXTEND_AT_PART);
+    Moment(state.lease.deadline().0.saturating_sub(margin.0))
+}
+
+/// Extends a lease that is due. Returns whether there is still something to keep.
+fn tend(session: &mut Session, state: &State) -> bool {
+    let now = session.now();
+    if now < due_at(state) {
+        return true;
+    }
+    let lived = now.since(state.lease.requested_at());
+    let asked = Lifetime(lived.0 + state.by.0);
+    let result = session
+        .client()
+        .extend_lease(now, &state.lease, asked)
+        .and_then(|call| session.wait_call(call));
+    // At the node's longest lifetime, or after its notice, what it has is what it gets.
+    let goes_on = result.is_ok();
+    if !goes_on {
+        state.over.store(true, Ordering::Release);
+    }
+    goes_on
+}

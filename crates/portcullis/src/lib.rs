@@ -1,0 +1,48 @@
+//! Protected remote memory.
+//!
+//! A memory node lends its memory. Clients read and write it one-sided, without the node's CPU on the path, and each
+//! can touch only the bytes that it holds a live permission on: when a permission ends, the NIC refuses, whatever
+//! the client does.
+//!
+//! ```no_run
+//! use portcullis::{Acquire, Allocate, Lifetime, connect};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut session = connect("shm:/run/portcullis.sock")?;
+//! let block = session.allocate(Allocate::bytes(4096).keep().lifetime(Lifetime::millis(50)))?;
+//! session.write(&block, 0, b"hello, remote memory")?;
+//! let address = block.address();
+//! session.revoke(block)?;
+//!
+//! let block = session.acquire(Acquire::at(address).read_only().shared())?;
+//! let mut bytes = [0; 20];
+//! session.read(&block, 0, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello, remote memory");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`connect`] and [`Session`] are the paved path: calls that wait for their answer. [`Session::client`] is the way
+//! to many requests in flight and to batches. [`host`] runs a node inside a program; the `portcullis` program runs
+//! one by itself.
+#![forbid(unsafe_code)]
+
+mod address;
+pub mod host;
+mod held;
+mod keeper;
+mod session;
+
+pub use address::{Address, UnknownAddress};
+pub use held::{AtDrop, Permission};
+pub use keeper::Kept;
+pub use portcullis_client::{
+    Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters, Error, Operation, Outcome,
+    Rejected,
+};
+pub use portcullis_node::{AuditEvent, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits};
+pub use portcullis_protocol::{
+    Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
+};
+pub use portcullis_softnic::PortEndpoint;
+pub use session::{ConnectError, Session, SessionOptions, connect, connect_with};

@@ -1,0 +1,486 @@
+//! A session with a node: the client library with calls that wait.
+
+use crate::held::Dropped;
+use crate::keeper::{Keeper, Kept};
+use crate::{Address, Permission, UnknownAddress};
+use portcullis_client::{
+    Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
+};
+use portcullis_nic::Endpoint;
+use portcullis_protocol::{Lifetime, Moment, RemoteAddress};
+use portcullis_softnic::attach::{AttachError, attach};
+use portcullis_softnic::{ArenaMemory, PortEndpoint};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of a session's arena, unless told otherwise.
+const ARENA_BYTES: u64 = 4 << 20;
+/// How long an attach may take.
+const ATTACH_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes that one operation of [`Session::read`] and [`Session::write`] moves at the most.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces of one call that are under way at once.
+const PIECES_MAX: usize = 4;
+/// Looks for an answer before the thread begins to yield.
+const SPINS: u32 = 4_000;
+/// Looks, yielding, before it sleeps.
+const YIELDS: u32 = 200;
+/// Looks between two at the clock.
+const SPINS_PER_CLOCK: u32 = 64;
+/// The longest sleep: a bound on how long the node's end can go unnoticed.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+
+/// How a session is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionOptions {
+    /// Bytes of the arena that buffers come from.
+    pub arena_bytes: u64,
+    /// The client's limits.
+    pub client: ClientConfig,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { arena_bytes: ARENA_BYTES, client: ClientConfig::default() }
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address is none.
+    #[error(transparent)]
+    Address(#[from] UnknownAddress),
+    /// No port on the node.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The arena is too short for the client's own needs.
+    #[error(transparent)]
+    Client(#[from] Error),
+    /// The node in this process has ended, or refuses.
+    #[error("{0}")]
+    Host(String),
+}
+
+/// Connects to the node at `address`, for example `shm:/run/portcullis.sock`.
+///
+/// # Errors
+/// No such address, no node there, or the node refuses.
+pub fn connect(address: &str) -> Result<Session, ConnectError> {
+    connect_with(address, SessionOptions::default())
+}
+
+/// Connects with options.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, ConnectError> {
+    let Address::Shm(path) = address.parse()?;
+    let attached = attach(&path, options.arena_bytes, ATTACH_WITHIN)?;
+    let mut session = Session::new(attached.endpoint, attached.client, options, None)?;
+    session.address = Some(address.to_owned());
+    Ok(session)
+}
+
+/// The clock of a process's sessions: leases are told on it, and keepers share it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    started: Instant,
+}
+
+impl Clock {
+    pub fn now(self) -> Moment {
+        Moment(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+/// What ends a client of a node in the same process.
+pub(crate) type Departure = Box<dyn Send>;
+
+/// A session with a node. Its calls wait for their answer: they spin, then yield, then sleep.
+///
+/// One thread uses it at a time; each thread has its own. What is dropped with it is revoked by its end.
+pub struct Session {
+    client: Client<PortEndpoint>,
+    clock: Clock,
+    dropped: Dropped,
+    number: u32,
+    address: Option<String>,
+    options: SessionOptions,
+    keeper: Option<Keeper>,
+    looks: u32,
+    now: Moment,
+    // Last: the node hears of the end when nothing of it is used any more.
+    _departure: Option<Departure>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        endpoint: PortEndpoint,
+        number: u32,
+        options: SessionOptions,
+        departure: Option<Departure>,
+    ) -> Result<Self, ConnectError> {
+        let clock = Clock { started: Instant::now() };
+        Ok(Self {
+            client: Client::new(endpoint, options.client)?,
+            clock,
+            dropped: Arc::new(Mutex::new(Vec::new())),
+            number,
+            address: None,
+            options,
+            keeper: None,
+            looks: 0,
+            now: clock.now(),
+            _departure: departure,
+        })
+    }
+
+    pub(crate) fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    /// The session's number on its node: what the audit log calls its client.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The time on the session's clock, which its leases are told on.
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The client library underneath: for operations that do not wait, and for batches. Between its calls,
+    /// [`Session::wait`] and [`Session::wait_call`] take outcomes.
+    pub fn client(&mut self) -> &mut Client<PortEndpoint> {
+        &mut self.client
+    }
+
+    /// A buffer of the arena, for operations that do not wait.
+    ///
+    /// # Errors
+    /// [`Error::ArenaFull`].
+    pub fn buffer(&self, length: u32) -> Result<Buffer<ArenaMemory>, Error> {
+        self.client.buffer(length)
+    }
+
+    /// Memory, and a permission over it.
+    ///
+    /// # Errors
+    /// The node refuses, or is gone.
+    pub fn allocate(&mut self, ask: Allocate) -> Result<Permission, Error> {
+        self.revoke_dropped()?;
+        let now = self.now();
+        let call = self.begin(|client| client.allocate(now, ask))?;
+        self.granted(call)
+    }
+
+    /// A permission over an object that exists.
+    ///
+    /// # Errors
+    /// The node refuses, others hold the object for longer than the request waits, or the node is gone.
+    pub fn acquire(&mut self, ask: Acquire) -> Result<Permission, Error> {
+        self.revoke_dropped()?;
+        let now = self.now();
+        let call = self.begin(|client| client.acquire(now, ask))?;
+        self.granted(call)
+    }
+
+    fn granted(&mut self, call: Call) -> Result<Permission, Error> {
+        match self.wait_call(call)? {
+            Answer::Granted(bare) => Ok(Permission::new(bare, Arc::clone(&self.dropped))),
+            Answer::Extended(_) | Answer::Done => Err(Error::SessionLost),
+        }
+    }
+
+    /// A longer life for a permission: `lifetime` from its start. One atomic on the node's memory, without its CPU.
+    /// Returns what it has now.
+    ///
+    /// # Errors
+    /// The permission has ended, or cannot be extended any more.
+    pub fn extend(&mut self, permission: &Permission, lifetime: Lifetime) -> Result<Lifetime, Error> {
+        let now = self.now();
+        let call = self.begin(|client| client.extend(now, permission, lifetime))?;
+        match self.wait_call(call)? {
+            Answer::Extended(lifetime) => Ok(lifetime),
+            Answer::Granted(_) | Answer::Done => Err(Error::SessionLost),
+        }
+    }
+
+    /// Ends a permission. When this returns, the node has taken it down or will before its memory is used again.
+    ///
+    /// # Errors
+    /// It had ended already, or the node is gone.
+    pub fn revoke(&mut self, permission: Permission) -> Result<(), Error> {
+        self.end(permission, false)
+    }
+
+    /// Ends a permission, and lets its object go once nobody else holds it.
+    ///
+    /// # Errors
+    /// As [`Session::revoke`].
+    pub fn revoke_and_free(&mut self, permission: Permission) -> Result<(), Error> {
+        self.end(permission, true)
+    }
+
+    fn end(&mut self, permission: Permission, free: bool) -> Result<(), Error> {
+        let Some(bare) = permission.into_bare() else { return Ok(()) };
+        let mut bare = Some(bare);
+        let now = self.now();
+        let call = self.begin(|client| {
+            let Some(permission) = bare.take() else { return Err(Error::SessionLost) };
+            client.revoke(now, permission, free).map_err(|refused| {
+                bare = Some(refused.permission);
+                refused.error
+            })
+        })?;
+        self.wait_call(call).map(|_| ())
+    }
+
+    /// Lets a kept object go once its last permission has ended.
+    ///
+    /// # Errors
+    /// No object of this tenant starts there, or the node is gone.
+    pub fn free(&mut self, address: RemoteAddress) -> Result<(), Error> {
+        let call = self.begin(|client| client.free(address))?;
+        self.wait_call(call).map(|_| ())
+    }
+
+    /// Reads the permission's bytes from `offset` on.
+    ///
+    /// # Errors
+    /// The permission does not cover them any more, or never did; or the node is gone. Parts of `into` may have been
+    /// read then.
+    pub fn read(&mut self, permission: &Permission, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        let mut under_way = std::collections::VecDeque::new();
+        let mut failed = None;
+        for (piece, at) in into.chunks_mut(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES)) {
+            if under_way.len() == PIECES_MAX
+                && let Some((operation, piece)) = under_way.pop_front()
+            {
+                failed = self.finish_read(operation, piece).err();
+            }
+            if failed.is_some() {
+                break;
+            }
+            let buffer = self.client.buffer(u32::try_from(piece.len()).unwrap_or(u32::MAX))?;
+            match self.begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer)) {
+                Ok(operation) => under_way.push_back((operation, piece)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        for (operation, piece) in under_way {
+            failed = self.finish_read(operation, piece).err().or(failed);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn finish_read(&mut self, operation: Operation, into: &mut [u8]) -> Result<(), Error> {
+        let outcome = self.wait(operation)?;
+        outcome.result?;
+        if let Some(buffer) = outcome.buffer {
+            buffer.read(0, into);
+        }
+        Ok(())
+    }
+
+    /// Writes bytes to the permission's from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Session::read`]; parts may have been written then.
+    pub fn write(&mut self, permission: &Permission, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut under_way = std::collections::VecDeque::new();
+        let mut failed = None;
+        for (piece, at) in bytes.chunks(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES)) {
+            if under_way.len() == PIECES_MAX
+                && let Some(operation) = under_way.pop_front()
+            {
+                failed = self.finish_write(operation).err();
+            }
+            if failed.is_some() {
+                break;
+            }
+            let mut buffer = self.client.buffer(u32::try_from(piece.len()).unwrap_or(u32::MAX))?;
+            buffer.write(0, piece);
+            match self.begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer)) {
+                Ok(operation) => under_way.push_back(operation),
+                Err(error) => failed = Some(error),
+            }
+        }
+        for operation in under_way {
+            failed = self.finish_write(operation).err().or(failed);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn finish_write(&mut self, operation: Operation) -> Result<(), Error> {
+        self.wait(operation)?.result.map(|_| ())
+    }
+
+    /// Puts `swap` into the 8-byte word at `offset` if it holds `compare`. Returns its value before.
+    ///
+    /// # Errors
+    /// As [`Session::read`]; the word is unchanged then.
+    pub fn compare_and_swap(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, Error> {
+        let now = self.now();
+        let begun = self.client.compare_and_swap(now, permission, offset, compare, swap);
+        let operation = begun.map_err(|rejected| rejected.error)?;
+        self.wait(operation)?.result
+    }
+
+    /// Adds `add` to the 8-byte word at `offset`, wrapping. Returns its value before.
+    ///
+    /// # Errors
+    /// As [`Session::compare_and_swap`].
+    pub fn fetch_and_add(&mut self, permission: &Permission, offset: u64, add: u64) -> Result<u64, Error> {
+        let now = self.now();
+        let begun = self.client.fetch_and_add(now, permission, offset, add);
+        let operation = begun.map_err(|rejected| rejected.error)?;
+        self.wait(operation)?.result
+    }
+
+    /// Keeps a permission extended, `by` at a time, until what is returned is dropped, the node says no, or the
+    /// node's longest lifetime is reached. A thread of its own does it, through a session of its own, since a
+    /// permission works on every queue pair of its tenant.
+    ///
+    /// # Errors
+    /// The second session cannot be had.
+    pub fn keep(&mut self, permission: &Permission, by: Lifetime) -> Result<Kept, ConnectError> {
+        if self.keeper.is_none() {
+            let address = self.address.clone().ok_or_else(|| {
+                ConnectError::Host("a session inside the node's process cannot keep permissions".to_owned())
+            })?;
+            let mut session = connect_with(&address, self.options)?;
+            session.set_clock(self.clock);
+            self.keeper = Some(Keeper::start(session));
+        }
+        let keeper = self.keeper.as_ref().ok_or_else(|| ConnectError::Host("no keeper".to_owned()))?;
+        Ok(keeper.keep(Arc::clone(permission.lease()), by))
+    }
+
+    fn revoke_dropped(&mut self) -> Result<(), Error> {
+        let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
+        for bare in dropped {
+            let permission = Permission::new(bare, Arc::clone(&self.dropped));
+            match self.revoke(permission) {
+                // It has ended by itself: that is what was wanted.
+                Ok(()) | Err(Error::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins something that a full queue may keep waiting.
+    fn begin<T>(&mut self, mut begin: impl FnMut(&mut Client<PortEndpoint>) -> Result<T, Error>) -> Result<T, Error> {
+        self.wait_until(|client| match begin(client) {
+            Err(Error::QueueFull { .. }) => None,
+            begun => Some(begun),
+        })?
+    }
+
+    fn begin_operation(
+        &mut self,
+        buffer: Buffer<ArenaMemory>,
+        mut begin: impl FnMut(
+            &mut Client<PortEndpoint>,
+            Moment,
+            Buffer<ArenaMemory>,
+        ) -> Result<Operation, Rejected<ArenaMemory>>,
+    ) -> Result<Operation, Error> {
+        let now = self.now();
+        let mut buffer = Some(buffer);
+        self.begin(|client| {
+            let Some(given) = buffer.take() else { return Err(Error::SessionLost) };
+            begin(client, now, given).map_err(|rejected| {
+                buffer = rejected.buffer;
+                rejected.error
+            })
+        })
+    }
+
+    /// Waits for an operation's outcome.
+    ///
+    /// # Errors
+    /// The node is gone; the outcome's own error is in the outcome.
+    #[inline]
+    pub fn wait(&mut self, operation: Operation) -> Result<Outcome<ArenaMemory>, Error> {
+        self.wait_until(|client| client.take(operation))
+    }
+
+    /// Waits for a call's answer.
+    ///
+    /// # Errors
+    /// The node refuses, or is gone.
+    pub fn wait_call(&mut self, call: Call) -> Result<Answer, Error> {
+        self.wait_until(|client| client.take_call(call))?
+    }
+
+    /// Polls until `done` has something: spins, then yields, then sleeps, and notices when the node is gone.
+    ///
+    /// # Errors
+    /// The node is gone, and `done` has nothing even so.
+    #[inline]
+    pub fn wait_until<T>(
+        &mut self,
+        mut done: impl FnMut(&mut Client<PortEndpoint>) -> Option<T>,
+    ) -> Result<T, Error> {
+        self.looks = 0;
+        loop {
+            if let Some(result) = done(&mut self.client) {
+                return Ok(result);
+            }
+            if let Some(error) = self.client.over() {
+                return Err(error);
+            }
+            if self.client.poll(self.now) == 0 {
+                self.pause();
+            }
+        }
+    }
+
+    /// Passes a little time between two looks.
+    fn pause(&mut self) {
+        self.looks += 1;
+        if self.looks.is_multiple_of(SPINS_PER_CLOCK) {
+            self.now = self.clock.now();
+        }
+        if self.looks < SPINS {
+            std::hint::spin_loop();
+        } else if self.looks < SPINS + YIELDS {
+            std::thread::yield_now();
+        } else {
+            self.now = self.clock.now();
+            let timer = self.client.next_wake().map_or(SLEEP_MAX, |wake| wake.since(self.now).into());
+            self.client.endpoint().wait(timer.min(SLEEP_MAX));
+            if !self.client.endpoint().node_alive() {
+                self.client.node_gone();
+            }
+        }
+    }
+
+    /// Takes in what has happened, without waiting. Returns how many operations and calls ended.
+    pub fn poll(&mut self) -> usize {
+        self.now = self.clock.now();
+        let ended = self.client.poll(self.now);
+        if ended == 0 && !self.client.endpoint().node_alive() {
+            self.client.node_gone();
+        }
+        ended
+    }
+}

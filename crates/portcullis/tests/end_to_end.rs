@@ -1,0 +1,142 @@
+//! A node and its clients in one process, and over a socket: what the paved path promises.
+
+use portcullis::host::{Host, HostConfig, Listen};
+use portcullis::{
+    Acquire, Allocate, AtDrop, Error, Lifetime, Mechanism, NodeConfig, Refusal, Rights, Session, SessionOptions, connect,
+};
+
+fn host(mechanism: Mechanism) -> Host {
+    let node = NodeConfig { mechanism, pool_bytes: 64 << 20, ..NodeConfig::default() };
+    Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts")
+}
+
+fn session(host: &Host, tenant: &str) -> Session {
+    host.connect(tenant, SessionOptions::default()).expect("a session")
+}
+
+/// Nothing of a client stays on the node once it is gone.
+fn assert_empty(host: &Host) {
+    let counters = host.counters();
+    assert_eq!(counters.clients, 0, "{counters:?}");
+    assert_eq!(counters.tenants, 0, "{counters:?}");
+    assert_eq!(counters.permissions, 0, "{counters:?}");
+    assert_eq!(counters.objects, 0, "{counters:?}");
+    assert_eq!(counters.bytes_used, 0, "{counters:?}");
+    assert_eq!(counters.headers_used, 0, "{counters:?}");
+    assert_eq!(counters.windows, 0, "{counters:?}");
+    assert_eq!(counters.postponed, 0, "{counters:?}");
+}
+
+#[test]
+fn what_is_written_is_read_back_under_every_mechanism() {
+    for mechanism in Mechanism::ALL {
+        let host = host(mechanism);
+        let mut session = session(&host, "red");
+        let block = session.allocate(Allocate::bytes(100_000)).expect("memory");
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 253).to_le_bytes()[0]).collect();
+        session.write(&block, 0, &bytes).unwrap_or_else(|error| panic!("{mechanism}: {error}"));
+        let mut back = vec![0; bytes.len()];
+        session.read(&block, 0, &mut back).unwrap_or_else(|error| panic!("{mechanism}: {error}"));
+        assert!(back == bytes, "{mechanism}");
+        session.write(&block, 8, &7u64.to_le_bytes()).expect("a word");
+        assert_eq!(session.fetch_and_add(&block, 8, 5), Ok(7), "{mechanism}");
+        assert_eq!(session.compare_and_swap(&block, 8, 12, 99), Ok(12), "{mechanism}");
+        assert_eq!(session.compare_and_swap(&block, 8, 12, 100), Ok(99), "{mechanism}");
+        let extended = session.extend(&block, Lifetime::seconds(2)).unwrap_or_else(|e| panic!("{mechanism}: {e}"));
+        assert_eq!(extended, Lifetime::seconds(2), "{mechanism}");
+        session.revoke(block).expect("it was live");
+        drop(session);
+        assert_empty(&host);
+    }
+}
+
+#[test]
+fn a_kept_object_is_read_by_another_client_of_the_tenant_only() {
+    let host = host(Mechanism::MemoryWindow);
+    let (mut writer, mut reader, mut stranger) =
+        (session(&host, "red"), session(&host, "red"), session(&host, "blue"));
+    let block = writer.allocate(Allocate::bytes(5000).keep()).expect("memory");
+    writer.write(&block, 4990, b"0123456789").expect("inside");
+    let address = block.address();
+    writer.revoke(block).expect("it was live");
+    let block = reader.acquire(Acquire::at(address).read_only().shared()).expect("the tenant's");
+    let mut bytes = [0; 10];
+    reader.read(&block, 4990, &mut bytes).expect("inside");
+    assert_eq!(&bytes, b"0123456789");
+    let refused = stranger.acquire(Acquire::at(address).read_only().shared()).map(|_| ());
+    assert_eq!(refused, Err(Error::Refused(Refusal::NoSuchObject)));
+    assert_eq!(reader.write(&block, 0, b"x"), Err(Error::WrongRight { needed: Rights::WRITE }));
+    drop((writer, reader, stranger));
+    drop(block);
+    assert_empty(&host);
+}
+
+#[test]
+fn a_dropped_permission_is_revoked_or_left_to_expire_as_its_owner_chose() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let revoked = session.allocate(Allocate::bytes(64)).expect("memory");
+    drop(revoked);
+    let expiring = session.allocate(Allocate::bytes(64).lifetime(Lifetime::millis(1))).expect("memory");
+    assert_eq!(host.counters().revokes, 1);
+    drop(expiring.at_drop(AtDrop::Expire));
+    let other = session.allocate(Allocate::bytes(64)).expect("memory");
+    while host.counters().expiries == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(host.counters().revokes, 1);
+    drop((other, session));
+    assert_empty(&host);
+}
+
+#[test]
+fn a_kept_permission_outlives_its_first_lifetime() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("node.sock");
+    let listen = vec![Listen { path: path.clone(), tenant: Some("red".to_owned()) }];
+    let host = Host::start(HostConfig { listen, ..HostConfig::default() }).expect("a node starts");
+    let mut session = connect(&format!("shm:{}", path.display())).expect("a session");
+    let block = session.allocate(Allocate::bytes(64).lifetime(Lifetime::millis(200))).expect("memory");
+    let first = block.lease().deadline();
+    let kept = session.keep(&block, Lifetime::millis(200)).expect("a keeper");
+    while session.now().0 < first.0 + 200_000 {
+        assert!(kept.is_kept());
+        session.write(&block, 0, b"still here").expect("it is kept");
+    }
+    drop(kept);
+    while session.write(&block, 0, b"for how long").is_ok() {}
+    assert_eq!(session.write(&block, 0, b"no more"), Err(Error::Expired));
+    drop((block, session, host));
+}
+
+#[test]
+fn a_session_finds_out_within_a_tenth_of_a_second_that_its_node_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("node.sock");
+    let listen = vec![Listen { path: path.clone(), tenant: None }];
+    let mut host = Host::start(HostConfig { listen, ..HostConfig::default() }).expect("a node starts");
+    let mut session = connect(&format!("shm:{}", path.display())).expect("a session");
+    let block = session.allocate(Allocate::bytes(64)).expect("memory");
+    host.stop();
+    let before = std::time::Instant::now();
+    assert_eq!(session.read(&block, 0, &mut [0; 8]), Err(Error::NodeGone));
+    assert!(before.elapsed() < std::time::Duration::from_millis(100), "{:?}", before.elapsed());
+    assert_eq!(session.allocate(Allocate::bytes(64)).map(|_| ()), Err(Error::NodeGone));
+    assert!(!path.exists(), "the socket goes with its node");
+}
+
+#[test]
+fn an_exclusive_holder_lets_the_next_one_in_when_its_lease_is_over() {
+    let host = host(Mechanism::MemoryWindow);
+    let (mut first, mut second) = (session(&host, "red"), session(&host, "red"));
+    let block = first.allocate(Allocate::bytes(64).keep().lifetime(Lifetime::millis(20))).expect("memory");
+    let at = block.address();
+    let refused = second.acquire(Acquire::at(at).wait(Lifetime(0))).map(|_| ());
+    assert_eq!(refused, Err(Error::Refused(Refusal::Conflict)));
+    let next = second.acquire(Acquire::at(at).wait(Lifetime::seconds(5))).expect("its turn comes");
+    second.write(&next, 0, b"mine now").expect("exclusively");
+    assert!(matches!(first.write(&block, 0, b"late"), Err(Error::Expired | Error::Revoked)));
+    drop(block.at_drop(AtDrop::Expire));
+    drop((next, first, second));
+    assert_empty(&host);
+}

@@ -1,0 +1,116 @@
+//! The client's side of an attach.
+
+use super::messages::{Answer, Hello, WELCOME_BYTES, Welcome};
+use crate::port::{Doorbell, Life, PortEndpoint, PortLayout};
+use crate::shared::{Mapping, MappingError};
+use portcullis_nic::Lkey;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Why there is no port.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Nobody listens there.
+    #[error("no node listens at {path}: {source}. Start one with `portcullis serve --listen shm:{path}`")]
+    NoNode {
+        /// Where.
+        path: PathBuf,
+        /// What the kernel said.
+        source: rustix::io::Errno,
+    },
+    /// The node says no.
+    #[error("the node refuses: {0}")]
+    Refused(String),
+    /// The node did not answer in time.
+    #[error("the node at {path} did not answer within {within:?}")]
+    Silent {
+        /// Where.
+        path: PathBuf,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// What listens there is no node of this version.
+    #[error("what listens at {path} is no Portcullis node of this version")]
+    NotANode {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The node's memory cannot be mapped.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// The machine refused.
+    #[error("the machine refused: {0}")]
+    Machine(#[from] rustix::io::Errno),
+}
+
+/// An attached client.
+#[derive(Debug)]
+pub struct Attached {
+    /// Its end of the NIC.
+    pub endpoint: PortEndpoint,
+    /// Its number on the node.
+    pub client: u32,
+}
+
+/// Asks the node at `path` for a port with an arena of `arena_bytes`.
+///
+/// # Errors
+/// No node, no answer within `within`, a refusal, or no memory.
+pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<Attached, AttachError> {
+    let no_node = |source| AttachError::NoNode { path: path.to_owned(), source };
+    let address = SocketAddrUnix::new(path).map_err(no_node)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &address).map_err(no_node)?;
+    rustix::net::send(&socket, Hello::new(arena_bytes).as_bytes(), SendFlags::NOSIGNAL).map_err(no_node)?;
+
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    let timeout = Timespec {
+        tv_sec: i64::try_from(within.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: within.subsec_nanos().into(),
+    };
+    if rustix::event::poll(&mut fds, Some(&timeout))? == 0 {
+        return Err(AttachError::Silent { path: path.to_owned(), within });
+    }
+    let (answer, descriptors) = receive(&socket)?;
+    let not_a_node = || AttachError::NotANode { path: path.to_owned() };
+    match Welcome::parse(&answer).ok_or_else(not_a_node)? {
+        Answer::Refused(reason) => Err(AttachError::Refused(reason)),
+        Answer::Port { client, arena_key, size, memory_bytes } => {
+            let [memory, page, event]: [OwnedFd; 3] = descriptors.try_into().map_err(|_| not_a_node())?;
+            if memory_bytes != PortLayout::new(size).bytes() {
+                return Err(not_a_node());
+            }
+            let memory = Mapping::of_peer(memory, memory_bytes, true)?;
+            let page = Mapping::of_peer(page, 4096, false)?;
+            let doorbell = Doorbell::new(page, event);
+            let endpoint =
+                PortEndpoint::new(memory, size, Lkey(arena_key), doorbell, Life::Socket(socket));
+            Ok(Attached { endpoint, client })
+        }
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
+    let mut bytes = [0; WELCOME_BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+    let received = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    Ok((bytes[..received.bytes].to_vec(), descriptors))
+}

@@ -1,0 +1,394 @@
+//! Executing requests: the requester's half, which fetches and completes, and the responder's, which refuses.
+
+use super::bytes::Bytes;
+use super::keys::Target;
+use super::layout::decode_request;
+use super::objects::Core;
+use super::queue_pair::{Current, QueuePair};
+use super::schedule::{BYTES_PER_VISIT_MAX, REQUESTS_PER_VISIT_MAX, Visit};
+use portcullis_nic::{
+    Access, Completion, CompletionKind, Event, LocalSpan, Operation, QpId, QpState, RemoteSpan, Rkey, Status,
+};
+use portcullis_protocol::{Lifetime, Moment};
+
+/// How long a peer without a receive is given for each retry (`min_rnr_timer`).
+const RNR_TIMER: Lifetime = Lifetime::micros(640);
+/// `rnr_retries` that means for ever.
+const RNR_FOR_EVER: u8 = 7;
+/// The longest message of a SEND, in bytes.
+const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+
+/// How far a request got.
+enum Step {
+    /// It is done.
+    Done,
+    /// It goes on at the next visit.
+    Again,
+    /// It failed at the requester: the peer knows nothing of it.
+    Local(Status),
+    /// The responder refused it: both ends are in error now.
+    Refused(Status),
+}
+
+/// What the responder's side of a request needs to know of its queue pair.
+struct Responder {
+    id: QpId,
+    pd: portcullis_nic::PdId,
+    access: Access,
+}
+
+impl<M: Bytes> Core<M> {
+    /// Lets one queue pair do what its budget allows.
+    pub(super) fn visit(&mut self, id: QpId, now: Moment) -> Visit {
+        let Some(pair) = self.qps.get_mut(id.0 as usize).and_then(Option::as_deref_mut) else {
+            return Visit::Idle;
+        };
+        let idle = pair.current.is_none() && !pair.send.waiting();
+        if idle && pair.state != QpState::Error {
+            return Visit::Idle;
+        }
+        // Out of the table while it is served, so that its peer can be reached beside it.
+        let Some(mut pair) = self.qps[id.0 as usize].take() else { return Visit::Idle };
+        let visit = match pair.state {
+            QpState::ReadyToSend => self.serve(id, &mut pair, now),
+            QpState::Error => self.flush(&mut pair),
+            _ => Visit::Idle,
+        };
+        self.qps[id.0 as usize] = Some(pair);
+        visit
+    }
+
+    fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, now: Moment) -> Visit {
+        let mut bytes = BYTES_PER_VISIT_MAX;
+        let mut blocked = Visit::Blocked;
+        for _ in 0..REQUESTS_PER_VISIT_MAX {
+            let mut current = match pair.current.take() {
+                Some(current) => current,
+                None => match pair.send.peek() {
+                    Some(words) => {
+                        let (request, signalled, operation) = decode_request(&words);
+                        Current { id: request, signalled, operation, done: 0, not_ready_since: None }
+                    }
+                    None => return Visit::Done,
+                },
+            };
+            // Room for the completion first: what is executed can be reported.
+            if !self.cqs.get_mut(pair.send_cq).is_some_and(|queue| queue.poster.has_room(1)) {
+                pair.current = Some(current);
+                return blocked;
+            }
+            match self.step(id, pair, &mut current, &mut bytes, now) {
+                Step::Done => {
+                    pair.send.advance();
+                    if current.signalled {
+                        self.complete(pair, &current, Status::Success);
+                    }
+                }
+                Step::Again => {
+                    let moved = bytes < BYTES_PER_VISIT_MAX;
+                    pair.current = Some(current);
+                    return if moved { Visit::Again } else { blocked };
+                }
+                Step::Local(status) => {
+                    self.fail(id, pair, &current, status);
+                    return Visit::Again;
+                }
+                Step::Refused(status) => {
+                    self.fail(id, pair, &current, status);
+                    self.break_peer(pair);
+                    return Visit::Again;
+                }
+            }
+            blocked = Visit::Again;
+            if bytes == 0 {
+                return Visit::Again;
+            }
+        }
+        Visit::Again
+    }
+
+    fn complete(&mut self, pair: &QueuePair<M>, current: &Current, status: Status) {
+        let completion = Completion {
+            request: current.id,
+            queue_pair: pair.label,
+            status,
+            kind: CompletionKind::Send,
+        };
+        self.put_completion(pair.send_cq, &completion, pair.send.taken());
+    }
+
+    fn put_completion(&mut self, cq: u32, completion: &Completion, taken: u64) {
+        if let Some(queue) = self.cqs.get_mut(cq) {
+            queue.poster.post(completion, taken);
+            if !std::mem::replace(&mut queue.touched, true) {
+                self.touched.push(cq);
+            }
+        }
+    }
+
+    fn fail(&mut self, id: QpId, pair: &mut QueuePair<M>, current: &Current, status: Status) {
+        pair.state = QpState::Error;
+        pair.send.advance();
+        self.complete(pair, current, status);
+        if !std::mem::replace(&mut pair.scheduled, true) {
+            self.schedule.push(id);
+        }
+    }
+
+    fn break_peer(&mut self, pair: &QueuePair<M>) {
+        let Some(peer) = pair.peer else { return };
+        if let Some(there) = self.qps.get_mut(peer.0 as usize).and_then(Option::as_deref_mut) {
+            there.state = QpState::Error;
+            self.raise(Event::AccessError(peer));
+            self.ring(peer);
+        }
+    }
+
+    /// In ERR: what is posted is completed as flushed, send queue and receive queue alike.
+    fn flush(&mut self, pair: &mut QueuePair<M>) -> Visit {
+        let mut flushed = false;
+        for _ in 0..REQUESTS_PER_VISIT_MAX {
+            if !self.cqs.get_mut(pair.send_cq).is_some_and(|queue| queue.poster.has_room(1)) {
+                return if flushed { Visit::Again } else { Visit::Idle };
+            }
+            let current = match pair.current.take() {
+                Some(current) => current,
+                None => match pair.send.peek() {
+                    Some(words) => Current {
+                        id: words[6],
+                        signalled: true,
+                        operation: None,
+                        done: 0,
+                        not_ready_since: None,
+                    },
+                    None => return self.flush_receives(pair, flushed),
+                },
+            };
+            pair.send.advance();
+            self.complete(pair, &current, Status::FlushError);
+            flushed = true;
+        }
+        Visit::Again
+    }
+
+    fn flush_receives(&mut self, pair: &mut QueuePair<M>, mut flushed: bool) -> Visit {
+        for _ in 0..REQUESTS_PER_VISIT_MAX {
+            let Some(next) = pair.receive.as_ref().and_then(super::rings::ReceiveTaker::peek) else {
+                return if flushed { Visit::Done } else { Visit::Idle };
+            };
+            if !self.cqs.get_mut(pair.receive_cq).is_some_and(|queue| queue.poster.has_room(1)) {
+                return if flushed { Visit::Again } else { Visit::Idle };
+            }
+            if let Some(receive) = &mut pair.receive {
+                receive.advance();
+            }
+            let completion = Completion {
+                request: next.id,
+                queue_pair: pair.label,
+                status: Status::FlushError,
+                kind: CompletionKind::Receive { length: 0, invalidated: None },
+            };
+            self.put_completion(pair.receive_cq, &completion, 0);
+            flushed = true;
+        }
+        Visit::Again
+    }
+
+    fn step(
+        &mut self,
+        id: QpId,
+        pair: &QueuePair<M>,
+        current: &mut Current,
+        bytes: &mut u32,
+        now: Moment,
+    ) -> Step {
+        match current.operation {
+            Some(Operation::Read { local, remote }) => {
+                self.transfer(pair, current, bytes, (local, remote), Direction::Read)
+            }
+            Some(Operation::Write { local, remote }) => {
+                self.transfer(pair, current, bytes, (local, remote), Direction::Write)
+            }
+            Some(Operation::CompareAndSwap { local, remote, compare, swap }) => {
+                self.atomic(pair, local, remote, |memory, at| memory.compare_exchange(at, compare, swap))
+            }
+            Some(Operation::FetchAndAdd { local, remote, add }) => {
+                self.atomic(pair, local, remote, |memory, at| memory.fetch_add(at, add))
+            }
+            Some(Operation::Send { local }) => self.send(pair, current, local, None, now),
+            Some(Operation::SendWithInvalidate { local, rkey }) => {
+                self.send(pair, current, local, Some(rkey), now)
+            }
+            Some(Operation::BindWindow(binding)) => {
+                self.keys.bind(pair.pd, id, &binding).map_or_else(Step::Local, |()| Step::Done)
+            }
+            Some(Operation::LocalInvalidate { rkey }) => self
+                .keys
+                .invalidate(pair.pd, id, rkey)
+                .map_or(Step::Local(Status::LocalQpOperationError), |()| Step::Done),
+            None => Step::Local(Status::LocalQpOperationError),
+        }
+    }
+
+    /// The responder of a request, if its peer still serves.
+    fn responder(&self, pair: &QueuePair<M>) -> Option<Responder> {
+        let id = pair.peer?;
+        let peer = self.qps.get(id.0 as usize)?.as_deref()?;
+        let serves = matches!(peer.state, QpState::ReadyToReceive | QpState::ReadyToSend);
+        serves.then_some(Responder { id, pd: peer.pd, access: peer.access })
+    }
+
+    fn transfer(
+        &self,
+        pair: &QueuePair<M>,
+        current: &mut Current,
+        bytes: &mut u32,
+        (local, remote): (LocalSpan, RemoteSpan),
+        direction: Direction,
+    ) -> Step {
+        let here = self.keys.local(pair.pd, local, direction == Direction::Read);
+        let Some(here) = here else { return Step::Local(Status::LocalProtectionError) };
+        let Some(responder) = self.responder(pair) else { return Step::Local(Status::RetryExceededError) };
+        if local.length == 0 {
+            // No key is looked at for a request of no bytes (InfiniBand specification, C9-88).
+            return Step::Done;
+        }
+        // The whole range each time, at every part of a long transfer: a permission that ended cuts it off.
+        let length = u64::from(local.length);
+        let access = direction.access();
+        let there = responder
+            .access
+            .contains(access)
+            .then(|| self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, length, access));
+        let Some(there) = there.flatten() else { return Step::Refused(Status::RemoteAccessError) };
+        let part = (local.length - current.done).min(*bytes);
+        self.copy(here, there, current.done, part, direction);
+        current.done += part;
+        *bytes -= part;
+        if current.done == local.length { Step::Done } else { Step::Again }
+    }
+
+    fn copy(&self, here: Target, there: Target, done: u32, part: u32, direction: Direction) {
+        let (Some(local), Some(remote)) = (self.memories.get(here.memory), self.memories.get(there.memory)) else {
+            return;
+        };
+        let (here, there) = (here.offset + u64::from(done), there.offset + u64::from(done));
+        match direction {
+            Direction::Read => remote.copy(there, local, here, u64::from(part)),
+            Direction::Write => local.copy(here, remote, there, u64::from(part)),
+        }
+    }
+
+    fn atomic(
+        &self,
+        pair: &QueuePair<M>,
+        local: LocalSpan,
+        remote: RemoteSpan,
+        operate: impl FnOnce(&M, u64) -> u64,
+    ) -> Step {
+        if local.length != 8 {
+            return Step::Local(Status::LocalLengthError);
+        }
+        let Some(here) = self.keys.local(pair.pd, local, true) else {
+            return Step::Local(Status::LocalProtectionError);
+        };
+        let Some(responder) = self.responder(pair) else { return Step::Local(Status::RetryExceededError) };
+        let access = Access::REMOTE_ATOMIC;
+        let there = responder
+            .access
+            .contains(access)
+            .then(|| self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, 8, access));
+        let Some(there) = there.flatten() else { return Step::Refused(Status::RemoteAccessError) };
+        if !remote.address.0.is_multiple_of(8) || !there.offset.is_multiple_of(8) {
+            return Step::Refused(Status::RemoteInvalidRequestError);
+        }
+        if let (Some(local), Some(remote)) = (self.memories.get(here.memory), self.memories.get(there.memory)) {
+            let before = operate(remote, there.offset);
+            local.write(here.offset, &before.to_le_bytes());
+        }
+        Step::Done
+    }
+
+    fn send(
+        &mut self,
+        pair: &QueuePair<M>,
+        current: &mut Current,
+        local: LocalSpan,
+        invalidate: Option<Rkey>,
+        now: Moment,
+    ) -> Step {
+        if local.length > MESSAGE_BYTES_MAX {
+            return Step::Local(Status::LocalLengthError);
+        }
+        let Some(here) = self.keys.local(pair.pd, local, false) else {
+            return Step::Local(Status::LocalProtectionError);
+        };
+        let Some(responder) = self.responder(pair) else { return Step::Local(Status::RetryExceededError) };
+        let Some(peer) = self.qps.get(responder.id.0 as usize).and_then(Option::as_deref) else {
+            return Step::Local(Status::RetryExceededError);
+        };
+        let (cq, label) = (peer.receive_cq, peer.label);
+        let next = peer.receive.as_ref().and_then(super::rings::ReceiveTaker::peek);
+        let room = self.cqs.get_mut(cq).is_some_and(|queue| queue.poster.has_room(1));
+        let Some(next) = next.filter(|_| room) else {
+            return not_ready(pair, current, now);
+        };
+        let into = self.keys.local(responder.pd, LocalSpan { length: local.length, ..next.local }, true);
+        let (receive_status, outcome) = if local.length > next.local.length {
+            (Status::LocalLengthError, Step::Refused(Status::RemoteInvalidRequestError))
+        } else if let Some(into) = into {
+            // Only a message that arrives invalidates.
+            if let Some(rkey) = invalidate
+                && self.keys.invalidate(responder.pd, responder.id, rkey).is_err()
+            {
+                return Step::Refused(Status::RemoteAccessError);
+            }
+            self.copy(here, into, 0, local.length, Direction::Write);
+            (Status::Success, Step::Done)
+        } else {
+            (Status::LocalProtectionError, Step::Refused(Status::RemoteOperationError))
+        };
+        if let Some(receive) =
+            self.qps[responder.id.0 as usize].as_deref_mut().and_then(|peer| peer.receive.as_mut())
+        {
+            receive.advance();
+        }
+        let completion = Completion {
+            request: next.id,
+            queue_pair: label,
+            status: receive_status,
+            kind: CompletionKind::Receive {
+                length: local.length,
+                invalidated: invalidate.filter(|_| receive_status == Status::Success),
+            },
+        };
+        self.put_completion(cq, &completion, 0);
+        outcome
+    }
+}
+
+/// The peer has no receive, or no room to say that one is done: try again, for as long as the retries last.
+fn not_ready<M>(pair: &QueuePair<M>, current: &mut Current, now: Moment) -> Step {
+    let since = *current.not_ready_since.get_or_insert(now);
+    let patience = Lifetime(RNR_TIMER.0 * u64::from(pair.rnr_retries));
+    if pair.rnr_retries != RNR_FOR_EVER && now.since(since) > patience {
+        Step::Local(Status::RnrRetryExceededError)
+    } else {
+        Step::Again
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+impl Direction {
+    fn access(self) -> Access {
+        match self {
+            Self::Read => Access::REMOTE_READ,
+            Self::Write => Access::REMOTE_WRITE,
+        }
+    }
+}

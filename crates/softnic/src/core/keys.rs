@@ -1,0 +1,267 @@
+//! Regions and windows: one table by key index, one check.
+
+use portcullis_nic::{
+    Access, LocalSpan, PdId, QpId, RegionId, RemoteAddress, Rkey, Status, VerbsError, WindowBinding, WindowId,
+    WindowKind,
+};
+use std::collections::VecDeque;
+
+/// The most regions and windows together: 2^20 of the 2^24 that a key can name.
+pub const KEYS_MAX: u32 = 1 << 20;
+
+/// Where in which memory an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The memory's number.
+    pub memory: u32,
+    /// The offset in it.
+    pub offset: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Free,
+    Region,
+    Window(WindowKind),
+}
+
+/// A region, a window, or an index that waits to be one again.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    base: u64,
+    length: u64,
+    offset: u64,
+    memory: u32,
+    pd: PdId,
+    /// Region of a bound window.
+    region: u32,
+    /// Queue pair of a bound type-2 window.
+    queue_pair: QpId,
+    /// Windows bound over a region.
+    windows: u32,
+    key: u8,
+    /// Of a region, or bound.
+    live: bool,
+    access: Access,
+    kind: Kind,
+}
+
+/// All keys of a NIC.
+#[derive(Debug, Default)]
+pub(crate) struct KeyTable {
+    entries: Vec<Entry>,
+    // First in, first out: an index comes back as late as possible, so that a stale key stays stale for long.
+    free: VecDeque<u32>,
+    // Bound type-2 windows: while there are none, no queue pair has to be asked for them.
+    bound_two: u32,
+}
+
+impl KeyTable {
+    fn take_index(&mut self) -> Result<u32, VerbsError> {
+        let exhausted = VerbsError::Exhausted { what: "regions and windows", limit: u64::from(KEYS_MAX) };
+        let fresh = u32::try_from(self.entries.len()).map_err(|_| exhausted.clone())?;
+        if fresh < KEYS_MAX && self.free.len() < 1024 {
+            self.entries.push(Entry {
+                base: 0,
+                length: 0,
+                offset: 0,
+                memory: 0,
+                pd: PdId(0),
+                region: 0,
+                queue_pair: QpId(0),
+                windows: 0,
+                key: 0,
+                live: false,
+                access: Access::empty(),
+                kind: Kind::Free,
+            });
+            return Ok(fresh);
+        }
+        self.free.pop_front().ok_or(exhausted)
+    }
+
+    fn entry(&self, index: u32, kind: &'static str) -> Result<&Entry, VerbsError> {
+        self.entries.get(index as usize).ok_or(VerbsError::NoSuch { what: kind })
+    }
+
+    fn release(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        entry.kind = Kind::Free;
+        entry.live = false;
+        entry.key = entry.key.wrapping_add(1);
+        self.free.push_back(index);
+    }
+
+    /// A region over `length` bytes of memory number `memory` from `offset` on.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        target: Target,
+        base: RemoteAddress,
+        length: u64,
+        access: Access,
+    ) -> Result<Rkey, VerbsError> {
+        let index = self.take_index()?;
+        let entry = &mut self.entries[index as usize];
+        *entry = Entry {
+            base: base.0,
+            length,
+            offset: target.offset,
+            memory: target.memory,
+            pd,
+            windows: 0,
+            live: true,
+            access,
+            kind: Kind::Region,
+            ..*entry
+        };
+        Ok(Rkey::new(index, entry.key))
+    }
+
+    /// Ends a region; says which memory it was over and in which domain.
+    pub fn deregister(&mut self, region: RegionId) -> Result<(u32, PdId), VerbsError> {
+        let entry = self.entry(region.0, "memory region")?;
+        if entry.kind != Kind::Region {
+            return Err(VerbsError::NoSuch { what: "memory region" });
+        }
+        if entry.windows > 0 {
+            return Err(VerbsError::Busy { what: "memory region", by: "memory window" });
+        }
+        let gone = (entry.memory, entry.pd);
+        self.release(region.0);
+        Ok(gone)
+    }
+
+    /// A window, bound to nothing.
+    pub fn allocate(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, VerbsError> {
+        let index = self.take_index()?;
+        let entry = &mut self.entries[index as usize];
+        *entry = Entry { pd, length: 0, live: false, kind: Kind::Window(kind), ..*entry };
+        Ok(Rkey::new(index, entry.key))
+    }
+
+    /// Ends a window, bound or not; says in which domain it was.
+    pub fn deallocate(&mut self, window: WindowId) -> Result<PdId, VerbsError> {
+        let entry = *self.entry(window.0, "memory window")?;
+        if !matches!(entry.kind, Kind::Window(_)) {
+            return Err(VerbsError::NoSuch { what: "memory window" });
+        }
+        self.unbind(window.0);
+        self.release(window.0);
+        Ok(entry.pd)
+    }
+
+    fn unbind(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if entry.live {
+            entry.live = false;
+            self.bound_two -= u32::from(entry.kind == Kind::Window(WindowKind::Two));
+            let region = entry.region;
+            self.entries[region as usize].windows -= 1;
+        }
+    }
+
+    /// Binds a window on queue pair `queue_pair` of domain `pd`; length zero unbinds one of type 1.
+    pub fn bind(&mut self, pd: PdId, queue_pair: QpId, binding: &WindowBinding) -> Result<(), Status> {
+        let window = self.entries.get(binding.window.0 as usize).ok_or(Status::WindowBindError)?;
+        let Kind::Window(kind) = window.kind else { return Err(Status::WindowBindError) };
+        let misplaced = window.pd != pd || binding.rkey.index() != binding.window.0;
+        if misplaced || (kind == WindowKind::Two && (window.live || binding.length == 0)) {
+            return Err(Status::WindowBindError);
+        }
+        if binding.length == 0 {
+            self.unbind(binding.window.0);
+            self.entries[binding.window.0 as usize].key = binding.rkey.low_byte();
+            return Ok(());
+        }
+        let (memory, offset) = self.bindable(pd, binding).ok_or(Status::WindowBindError)?;
+        self.unbind(binding.window.0);
+        let window = &mut self.entries[binding.window.0 as usize];
+        window.key = binding.rkey.low_byte();
+        window.live = true;
+        window.base = binding.address.0;
+        window.length = binding.length;
+        window.memory = memory;
+        window.offset = offset;
+        window.access = binding.access;
+        window.region = binding.region.0;
+        window.queue_pair = queue_pair;
+        self.bound_two += u32::from(kind == WindowKind::Two);
+        self.entries[binding.region.0 as usize].windows += 1;
+        Ok(())
+    }
+
+    /// Where the bytes of a binding lie, if its region lets it be bound there.
+    fn bindable(&self, pd: PdId, binding: &WindowBinding) -> Option<(u32, u64)> {
+        let region = self.entries.get(binding.region.0 as usize)?;
+        let writes = binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let fits = region.kind == Kind::Region
+            && region.pd == pd
+            && region.access.contains(Access::WINDOW_BIND)
+            && (!writes || region.access.contains(Access::LOCAL_WRITE))
+            && Access::REMOTE.contains(binding.access);
+        let from = binding.address.0.wrapping_sub(region.base);
+        (fits && from <= region.length && binding.length <= region.length - from)
+            .then(|| (region.memory, region.offset + from))
+    }
+
+    /// Frees a type-2 window by its present key, on the queue pair it is bound to.
+    pub fn invalidate(&mut self, pd: PdId, queue_pair: QpId, rkey: Rkey) -> Result<(), Status> {
+        let entry = self.entries.get(rkey.index() as usize).ok_or(Status::RemoteAccessError)?;
+        let held = entry.kind == Kind::Window(WindowKind::Two)
+            && entry.live
+            && entry.key == rkey.low_byte()
+            && entry.pd == pd
+            && entry.queue_pair == queue_pair;
+        if !held {
+            return Err(Status::RemoteAccessError);
+        }
+        self.unbind(rkey.index());
+        Ok(())
+    }
+
+    /// Whether a type-2 window is bound to `queue_pair`.
+    pub fn bound_to(&self, queue_pair: QpId) -> bool {
+        let bound = |entry: &Entry| entry.live && entry.kind == Kind::Window(WindowKind::Two);
+        self.bound_two > 0 && self.entries.iter().any(|entry| bound(entry) && entry.queue_pair == queue_pair)
+    }
+
+    /// Where a peer's access goes, if the key lets it: the whole of the protection is this function.
+    #[inline]
+    pub fn authorize(
+        &self,
+        pd: PdId,
+        queue_pair: QpId,
+        rkey: Rkey,
+        address: RemoteAddress,
+        length: u64,
+        access: Access,
+    ) -> Option<Target> {
+        let entry = self.entries.get(rkey.index() as usize)?;
+        let from = address.0.wrapping_sub(entry.base);
+        let held = entry.live
+            && entry.key == rkey.low_byte()
+            && entry.pd == pd
+            && entry.access.contains(access)
+            && from <= entry.length
+            && length <= entry.length - from;
+        let elsewhere = entry.kind == Kind::Window(WindowKind::Two) && entry.queue_pair != queue_pair;
+        (held && !elsewhere).then(|| Target { memory: entry.memory, offset: entry.offset + from })
+    }
+
+    /// Where a local span lies, if its key names a region of the domain that covers it.
+    #[inline]
+    pub fn local(&self, pd: PdId, span: LocalSpan, write: bool) -> Option<Target> {
+        let key = Rkey(span.lkey.0);
+        let entry = self.entries.get(key.index() as usize)?;
+        let from = span.address.wrapping_sub(entry.base);
+        let length = u64::from(span.length);
+        let held = entry.kind == Kind::Region
+            && entry.key == key.low_byte()
+            && entry.pd == pd
+            && (!write || entry.access.contains(Access::LOCAL_WRITE))
+            && from <= entry.length
+            && length <= entry.length - from;
+        held.then(|| Target { memory: entry.memory, offset: entry.offset + from })
+    }
+}

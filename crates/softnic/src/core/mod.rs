@@ -1,0 +1,26 @@
+//! The NIC as a pure state machine.
+//!
+//! Requests lie in queue memory; [`Core::turn`] fetches them, checks queue pair, domain, key, range and rights, and
+//! executes. No clock, no threads, no system calls: time comes in as an argument, memory is a type parameter, so
+//! that the same code runs on shared memory and in a simulator.
+//!
+//! Whatever the queues hold, a turn ends: each queue pair gets a budget of requests and bytes, every index is this
+//! side's own, and a request is read once into private words.
+
+mod bytes;
+mod execute;
+mod keys;
+mod layout;
+mod objects;
+mod queue_pair;
+mod rings;
+mod schedule;
+
+pub use bytes::Bytes;
+pub use keys::KEYS_MAX;
+pub use layout::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
+pub use objects::{Core, CqPlace, QpPlace};
+pub use rings::{
+    CompletionPoller, CompletionPoster, ReceivePoster, ReceiveTaker, Ring, SendPoster, SendTaker,
+};
+pub use schedule::{BYTES_PER_VISIT_MAX, REQUESTS_PER_VISIT_MAX};

@@ -1,0 +1,404 @@
+//! The verbs objects of a NIC and what holds what.
+
+use super::bytes::Bytes;
+use super::keys::{KeyTable, Target};
+use super::queue_pair::QueuePair;
+use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
+use super::schedule::Schedule;
+use portcullis_nic::{
+    Access, Event, Lkey, PdId, QpAddress, QpChange, QpId, QpState, Region, RegionId, RemoteAddress, VerbsError,
+    Window, WindowId, WindowKind,
+};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// The most queue pairs of a NIC.
+pub const QUEUE_PAIRS_MAX: usize = 1 << 16;
+/// The most completion queues of a NIC.
+pub const COMPLETION_QUEUES_MAX: usize = 1 << 14;
+/// The most protection domains of a NIC.
+pub const DOMAINS_MAX: usize = 1 << 14;
+/// The most events kept for an owner that does not ask for them.
+const EVENTS_MAX: usize = 1 << 16;
+
+/// A software NIC over memory `M`.
+#[derive(Debug)]
+pub struct Core<M> {
+    pub(super) keys: KeyTable,
+    pub(super) memories: Slots<M>,
+    domains: Slots<Domain>,
+    pub(super) cqs: Slots<CompletionQueue<M>>,
+    pub(super) qps: Vec<Option<Box<QueuePair<M>>>>,
+    free_qps: VecDeque<u32>,
+    pub(super) schedule: Schedule,
+    pub(super) events: VecDeque<Event>,
+    /// Completion queues that got completions since the owner last asked.
+    pub(super) touched: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Domain {
+    users: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct CompletionQueue<M> {
+    pub poster: CompletionPoster<M>,
+    users: u32,
+    /// Completions were posted since the owner was last told.
+    pub touched: bool,
+}
+
+/// Where a queue pair's rings lie and where its completions go.
+#[derive(Debug)]
+pub struct QpPlace<M> {
+    /// The ring of its send queue.
+    pub send: Ring<M>,
+    /// The ring of its receive queue, if it has one.
+    pub receive: Option<Ring<M>>,
+    /// The completion queue of both.
+    pub send_cq: u32,
+    /// The completion queue of receives.
+    pub receive_cq: u32,
+    /// The number that its completions carry; none: its own.
+    pub label: Option<QpId>,
+    /// Whether it has to be looked at without being told: its poster is another process.
+    pub polled: bool,
+}
+
+/// Where a completion queue's ring lies.
+#[derive(Debug)]
+pub struct CqPlace<M> {
+    /// The ring.
+    pub ring: Ring<M>,
+    /// Where in the same memory the polling end says how far it came.
+    pub cell: u64,
+}
+
+impl<M: Bytes> Default for Core<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Bytes> Core<M> {
+    /// A NIC with nothing in it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            keys: KeyTable::default(),
+            memories: Slots::new("registered memories", 1 << 20),
+            domains: Slots::new("protection domains", DOMAINS_MAX),
+            cqs: Slots::new("completion queues", COMPLETION_QUEUES_MAX),
+            qps: Vec::new(),
+            free_qps: VecDeque::new(),
+            schedule: Schedule::default(),
+            events: VecDeque::new(),
+            touched: Vec::new(),
+        }
+    }
+
+    /// See [`portcullis_nic::Nic::allocate_pd`].
+    ///
+    /// # Errors
+    /// No more domains.
+    pub fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.domains.insert(Domain::default()).map(PdId)
+    }
+
+    /// See [`portcullis_nic::Nic::deallocate_pd`].
+    ///
+    /// # Errors
+    /// It is unknown or in use.
+    pub fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        if self.domain(pd)?.users > 0 {
+            return Err(VerbsError::Busy {
+                what: "protection domain",
+                by: "memory region, memory window or queue pair",
+            });
+        }
+        self.domains.remove(pd.0);
+        Ok(())
+    }
+
+    fn domain(&mut self, pd: PdId) -> Result<&mut Domain, VerbsError> {
+        self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuch { what: "protection domain" })
+    }
+
+    fn leave_domain(&mut self, pd: PdId) {
+        if let Ok(domain) = self.domain(pd) {
+            domain.users -= 1;
+        }
+    }
+
+    /// See [`portcullis_nic::Nic::register_region`].
+    ///
+    /// # Errors
+    /// The span or the access flags make no sense, or a limit is reached.
+    pub fn register_region(
+        &mut self,
+        pd: PdId,
+        memory: &M,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        self.domain(pd)?;
+        if span.is_empty() || span.end > memory.length() {
+            return Err(VerbsError::Invalid("a region is a span of bytes inside its memory"));
+        }
+        let length = span.end - span.start;
+        if base.checked_add(length).is_none() {
+            return Err(VerbsError::Invalid("a region's addresses do not wrap"));
+        }
+        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+            && !access.contains(Access::LOCAL_WRITE)
+        {
+            return Err(VerbsError::Invalid("remote write and atomic rights need local write"));
+        }
+        let number = self.memories.insert(memory.clone())?;
+        let target = Target { memory: number, offset: span.start };
+        let rkey = match self.keys.register(pd, target, base, length, access) {
+            Ok(rkey) => rkey,
+            Err(error) => {
+                self.memories.remove(number);
+                return Err(error);
+            }
+        };
+        self.domain(pd)?.users += 1;
+        Ok(Region { id: RegionId(rkey.index()), lkey: Lkey(rkey.0), rkey })
+    }
+
+    /// See [`portcullis_nic::Nic::deregister_region`].
+    ///
+    /// # Errors
+    /// It is unknown, or windows are bound over it.
+    pub fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
+        let (memory, pd) = self.keys.deregister(region)?;
+        self.memories.remove(memory);
+        self.leave_domain(pd);
+        Ok(())
+    }
+
+    /// See [`portcullis_nic::Nic::allocate_window`].
+    ///
+    /// # Errors
+    /// The domain is unknown, or there are no more windows.
+    pub fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        self.domain(pd)?;
+        let rkey = self.keys.allocate(pd, kind)?;
+        self.domain(pd)?.users += 1;
+        Ok(Window { id: WindowId(rkey.index()), rkey })
+    }
+
+    /// See [`portcullis_nic::Nic::deallocate_window`].
+    ///
+    /// # Errors
+    /// It is unknown.
+    pub fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+        let pd = self.keys.deallocate(window)?;
+        self.leave_domain(pd);
+        Ok(())
+    }
+
+    /// A completion queue in memory that its poller shares.
+    ///
+    /// # Errors
+    /// No more completion queues.
+    pub fn create_cq(&mut self, place: CqPlace<M>) -> Result<u32, VerbsError> {
+        let poster = CompletionPoster::new(place.ring, place.cell);
+        self.cqs.insert(CompletionQueue { poster, users: 0, touched: false })
+    }
+
+    /// See [`portcullis_nic::Nic::destroy_cq`].
+    ///
+    /// # Errors
+    /// It is unknown or in use.
+    pub fn destroy_cq(&mut self, cq: u32) -> Result<(), VerbsError> {
+        let queue = self.cqs.get(cq).ok_or(VerbsError::NoSuch { what: "completion queue" })?;
+        if queue.users > 0 {
+            return Err(VerbsError::Busy { what: "completion queue", by: "queue pair" });
+        }
+        self.cqs.remove(cq);
+        Ok(())
+    }
+
+    /// A queue pair whose rings are shared with its poster, in RESET.
+    ///
+    /// # Errors
+    /// The domain or a completion queue is unknown, or there are no more queue pairs.
+    pub fn create_qp(&mut self, pd: PdId, place: QpPlace<M>) -> Result<QpId, VerbsError> {
+        self.domain(pd)?;
+        for cq in [place.send_cq, place.receive_cq] {
+            self.cqs.get(cq).ok_or(VerbsError::NoSuch { what: "completion queue" })?;
+        }
+        let index = self.take_qp_index()?;
+        let id = QpId(index);
+        for cq in [place.send_cq, place.receive_cq] {
+            if let Some(queue) = self.cqs.get_mut(cq) {
+                queue.users += 1;
+            }
+        }
+        self.domain(pd)?.users += 1;
+        self.qps[index as usize] = Some(Box::new(QueuePair {
+            pd,
+            state: QpState::Reset,
+            access: Access::empty(),
+            peer: None,
+            rnr_retries: 0,
+            send_cq: place.send_cq,
+            receive_cq: place.receive_cq,
+            send: SendTaker::new(place.send),
+            receive: place.receive.map(ReceiveTaker::new),
+            current: None,
+            label: place.label.unwrap_or(id),
+            scheduled: false,
+        }));
+        if place.polled {
+            self.schedule.add_polled(id);
+        }
+        Ok(id)
+    }
+
+    fn take_qp_index(&mut self) -> Result<u32, VerbsError> {
+        if self.qps.len() < QUEUE_PAIRS_MAX && self.free_qps.len() < 64 {
+            self.qps.push(None);
+            let last = self.qps.len() - 1;
+            return u32::try_from(last).map_err(|_| VerbsError::Invalid("too many queue pairs"));
+        }
+        self.free_qps
+            .pop_front()
+            .ok_or(VerbsError::Exhausted { what: "queue pairs", limit: QUEUE_PAIRS_MAX as u64 })
+    }
+
+    /// See [`portcullis_nic::Nic::destroy_qp`].
+    ///
+    /// # Errors
+    /// It is unknown, or a type-2 window is bound to it.
+    pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.qp(qp)?;
+        if self.keys.bound_to(qp) {
+            return Err(VerbsError::Busy { what: "queue pair", by: "type-2 memory window" });
+        }
+        let Some(gone) = self.qps[qp.0 as usize].take() else { return Ok(()) };
+        for cq in [gone.send_cq, gone.receive_cq] {
+            if let Some(queue) = self.cqs.get_mut(cq) {
+                queue.users -= 1;
+            }
+        }
+        self.leave_domain(gone.pd);
+        self.schedule.remove(qp);
+        self.free_qps.push_back(qp.0);
+        Ok(())
+    }
+
+    pub(super) fn qp(&self, qp: QpId) -> Result<&QueuePair<M>, VerbsError> {
+        let slot = self.qps.get(qp.0 as usize).and_then(Option::as_deref);
+        slot.ok_or(VerbsError::NoSuch { what: "queue pair" })
+    }
+
+    fn qp_mut(&mut self, qp: QpId) -> Result<&mut QueuePair<M>, VerbsError> {
+        let slot = self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut);
+        slot.ok_or(VerbsError::NoSuch { what: "queue pair" })
+    }
+
+    /// See [`portcullis_nic::Nic::qp_address`].
+    ///
+    /// # Errors
+    /// It is unknown.
+    pub fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
+        Ok(self.qp(qp)?.address(qp))
+    }
+
+    /// See [`portcullis_nic::Nic::qp_state`].
+    ///
+    /// # Errors
+    /// It is unknown.
+    pub fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        Ok(self.qp(qp)?.state)
+    }
+
+    /// See [`portcullis_nic::Nic::modify_qp`].
+    ///
+    /// # Errors
+    /// It is unknown, or its state does not allow the step.
+    pub fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        self.qp_mut(qp)?.modify(change)?;
+        if matches!(change, QpChange::Error | QpChange::ReadyToSend { .. }) {
+            self.ring(qp);
+        }
+        Ok(())
+    }
+
+    /// The doorbell of a queue pair that is not polled: it has something to do.
+    pub fn ring(&mut self, qp: QpId) {
+        if let Ok(pair) = self.qp_mut(qp)
+            && !std::mem::replace(&mut pair.scheduled, true)
+        {
+            self.schedule.push(qp);
+        }
+    }
+
+    /// The next event, if one happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// A completion queue that got completions since it was last named here.
+    pub fn pop_touched(&mut self) -> Option<u32> {
+        let cq = self.touched.pop()?;
+        if let Some(queue) = self.cqs.get_mut(cq) {
+            queue.touched = false;
+        }
+        Some(cq)
+    }
+
+    pub(super) fn raise(&mut self, event: Event) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        }
+    }
+}
+
+/// Objects by number. Freed numbers come back first in, first out.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    what: &'static str,
+    limit: usize,
+    slots: Vec<Option<T>>,
+    free: VecDeque<u32>,
+}
+
+impl<T> Slots<T> {
+    fn new(what: &'static str, limit: usize) -> Self {
+        Self { what, limit, slots: Vec::new(), free: VecDeque::new() }
+    }
+
+    fn insert(&mut self, value: T) -> Result<u32, VerbsError> {
+        let exhausted = VerbsError::Exhausted { what: self.what, limit: self.limit as u64 };
+        let index = if self.slots.len() < self.limit && self.free.len() < 16 {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).map_err(|_| exhausted)?
+        } else {
+            self.free.pop_front().ok_or(exhausted)?
+        };
+        self.slots[index as usize] = Some(value);
+        Ok(index)
+    }
+
+    fn remove(&mut self, index: u32) {
+        if self.slots.get_mut(index as usize).and_then(Option::take).is_some() {
+            self.free.push_back(index);
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slots.get_mut(index as usize)?.as_mut()
+    }
+}

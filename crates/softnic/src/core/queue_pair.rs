@@ -1,0 +1,97 @@
+//! A queue pair's own state.
+
+use super::bytes::Bytes;
+use super::rings::{ReceiveTaker, SendTaker};
+use portcullis_nic::{Access, Operation, PdId, QpAddress, QpChange, QpId, QpState, VerbsError};
+use portcullis_protocol::Moment;
+
+/// The request that a queue pair is at, read once from its queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Current {
+    pub id: u64,
+    pub signalled: bool,
+    /// `None`: the words meant nothing.
+    pub operation: Option<Operation>,
+    /// Bytes of a long transfer that are done.
+    pub done: u32,
+    /// Since when the peer has had no receive for it.
+    pub not_ready_since: Option<Moment>,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePair<M> {
+    pub pd: PdId,
+    pub state: QpState,
+    /// What peers may do through it.
+    pub access: Access,
+    pub peer: Option<QpId>,
+    pub rnr_retries: u8,
+    pub send_cq: u32,
+    pub receive_cq: u32,
+    pub send: SendTaker<M>,
+    pub receive: Option<ReceiveTaker<M>>,
+    pub current: Option<Current>,
+    /// The number that its completions carry.
+    pub label: QpId,
+    /// Queued for service already.
+    pub scheduled: bool,
+}
+
+impl<M: Bytes> QueuePair<M> {
+    /// Takes the step, if the present state allows it.
+    pub fn modify(&mut self, change: QpChange) -> Result<(), VerbsError> {
+        let from = self.state;
+        let wrong = Err(VerbsError::State { from });
+        match (change, from) {
+            (QpChange::Reset, _) => {
+                self.state = QpState::Reset;
+                self.peer = None;
+                self.forget();
+            }
+            (QpChange::Init { access }, QpState::Reset) => {
+                self.access = remote_only(access)?;
+                self.state = QpState::Init;
+            }
+            (QpChange::ReadyToReceive { peer }, QpState::Init) => {
+                self.peer = Some(QpId(peer.number));
+                self.state = QpState::ReadyToReceive;
+            }
+            (QpChange::ReadyToSend { rnr_retries }, QpState::ReadyToReceive) => {
+                if rnr_retries > 7 {
+                    return Err(VerbsError::Invalid("rnr_retries is 0 to 7, and 7 is for ever"));
+                }
+                self.rnr_retries = rnr_retries;
+                self.state = QpState::ReadyToSend;
+            }
+            (QpChange::Access { access }, QpState::ReadyToReceive | QpState::ReadyToSend) => {
+                self.access = remote_only(access)?;
+            }
+            (QpChange::Error, from) if from != QpState::Reset => self.state = QpState::Error,
+            _ => return wrong,
+        }
+        Ok(())
+    }
+
+    /// Forgets what is posted, without completions.
+    fn forget(&mut self) {
+        self.current = None;
+        self.send.discard();
+        if let Some(receive) = &mut self.receive {
+            receive.discard();
+        }
+    }
+
+    /// Where a peer reaches it: on this NIC, the number says all.
+    pub fn address(&self, id: QpId) -> QpAddress {
+        QpAddress { number: id.0, ..QpAddress::default() }
+    }
+}
+
+fn remote_only(access: Access) -> Result<Access, VerbsError> {
+    if Access::REMOTE.contains(access) {
+        Ok(access)
+    } else {
+        Err(VerbsError::Invalid("a queue pair's access flags are remote ones only"))
+    }
+}

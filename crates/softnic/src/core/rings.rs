@@ -1,0 +1,308 @@
+//! Rings in queue memory: one end posts, the other takes.
+//!
+//! An entry is valid when its last word holds the ring's present lap, so one cache line carries a request from
+//! poster to taker and no index is believed: each end counts for itself. A peer that writes nonsense gets nonsense
+//! done on its own queue, and can neither make the taker read outside the ring nor take an entry twice.
+
+use super::bytes::Bytes;
+use super::layout::{
+    COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES, decode_completion, decode_receive, encode_completion,
+    encode_receive, encode_request, low,
+};
+use portcullis_nic::{Completion, ReceiveRequest, WorkRequest};
+
+/// Where a ring lies: `depth` entries from `offset` on. The depth is a power of two.
+#[derive(Clone, Debug)]
+pub struct Ring<M> {
+    memory: M,
+    offset: u64,
+    mask: u64,
+    shift: u32,
+}
+
+impl<M: Bytes> Ring<M> {
+    /// A ring of `depth` entries at `offset`.
+    ///
+    /// # Panics
+    /// The depth is no power of two, or the ring does not lie in the memory on an entry's boundary.
+    #[must_use]
+    pub fn new(memory: M, offset: u64, depth: u32) -> Self {
+        assert!(depth.is_power_of_two(), "a ring's depth is a power of two");
+        assert!(offset.is_multiple_of(WORK_REQUEST_BYTES), "a ring starts on a cache line");
+        assert!(offset + u64::from(depth) * RECEIVE_BYTES <= memory.length(), "a ring lies in its memory");
+        Self { memory, offset, mask: u64::from(depth) - 1, shift: depth.trailing_zeros() }
+    }
+
+    fn depth(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// Where entry `count` of a ring with entries of `bytes` lies, and the lap that makes it valid.
+    fn slot(&self, count: u64, bytes: u64) -> (u64, u64) {
+        (self.offset + (count & self.mask) * bytes, (count >> self.shift) + 1)
+    }
+}
+
+/// The posting end of a send queue.
+#[derive(Debug)]
+pub struct SendPoster<M> {
+    ring: Ring<M>,
+    posted: u64,
+    retired: u64,
+}
+
+impl<M: Bytes> SendPoster<M> {
+    /// An empty queue's posting end.
+    #[must_use]
+    pub fn new(ring: Ring<M>) -> Self {
+        Self { ring, posted: 0, retired: 0 }
+    }
+
+    /// How many requests fit.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.ring.depth() - (self.posted - self.retired)
+    }
+
+    /// Posts as many of `requests` as fit and says how many. The first becomes visible last: the NIC sees all of
+    /// them or none, which is the doorbell.
+    pub fn post(&mut self, requests: &[WorkRequest]) -> usize {
+        let fit = usize::try_from(self.room()).map_or(requests.len(), |room| room.min(requests.len()));
+        let Some((first, rest)) = requests[..fit].split_first() else { return 0 };
+        for (count, request) in (self.posted + 1..).zip(rest) {
+            self.put(count, request);
+        }
+        self.put(self.posted, first);
+        self.posted += fit as u64;
+        fit
+    }
+
+    fn put(&self, count: u64, request: &WorkRequest) {
+        let (offset, lap) = self.ring.slot(count, WORK_REQUEST_BYTES);
+        self.ring.memory.store_words(offset, encode_request(request));
+        self.ring.memory.store(offset + 56, lap);
+    }
+
+    /// A completion said that the NIC has taken requests up to `taken` (its lower half).
+    pub fn retire(&mut self, taken: u32) {
+        let outstanding = low(self.posted).wrapping_sub(taken);
+        // A NIC never takes more than was posted: anything else is a completion from before a reset.
+        if u64::from(outstanding) <= self.posted - self.retired {
+            self.retired = self.posted - u64::from(outstanding);
+        }
+    }
+
+    /// The queue was reset: nothing is outstanding.
+    pub fn reset(&mut self) {
+        self.retired = self.posted;
+    }
+}
+
+/// The NIC's end of a send queue.
+#[derive(Debug)]
+pub struct SendTaker<M> {
+    ring: Ring<M>,
+    taken: u64,
+}
+
+impl<M: Bytes> SendTaker<M> {
+    /// An empty queue's taking end.
+    #[must_use]
+    pub fn new(ring: Ring<M>) -> Self {
+        Self { ring, taken: 0 }
+    }
+
+    /// How many requests were taken off.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Whether a request waits.
+    #[must_use]
+    pub fn waiting(&self) -> bool {
+        let (offset, lap) = self.ring.slot(self.taken, WORK_REQUEST_BYTES);
+        self.ring.memory.load(offset + 56) == lap
+    }
+
+    /// A private copy of the next request, which stays where it is.
+    #[must_use]
+    pub fn peek(&self) -> Option<[u64; 8]> {
+        let (offset, lap) = self.ring.slot(self.taken, WORK_REQUEST_BYTES);
+        (self.ring.memory.load(offset + 56) == lap).then(|| self.ring.memory.load_words(offset))
+    }
+
+    /// Takes the next request off.
+    pub fn advance(&mut self) {
+        self.taken += 1;
+    }
+
+    /// Forgets what is posted: at most one ring's worth, however fast the poster posts.
+    pub fn discard(&mut self) {
+        for _ in 0..self.ring.depth() {
+            if !self.waiting() {
+                break;
+            }
+            self.taken += 1;
+        }
+    }
+}
+
+/// The posting end of a receive queue.
+#[derive(Debug)]
+pub struct ReceivePoster<M> {
+    ring: Ring<M>,
+    posted: u64,
+    retired: u64,
+}
+
+impl<M: Bytes> ReceivePoster<M> {
+    /// An empty queue's posting end.
+    #[must_use]
+    pub fn new(ring: Ring<M>) -> Self {
+        Self { ring, posted: 0, retired: 0 }
+    }
+
+    /// Posts as many of `requests` as fit and says how many.
+    pub fn post(&mut self, requests: &[ReceiveRequest]) -> usize {
+        let room = self.ring.depth() - (self.posted - self.retired);
+        let fit = usize::try_from(room).map_or(requests.len(), |room| room.min(requests.len()));
+        for request in &requests[..fit] {
+            let (offset, lap) = self.ring.slot(self.posted, RECEIVE_BYTES);
+            self.ring.memory.store_words(offset, encode_receive(request));
+            self.ring.memory.store(offset + 24, lap);
+            self.posted += 1;
+        }
+        fit
+    }
+
+    /// A receive has completed. Receives complete in order, one completion each.
+    pub fn retire(&mut self) {
+        if self.retired < self.posted {
+            self.retired += 1;
+        }
+    }
+
+    /// The queue was reset: nothing is outstanding.
+    pub fn reset(&mut self) {
+        self.retired = self.posted;
+    }
+}
+
+/// The NIC's end of a receive queue.
+#[derive(Debug)]
+pub struct ReceiveTaker<M> {
+    ring: Ring<M>,
+    taken: u64,
+}
+
+impl<M: Bytes> ReceiveTaker<M> {
+    /// An empty queue's taking end.
+    #[must_use]
+    pub fn new(ring: Ring<M>) -> Self {
+        Self { ring, taken: 0 }
+    }
+
+    /// A private copy of the next receive, which stays where it is.
+    #[must_use]
+    pub fn peek(&self) -> Option<ReceiveRequest> {
+        let (offset, lap) = self.ring.slot(self.taken, RECEIVE_BYTES);
+        if self.ring.memory.load(offset + 24) != lap {
+            return None;
+        }
+        Some(decode_receive(&self.ring.memory.load_words(offset)))
+    }
+
+    /// Takes the next receive off.
+    pub fn advance(&mut self) {
+        self.taken += 1;
+    }
+
+    /// Forgets what is posted: at most one ring's worth.
+    pub fn discard(&mut self) {
+        for _ in 0..self.ring.depth() {
+            if self.peek().is_none() {
+                break;
+            }
+            self.taken += 1;
+        }
+    }
+}
+
+/// The NIC's end of a completion queue.
+#[derive(Debug)]
+pub struct CompletionPoster<M> {
+    ring: Ring<M>,
+    cell: u64,
+    posted: u64,
+    polled: u64,
+}
+
+impl<M: Bytes> CompletionPoster<M> {
+    /// An empty queue's NIC end. The word at `cell` is where the polling end says how far it came.
+    #[must_use]
+    pub fn new(ring: Ring<M>, cell: u64) -> Self {
+        Self { ring, cell, posted: 0, polled: 0 }
+    }
+
+    /// Whether `entries` more fit. A polling end that does not poll, or lies about it, stops its own queue only.
+    pub fn has_room(&mut self, entries: u64) -> bool {
+        let depth = self.ring.depth();
+        if self.posted + entries - self.polled <= depth {
+            return true;
+        }
+        let claimed = self.ring.memory.load(self.cell);
+        if claimed > self.polled && claimed <= self.posted {
+            self.polled = claimed;
+        }
+        self.posted + entries - self.polled <= depth
+    }
+
+    /// Writes a completion. The caller has asked for room.
+    pub fn post(&mut self, completion: &Completion, taken: u64) {
+        let (offset, lap) = self.ring.slot(self.posted, COMPLETION_BYTES);
+        self.ring.memory.store_words(offset, encode_completion(completion, taken));
+        self.ring.memory.store(offset + 24, lap);
+        self.posted += 1;
+    }
+}
+
+/// The polling end of a completion queue.
+#[derive(Debug)]
+pub struct CompletionPoller<M> {
+    ring: Ring<M>,
+    cell: u64,
+    polled: u64,
+}
+
+impl<M: Bytes> CompletionPoller<M> {
+    /// An empty queue's polling end.
+    #[must_use]
+    pub fn new(ring: Ring<M>, cell: u64) -> Self {
+        Self { ring, cell, polled: 0 }
+    }
+
+    /// Whether a completion waits.
+    #[must_use]
+    pub fn waiting(&self) -> bool {
+        let (offset, lap) = self.ring.slot(self.polled, COMPLETION_BYTES);
+        self.ring.memory.load(offset + 24) == lap
+    }
+
+    /// The next completion and, for send queues, the lower half of how many requests were taken.
+    #[inline]
+    pub fn take(&mut self) -> Option<(Completion, u32)> {
+        let (offset, lap) = self.ring.slot(self.polled, COMPLETION_BYTES);
+        if self.ring.memory.load(offset + 24) != lap {
+            return None;
+        }
+        let words = self.ring.memory.load_words(offset);
+        self.polled += 1;
+        Some(decode_completion(&words))
+    }
+
+    /// Tells the NIC how far this end came. Once after a run of [`CompletionPoller::take`] is enough.
+    pub fn publish(&self) {
+        self.ring.memory.store(self.cell, self.polled);
+    }
+}

@@ -1,0 +1,138 @@
+//! Which queue pairs get a visit, and how much they may do in it.
+
+use super::bytes::Bytes;
+use super::objects::Core;
+use portcullis_nic::QpId;
+use portcullis_protocol::Moment;
+use std::collections::VecDeque;
+
+/// Requests that one queue pair may have executed before the next has its turn.
+pub const REQUESTS_PER_VISIT_MAX: u32 = 32;
+/// Bytes that one queue pair may move before the next has its turn. Longer transfers go on at the next visit, and
+/// their key is checked again: a permission that ended meanwhile cuts them off.
+pub const BYTES_PER_VISIT_MAX: u32 = 64 << 10;
+
+/// Turns without work after which a polled queue pair counts as cold.
+const COLD_AFTER_TURNS: u32 = 4096;
+/// Cold queue pairs looked at in each turn.
+const COLD_PER_TURN: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    /// Rung, or not done when their budget was.
+    ready: VecDeque<QpId>,
+    hot: Vec<Polled>,
+    cold: VecDeque<QpId>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Polled {
+    qp: QpId,
+    idle: u32,
+}
+
+impl Schedule {
+    pub fn push(&mut self, qp: QpId) {
+        self.ready.push_back(qp);
+    }
+
+    pub fn add_polled(&mut self, qp: QpId) {
+        self.cold.push_back(qp);
+    }
+
+    pub fn remove(&mut self, qp: QpId) {
+        self.ready.retain(|&other| other != qp);
+        self.hot.retain(|polled| polled.qp != qp);
+        self.cold.retain(|&other| other != qp);
+    }
+}
+
+/// What came of a visit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Visit {
+    /// Nothing was there to do.
+    Idle,
+    /// Requests were executed, and none is left.
+    Done,
+    /// The budget is used up: come again.
+    Again,
+    /// Nothing could be done: the next request waits for its peer's receive or for room for its completion.
+    Blocked,
+}
+
+impl Visit {
+    fn worked(self) -> bool {
+        matches!(self, Self::Done | Self::Again)
+    }
+}
+
+impl<M: Bytes> Core<M> {
+    /// Gives every queue pair that may have work one visit. Returns whether anything was done.
+    ///
+    /// # Panics
+    /// Never: whatever peers wrote, it is refused or flushed.
+    pub fn turn(&mut self, now: Moment) -> bool {
+        let mut worked = false;
+        for _ in 0..self.schedule.ready.len() {
+            let Some(qp) = self.schedule.ready.pop_front() else { break };
+            let visit = self.visit(qp, now);
+            worked |= visit.worked();
+            match (visit, self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut)) {
+                (Visit::Again | Visit::Blocked, Some(_)) => self.schedule.ready.push_back(qp),
+                (_, Some(pair)) => pair.scheduled = false,
+                (_, None) => {}
+            }
+        }
+        worked |= self.visit_hot(now);
+        worked |= self.visit_cold(now, COLD_PER_TURN);
+        worked
+    }
+
+    /// Looks at everything once, cold queue pairs included: what an engine does before it sleeps.
+    pub fn turn_all(&mut self, now: Moment) -> bool {
+        let cold = self.schedule.cold.len();
+        let worked = self.turn(now);
+        self.visit_cold(now, cold) || worked
+    }
+
+    /// Whether a request is under way that only time can decide.
+    #[must_use]
+    pub fn waits_for_time(&self) -> bool {
+        !self.schedule.ready.is_empty()
+    }
+
+    fn visit_hot(&mut self, now: Moment) -> bool {
+        let mut worked = false;
+        let mut index = 0;
+        while index < self.schedule.hot.len() {
+            let Polled { qp, idle } = self.schedule.hot[index];
+            let visit = self.visit(qp, now);
+            if visit.worked() {
+                worked = true;
+                self.schedule.hot[index].idle = 0;
+            } else if idle == COLD_AFTER_TURNS {
+                self.schedule.hot.swap_remove(index);
+                self.schedule.cold.push_back(qp);
+                continue;
+            } else {
+                self.schedule.hot[index].idle += 1;
+            }
+            index += 1;
+        }
+        worked
+    }
+
+    fn visit_cold(&mut self, now: Moment, most: usize) -> bool {
+        let mut worked = false;
+        for _ in 0..most.min(self.schedule.cold.len()) {
+            let Some(qp) = self.schedule.cold.pop_front() else { break };
+            if !self.visit(qp, now).worked() {
+                self.schedule.cold.push_back(qp);
+            } else {
+                worked = true;
+                self.schedule.hot.push(Polled { qp, idle: 0 });
+            }
+        }
+        worked
+    }
+}

@@ -1,0 +1,19 @@
+//! A software RNIC.
+//!
+//! [`core`] is the NIC as a pure state machine; [`shared`] is memory that other processes write, and the only unsafe
+//! code; [`engine`] drives both on a thread; [`attach`] lets other processes in over a Unix socket. The NIC copies:
+//! a client never maps a node's memory, only its own queues and buffers.
+#![deny(unsafe_code)]
+
+pub mod attach;
+pub mod core;
+pub mod engine;
+mod nic;
+mod port;
+#[allow(unsafe_code)]
+pub mod shared;
+
+pub use nic::{PortId, SoftNic};
+pub use port::{
+    ARENA_BYTES_MAX, ArenaMemory, Doorbell, Life, PortEndpoint, PortLayout, PortQueuePairs, PortSize,
+};

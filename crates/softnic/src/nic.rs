@@ -1,0 +1,511 @@
+//! The NIC as its owner holds it: [`SoftNic`], an implementation of [`Nic`].
+
+use crate::core::{CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
+use crate::port::{PortLayout, PortQueuePairs, PortSize};
+use crate::shared::Mapping;
+use portcullis_nic::{
+    Access, AtomicScope, Capabilities, Completion, CompletionKind, CqId, Event, Lkey, Nic, PdId, QpAddress,
+    QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window,
+    WindowId, WindowKind, WorkRequest,
+};
+use portcullis_protocol::Moment;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Instant;
+
+/// The deepest queue, in requests or completions.
+const DEPTH_MAX: u32 = 1 << 20;
+
+/// A software RNIC and its owner's ends of its queues.
+///
+/// It does nothing by itself: [`SoftNic::turn`] makes it work, called by an engine's thread; a NIC made by
+/// [`SoftNic::self_driven`] also works whenever it is polled, which is what a test or a single-threaded program wants.
+#[derive(Debug)]
+pub struct SoftNic {
+    core: Core<Mapping>,
+    completion_queues: HashMap<u32, CompletionPoller<Mapping>>,
+    queue_pairs: Vec<Option<Posters>>,
+    ports: HashMap<PortId, Port>,
+    /// The port whose completions a queue carries, by the queue's number.
+    port_of_cq: Vec<Option<PortId>>,
+    next_port: u32,
+    started: Instant,
+    self_driven: bool,
+}
+
+/// The owner's ends of a queue pair.
+#[derive(Debug)]
+struct Posters {
+    send: SendPoster<Mapping>,
+    receive: Option<ReceivePoster<Mapping>>,
+    /// The client's end, which follows this one's steps: a client process holds no verbs of its own.
+    client: Option<QpId>,
+}
+
+/// A port of this NIC. Numbers are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortId(u32);
+
+/// The NIC's side of a port.
+#[derive(Debug)]
+struct Port {
+    memory: Mapping,
+    pd: PdId,
+    arena: Option<RegionId>,
+    completions: Option<u32>,
+    /// Ours, theirs.
+    queue_pairs: Vec<(QpId, QpId)>,
+}
+
+impl Default for SoftNic {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SoftNic {
+    /// A NIC that works when its engine turns it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            core: Core::new(),
+            completion_queues: HashMap::new(),
+            queue_pairs: Vec::new(),
+            ports: HashMap::new(),
+            port_of_cq: Vec::new(),
+            next_port: 0,
+            started: Instant::now(),
+            self_driven: false,
+        }
+    }
+
+    /// A NIC that also works whenever it is polled.
+    #[must_use]
+    pub fn self_driven() -> Self {
+        Self { self_driven: true, ..Self::new() }
+    }
+
+    /// Serves every queue pair that may have work once. Returns whether anything was done.
+    #[inline]
+    pub fn turn(&mut self) -> bool {
+        let now = self.now();
+        let worked = self.core.turn(now);
+        self.wake_sleepers();
+        worked
+    }
+
+    /// Looks at every queue pair once, those that have long been idle included.
+    pub fn turn_all(&mut self) -> bool {
+        let now = self.now();
+        let worked = self.core.turn_all(now);
+        self.wake_sleepers();
+        worked
+    }
+
+    /// Whether a request is under way that only time, or a peer that rings no bell, can decide.
+    #[must_use]
+    pub fn waits_for_time(&self) -> bool {
+        self.core.waits_for_time()
+    }
+
+    fn now(&self) -> Moment {
+        // Only retries against a peer that is not ready need the time.
+        if !self.core.waits_for_time() {
+            return Moment::default();
+        }
+        Moment(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn wake_sleepers(&mut self) {
+        let Some(mut cq) = self.core.pop_touched() else { return };
+        fence(Ordering::SeqCst);
+        loop {
+            if let Some(Some(port)) = self.port_of_cq.get(cq as usize)
+                && let Some(port) = self.ports.get(port)
+            {
+                let sleeping = port.memory.half_word(crate::port::SLEEPING);
+                if sleeping.load(Ordering::Relaxed) != 0 {
+                    sleeping.store(0, Ordering::Relaxed);
+                    // A client that is not there any more has nobody to wake.
+                    let _ = rustix::thread::futex::wake(sleeping, rustix::thread::futex::Flags::empty(), 1);
+                }
+            }
+            match self.core.pop_touched() {
+                Some(next) => cq = next,
+                None => break,
+            }
+        }
+    }
+
+    /// Makes a port for a client in `memory`, whose queue pairs are connected to new ones of ours in `pd`, which
+    /// complete on `cq`. Returns our ends, and the key that the client names its arena with.
+    ///
+    /// # Errors
+    /// A limit is reached. Nothing is left behind.
+    pub fn create_port(
+        &mut self,
+        memory: Mapping,
+        size: PortSize,
+        pd: PdId,
+        cq: CqId,
+    ) -> Result<(PortId, PortQueuePairs, Lkey), VerbsError> {
+        let id = PortId(self.next_port);
+        // Its own domain: a client's queue pairs can name nothing on this side but its arena.
+        let client_pd = self.core.allocate_pd()?;
+        self.next_port += 1;
+        let port = Port {
+            memory,
+            pd: client_pd,
+            arena: None,
+            completions: None,
+            queue_pairs: Vec::new(),
+        };
+        self.ports.insert(id, port);
+        let made = self.furnish_port(id, size, pd, cq);
+        if made.is_err() {
+            self.destroy_port(id);
+        }
+        made.map(|(queue_pairs, lkey)| (id, queue_pairs, lkey))
+    }
+
+    fn furnish_port(
+        &mut self,
+        id: PortId,
+        size: PortSize,
+        pd: PdId,
+        cq: CqId,
+    ) -> Result<(PortQueuePairs, Lkey), VerbsError> {
+        let layout = PortLayout::new(size);
+        let no_port = VerbsError::NoSuch { what: "port" };
+        let (memory, client_pd) = {
+            let port = self.ports.get(&id).ok_or(no_port.clone())?;
+            (port.memory.clone(), port.pd)
+        };
+        let arena = self.core.register_region(
+            client_pd,
+            &memory,
+            layout.arena()..layout.arena() + size.arena_bytes,
+            RemoteAddress(0),
+            Access::LOCAL_WRITE,
+        )?;
+        let ring = |offset, depth| Ring::new(memory.clone(), offset, depth);
+        let place = CqPlace {
+            ring: ring(layout.completions(), layout.completion_depth()),
+            cell: crate::port::POLLED,
+        };
+        let completions = self.core.create_cq(place)?;
+        if self.port_of_cq.len() <= completions as usize {
+            self.port_of_cq.resize(completions as usize + 1, None);
+        }
+        self.port_of_cq[completions as usize] = Some(id);
+        let port = self.ports.get_mut(&id).ok_or(no_port)?;
+        port.arena = Some(arena.id);
+        port.completions = Some(completions);
+
+        let depth = size.control_depth;
+        let theirs = QpPlace {
+            send: ring(layout.control_send(), depth),
+            receive: Some(ring(layout.control_receive(), depth)),
+            send_cq: completions,
+            receive_cq: completions,
+            label: Some(crate::port::CONTROL_LABEL),
+            polled: true,
+        };
+        let ours = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: depth, receive_depth: depth };
+        let control = self.connect_port(id, theirs, client_pd, pd, ours)?;
+        let mut data = Vec::new();
+        for number in 0..size.data_queue_pairs {
+            let theirs = QpPlace {
+                send: ring(layout.data_send(number), size.send_depth),
+                receive: None,
+                send_cq: completions,
+                receive_cq: completions,
+                label: Some(QpId(number)),
+                polled: true,
+            };
+            let ours = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 1, receive_depth: 0 };
+            data.push(self.connect_port(id, theirs, client_pd, pd, ours)?);
+        }
+        Ok((PortQueuePairs { control, data }, arena.lkey))
+    }
+
+    /// Connects a client's queue pair to a new one of ours, and takes both to RTS with no remote rights.
+    fn connect_port(
+        &mut self,
+        id: PortId,
+        place: QpPlace<Mapping>,
+        client_pd: PdId,
+        pd: PdId,
+        attributes: QpAttributes,
+    ) -> Result<QpId, VerbsError> {
+        let theirs = self.core.create_qp(client_pd, place)?;
+        let ours = match self.create_qp(pd, attributes) {
+            Ok(ours) => ours,
+            Err(error) => {
+                let _ = self.core.destroy_qp(theirs);
+                return Err(error);
+            }
+        };
+        if let Some(port) = self.ports.get_mut(&id) {
+            port.queue_pairs.push((ours, theirs));
+        }
+        self.posters(ours)?.client = Some(theirs);
+        let peer = self.core.qp_address(theirs)?;
+        for change in [
+            QpChange::Init { access: Access::empty() },
+            QpChange::ReadyToReceive { peer },
+            QpChange::ReadyToSend { rnr_retries: 7 },
+        ] {
+            self.modify_qp(ours, change)?;
+        }
+        Ok(ours)
+    }
+
+    /// Ends a port: queue pairs, completion queue, arena, domain, in that order. The memory goes with the last who
+    /// maps it.
+    pub fn destroy_port(&mut self, id: PortId) {
+        let Some(port) = self.ports.remove(&id) else { return };
+        for (ours, theirs) in port.queue_pairs {
+            let _ = self.destroy_qp(ours);
+            let _ = self.core.destroy_qp(theirs);
+        }
+        if let Some(cq) = port.completions {
+            self.port_of_cq[cq as usize] = None;
+            let _ = self.core.destroy_cq(cq);
+        }
+        if let Some(arena) = port.arena {
+            let _ = self.core.deregister_region(arena);
+        }
+        let _ = self.core.deallocate_pd(port.pd);
+    }
+
+    /// How many ports there are.
+    #[must_use]
+    pub fn ports(&self) -> usize {
+        self.ports.len()
+    }
+
+    fn posters(&mut self, qp: QpId) -> Result<&mut Posters, VerbsError> {
+        let slot = self.queue_pairs.get_mut(qp.0 as usize).and_then(Option::as_mut);
+        slot.ok_or(VerbsError::NoSuch { what: "queue pair" })
+    }
+
+    /// The client's end takes the same step as ours, as the client's own driver would take it.
+    fn step_client_end(&mut self, ours: QpId, theirs: QpId, change: QpChange) -> Result<(), VerbsError> {
+        let change = match change {
+            QpChange::Reset => QpChange::Reset,
+            QpChange::Init { .. } => QpChange::Init { access: Access::empty() },
+            QpChange::ReadyToReceive { .. } => {
+                QpChange::ReadyToReceive { peer: self.core.qp_address(ours)? }
+            }
+            QpChange::ReadyToSend { .. } => QpChange::ReadyToSend { rnr_retries: CLIENT_RNR_RETRIES },
+            QpChange::Access { .. } | QpChange::Error => return Ok(()),
+        };
+        self.core.modify_qp(theirs, change)
+    }
+}
+
+/// Retries of a client's SEND while the node has no receive posted: it posts new ones every turn.
+const CLIENT_RNR_RETRIES: u8 = 7;
+
+fn machine(error: crate::shared::MappingError) -> VerbsError {
+    VerbsError::Machine(error.to_string())
+}
+
+fn check_depth(depth: u32) -> Result<(), VerbsError> {
+    if depth.is_power_of_two() && depth <= DEPTH_MAX {
+        Ok(())
+    } else {
+        Err(VerbsError::Invalid("a queue's depth is a power of two, at most 1,048,576"))
+    }
+}
+
+impl Nic for SoftNic {
+    type Memory = Mapping;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "softnic".to_owned(),
+            window_type_1: true,
+            window_type_2: true,
+            // They are atomic to the CPU's too, but nothing may come to rely on it.
+            atomics: AtomicScope::Nic,
+            windows_max: crate::core::KEYS_MAX,
+            send_depth_max: DEPTH_MAX,
+            unenforced: Vec::new(),
+        }
+    }
+
+    fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
+        Mapping::private(length).map_err(machine)
+    }
+
+    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.core.allocate_pd()
+    }
+
+    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.core.deallocate_pd(pd)
+    }
+
+    fn register_region(
+        &mut self,
+        pd: PdId,
+        memory: &Mapping,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        self.core.register_region(pd, memory, span, base, access)
+    }
+
+    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
+        self.core.deregister_region(region)
+    }
+
+    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        self.core.allocate_window(pd, kind)
+    }
+
+    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+        self.core.deallocate_window(window)
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        check_depth(depth)?;
+        let bytes = 64 + u64::from(depth) * crate::core::COMPLETION_BYTES;
+        let memory = Mapping::private(bytes).map_err(machine)?;
+        let ring = Ring::new(memory, 64, depth);
+        let cq = self.core.create_cq(CqPlace { ring: ring.clone(), cell: 0 })?;
+        self.completion_queues.insert(cq, CompletionPoller::new(ring, 0));
+        Ok(CqId(cq))
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.core.destroy_cq(cq.0)?;
+        self.completion_queues.remove(&cq.0);
+        Ok(())
+    }
+
+    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        check_depth(attributes.send_depth)?;
+        if attributes.receive_depth > 0 {
+            check_depth(attributes.receive_depth)?;
+        }
+        let send_bytes = u64::from(attributes.send_depth) * crate::core::WORK_REQUEST_BYTES;
+        let receive_bytes = u64::from(attributes.receive_depth) * crate::core::RECEIVE_BYTES;
+        let memory = Mapping::private(send_bytes + receive_bytes).map_err(machine)?;
+        let send = Ring::new(memory.clone(), 0, attributes.send_depth);
+        let receive =
+            (attributes.receive_depth > 0).then(|| Ring::new(memory, send_bytes, attributes.receive_depth));
+        let place = QpPlace {
+            send: send.clone(),
+            receive: receive.clone(),
+            send_cq: attributes.send_cq.0,
+            receive_cq: attributes.receive_cq.0,
+            label: None,
+            polled: false,
+        };
+        let qp = self.core.create_qp(pd, place)?;
+        if self.queue_pairs.len() <= qp.0 as usize {
+            self.queue_pairs.resize_with(qp.0 as usize + 1, || None);
+        }
+        self.queue_pairs[qp.0 as usize] = Some(Posters {
+            send: SendPoster::new(send),
+            receive: receive.map(ReceivePoster::new),
+            client: None,
+        });
+        Ok(qp)
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.core.destroy_qp(qp)?;
+        if let Some(slot) = self.queue_pairs.get_mut(qp.0 as usize) {
+            *slot = None;
+        }
+        Ok(())
+    }
+
+    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
+        self.core.qp_address(qp)
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        self.core.qp_state(qp)
+    }
+
+    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        let client = self.posters(qp)?.client;
+        let change = match (change, client) {
+            (QpChange::ReadyToReceive { .. }, Some(theirs)) => {
+                QpChange::ReadyToReceive { peer: self.core.qp_address(theirs)? }
+            }
+            _ => change,
+        };
+        self.core.modify_qp(qp, change)?;
+        if change == QpChange::Reset {
+            let posters = self.posters(qp)?;
+            posters.send.reset();
+            if let Some(receive) = &mut posters.receive {
+                receive.reset();
+            }
+        }
+        client.map_or(Ok(()), |theirs| self.step_client_end(qp, theirs, change))
+    }
+
+    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+        let state = self.core.qp_state(qp)?;
+        if !matches!(state, QpState::ReadyToSend | QpState::Error) {
+            return Err(VerbsError::State { from: state });
+        }
+        let posted = self.posters(qp)?.send.post(requests);
+        self.core.ring(qp);
+        Ok(posted)
+    }
+
+    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
+        let state = self.core.qp_state(qp)?;
+        if state == QpState::Reset {
+            return Err(VerbsError::State { from: state });
+        }
+        let posters = self.posters(qp)?;
+        let no_queue = VerbsError::Invalid("this queue pair was made without a receive queue");
+        let posted = posters.receive.as_mut().ok_or(no_queue)?.post(requests);
+        if state == QpState::Error {
+            self.core.ring(qp);
+        }
+        Ok(posted)
+    }
+
+    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+        if self.self_driven {
+            self.turn();
+        }
+        let poller =
+            self.completion_queues.get_mut(&cq.0).ok_or(VerbsError::NoSuch { what: "completion queue" })?;
+        let mut polled = 0;
+        while polled < most {
+            let Some((completion, taken)) = poller.take() else { break };
+            // A queue pair may be gone by now; its completions are still true.
+            let posters = self.queue_pairs.get_mut(completion.queue_pair.0 as usize).and_then(Option::as_mut);
+            match (completion.kind, posters) {
+                (CompletionKind::Send, Some(posters)) => posters.send.retire(taken),
+                (CompletionKind::Receive { .. }, Some(Posters { receive: Some(receive), .. })) => {
+                    receive.retire();
+                }
+                _ => {}
+            }
+            into.push(completion);
+            polled += 1;
+        }
+        if polled > 0 {
+            poller.publish();
+        }
+        Ok(polled)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.core.poll_event()
+    }
+}

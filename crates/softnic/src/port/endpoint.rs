@@ -1,0 +1,255 @@
+//! The client's end of a port.
+
+use super::layout::{POLLED, PortLayout, PortSize, SLEEPING};
+use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
+use crate::shared::Mapping;
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, Lkey, Memory, QpId, ReceiveRequest, WorkRequest,
+};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::thread::futex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+/// Wakes the engine when it sleeps.
+#[derive(Debug)]
+pub struct Doorbell {
+    /// The engine's page: its first half word is not zero while the engine sleeps. Read-only here.
+    engine: Mapping,
+    /// What the engine waits for. Each port has its own, so that no client can swallow another's wake-up.
+    event: OwnedFd,
+}
+
+impl Doorbell {
+    /// A doorbell of the engine that shows its state on `engine` and waits for `event`.
+    #[must_use]
+    pub fn new(engine: Mapping, event: OwnedFd) -> Self {
+        Self { engine, event }
+    }
+
+    /// Wakes the engine if it sleeps. What was posted before this call is seen.
+    #[inline]
+    pub fn ring(&self) {
+        // The engine says that it sleeps, then looks once more; we post, then look whether it sleeps. The fences
+        // let at least one of us see the other.
+        fence(Ordering::SeqCst);
+        if self.engine.half_word(0).load(Ordering::Relaxed) != 0 {
+            // A full counter means that the engine has wake-ups enough.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// How a client knows that its node lives.
+#[derive(Debug)]
+pub enum Life {
+    /// The attached socket: the kernel hangs up when the node ends, however it ends.
+    Socket(OwnedFd),
+    /// In one process: set when the engine ends.
+    Local(Arc<AtomicBool>),
+}
+
+/// A client's end of a port: see [`Endpoint`].
+#[derive(Debug)]
+pub struct PortEndpoint {
+    memory: Mapping,
+    arena: ArenaMemory,
+    arena_key: Lkey,
+    size: PortSize,
+    data: Vec<SendPoster<Mapping>>,
+    control: SendPoster<Mapping>,
+    control_receive: ReceivePoster<Mapping>,
+    completions: CompletionPoller<Mapping>,
+    doorbell: Doorbell,
+    life: Life,
+}
+
+impl PortEndpoint {
+    /// The client's end of a port of this size in `memory`.
+    #[must_use]
+    pub fn new(memory: Mapping, size: PortSize, arena_key: Lkey, doorbell: Doorbell, life: Life) -> Self {
+        let layout = PortLayout::new(size);
+        let ring = |offset, depth| Ring::new(memory.clone(), offset, depth);
+        Self {
+            arena: ArenaMemory { memory: memory.clone(), start: layout.arena(), length: size.arena_bytes },
+            arena_key,
+            size,
+            data: (0..size.data_queue_pairs)
+                .map(|number| SendPoster::new(ring(layout.data_send(number), size.send_depth)))
+                .collect(),
+            control: SendPoster::new(ring(layout.control_send(), size.control_depth)),
+            control_receive: ReceivePoster::new(ring(layout.control_receive(), size.control_depth)),
+            completions: CompletionPoller::new(ring(layout.completions(), layout.completion_depth()), POLLED),
+            memory,
+            doorbell,
+            life,
+        }
+    }
+
+    /// The whole of the shared file: what a hostile client would write to.
+    #[must_use]
+    pub fn dangerous_memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    /// What the port has.
+    #[must_use]
+    pub fn size(&self) -> PortSize {
+        self.size
+    }
+
+    fn retire(&mut self, completion: &Completion, taken: u32) {
+        match completion.kind {
+            CompletionKind::Receive { .. } => self.control_receive.retire(),
+            CompletionKind::Send if completion.queue_pair == Self::CONTROL => self.control.retire(taken),
+            CompletionKind::Send => {
+                if let Some(queue) = self.data.get_mut(completion.queue_pair.0 as usize) {
+                    queue.retire(taken);
+                }
+            }
+        }
+    }
+}
+
+impl Endpoint for PortEndpoint {
+    type Memory = ArenaMemory;
+
+    fn data_queue_pairs(&self) -> u32 {
+        self.size.data_queue_pairs
+    }
+
+    fn send_depth(&self) -> u32 {
+        self.size.send_depth
+    }
+
+    fn control_depth(&self) -> u32 {
+        self.size.control_depth
+    }
+
+    fn message_bytes(&self) -> u32 {
+        self.size.message_bytes
+    }
+
+    fn arena(&self) -> &ArenaMemory {
+        &self.arena
+    }
+
+    fn arena_key(&self) -> Lkey {
+        self.arena_key
+    }
+
+    #[inline]
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        let Some(queue) = self.data.get_mut(queue_pair as usize) else { return 0 };
+        let posted = queue.post(requests);
+        self.doorbell.ring();
+        posted
+    }
+
+    fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
+        let posted = self.control.post(requests);
+        self.doorbell.ring();
+        posted
+    }
+
+    fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
+        // No doorbell: nobody sleeps waiting for a receive.
+        self.control_receive.post(requests)
+    }
+
+    #[inline]
+    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
+        let mut polled = 0;
+        while polled < most {
+            let Some((completion, taken)) = self.completions.take() else { break };
+            self.retire(&completion, taken);
+            into.push(completion);
+            polled += 1;
+        }
+        if polled > 0 {
+            self.completions.publish();
+        }
+        polled
+    }
+
+    fn rebuilt(&mut self, queue_pair: u32) {
+        if let Some(queue) = self.data.get_mut(queue_pair as usize) {
+            queue.reset();
+        }
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        let sleeping = self.memory.half_word(SLEEPING);
+        sleeping.store(1, Ordering::Relaxed);
+        // See Doorbell::ring: the same bargain, with the roles changed.
+        fence(Ordering::SeqCst);
+        if !self.completions.waiting() {
+            let timeout = Timespec {
+                tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: at_most.subsec_nanos().into(),
+            };
+            // Woken, timed out or interrupted: the caller looks again in any case.
+            let _ = futex::wait(sleeping, futex::Flags::empty(), 1, Some(&timeout));
+        }
+        sleeping.store(0, Ordering::Relaxed);
+    }
+
+    fn node_alive(&mut self) -> bool {
+        match &self.life {
+            Life::Local(over) => !over.load(Ordering::Acquire),
+            Life::Socket(socket) => {
+                let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+                // The node says nothing on the socket after the welcome: any readiness is its end.
+                !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
+            }
+        }
+    }
+}
+
+/// The arena's part of a port's memory, at offsets from zero.
+#[derive(Clone, Debug)]
+pub struct ArenaMemory {
+    memory: Mapping,
+    start: u64,
+    length: u64,
+}
+
+impl ArenaMemory {
+    fn at(&self, offset: u64, length: u64) -> u64 {
+        let inside = offset <= self.length && length <= self.length - offset;
+        assert!(inside, "{length} bytes at {offset} lie outside an arena of {}", self.length);
+        self.start + offset
+    }
+}
+
+impl Memory for ArenaMemory {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        self.memory.read(self.at(offset, into.len() as u64), into);
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        self.memory.write(self.at(offset, from.len() as u64), from);
+    }
+
+    fn zero(&self, offset: u64, length: u64) {
+        self.memory.zero(self.at(offset, length), length);
+    }
+
+    fn load(&self, offset: u64) -> u64 {
+        self.memory.load(self.at(offset, 8))
+    }
+
+    fn store(&self, offset: u64, value: u64) {
+        self.memory.store(self.at(offset, 8), value);
+    }
+}
+
+/// The number that completions of a port's control queue pair carry.
+pub(crate) const CONTROL_LABEL: QpId = <PortEndpoint as Endpoint>::CONTROL;

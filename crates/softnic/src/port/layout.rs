@@ -1,0 +1,146 @@
+//! Where everything lies in a port's file.
+
+use crate::core::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
+
+/// The most data queue pairs of a port.
+pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
+/// The deepest queue of a port, in requests.
+pub const DEPTH_MAX: u32 = 4096;
+/// The largest control message, in bytes.
+pub const MESSAGE_BYTES_MAX: u32 = 64 << 10;
+/// The largest arena, in bytes.
+pub const ARENA_BYTES_MAX: u64 = 1 << 30;
+
+/// Where the client says that it sleeps, and the engine wakes it: a futex.
+pub const SLEEPING: u64 = 0;
+/// Where the client says how many completions it has polled.
+pub const POLLED: u64 = 64;
+const QUEUES: u64 = 4096;
+
+/// What a port has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortSize {
+    /// Data queue pairs: one in use and the spares.
+    pub data_queue_pairs: u32,
+    /// Requests that each data queue pair holds: a power of two.
+    pub send_depth: u32,
+    /// Requests, and receives, that the control queue pair holds: a power of two.
+    pub control_depth: u32,
+    /// Bytes of a control message.
+    pub message_bytes: u32,
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+}
+
+impl PortSize {
+    /// Whether such a port can be: a peer may have sent the numbers.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let depth = |depth: u32| depth.is_power_of_two() && depth <= DEPTH_MAX;
+        (1..=DATA_QUEUE_PAIRS_MAX).contains(&self.data_queue_pairs)
+            && depth(self.send_depth)
+            && depth(self.control_depth)
+            && (64..=MESSAGE_BYTES_MAX).contains(&self.message_bytes)
+            && self.message_bytes.is_multiple_of(64)
+            && self.arena_bytes <= ARENA_BYTES_MAX
+            && self.arena_bytes >= 2 * u64::from(self.control_depth) * u64::from(self.message_bytes)
+    }
+}
+
+/// Where in a port's file things lie, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortLayout {
+    size: PortSize,
+}
+
+impl PortLayout {
+    /// The layout of a port of this size.
+    ///
+    /// # Panics
+    /// The size is not sound.
+    #[must_use]
+    pub fn new(size: PortSize) -> Self {
+        assert!(size.is_sound(), "a port of {size:?} cannot be");
+        Self { size }
+    }
+
+    /// The send queue of data queue pair `number`.
+    #[must_use]
+    pub fn data_send(&self, number: u32) -> u64 {
+        QUEUES + u64::from(number) * u64::from(self.size.send_depth) * WORK_REQUEST_BYTES
+    }
+
+    /// The send queue of the control queue pair.
+    #[must_use]
+    pub fn control_send(&self) -> u64 {
+        self.data_send(self.size.data_queue_pairs)
+    }
+
+    /// The receive queue of the control queue pair.
+    #[must_use]
+    pub fn control_receive(&self) -> u64 {
+        self.control_send() + u64::from(self.size.control_depth) * WORK_REQUEST_BYTES
+    }
+
+    /// The completion queue.
+    #[must_use]
+    pub fn completions(&self) -> u64 {
+        let end = self.control_receive() + u64::from(self.size.control_depth) * RECEIVE_BYTES;
+        end.next_multiple_of(WORK_REQUEST_BYTES)
+    }
+
+    /// Entries of the completion queue: one for everything that can be posted at once, so that it never runs over.
+    #[must_use]
+    pub fn completion_depth(&self) -> u32 {
+        (self.size.data_queue_pairs * self.size.send_depth + 2 * self.size.control_depth).next_power_of_two()
+    }
+
+    /// The arena.
+    #[must_use]
+    pub fn arena(&self) -> u64 {
+        let end = self.completions() + u64::from(self.completion_depth()) * COMPLETION_BYTES;
+        end.next_multiple_of(4096)
+    }
+
+    /// The whole file.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.arena() + self.size.arena_bytes).next_multiple_of(4096)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_parts_of_a_port_do_not_overlap(
+            data_queue_pairs in 1u32..=16, send in 0u32..=12, control in 0u32..=12, blocks in 1u32..64,
+        ) {
+            let control_depth = 1 << control;
+            let message_bytes = blocks * 64;
+            let size = PortSize {
+                data_queue_pairs, send_depth: 1 << send, control_depth, message_bytes,
+                arena_bytes: 2 * u64::from(control_depth) * u64::from(message_bytes),
+            };
+            prop_assert!(size.is_sound());
+            let layout = PortLayout::new(size);
+            let mut parts: Vec<(u64, u64)> = (0..data_queue_pairs)
+                .map(|number| (layout.data_send(number), u64::from(size.send_depth) * 64))
+                .collect();
+            parts.push((0, QUEUES));
+            parts.push((layout.control_send(), u64::from(control_depth) * 64));
+            parts.push((layout.control_receive(), u64::from(control_depth) * 32));
+            parts.push((layout.completions(), u64::from(layout.completion_depth()) * 32));
+            parts.push((layout.arena(), size.arena_bytes));
+            parts.sort_unstable();
+            for pair in parts.windows(2) {
+                prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0);
+            }
+            let last = parts.last().expect("there are parts");
+            prop_assert!(last.0 + last.1 <= layout.bytes());
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The software NIC keeps every promise of the conformance suite, driven by whoever polls it.
+
+use portcullis_softnic::SoftNic;
+
+portcullis_nic::conformance_tests!(SoftNic::self_driven());
