@@ -95,6 +95,8 @@ impl Endpoint for Null {
                 address: RemoteAddress(32),
                 length: 1 << 20,
                 lifetime: Lifetime::seconds(1_000),
+                waited: Lifetime(0),
+                longest: Lifetime::seconds(1_000),
                 token: Token::Keys { buffer: Rkey(256), lifetime: Rkey(256) },
                 mechanism: Mechanism::MemoryWindow,
             };

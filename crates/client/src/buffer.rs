@@ -11,6 +11,44 @@ const BLOCK_MIN: u64 = 64;
 /// Blocks are powers of two times [`BLOCK_MIN`]; this many sizes reach beyond any `u32` length.
 const CLASSES: usize = 28;
 
+/// Bits of [`Place`] that hold the length, and those that hold the class.
+const LENGTH_BITS: u32 = 32;
+const CLASS_BITS: u32 = 5;
+
+/// The most of an arena that buffers come from, in bytes; what lies beyond is not used.
+pub const BUFFERS_BYTES_MAX: u64 = BLOCK_MIN << (u64::BITS - LENGTH_BITS - CLASS_BITS);
+
+const _: () = assert!(CLASSES <= 1 << CLASS_BITS);
+
+/// Where a buffer lies, how large its block is, and its length, in one word: a buffer is two words then, which
+/// travel in registers. With three, moving it in and out of slots was half of what an operation cost.
+#[derive(Clone, Copy)]
+struct Place(u64);
+
+impl Place {
+    fn new(block: u64, class: u32, length: u32) -> Self {
+        let high = (block / BLOCK_MIN) << CLASS_BITS | u64::from(class);
+        Self(high << LENGTH_BITS | u64::from(length))
+    }
+
+    fn length(self) -> u32 {
+        (self.0 & 0xFFFF_FFFF) as u32
+    }
+
+    fn class(self) -> usize {
+        ((self.0 >> LENGTH_BITS) & ((1 << CLASS_BITS) - 1)) as usize
+    }
+
+    /// Counted from the first block.
+    fn block(self) -> u64 {
+        (self.0 >> (LENGTH_BITS + CLASS_BITS)) * BLOCK_MIN
+    }
+
+    fn with_length(self, length: u32) -> Self {
+        Self(self.0 >> LENGTH_BITS << LENGTH_BITS | u64::from(length))
+    }
+}
+
 /// The part of the arena that buffers come from. A buddy allocator that merges only when it must: giving back and
 /// taking the same size again costs a push and a pop.
 pub(crate) struct Blocks<M> {
@@ -26,7 +64,8 @@ impl<M: Memory> Blocks<M> {
         let base = base.next_multiple_of(BLOCK_MIN);
         let mut free: [Vec<u64>; CLASSES] = std::array::from_fn(|_| Vec::new());
         let mut at = 0;
-        let mut left = memory.length().saturating_sub(base) / BLOCK_MIN * BLOCK_MIN;
+        let rest = memory.length().saturating_sub(base).min(BUFFERS_BYTES_MAX);
+        let mut left = rest / BLOCK_MIN * BLOCK_MIN;
         // Largest first keeps every block aligned to its size, counted from the base.
         for (class, blocks) in free.iter_mut().enumerate().rev() {
             while left >= block_bytes(class) {
@@ -39,37 +78,29 @@ impl<M: Memory> Blocks<M> {
     }
 
     pub(crate) fn buffer(self: &Arc<Self>, length: u32) -> Result<Buffer<M>, Error> {
-        let class = class_of(u64::from(length));
+        let blocks = u64::from(length).div_ceil(BLOCK_MIN).max(1).next_power_of_two();
+        let class = blocks.trailing_zeros();
         let full = Error::ArenaFull { asked: u64::from(length) };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let block = match take(&mut free, class) {
+        let block = match take(&mut free, class as usize) {
             Some(block) => block,
             None => {
                 merge(&mut free);
-                take(&mut free, class).ok_or(full)?
+                take(&mut free, class as usize).ok_or(full)?
             }
         };
         drop(free);
-        Ok(Buffer { blocks: Arc::clone(self), at: self.base + block, length, class: u8_class(class) })
+        Ok(Buffer { blocks: Arc::clone(self), place: Place::new(block, class, length) })
     }
 
-    fn give_back(&self, at: u64, class: u8) {
+    fn give_back(&self, place: Place) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free[usize::from(class)].push(at - self.base);
+        free[place.class()].push(place.block());
     }
 }
 
 fn block_bytes(class: usize) -> u64 {
     BLOCK_MIN << class
-}
-
-fn class_of(length: u64) -> usize {
-    let blocks = length.div_ceil(BLOCK_MIN).max(1).next_power_of_two();
-    usize::try_from(blocks.trailing_zeros()).unwrap_or(CLASSES)
-}
-
-fn u8_class(class: usize) -> u8 {
-    u8::try_from(class).unwrap_or(u8::MAX)
 }
 
 /// A block of `class`, split off a larger one if need be.
@@ -104,28 +135,26 @@ fn merge(free: &mut [Vec<u64>; CLASSES]) {
 /// is taken. Dropping it gives them back. Fresh buffers hold whatever was there before.
 pub struct Buffer<M: Memory> {
     blocks: Arc<Blocks<M>>,
-    at: u64,
-    length: u32,
-    class: u8,
+    place: Place,
 }
 
 impl<M: Memory> Buffer<M> {
     /// Bytes that an operation on this buffer moves.
     #[must_use]
     pub fn len(&self) -> u32 {
-        self.length
+        self.place.length()
     }
 
     /// Whether an operation on this buffer moves nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.length == 0
+        self.len() == 0
     }
 
     /// The longest it can be made with [`Buffer::resize`], in bytes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        block_bytes(usize::from(self.class))
+        block_bytes(self.place.class())
     }
 
     /// Changes the length within the capacity; bytes that come into view hold whatever was there before.
@@ -136,7 +165,7 @@ impl<M: Memory> Buffer<M> {
         if u64::from(length) > self.capacity() {
             return Err(Error::ArenaFull { asked: u64::from(length) });
         }
-        self.length = length;
+        self.place = self.place.with_length(length);
         Ok(())
     }
 
@@ -146,7 +175,7 @@ impl<M: Memory> Buffer<M> {
     /// Like a slice, when the span lies outside the buffer.
     pub fn read(&self, offset: u32, into: &mut [u8]) {
         self.check(offset, into.len());
-        self.blocks.memory.read(self.at + u64::from(offset), into);
+        self.blocks.memory.read(self.at() + u64::from(offset), into);
     }
 
     /// Copies bytes in, from `offset` on.
@@ -155,36 +184,36 @@ impl<M: Memory> Buffer<M> {
     /// Like a slice, when the span lies outside the buffer.
     pub fn write(&mut self, offset: u32, from: &[u8]) {
         self.check(offset, from.len());
-        self.blocks.memory.write(self.at + u64::from(offset), from);
+        self.blocks.memory.write(self.at() + u64::from(offset), from);
     }
 
     fn check(&self, offset: u32, length: usize) {
-        let room = self.length.checked_sub(offset).and_then(|room| usize::try_from(room).ok());
+        let room = self.len().checked_sub(offset).and_then(|room| usize::try_from(room).ok());
         assert!(
             room.is_some_and(|room| length <= room),
             "{length} bytes at {offset} reach outside a buffer of {}",
-            self.length
+            self.len()
         );
     }
 
     pub(crate) fn span(&self) -> LocalSpan {
-        LocalSpan { address: self.at, length: self.length, lkey: self.blocks.key }
+        LocalSpan { address: self.at(), length: self.len(), lkey: self.blocks.key }
     }
 
     /// Where in the arena it starts.
     pub(crate) fn at(&self) -> u64 {
-        self.at
+        self.blocks.base + self.place.block()
     }
 }
 
 impl<M: Memory> Drop for Buffer<M> {
     fn drop(&mut self) {
-        self.blocks.give_back(self.at, self.class);
+        self.blocks.give_back(self.place);
     }
 }
 
 impl<M: Memory> fmt::Debug for Buffer<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer").field("at", &self.at).field("length", &self.length).finish_non_exhaustive()
+        f.debug_struct("Buffer").field("at", &self.at()).field("length", &self.len()).finish_non_exhaustive()
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::Error;
 use portcullis_nic::{
-    CompletionKind, Completion, Endpoint, Lkey, LocalSpan, Memory, Operation as Action, ReceiveRequest, Status,
-    WorkRequest,
+    Completion, CompletionKind, Endpoint, Lkey, LocalSpan, Memory, Operation as Action, ReceiveRequest,
+    Status, WorkRequest,
 };
 use portcullis_protocol::{MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 

@@ -32,9 +32,7 @@ impl Shape {
         match self {
             Self::Read => Action::Read { local, remote },
             Self::Write => Action::Write { local, remote },
-            Self::CompareAndSwap { compare, swap } => {
-                Action::CompareAndSwap { local, remote, compare, swap }
-            }
+            Self::CompareAndSwap { compare, swap } => Action::CompareAndSwap { local, remote, compare, swap },
             Self::FetchAndAdd { add } => Action::FetchAndAdd { local, remote, add },
         }
     }
@@ -252,9 +250,7 @@ impl<E: Endpoint> Client<E> {
             return Err(Error::Misaligned);
         }
         let way = match permission.token() {
-            Token::Keys { buffer: rkey, .. } => {
-                Way::Nic(RemoteSpan { address: permission.at(offset), rkey })
-            }
+            Token::Keys { buffer: rkey, .. } => Way::Nic(RemoteSpan { address: permission.at(offset), rkey }),
             Token::Node if !shape.is_atomic() && self.piece_bytes() == 0 => {
                 return Err(Error::LocalFault(Status::LocalLengthError));
             }

@@ -47,7 +47,9 @@ pub enum Error {
         limit: u64,
     },
     /// The arena has no piece of this size: nothing was begun.
-    #[error("the buffer arena has no {asked} bytes in one piece: drop buffers, or attach with a larger arena")]
+    #[error(
+        "the buffer arena has no {asked} bytes in one piece: drop buffers, or attach with a larger arena"
+    )]
     ArenaFull {
         /// The bytes asked for.
         asked: u64,

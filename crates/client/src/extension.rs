@@ -15,8 +15,8 @@ impl<E: Endpoint> Client<E> {
     /// or its operator's limit is reached, the call ends with [`Refusal::NotExtendable`].
     ///
     /// # Errors
-    /// [`Error::Expired`], [`Error::QueueFull`], [`Refusal::Nothing`] for a lifetime of zero, or what ended the
-    /// session. Nothing was begun.
+    /// [`Error::Expired`], [`Error::QueueFull`], [`Refusal::Nothing`] for a lifetime of zero,
+    /// [`Refusal::LifetimeTooLong`] for one beyond the node's longest, or what ended the session. Nothing was begun.
     pub fn extend(
         &mut self,
         now: Moment,
@@ -71,6 +71,9 @@ impl<E: Endpoint> Client<E> {
         if asked == Lifetime(0) {
             // Zero in the word is the node's notice, not a lifetime.
             return Err(Error::Refused(Refusal::Nothing));
+        }
+        if asked > lease.longest {
+            return Err(Error::Refused(Refusal::LifetimeTooLong { longest: lease.longest }));
         }
         if now >= lease.deadline() {
             return Err(Error::Expired);

@@ -20,6 +20,8 @@ pub struct Counters {
     pub switches: u64,
     /// Requests that were flushed and posted again.
     pub replayed: u64,
+    /// Rebuilds that the node was asked for.
+    pub rebuilds_asked: u64,
     /// Queue pairs that the node rebuilt.
     pub recoveries: u64,
 }
@@ -112,7 +114,11 @@ impl Flights {
 
     /// Posts one signalled request, or lets it wait its turn.
     #[inline]
-    pub(crate) fn submit<E: Endpoint>(&mut self, endpoint: &mut E, request: WorkRequest) -> Result<(), Error> {
+    pub(crate) fn submit<E: Endpoint>(
+        &mut self,
+        endpoint: &mut E,
+        request: WorkRequest,
+    ) -> Result<(), Error> {
         if self.backlog.is_empty()
             && let Some(active) = self.active
         {
@@ -267,6 +273,7 @@ impl Flights {
 
     /// The node has been asked.
     pub(crate) fn rebuilding(&mut self, index: u32) {
+        self.counters.rebuilds_asked += 1;
         self.lanes[index as usize].state = LaneState::Rebuilding;
     }
 

@@ -25,7 +25,7 @@ mod recovery;
 mod remote_procedure;
 
 pub use batch::Batch;
-pub use buffer::Buffer;
+pub use buffer::{BUFFERS_BYTES_MAX, Buffer};
 pub use calls::{Answer, Call};
 pub use client::{Acquire, Allocate, Client, NotRevoked};
 pub use config::{BACKLOG_MAX, CALLS_MAX, ClientConfig, OPERATIONS_MAX};

@@ -59,8 +59,10 @@ struct Slot<M: Memory> {
     generation: u32,
     stage: Stage,
     owner: Owner,
+    /// The error stands in [`Operations::errors`]: a slot stays small enough to be quick.
+    failed: bool,
+    value: u64,
     buffer: Option<Buffer<M>>,
-    result: Result<u64, Error>,
 }
 
 /// An atomic on a lifetime word that has ended.
@@ -79,6 +81,8 @@ pub(crate) struct Operations<M: Memory> {
     free: Vec<u32>,
     /// Ids in the order in which they ended. Those taken one by one stay in until they reach the front.
     done: VecDeque<u64>,
+    /// Of the operations that have failed and were not taken, by id.
+    errors: Vec<(u64, Error)>,
     extended: Vec<Extended>,
     ended: usize,
     under_way: usize,
@@ -94,8 +98,9 @@ impl<M: Memory> Operations<M> {
             generation: 0,
             stage: Stage::Free,
             owner: Owner::Unchecked,
+            failed: false,
+            value: 0,
             buffer: None,
-            result: Err(Error::SessionLost),
         };
         let slots: Vec<_> = (0..most).map(slot).collect();
         let done = VecDeque::with_capacity(slots.len() * 2);
@@ -106,6 +111,7 @@ impl<M: Memory> Operations<M> {
             slots,
             free: (0..most).rev().collect(),
             done,
+            errors: Vec::new(),
             extended: Vec::new(),
             ended: 0,
             under_way: 0,
@@ -113,7 +119,12 @@ impl<M: Memory> Operations<M> {
     }
 
     /// Takes a slot and keeps the buffer in it.
-    pub(crate) fn begin(&mut self, owner: Owner, buffer: Option<Buffer<M>>) -> Result<u64, Option<Buffer<M>>> {
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        owner: Owner,
+        buffer: Option<Buffer<M>>,
+    ) -> Result<u64, Option<Buffer<M>>> {
         let Some(index) = self.free.pop() else { return Err(buffer) };
         let slot = &mut self.slots[index as usize];
         self.under_way += 1;
@@ -146,6 +157,7 @@ impl<M: Memory> Operations<M> {
         self.words + (id & 0xFFFF_FFFF) * u64::from(WORD_BYTES)
     }
 
+    #[inline]
     pub(crate) fn succeed(&mut self, id: u64) {
         let result = match &self.slots[slot_of(id)].buffer {
             Some(buffer) => u64::from(buffer.len()),
@@ -173,11 +185,14 @@ impl<M: Memory> Operations<M> {
     pub(crate) fn refused(&self, id: u64, now: Moment) -> Error {
         match self.slots[slot_of(id)].owner {
             Owner::Unchecked => Error::Violation,
-            Owner::Checked { deadline } | Owner::Extension { deadline, .. } if now >= deadline => Error::Expired,
+            Owner::Checked { deadline } | Owner::Extension { deadline, .. } if now >= deadline => {
+                Error::Expired
+            }
             Owner::Checked { .. } | Owner::Extension { .. } => Error::Revoked,
         }
     }
 
+    #[inline]
     pub(crate) fn finish(&mut self, id: u64, result: Result<u64, Error>) {
         let slot = &mut self.slots[slot_of(id)];
         if slot.stage != Stage::UnderWay {
@@ -191,7 +206,16 @@ impl<M: Memory> Operations<M> {
             return;
         }
         slot.stage = Stage::Done;
-        slot.result = result;
+        match result {
+            Ok(value) => {
+                slot.failed = false;
+                slot.value = value;
+            }
+            Err(error) => {
+                slot.failed = true;
+                self.errors.push((id, error));
+            }
+        }
         self.done.push_back(id);
         self.ended += 1;
     }
@@ -201,12 +225,22 @@ impl<M: Memory> Operations<M> {
         self.slots[slot_of(id)].buffer.as_ref().map(Buffer::at)
     }
 
+    #[inline]
     fn release(&mut self, id: u64) -> Outcome<M> {
         let slot = &mut self.slots[slot_of(id)];
         slot.stage = Stage::Free;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push((id & 0xFFFF_FFFF) as u32);
-        Outcome { buffer: slot.buffer.take(), result: slot.result }
+        let buffer = slot.buffer.take();
+        let result = if slot.failed { self.take_error(id) } else { Ok(slot.value) };
+        Outcome { buffer, result }
+    }
+
+    #[cold]
+    fn take_error(&mut self, id: u64) -> Result<u64, Error> {
+        self.slots[slot_of(id)].failed = false;
+        let at = self.errors.iter().position(|(failed, _)| *failed == id);
+        Err(at.map_or(Error::SessionLost, |at| self.errors.swap_remove(at).1))
     }
 
     fn is_done(&self, id: u64) -> bool {
@@ -231,6 +265,7 @@ impl<M: Memory> Operations<M> {
         Some(outcome)
     }
 
+    #[inline]
     pub(crate) fn drain(&mut self, into: &mut Vec<(Operation, Outcome<M>)>) {
         while let Some(id) = self.done.pop_front() {
             if self.is_done(id) {

@@ -17,24 +17,37 @@ pub struct Lease {
     pub(crate) permission: PermissionId,
     /// The key of the lifetime word; none where only the node's CPU changes it.
     pub(crate) key: Option<Rkey>,
-    requested_at: Moment,
+    started_after: Moment,
+    pub(crate) longest: Lifetime,
     lifetime: AtomicU64,
 }
 
 impl Lease {
     pub(crate) fn new(
-        permission: PermissionId,
+        granted: Granted,
         key: Option<Rkey>,
         requested_at: Moment,
-        lifetime: Lifetime,
     ) -> Self {
-        Self { permission, key, requested_at, lifetime: AtomicU64::new(lifetime.0) }
+        Self {
+            permission: granted.permission,
+            key,
+            started_after: requested_at.after(granted.waited),
+            longest: granted.longest,
+            lifetime: AtomicU64::new(granted.lifetime.0),
+        }
     }
 
-    /// When the request for the permission was sent, on the client's clock.
+    /// A moment on the client's clock at or before which the permission cannot have started: when the request for it
+    /// was sent, and as much later as the node says that it waited there.
     #[must_use]
-    pub fn requested_at(&self) -> Moment {
-        self.requested_at
+    pub fn started_after(&self) -> Moment {
+        self.started_after
+    }
+
+    /// The longest that the permission can live, extensions included.
+    #[must_use]
+    pub fn longest(&self) -> Lifetime {
+        self.longest
     }
 
     /// How long the permission lives from its start, as far as this client knows.
@@ -47,7 +60,7 @@ impl Lease {
     /// The moment on the client's clock from which on the permission counts as dead.
     #[must_use]
     pub fn deadline(&self) -> Moment {
-        self.requested_at.after(self.lifetime())
+        self.started_after.after(self.lifetime())
     }
 
     pub(crate) fn set_lifetime(&self, lifetime: Lifetime) {
@@ -85,7 +98,7 @@ impl Permission {
             sharing,
             token: granted.token,
             mechanism: granted.mechanism,
-            lease: Arc::new(Lease::new(granted.permission, key, requested_at, granted.lifetime)),
+            lease: Arc::new(Lease::new(granted, key, requested_at)),
         }
     }
 

@@ -71,6 +71,7 @@ impl<N: Nic> Node<N> {
         let holder = (wish.client, wish.tenant);
         let mut permission = Permission::new(id, object, holder, wish.rights, wish.sharing);
         permission.lifetime = wish.lifetime;
+        permission.waited = start.since(wish.asked);
         permission.stage = Stage::Starting { sequence: wish.sequence };
         let deadline = permission.deadline();
         let slot = self.permissions.insert(permission);
@@ -319,6 +320,8 @@ impl<N: Nic> Node<N> {
             address: self.slabs.address(object),
             length: self.slabs.size(object),
             lifetime: permission.lifetime,
+            waited: permission.waited,
+            longest: self.config.longest_lifetime,
             token,
             mechanism,
         };

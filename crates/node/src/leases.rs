@@ -60,6 +60,7 @@ impl Leases {
     }
 
     /// Entries, stale ones among them.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }

@@ -52,6 +52,7 @@ impl PageRuns {
     }
 
     /// Free pages, in however many pieces.
+    #[cfg(test)]
     pub(crate) fn free(&self) -> u32 {
         self.free
     }

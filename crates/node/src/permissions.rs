@@ -58,6 +58,8 @@ pub(crate) struct Permission {
     pub sharing: Sharing,
     /// As last seen, from the start.
     pub lifetime: Lifetime,
+    /// How long its request waited.
+    pub waited: Lifetime,
     /// The node has put zero into the lifetime word: it ends when `lifetime` is over.
     pub final_notice: bool,
     pub stage: Stage,
@@ -91,6 +93,7 @@ impl Permission {
             rights,
             sharing,
             lifetime: Lifetime(0),
+            waited: Lifetime(0),
             final_notice: false,
             stage: Stage::Ended,
             grip: Grip::None,

@@ -26,11 +26,13 @@ pub(crate) struct Usage {
 
 impl Usage {
     /// Bytes held.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Permissions held.
+    #[cfg(test)]
     pub(crate) fn permissions(&self) -> u64 {
         self.permissions
     }

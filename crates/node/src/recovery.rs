@@ -78,13 +78,18 @@ impl<N: Nic> Node<N> {
     fn step(&self, nic: &mut N, recovery: &mut Recovery) -> Result<bool, VerbsError> {
         let change = match recovery.steps {
             0 => QpChange::Reset,
-            1 => QpChange::Init { access: self.client_access(recovery.client) },
+            // With no rights yet: what the client holds may change before the last step.
+            1 => QpChange::Init { access: Access::empty() },
             2 => QpChange::ReadyToReceive { peer: nic.qp_address(recovery.qp)? },
             _ => QpChange::ReadyToSend { rnr_retries: RNR_RETRIES },
         };
         nic.modify_qp(recovery.qp, change)?;
         recovery.steps += 1;
-        Ok(recovery.steps == 4)
+        if recovery.steps < 4 {
+            return Ok(false);
+        }
+        nic.modify_qp(recovery.qp, QpChange::Access { access: self.client_access(recovery.client) })?;
+        Ok(true)
     }
 
     /// What a client's data queue pairs let it do.

@@ -23,6 +23,8 @@ pub(crate) struct Wish {
     pub rights: Rights,
     pub sharing: Sharing,
     pub lifetime: Lifetime,
+    /// When the request came.
+    pub asked: Moment,
 }
 
 impl<N: Nic> Node<N> {
@@ -70,7 +72,7 @@ impl<N: Nic> Node<N> {
     fn serve(&mut self, nic: &mut N, client: u32, request: Request, data: Vec<u8>, now: Moment) {
         let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
         let sequence = request.sequence;
-        let wish = |rights, sharing, lifetime| Wish { client, tenant, sequence, rights, sharing, lifetime };
+        let wish = |rights, sharing, lifetime| Wish { client, tenant, sequence, rights, sharing, lifetime, asked: now };
         let refusal = match request.body {
             RequestBody::Allocate { size, lifetime, rights, sharing, keep } => {
                 self.allocate(nic, wish(rights, sharing, lifetime), size, keep, now)

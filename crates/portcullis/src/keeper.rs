@@ -104,8 +104,12 @@ fn tend(session: &mut Session, state: &State) -> bool {
     if now < due_at(state) {
         return true;
     }
-    let lived = now.since(state.lease.requested_at());
-    let asked = Lifetime(lived.0 + state.by.0);
+    let lived = now.since(state.lease.started_after());
+    let asked = Lifetime(lived.0 + state.by.0).min(state.lease.longest());
+    if asked <= state.lease.lifetime() {
+        state.over.store(true, Ordering::Release);
+        return false;
+    }
     let result = session
         .client()
         .extend_lease(now, &state.lease, asked)

@@ -36,6 +36,7 @@ mod session;
 pub use address::{Address, UnknownAddress};
 pub use held::{AtDrop, Permission};
 pub use keeper::Kept;
+pub use portcullis_client::Permission as BarePermission;
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters, Error, Operation, Outcome,
     Rejected,
@@ -44,5 +45,5 @@ pub use portcullis_node::{AuditEvent, AuditRecord, NodeConfig, Quota, Reductions
 pub use portcullis_protocol::{
     Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
 };
-pub use portcullis_softnic::PortEndpoint;
+pub use portcullis_softnic::{ArenaMemory, PortEndpoint};
 pub use session::{ConnectError, Session, SessionOptions, connect, connect_with};

@@ -29,6 +29,8 @@ const YIELDS: u32 = 200;
 const SPINS_PER_CLOCK: u32 = 64;
 /// The longest sleep: a bound on how long the node's end can go unnoticed.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
+/// How long a session that polls goes without hearing of its node before it asks whether that is still there.
+const LIFE_CHECKED_EVERY: Lifetime = Lifetime::millis(5);
 
 /// How a session is set up.
 #[derive(Clone, Copy, Debug)]
@@ -78,9 +80,9 @@ pub fn connect(address: &str) -> Result<Session, ConnectError> {
 pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, ConnectError> {
     let Address::Shm(path) = address.parse()?;
     let attached = attach(&path, options.arena_bytes, ATTACH_WITHIN)?;
-    let mut session = Session::new(attached.endpoint, attached.client, options, None)?;
-    session.address = Some(address.to_owned());
-    Ok(session)
+    let address = address.to_owned();
+    let opener: Opener = Box::new(move || connect_with(&address, options));
+    Session::new(attached.endpoint, attached.client, options, opener, None)
 }
 
 /// The clock of a process's sessions: leases are told on it, and keepers share it.
@@ -91,12 +93,20 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub fn now(self) -> Moment {
-        Moment(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+        self.at(Instant::now())
+    }
+
+    pub fn at(self, instant: Instant) -> Moment {
+        let since = instant.saturating_duration_since(self.started);
+        Moment(since.as_secs().saturating_mul(1_000_000) + u64::from(since.subsec_micros()))
     }
 }
 
 /// What ends a client of a node in the same process.
 pub(crate) type Departure = Box<dyn Send>;
+
+/// Opens another session of the same tenant on the same node.
+pub(crate) type Opener = Box<dyn Fn() -> Result<Session, ConnectError> + Send>;
 
 /// A session with a node. Its calls wait for their answer: they spin, then yield, then sleep.
 ///
@@ -106,11 +116,12 @@ pub struct Session {
     clock: Clock,
     dropped: Dropped,
     number: u32,
-    address: Option<String>,
-    options: SessionOptions,
+    opener: Opener,
     keeper: Option<Keeper>,
     looks: u32,
     now: Moment,
+    /// When the node was last known to be there.
+    heard: Moment,
     // Last: the node hears of the end when nothing of it is used any more.
     _departure: Option<Departure>,
 }
@@ -126,6 +137,7 @@ impl Session {
         endpoint: PortEndpoint,
         number: u32,
         options: SessionOptions,
+        opener: Opener,
         departure: Option<Departure>,
     ) -> Result<Self, ConnectError> {
         let clock = Clock { started: Instant::now() };
@@ -134,11 +146,11 @@ impl Session {
             clock,
             dropped: Arc::new(Mutex::new(Vec::new())),
             number,
-            address: None,
-            options,
+            opener,
             keeper: None,
             looks: 0,
             now: clock.now(),
+            heard: clock.now(),
             _departure: departure,
         })
     }
@@ -157,6 +169,12 @@ impl Session {
     #[must_use]
     pub fn now(&self) -> Moment {
         self.clock.now()
+    }
+
+    /// An instant on the session's clock, for callers who have looked at a clock already.
+    #[must_use]
+    pub fn at(&self, instant: Instant) -> Moment {
+        self.clock.at(instant)
     }
 
     /// The client library underneath: for operations that do not wait, and for batches. Between its calls,
@@ -362,10 +380,7 @@ impl Session {
     /// The second session cannot be had.
     pub fn keep(&mut self, permission: &Permission, by: Lifetime) -> Result<Kept, ConnectError> {
         if self.keeper.is_none() {
-            let address = self.address.clone().ok_or_else(|| {
-                ConnectError::Host("a session inside the node's process cannot keep permissions".to_owned())
-            })?;
-            let mut session = connect_with(&address, self.options)?;
+            let mut session = (self.opener)()?;
             session.set_clock(self.clock);
             self.keeper = Some(Keeper::start(session));
         }
@@ -478,8 +493,14 @@ impl Session {
     pub fn poll(&mut self) -> usize {
         self.now = self.clock.now();
         let ended = self.client.poll(self.now);
-        if ended == 0 && !self.client.endpoint().node_alive() {
-            self.client.node_gone();
+        if ended > 0 {
+            self.heard = self.now;
+        } else if self.now.since(self.heard) > LIFE_CHECKED_EVERY {
+            // Asking the kernel costs as much as several operations: not at each look.
+            self.heard = self.now;
+            if !self.client.endpoint().node_alive() {
+                self.client.node_gone();
+            }
         }
         ended
     }

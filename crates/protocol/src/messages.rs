@@ -6,7 +6,7 @@
 use crate::{
     Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
 };
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a control message.
@@ -156,6 +156,11 @@ pub struct Granted {
     pub length: u64,
     /// How long it lives, from its start.
     pub lifetime: Lifetime,
+    /// How long the request waited on the node before it started: its holder's clock may count from that much after
+    /// the request was sent.
+    pub waited: Lifetime,
+    /// The longest that it can live, extensions included.
+    pub longest: Lifetime,
     /// What its holder shows with each access.
     pub token: Token,
     /// What enforces it.
@@ -187,7 +192,10 @@ struct Wire {
     lifetime: U64,
     first: U64,
     second: U64,
-    reserved: [U16; 4],
+    /// Of a grant: how long the request waited, in µs.
+    waited: U32,
+    /// Of a grant: the longest lifetime, in µs.
+    longest: U32,
 }
 
 const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
@@ -229,7 +237,8 @@ impl Wire {
             lifetime: U64::ZERO,
             first: U64::ZERO,
             second: U64::ZERO,
-            reserved: [U16::ZERO; 4],
+            waited: U32::ZERO,
+            longest: U32::ZERO,
         }
     }
 
@@ -450,6 +459,9 @@ impl Granted {
         wire.lifetime = U64::new(self.lifetime.0);
         wire.first = U64::new(self.address.0);
         wire.second = U64::new(keys);
+        // Told shorter than it is, where it does not fit: that errs to the safe side.
+        wire.waited = U32::new(u32::try_from(self.waited.0).unwrap_or(u32::MAX));
+        wire.longest = U32::new(u32::try_from(self.longest.0).unwrap_or(u32::MAX));
         wire
     }
 
@@ -468,6 +480,8 @@ impl Granted {
             address: RemoteAddress(wire.first.get()),
             length: wire.length.get(),
             lifetime: Lifetime(wire.lifetime.get()),
+            waited: Lifetime(wire.waited.get().into()),
+            longest: Lifetime(wire.longest.get().into()),
             token,
             mechanism: Mechanism::from_wire(wire.detail)
                 .ok_or(MalformedMessage { what: wire.detail, at: 3 })?,
@@ -557,14 +571,15 @@ mod tests {
 
         #[test]
         fn a_grant_survives_the_wire(
-            permission in permission(), address: u64, length: u64, lifetime: u64, keys: Option<(u32, u32)>,
+            permission in permission(), address: u64, length: u64, times: (u64, u32, u32), keys: Option<(u32, u32)>,
             mechanism in 0usize..5,
         ) {
             let token = keys.map_or(Token::Node, |(buffer, lifetime)| {
                 Token::Keys { buffer: Rkey(buffer), lifetime: Rkey(lifetime) }
             });
             let granted = Granted {
-                permission, address: RemoteAddress(address), length, lifetime: Lifetime(lifetime), token,
+                permission, address: RemoteAddress(address), length, lifetime: Lifetime(times.0),
+                waited: Lifetime(times.1.into()), longest: Lifetime(times.2.into()), token,
                 mechanism: Mechanism::ALL[mechanism],
             };
             let reply = Reply { sequence: 7, body: ReplyBody::Granted(granted) };

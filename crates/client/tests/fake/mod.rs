@@ -3,7 +3,7 @@
 
 pub mod node;
 
-pub use node::{Node, Reaction};
+pub use node::Node;
 
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, Lkey, LocalSpan, Memory, Operation as Action, QpId, ReceiveRequest,
@@ -210,7 +210,8 @@ impl World {
     pub fn deliver(&mut self, message: &[u8]) {
         let receive = self.receives.pop_front().expect("the client keeps a receive for every reply");
         self.arena.write(receive.local.address, message);
-        let kind = CompletionKind::Receive { length: u32::try_from(message.len()).unwrap(), invalidated: None };
+        let kind =
+            CompletionKind::Receive { length: u32::try_from(message.len()).unwrap(), invalidated: None };
         let (request, queue_pair) = (receive.id, Fake::CONTROL);
         self.completions.push_back(Completion { request, queue_pair, status: Status::Success, kind });
     }
@@ -279,7 +280,10 @@ impl Endpoint for Fake {
     fn rebuilt(&mut self, queue_pair: u32) {
         let mut world = self.world.borrow_mut();
         let pair = &mut world.pairs[queue_pair as usize];
-        assert!(pair.queue.is_empty() && pair.held.is_empty(), "asked for a rebuild before all flushes were in");
+        assert!(
+            pair.queue.is_empty() && pair.held.is_empty(),
+            "asked for a rebuild before all flushes were in"
+        );
         pair.error = false;
     }
     fn wait(&mut self, _at_most: Duration) {}

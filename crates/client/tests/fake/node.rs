@@ -3,7 +3,7 @@
 use super::{GOOD, REMOTE_BYTES, World};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
-    Granted, MESSAGE_BYTES, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody,
+    Granted, Lifetime, MESSAGE_BYTES, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody,
     Request, RequestBody, Rkey, Token,
 };
 use std::collections::VecDeque;
@@ -76,12 +76,16 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
                 address: RemoteAddress(header + 32),
                 length: size,
                 lifetime,
+                waited: Lifetime(0),
+                longest: Lifetime::seconds(1_000),
                 token: if world.node.by_messages { Token::Node } else { keys },
                 mechanism: if world.node.by_messages { Mechanism::Rpc } else { Mechanism::MemoryWindow },
             })
         }
         RequestBody::Extend { lifetime, .. } => ReplyBody::Extended(lifetime),
-        RequestBody::Revoke { .. } | RequestBody::Free { .. } | RequestBody::Recover { .. } => ReplyBody::Done,
+        RequestBody::Revoke { .. } | RequestBody::Free { .. } | RequestBody::Recover { .. } => {
+            ReplyBody::Done
+        }
         RequestBody::Read { permission, offset, length } => {
             let mut bytes = vec![0; usize::try_from(length).unwrap()];
             world.remote.read(at(permission, offset), &mut bytes);

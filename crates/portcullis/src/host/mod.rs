@@ -1,16 +1,19 @@
 //! A node inside a program: the software NIC's engine with the node on its thread, the sockets that clients come to,
 //! and the audit log.
 
+pub use portcullis_node::Counters;
+pub use portcullis_softnic::engine::pin;
+
 mod admission;
 mod audit;
 mod resident;
 
-use crate::session::{Departure, SessionOptions};
+use crate::session::{Departure, Opener, SessionOptions};
 use crate::{ConnectError, Session};
 use admission::Gate;
 use audit::AuditWriter;
 use portcullis_nic::Lkey;
-use portcullis_node::{Counters, NodeConfig, StartError};
+use portcullis_node::{NodeConfig, StartError};
 use portcullis_softnic::attach::{Listener, Server, ServerLimits};
 use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
 use portcullis_softnic::shared::Mapping;
@@ -131,30 +134,8 @@ impl Host {
     /// # Errors
     /// The node refuses, or has ended.
     pub fn connect(&self, tenant: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-        let refused = |reason: String| ConnectError::Host(reason);
-        let size = self.gate.size(options.arena_bytes).map_err(refused)?;
-        let memory = Mapping::shareable("portcullis-port", PortLayout::new(size).bytes())
-            .map_err(|error| refused(error.to_string()))?;
-        let (endpoint, number, departure) = self.local_port(tenant, memory, size)?;
-        Session::new(endpoint, number, options, Some(departure))
-    }
-
-    fn local_port(
-        &self,
-        tenant: &str,
-        memory: Mapping,
-        size: PortSize,
-    ) -> Result<(PortEndpoint, u32, Departure), ConnectError> {
-        let refused = |reason: String| ConnectError::Host(reason);
-        let waker = self.engine.waker().clone();
-        let event = waker.new_event().map_err(|error| refused(error.to_string()))?;
-        let again = event.try_clone().map_err(|error| refused(error.to_string()))?;
-        let admitted = self.gate.admit(tenant, std::process::id(), memory.clone(), size).map_err(refused)?;
-        let doorbell = Doorbell::new(waker.page().clone(), event);
-        let life = Life::Local(self.engine.over());
-        let endpoint = PortEndpoint::new(memory, size, Lkey(admitted.arena_key), doorbell, life);
-        let leave = Leave { gate: Arc::clone(&self.gate), client: admitted.client, waker, event: again };
-        Ok((endpoint, admitted.client, Box::new(leave)))
+        let door = SideDoor { engine: self.engine.clone(), gate: Arc::clone(&self.gate) };
+        door.open(tenant, options)
     }
 
     /// What the node has counted, and what it holds.
@@ -178,6 +159,44 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// The way in for sessions of the node's own process.
+#[derive(Clone)]
+struct SideDoor {
+    engine: Engine<NodeResident>,
+    gate: Arc<Gate>,
+}
+
+impl SideDoor {
+    fn open(&self, tenant: &str, options: SessionOptions) -> Result<Session, ConnectError> {
+        let refused = |reason: String| ConnectError::Host(reason);
+        let size = self.gate.size(options.arena_bytes).map_err(refused)?;
+        let memory = Mapping::shareable("portcullis-port", PortLayout::new(size).bytes())
+            .map_err(|error| refused(error.to_string()))?;
+        let (endpoint, number, departure) = self.port(tenant, memory, size)?;
+        let (door, tenant) = (self.clone(), tenant.to_owned());
+        let opener: Opener = Box::new(move || door.open(&tenant, options));
+        Session::new(endpoint, number, options, opener, Some(departure))
+    }
+
+    fn port(
+        &self,
+        tenant: &str,
+        memory: Mapping,
+        size: PortSize,
+    ) -> Result<(PortEndpoint, u32, Departure), ConnectError> {
+        let refused = |reason: String| ConnectError::Host(reason);
+        let waker = self.engine.waker().clone();
+        let event = waker.new_event().map_err(|error| refused(error.to_string()))?;
+        let again = event.try_clone().map_err(|error| refused(error.to_string()))?;
+        let admitted = self.gate.admit(tenant, std::process::id(), memory.clone(), size).map_err(refused)?;
+        let doorbell = Doorbell::new(waker.page().clone(), event);
+        let life = Life::Local(self.engine.over());
+        let endpoint = PortEndpoint::new(memory, size, Lkey(admitted.arena_key), doorbell, life);
+        let leave = Leave { gate: Arc::clone(&self.gate), client: admitted.client, waker, event: again };
+        Ok((endpoint, admitted.client, Box::new(leave)))
     }
 }
 

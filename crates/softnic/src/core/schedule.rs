@@ -14,8 +14,10 @@ pub const BYTES_PER_VISIT_MAX: u32 = 64 << 10;
 
 /// Turns without work after which a polled queue pair counts as cold.
 const COLD_AFTER_TURNS: u32 = 4096;
-/// Cold queue pairs looked at in each turn.
-const COLD_PER_TURN: usize = 8;
+/// Of so many cold queue pairs, one more is looked at in each turn.
+const COLD_PER_LOOK: usize = 128;
+/// The most cold queue pairs looked at in a turn.
+const COLD_PER_TURN_MAX: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
@@ -84,7 +86,8 @@ impl<M: Bytes> Core<M> {
             }
         }
         worked |= self.visit_hot(now);
-        worked |= self.visit_cold(now, COLD_PER_TURN);
+        let cold = 1 + self.schedule.cold.len() / COLD_PER_LOOK;
+        worked |= self.visit_cold(now, cold.min(COLD_PER_TURN_MAX));
         worked
     }
 

@@ -1,0 +1,238 @@
+//! The control path: calls, replies, extensions.
+
+mod fake;
+
+use fake::node::{Reaction, release};
+use fake::{BAD, Fake, Handle, UNANSWERED, fake};
+use portcullis_client::{Acquire, Allocate, Answer, Call, Client, ClientConfig, Error, Permission};
+use portcullis_nic::Memory;
+use portcullis_protocol::{
+    Lifetime, Moment, Refusal, RemoteAddress, Reply, ReplyBody, RequestBody, Rights, Rkey, Sharing,
+};
+
+const NOW: Moment = Moment(100);
+const LIFETIME: Lifetime = Lifetime::micros(1_000);
+
+fn client(key: Option<Rkey>) -> (Client<Fake>, Handle, Permission) {
+    let (endpoint, handle) = fake(2, 16);
+    handle.world().node.key = key;
+    let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
+    let (rights, sharing) = (Rights::READ, Sharing::Shared);
+    let ask = Allocate { size: 64, lifetime: LIFETIME, rights, sharing, keep: true };
+    let call = client.allocate(NOW, ask).unwrap();
+    let Ok(Answer::Granted(permission)) = end(&mut client, &handle, NOW, call) else { panic!("granted") };
+    (client, handle, permission)
+}
+
+fn end(client: &mut Client<Fake>, handle: &Handle, now: Moment, call: Call) -> Result<Answer, Error> {
+    for _ in 0..10 {
+        handle.run_all();
+        client.poll(now);
+        if let Some(result) = client.take_call(call) {
+            return result;
+        }
+    }
+    panic!("the call hangs")
+}
+
+fn lifetime_word(permission: &Permission) -> u64 {
+    permission.id().header.0 + 24
+}
+
+fn extends(handle: &Handle) -> usize {
+    let extend = |it: &&portcullis_protocol::Request| matches!(it.body, RequestBody::Extend { .. });
+    handle.look().node.asked.iter().filter(extend).count()
+}
+
+#[test]
+fn the_deadline_counts_from_the_sending_of_the_request() {
+    let (endpoint, _handle) = fake(1, 4);
+    let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
+    let (rights, sharing, wait) = (Rights::READ, Sharing::Shared, Lifetime::micros(0));
+    let address = RemoteAddress(64);
+    let ask = Acquire { address, size: 64, lifetime: LIFETIME, rights, sharing, wait };
+    let call = client.acquire(Moment(7), ask).unwrap();
+    client.poll(Moment(500));
+    let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
+    assert_eq!(permission.lease().deadline(), Moment(1_007));
+    assert_eq!((permission.rights(), permission.sharing()), (rights, sharing));
+}
+
+#[test]
+fn a_refusal_reaches_its_call() {
+    let (mut client, handle, permission) = client(None);
+    for (refusal, error) in [
+        (Refusal::Barred, Error::Barred),
+        (Refusal::Quota { used: 3, limit: 4 }, Error::Quota { used: 3, limit: 4 }),
+        (Refusal::NoSuchObject, Error::Refused(Refusal::NoSuchObject)),
+    ] {
+        handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Refused(refusal)));
+        let call = client.free(permission.address()).unwrap();
+        assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), error);
+    }
+}
+
+#[test]
+fn a_full_control_queue_begins_nothing_and_loses_nothing() {
+    let (mut client, handle, permission) = client(None);
+    handle.world().node.hold = true;
+    let calls: Vec<_> = (0..4).map(|_| client.free(permission.address()).unwrap()).collect();
+    let not_revoked = client.revoke(NOW, permission, true).unwrap_err();
+    assert_eq!(not_revoked.error, Error::QueueFull { limit: 4 });
+    client.poll(NOW);
+    release(&mut handle.world());
+    assert_eq!(client.poll(NOW), 4);
+    assert!(calls.into_iter().all(|call| matches!(client.take_call(call), Some(Ok(Answer::Done)))));
+    let call = client.revoke(NOW, not_revoked.permission, true).unwrap();
+    assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Done)));
+}
+
+#[test]
+fn stale_and_forged_replies_are_ignored() {
+    let (mut client, handle, permission) = client(None);
+    let first = client.free(permission.address()).unwrap();
+    end(&mut client, &handle, NOW, first).unwrap();
+    let sequence = handle.look().node.asked.last().unwrap().sequence;
+    handle.world().node.hold = true;
+    let second = client.free(permission.address()).unwrap();
+    client.poll(NOW);
+    // An old number, a slot that does not exist, and a slot that nobody waits for. One at a time: each takes
+    // a receive.
+    for sequence in [sequence, 0xFFFF, u32::MAX, sequence ^ 1] {
+        let body = ReplyBody::Refused(Refusal::Barred);
+        handle.world().deliver(&Reply { sequence, body }.encode());
+        assert_eq!(client.poll(NOW), 0);
+    }
+    release(&mut handle.world());
+    assert!(matches!(end(&mut client, &handle, NOW, second), Ok(Answer::Done)));
+}
+
+#[test]
+fn many_more_calls_than_slots_can_follow_each_other() {
+    let (mut client, handle, permission) = client(None);
+    for _ in 0..200_000 {
+        let call = client.free(permission.address()).unwrap();
+        client.poll(NOW);
+        assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))));
+        handle.world().node.asked.clear();
+    }
+}
+
+#[test]
+fn an_answer_to_another_question_ends_the_call() {
+    let (mut client, handle, permission) = client(None);
+    handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Value(3)));
+    let call = client.free(permission.address()).unwrap();
+    assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), Error::SessionLost);
+}
+
+#[test]
+fn garbage_from_the_node_ends_the_session() {
+    let (mut client, handle, permission) = client(None);
+    handle.world().node.reactions.push_back(Reaction::Ignore);
+    let call = client.free(permission.address()).unwrap();
+    handle.world().deliver(&[0xEE; 64]);
+    client.poll(NOW);
+    assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::SessionLost);
+}
+
+#[test]
+fn a_broken_control_queue_pair_ends_everything() {
+    let (mut client, handle, permission) = client(None);
+    let buffer = client.buffer(8).unwrap();
+    let operation = client.read(NOW, &permission, 0, buffer).unwrap();
+    handle.world().control_broken = true;
+    let call = client.free(permission.address()).unwrap();
+    client.poll(NOW);
+    assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::SessionLost);
+    assert_eq!(client.take(operation).unwrap().result, Err(Error::SessionLost));
+    assert_eq!((client.over(), client.pending()), (Some(Error::SessionLost), 0));
+}
+
+#[test]
+fn an_extension_is_one_cas_and_no_message() {
+    let (mut client, handle, permission) = client(None);
+    let asked = handle.look().node.asked.len();
+    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    let answer = end(&mut client, &handle, NOW, call);
+    assert!(matches!(answer, Ok(Answer::Extended(Lifetime(5_000)))));
+    assert_eq!(permission.lease().deadline(), Moment(5_100));
+    assert_eq!(handle.look().remote.load(lifetime_word(&permission)), 5_000);
+    assert_eq!(handle.look().node.asked.len(), asked);
+}
+
+#[test]
+fn an_extension_that_completes_after_the_old_deadline_is_confirmed_by_the_node() {
+    for (reaction, error) in
+        [(Reaction::Serve, None), (Reaction::Say(ReplyBody::Refused(Refusal::NotLive)), Some(Error::Expired))]
+    {
+        let (mut client, handle, permission) = client(None);
+        handle.world().node.reactions.push_back(reaction);
+        let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+        let late = permission.lease().deadline();
+        let answer = end(&mut client, &handle, late, call);
+        assert_eq!(extends(&handle), 1);
+        assert_eq!(answer.err(), error);
+        let lifetime = if error.is_none() { Lifetime(5_000) } else { LIFETIME };
+        assert_eq!(permission.lease().lifetime(), lifetime);
+    }
+}
+
+#[test]
+fn zero_in_the_word_is_the_nodes_notice() {
+    let (mut client, handle, permission) = client(None);
+    handle.world().remote.store(lifetime_word(&permission), 0);
+    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    let error = end(&mut client, &handle, NOW, call).unwrap_err();
+    assert_eq!(error, Error::Refused(Refusal::NotExtendable));
+    assert_eq!(permission.lease().lifetime(), LIFETIME);
+    assert_eq!(handle.look().remote.load(lifetime_word(&permission)), 0);
+}
+
+#[test]
+fn an_extension_by_somebody_else_is_adopted_and_built_upon() {
+    let (mut client, handle, permission) = client(None);
+    handle.world().remote.store(lifetime_word(&permission), 3_000);
+    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Extended(Lifetime(5_000)))));
+    assert_eq!((extends(&handle), permission.lease().lifetime()), (0, Lifetime(5_000)));
+    // A longer one than asked for is not cut short.
+    handle.world().remote.store(lifetime_word(&permission), 9_000);
+    let call = client.extend(NOW, &permission, Lifetime::micros(7_000)).unwrap();
+    assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Extended(Lifetime(9_000)))));
+    assert_eq!(handle.look().remote.load(lifetime_word(&permission)), 9_000);
+}
+
+#[test]
+fn an_extension_of_a_revoked_permission_says_so() {
+    let (mut client, handle, permission) = client(Some(BAD));
+    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), Error::Revoked);
+}
+
+#[test]
+fn an_extension_without_an_answer_is_confirmed_by_the_node() {
+    let (mut client, handle, permission) = client(Some(UNANSWERED));
+    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Extended(Lifetime(5_000)))));
+    assert_eq!(extends(&handle), 1);
+}
+
+#[test]
+fn a_keeper_with_its_own_session_extends_the_lease_of_the_holder() {
+    let (_holder, _, permission) = client(None);
+    let (mut keeper, handle, _) = client(None);
+    let lease = std::sync::Arc::clone(permission.lease());
+    let call = keeper.extend_lease(NOW, &lease, Lifetime::micros(5_000)).unwrap();
+    end(&mut keeper, &handle, NOW, call).unwrap();
+    assert_eq!(permission.lease().lifetime(), Lifetime(5_000));
+}
+
+#[test]
+fn an_expired_permission_is_not_extended() {
+    let (mut client, _handle, permission) = client(None);
+    let late = permission.lease().deadline();
+    assert_eq!(client.extend(late, &permission, Lifetime::micros(5_000)).unwrap_err(), Error::Expired);
+    let nothing = client.extend(NOW, &permission, Lifetime::micros(0)).unwrap_err();
+    assert_eq!(nothing, Error::Refused(Refusal::Nothing));
+}

@@ -1,0 +1,143 @@
+//! Every operation ends exactly once, with the truth, and in the order in which it was begun: whatever breaks.
+
+mod fake;
+
+use fake::{BAD, Fake, GOOD, Handle, fake};
+use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
+use portcullis_nic::Memory;
+use portcullis_protocol::{Lifetime, Moment, Rights, Sharing};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const NOW: Moment = Moment(10);
+
+/// The client may wait for room only so long.
+const TURNS_MAX: usize = 10_000;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// One operation; guilty or not.
+    Single(bool),
+    /// A batch of them.
+    Batch(Vec<bool>),
+    /// The NIC executes so many requests.
+    Run(usize),
+    /// The client looks.
+    Poll,
+}
+
+fn guilty() -> impl Strategy<Value = bool> {
+    prop::bool::weighted(0.15)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => guilty().prop_map(Step::Single),
+        2 => prop::collection::vec(guilty(), 1..20).prop_map(Step::Batch),
+        3 => (1_usize..12).prop_map(Step::Run),
+        2 => Just(Step::Poll),
+    ]
+}
+
+fn grant(client: &mut Client<Fake>, handle: &Handle, key: portcullis_protocol::Rkey) -> Permission {
+    handle.world().node.key = Some(key);
+    let (lifetime, rights, sharing) = (Lifetime::millis(10), Rights::all(), Sharing::Exclusive);
+    let ask = Allocate { size: 64, lifetime, rights, sharing, keep: false };
+    let call = client.allocate(NOW, ask).unwrap();
+    client.poll(NOW);
+    let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
+    permission
+}
+
+/// What the test knows of the operations it began, in order.
+#[derive(Default)]
+struct Ledger {
+    begun: Vec<(Operation, bool)>,
+    ended: HashMap<Operation, Result<u64, Error>>,
+}
+
+impl Ledger {
+    fn collect(&mut self, client: &mut Client<Fake>) {
+        let mut outcomes = Vec::new();
+        client.drain(&mut outcomes);
+        for (operation, outcome) in outcomes {
+            assert!(client.take(operation).is_none(), "an outcome can be taken once");
+            let before = self.ended.insert(operation, outcome.result);
+            assert!(before.is_none(), "{operation:?} ended twice");
+        }
+    }
+
+    /// Fetch-and-add of 1 on one word numbers the executed ones in their order.
+    fn check(&self, word: u64) {
+        let mut executed = 0;
+        for (operation, guilty) in &self.begun {
+            if *guilty {
+                assert_eq!(self.ended[operation], Err(Error::Revoked));
+            } else {
+                assert_eq!(self.ended[operation], Ok(executed));
+                executed += 1;
+            }
+        }
+        assert_eq!(word, executed);
+        assert_eq!(self.ended.len(), self.begun.len());
+    }
+}
+
+fn play(steps: Vec<Step>, pairs: usize, depth: usize, use_spares: bool) {
+    let (endpoint, handle) = fake(pairs, depth);
+    let config = ClientConfig { use_spares, operations_max: 64, backlog_max: 24 };
+    let mut client = Client::new(endpoint, config).unwrap();
+    let good = grant(&mut client, &handle, GOOD);
+    let bad = grant(&mut client, &handle, BAD);
+    let mut ledger = Ledger::default();
+    for step in steps {
+        match step {
+            Step::Single(guilty) => {
+                let permission = if guilty { &bad } else { &good };
+                if let Ok(operation) = client.fetch_and_add(NOW, permission, 0, 1) {
+                    ledger.begun.push((operation, guilty));
+                }
+            }
+            Step::Batch(members) => {
+                let mut batch = client.batch();
+                for guilty in members {
+                    let permission = if guilty { &bad } else { &good };
+                    if let Ok(operation) = batch.fetch_and_add(NOW, permission, 0, 1) {
+                        ledger.begun.push((operation, guilty));
+                    }
+                }
+                batch.post();
+            }
+            Step::Run(most) => handle.run(most),
+            Step::Poll => {
+                client.poll(NOW);
+                ledger.collect(&mut client);
+            }
+        }
+    }
+    for turn in 0.. {
+        ledger.collect(&mut client);
+        if client.pending() == 0 {
+            break;
+        }
+        assert!(turn < TURNS_MAX, "{client:?} hangs");
+        handle.run_all();
+        client.poll(NOW);
+    }
+    let word = handle.look().remote.load(good.address().0);
+    ledger.check(word);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    #[test]
+    fn every_operation_ends_once_with_the_truth_and_in_order(
+        steps in prop::collection::vec(step(), 0..80),
+        pairs in 1_usize..4,
+        depth in 1_usize..24,
+        use_spares: bool,
+    ) {
+        play(steps, pairs, depth, use_spares);
+    }
+}
