@@ -1,6 +1,7 @@
 //! What the client itself costs: reads on a NIC that does nothing and takes no time.
 //!
-//! `cargo run --release -p portcullis-client --example data_path_cost`
+//! `cargo run --release -p portcullis-client --example data_path_cost`. With a number it does that many pipelined
+//! reads and nothing else: `scripts/instructions` counts their instructions.
 
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::{
@@ -16,6 +17,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+/// Reads of each case, when no number is given.
 const READS: u32 = 10_000_000;
 const READ_BYTES: u32 = 64;
 
@@ -139,17 +141,17 @@ fn permission(client: &mut Client<Null>) -> Result<Permission, Error> {
     }
 }
 
-fn report(what: &str, began: Instant) {
-    let nanos = began.elapsed().as_secs_f64() * 1e9 / f64::from(READS);
+fn report(what: &str, reads: u32, began: Instant) {
+    let nanos = began.elapsed().as_secs_f64() * 1e9 / f64::from(reads);
     println!("{what:44} {nanos:6.1} ns/read");
 }
 
-fn pipelined(client: &mut Client<Null>, permission: &Permission, window: u32, batched: bool) {
+fn pipelined(client: &mut Client<Null>, permission: &Permission, (reads, window): (u32, u32), batched: bool) {
     let mut buffers: Vec<_> =
         (0..window).map(|_| client.buffer(READ_BYTES).expect("the arena is large")).collect();
     let mut outcomes = Vec::with_capacity(buffers.len());
     let began = Instant::now();
-    for round in 0..READS / window {
+    for round in 0..reads / window {
         let now = Moment(u64::from(round));
         if batched {
             let mut batch = client.batch();
@@ -169,7 +171,8 @@ fn pipelined(client: &mut Client<Null>, permission: &Permission, window: u32, ba
             buffers.extend(outcome.buffer);
         }
     }
-    report(&format!("window of {window}, {}", if batched { "one doorbell" } else { "each its own" }), began);
+    let doorbell = if batched { "one doorbell" } else { "each its own" };
+    report(&format!("window of {window}, {doorbell}"), reads, began);
 }
 
 fn one_at_a_time(client: &mut Client<Null>, permission: &Permission) {
@@ -182,7 +185,7 @@ fn one_at_a_time(client: &mut Client<Null>, permission: &Permission) {
         client.poll(now);
         buffer = client.take(operation).and_then(|outcome| outcome.buffer);
     }
-    report("one at a time, poll and take", began);
+    report("one at a time, poll and take", READS, began);
 }
 
 fn main() -> Result<(), Error> {
@@ -190,10 +193,14 @@ fn main() -> Result<(), Error> {
     let endpoint = Null { arena, completions: VecDeque::new(), receives: VecDeque::new() };
     let mut client = Client::new(endpoint, ClientConfig::default())?;
     let permission = permission(&mut client)?;
+    if let Some(reads) = std::env::args().nth(1).and_then(|reads| reads.parse().ok()) {
+        pipelined(&mut client, &permission, (reads, 32), true);
+        return Ok(());
+    }
     one_at_a_time(&mut client, &permission);
     for window in [16, 128] {
-        pipelined(&mut client, &permission, window, false);
-        pipelined(&mut client, &permission, window, true);
+        pipelined(&mut client, &permission, (READS, window), false);
+        pipelined(&mut client, &permission, (READS, window), true);
     }
     Ok(())
 }

@@ -23,11 +23,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(
-        granted: Granted,
-        key: Option<Rkey>,
-        requested_at: Moment,
-    ) -> Self {
+    pub(crate) fn new(granted: Granted, key: Option<Rkey>, requested_at: Moment) -> Self {
         Self {
             permission: granted.permission,
             key,

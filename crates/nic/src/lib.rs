@@ -27,7 +27,8 @@ pub use endpoint::Endpoint;
 pub use error::VerbsError;
 pub use memory::Memory;
 pub use objects::{
-    CqId, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, Region, RegionId, Window, WindowId, WindowKind,
+    CqId, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, Region, RegionId, Window, WindowId,
+    WindowKind,
 };
 pub use portcullis_protocol::{RemoteAddress, Rights, Rkey};
 pub use request::{Lkey, LocalSpan, Operation, ReceiveRequest, RemoteSpan, WindowBinding, WorkRequest};

@@ -3,10 +3,11 @@
 
 use crate::node::Node;
 use crate::permissions::Grip;
-use crate::tenant::{Batch, Ending, Release, Tenant};
+use crate::tenant::{BIND_DEPTH, Batch, Ending, Release, Tenant};
 use crate::windows::{Residue, WindowIndex};
 use portcullis_nic::{
-    Access, Completion, Memory, Nic, Operation, QpChange, QpState, RemoteAddress, Status, WindowBinding, WorkRequest,
+    Access, Completion, Memory, Nic, Operation, QpChange, QpState, RemoteAddress, Status, WindowBinding,
+    WorkRequest,
 };
 use portcullis_protocol::{Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rights, Token};
 
@@ -20,7 +21,9 @@ impl<N: Nic> Node<N> {
         let mut worked = false;
         for slot in std::mem::take(&mut self.busy) {
             // Out of the table while it is worked on, so that the rest of the node can be reached beside it.
-            let Some(mut tenant) = self.tenants.get_mut(slot as usize).and_then(Option::take) else { continue };
+            let Some(mut tenant) = self.tenants.get_mut(slot as usize).and_then(Option::take) else {
+                continue;
+            };
             let starting = std::mem::take(&mut tenant.starting);
             let ending = std::mem::take(&mut tenant.ending);
             worked = true;
@@ -33,7 +36,7 @@ impl<N: Nic> Node<N> {
                 }
                 for permission in failed {
                     let limit = self.config.windows_max.into();
-                    self.undo_start(permission, Refusal::NodeFull { limit });
+                    self.undo_start(nic, permission, Refusal::NodeFull { limit }, now);
                 }
             } else {
                 self.tenants[slot as usize] = Some(tenant);
@@ -115,8 +118,10 @@ impl<N: Nic> Node<N> {
                 self.reply(answer.client, answer.sequence, answer.body, Vec::new());
             }
         } else {
+            tenant.batch_count += 1;
+            batch.number = tenant.batch_count;
             if let Some(last) = tenant.unposted.back_mut() {
-                last.signalled = true;
+                (last.signalled, last.id) = (true, batch.number);
             }
             tenant.batches.push_back(batch);
         }
@@ -200,6 +205,13 @@ impl<N: Nic> Node<N> {
         }
         let rest = self.config.window_rest;
         let Some(tenant) = self.tenant_mut(slot) else { return };
+        if tenant.batches.front().is_none_or(|batch| batch.number != completion.request) {
+            // Within a batch, or of one that failed: all it says is that the queue has room again.
+            if !post(nic, tenant) {
+                self.fail_batches(nic, slot, now);
+            }
+            return;
+        }
         let Some(batch) = tenant.batches.pop_front() else { return };
         for window in batch.releases.iter().filter_map(|release| release.window) {
             tenant.windows.give(window, now, rest);
@@ -233,7 +245,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// A bind failed: it is not known which windows are bound to what, so all of them go, and their keys with them.
-    pub(crate) fn fail_batches(&mut self, nic: &mut N, slot: u32, _now: Moment) {
+    pub(crate) fn fail_batches(&mut self, nic: &mut N, slot: u32, now: Moment) {
         let Some(tenant) = self.tenant_mut(slot) else { return };
         let batches = std::mem::take(&mut tenant.batches);
         tenant.unposted.clear();
@@ -246,7 +258,7 @@ impl<N: Nic> Node<N> {
                 self.release(release.residue);
             }
             for permission in batch.starts {
-                self.undo_start(permission, Refusal::NicFailed);
+                self.undo_start(nic, permission, Refusal::NicFailed, now);
             }
             for answer in batch.answers {
                 self.reply(answer.client, answer.sequence, answer.body, Vec::new());
@@ -274,7 +286,7 @@ impl<N: Nic> Node<N> {
         for permission in starting {
             match self.expose(nic, slot, permission) {
                 Some(token) => self.grant(nic, permission, token, now),
-                None => self.undo_start(permission, Refusal::NicFailed),
+                None => self.undo_start(nic, permission, Refusal::NicFailed, now),
             }
         }
     }
@@ -379,6 +391,9 @@ impl<N: Nic> Node<N> {
     }
 }
 
+/// Requests of a batch of which one is signalled: half of what the queue holds.
+const SIGNAL_EVERY: usize = BIND_DEPTH as usize / 2;
+
 /// How often the window pools are looked after while nothing else happens.
 const TEND_EVERY: portcullis_protocol::Lifetime = portcullis_protocol::Lifetime::millis(10);
 
@@ -395,7 +410,11 @@ impl Stock {
     fn add(&mut self, ended: &Ending) {
         let object = Some(ended.object);
         let mut put = |window, residue: Residue| {
-            if residue.may_linger { self.lazy.push((window, residue)) } else { self.prompt.push((window, residue)) }
+            if residue.may_linger {
+                self.lazy.push((window, residue))
+            } else {
+                self.prompt.push((window, residue))
+            }
         };
         let header = Some(ended.header);
         match ended.grip {
@@ -451,7 +470,9 @@ fn put_binding(
     batch.windows.push(window);
     let binding = WindowBinding { window: id, rkey, region: tenant.region.id, address, length, access };
     let operation = Operation::BindWindow(binding);
-    tenant.unposted.push_back(WorkRequest { id: 0, signalled: false, operation });
+    // A batch may be larger than the queue, which forgets requests only when one is signalled.
+    let signalled = batch.windows.len().is_multiple_of(SIGNAL_EVERY);
+    tenant.unposted.push_back(WorkRequest { id: 0, signalled, operation });
 }
 
 /// Posts what the queue has room for. Returns whether the queue takes requests at all.

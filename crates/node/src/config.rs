@@ -62,7 +62,7 @@ pub struct NodeConfig {
     pub window_rest: Lifetime,
     /// The longest that an ended permission's window stays bound under delayed unbinding.
     pub linger_max: Lifetime,
-    /// Requests that wait for conflicting holders, of all clients.
+    /// Requests that wait for conflicting holders, of all clients. One tenant gets half of them at the most.
     pub postponed_max: u32,
     /// Attached clients.
     pub clients_max: u32,

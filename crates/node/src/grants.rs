@@ -197,14 +197,18 @@ impl<N: Nic> Node<N> {
         if goes {
             record.going = true;
             self.going += 1;
+            // The tenant has let go of it: how long its window lingers is the node's affair, not the quota's.
+            let tenant = record.tenant;
+            self.refund(tenant, self.slabs.size(object));
         }
         goes
     }
 
     /// A permission could not be set up: as if it had never been.
-    pub(crate) fn undo_start(&mut self, slot: u32, refusal: Refusal) {
+    pub(crate) fn undo_start(&mut self, nic: &mut N, slot: u32, refusal: Refusal, now: Moment) {
         let Some(&permission) = self.permissions.get(slot) else { return };
         self.strike(slot);
+        self.serve_waiters(nic, permission.object, now);
         self.let_go(permission.object);
         let (header, object) = (Some(permission.id.header), Some(permission.object));
         self.release(Residue { header, object, may_linger: false });
@@ -219,8 +223,9 @@ impl<N: Nic> Node<N> {
         let record = self.slabs.free(object);
         if record.going {
             self.going -= 1;
+        } else {
+            self.refund(record.tenant, size);
         }
-        self.refund(record.tenant, size);
     }
 
     /// Lets those in that wait for an object, as far as they may be there together.
@@ -245,11 +250,13 @@ impl<N: Nic> Node<N> {
     }
 
     /// Requests that have waited for as long as they were ready to.
-    pub(crate) fn time_out_requests(&mut self, now: Moment) -> bool {
+    pub(crate) fn time_out_requests(&mut self, nic: &mut N, now: Moment) -> bool {
         let mut worked = false;
         while let Some(slot) = self.postponed.timed_out(now) {
             let Some(waiter) = self.drop_waiter(slot) else { continue };
             self.refuse(waiter.wish.client, waiter.wish.sequence, Refusal::Conflict);
+            // Those behind it may be let in beside the present holders.
+            self.serve_waiters(nic, waiter.object, now);
             worked = true;
         }
         worked
@@ -262,9 +269,11 @@ impl<N: Nic> Node<N> {
     }
 
     /// A client is going: what it waits for is not wanted any more.
-    pub(crate) fn forget_requests_of(&mut self, client: u32) {
+    pub(crate) fn forget_requests_of(&mut self, nic: &mut N, client: u32, now: Moment) {
         for slot in self.postponed.of_client(client) {
-            self.drop_waiter(slot);
+            if let Some(waiter) = self.drop_waiter(slot) {
+                self.serve_waiters(nic, waiter.object, now);
+            }
         }
     }
 
@@ -329,17 +338,18 @@ impl<N: Nic> Node<N> {
         self.audit_permission(now, AuditEvent::Grant, slot, None);
         let barred = self.standing(tenant, now) == crate::violations::Standing::Barred;
         if barred || self.clients.get(client).is_none() {
+            self.refuse(client, sequence, Refusal::Barred);
             self.finish(nic, slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
             return;
         }
         if !self.slabs.get(object).waiting.is_empty() {
-            self.give_notice(object, now);
+            self.notify(slot, now);
         }
         self.reply(client, sequence, ReplyBody::Granted(granted), Vec::new());
     }
 
     /// The tenant's last client is gone: nothing of the tenant's stays.
-    pub(crate) fn end_tenant(&mut self, nic: &mut N, slot: u32, _now: Moment) {
+    pub(crate) fn end_tenant(&mut self, nic: &mut N, slot: u32, now: Moment) {
         let Some(mut tenant) = self.tenants.get_mut(slot as usize).and_then(Option::take) else { return };
         self.binders.remove(&tenant.binder);
         self.busy.retain(|&other| other != slot);
@@ -351,6 +361,8 @@ impl<N: Nic> Node<N> {
         }
         // From here on no window and no region of this tenant opens anything.
         let mut residues = tenant.end(nic);
+        self.empty_domains.push(tenant.pd);
+        self.drop_domains(nic);
         let mut unborn: Vec<u32> = tenant.starting.drain(..).collect();
         for batch in tenant.batches.drain(..) {
             residues.extend(batch.releases.iter().map(|release| release.residue));
@@ -363,10 +375,12 @@ impl<N: Nic> Node<N> {
             may_linger: false,
         }));
         let scrubbed: Vec<u32> = self.scrubs.iter().map(|&(permission, _)| permission).collect();
-        unborn.extend(scrubbed.into_iter().filter(|&it| self.permissions.get(it).is_some_and(|it| it.tenant == slot)));
+        unborn.extend(
+            scrubbed.into_iter().filter(|&it| self.permissions.get(it).is_some_and(|it| it.tenant == slot)),
+        );
         self.scrubs.retain(|&(permission, _)| !unborn.contains(&permission));
         for permission in unborn {
-            self.undo_start(permission, Refusal::NicFailed);
+            self.undo_start(nic, permission, Refusal::NicFailed, now);
         }
         for residue in residues {
             self.release(residue);

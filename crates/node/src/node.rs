@@ -121,6 +121,8 @@ pub struct Node<N: Nic> {
     pub(crate) clients: Roster<N::Memory>,
     /// Whose queue pair it is, and which of its own: by the NIC's number.
     pub(crate) qp_owners: HashMap<QpId, (u32, Option<u32>)>,
+    /// Domains of tenants that have gone, as long as somebody's queue pairs are still in them.
+    pub(crate) empty_domains: Vec<PdId>,
     /// Tenants by queue pair for binds.
     pub(crate) binders: HashMap<QpId, u32>,
     pub(crate) standings: HashMap<Arc<str>, ViolationBudget>,
@@ -136,7 +138,10 @@ pub struct Node<N: Nic> {
 
 impl<N: Nic> std::fmt::Debug for Node<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Node").field("config", &self.config).field("counters", &self.counters()).finish_non_exhaustive()
+        f.debug_struct("Node")
+            .field("config", &self.config)
+            .field("counters", &self.counters())
+            .finish_non_exhaustive()
     }
 }
 
@@ -182,6 +187,7 @@ impl<N: Nic> Node<N> {
             tend_check: Moment(0),
             clients: Roster::default(),
             qp_owners: HashMap::new(),
+            empty_domains: Vec::new(),
             binders: HashMap::new(),
             standings: HashMap::new(),
             audit,
@@ -214,7 +220,8 @@ impl<N: Nic> Node<N> {
         if self.clients.attached() >= self.config.clients_max {
             return Err(Refusal::NodeFull { limit: self.config.clients_max.into() });
         }
-        let known = self.tenants.iter().position(|tenant| tenant.as_ref().is_some_and(|it| &*it.name == name));
+        let known =
+            self.tenants.iter().position(|tenant| tenant.as_ref().is_some_and(|it| &*it.name == name));
         let slot = match known {
             Some(slot) => slot,
             None => self.settle(nic, name).map_err(|_| Refusal::NicFailed)?,
@@ -226,6 +233,7 @@ impl<N: Nic> Node<N> {
     }
 
     fn settle(&mut self, nic: &mut N, name: &str) -> Result<usize, VerbsError> {
+        self.drop_domains(nic);
         let bytes = self.memory.length();
         let pool = (&self.memory, POOL_BASE, bytes);
         let tenant = Tenant::new(nic, &self.config, pool, self.bind_cq, (name.into(), self.next_mark))?;
@@ -237,6 +245,11 @@ impl<N: Nic> Node<N> {
         self.binders.insert(tenant.binder, u32::try_from(slot).unwrap_or(u32::MAX));
         self.tenants[slot] = Some(Box::new(tenant));
         Ok(slot)
+    }
+
+    /// Lets the domains go that nobody's queue pairs are in any more: those are destroyed after [`Node::detach`].
+    pub(crate) fn drop_domains(&mut self, nic: &mut N) {
+        self.empty_domains.retain(|&pd| matches!(nic.deallocate_pd(pd), Err(VerbsError::Busy { .. })));
     }
 
     /// The client that [`Node::admit`] let come does not come.
@@ -256,7 +269,8 @@ impl<N: Nic> Node<N> {
         ends: ClientEnds,
         now: Moment,
     ) -> Result<ClientId, VerbsError> {
-        let pd = self.tenant(tenant.0).map(|tenant| tenant.pd).ok_or(VerbsError::NoSuch { what: "tenant" })?;
+        let pd =
+            self.tenant(tenant.0).map(|tenant| tenant.pd).ok_or(VerbsError::NoSuch { what: "tenant" })?;
         let access = match self.config.mechanism {
             Mechanism::MemoryWindow | Mechanism::MemoryRegion | Mechanism::None => Access::REMOTE,
             Mechanism::QueuePair | Mechanism::Rpc => Access::empty(),
@@ -283,7 +297,7 @@ impl<N: Nic> Node<N> {
         for slot in held {
             self.finish(nic, slot, AuditEvent::Revoke, Some("its client left"), None, now);
         }
-        self.forget_requests_of(client.0);
+        self.forget_requests_of(nic, client.0, now);
         self.recoveries.forget(client.0);
         let Some(gone) = self.clients.remove(client.0) else { return };
         for &qp in gone.ends.data.iter().chain([&gone.ends.control]) {
@@ -319,7 +333,7 @@ impl<N: Nic> Node<N> {
         worked |= self.take_requests(nic, now);
         worked |= self.take_events(nic, now);
         worked |= self.expire(nic, now);
-        worked |= self.time_out_requests(now);
+        worked |= self.time_out_requests(nic, now);
         worked |= self.scrub(nic);
         worked |= self.recover(nic, now);
         worked |= self.carry_out(nic, now);
@@ -428,7 +442,13 @@ impl<N: Nic> Node<N> {
         let _ = nic.destroy_cq(self.bind_cq);
     }
 
-    pub(crate) fn audit_client(&mut self, at: Moment, event: AuditEvent, client: u32, reason: Option<&'static str>) {
+    pub(crate) fn audit_client(
+        &mut self,
+        at: Moment,
+        event: AuditEvent,
+        client: u32,
+        reason: Option<&'static str>,
+    ) {
         let client = self.clients.get(client);
         let tenant = client.and_then(|it| self.tenants.get(it.tenant as usize)?.as_ref());
         self.audit.push(|| AuditRecord {

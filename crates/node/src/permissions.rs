@@ -84,7 +84,13 @@ pub(crate) enum Chain {
 
 impl Permission {
     /// A permission in no list.
-    pub fn new(id: PermissionId, object: ObjectId, holder: (u32, u32), rights: Rights, sharing: Sharing) -> Self {
+    pub fn new(
+        id: PermissionId,
+        object: ObjectId,
+        holder: (u32, u32),
+        rights: Rights,
+        sharing: Sharing,
+    ) -> Self {
         Self {
             id,
             object,

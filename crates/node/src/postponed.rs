@@ -4,7 +4,7 @@ use crate::leases::Leases;
 use crate::requests::Wish;
 use crate::slabs::ObjectId;
 use portcullis_protocol::{Moment, Refusal};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// A request for a permission that conflicts with others.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +12,8 @@ pub(crate) struct Waiter {
     pub wish: Wish,
     pub object: ObjectId,
     pub since: Moment,
+    /// When the request has waited for long enough.
+    pub timeout: Moment,
 }
 
 /// A request for memory that has to come back first.
@@ -29,6 +31,8 @@ pub(crate) struct Postponed {
     vacant: Vec<u32>,
     timeouts: Leases,
     parked: VecDeque<Parked>,
+    /// Requests of each tenant among them.
+    by_tenant: HashMap<u32, u32>,
 }
 
 impl Postponed {
@@ -39,6 +43,7 @@ impl Postponed {
             vacant: Vec::new(),
             timeouts: Leases::default(),
             parked: VecDeque::new(),
+            by_tenant: HashMap::new(),
         }
     }
 
@@ -46,17 +51,30 @@ impl Postponed {
         self.waiters.len() - self.vacant.len() + self.parked.len()
     }
 
-    fn check_room(&self) -> Result<(), Refusal> {
-        if self.len() >= self.limit as usize {
+    /// Counts one more request of a tenant. However many it has, as many places stay free for others.
+    fn enter(&mut self, tenant: u32) -> Result<(), Refusal> {
+        let free = (self.limit as usize).saturating_sub(self.len());
+        let its = self.by_tenant.get(&tenant).copied().unwrap_or(0);
+        if free == 0 || its as usize >= free {
             return Err(Refusal::NodeFull { limit: self.limit.into() });
         }
+        self.by_tenant.insert(tenant, its + 1);
         Ok(())
     }
 
-    /// Keeps a request until it is taken, or until `timeout`.
-    pub fn insert(&mut self, waiter: Waiter, timeout: Moment) -> Result<u32, Refusal> {
-        self.check_room()?;
-        let since = waiter.since;
+    fn leave(&mut self, tenant: u32) {
+        if let Some(its) = self.by_tenant.get_mut(&tenant) {
+            *its -= 1;
+            if *its == 0 {
+                self.by_tenant.remove(&tenant);
+            }
+        }
+    }
+
+    /// Keeps a request until it is taken, or until its timeout.
+    pub fn insert(&mut self, waiter: Waiter) -> Result<u32, Refusal> {
+        self.enter(waiter.wish.tenant)?;
+        let Waiter { since, timeout, .. } = waiter;
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.waiters.push(None);
             u32::try_from(self.waiters.len() - 1).unwrap_or(u32::MAX)
@@ -74,6 +92,7 @@ impl Postponed {
     pub fn take(&mut self, slot: u32) -> Option<Waiter> {
         let waiter = self.waiters.get_mut(slot as usize)?.take()?;
         self.vacant.push(slot);
+        self.leave(waiter.wish.tenant);
         Some(waiter)
     }
 
@@ -85,7 +104,8 @@ impl Postponed {
     pub fn timed_out(&mut self, now: Moment) -> Option<u32> {
         loop {
             let (slot, since) = self.timeouts.due(now)?;
-            if self.get(slot).is_some_and(|waiter| waiter.since == since) {
+            // Another may have taken the slot in the same microsecond: its own entry is still to come.
+            if self.get(slot).is_some_and(|waiter| waiter.since == since && waiter.timeout <= now) {
                 return Some(slot);
             }
         }
@@ -98,19 +118,25 @@ impl Postponed {
     /// The requests of a client, by slot.
     pub fn of_client(&self, client: u32) -> Vec<u32> {
         let all = (0u32..).zip(&self.waiters);
-        all.filter(|(_, waiter)| waiter.is_some_and(|it| it.wish.client == client)).map(|(slot, _)| slot).collect()
+        all.filter(|(_, waiter)| waiter.is_some_and(|it| it.wish.client == client))
+            .map(|(slot, _)| slot)
+            .collect()
     }
 
     /// Keeps a request for memory.
     pub fn park(&mut self, wish: Wish, size: u64, keep: bool) -> Result<(), Refusal> {
-        self.check_room()?;
+        self.enter(wish.tenant)?;
         self.parked.push_back(Parked { wish, size, keep });
         Ok(())
     }
 
     /// Takes all requests for memory out.
     pub fn unpark(&mut self) -> VecDeque<Parked> {
-        std::mem::take(&mut self.parked)
+        let parked = std::mem::take(&mut self.parked);
+        for it in &parked {
+            self.leave(it.wish.tenant);
+        }
+        parked
     }
 
     /// Whether requests wait for memory.

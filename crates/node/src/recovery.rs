@@ -139,7 +139,10 @@ impl<N: Nic> Node<N> {
             Standing::Barred if before != Standing::Barred => self.bar(nic, tenant, now),
             Standing::Barred | Standing::Good => {}
         }
-        if number.is_none() && let Some(it) = self.clients.get_mut(client) && !std::mem::replace(&mut it.lost, true) {
+        if number.is_none()
+            && let Some(it) = self.clients.get_mut(client)
+            && !std::mem::replace(&mut it.lost, true)
+        {
             self.evicted.push(it.id);
         }
     }

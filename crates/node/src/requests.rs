@@ -9,8 +9,8 @@ use crate::tenant::Answer;
 use crate::violations::Standing;
 use portcullis_nic::{Completion, CompletionKind, Memory, Nic, Status};
 use portcullis_protocol::{
-    Header, LIFETIME_OFFSET, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody,
-    Request, RequestBody, Rights, Sharing,
+    Header, LIFETIME_OFFSET, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress,
+    ReplyBody, Request, RequestBody, Rights, Sharing,
 };
 use std::sync::Arc;
 
@@ -51,7 +51,8 @@ impl<N: Nic> Node<N> {
             return;
         };
         let slot = u32::try_from(completion.request).unwrap_or(0);
-        let request = Request::decode(it.message(slot));
+        let message = it.message(slot);
+        let request = Request::decode(message);
         let data = match request {
             Ok(Request { body: RequestBody::Write { length: claimed, .. }, .. }) => {
                 let came = u64::from(length).saturating_sub(MESSAGE_BYTES as u64);
@@ -60,19 +61,29 @@ impl<N: Nic> Node<N> {
             _ => Vec::new(),
         };
         let whole = length as usize >= MESSAGE_BYTES;
+        // The sequence stands where it stands in every message; what did not come is another message's.
+        let sequence =
+            if whole { u32::from_le_bytes([message[4], message[5], message[6], message[7]]) } else { 0 };
         let _ = it.post_receive(nic, slot);
         self.counters.rpcs += 1;
         match request {
             Ok(request) if whole => self.serve(nic, client, request, data, now),
-            // The sequence stands where it stands in every message, malformed ones included.
-            _ => self.refuse(client, 0, Refusal::Malformed),
+            _ => self.refuse(client, sequence, Refusal::Malformed),
         }
     }
 
     fn serve(&mut self, nic: &mut N, client: u32, request: Request, data: Vec<u8>, now: Moment) {
         let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
         let sequence = request.sequence;
-        let wish = |rights, sharing, lifetime| Wish { client, tenant, sequence, rights, sharing, lifetime, asked: now };
+        let wish = |rights, sharing, lifetime| Wish {
+            client,
+            tenant,
+            sequence,
+            rights,
+            sharing,
+            lifetime,
+            asked: now,
+        };
         let refusal = match request.body {
             RequestBody::Allocate { size, lifetime, rights, sharing, keep } => {
                 self.allocate(nic, wish(rights, sharing, lifetime), size, keep, now)
@@ -214,7 +225,7 @@ impl<N: Nic> Node<N> {
         if wait.0 == 0 {
             return Err(Refusal::Conflict);
         }
-        let waiter = self.postponed.insert(Waiter { wish, object, since: now }, now.after(wait))?;
+        let waiter = self.postponed.insert(Waiter { wish, object, since: now, timeout: now.after(wait) })?;
         self.slabs.get_mut(object).waiting.push_back(waiter);
         self.give_notice(object, now);
         Ok(())
@@ -223,14 +234,23 @@ impl<N: Nic> Node<N> {
     /// Somebody waits for the object: its holders cannot extend any more (Patronus §5.3).
     pub(crate) fn give_notice(&mut self, object: crate::slabs::ObjectId, now: Moment) {
         let first = self.slabs.get(object).first;
-        let holders: Vec<u32> = self.permissions.chain(crate::permissions::Chain::Object, first).collect();
+        // The latest holders come first: behind one that has had its notice, all have. A crowd of holders costs each
+        // of those who wait nothing that way.
+        let unaware = |slot: &u32| self.permissions.get(*slot).is_some_and(|it| !it.final_notice);
+        let chain = self.permissions.chain(crate::permissions::Chain::Object, first);
+        let holders: Vec<u32> = chain.take_while(unaware).collect();
         for slot in holders {
-            self.see_extension(slot, now);
-            let Some(permission) = self.permissions.get_mut(slot) else { continue };
-            permission.final_notice = true;
-            let word = Self::offset(permission.id.header) + LIFETIME_OFFSET;
-            self.memory.store(word, 0);
+            self.notify(slot, now);
         }
+    }
+
+    /// One holder cannot extend any more.
+    pub(crate) fn notify(&mut self, slot: u32, now: Moment) {
+        self.see_extension(slot, now);
+        let Some(permission) = self.permissions.get_mut(slot) else { return };
+        permission.final_notice = true;
+        let word = Self::offset(permission.id.header) + LIFETIME_OFFSET;
+        self.memory.store(word, 0);
     }
 
     /// Takes over what the client has put into the lifetime word, as far as the rules allow. Returns whether the
@@ -238,7 +258,8 @@ impl<N: Nic> Node<N> {
     pub(crate) fn see_extension(&mut self, slot: u32, now: Moment) -> bool {
         let longest = self.config.longest_lifetime;
         let Some(permission) = self.permissions.get_mut(slot) else { return false };
-        if permission.final_notice {
+        // Before it is live, the word still holds what the header's last holder left there.
+        if permission.final_notice || permission.stage != Stage::Live {
             return false;
         }
         let word = self.memory.load(Self::offset(permission.id.header) + LIFETIME_OFFSET);

@@ -2,59 +2,51 @@
 
 use crate::client::Client;
 use portcullis_protocol::ClientId;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 /// Clients by number. One that is gone is never found again under its number.
 #[derive(Debug)]
 pub(crate) struct Roster<M> {
-    first: u32,
-    clients: VecDeque<Option<Box<Client<M>>>>,
-    attached: u32,
+    next: u32,
+    // A table by number would grow with everyone who comes and goes while one client stays.
+    clients: BTreeMap<u32, Box<Client<M>>>,
 }
 
 impl<M> Default for Roster<M> {
     fn default() -> Self {
-        Self { first: 1, clients: VecDeque::new(), attached: 0 }
+        Self { next: 1, clients: BTreeMap::new() }
     }
 }
 
 impl<M> Roster<M> {
     /// The number that the next client gets.
     pub fn next_id(&self) -> ClientId {
-        let count = u32::try_from(self.clients.len()).unwrap_or(u32::MAX);
-        ClientId(self.first.saturating_add(count))
+        ClientId(self.next)
     }
 
     /// Takes in the client that was given [`Roster::next_id`].
     pub fn insert(&mut self, client: Client<M>) {
-        self.clients.push_back(Some(Box::new(client)));
-        self.attached += 1;
+        self.next = self.next.saturating_add(1);
+        self.clients.insert(client.id.0, Box::new(client));
     }
 
     pub fn remove(&mut self, id: u32) -> Option<Box<Client<M>>> {
-        let index = id.checked_sub(self.first)?;
-        let client = self.clients.get_mut(index as usize)?.take()?;
-        self.attached -= 1;
-        while let Some(None) = self.clients.front() {
-            self.clients.pop_front();
-            self.first += 1;
-        }
-        Some(client)
+        self.clients.remove(&id)
     }
 
     pub fn get(&self, id: u32) -> Option<&Client<M>> {
-        self.clients.get(id.checked_sub(self.first)? as usize)?.as_deref()
+        self.clients.get(&id).map(|client| &**client)
     }
 
     pub fn get_mut(&mut self, id: u32) -> Option<&mut Client<M>> {
-        self.clients.get_mut(id.checked_sub(self.first)? as usize)?.as_deref_mut()
+        self.clients.get_mut(&id).map(|client| &mut **client)
     }
 
     pub fn attached(&self) -> u32 {
-        self.attached
+        u32::try_from(self.clients.len()).unwrap_or(u32::MAX)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Client<M>> {
-        self.clients.iter().filter_map(Option::as_deref)
+        self.clients.values().map(|client| &**client)
     }
 }

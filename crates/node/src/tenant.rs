@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Requests that the queue pair for binds holds.
-const BIND_DEPTH: u32 = 1024;
+pub(crate) const BIND_DEPTH: u32 = 1024;
 
 /// A permission that has ended and whose protection is to be taken down.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(crate) struct Answer {
 /// Binds and unbinds that were posted together: they are confirmed together.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
+    /// The id of its last request, whose completion confirms it. Not zero, and not used again.
+    pub number: u64,
     /// Permissions that start with it.
     pub starts: Vec<u32>,
     /// What is free once it is confirmed.
@@ -76,6 +78,8 @@ pub(crate) struct Tenant {
     /// Windows that must not linger any longer.
     pub overdue: Vec<(WindowIndex, Residue)>,
     pub batches: VecDeque<Batch>,
+    /// Batches that there have been.
+    pub batch_count: u64,
     /// Requests of those batches that the queue had no room for yet.
     pub unposted: VecDeque<WorkRequest>,
 }
@@ -111,17 +115,17 @@ impl Tenant {
             ending: Vec::new(),
             overdue: Vec::new(),
             batches: VecDeque::new(),
+            batch_count: 0,
             unposted: VecDeque::new(),
         })
     }
 
-    /// Takes the tenant off the NIC: windows, queue pair, region, domain, in that order. Says what its windows
-    /// still held.
+    /// Takes the tenant off the NIC: windows, queue pair, region, in that order. Its domain is left, since its clients'
+    /// queue pairs may still be there. Says what its windows still held.
     pub fn end<N: Nic>(&mut self, nic: &mut N) -> Vec<Residue> {
         let residues = self.windows.end(nic);
         let _ = nic.destroy_qp(self.binder);
         let _ = nic.deregister_region(self.region.id);
-        let _ = nic.deallocate_pd(self.pd);
         residues
     }
 }

@@ -110,10 +110,8 @@ fn tend(session: &mut Session, state: &State) -> bool {
         state.over.store(true, Ordering::Release);
         return false;
     }
-    let result = session
-        .client()
-        .extend_lease(now, &state.lease, asked)
-        .and_then(|call| session.wait_call(call));
+    let result =
+        session.client().extend_lease(now, &state.lease, asked).and_then(|call| session.wait_call(call));
     // At the node's longest lifetime, or after its notice, what it has is what it gets.
     let goes_on = result.is_ok();
     if !goes_on {

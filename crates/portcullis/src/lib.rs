@@ -28,8 +28,8 @@
 #![forbid(unsafe_code)]
 
 mod address;
-pub mod host;
 mod held;
+pub mod host;
 mod keeper;
 mod session;
 
@@ -38,8 +38,8 @@ pub use held::{AtDrop, Permission};
 pub use keeper::Kept;
 pub use portcullis_client::Permission as BarePermission;
 pub use portcullis_client::{
-    Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters, Error, Operation, Outcome,
-    Rejected,
+    Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters, Error, Operation,
+    Outcome, Rejected,
 };
 pub use portcullis_node::{AuditEvent, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits};
 pub use portcullis_protocol::{

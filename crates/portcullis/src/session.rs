@@ -291,7 +291,8 @@ impl Session {
                 break;
             }
             let buffer = self.client.buffer(u32::try_from(piece.len()).unwrap_or(u32::MAX))?;
-            match self.begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer)) {
+            match self.begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer))
+            {
                 Ok(operation) => under_way.push_back((operation, piece)),
                 Err(error) => failed = Some(error),
             }
@@ -329,7 +330,9 @@ impl Session {
             }
             let mut buffer = self.client.buffer(u32::try_from(piece.len()).unwrap_or(u32::MAX))?;
             buffer.write(0, piece);
-            match self.begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer)) {
+            match self
+                .begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer))
+            {
                 Ok(operation) => under_way.push_back(operation),
                 Err(error) => failed = Some(error),
             }
@@ -402,7 +405,10 @@ impl Session {
     }
 
     /// Begins something that a full queue may keep waiting.
-    fn begin<T>(&mut self, mut begin: impl FnMut(&mut Client<PortEndpoint>) -> Result<T, Error>) -> Result<T, Error> {
+    fn begin<T>(
+        &mut self,
+        mut begin: impl FnMut(&mut Client<PortEndpoint>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         self.wait_until(|client| match begin(client) {
             Err(Error::QueueFull { .. }) => None,
             begun => Some(begun),

@@ -2,7 +2,8 @@
 
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{
-    Acquire, Allocate, AtDrop, Error, Lifetime, Mechanism, NodeConfig, Refusal, Rights, Session, SessionOptions, connect,
+    Acquire, Allocate, AtDrop, Error, Lifetime, Mechanism, NodeConfig, Refusal, Rights, Session,
+    SessionOptions, connect,
 };
 
 fn host(mechanism: Mechanism) -> Host {
@@ -42,7 +43,8 @@ fn what_is_written_is_read_back_under_every_mechanism() {
         assert_eq!(session.fetch_and_add(&block, 8, 5), Ok(7), "{mechanism}");
         assert_eq!(session.compare_and_swap(&block, 8, 12, 99), Ok(12), "{mechanism}");
         assert_eq!(session.compare_and_swap(&block, 8, 12, 100), Ok(99), "{mechanism}");
-        let extended = session.extend(&block, Lifetime::seconds(2)).unwrap_or_else(|e| panic!("{mechanism}: {e}"));
+        let extended =
+            session.extend(&block, Lifetime::seconds(2)).unwrap_or_else(|e| panic!("{mechanism}: {e}"));
         assert_eq!(extended, Lifetime::seconds(2), "{mechanism}");
         session.revoke(block).expect("it was live");
         drop(session);

@@ -13,10 +13,10 @@ mod refusal;
 mod rights;
 mod token;
 
-pub use header::{Header, LengthTooLarge, LIFETIME_OFFSET};
+pub use header::{Header, LIFETIME_OFFSET, LengthTooLarge};
 pub use ids::{ClientId, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};
 pub use messages::{
-    Granted, MalformedMessage, Reply, ReplyBody, Request, RequestBody, DATA_BYTES_MAX, MESSAGE_BYTES,
+    DATA_BYTES_MAX, Granted, MESSAGE_BYTES, MalformedMessage, Reply, ReplyBody, Request, RequestBody,
 };
 pub use refusal::Refusal;
 pub use rights::{Rights, Sharing};

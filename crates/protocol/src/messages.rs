@@ -537,15 +537,24 @@ mod tests {
                 .prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
             word().prop_map(|address| RequestBody::Free { address: RemoteAddress(address) }),
             any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
-            (permission(), word(), word())
-                .prop_map(|(permission, offset, length)| RequestBody::Read { permission, offset, length }),
-            (permission(), word(), word())
-                .prop_map(|(permission, offset, length)| RequestBody::Write { permission, offset, length }),
+            (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Read {
+                permission,
+                offset,
+                length
+            }),
+            (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Write {
+                permission,
+                offset,
+                length
+            }),
             (permission(), word(), word(), word()).prop_map(|(permission, offset, compare, swap)| {
                 RequestBody::CompareAndSwap { permission, offset, compare, swap }
             }),
-            (permission(), word(), word())
-                .prop_map(|(permission, offset, add)| RequestBody::FetchAndAdd { permission, offset, add }),
+            (permission(), word(), word()).prop_map(|(permission, offset, add)| RequestBody::FetchAndAdd {
+                permission,
+                offset,
+                add
+            }),
         ]
     }
 

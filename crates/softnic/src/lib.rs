@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod attach;
+mod completions;
 pub mod core;
 pub mod engine;
 mod nic;

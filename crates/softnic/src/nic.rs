@@ -1,12 +1,13 @@
 //! The NIC as its owner holds it: [`SoftNic`], an implementation of [`Nic`].
 
+use crate::completions::Completions;
 use crate::core::{CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
 use crate::port::{PortLayout, PortQueuePairs, PortSize};
 use crate::shared::Mapping;
 use portcullis_nic::{
     Access, AtomicScope, Capabilities, Completion, CompletionKind, CqId, Event, Lkey, Nic, PdId, QpAddress,
-    QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window,
-    WindowId, WindowKind, WorkRequest,
+    QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError,
+    Window, WindowId, WindowKind, WorkRequest,
 };
 use portcullis_protocol::Moment;
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ const DEPTH_MAX: u32 = 1 << 20;
 #[derive(Debug)]
 pub struct SoftNic {
     core: Core<Mapping>,
-    completion_queues: HashMap<u32, CompletionPoller<Mapping>>,
+    completion_queues: HashMap<u32, Completions>,
     queue_pairs: Vec<Option<Posters>>,
     ports: HashMap<PortId, Port>,
     /// The port whose completions a queue carries, by the queue's number.
@@ -41,6 +42,8 @@ struct Posters {
     receive: Option<ReceivePoster<Mapping>>,
     /// The client's end, which follows this one's steps: a client process holds no verbs of its own.
     client: Option<QpId>,
+    /// Where it completes.
+    cqs: [CqId; 2],
 }
 
 /// A port of this NIC. Numbers are not used again.
@@ -154,13 +157,7 @@ impl SoftNic {
         // Its own domain: a client's queue pairs can name nothing on this side but its arena.
         let client_pd = self.core.allocate_pd()?;
         self.next_port += 1;
-        let port = Port {
-            memory,
-            pd: client_pd,
-            arena: None,
-            completions: None,
-            queue_pairs: Vec::new(),
-        };
+        let port = Port { memory, pd: client_pd, arena: None, completions: None, queue_pairs: Vec::new() };
         self.ports.insert(id, port);
         let made = self.furnish_port(id, size, pd, cq);
         if made.is_err() {
@@ -296,9 +293,7 @@ impl SoftNic {
         let change = match change {
             QpChange::Reset => QpChange::Reset,
             QpChange::Init { .. } => QpChange::Init { access: Access::empty() },
-            QpChange::ReadyToReceive { .. } => {
-                QpChange::ReadyToReceive { peer: self.core.qp_address(ours)? }
-            }
+            QpChange::ReadyToReceive { .. } => QpChange::ReadyToReceive { peer: self.core.qp_address(ours)? },
             QpChange::ReadyToSend { .. } => QpChange::ReadyToSend { rnr_retries: CLIENT_RNR_RETRIES },
             QpChange::Access { .. } | QpChange::Error => return Ok(()),
         };
@@ -378,7 +373,8 @@ impl Nic for SoftNic {
         let memory = Mapping::private(bytes).map_err(machine)?;
         let ring = Ring::new(memory, 64, depth);
         let cq = self.core.create_cq(CqPlace { ring: ring.clone(), cell: 0 })?;
-        self.completion_queues.insert(cq, CompletionPoller::new(ring, 0));
+        let completions = Completions::new(CompletionPoller::new(ring, 0));
+        self.completion_queues.insert(cq, completions);
         Ok(CqId(cq))
     }
 
@@ -415,14 +411,18 @@ impl Nic for SoftNic {
             send: SendPoster::new(send),
             receive: receive.map(ReceivePoster::new),
             client: None,
+            cqs: [attributes.send_cq, attributes.receive_cq],
         });
         Ok(qp)
     }
 
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         self.core.destroy_qp(qp)?;
-        if let Some(slot) = self.queue_pairs.get_mut(qp.0 as usize) {
-            *slot = None;
+        let gone = self.queue_pairs.get_mut(qp.0 as usize).and_then(Option::take);
+        for cq in gone.iter().flat_map(|posters| posters.cqs) {
+            if let Some(completions) = self.completion_queues.get_mut(&cq.0) {
+                completions.forget(qp);
+            }
         }
         Ok(())
     }
@@ -482,12 +482,11 @@ impl Nic for SoftNic {
         if self.self_driven {
             self.turn();
         }
-        let poller =
+        let completions =
             self.completion_queues.get_mut(&cq.0).ok_or(VerbsError::NoSuch { what: "completion queue" })?;
         let mut polled = 0;
         while polled < most {
-            let Some((completion, taken)) = poller.take() else { break };
-            // A queue pair may be gone by now; its completions are still true.
+            let Some((completion, taken)) = completions.take() else { break };
             let posters = self.queue_pairs.get_mut(completion.queue_pair.0 as usize).and_then(Option::as_mut);
             match (completion.kind, posters) {
                 (CompletionKind::Send, Some(posters)) => posters.send.retire(taken),
@@ -500,7 +499,7 @@ impl Nic for SoftNic {
             polled += 1;
         }
         if polled > 0 {
-            poller.publish();
+            completions.publish();
         }
         Ok(polled)
     }

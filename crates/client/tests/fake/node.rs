@@ -3,8 +3,8 @@
 use super::{GOOD, REMOTE_BYTES, World};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
-    Granted, Lifetime, MESSAGE_BYTES, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody,
-    Request, RequestBody, Rkey, Token,
+    Granted, Lifetime, MESSAGE_BYTES, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Reply,
+    ReplyBody, Request, RequestBody, Rkey, Token,
 };
 use std::collections::VecDeque;
 

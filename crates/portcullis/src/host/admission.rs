@@ -4,10 +4,10 @@ use super::PortLimits;
 use super::resident::NodeResident;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{DATA_BYTES_MAX, MESSAGE_BYTES, Mechanism};
+use portcullis_softnic::PortSize;
 use portcullis_softnic::attach::{Admission, Admitted, Peer};
 use portcullis_softnic::engine::Engine;
 use portcullis_softnic::shared::Mapping;
-use portcullis_softnic::PortSize;
 use std::sync::Arc;
 
 /// The door of a host.
@@ -55,7 +55,13 @@ impl Gate {
         if size.is_sound() { Ok(size) } else { Err(format!("the node's limits make no port: {size:?}")) }
     }
 
-    pub fn admit(&self, tenant: &str, process: u32, memory: Mapping, size: PortSize) -> Result<Admitted, String> {
+    pub fn admit(
+        &self,
+        tenant: &str,
+        process: u32,
+        memory: Mapping,
+        size: PortSize,
+    ) -> Result<Admitted, String> {
         let tenant = tenant.to_owned();
         self.engine
             .call(move |nic, node, now| node.admit(nic, (&tenant, process), memory, size, now))

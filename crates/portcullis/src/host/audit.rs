@@ -23,8 +23,9 @@ impl AuditWriter {
     pub fn start(path: &Path) -> std::io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         let (records, receiver) = sync_channel(RECORDS_MAX);
-        let thread =
-            std::thread::Builder::new().name("portcullis-audit".to_owned()).spawn(move || write(file, &receiver))?;
+        let thread = std::thread::Builder::new()
+            .name("portcullis-audit".to_owned())
+            .spawn(move || write(file, &receiver))?;
         Ok(Self { records, thread })
     }
 

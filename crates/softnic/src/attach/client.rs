@@ -7,8 +7,8 @@ use portcullis_nic::Lkey;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,11 @@ pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<Attache
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::connect(&socket, &address).map_err(no_node)?;
-    rustix::net::send(&socket, Hello::new(arena_bytes).as_bytes(), SendFlags::NOSIGNAL).map_err(no_node)?;
+    match rustix::net::send(&socket, Hello::new(arena_bytes).as_bytes(), SendFlags::NOSIGNAL) {
+        // It has hung up already, and may have said why.
+        Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => {}
+        Err(error) => return Err(no_node(error)),
+    }
 
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     let timeout = Timespec {
@@ -93,8 +97,7 @@ pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<Attache
             let memory = Mapping::of_peer(memory, memory_bytes, true)?;
             let page = Mapping::of_peer(page, 4096, false)?;
             let doorbell = Doorbell::new(page, event);
-            let endpoint =
-                PortEndpoint::new(memory, size, Lkey(arena_key), doorbell, Life::Socket(socket));
+            let endpoint = PortEndpoint::new(memory, size, Lkey(arena_key), doorbell, Life::Socket(socket));
             Ok(Attached { endpoint, client })
         }
     }
@@ -105,7 +108,13 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
-    let received = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let received = match rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        // A node that hung up without reading our hello: the error is told once, what it said comes behind it.
+        Err(rustix::io::Errno::CONNRESET) => {
+            rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?
+        }
+        other => other?,
+    };
     let mut descriptors = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {

@@ -8,8 +8,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -63,7 +63,7 @@ pub trait Admission: Send + 'static {
 pub struct ServerLimits {
     /// How long a peer may take to say hello.
     pub hello_within: Duration,
-    /// Sockets open at once, those that have said nothing yet included.
+    /// Sockets open at once, those that have said nothing yet included. One user gets half of them at the most.
     pub connections_max: usize,
 }
 
@@ -175,7 +175,9 @@ impl Server {
             limits,
             epoll,
             connections: HashMap::new(),
+            by_user: HashMap::new(),
             waiting: 0,
+            spare: Some(eventfd(0, EventfdFlags::CLOEXEC)?),
             next: first,
             orders: Arc::clone(&orders),
         };
@@ -201,6 +203,8 @@ impl Drop for Server {
 }
 
 const ORDERS: u64 = u64::MAX;
+/// Connections taken in before what came on others is heard.
+const ACCEPTS_MAX: u32 = 64;
 
 struct Desk<A> {
     listeners: Vec<Listener>,
@@ -209,7 +213,11 @@ struct Desk<A> {
     limits: ServerLimits,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
+    /// Connections of each user, by the listener that they came to.
+    by_user: HashMap<(usize, u32), usize>,
     waiting: usize,
+    /// Given up for a moment when there are no more.
+    spare: Option<OwnedFd>,
     next: u64,
     orders: Arc<Orders>,
 }
@@ -250,12 +258,24 @@ impl<A: Admission> Desk<A> {
         }
     }
 
+    /// Takes in some of those who wait: whoever keeps coming does not keep the others from being heard.
     fn accept(&mut self, token: u64) {
         let listener = usize::try_from(token).unwrap_or(0);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(socket) = rustix::net::accept_with(&self.listeners[listener].socket, flags) {
+        for _ in 0..ACCEPTS_MAX {
+            let socket = match rustix::net::accept_with(&self.listeners[listener].socket, flags) {
+                Ok(socket) => socket,
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
+                Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => return self.turn_away(listener),
+                Err(_) => return,
+            };
             let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
-            if self.connections.len() >= self.limits.connections_max {
+            let peer = Peer {
+                process: credentials.pid.as_raw_nonzero().get().unsigned_abs(),
+                user: credentials.uid.as_raw(),
+                listener,
+            };
+            if !self.has_room_for(&peer) {
                 say(&socket, &Welcome::refusal("the node has no room for more connections: try again later"));
                 continue;
             }
@@ -264,14 +284,28 @@ impl<A: Admission> Desk<A> {
             if epoll::add(&self.epoll, &socket, EventData::new_u64(token), EventFlags::IN).is_err() {
                 continue;
             }
-            let peer = Peer {
-                process: credentials.pid.as_raw_nonzero().get().unsigned_abs(),
-                user: credentials.uid.as_raw(),
-                listener,
-            };
             self.waiting += 1;
-            self.connections.insert(token, Connection { socket, peer, stage: Stage::Waiting(Instant::now()) });
+            *self.by_user.entry((listener, peer.user)).or_default() += 1;
+            self.connections
+                .insert(token, Connection { socket, peer, stage: Stage::Waiting(Instant::now()) });
         }
+    }
+
+    /// No more descriptors: whoever waits hears so, by means of the one that is kept for this. Unheard it would stay
+    /// in the queue, and this thread would spin over it.
+    fn turn_away(&mut self, listener: usize) {
+        self.spare = None;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        if let Ok(socket) = rustix::net::accept_with(&self.listeners[listener].socket, flags) {
+            say(&socket, &Welcome::refusal("the node has no more descriptors: try again later"));
+        }
+        self.spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
+    }
+
+    /// Whether there is room for one more of this user. However many it has, as many places stay free for others.
+    fn has_room_for(&self, peer: &Peer) -> bool {
+        let free = self.limits.connections_max.saturating_sub(self.connections.len());
+        self.by_user.get(&(peer.listener, peer.user)).map_or(free > 0, |&its| its < free)
     }
 
     /// Something came on a connection: a hello, the end, or what should not come.
@@ -326,6 +360,13 @@ impl<A: Admission> Desk<A> {
     fn close(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
         let _ = epoll::delete(&self.epoll, &connection.socket);
+        let user = (connection.peer.listener, connection.peer.user);
+        if let Some(its) = self.by_user.get_mut(&user) {
+            *its -= 1;
+            if *its == 0 {
+                self.by_user.remove(&user);
+            }
+        }
         match connection.stage {
             Stage::Waiting(_) => self.waiting -= 1,
             Stage::Attached { client, event } => {
@@ -336,8 +377,10 @@ impl<A: Admission> Desk<A> {
     }
 
     fn close_evicted(&mut self) {
-        let evicted = std::mem::take(&mut *self.orders.evicted.lock().unwrap_or_else(PoisonError::into_inner));
-        let is_evicted = |stage: &Stage| matches!(stage, Stage::Attached { client, .. } if evicted.contains(client));
+        let evicted =
+            std::mem::take(&mut *self.orders.evicted.lock().unwrap_or_else(PoisonError::into_inner));
+        let is_evicted =
+            |stage: &Stage| matches!(stage, Stage::Attached { client, .. } if evicted.contains(client));
         let tokens: Vec<u64> = self
             .connections
             .iter()
@@ -353,9 +396,7 @@ impl<A: Admission> Desk<A> {
         if self.waiting == 0 {
             return;
         }
-        let late = |stage: &Stage| {
-            matches!(stage, Stage::Waiting(since) if since.elapsed() > self.limits.hello_within)
-        };
+        let late = |stage: &Stage| matches!(stage, Stage::Waiting(since) if since.elapsed() > self.limits.hello_within);
         let silent: Vec<u64> = self
             .connections
             .iter()

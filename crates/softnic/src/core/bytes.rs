@@ -15,6 +15,12 @@ pub trait Bytes: Memory {
     /// Adds to the aligned word at `offset`, wrapping; returns what it held.
     fn fetch_add(&self, offset: u64, add: u64) -> u64;
 
+    /// Says that the line at `offset` will be read soon. Any offset inside the memory will do; nothing happens where
+    /// that means nothing.
+    fn prefetch(&self, offset: u64) {
+        let _ = offset;
+    }
+
     /// Reads `N` words from an aligned offset on: each word once, in no order.
     fn load_words<const N: usize>(&self, offset: u64) -> [u64; N];
 

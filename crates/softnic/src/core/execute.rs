@@ -18,6 +18,9 @@ const RNR_FOR_EVER: u8 = 7;
 /// The longest message of a SEND, in bytes.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
+/// Requests whose lines are fetched ahead: each comes from another processor's cache, and several fetches overlap.
+const PREFETCH: u64 = 6;
+
 /// How far a request got.
 enum Step {
     /// It is done.
@@ -61,7 +64,11 @@ impl<M: Bytes> Core<M> {
     fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, now: Moment) -> Visit {
         let mut bytes = BYTES_PER_VISIT_MAX;
         let mut blocked = Visit::Blocked;
+        for ahead in 1..PREFETCH {
+            pair.send.prefetch(ahead);
+        }
         for _ in 0..REQUESTS_PER_VISIT_MAX {
+            pair.send.prefetch(PREFETCH);
             let mut current = match pair.current.take() {
                 Some(current) => current,
                 None => match pair.send.peek() {
@@ -108,12 +115,8 @@ impl<M: Bytes> Core<M> {
     }
 
     fn complete(&mut self, pair: &QueuePair<M>, current: &Current, status: Status) {
-        let completion = Completion {
-            request: current.id,
-            queue_pair: pair.label,
-            status,
-            kind: CompletionKind::Send,
-        };
+        let completion =
+            Completion { request: current.id, queue_pair: pair.label, status, kind: CompletionKind::Send };
         self.put_completion(pair.send_cq, &completion, pair.send.taken());
     }
 
@@ -256,10 +259,9 @@ impl<M: Bytes> Core<M> {
         // The whole range each time, at every part of a long transfer: a permission that ended cuts it off.
         let length = u64::from(local.length);
         let access = direction.access();
-        let there = responder
-            .access
-            .contains(access)
-            .then(|| self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, length, access));
+        let there = responder.access.contains(access).then(|| {
+            self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, length, access)
+        });
         let Some(there) = there.flatten() else { return Step::Refused(Status::RemoteAccessError) };
         let part = (local.length - current.done).min(*bytes);
         self.copy(here, there, current.done, part, direction);
@@ -269,7 +271,8 @@ impl<M: Bytes> Core<M> {
     }
 
     fn copy(&self, here: Target, there: Target, done: u32, part: u32, direction: Direction) {
-        let (Some(local), Some(remote)) = (self.memories.get(here.memory), self.memories.get(there.memory)) else {
+        let (Some(local), Some(remote)) = (self.memories.get(here.memory), self.memories.get(there.memory))
+        else {
             return;
         };
         let (here, there) = (here.offset + u64::from(done), there.offset + u64::from(done));
@@ -302,7 +305,8 @@ impl<M: Bytes> Core<M> {
         if !remote.address.0.is_multiple_of(8) || !there.offset.is_multiple_of(8) {
             return Step::Refused(Status::RemoteInvalidRequestError);
         }
-        if let (Some(local), Some(remote)) = (self.memories.get(here.memory), self.memories.get(there.memory)) {
+        if let (Some(local), Some(remote)) = (self.memories.get(here.memory), self.memories.get(there.memory))
+        {
             let before = operate(remote, there.offset);
             local.write(here.offset, &before.to_le_bytes());
         }

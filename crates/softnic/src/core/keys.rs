@@ -1,8 +1,8 @@
 //! Regions and windows: one table by key index, one check.
 
 use portcullis_nic::{
-    Access, LocalSpan, PdId, QpId, RegionId, RemoteAddress, Rkey, Status, VerbsError, WindowBinding, WindowId,
-    WindowKind,
+    Access, LocalSpan, PdId, QpId, RegionId, RemoteAddress, Rkey, Status, VerbsError, WindowBinding,
+    WindowId, WindowKind,
 };
 use std::collections::VecDeque;
 

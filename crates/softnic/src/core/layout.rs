@@ -22,8 +22,8 @@
 //! **Completion, 32 bytes**: number; status, kind and length; queue pair and invalidated key; lap.
 
 use portcullis_nic::{
-    Access, Completion, CompletionKind, Lkey, LocalSpan, Operation, QpId, ReceiveRequest, RegionId, RemoteAddress,
-    RemoteSpan, Rkey, Status, WindowBinding, WindowId, WorkRequest,
+    Access, Completion, CompletionKind, Lkey, LocalSpan, Operation, QpId, ReceiveRequest, RegionId,
+    RemoteAddress, RemoteSpan, Rkey, Status, WindowBinding, WindowId, WorkRequest,
 };
 
 /// Bytes of a work request in a send queue.

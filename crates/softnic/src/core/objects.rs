@@ -6,8 +6,8 @@ use super::queue_pair::QueuePair;
 use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
 use super::schedule::Schedule;
 use portcullis_nic::{
-    Access, Event, Lkey, PdId, QpAddress, QpChange, QpId, QpState, Region, RegionId, RemoteAddress, VerbsError,
-    Window, WindowId, WindowKind,
+    Access, Event, Lkey, PdId, QpAddress, QpChange, QpId, QpState, Region, RegionId, RemoteAddress,
+    VerbsError, Window, WindowId, WindowKind,
 };
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -13,9 +13,9 @@ use crate::nic::SoftNic;
 use idle::Idle;
 use portcullis_protocol::Moment;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
-use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -126,8 +126,13 @@ impl<R: Resident> Engine<R> {
             stop: AtomicBool::new(false),
             over: Arc::new(AtomicBool::new(false)),
         });
-        let driver =
-            Driver { nic, resident, commands: receiver, signals: Arc::clone(&signals), started: Instant::now() };
+        let driver = Driver {
+            nic,
+            resident,
+            commands: receiver,
+            signals: Arc::clone(&signals),
+            started: Instant::now(),
+        };
         let thread = std::thread::Builder::new().name("portcullis-nic".to_owned()).spawn(move || {
             if let Some(processor) = options.processor {
                 pin(processor);
@@ -177,6 +182,10 @@ impl<R: Resident> Engine<R> {
 /// Keeps the calling thread on one processor, if the machine lets it.
 pub fn pin(processor: usize) {
     let mut set = rustix::thread::CpuSet::new();
+    if processor >= rustix::thread::CpuSet::MAX_CPU {
+        tracing::warn!(processor, "no such processor: the thread is not pinned");
+        return;
+    }
     set.set(processor);
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
         tracing::warn!(processor, %error, "cannot pin the thread");

@@ -3,9 +3,7 @@
 use super::layout::{POLLED, PortLayout, PortSize, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
 use crate::shared::Mapping;
-use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, Lkey, Memory, QpId, ReceiveRequest, WorkRequest,
-};
+use portcullis_nic::{Completion, CompletionKind, Endpoint, Lkey, Memory, QpId, ReceiveRequest, WorkRequest};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::thread::futex;

@@ -77,11 +77,7 @@ impl Mapping {
             // Only advice: without transparent huge pages the memory works all the same.
             // SAFETY: the span is exactly the mapping just made, and this advice changes no bytes.
             let _ = unsafe {
-                rustix::mm::madvise(
-                    mapping.start.as_ptr().cast(),
-                    bytes,
-                    rustix::mm::Advice::LinuxHugepage,
-                )
+                rustix::mm::madvise(mapping.start.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage)
             };
         }
         Ok(mapping)
@@ -327,6 +323,19 @@ impl Bytes for Mapping {
     #[inline]
     fn fetch_add(&self, offset: u64, add: u64) -> u64 {
         self.word(offset).fetch_add(add, Ordering::AcqRel)
+    }
+
+    #[inline]
+    fn prefetch(&self, offset: u64) {
+        let pointer = self.pointer(offset, 1, 1);
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch of any address faults on nothing and changes nothing that a program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast_const().cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = pointer;
     }
 
     #[inline]

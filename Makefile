@@ -1,0 +1,39 @@
+# The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
+# Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
+
+.PHONY: demo test build lint unit fuzz instructions setup help
+
+CARGO ?= cargo
+FUZZ_SECONDS ?= 15
+
+help:
+	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (about a minute with the build)'
+	@echo 'make test   everything that has to hold (about ten minutes with the build)'
+
+build: setup
+	$(CARGO) build --release --locked -p portcullis-cli
+
+demo: setup
+	$(CARGO) run --quiet --profile demo --locked -p portcullis-cli -- demo .
+
+test: setup lint unit fuzz instructions
+	@echo 'All of make test passed.'
+
+# Style is a test: formatting, lints, documentation, and no file that has outgrown one idea.
+lint: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
+	scripts/tidy
+
+unit: setup
+	$(CARGO) test --workspace --locked
+
+fuzz: setup
+	fuzz/run $(FUZZ_SECONDS)
+
+instructions: setup
+	scripts/instructions
+
+setup:
+	@scripts/setup

@@ -1,0 +1,233 @@
+//! Staying in possession: acquiring again, extending by RPC, extending by the client alone (Patronus §7.2.2).
+
+use super::latency::LIFETIME;
+use super::node_process::{NodeProcess, Setup};
+use super::report::print_json;
+use super::{BenchError, Options, Until, pingpong};
+use crate::samples::{Samples, mops};
+use comfy_table::{Table, presets};
+use portcullis::{
+    Acquire, Allocate, Answer, BarePermission, Call, Error, Lifetime, Refusal, RemoteAddress, Session,
+    connect,
+};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+const ITERATIONS: u64 = 2_000_000;
+const WARM_UP: u64 = 20_000;
+/// Permissions that are kept alive at once.
+const HELD: usize = 48;
+/// Extensions of a permission before its holder takes another (Patronus §7.2.2).
+const EXTENSIONS: u32 = 8;
+const LEASE: Lifetime = Lifetime::micros(100);
+
+/// The three ways.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Reacquire,
+    Rpc,
+    Client,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    /// Extensions, or what stands for them, in millions a second.
+    mops: f64,
+    /// Of one, in microseconds.
+    p50: f64,
+    p99: f64,
+    /// Against acquiring again.
+    gain: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    nic: &'static str,
+    protection: &'static str,
+    size: u64,
+    iterations: u64,
+    pingpong_rtt: f64,
+    rows: Vec<Row>,
+}
+
+/// Runs the three ways, each on a node of its own.
+pub fn run(options: &Options) -> Result<(), BenchError> {
+    let pingpong_rtt = pingpong::round_trip();
+    let until = options.until(ITERATIONS);
+    let mut rows: Vec<Row> = Vec::new();
+    let mut iterations = 0;
+    for (name, way) in [("Re-acquire", Way::Reacquire), ("+ Extend", Way::Rpc), ("+ CN Extend", Way::Client)]
+    {
+        let mut row = run_way(options, name, way, until, &mut iterations)?;
+        row.gain = row.mops / rows.first().map_or(row.mops, |first| first.mops);
+        rows.push(row);
+    }
+    let report = Report {
+        benchmark: "extension",
+        nic: "softnic",
+        protection: options.protection.name(),
+        size: options.size,
+        iterations,
+        pingpong_rtt,
+        rows,
+    };
+    if options.json {
+        print_json(&report);
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["way", "Mops", "p50 [usec]", "p99 [usec]", "gain"]);
+    for row in &report.rows {
+        table.add_row([
+            row.name.to_owned(),
+            format!("{:.3}", row.mops),
+            format!("{:.2}", row.p50),
+            format!("{:.2}", row.p99),
+            format!("x{:.1}", row.gain),
+        ]);
+    }
+    println!("Extensions, {EXTENSIONS} a permission; pingpong RTT {pingpong_rtt:.3} usec\n{table}");
+    Ok(())
+}
+
+fn run_way(
+    options: &Options,
+    name: &'static str,
+    way: Way,
+    until: Until,
+    iterations: &mut u64,
+) -> Result<Row, BenchError> {
+    let node = NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?;
+    let mut session = connect(node.address())?;
+    let mut holders = Holders::new(&mut session, way, options.size)?;
+    while holders.extended < WARM_UP {
+        holders.turn(&mut session)?;
+    }
+    holders.samples = Samples::new();
+    let (from, started) = (holders.extended, Instant::now());
+    loop {
+        holders.turn(&mut session)?;
+        let over = match until {
+            Until::Iterations(most) => holders.extended - from >= most,
+            Until::Elapsed(most) => started.elapsed() >= most,
+        };
+        if over {
+            break;
+        }
+    }
+    let counted = holders.extended - from;
+    *iterations = counted;
+    let samples = &holders.samples;
+    Ok(Row {
+        name,
+        mops: mops(counted, started.elapsed()),
+        p50: samples.quantile(0.5),
+        p99: samples.quantile(0.99),
+        gain: 1.0,
+    })
+}
+
+/// One who wants to stay in possession.
+struct Holder {
+    object: RemoteAddress,
+    permission: Option<BarePermission>,
+    extensions: u32,
+}
+
+struct Holders {
+    way: Way,
+    holders: Vec<Holder>,
+    /// Calls under way, by holder, oldest first.
+    calls: VecDeque<(usize, Call, Instant)>,
+    samples: Samples,
+    extended: u64,
+}
+
+impl Holders {
+    fn new(session: &mut Session, way: Way, size: u64) -> Result<Self, BenchError> {
+        let mut holders = Vec::new();
+        for _ in 0..HELD {
+            let made = session.allocate(Allocate::bytes(size).keep().lifetime(LIFETIME))?;
+            holders.push(Holder { object: made.address(), permission: None, extensions: 0 });
+            session.revoke(made)?;
+        }
+        let mut all = Self { way, holders, calls: VecDeque::new(), samples: Samples::new(), extended: 0 };
+        for index in 0..HELD {
+            all.go_on(session, index)?;
+        }
+        Ok(all)
+    }
+
+    /// The holder's next step.
+    fn go_on(&mut self, session: &mut Session, index: usize) -> Result<(), BenchError> {
+        let now = session.now();
+        let holder = &mut self.holders[index];
+        let alive = holder.permission.as_ref().filter(|_| holder.extensions < EXTENSIONS);
+        let call = match (self.way, alive) {
+            (Way::Rpc, Some(permission)) => {
+                let longer = Lifetime(permission.lease().lifetime().0 + LEASE.0);
+                session.client().extend_by_rpc(now, permission.lease(), longer)
+            }
+            (Way::Client, Some(permission)) => {
+                let longer = Lifetime(permission.lease().lifetime().0 + LEASE.0);
+                session.client().extend(now, permission, longer)
+            }
+            _ => {
+                // What it held goes by itself. Acquiring again needs no more than the lease; staying needs time for
+                // the extensions.
+                holder.permission = None;
+                let lifetime = if self.way == Way::Reacquire { LEASE } else { Lifetime::millis(50) };
+                let ask = Acquire::at(holder.object).shared().lifetime(lifetime).wait(LIFETIME);
+                session.client().acquire(now, ask)
+            }
+        };
+        match call {
+            Ok(call) => self.calls.push_back((index, call, Instant::now())),
+            // It died under us: acquire it again.
+            Err(Error::Expired) => {
+                holder.permission = None;
+                return self.go_on(session, index);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
+        session.poll();
+        for _ in 0..self.calls.len() {
+            let Some((index, call, asked)) = self.calls.pop_front() else { break };
+            let Some(answer) = session.client().take_call(call) else {
+                self.calls.push_back((index, call, asked));
+                continue;
+            };
+            let holder = &mut self.holders[index];
+            match answer {
+                Ok(Answer::Granted(permission)) => {
+                    holder.permission = Some(permission);
+                    holder.extensions = 0;
+                    if self.way == Way::Reacquire {
+                        self.extended += 1;
+                        self.samples.add(asked.elapsed());
+                    }
+                }
+                Ok(Answer::Extended(_)) => {
+                    holder.extensions += 1;
+                    self.extended += 1;
+                    self.samples.add(asked.elapsed());
+                }
+                Ok(Answer::Done) => {}
+                Err(Error::Expired | Error::Revoked | Error::Refused(Refusal::NotExtendable)) => {
+                    holder.permission = None;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.go_on(session, index)?;
+        }
+        Ok(())
+    }
+}

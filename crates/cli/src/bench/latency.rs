@@ -1,0 +1,108 @@
+//! One operation at a time.
+
+use super::node_process::{NodeProcess, Setup};
+use super::report::Report;
+use super::{BenchError, Name, Options, Until, pingpong, processors};
+use crate::samples::Samples;
+use portcullis::{Allocate, AtDrop, Buffer, Error, Lifetime, Permission, Session, connect};
+use std::time::Instant;
+
+const WARM_UP: u64 = 20_000;
+const ITERATIONS: u64 = 500_000;
+/// Objects that the accesses go round: more than a processor's first cache holds.
+const OBJECTS: usize = 1024;
+/// The permissions are held for the whole run: extended, where the node's longest lifetime allows no more at once.
+pub const LIFETIME: Lifetime = Lifetime::seconds(10);
+
+/// Runs `read_lat`, `write_lat` or `atomic_lat`.
+pub fn run(options: &Options) -> Result<(), BenchError> {
+    let own = match &options.node {
+        Some(_) => None,
+        None => Some(NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?),
+    };
+    let address = options.node.clone().or(own.as_ref().map(|node| node.address().to_owned()));
+    let pingpong_rtt = pingpong::round_trip();
+    processors::pin_client();
+    let mut session = connect(&address.unwrap_or_default())?;
+    let size = if options.name == Name::AtomicLat { 8 } else { options.size };
+    let mut objects = hold_objects(&mut session, OBJECTS, size)?;
+    let mut buffer = session.buffer(u32::try_from(size).unwrap_or(u32::MAX))?;
+
+    let mut samples = Samples::new();
+    let (mut done, mut started) = (0u64, Instant::now());
+    let until = options.until(ITERATIONS);
+    loop {
+        if done == WARM_UP {
+            started = Instant::now();
+        }
+        let index = usize::try_from(done).unwrap_or(0) % OBJECTS;
+        let object = renewed(&mut session, &mut objects, index, size)?;
+        let before = Instant::now();
+        buffer = one(&mut session, options.name, (object, before), buffer)?;
+        let time = before.elapsed();
+        done += 1;
+        if done > WARM_UP {
+            samples.add(time);
+            let counted = done - WARM_UP;
+            let over = match until {
+                Until::Iterations(most) => counted >= most,
+                Until::Elapsed(most) => counted.is_multiple_of(1024) && started.elapsed() >= most,
+            };
+            if over {
+                break;
+            }
+        }
+    }
+    let counted = done - WARM_UP;
+    let mut report = Report::new(options, counted, pingpong_rtt);
+    report.times = Some(samples.summary());
+    report.mops = crate::samples::mops(counted, started.elapsed());
+    report.print(options.json);
+    Ok(())
+}
+
+type ArenaBuffer = Buffer<portcullis::ArenaMemory>;
+
+fn one(
+    session: &mut Session,
+    name: Name,
+    (object, started): (&Permission, Instant),
+    buffer: ArenaBuffer,
+) -> Result<ArenaBuffer, BenchError> {
+    let now = session.at(started);
+    let client = session.client();
+    let (begun, spare) = match name {
+        Name::WriteLat => (client.write(now, object, 0, buffer), None),
+        Name::AtomicLat => (client.fetch_and_add(now, object, 0, 1), Some(buffer)),
+        _ => (client.read(now, object, 0, buffer), None),
+    };
+    let operation = begun.map_err(|rejected| rejected.error)?;
+    let outcome = session.wait(operation)?;
+    outcome.result?;
+    outcome.buffer.or(spare).ok_or(BenchError::Session(Error::SessionLost))
+}
+
+/// So many objects, each held.
+pub fn hold_objects(session: &mut Session, count: usize, size: u64) -> Result<Vec<Permission>, BenchError> {
+    (0..count).map(|_| hold(session, size)).collect()
+}
+
+fn hold(session: &mut Session, size: u64) -> Result<Permission, BenchError> {
+    Ok(session.allocate(Allocate::bytes(size).lifetime(LIFETIME))?.at_drop(AtDrop::Expire))
+}
+
+/// The object, with a permission that has a while to live.
+pub fn renewed<'a>(
+    session: &mut Session,
+    objects: &'a mut [Permission],
+    index: usize,
+    size: u64,
+) -> Result<&'a Permission, BenchError> {
+    // Looked at once in a round: the clock costs as much as a good part of what is measured.
+    if index == 0 && objects[0].lease().deadline().since(session.now()) < Lifetime(LIFETIME.0 / 2) {
+        for object in objects.iter_mut() {
+            *object = hold(session, size)?;
+        }
+    }
+    Ok(&objects[index])
+}

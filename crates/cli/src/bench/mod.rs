@@ -1,0 +1,172 @@
+//! `portcullis bench`: measurements, in the dialect of perftest.
+//!
+//! Every benchmark also measures `pingpong_rtt`, the round trip of one cache line between the same two processors in
+//! the same run: machines differ and drift, the ratio to that says more than a time.
+
+mod extension;
+mod latency;
+mod node_process;
+mod permissions;
+mod pingpong;
+mod processors;
+mod rate;
+mod report;
+mod violation;
+
+use clap::{Args, ValueEnum};
+use portcullis::{ConnectError, Error, Mechanism};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis bench read_lat                       64-byte reads, one at a time
+  portcullis bench read_rate -s 64 -o 128         64-byte reads, 128 under way at once
+  portcullis bench write_lat -s 4096 -n 100000
+  portcullis bench permissions                    the steps of Patronus, Table 4
+  portcullis bench violation                      the rows of Patronus, Table 5
+  portcullis bench read_lat --node shm:/run/portcullis.sock
+
+Without --node a node process is started for the run, on processor 0; this end runs on processor 1.
+Times are in microseconds. READ and atomic latencies are full round trips, as in perftest; so are WRITE
+latencies here, since a completion says that the bytes have arrived.";
+
+/// What to measure, and how.
+#[derive(Args, Clone)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// The benchmark.
+    #[arg(value_enum)]
+    name: Name,
+    /// Bytes of each access; atomics move 8.
+    #[arg(short = 's', long, default_value = "64", value_parser = crate::size::parse)]
+    size: u64,
+    /// Iterations that count. Without -n and -D each benchmark has its own number.
+    #[arg(short = 'n', long)]
+    iterations: Option<u64>,
+    /// Run for so many seconds instead.
+    #[arg(short = 'D', long, conflicts_with = "iterations")]
+    duration: Option<u64>,
+    /// Operations under way at once, where more than one is.
+    #[arg(short = 'o', long, default_value_t = 128)]
+    outstanding: usize,
+    /// Sessions, each with a queue pair of its own in use, that one thread drives; for the rates.
+    #[arg(short = 'q', long, default_value_t = 1)]
+    queue_pairs: usize,
+    /// A node that runs already, for example shm:/run/portcullis.sock.
+    #[arg(long)]
+    node: Option<String>,
+    /// What enforces permissions on the node that is started for the run.
+    #[arg(long, default_value = "memory-window")]
+    protection: Mechanism,
+    /// One JSON object instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The benchmarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Name {
+    /// Latency of one READ at a time.
+    ReadLat,
+    /// Latency of one WRITE at a time.
+    WriteLat,
+    /// Latency of one FETCH_AND_ADD at a time.
+    AtomicLat,
+    /// READs a second, with many under way.
+    ReadRate,
+    /// WRITEs a second, with many under way.
+    WriteRate,
+    /// Permissions acquired and ended a second, with each technique of Patronus §5.4 added (Table 4).
+    Permissions,
+    /// Re-acquiring against extending by RPC and by the client alone (Patronus §7.2.2).
+    Extension,
+    /// How long a violation interrupts the guilty client, with and without spare queue pairs (Table 5).
+    Violation,
+}
+
+impl Name {
+    fn text(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+enum BenchError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Session(#[from] Error),
+    #[error("the node process: {0}")]
+    Node(#[from] std::io::Error),
+    #[error("{0}")]
+    Options(String),
+    #[error("the node process did not say what it had counted")]
+    NoCounters,
+}
+
+/// When a benchmark ends.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    Iterations(u64),
+    Elapsed(Duration),
+}
+
+impl Options {
+    fn until(&self, default: u64) -> Until {
+        match (self.iterations, self.duration) {
+            (_, Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds)),
+            (Some(iterations), None) => Until::Iterations(iterations),
+            (None, None) => Until::Iterations(default),
+        }
+    }
+
+    fn check(&self) -> Result<(), BenchError> {
+        let wrong = |text: &str| Err(BenchError::Options(text.to_owned()));
+        if self.size == 0 || self.size > 1 << 20 {
+            return wrong("-s takes 1 to 1MiB");
+        }
+        if self.outstanding == 0 || self.outstanding > 512 {
+            return wrong("-o takes 1 to 512");
+        }
+        if self.queue_pairs == 0 || self.queue_pairs > 64 {
+            return wrong("-q takes 1 to 64");
+        }
+        if self.iterations == Some(0) || self.duration == Some(0) {
+            return wrong("-n and -D take at least 1");
+        }
+        let own = matches!(self.name, Name::Permissions | Name::Extension | Name::Violation);
+        if own && self.node.is_some() {
+            return wrong("this benchmark starts nodes of several settings by itself: leave --node out");
+        }
+        Ok(())
+    }
+}
+
+/// Runs the benchmark.
+pub fn run(options: Options) -> ExitCode {
+    if let Err(error) = options.check() {
+        eprintln!("portcullis bench: {error}");
+        return ExitCode::from(2);
+    }
+    let done = match options.name {
+        Name::ReadLat | Name::WriteLat | Name::AtomicLat => latency::run(&options),
+        Name::ReadRate | Name::WriteRate => rate::run(&options),
+        Name::Permissions => permissions::run(&options),
+        Name::Extension => extension::run(&options),
+        Name::Violation => violation::run(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ BenchError::Options(_)) => {
+            eprintln!("portcullis bench: {error}");
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("portcullis bench: {error}");
+            ExitCode::from(3)
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A node process for the length of a benchmark.
+
+use super::{BenchError, processors};
+use portcullis::Mechanism;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// A `portcullis serve` of our own. It ends, and its folder goes, when this is dropped.
+pub struct NodeProcess {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+/// What a node process says when it is asked by SIGUSR1, as far as benchmarks want to know.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct Counted {
+    pub rpcs: u64,
+    pub window_operations: u64,
+    pub grants: u64,
+}
+
+#[derive(Deserialize)]
+struct Words {
+    counters: Counted,
+}
+
+/// How the node is to run.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    pub protection: Mechanism,
+    /// Techniques of Patronus §5.4 that it goes without.
+    pub without: Vec<&'static str>,
+    /// Violations that cost nothing, when many are made on purpose.
+    pub violations_free: Option<u32>,
+}
+
+impl NodeProcess {
+    /// Starts a node on its processor, waits until it listens, and keeps this thread on the other one.
+    pub fn start(setup: &Setup) -> Result<Self, BenchError> {
+        let folder = tempfile::tempdir()?;
+        let address = format!("shm:{}", folder.path().join("node.sock").display());
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve", "--json", "--memory", "256MiB", "--listen", &address]);
+        command.args(["--protection", setup.protection.name()]);
+        if let Some((processor, _)) = processors::pair() {
+            command.args(["--processor", &processor.to_string()]);
+        }
+        if !setup.without.is_empty() {
+            command.args(["--without", &setup.without.join(",")]);
+        }
+        if let Some(free) = setup.violations_free {
+            command.args(["--violations-free", &free.to_string()]);
+        }
+        processors::unpin();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let Some(output) = child.stdout.take() else { return Err(BenchError::NoCounters) };
+        let mut node = Self { child, output: BufReader::new(output), address, _folder: folder };
+        let mut line = String::new();
+        node.output.read_line(&mut line)?;
+        if line.is_empty() {
+            let status = node.child.wait()?;
+            return Err(std::io::Error::other(format!("it ended with {status} before it listened")).into());
+        }
+        processors::pin_client();
+        Ok(node)
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// What the node has counted until now.
+    pub fn counted(&mut self) -> Result<Counted, BenchError> {
+        self.signal(Signal::USR1);
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        serde_json::from_str::<Words>(&line).map(|words| words.counters).map_err(|_| BenchError::NoCounters)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let Ok(number) = i32::try_from(self.child.id()) else { return };
+        if let Some(process) = Pid::from_raw(number) {
+            let _ = kill_process(process, signal);
+        }
+    }
+}
+
+impl Drop for NodeProcess {
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+        let _ = self.child.wait();
+    }
+}

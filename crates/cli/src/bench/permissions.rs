@@ -1,0 +1,263 @@
+//! Permissions acquired and ended, as fast as the node goes: the steps of Patronus, Table 4.
+
+use super::latency::LIFETIME;
+use super::node_process::{Counted, NodeProcess, Setup};
+use super::report::print_json;
+use super::{BenchError, Options, Until, pingpong};
+use crate::samples::{Samples, mops, per};
+use comfy_table::{Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use portcullis::{
+    Acquire, Allocate, Answer, Call, Error, Lifetime, RemoteAddress, Session, Sharing, connect,
+};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+const ITERATIONS: u64 = 1_000_000;
+const WARM_UP: u64 = 50_000;
+/// Objects of 64 bytes that permissions are acquired over, at random.
+const OBJECTS: usize = 16_384;
+/// Requests under way at once: as many as the control queue pair holds, less some room for the other kind.
+const UNDER_WAY: usize = 48;
+/// The lease of the last step: what the paper's evaluation uses (Patronus §7.2.4).
+const SHORT_LEASE: Lifetime = Lifetime::micros(100);
+
+/// A row of Table 4.
+struct Step {
+    name: &'static str,
+    without: &'static [&'static str],
+    /// Permissions are left to expire instead of revoked.
+    expire: bool,
+}
+
+const STEPS: [Step; 5] = [
+    Step { name: "Baseline", without: &["delayed-unbinding", "contiguity", "handover"], expire: false },
+    Step { name: "+ Delay", without: &["contiguity", "handover"], expire: false },
+    Step { name: "+ Cont", without: &["handover"], expire: false },
+    Step { name: "+ HO", without: &[], expire: false },
+    Step { name: "+ Expr", without: &[], expire: true },
+];
+
+/// What came of a step.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    /// Permissions acquired and ended, in millions a second.
+    mops: f64,
+    /// Binds, rebinds and unbinds for each permission.
+    window_operations: f64,
+    /// Control messages for each permission.
+    rpcs: f64,
+    /// From asking for a permission to holding it, in microseconds.
+    p50: f64,
+    p99: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    nic: &'static str,
+    protection: &'static str,
+    size: u64,
+    iterations: u64,
+    pingpong_rtt: f64,
+    steps: Vec<Row>,
+}
+
+/// Runs all steps, each on a node of its own.
+pub fn run(options: &Options) -> Result<(), BenchError> {
+    let pingpong_rtt = pingpong::round_trip();
+    let until = options.until(ITERATIONS);
+    let bar = ProgressBar::new(STEPS.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template(" {msg:<12} [{bar:30}] {pos}/{len}") {
+        bar.set_style(style);
+    }
+    let mut steps = Vec::new();
+    let mut iterations = 0;
+    for step in &STEPS {
+        bar.set_message(step.name);
+        let (row, counted) = run_step(options, step, until)?;
+        steps.push(row);
+        iterations = counted;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let report = Report {
+        benchmark: "permissions",
+        nic: "softnic",
+        protection: options.protection.name(),
+        size: options.size,
+        iterations,
+        pingpong_rtt,
+        steps,
+    };
+    if options.json {
+        print_json(&report);
+    } else {
+        print_table(&report);
+    }
+    Ok(())
+}
+
+fn print_table(report: &Report) {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["step", "Mops", "window operations", "RPCs", "p50 [usec]", "p99 [usec]"]);
+    for row in &report.steps {
+        table.add_row([
+            row.name.to_owned(),
+            format!("{:.3}", row.mops),
+            format!("{:.2}", row.window_operations),
+            format!("{:.2}", row.rpcs),
+            format!("{:.2}", row.p50),
+            format!("{:.2}", row.p99),
+        ]);
+    }
+    println!(
+        "Permissions over {} bytes acquired and ended, {} a step; pingpong RTT {:.3} usec\n{table}",
+        report.size, report.iterations, report.pingpong_rtt
+    );
+}
+
+fn run_step(options: &Options, step: &Step, until: Until) -> Result<(Row, u64), BenchError> {
+    let setup =
+        Setup { protection: options.protection, without: step.without.to_vec(), violations_free: None };
+    let mut node = NodeProcess::start(&setup)?;
+    let mut session = connect(node.address())?;
+    let objects = make_objects(&mut session, options.size)?;
+    let mut life = Lives::new(objects, step.expire);
+    while life.ended < WARM_UP {
+        life.turn(&mut session)?;
+    }
+    life.samples = Samples::new();
+    let before = node.counted()?;
+    let (from, started) = (life.ended, Instant::now());
+    loop {
+        life.turn(&mut session)?;
+        let over = match until {
+            Until::Iterations(most) => life.ended - from >= most,
+            Until::Elapsed(most) => started.elapsed() >= most,
+        };
+        if over {
+            break;
+        }
+    }
+    let (counted, elapsed) = (life.ended - from, started.elapsed());
+    let after = node.counted()?;
+    life.drain(&mut session)?;
+    Ok((life.row(step, (counted, elapsed), before, after), counted))
+}
+
+/// Kept objects that nobody holds.
+fn make_objects(session: &mut Session, size: u64) -> Result<Vec<RemoteAddress>, BenchError> {
+    let mut addresses = Vec::with_capacity(OBJECTS);
+    for _ in 0..OBJECTS {
+        let object = session.allocate(Allocate::bytes(size).keep().lifetime(LIFETIME))?;
+        addresses.push(object.address());
+        session.revoke(object)?;
+    }
+    Ok(addresses)
+}
+
+/// Permissions on their way through life.
+struct Lives {
+    objects: Vec<RemoteAddress>,
+    expire: bool,
+    random: u64,
+    acquiring: VecDeque<(Call, Instant)>,
+    revoking: VecDeque<Call>,
+    samples: Samples,
+    ended: u64,
+}
+
+impl Lives {
+    fn new(objects: Vec<RemoteAddress>, expire: bool) -> Self {
+        Self {
+            objects,
+            expire,
+            random: 0x9e37_79b9_7f4a_7c15,
+            acquiring: VecDeque::new(),
+            revoking: VecDeque::new(),
+            samples: Samples::new(),
+            ended: 0,
+        }
+    }
+
+    /// An address, from a xorshift generator: good enough to miss caches.
+    fn address(&mut self) -> RemoteAddress {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let index = usize::try_from(self.random >> 11).unwrap_or(0) % self.objects.len();
+        self.objects[index]
+    }
+
+    fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
+        while self.acquiring.len() + self.revoking.len() < UNDER_WAY {
+            let lifetime = if self.expire { SHORT_LEASE } else { LIFETIME };
+            let ask = Acquire {
+                address: self.address(),
+                size: 0,
+                lifetime,
+                rights: portcullis::Rights::all(),
+                sharing: Sharing::Shared,
+                wait: LIFETIME,
+            };
+            let now = session.now();
+            match session.client().acquire(now, ask) {
+                Ok(call) => self.acquiring.push_back((call, Instant::now())),
+                Err(Error::QueueFull { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        session.poll();
+        self.take(session)
+    }
+
+    fn take(&mut self, session: &mut Session) -> Result<(), BenchError> {
+        while let Some(&(call, asked)) = self.acquiring.front() {
+            let Some(answer) = session.client().take_call(call) else { break };
+            self.acquiring.pop_front();
+            self.samples.add(asked.elapsed());
+            let Answer::Granted(permission) = answer? else { continue };
+            if self.expire {
+                // It goes by itself: that is the saving.
+                self.ended += 1;
+                continue;
+            }
+            let now = session.now();
+            match session.client().revoke(now, permission, false) {
+                Ok(call) => self.revoking.push_back(call),
+                Err(refused) => return Err(refused.error.into()),
+            }
+        }
+        while let Some(&call) = self.revoking.front() {
+            let Some(answer) = session.client().take_call(call) else { break };
+            self.revoking.pop_front();
+            answer?;
+            self.ended += 1;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, session: &mut Session) -> Result<(), BenchError> {
+        while !(self.acquiring.is_empty() && self.revoking.is_empty()) {
+            session.poll();
+            self.take(session)?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, step: &Step, (counted, elapsed): (u64, Duration), before: Counted, after: Counted) -> Row {
+        let lives = after.grants - before.grants;
+        Row {
+            name: step.name,
+            mops: mops(counted, elapsed),
+            window_operations: per(after.window_operations - before.window_operations, lives),
+            rpcs: per(after.rpcs - before.rpcs, lives),
+            p50: self.samples.quantile(0.5),
+            p99: self.samples.quantile(0.99),
+        }
+    }
+}

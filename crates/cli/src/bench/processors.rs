@@ -1,0 +1,30 @@
+//! Which processor each end runs on: different ones, where the machine has two.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::sync::OnceLock;
+
+/// What this process was allowed when it started; children inherit what it has when it starts them.
+fn allowed() -> &'static CpuSet {
+    static ALLOWED: OnceLock<CpuSet> = OnceLock::new();
+    ALLOWED.get_or_init(|| sched_getaffinity(None).unwrap_or_default())
+}
+
+/// The processors of the node and of this end: the first two that this process may use.
+pub fn pair() -> Option<(usize, usize)> {
+    let mut usable = (0..CpuSet::MAX_CPU).filter(|&processor| allowed().is_set(processor));
+    Some((usable.next()?, usable.next()?))
+}
+
+/// Keeps this thread on this end's processor.
+pub fn pin_client() {
+    if let Some((_, client)) = pair() {
+        portcullis::host::pin(client);
+    }
+}
+
+/// Lets this thread run anywhere again, so that a child does not inherit a corner.
+pub fn unpin() {
+    if let Err(error) = sched_setaffinity(None, allowed()) {
+        tracing::warn!(%error, "cannot leave the processor");
+    }
+}

@@ -1,0 +1,139 @@
+//! Many operations under way at once.
+
+use super::latency::{hold_objects, renewed};
+use super::node_process::{NodeProcess, Setup};
+use super::report::Report;
+use super::{BenchError, Name, Options, Until, pingpong, processors};
+use crate::samples::Samples;
+use portcullis::{
+    ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions, connect_with,
+};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+const WARM_UP: u64 = 200_000;
+const ITERATIONS: u64 = 20_000_000;
+const OBJECTS: usize = 1024;
+/// Operations that share a doorbell and a completion.
+const BATCH: usize = 32;
+
+/// A session with operations under way.
+struct Lane {
+    session: Session,
+    objects: Vec<Permission>,
+    next: usize,
+    buffers: Vec<Buffer<ArenaMemory>>,
+    /// The last operation of each batch, and when the batch was posted.
+    batches: VecDeque<Instant>,
+    finished: Vec<(Operation, Outcome<ArenaMemory>)>,
+    outstanding: usize,
+}
+
+/// Runs `read_rate` or `write_rate`.
+pub fn run(options: &Options) -> Result<(), BenchError> {
+    let own = match &options.node {
+        Some(_) => None,
+        None => Some(NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?),
+    };
+    let address = options.node.clone().or(own.as_ref().map(|node| node.address().to_owned()));
+    let pingpong_rtt = pingpong::round_trip();
+    processors::pin_client();
+    let address = address.unwrap_or_default();
+    let mut lanes =
+        (0..options.queue_pairs).map(|_| Lane::new(&address, options)).collect::<Result<Vec<_>, _>>()?;
+    let mut samples = Samples::new();
+    let (mut done, mut counted_from, mut started) = (0u64, None, Instant::now());
+    let until = options.until(ITERATIONS);
+    loop {
+        for lane in &mut lanes {
+            done += lane.turn(options, &mut samples)?;
+        }
+        let Some(from) = counted_from else {
+            if done >= WARM_UP {
+                (counted_from, started, samples) = (Some(done), Instant::now(), Samples::new());
+            }
+            continue;
+        };
+        let over = match until {
+            Until::Iterations(most) => done - from >= most,
+            Until::Elapsed(most) => started.elapsed() >= most,
+        };
+        if over {
+            let counted = done - from;
+            let elapsed = started.elapsed();
+            let mut report = Report::new(options, counted, pingpong_rtt);
+            report.mops = crate::samples::mops(counted, elapsed);
+            report.times = Some(samples.summary());
+            report.outstanding = options.outstanding;
+            report.queue_pairs = options.queue_pairs;
+            report.print(options.json);
+            return Ok(());
+        }
+    }
+}
+
+impl Lane {
+    fn new(address: &str, options: &Options) -> Result<Self, BenchError> {
+        let room = options.size.next_power_of_two().max(64) * options.outstanding as u64;
+        let wanted = SessionOptions {
+            arena_bytes: (4 << 20) + 2 * room,
+            client: ClientConfig { operations_max: 4096, ..ClientConfig::default() },
+        };
+        let mut session = connect_with(address, wanted)?;
+        let objects = hold_objects(&mut session, OBJECTS, options.size)?;
+        let length = u32::try_from(options.size).unwrap_or(u32::MAX);
+        let buffers =
+            (0..options.outstanding).map(|_| session.buffer(length)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            session,
+            objects,
+            next: 0,
+            buffers,
+            batches: VecDeque::new(),
+            finished: Vec::with_capacity(options.outstanding),
+            outstanding: 0,
+        })
+    }
+
+    /// Takes what is finished and posts as much again. Returns how many operations ended.
+    fn turn(&mut self, options: &Options, samples: &mut Samples) -> Result<u64, BenchError> {
+        self.session.poll();
+        self.session.client().drain(&mut self.finished);
+        let ended = self.finished.len();
+        for (_, outcome) in self.finished.drain(..) {
+            outcome.result?;
+            self.buffers.extend(outcome.buffer);
+        }
+        self.outstanding -= ended;
+        let batch = BATCH.min(options.outstanding);
+        for _ in 0..ended / batch {
+            if let Some(posted) = self.batches.pop_front() {
+                samples.add(posted.elapsed());
+            }
+        }
+        while self.buffers.len() >= batch {
+            self.post(options, batch)?;
+        }
+        Ok(ended as u64)
+    }
+
+    fn post(&mut self, options: &Options, count: usize) -> Result<(), BenchError> {
+        let now = self.session.now();
+        self.next = (self.next + count) % OBJECTS;
+        // Once a round is enough: permissions have seconds to live.
+        renewed(&mut self.session, &mut self.objects, self.next - self.next % count, options.size)?;
+        let mut batch = self.session.client().batch();
+        for index in 0..count {
+            let Some(buffer) = self.buffers.pop() else { break };
+            let object = &self.objects[(self.next + index) % OBJECTS];
+            let added = match options.name {
+                Name::WriteRate => batch.write(now, object, 0, buffer),
+                _ => batch.read(now, object, 0, buffer),
+            };
+            added.map_err(|rejected| rejected.error)?;
+        }
+        self.outstanding += batch.post();
+        self.batches.push_back(Instant::now());
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Saying what was measured: perftest's table, or one JSON object.
+
+use super::{Name, Options};
+use crate::samples::Summary;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// What was measured, with the names that programs read.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub benchmark: String,
+    pub nic: &'static str,
+    pub protection: &'static str,
+    pub size: u64,
+    pub iterations: u64,
+    #[serde(flatten)]
+    pub times: Option<Summary>,
+    pub mops: f64,
+    pub pingpong_rtt: f64,
+    pub outstanding: usize,
+    pub queue_pairs: usize,
+}
+
+impl Report {
+    pub fn new(options: &Options, iterations: u64, pingpong_rtt: f64) -> Self {
+        Self {
+            benchmark: options.name.text(),
+            nic: "softnic",
+            protection: options.protection.name(),
+            size: if options.name == Name::AtomicLat { 8 } else { options.size },
+            iterations,
+            times: None,
+            mops: 0.0,
+            pingpong_rtt,
+            outstanding: 1,
+            queue_pairs: 1,
+        }
+    }
+
+    pub fn print(&self, json: bool) {
+        if json {
+            print_json(self);
+        } else {
+            print!("{}", self.table());
+        }
+    }
+
+    fn table(&self) -> String {
+        let line = "-".repeat(100);
+        let mut text = String::new();
+        let _ = writeln!(text, "{line}\n                    {}", title(&self.benchmark));
+        let _ = writeln!(text, " NIC             : {:<20} Protection      : {}", self.nic, self.protection);
+        let _ = writeln!(text, " Connection type : {:<20} Number of qps   : {}", "RC", self.queue_pairs);
+        let _ = writeln!(
+            text,
+            " Outstanding     : {:<20} pingpong RTT    : {:.3} usec\n{line}",
+            self.outstanding, self.pingpong_rtt
+        );
+        if self.benchmark.ends_with("_lat")
+            && let Some(times) = self.times
+        {
+            let _ = writeln!(
+                text,
+                " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]"
+            );
+            let _ = writeln!(
+                text,
+                " {:<6} {:<14} {:<14.3} {:<12.3} {:<16.3} {:<14.3} {:<15.3} {:<22.3} {:.3}",
+                self.size,
+                self.iterations,
+                times.t_min,
+                times.t_max,
+                times.t_typical,
+                times.t_avg,
+                times.t_stdev,
+                times.p99,
+                times.p999
+            );
+        } else {
+            let _ = writeln!(text, " #bytes     #iterations    BW average[MiB/sec]   MsgRate[Mpps]");
+            let mebibytes = self.mops * 1e6 * bytes(self.size) / f64::from(1 << 20);
+            let _ = writeln!(
+                text,
+                " {:<10} {:<14} {:<21.2} {:.6}",
+                self.size, self.iterations, mebibytes, self.mops
+            );
+        }
+        let _ = writeln!(text, "{line}");
+        text
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
+fn bytes(size: u64) -> f64 {
+    size as f64
+}
+
+fn title(benchmark: &str) -> String {
+    let what = match benchmark {
+        "read_lat" => "RDMA_Read Latency Test",
+        "write_lat" => "RDMA_Write Latency Test (full round trip)",
+        "atomic_lat" => "Atomic FETCH_AND_ADD Latency Test",
+        "read_rate" => "RDMA_Read Rate Test",
+        "write_rate" => "RDMA_Write Rate Test",
+        other => other,
+    };
+    what.to_owned()
+}
+
+/// One object on standard output.
+pub fn print_json(value: &impl Serialize) {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => println!("{text}"),
+        Err(error) => eprintln!("portcullis bench: {error}"),
+    }
+}

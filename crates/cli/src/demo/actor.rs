@@ -1,0 +1,298 @@
+//! A client process of the demo: does what it is told on its standard input, and says how it went. It ends when its
+//! input does.
+
+use super::loops;
+use super::orders::{Answer, Order, Raw, Stored, Wanted};
+use super::processors;
+use portcullis::{
+    Acquire, Allocate, ConnectError, Error, Lifetime, Operation, Permission, RemoteAddress, Rights, Rkey,
+    Session, Token, connect,
+};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{BufRead, Read, Write};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// As long as the demo's nodes allow.
+pub const LIFETIME: Lifetime = Lifetime::seconds(10);
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The node, or the way there.
+    #[error(transparent)]
+    Remote(#[from] Error),
+    /// No node.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Whoever gave the orders is gone.
+    #[error("nobody listens: {0}")]
+    Nobody(#[from] std::io::Error),
+    /// The order makes no sense here.
+    #[error("{0}")]
+    Order(String),
+}
+
+/// A client process.
+pub struct Actor {
+    /// With the node.
+    pub session: Session,
+    blocks: Vec<Option<Permission>>,
+    orders: Receiver<Order>,
+}
+
+/// Acts as a client of the node at `address`, on some processors, until nobody gives orders any more.
+pub fn run(address: &str, processors: &[usize]) -> ExitCode {
+    processors::stay_on(processors);
+    match Actor::start(address).and_then(|mut actor| actor.act()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Whoever listens hears why; if nobody does, that was why.
+            let _ = say(&Answer::Failed { why: failure.to_string() });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says one line.
+pub fn say(answer: &Answer) -> Result<(), Failure> {
+    let mut output = std::io::stdout().lock();
+    let mut line = serde_json::to_vec(answer).map_err(std::io::Error::from)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    Ok(output.flush()?)
+}
+
+/// Orders as they come in, so that a loop can look for one without waiting.
+fn hear() -> Result<Receiver<Order>, Failure> {
+    let (sender, receiver) = channel();
+    std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Some(order) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { return };
+            if sender.send(order).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(receiver)
+}
+
+impl Actor {
+    fn start(address: &str) -> Result<Self, Failure> {
+        let orders = hear()?;
+        let session = connect(address)?;
+        say(&Answer::Ready)?;
+        Ok(Self { session, blocks: Vec::new(), orders })
+    }
+
+    fn act(&mut self) -> Result<(), Failure> {
+        while let Ok(order) = self.orders.recv() {
+            let answer = match self.carry_out(order) {
+                Ok(answer) => answer,
+                Err(Failure::Remote(Error::Refused(refusal))) => Answer::Refused { why: refusal.to_string() },
+                Err(Failure::Nobody(error)) => return Err(error.into()),
+                Err(failure) => Answer::Failed { why: failure.to_string() },
+            };
+            say(&answer)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, order: Order) -> Result<Answer, Failure> {
+        match order {
+            Order::Store(files) => self.store(&files),
+            Order::Fetch(objects) => self.fetch(&objects),
+            Order::Allocate { bytes, lifetime_us, keep } => {
+                let ask = Allocate::bytes(bytes).lifetime(Lifetime(lifetime_us));
+                let permission = self.session.allocate(if keep { ask.keep() } else { ask })?;
+                Ok(self.hold(permission))
+            }
+            Order::AllocateAt { address, bytes, tries_most } => self.allocate_at(address, bytes, tries_most),
+            Order::Acquire { address, lifetime_us, wait_us } => self.acquire(address, lifetime_us, wait_us),
+            Order::Write { block, text } => {
+                let Self { session, blocks, .. } = self;
+                session.write(held(blocks, block)?, 0, text.as_bytes())?;
+                Ok(Answer::Done)
+            }
+            Order::Read { block, bytes } => self.read(block, bytes),
+            Order::Free { block } => {
+                let permission =
+                    self.blocks.get_mut(block).and_then(Option::take).ok_or_else(|| no_block(block))?;
+                self.session.revoke_and_free(permission)?;
+                Ok(Answer::Done)
+            }
+            Order::RawRead { at, bytes } => self.raw_read(at, bytes),
+            Order::RawWrite { at, text } => self.raw_write(at, &text),
+            Order::Traffic => {
+                say(&Answer::Started)?;
+                let Self { session, orders, .. } = self;
+                loops::traffic(session, || {
+                    !matches!(orders.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty))
+                })
+                .map(Answer::Traffic)
+            }
+            Order::Halt => Err(Failure::Order("nothing to halt".to_owned())),
+            Order::Offend { rounds } => loops::offend(&mut self.session, rounds).map(Answer::Guilt),
+            Order::Measure { bytes, reads } => {
+                loops::measure(&mut self.session, bytes, reads).map(Answer::Latency)
+            }
+        }
+    }
+
+    /// Keeps a permission, and says where it is.
+    fn hold(&mut self, permission: Permission) -> Answer {
+        let at = Raw { address: permission.address().0, key: key_of(&permission) };
+        self.blocks.push(Some(permission));
+        Answer::Granted { block: self.blocks.len() - 1, at }
+    }
+
+    fn store(&mut self, files: &[Wanted]) -> Result<Answer, Failure> {
+        let mut remote = Duration::ZERO;
+        for file in files {
+            let bytes = match read_file(file) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    say(&Answer::Unreadable { number: file.number, why: error.to_string() })?;
+                    continue;
+                }
+            };
+            let length = bytes.len() as u64;
+            let sha256 = digest(&bytes);
+            let before = Instant::now();
+            // An empty file is an object of one byte, of which nothing counts.
+            let object = self.session.allocate(Allocate::bytes(length.max(1)).lifetime(LIFETIME).keep())?;
+            self.session.write(&object, 0, &bytes)?;
+            let address = object.address().0;
+            self.session.revoke(object)?;
+            remote += before.elapsed();
+            say(&Answer::Stored(Stored { number: file.number, address, bytes: length, sha256 }))?;
+        }
+        Ok(Answer::Moved { remote_us: micros(remote) })
+    }
+
+    fn fetch(&mut self, objects: &[Stored]) -> Result<Answer, Failure> {
+        let mut remote = Duration::ZERO;
+        for object in objects {
+            let length = usize::try_from(object.bytes).map_err(|_| Failure::Order("too long".to_owned()))?;
+            let mut bytes = vec![0; length];
+            let before = Instant::now();
+            let ask =
+                Acquire::at(RemoteAddress(object.address)).rights(Rights::READ).shared().lifetime(LIFETIME);
+            let permission = self.session.acquire(ask)?;
+            self.session.read(&permission, 0, &mut bytes)?;
+            self.session.revoke(permission)?;
+            remote += before.elapsed();
+            say(&Answer::Fetched { number: object.number, sha256: digest(&bytes) })?;
+        }
+        Ok(Answer::Moved { remote_us: micros(remote) })
+    }
+
+    fn allocate_at(&mut self, address: u64, bytes: u64, tries_most: u32) -> Result<Answer, Failure> {
+        // Held until the end: none of them comes twice.
+        let mut others = Vec::new();
+        for _ in 0..tries_most {
+            let permission = self.session.allocate(Allocate::bytes(bytes).lifetime(LIFETIME))?;
+            if permission.address().0 == address {
+                for other in others {
+                    self.session.revoke(other)?;
+                }
+                return Ok(self.hold(permission));
+            }
+            others.push(permission);
+        }
+        let why =
+            format!("{address:#x} was not given out again in {tries_most} allocations of {bytes} bytes");
+        Err(Failure::Order(why))
+    }
+
+    fn acquire(&mut self, address: u64, lifetime_us: u64, wait_us: u64) -> Result<Answer, Failure> {
+        let ask = Acquire::at(RemoteAddress(address)).lifetime(Lifetime(lifetime_us)).wait(Lifetime(wait_us));
+        say(&Answer::Started)?;
+        let permission = self.session.acquire(ask)?;
+        Ok(self.hold(permission))
+    }
+
+    fn read(&mut self, block: usize, bytes: u32) -> Result<Answer, Failure> {
+        let Self { session, blocks, .. } = self;
+        let permission = held(blocks, block)?;
+        let mut into = vec![0; bytes as usize];
+        let before = Instant::now();
+        session.read(permission, 0, &mut into)?;
+        Ok(Answer::Bytes { bytes: into, took_us: fine_micros(before.elapsed()) })
+    }
+
+    fn raw_read(&mut self, at: Raw, bytes: u32) -> Result<Answer, Failure> {
+        let buffer = self.session.buffer(bytes)?;
+        let now = self.session.now();
+        let before = Instant::now();
+        let begun =
+            self.session.client().dangerous_read(now, RemoteAddress(at.address), Rkey(at.key), buffer);
+        self.raw_answer(begun.map_err(|rejected| rejected.error)?, before)
+    }
+
+    fn raw_write(&mut self, at: Raw, text: &str) -> Result<Answer, Failure> {
+        let length = u32::try_from(text.len()).map_err(|_| Failure::Order("too long".to_owned()))?;
+        let mut buffer = self.session.buffer(length)?;
+        buffer.write(0, text.as_bytes());
+        let now = self.session.now();
+        let before = Instant::now();
+        let begun =
+            self.session.client().dangerous_write(now, RemoteAddress(at.address), Rkey(at.key), buffer);
+        self.raw_answer(begun.map_err(|rejected| rejected.error)?, before)
+    }
+
+    fn raw_answer(&mut self, operation: Operation, before: Instant) -> Result<Answer, Failure> {
+        let outcome = self.session.wait(operation)?;
+        let took_us = fine_micros(before.elapsed());
+        match outcome.result {
+            Err(Error::Violation) => Ok(Answer::Violation { took_us }),
+            Err(error) => Err(error.into()),
+            Ok(_) => {
+                let mut bytes = Vec::new();
+                if let Some(buffer) = outcome.buffer {
+                    bytes.resize(buffer.len() as usize, 0);
+                    buffer.read(0, &mut bytes);
+                }
+                Ok(Answer::Bytes { bytes, took_us })
+            }
+        }
+    }
+}
+
+fn held(blocks: &[Option<Permission>], block: usize) -> Result<&Permission, Failure> {
+    blocks.get(block).and_then(Option::as_ref).ok_or_else(|| no_block(block))
+}
+
+fn no_block(block: usize) -> Failure {
+    Failure::Order(format!("there is no block {block}"))
+}
+
+/// The key of a permission's buffer; of no use where accesses are messages.
+pub fn key_of(permission: &Permission) -> u32 {
+    match permission.token() {
+        Token::Keys { buffer, .. } => buffer.0,
+        Token::Node => 0,
+    }
+}
+
+/// The bytes of a file, as many as it was listed with or, if it has shrunk, fewer.
+fn read_file(file: &Wanted) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(&file.path)?.take(file.bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A duration in µs, with its fraction.
+pub fn fine_micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}

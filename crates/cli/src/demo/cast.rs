@@ -1,0 +1,314 @@
+//! The processes of the demo, as the one that directs them sees them: each has its deadline, and none outlives it.
+
+use super::orders::{Answer, Order};
+use super::processors::Processors;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// The longest that one answer is waited for.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// The longest that a node may take to stop.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// Between two looks at whether somebody wants the demo to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The tenants of every node here.
+const ORANGE_AND_BLUE: [&str; 2] = ["orange", "blue"];
+
+/// Why a part of the demo did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// Somebody pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+    /// No answer.
+    #[error("{who} did not answer in time")]
+    Slow {
+        /// Which process.
+        who: String,
+    },
+    /// It ended.
+    #[error("{who} has ended")]
+    Gone {
+        /// Which process.
+        who: String,
+    },
+    /// It failed.
+    #[error("{who}: {why}")]
+    Failed {
+        /// Which process.
+        who: String,
+        /// What it said.
+        why: String,
+    },
+    /// It said something else than it should.
+    #[error("{who} answered out of turn: {answer}")]
+    Strange {
+        /// Which process.
+        who: String,
+        /// What it said.
+        answer: String,
+    },
+    /// No process, folder or signal.
+    #[error("the machine refused: {0}")]
+    Machine(#[from] std::io::Error),
+}
+
+/// How long everything may take, and whether somebody wants it to end.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    until: Instant,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Patience {
+    /// Until `all_within` from now, or until `stopped` is set.
+    pub fn new(all_within: Duration, stopped: Arc<AtomicBool>) -> Self {
+        Self { until: Instant::now() + all_within, stopped }
+    }
+
+    /// Whether somebody wants it to end.
+    pub fn is_over(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Asks again and again until there is an answer.
+    fn wait<T>(
+        &self,
+        at_most: Duration,
+        who: &str,
+        mut ask: impl FnMut(Duration) -> Result<Option<T>, Trouble>,
+    ) -> Result<T, Trouble> {
+        let until = self.until.min(Instant::now() + at_most);
+        loop {
+            if self.is_over() {
+                return Err(Trouble::Interrupted);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if let Some(answer) = ask(left.min(LOOK_EVERY))? {
+                return Ok(answer);
+            }
+            if left.is_zero() {
+                return Err(Trouble::Slow { who: who.to_owned() });
+            }
+        }
+    }
+}
+
+/// A process of ours. It is gone when this is.
+#[derive(Debug)]
+struct Process {
+    who: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    patience: Patience,
+}
+
+impl Process {
+    fn start(who: String, arguments: &[String], patience: &Patience) -> Result<Self, Trouble> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let (sender, lines) = channel();
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let process = Self { who, child, input, lines, patience: patience.clone() };
+        // Ends with its process, whose output it reads.
+        std::thread::Builder::new().name("lines".to_owned()).spawn(move || {
+            for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
+                if line.map_or(true, |line| sender.send(line).is_err()) {
+                    return;
+                }
+            }
+        })?;
+        Ok(process)
+    }
+
+    fn line(&self, at_most: Duration) -> Result<String, Trouble> {
+        self.patience.wait(at_most, &self.who, |slice| match self.lines.recv_timeout(slice) {
+            Ok(line) => Ok(Some(line)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Trouble::Gone { who: self.who.clone() }),
+        })
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Trouble> {
+        Ok(kill_process(Pid::from_child(&self.child), signal).map_err(std::io::Error::from)?)
+    }
+
+    fn exit(&mut self, at_most: Duration) -> Result<ExitStatus, Trouble> {
+        let Self { child, patience, who, .. } = self;
+        patience.wait(at_most, who, |slice| {
+            let status = child.try_wait()?;
+            if status.is_none() {
+                std::thread::sleep(slice.min(Duration::from_millis(2)));
+            }
+            Ok(status)
+        })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be frozen, or have ended already: nothing to be done about either.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where nodes are started, and how long everything may take there.
+pub struct Ground<'a> {
+    /// For sockets.
+    pub folder: &'a Path,
+    /// Who stays on which.
+    pub processors: Processors,
+    /// Of all waits.
+    pub patience: &'a Patience,
+}
+
+/// A node process, with a socket for each of the two tenants.
+#[derive(Debug)]
+pub struct Node {
+    process: Process,
+    folder: PathBuf,
+    clients_on: Vec<usize>,
+}
+
+impl Node {
+    /// Starts `portcullis serve` and waits until it listens.
+    pub fn start(ground: &Ground<'_>, name: &str, options: &[&str]) -> Result<Self, Trouble> {
+        let folder = ground.folder.join(name);
+        std::fs::create_dir(&folder)?;
+        let mut arguments =
+            vec!["serve".to_owned(), "--json".to_owned(), "--stop-at-end-of-input".to_owned()];
+        for tenant in ORANGE_AND_BLUE {
+            let socket = socket_of(&folder, tenant);
+            arguments.extend(["--listen".to_owned(), format!("shm:{}?tenant={tenant}", socket.display())]);
+        }
+        arguments.extend(options.iter().map(|&option| option.to_owned()));
+        if let Some(processor) = ground.processors.node {
+            arguments.extend(["--processor".to_owned(), processor.to_string()]);
+        }
+        let process = Process::start(format!("the {name} node"), &arguments, ground.patience)?;
+        process.line(ANSWER_WITHIN)?;
+        Ok(Self { process, folder, clients_on: ground.processors.clients.clone() })
+    }
+
+    /// Its process id.
+    pub fn process(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// A new client process of a tenant.
+    pub fn client(&self, tenant: &'static str, role: &str) -> Result<ClientProcess, Trouble> {
+        let address = format!("shm:{}", socket_of(&self.folder, tenant).display());
+        let mut arguments = vec!["demo".to_owned(), "--act-at".to_owned(), address];
+        if !self.clients_on.is_empty() {
+            let processors: Vec<String> = self.clients_on.iter().map(usize::to_string).collect();
+            arguments.extend(["--act-on".to_owned(), processors.join(",")]);
+        }
+        let who = format!("the {role} of tenant {tenant}");
+        let process = Process::start(who, &arguments, &self.process.patience)?;
+        let mut client = ClientProcess { process, tenant };
+        match client.answer()? {
+            Answer::Ready => Ok(client),
+            other => Err(client.strange(&other)),
+        }
+    }
+
+    /// Asks it to stop. Returns whether it did, with exit code 0 and without its sockets.
+    pub fn stop(mut self) -> Result<bool, Trouble> {
+        self.process.signal(Signal::TERM)?;
+        let status = self.process.exit(STOP_WITHIN)?;
+        let sockets_gone = ORANGE_AND_BLUE.iter().all(|tenant| !socket_of(&self.folder, tenant).exists());
+        Ok(status.success() && sockets_gone)
+    }
+}
+
+fn socket_of(folder: &Path, tenant: &str) -> PathBuf {
+    folder.join(format!("{tenant}.sock"))
+}
+
+/// A client process.
+#[derive(Debug)]
+pub struct ClientProcess {
+    process: Process,
+    tenant: &'static str,
+}
+
+impl ClientProcess {
+    /// Whom it acts for.
+    pub fn tenant(&self) -> &'static str {
+        self.tenant
+    }
+
+    /// Its process id.
+    pub fn process(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// Gives it an order.
+    pub fn order(&mut self, order: &Order) -> Result<(), Trouble> {
+        let gone = || Trouble::Gone { who: self.process.who.clone() };
+        let mut line = serde_json::to_vec(order).map_err(std::io::Error::from)?;
+        line.push(b'\n');
+        let input = self.process.input.as_mut().ok_or_else(gone)?;
+        input.write_all(&line).and_then(|()| input.flush()).map_err(|_| gone())
+    }
+
+    /// Its next answer.
+    pub fn answer(&mut self) -> Result<Answer, Trouble> {
+        self.hear(&self.process.line(ANSWER_WITHIN)?)
+    }
+
+    /// Its next answer, if one is there within `at_most`.
+    pub fn answer_within(&mut self, at_most: Duration) -> Result<Option<Answer>, Trouble> {
+        match self.process.line(at_most) {
+            Ok(line) => self.hear(&line).map(Some),
+            Err(Trouble::Slow { .. }) => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    fn hear(&self, line: &str) -> Result<Answer, Trouble> {
+        let strange = |_| Trouble::Strange { who: self.process.who.clone(), answer: line.to_owned() };
+        match serde_json::from_str(line).map_err(strange)? {
+            Answer::Failed { why } => Err(Trouble::Failed { who: self.process.who.clone(), why }),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Gives it an order and waits for its answer.
+    pub fn ask(&mut self, order: &Order) -> Result<Answer, Trouble> {
+        self.order(order)?;
+        self.answer()
+    }
+
+    /// What to say when it answered something else than asked for.
+    pub fn strange(&self, answer: &Answer) -> Trouble {
+        match answer {
+            Answer::Refused { why } => Trouble::Failed { who: self.process.who.clone(), why: why.clone() },
+            other => Trouble::Strange { who: self.process.who.clone(), answer: format!("{other:?}") },
+        }
+    }
+
+    /// Ends it where it stands.
+    pub fn kill(&self) -> Result<(), Trouble> {
+        self.process.signal(Signal::KILL)
+    }
+
+    /// Freezes it where it stands.
+    pub fn freeze(&self) -> Result<(), Trouble> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> Result<(), Trouble> {
+        self.process.signal(Signal::CONT)
+    }
+}

@@ -1,0 +1,171 @@
+//! Part 1: every file of a folder goes into remote memory and comes back through other processes.
+
+use super::cast::{ClientProcess, Node, Trouble};
+use super::figures::Files;
+use super::listing::Listing;
+use super::orders::{Answer, Order, Stored, Wanted};
+use super::stage::Stage;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Writers and readers of each tenant.
+const OF_EACH: usize = 2;
+/// The tenants, as often as they have processes of a kind.
+const TENANTS: [&str; 2 * OF_EACH] = ["orange", "blue", "orange", "blue"];
+/// Between two looks at one process, while others work too.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long all processes together may be silent: one may be busy with the largest file.
+const SILENT_MOST: Duration = Duration::from_secs(15);
+/// Objects that a tenant asks for of the other's.
+const STRANGERS_MOST: usize = 8;
+
+/// Shows the files of a listing.
+pub fn show(node: &Node, stage: &mut Stage, folder: &Path, mut listing: Listing) -> Result<Files, Trouble> {
+    let mut writers = troupe(node, "writer")?;
+    let (stored, write_us) = store(&mut writers, stage, &mut listing)?;
+    // The writers stay: a tenant's objects go with its last client.
+    let mut readers = troupe(node, "reader")?;
+    let (digests, read_us) = fetch(&mut readers, stage, &stored, listing.files.len())?;
+    let (asked, refused) = ask_as_strangers(&mut readers, &stored)?;
+    let all: Vec<&Stored> = stored.iter().flatten().collect();
+    let unequal: Vec<String> = all
+        .iter()
+        .filter(|file| digests[file.number].as_ref() != Some(&file.sha256))
+        .map(|file| listing.files[file.number].path.display().to_string())
+        .collect();
+    let bytes = all.iter().map(|file| file.bytes).sum();
+    Ok(Files {
+        folder: folder.display().to_string(),
+        files: all.len(),
+        bytes,
+        equal: all.len() - unequal.len(),
+        unequal,
+        asked_by_strangers: asked,
+        refused_to_strangers: refused,
+        writers: writers.len(),
+        readers: readers.len(),
+        write_mb_per_s: megabytes_per_second(bytes, write_us),
+        read_mb_per_s: megabytes_per_second(bytes, read_us),
+        left_out: listing.left_out,
+        reasons: listing.reasons,
+    })
+}
+
+fn troupe(node: &Node, role: &str) -> Result<Vec<ClientProcess>, Trouble> {
+    TENANTS.into_iter().map(|tenant| node.client(tenant, role)).collect()
+}
+
+/// Lets all writers write at once. Returns what each has written, and the longest time that one spent writing.
+fn store(
+    writers: &mut [ClientProcess],
+    stage: &mut Stage,
+    listing: &mut Listing,
+) -> Result<(Vec<Vec<Stored>>, u64), Trouble> {
+    let mut shares: Vec<Vec<Wanted>> = vec![Vec::new(); writers.len()];
+    for (number, file) in listing.files.iter().enumerate() {
+        let wanted = Wanted { number, path: file.path.clone(), bytes: file.bytes };
+        shares[number % writers.len()].push(wanted);
+    }
+    for (writer, share) in writers.iter_mut().zip(shares) {
+        writer.order(&Order::Store(share))?;
+    }
+    let mut stored = vec![Vec::new(); writers.len()];
+    let files = listing.files.len();
+    stage.progress("writing", files);
+    let longest = gather(writers, |writer, answer| {
+        stage.advance();
+        match answer {
+            Answer::Stored(file) => stored[writer].push(file),
+            Answer::Unreadable { number, why } => {
+                let path = listing.files[number].path.clone();
+                listing.leave_out(&path, &why);
+            }
+            other => return Some(other),
+        }
+        None
+    })?;
+    Ok((stored, longest))
+}
+
+/// Lets each reader read what another process of its tenant has written. Returns the digests by the files' numbers.
+fn fetch(
+    readers: &mut [ClientProcess],
+    stage: &mut Stage,
+    stored: &[Vec<Stored>],
+    files: usize,
+) -> Result<(Vec<Option<String>>, u64), Trouble> {
+    for (reader, share) in readers.iter_mut().zip(stored) {
+        reader.order(&Order::Fetch(share.clone()))?;
+    }
+    let mut digests = vec![None; files];
+    stage.progress("reading", stored.iter().map(Vec::len).sum());
+    let longest = gather(readers, |_, answer| {
+        stage.advance();
+        match answer {
+            Answer::Fetched { number, sha256 } => {
+                if let Some(place) = digests.get_mut(number) {
+                    *place = Some(sha256);
+                }
+            }
+            other => return Some(other),
+        }
+        None
+    })?;
+    Ok((digests, longest))
+}
+
+/// Hears all processes until each has said how long it took. `take` gives back what it does not expect.
+fn gather(
+    processes: &mut [ClientProcess],
+    mut take: impl FnMut(usize, Answer) -> Option<Answer>,
+) -> Result<u64, Trouble> {
+    let mut busy = vec![true; processes.len()];
+    let mut longest = 0;
+    let mut heard = Instant::now();
+    while busy.contains(&true) {
+        for (number, process) in processes.iter_mut().enumerate() {
+            while busy[number]
+                && let Some(answer) = process.answer_within(LOOK)?
+            {
+                heard = Instant::now();
+                if let Answer::Moved { remote_us } = answer {
+                    longest = longest.max(remote_us);
+                    busy[number] = false;
+                } else if let Some(strange) = take(number, answer) {
+                    return Err(process.strange(&strange));
+                }
+            }
+        }
+        if heard.elapsed() > SILENT_MOST {
+            return Err(Trouble::Slow { who: "every client process".to_owned() });
+        }
+    }
+    Ok(longest)
+}
+
+/// Each tenant asks for some objects of the other. Returns how many were asked for, and how many refused.
+fn ask_as_strangers(
+    readers: &mut [ClientProcess],
+    stored: &[Vec<Stored>],
+) -> Result<(usize, usize), Trouble> {
+    let (mut asked, mut refused) = (0, 0);
+    for (number, reader) in readers.iter_mut().enumerate().take(OF_EACH) {
+        // The share beside one's own is the other tenant's.
+        let others = &stored[(number + 1) % stored.len()];
+        for file in others.iter().take(STRANGERS_MOST) {
+            asked += 1;
+            reader.order(&Order::Acquire { address: file.address, lifetime_us: 1_000_000, wait_us: 0 })?;
+            match (reader.answer()?, reader.answer()?) {
+                (Answer::Started, Answer::Refused { .. }) => refused += 1,
+                (Answer::Started, Answer::Granted { .. }) => {}
+                (_, other) => return Err(reader.strange(&other)),
+            }
+        }
+    }
+    Ok((asked, refused))
+}
+
+/// In 10^6 bytes; zero when nothing was moved.
+fn megabytes_per_second(bytes: u64, micros: u64) -> f64 {
+    if micros == 0 { 0.0 } else { bytes as f64 / micros as f64 }
+}

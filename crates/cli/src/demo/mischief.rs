@@ -1,0 +1,166 @@
+//! Parts 2, 3 and 5: clients that are late, reach too far or do it again and again.
+
+use super::cast::{ClientProcess, Node, Trouble};
+use super::figures::{Guilt, LateRead, LateReader, OutOfRange, Traffic};
+use super::orders::{Answer, Order, Raw};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Bytes of the blocks here.
+const BLOCK_BYTES: u64 = 4096;
+/// How often the memory's new owner asks until it gets the old address.
+const TRIES_MOST: u32 = 20_000;
+/// What the memory's new owner keeps in it.
+const SECRET: &str = "blue's secret: launch at dawn";
+/// What its old owner kept in it.
+const OLD: &str = "orange's own notes, long freed";
+/// How long the neighbour works undisturbed, and between two acts of its guilty neighbour.
+const UNDISTURBED: Duration = Duration::from_millis(300);
+const BETWEEN_ACTS: Duration = Duration::from_millis(50);
+/// Rounds of one write past the end and one far outside. With the other parts' violations they stay below the 16 that
+/// a node forgives a tenant.
+const ROUNDS: u64 = 3;
+/// Refused accesses that the median interruption is taken of.
+const OFFENCES: u32 = 9;
+/// As long as the nodes of the demo allow, in µs.
+const LIFETIME_US: u64 = 10_000_000;
+
+/// Violations that a client process has committed, as the demo saw them.
+#[derive(Clone, Copy, Debug)]
+pub struct Offence {
+    /// For whom it acted.
+    pub tenant: &'static str,
+    /// Its process id.
+    pub process: u32,
+    /// How many.
+    pub count: u64,
+}
+
+impl Offence {
+    /// Of a client.
+    pub fn of(client: &ClientProcess, count: u64) -> Self {
+        Self { tenant: client.tenant(), process: client.process(), count }
+    }
+}
+
+/// Where a block is, as its holder was told.
+pub fn granted(client: &ClientProcess, answer: &Answer) -> Result<(usize, Raw), Trouble> {
+    match answer {
+        Answer::Granted { block, at } => Ok((*block, *at)),
+        other => Err(client.strange(other)),
+    }
+}
+
+/// An order that is answered with nothing but its end.
+pub fn done(client: &mut ClientProcess, order: &Order) -> Result<(), Trouble> {
+    match client.ask(order)? {
+        Answer::Done => Ok(()),
+        other => Err(client.strange(&other)),
+    }
+}
+
+fn allocate(client: &mut ClientProcess) -> Result<(usize, Raw), Trouble> {
+    let answer =
+        client.ask(&Order::Allocate { bytes: BLOCK_BYTES, lifetime_us: LIFETIME_US, keep: false })?;
+    granted(client, &answer)
+}
+
+/// Part 2, on a node that protects and on one that does not.
+pub fn show_late_reader(
+    protecting: &Node,
+    careless: &Node,
+    offences: &mut Vec<Offence>,
+) -> Result<LateReader, Trouble> {
+    let (protected, offence) = read_late(protecting, "memory-window")?;
+    offences.push(offence);
+    let (unprotected, _) = read_late(careless, "none")?;
+    Ok(LateReader { secret: SECRET.to_owned(), protected, unprotected })
+}
+
+/// Orange reads, its permission ends, blue gets the memory and writes; orange reads again with what it still knows.
+fn read_late(node: &Node, protection: &str) -> Result<(LateRead, Offence), Trouble> {
+    let mut orange = node.client("orange", "late reader")?;
+    let mut blue = node.client("blue", "next owner")?;
+    let (block, at) = allocate(&mut orange)?;
+    done(&mut orange, &Order::Write { block, text: OLD.to_owned() })?;
+    // While it is held, its key is good: what fails later fails for being late.
+    let bytes = u32::try_from(OLD.len()).unwrap_or(0);
+    match orange.ask(&Order::RawRead { at, bytes })? {
+        Answer::Bytes { bytes, .. } if bytes == OLD.as_bytes() => {}
+        other => return Err(orange.strange(&other)),
+    }
+    done(&mut orange, &Order::Free { block })?;
+    let again = Order::AllocateAt { address: at.address, bytes: BLOCK_BYTES, tries_most: TRIES_MOST };
+    let answer = blue.ask(&again)?;
+    let (block, _) = granted(&blue, &answer)?;
+    done(&mut blue, &Order::Write { block, text: SECRET.to_owned() })?;
+
+    let bytes = u32::try_from(SECRET.len()).unwrap_or(0);
+    let protection = protection.to_owned();
+    let read = match orange.ask(&Order::RawRead { at, bytes })? {
+        Answer::Violation { took_us } => LateRead { protection, refused: true, got: None, took_us },
+        Answer::Bytes { bytes, took_us } => {
+            let got = Some(String::from_utf8_lossy(&bytes).into_owned());
+            LateRead { protection, refused: false, got, took_us }
+        }
+        other => return Err(orange.strange(&other)),
+    };
+    let offence = Offence::of(&orange, u64::from(read.refused));
+    Ok((read, offence))
+}
+
+/// Part 3.
+pub fn show_out_of_range(node: &Node, offences: &mut Vec<Offence>) -> Result<OutOfRange, Trouble> {
+    let mut guilty = node.client("orange", "guilty client")?;
+    let mut neighbour = node.client("blue", "neighbour")?;
+    let (_, own) = allocate(&mut guilty)?;
+    let answer =
+        neighbour.ask(&Order::Allocate { bytes: BLOCK_BYTES, lifetime_us: LIFETIME_US, keep: false })?;
+    let (_, theirs) = granted(&neighbour, &answer)?;
+
+    begin_traffic(&mut neighbour)?;
+    sleep(UNDISTURBED);
+    let before = end_traffic(&mut neighbour)?;
+
+    begin_traffic(&mut neighbour)?;
+    let past = Raw { address: own.address + BLOCK_BYTES, key: own.key };
+    let far = Raw { address: theirs.address, key: own.key };
+    let mut refused = 0;
+    for at in [past, far].repeat(usize::try_from(ROUNDS).unwrap_or(1)) {
+        match guilty.ask(&Order::RawWrite { at, text: "x".to_owned() })? {
+            Answer::Violation { .. } => refused += 1,
+            Answer::Bytes { .. } => {}
+            other => return Err(guilty.strange(&other)),
+        }
+        sleep(BETWEEN_ACTS);
+    }
+    let during = end_traffic(&mut neighbour)?;
+    offences.push(Offence::of(&guilty, refused));
+    Ok(OutOfRange { past_the_end: ROUNDS, far_outside: ROUNDS, refused, before, during })
+}
+
+fn begin_traffic(neighbour: &mut ClientProcess) -> Result<(), Trouble> {
+    match neighbour.ask(&Order::Traffic)? {
+        Answer::Started => Ok(()),
+        other => Err(neighbour.strange(&other)),
+    }
+}
+
+fn end_traffic(neighbour: &mut ClientProcess) -> Result<Traffic, Trouble> {
+    match neighbour.ask(&Order::Halt)? {
+        Answer::Traffic(traffic) => Ok(traffic),
+        other => Err(neighbour.strange(&other)),
+    }
+}
+
+/// Part 5.
+pub fn show_guilt(node: &Node, offences: &mut Vec<Offence>) -> Result<Guilt, Trouble> {
+    let mut guilty = node.client("blue", "guilty client")?;
+    match guilty.ask(&Order::Offend { rounds: OFFENCES })? {
+        Answer::Guilt(guilt) => {
+            offences.push(Offence::of(&guilty, guilt.refused.into()));
+            Ok(guilt)
+        }
+        other => Err(guilty.strange(&other)),
+    }
+}

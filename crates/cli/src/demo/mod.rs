@@ -1,0 +1,244 @@
+//! `portcullis demo`: real nodes, real client processes and real files, and what protection does for them.
+//!
+//! Everything that is shown was measured in this run. What does not hold is said, and the exit code is 1.
+
+mod actor;
+mod audit;
+mod cast;
+mod figures;
+mod files;
+mod holders;
+mod listing;
+mod loops;
+mod mischief;
+mod orders;
+mod processors;
+mod stage;
+
+use cast::{Ground, Node, Patience, Trouble};
+use clap::Args;
+use figures::{Figures, Finding};
+use listing::Listing;
+use mischief::Offence;
+use orders::{Answer, Order};
+use processors::Processors;
+use serde::Serialize;
+use stage::Stage;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// The longest that the whole demo takes: by then every wait is over.
+const ALL_WITHIN: Duration = Duration::from_secs(60);
+/// Reads of the latency measurement.
+const READS: u32 = 30_000;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis demo                    with the files of this folder
+  portcullis demo ~/photos           with others: up to 64 MiB and 4,000 of them
+  portcullis demo --json | jq .ok    for programs
+
+It starts two nodes and a dozen clients, each a process of its own, in a temporary folder. It needs no privileges, no
+network and no RDMA hardware, and leaves nothing behind.";
+
+/// Options of `portcullis demo`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// The folder whose files go through remote memory.
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    /// One JSON object instead of a show: `ok`, what was found, and `problems`.
+    #[arg(long)]
+    json: bool,
+    /// Be one of the demo's client processes.
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    act_at: Option<String>,
+    /// As such, stay on these processors.
+    #[arg(long, hide = true, value_name = "N,N", value_delimiter = ',')]
+    act_on: Vec<usize>,
+}
+
+/// What the demo found out. A part that did not come to its end is missing, and said among the problems.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    ok: bool,
+    version: &'static str,
+    processors: usize,
+    seconds: f64,
+    files: Option<figures::Files>,
+    late_reader: Option<figures::LateReader>,
+    out_of_range: Option<figures::OutOfRange>,
+    lost_holders: Option<figures::LostHolders>,
+    interruption: Option<figures::Guilt>,
+    latency: Option<figures::Latency>,
+    audit: Option<figures::Audit>,
+    problems: Vec<String>,
+}
+
+/// Plays the demo.
+pub fn run(options: Options) -> ExitCode {
+    if let Some(address) = &options.act_at {
+        return actor::run(address, &options.act_on);
+    }
+    let listing = match Listing::of(&options.folder) {
+        Ok(listing) => listing,
+        Err(error) => {
+            eprintln!("portcullis demo: cannot read the folder {}: {error}", options.folder.display());
+            return ExitCode::from(2);
+        }
+    };
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // Without it a Ctrl-C leaves a temporary folder behind, and nothing worse.
+        let _ = signal_hook::flag::register(signal, Arc::clone(&stopped));
+    }
+    let mut show = Show::new(options.json, Patience::new(ALL_WITHIN, stopped));
+    if let Err(trouble) = show.play(&options.folder, listing) {
+        if show.findings.is_empty() && !matches!(trouble, Trouble::Interrupted) {
+            eprintln!("portcullis demo: nothing could be shown: {trouble}");
+            return ExitCode::from(3);
+        }
+        show.report.problems.push(trouble.to_string());
+    }
+    show.close()
+}
+
+/// A demo that is being played.
+struct Show {
+    stage: Stage,
+    patience: Patience,
+    started: Instant,
+    findings: Vec<Finding>,
+    offences: Vec<Offence>,
+    report: Report,
+}
+
+impl Show {
+    fn new(json: bool, patience: Patience) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let report = Report { version: env!("CARGO_PKG_VERSION"), processors, ..Report::default() };
+        let (findings, offences) = (Vec::new(), Vec::new());
+        Self { stage: Stage::new(json), patience, started: Instant::now(), findings, offences, report }
+    }
+
+    fn play(&mut self, folder: &Path, listing: Listing) -> Result<(), Trouble> {
+        let scratch = tempfile::Builder::new().prefix("portcullis-demo-").tempdir()?;
+        let log = scratch.path().join("audit.jsonl");
+        let path = log.display().to_string();
+        let ground =
+            Ground { folder: scratch.path(), processors: Processors::usable(), patience: &self.patience };
+        let protecting = Node::start(&ground, "protecting", &["--memory", "256MiB", "--audit", &path])?;
+        let careless = Node::start(&ground, "careless", &["--memory", "16MiB", "--protection", "none"])?;
+        let processes = format!("{} and {}", protecting.process(), careless.process());
+        self.stage
+            .line(&format!("Two nodes, processes {processes}, lend memory to the tenants orange and blue."));
+
+        self.play_files(&protecting, folder, listing)?;
+        self.stage.part("2. A read that comes after its permission has ended");
+        let late = mischief::show_late_reader(&protecting, &careless, &mut self.offences);
+        self.report.late_reader = self.settle(late)?;
+        self.stage.part("3. Writes outside of a buffer, beside a neighbour that works");
+        let range = mischief::show_out_of_range(&protecting, &mut self.offences);
+        self.report.out_of_range = self.settle(range)?;
+        self.stage.part("4. Exclusive holders that are killed or freeze");
+        let lost = holders::show(&protecting, &mut self.offences);
+        self.report.lost_holders = self.settle(lost)?;
+        self.stage.part("5. How long the guilty client is interrupted");
+        let guilt = mischief::show_guilt(&protecting, &mut self.offences);
+        self.report.interruption = self.settle(guilt)?;
+        self.stage.part("6. What a read takes");
+        let latency = measure(&protecting);
+        self.report.latency = self.settle(latency)?;
+        self.stage.part("7. What the node wrote down");
+        let audit = stop_and_examine(protecting, careless, &log, &self.offences);
+        self.report.audit = self.settle(audit)?;
+        Ok(())
+    }
+
+    fn play_files(&mut self, node: &Node, folder: &Path, listing: Listing) -> Result<(), Trouble> {
+        self.stage.part("1. Files through remote memory");
+        if listing.files.is_empty() {
+            self.stage.line("  this folder has no files to show");
+        }
+        let files = files::show(node, &mut self.stage, folder, listing);
+        if let Ok(files) = &files
+            && files.left_out > 0
+        {
+            self.stage.line(&format!("  left out: {}", files.left_out));
+            for reason in &files.reasons {
+                self.stage.line(&format!("    {reason}"));
+            }
+            let others = files.left_out - files.reasons.len();
+            if others > 0 {
+                self.stage.line(&format!("    and {others} more"));
+            }
+        }
+        self.report.files = self.settle(files)?;
+        Ok(())
+    }
+
+    /// Says what a part found out, and keeps what did not hold. Only somebody who wants the demo to end ends it here.
+    fn settle<T: Figures>(&mut self, played: Result<T, Trouble>) -> Result<Option<T>, Trouble> {
+        match played {
+            Ok(figures) => {
+                for finding in figures.findings() {
+                    self.stage.finding(&finding);
+                    if !finding.holds {
+                        self.report.problems.push(format!("{}: {}", finding.what, finding.seen));
+                    }
+                    self.findings.push(finding);
+                }
+                Ok(Some(figures))
+            }
+            Err(Trouble::Interrupted) => Err(Trouble::Interrupted),
+            Err(trouble) => {
+                let finding = Finding::new(false, "this part did not come to its end", trouble.to_string());
+                self.stage.finding(&finding);
+                self.report.problems.push(trouble.to_string());
+                self.findings.push(finding);
+                Ok(None)
+            }
+        }
+    }
+
+    fn close(mut self) -> ExitCode {
+        self.report.seconds = self.started.elapsed().as_secs_f64();
+        self.report.ok = self.report.problems.is_empty();
+        self.stage.table(&self.findings);
+        let seconds = self.report.seconds;
+        if self.report.ok {
+            self.stage.line(&format!("Everything held, in {seconds:.1} s."));
+        } else {
+            self.stage.line(&format!("Not everything held, in {seconds:.1} s:"));
+            for problem in &self.report.problems {
+                self.stage.line(&format!("  {problem}"));
+            }
+        }
+        self.stage.object(&self.report);
+        if self.report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Part 6.
+fn measure(node: &Node) -> Result<figures::Latency, Trouble> {
+    let mut reader = node.client("orange", "reader")?;
+    match reader.ask(&Order::Measure { bytes: 64, reads: READS })? {
+        Answer::Latency(latency) => Ok(latency),
+        other => Err(reader.strange(&other)),
+    }
+}
+
+/// Part 7.
+fn stop_and_examine(
+    protecting: Node,
+    careless: Node,
+    log: &Path,
+    offences: &[Offence],
+) -> Result<figures::Audit, Trouble> {
+    let stopped_cleanly = protecting.stop()? & careless.stop()?;
+    Ok(audit::examine(log, offences, stopped_cleanly)?)
+}

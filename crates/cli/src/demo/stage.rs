@@ -1,0 +1,101 @@
+//! What the demo shows on the terminal: lines as it happens, a bar while many things happen, a table at the end.
+
+use super::figures::Finding;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// Between two frames of a spinner.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// Where the demo plays.
+pub struct Stage {
+    /// Nothing but one object at the end.
+    json: bool,
+    coloured: bool,
+    bar: ProgressBar,
+}
+
+impl Stage {
+    /// A stage for people, or for programs.
+    pub fn new(json: bool) -> Self {
+        let terminal =
+            std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        // See no-color.org.
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let bar = ProgressBar::new_spinner();
+        let target =
+            if terminal && !json { ProgressDrawTarget::stdout() } else { ProgressDrawTarget::hidden() };
+        bar.set_draw_target(target);
+        Self { json, coloured: terminal && !json && !plain, bar }
+    }
+
+    /// Something of many begins.
+    pub fn progress(&mut self, what: &'static str, of: usize) {
+        if let Ok(style) = ProgressStyle::with_template("  {msg} {bar:40} {pos}/{len}") {
+            self.bar.set_style(style);
+        }
+        self.bar.set_length(of as u64);
+        self.bar.set_position(0);
+        self.bar.set_message(what);
+    }
+
+    /// One of many is over.
+    pub fn advance(&mut self) {
+        self.bar.inc(1);
+    }
+
+    /// A part of the demo begins.
+    pub fn part(&mut self, what: &'static str) {
+        self.bar.set_style(ProgressStyle::default_spinner());
+        self.bar.set_message("");
+        self.line(what);
+        self.bar.enable_steady_tick(FRAME);
+    }
+
+    /// A line for people.
+    pub fn line(&self, text: &str) {
+        if !self.json {
+            self.bar.suspend(|| print(text));
+        }
+    }
+
+    /// What was found out.
+    pub fn finding(&self, finding: &Finding) {
+        let (mark, colour) = if finding.holds { ("ok", "\x1b[32m") } else { ("NOT SO", "\x1b[1;31m") };
+        let mark = if self.coloured { format!("{colour}{mark}\x1b[0m") } else { mark.to_owned() };
+        self.line(&format!("  {mark}  {}: {}", finding.what, finding.seen));
+    }
+
+    /// Everything at a glance.
+    pub fn table(&self, findings: &[Finding]) {
+        self.bar.finish_and_clear();
+        let mut table = Table::new();
+        table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+        if !self.coloured {
+            table.force_no_tty();
+        }
+        table.set_header(["what was tried", "what was seen", ""]);
+        for finding in findings {
+            let (mark, colour) = if finding.holds { ("ok", Color::Green) } else { ("NOT SO", Color::Red) };
+            let mark = Cell::new(mark).fg(colour).add_attribute(Attribute::Bold);
+            table.add_row([Cell::new(finding.what), Cell::new(&finding.seen), mark]);
+        }
+        self.line(&format!("\n{table}"));
+    }
+
+    /// The one object for programs.
+    pub fn object(&self, report: &impl serde::Serialize) {
+        if self.json {
+            print(&serde_json::to_string(report).unwrap_or_default());
+        }
+    }
+}
+
+/// A reader that has gone, as `head` does, is no reason to stop.
+fn print(text: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = writeln!(output, "{text}").and_then(|()| output.flush());
+}

@@ -1,0 +1,50 @@
+//! The `portcullis` program.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod demo;
+mod samples;
+mod serve;
+mod size;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Protected remote memory: lend memory, use it one-sided, and let nobody touch more than it holds.
+#[derive(Parser)]
+#[command(name = "portcullis", version, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis demo                                    see what protection does, on this folder's files
+  portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
+  portcullis bench read_lat -s 64                    latency of 64-byte reads on this machine
+  portcullis bench permissions --json                the steps of Patronus, Table 4
+
+Exit codes: 0 done; 1 what was shown or tried did not hold; 2 the call was wrong; 3 the machine refused.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Lend this machine's memory to clients.
+    Serve(serve::Options),
+    /// Show, on real files and processes, what protection does.
+    Demo(demo::Options),
+    /// Measure latencies, rates and the cost of protection.
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    match Arguments::parse().command {
+        Command::Serve(options) => serve::run(options),
+        Command::Demo(options) => demo::run(options),
+        Command::Bench(options) => bench::run(options),
+    }
+}

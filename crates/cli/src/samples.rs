@@ -1,0 +1,72 @@
+//! Times of single operations and what they come to.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Times, kept to three digits, in nanoseconds; told in microseconds.
+pub struct Samples {
+    nanoseconds: Histogram<u64>,
+}
+
+/// What they come to, in microseconds, with perftest's names.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Summary {
+    pub t_min: f64,
+    pub t_max: f64,
+    pub t_typical: f64,
+    pub t_avg: f64,
+    pub t_stdev: f64,
+    pub p99: f64,
+    pub p999: f64,
+}
+
+impl Samples {
+    pub fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3);
+        Self {
+            nanoseconds: histogram.expect("the bounds and the digits are within what the histogram takes"),
+        }
+    }
+
+    pub fn add(&mut self, time: Duration) {
+        self.nanoseconds.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub fn typical(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    pub fn quantile(&self, quantile: f64) -> f64 {
+        micros(self.nanoseconds.value_at_quantile(quantile))
+    }
+
+    pub fn summary(&self) -> Summary {
+        Summary {
+            t_min: micros(self.nanoseconds.min()),
+            t_max: micros(self.nanoseconds.max()),
+            t_typical: self.typical(),
+            t_avg: self.nanoseconds.mean() / 1_000.0,
+            t_stdev: self.nanoseconds.stdev() / 1_000.0,
+            p99: self.quantile(0.99),
+            p999: self.quantile(0.999),
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "times of a benchmark are far below 2^53 ns")]
+pub fn micros(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1_000.0
+}
+
+/// Millions a second.
+#[allow(clippy::cast_precision_loss, reason = "counts of a benchmark are far below 2^53")]
+pub fn mops(count: u64, elapsed: Duration) -> f64 {
+    count as f64 / elapsed.as_secs_f64() / 1e6
+}
+
+/// How many of something on each of `count`.
+#[allow(clippy::cast_precision_loss, reason = "counts of a benchmark are far below 2^53")]
+pub fn per(total: u64, count: u64) -> f64 {
+    total as f64 / count.max(1) as f64
+}

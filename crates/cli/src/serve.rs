@@ -1,0 +1,302 @@
+//! `portcullis serve`: a node of its own, until it is told to stop.
+
+mod counted;
+mod lifetime;
+mod listen;
+
+use crate::size;
+use clap::Args;
+use portcullis::host::{Host, HostConfig, HostError, Listen, PortLimits};
+use portcullis::{Lifetime, Mechanism, NodeConfig, Quota, Reductions, ViolationLimits};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// What ends a node, an operator's Ctrl-C and everybody else's way to ask politely, and what makes it say its counters.
+const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGUSR1];
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
+        clients act for the user that they run as: tenants uid:0, uid:1000, ...
+  portcullis serve --memory 1GiB --listen 'shm:/run/a.sock?tenant=orange' --listen 'shm:/run/b.sock?tenant=blue'
+        who may open a socket acts for its tenant
+  portcullis serve --memory 4GiB --listen shm:/run/p.sock --audit /var/log/portcullis.jsonl --quota-bytes 512MiB
+        every grant, end and violation is a line of JSON; no tenant gets more than 512 MiB
+
+A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT stop the node: its sockets go, its audit
+log is complete, and the exit code is 0. SIGUSR1 makes it say its counters, as one JSON object.";
+
+/// Options of `portcullis serve`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// Memory for clients' objects, for example 64MiB or 1GiB.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
+    memory: u64,
+    /// Where clients come to: shm:PATH, or shm:PATH?tenant=NAME for clients that act for one tenant. Several are fine.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen::parse, required = true)]
+    listen: Vec<Listen>,
+    /// What enforces permissions: memory-window, memory-region, queue-pair, rpc or none.
+    #[arg(long, value_name = "MECHANISM", default_value_t = Mechanism::default())]
+    protection: Mechanism,
+    /// Append what happens to permissions to this file, one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+    /// The longest that a permission lives, extensions included.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "10s")]
+    longest_lifetime: Lifetime,
+    /// The longest that a request waits for others to let an object go.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "10s")]
+    longest_wait: Lifetime,
+    /// Bytes that one tenant may hold [default: all of the memory].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    quota_bytes: Option<u64>,
+    /// Permissions that one tenant may hold.
+    #[arg(long, value_name = "N", default_value_t = Quota::default().permissions_max)]
+    quota_permissions: u64,
+    /// Clients that may be attached.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().clients_max)]
+    clients_max: u32,
+    /// The largest buffer arena that a client gets.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64MiB")]
+    arena_max: u64,
+    /// Violations that cost a tenant nothing; one of them comes back every 100 ms. Beyond them it is paused, and in the
+    /// end barred.
+    #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
+    violations_free: u32,
+    /// Queue pairs that a client has beside the one it uses: they take over when a refused access breaks it.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]
+    spare_queue_pairs: u32,
+    /// Keep the node's thread on this processor [default: wherever the kernel likes].
+    #[arg(long, value_name = "N")]
+    processor: Option<usize>,
+    /// Leave out techniques that save window operations, to see what they bring: delayed-unbinding, contiguity,
+    /// handover.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    without: Vec<Technique>,
+    /// Say where it listens as one JSON object: {"listening":[...],"process":...}.
+    #[arg(long)]
+    json: bool,
+    /// Stop also when standard input ends: for programs that start a node and may die.
+    #[arg(long)]
+    stop_at_end_of_input: bool,
+}
+
+/// A technique of [`Reductions`], by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Technique {
+    DelayedUnbinding,
+    Contiguity,
+    Handover,
+}
+
+impl Options {
+    fn config(&self) -> HostConfig {
+        let with = |technique| !self.without.contains(&technique);
+        let node = NodeConfig {
+            mechanism: self.protection,
+            reductions: Reductions {
+                delayed_unbinding: with(Technique::DelayedUnbinding),
+                contiguity: with(Technique::Contiguity),
+                handover: with(Technique::Handover),
+            },
+            pool_bytes: self.memory,
+            longest_lifetime: self.longest_lifetime,
+            longest_wait: self.longest_wait,
+            quota: Quota {
+                bytes_max: self.quota_bytes.unwrap_or(Quota::default().bytes_max),
+                permissions_max: self.quota_permissions,
+            },
+            violations: ViolationLimits { free_max: self.violations_free, ..ViolationLimits::default() },
+            clients_max: self.clients_max,
+            spare_queue_pairs: self.spare_queue_pairs,
+            ..NodeConfig::default()
+        };
+        HostConfig {
+            node,
+            listen: self.listen.clone(),
+            audit: self.audit.clone(),
+            processor: self.processor,
+            port: PortLimits { arena_bytes_max: self.arena_max, ..PortLimits::default() },
+        }
+    }
+
+    /// What the machine would not say, or not in time.
+    fn check(&self) -> Result<(), NotServed> {
+        for (position, listen) in self.listen.iter().enumerate() {
+            if self.listen[..position].iter().any(|earlier| earlier.path == listen.path) {
+                let path = listen.path.display();
+                return Err(NotServed::Call(format!(
+                    "--listen names {path} twice: give each socket one tenant"
+                )));
+            }
+        }
+        match self.processor {
+            Some(processor) if !may_run_on(processor) => Err(NotServed::Machine(format!(
+                "this process may not run on processor {processor}: see `taskset -p $$` for those that it may use"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn may_run_on(processor: usize) -> bool {
+    processor < rustix::thread::CpuSet::MAX_CPU
+        && rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.is_set(processor))
+}
+
+/// Why no node is serving.
+#[derive(Debug, thiserror::Error)]
+enum NotServed {
+    #[error("{0}")]
+    Call(String),
+    #[error("{0}")]
+    Machine(String),
+}
+
+impl From<HostError> for NotServed {
+    fn from(error: HostError) -> Self {
+        let text = error.to_string();
+        match error {
+            HostError::Node(portcullis_node::StartError::Config(_)) => Self::Call(text),
+            _ => Self::Machine(text),
+        }
+    }
+}
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Listening {
+    listening: Vec<String>,
+    process: u32,
+}
+
+/// Runs a node until it is told to stop.
+pub fn run(options: Options) -> ExitCode {
+    match serve(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("portcullis serve: {error}");
+            ExitCode::from(if matches!(error, NotServed::Call(_)) { 2 } else { 3 })
+        }
+    }
+}
+
+fn serve(options: &Options) -> Result<(), NotServed> {
+    options.check()?;
+    // Before the sockets are there: whoever stops the node from now on finds none of them left.
+    let wishes = wishes(options.stop_at_end_of_input)
+        .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
+    let mut host = Host::start(options.config())?;
+    announce(options);
+    // Ends as well when nobody could ever say stop: better than a node that only SIGKILL ends.
+    while let Ok(Wish::Count) = wishes.recv() {
+        say(&counted::line(host.counters()));
+    }
+    host.stop();
+    Ok(())
+}
+
+fn announce(options: &Options) {
+    let listening: Vec<String> = options.listen.iter().map(listen::written).collect();
+    let line = if options.json {
+        let listening = Listening { listening, process: std::process::id() };
+        serde_json::to_string(&listening).unwrap_or_default()
+    } else {
+        let what = format!("{} of memory, protected by {}", size_of(options.memory), options.protection);
+        format!("listening at {}: {what}", listening.join(" and "))
+    };
+    say(&line);
+}
+
+/// That nobody reads it is no reason to end.
+fn say(line: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+}
+
+fn size_of(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = units.into_iter().find(|(shift, _)| bytes >> shift << shift == bytes && bytes >> shift > 0);
+    whole.map_or_else(|| format!("{bytes} B"), |(shift, unit)| format!("{} {unit}", bytes >> shift))
+}
+
+/// What somebody outside wants.
+enum Wish {
+    Stop,
+    Count,
+}
+
+/// Where wishes come out.
+fn wishes(end_of_input_stops: bool) -> std::io::Result<Receiver<Wish>> {
+    let (sender, receiver) = channel();
+    let mut signals = signal_hook::iterator::Signals::new(SIGNALS)?;
+    let from_signals: Sender<Wish> = sender.clone();
+    std::thread::Builder::new().name("portcullis-signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            let wish = if signal == SIGUSR1 { Wish::Count } else { Wish::Stop };
+            if from_signals.send(wish).is_err() {
+                return;
+            }
+        }
+    })?;
+    if end_of_input_stops {
+        std::thread::Builder::new().name("portcullis-input".to_owned()).spawn(move || {
+            let mut rest = [0; 256];
+            while std::io::stdin().lock().read(&mut rest).is_ok_and(|bytes| bytes > 0) {}
+            let _ = sender.send(Wish::Stop);
+        })?;
+    }
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parsed(words: &[&str]) -> Options {
+        let line = ["serve", "--listen", "shm:/a"].iter().chain(words);
+        Line::try_parse_from(line).expect("a call").options
+    }
+
+    #[test]
+    fn without_options_a_node_has_the_librarys_defaults() {
+        let config = parsed(&[]).config();
+        assert_eq!(config.node, NodeConfig::default());
+        assert_eq!(config.port, PortLimits::default());
+    }
+
+    #[test]
+    fn options_reach_the_node() {
+        let words = ["--protection", "rpc", "--quota-bytes", "1MiB", "--without", "contiguity,handover"];
+        let node = parsed(&words).config().node;
+        assert_eq!(node.mechanism, Mechanism::Rpc);
+        assert_eq!(node.quota.bytes_max, 1 << 20);
+        let left = Reductions { delayed_unbinding: true, contiguity: false, handover: false };
+        assert_eq!(node.reductions, left);
+    }
+
+    #[test]
+    fn a_socket_has_one_tenant() {
+        let options = parsed(&["--listen", "shm:/a?tenant=orange"]);
+        assert!(matches!(options.check(), Err(NotServed::Call(_))));
+    }
+
+    #[test]
+    fn sizes_are_said_in_the_largest_unit_that_fits() {
+        assert_eq!(size_of(1 << 30), "1 GiB");
+        assert_eq!(size_of(3 << 20), "3 MiB");
+        assert_eq!(size_of(1000), "1000 B");
+    }
+}

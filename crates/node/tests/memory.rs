@@ -1,0 +1,332 @@
+//! Memory: what fits, what is refused with which numbers, whose bytes are seen, and when objects go.
+
+mod rig;
+
+use portcullis_nic::Status;
+use portcullis_node::{NodeConfig, Quota, Reductions};
+use portcullis_protocol::{
+    Granted, Lifetime, Mechanism, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
+};
+use rig::{Rig, acquire, allocate, granted, keys, refused};
+
+const PAGE: u64 = 64 << 10;
+const POOL: u64 = 4 << 20;
+/// With its header, an object of its own pages.
+const LARGE: u64 = 2 << 20;
+
+fn quota(bytes_max: u64, permissions_max: u64) -> NodeConfig {
+    NodeConfig { quota: Quota { bytes_max, permissions_max }, ..rig::config() }
+}
+
+#[test]
+fn a_quota_is_kept_to_the_byte_and_named() {
+    let mut rig = Rig::new(quota(1000, 100));
+    let (one, two, other) = (rig.attach("a"), rig.attach("a"), rig.attach("b"));
+    rig.allocate(one, 600, true);
+    let full = Refusal::Quota { used: 600, limit: 1000 };
+    assert_eq!(refused(rig.ask(two, allocate(401, false))), full, "it is the tenant's, not the client's");
+    assert_eq!(refused(rig.ask(one, allocate(u64::MAX, false))), full);
+    let last = rig.allocate(two, 400, false);
+    rig.allocate(other, 1000, false);
+    rig.revoke(two, last.permission);
+    rig.pass(Lifetime::millis(5));
+    rig.allocate(one, 400, false);
+    rig.end();
+}
+
+#[test]
+fn permissions_are_counted_too() {
+    let mut rig = Rig::new(quota(u64::MAX, 2));
+    let client = rig.attach("a");
+    let held = [(); 2].map(|()| rig.allocate(client, 64, true));
+    let full = Refusal::Quota { used: 2, limit: 2 };
+    let before = rig.node.counters();
+    assert_eq!(refused(rig.ask(client, allocate(64, true))), full);
+    assert_eq!(rig.node.counters().objects, before.objects, "nothing is left of what was refused");
+    assert_eq!(rig.node.counters().bytes_used, before.bytes_used);
+    rig.revoke(client, held[0].permission);
+    rig.acquire(client, held[0].address);
+    assert_eq!(
+        refused(rig.ask(client, acquire(held[0].address, Sharing::Shared, Lifetime(0)))),
+        Refusal::Conflict
+    );
+    rig.end();
+}
+
+/// Delayed unbinding is the node's affair: who was told that memory is free may use its quota again.
+#[test]
+fn a_quota_is_free_as_soon_as_the_revoke_is_answered() {
+    let mut rig = Rig::new(quota(1 << 20, 100));
+    let client = rig.attach("a");
+    for _ in 0..10 {
+        let it = rig.allocate(client, 1 << 20, false);
+        rig.revoke(client, it.permission);
+    }
+    rig.end();
+}
+
+#[test]
+fn requests_for_nothing_and_for_too_much_are_refused_by_name() {
+    let longest = Lifetime::seconds(1);
+    let mut rig = Rig::new(NodeConfig { longest_lifetime: longest, ..rig::config() });
+    let client = rig.attach("a");
+    let it = rig.allocate(client, 64, true);
+    let rights = Rights::all();
+    let sharing = Sharing::Shared;
+    for (size, lifetime, rights, refusal) in [
+        (0, Lifetime(1), rights, Refusal::Nothing),
+        (64, Lifetime(0), rights, Refusal::Nothing),
+        (64, Lifetime(1), Rights::empty(), Refusal::Nothing),
+        (64, Lifetime(1_000_001), rights, Refusal::LifetimeTooLong { longest }),
+        (64, Lifetime(u64::MAX), rights, Refusal::LifetimeTooLong { longest }),
+        (POOL + 1, Lifetime(1), rights, Refusal::OutOfMemory { size: POOL + 1 }),
+        (POOL, Lifetime(1), rights, Refusal::OutOfMemory { size: POOL }),
+        (u64::MAX, Lifetime(1), rights, Refusal::OutOfMemory { size: u64::MAX }),
+        (u64::MAX - 31, Lifetime(1), rights, Refusal::OutOfMemory { size: u64::MAX - 31 }),
+    ] {
+        // The quota of a tenant with 64 bytes cannot hold all there is: that is refused first.
+        let refusal =
+            if size > u64::MAX - 64 { Refusal::Quota { used: 64, limit: u64::MAX } } else { refusal };
+        let body = RequestBody::Allocate { size, lifetime, rights, sharing, keep: false };
+        assert_eq!(refused(rig.ask(client, body)), refusal, "{body:?}");
+        let (address, wait) = (it.address, Lifetime(0));
+        let body = RequestBody::Acquire { address, size: 0, lifetime, rights, sharing, wait };
+        if matches!(refusal, Refusal::Nothing | Refusal::LifetimeTooLong { .. }) && size == 64 {
+            assert_eq!(refused(rig.ask(client, body)), refusal, "{body:?}");
+        }
+    }
+    assert_eq!(rig.node.counters().objects, 1);
+    rig.end();
+}
+
+#[test]
+fn the_whole_pool_can_be_one_object_and_again_many() {
+    let mut rig = Rig::new(rig::config());
+    let client = rig.attach("a");
+    for _ in 0..3 {
+        let it = rig.allocate(client, POOL - 32, false);
+        assert_eq!(refused(rig.ask(client, allocate(1, false))), Refusal::OutOfMemory { size: 1 });
+        assert_eq!(rig.node.counters().bytes_used, POOL);
+        assert_eq!(rig.write(client, keys(&it).0, it.address.0 + POOL - 33, &[9]), Status::Success);
+        rig.revoke(client, it.permission);
+        // Its window lingers, so the next request waits for the unbind: no time passes over it.
+        let many: Vec<Granted> = (0..POOL / LARGE).map(|_| rig.allocate(client, LARGE - 32, false)).collect();
+        for it in many {
+            rig.revoke(client, it.permission);
+        }
+    }
+    rig.end();
+}
+
+#[test]
+fn requests_that_wait_for_memory_end_with_their_client() {
+    let mut rig = Rig::new(rig::config());
+    let (one, two) = (rig.attach("a"), rig.attach("b"));
+    let it = rig.allocate(one, POOL - 32, false);
+    rig.send(one, RequestBody::Revoke { permission: it.permission, free: false });
+    rig.send(two, allocate(POOL - 32, false));
+    rig.turn();
+    rig.turn();
+    rig.detach(two);
+    rig.settle();
+    assert_eq!(rig.node.counters().postponed, 0);
+    let two = rig.attach("b");
+    let again = rig.allocate(two, POOL - 32, false);
+    assert_eq!(rig.read(two, keys(&again).0, again.address.0, 4096), (Status::Success, vec![0; 4096]));
+    rig.end();
+}
+
+/// Fills an object and lets it go; another tenant then gets the same bytes.
+fn scrubbed(mechanism: Mechanism, size: u64) {
+    let config = NodeConfig { mechanism, pool_bytes: size.next_multiple_of(PAGE) + PAGE, ..rig::config() };
+    let mut rig = Rig::new(config);
+    let (one, two) = (rig.attach("a"), rig.attach("b"));
+    let it = rig.allocate(one, size, false);
+    for at in (0..size).step_by(1 << 16) {
+        let length = usize::try_from((size - at).min(1 << 16)).expect("small");
+        assert_eq!(rig.write(one, keys(&it).0, it.address.0 + at, &vec![0xa5; length]), Status::Success);
+    }
+    rig.revoke(one, it.permission);
+    loop {
+        let mine = rig.allocate(two, size, false);
+        for at in (0..size).step_by(1 << 16) {
+            let length = u32::try_from((size - at).min(1 << 16)).expect("small");
+            let (status, bytes) = rig.read(two, keys(&mine).0, mine.address.0 + at, length);
+            assert_eq!(status, Status::Success);
+            assert!(bytes.iter().all(|&byte| byte == 0), "{size} bytes, at {at}: another tenant's");
+        }
+        if mine.address == it.address {
+            break;
+        }
+    }
+    rig.end();
+}
+
+#[test]
+fn nobody_sees_another_tenants_bytes() {
+    for mechanism in [Mechanism::MemoryWindow, Mechanism::MemoryRegion] {
+        for size in [1, 8, 64, 1000, 5000, 128 << 10, (128 << 10) + 8, 1 << 20, (1 << 20) + 12_345] {
+            scrubbed(mechanism, size);
+        }
+    }
+}
+
+#[test]
+fn a_scrub_touches_no_neighbour() {
+    let mut rig = Rig::new(NodeConfig { pool_bytes: 2 * PAGE, ..rig::config() });
+    let (one, two) = (rig.attach("a"), rig.attach("b"));
+    // Two tenants' objects side by side in one page, coming and going.
+    let stays: Vec<Granted> = (0..8).map(|_| rig.allocate(one, 200, true)).collect();
+    for it in &stays {
+        rig.write(one, keys(it).0, it.address.0, &[0x11; 200]);
+    }
+    for _ in 0..40 {
+        let comes = rig.allocate(two, 200, false);
+        assert_eq!(rig.read(two, keys(&comes).0, comes.address.0, 200).1, vec![0; 200]);
+        rig.write(two, keys(&comes).0, comes.address.0, &[0x22; 200]);
+        rig.revoke(two, comes.permission);
+        let other = rig.allocate(one, 200, false);
+        let seen = rig.read(one, keys(&other).0, other.address.0, 200).1;
+        assert!(!seen.contains(&0x22));
+        rig.revoke(one, other.permission);
+        for it in &stays {
+            assert_eq!(rig.read(one, keys(it).0, it.address.0, 200).1, vec![0x11; 200]);
+        }
+    }
+    rig.end();
+}
+
+#[test]
+fn a_tenant_that_comes_again_is_another_one() {
+    let mut rig = Rig::new(NodeConfig { pool_bytes: PAGE, ..rig::config() });
+    let one = rig.attach("a");
+    let it = rig.allocate(one, 4096, true);
+    rig.write(one, keys(&it).0, it.address.0, &[7; 4096]);
+    rig.detach(one);
+    let two = rig.attach("b");
+    for _ in 0..10 {
+        let fresh = rig.allocate(two, 4096, false);
+        assert_eq!(rig.read(two, keys(&fresh).0, fresh.address.0, 4096).1, vec![0; 4096]);
+    }
+    rig.end();
+}
+
+#[test]
+fn a_kept_object_stays_until_it_is_freed() {
+    for (held, at_once) in [(false, false), (true, false), (true, true)] {
+        let mut rig = Rig::new(rig::config());
+        let client = rig.attach("a");
+        let it = rig.allocate(client, 64, true);
+        rig.write(client, keys(&it).0, it.address.0, b"kept for ever");
+        rig.revoke(client, it.permission);
+        rig.pass(Lifetime::seconds(1));
+        let it = rig.acquire(client, it.address);
+        assert_eq!(rig.read(client, keys(&it).0, it.address.0, 13).1, b"kept for ever");
+        let revoke = RequestBody::Revoke { permission: it.permission, free: false };
+        let free = RequestBody::Free { address: it.address };
+        match (held, at_once) {
+            (false, _) => {
+                rig.ask(client, revoke);
+                assert_eq!(rig.ask(client, free), ReplyBody::Done);
+            }
+            (true, false) => {
+                assert_eq!(rig.ask(client, free), ReplyBody::Done);
+                assert_eq!(rig.read(client, keys(&it).0, it.address.0, 13).1, b"kept for ever", "still held");
+                assert_eq!(rig.node.counters().objects, 1);
+                rig.ask(client, revoke);
+            }
+            (true, true) => {
+                let sent = [rig.send(client, revoke), rig.send(client, free)];
+                rig.settle();
+                assert_eq!(sent.map(|it| rig.reply(client, it)), [Some(ReplyBody::Done); 2]);
+            }
+        }
+        assert_eq!(
+            refused(rig.ask(client, acquire(it.address, Sharing::Shared, Lifetime(0)))),
+            Refusal::NoSuchObject
+        );
+        assert_eq!(refused(rig.ask(client, free)), Refusal::NoSuchObject);
+        rig.pass(Lifetime::millis(5));
+        assert_eq!(rig.node.counters().objects, 0);
+        rig.end();
+    }
+}
+
+#[test]
+fn a_revoke_that_frees_frees_after_the_last_holder() {
+    let mut rig = Rig::new(rig::config());
+    let (one, two) = (rig.attach("a"), rig.attach("a"));
+    let it = rig.allocate(one, 64, true);
+    rig.revoke(one, it.permission);
+    let [first, second] =
+        [one, two].map(|client| granted(rig.ask(client, acquire(it.address, Sharing::Shared, Lifetime(0)))));
+    let free = RequestBody::Revoke { permission: first.permission, free: true };
+    assert_eq!(rig.ask(one, free), ReplyBody::Done);
+    assert_eq!(rig.read(two, keys(&second).0, it.address.0, 8).0, Status::Success);
+    rig.revoke(two, second.permission);
+    rig.pass(Lifetime::millis(5));
+    assert_eq!(rig.node.counters().objects, 0);
+    rig.end();
+}
+
+#[test]
+fn kept_objects_go_with_their_tenants_last_client() {
+    for reductions in [Reductions::default(), Reductions::none()] {
+        let mut rig = Rig::new(NodeConfig { reductions, ..rig::config() });
+        let (one, two, other) = (rig.attach("a"), rig.attach("a"), rig.attach("b"));
+        let it = rig.allocate(one, 64, true);
+        rig.allocate(other, 64, true);
+        rig.detach(one);
+        rig.settle();
+        rig.acquire(two, it.address);
+        rig.detach(two);
+        rig.settle();
+        let left = rig.node.counters();
+        assert_eq!((left.objects, left.tenants, left.permissions), (1, 1, 1));
+        rig.end();
+    }
+}
+
+#[test]
+fn an_object_is_acquired_whole_and_by_its_tenant() {
+    let mut rig = Rig::new(rig::config());
+    let (one, other) = (rig.attach("a"), rig.attach("b"));
+    let it = rig.allocate(one, 100, true);
+    rig.revoke(one, it.permission);
+    let with = |address, size| RequestBody::Acquire {
+        address,
+        size,
+        lifetime: Lifetime(1000),
+        rights: Rights::READ,
+        sharing: Sharing::Shared,
+        wait: Lifetime(0),
+    };
+    assert_eq!(refused(rig.ask(other, with(it.address, 100))), Refusal::NoSuchObject);
+    assert_eq!(refused(rig.ask(other, RequestBody::Free { address: it.address })), Refusal::NoSuchObject);
+    for size in [99, 101, 128, u64::MAX] {
+        assert_eq!(refused(rig.ask(one, with(it.address, size))), Refusal::NoSuchObject);
+    }
+    for address in [0, 1, it.address.0 - 32, it.address.0 + 1, it.address.0 + 8, it.address.0 + 160, u64::MAX]
+    {
+        assert_eq!(refused(rig.ask(one, with(RemoteAddress(address), 0))), Refusal::NoSuchObject);
+    }
+    granted(rig.ask(one, with(it.address, 100)));
+    granted(rig.ask(one, with(it.address, 0)));
+    rig.end();
+}
+
+/// Headers are few, and lingering windows must not keep them from those who ask.
+#[test]
+fn a_node_without_headers_left_says_so() {
+    let mut rig = Rig::new(NodeConfig { headers: 4, reductions: Reductions::none(), ..rig::config() });
+    let client = rig.attach("a");
+    let held = [(); 4].map(|()| rig.allocate(client, 64, false));
+    let before = rig.node.counters();
+    assert_eq!(refused(rig.ask(client, allocate(64, false))), Refusal::NodeFull { limit: 4 });
+    assert_eq!(rig.node.counters().bytes_used, before.bytes_used);
+    for it in held {
+        rig.revoke(client, it.permission);
+    }
+    rig.allocate(client, 64, false);
+    rig.end();
+}

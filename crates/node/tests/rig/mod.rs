@@ -1,0 +1,375 @@
+//! A node, its NIC and raw clients in one process: no threads, and time is moved by hand.
+//!
+//! A client here is a port and nothing else: it may send any bytes and show any key, as a hostile one would.
+#![allow(dead_code, reason = "each test file uses its part of the rig")]
+
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
+    WorkRequest,
+};
+use portcullis_node::{ClientEnds, Node, NodeConfig};
+use portcullis_protocol::{
+    ClientId, Granted, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress, Reply,
+    ReplyBody, Request, RequestBody, Rights, Rkey, Sharing, Token,
+};
+use portcullis_softnic::shared::Mapping;
+use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, PortSize, SoftNic};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// When every rig starts, in µs: some moment that is not zero.
+pub const START: Moment = Moment(1_000_000);
+const SIZE: PortSize = PortSize {
+    data_queue_pairs: 2,
+    send_depth: 16,
+    control_depth: 16,
+    // A message, and the most data behind it.
+    message_bytes: 64 + 8192,
+    arena_bytes: 1 << 20,
+};
+/// Where in an arena the bytes of one-sided operations lie: behind all message slots.
+const DATA_AT: u64 = 512 << 10;
+/// Rounds in which everything that can happen without time passing has happened.
+const ROUNDS_MAX: u32 = 200_000;
+
+/// One operation's end: its status, and the bytes it brought.
+pub type Done = (Status, Vec<u8>);
+
+pub struct Seat {
+    pub id: ClientId,
+    pub port: PortId,
+    pub endpoint: PortEndpoint,
+    /// It posts no receives any more.
+    pub is_deaf: bool,
+    sequence: u32,
+    replies: HashMap<u32, (ReplyBody, Vec<u8>)>,
+    unmatched: VecDeque<Reply>,
+    completions: Vec<Completion>,
+}
+
+pub struct Rig {
+    pub nic: SoftNic,
+    pub node: Node<SoftNic>,
+    pub now: Moment,
+    seats: Vec<Option<Seat>>,
+    page: Mapping,
+}
+
+/// A configuration for tests: a pool of 4 MiB, and audit records that a failing test can show.
+pub fn config() -> NodeConfig {
+    NodeConfig { pool_bytes: 4 << 20, headers: 1024, windows_ready: 8, ..NodeConfig::default() }
+}
+
+impl Rig {
+    pub fn new(config: NodeConfig) -> Self {
+        let mut nic = SoftNic::new();
+        let node = Node::new(&mut nic, config).expect("the configuration is sound");
+        let page = Mapping::shareable("page", 4096).expect("a page");
+        Self { nic, node, now: START, seats: Vec::new(), page }
+    }
+
+    /// Attaches a client of the tenant called `tenant`: its number here.
+    pub fn attach(&mut self, tenant: &str) -> usize {
+        self.try_attach(tenant).expect("the tenant may come")
+    }
+
+    pub fn try_attach(&mut self, tenant: &str) -> Result<usize, Refusal> {
+        let admission = self.node.admit(&mut self.nic, tenant, self.now)?;
+        let memory = Mapping::shareable("port", PortLayout::new(SIZE).bytes()).expect("a port's memory");
+        let (port, ends, lkey) =
+            self.nic.create_port(memory.clone(), SIZE, admission.pd, admission.cq).expect("a port");
+        let ends = ClientEnds {
+            control: ends.control,
+            data: ends.data,
+            control_depth: SIZE.control_depth,
+            message_bytes: SIZE.message_bytes,
+        };
+        let id = self.node.attach(&mut self.nic, admission.tenant, 1, ends, self.now).expect("attached");
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
+        let doorbell = Doorbell::new(self.page.clone(), event);
+        let life = Life::Local(Arc::new(AtomicBool::new(false)));
+        let mut endpoint = PortEndpoint::new(memory, SIZE, lkey, doorbell, life);
+        for slot in 0..SIZE.control_depth {
+            endpoint.post_control_receive(&[receive(lkey, slot)]);
+        }
+        let (replies, unmatched, completions) = (HashMap::new(), VecDeque::new(), Vec::new());
+        let seat = Seat { id, port, endpoint, is_deaf: false, sequence: 0, replies, unmatched, completions };
+        let number = self.seats.iter().position(Option::is_none).unwrap_or(self.seats.len());
+        if number == self.seats.len() {
+            self.seats.push(None);
+        }
+        self.seats[number] = Some(seat);
+        Ok(number)
+    }
+
+    pub fn detach(&mut self, client: usize) {
+        let seat = self.seats[client].take().expect("an attached client");
+        self.node.detach(&mut self.nic, seat.id, self.now);
+        self.nic.destroy_port(seat.port);
+    }
+
+    pub fn seat(&mut self, client: usize) -> &mut Seat {
+        self.seats[client].as_mut().expect("an attached client")
+    }
+
+    /// Attached clients.
+    pub fn clients(&self) -> Vec<usize> {
+        (0..self.seats.len()).filter(|&number| self.seats[number].is_some()).collect()
+    }
+
+    /// One turn of everybody. Returns whether anybody did anything.
+    pub fn turn(&mut self) -> bool {
+        let mut worked = self.nic.turn_all();
+        worked |= self.node.turn(&mut self.nic, self.now);
+        for seat in self.seats.iter_mut().flatten() {
+            worked |= seat.listen();
+        }
+        worked
+    }
+
+    /// Turns until nothing more happens without time.
+    pub fn settle(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..ROUNDS_MAX {
+            quiet = if self.turn() { 0 } else { quiet + 1 };
+            if quiet > 2 {
+                return;
+            }
+        }
+        panic!("nothing settles: {:?}", self.node.counters());
+    }
+
+    /// Lets time pass, and what it brings happen.
+    pub fn pass(&mut self, time: Lifetime) {
+        self.now = self.now.after(time);
+        self.settle();
+    }
+
+    /// Sends a request and says its number. Nothing is turned.
+    pub fn send(&mut self, client: usize, body: RequestBody) -> u32 {
+        self.send_with(client, body, &[])
+    }
+
+    pub fn send_with(&mut self, client: usize, body: RequestBody, data: &[u8]) -> u32 {
+        let seat = self.seat(client);
+        seat.sequence += 1;
+        let sequence = seat.sequence;
+        let mut bytes = Request { sequence, body }.encode().to_vec();
+        bytes.extend(data);
+        seat.send_raw(&bytes);
+        sequence
+    }
+
+    /// The reply to a request, if it has come.
+    pub fn reply(&mut self, client: usize, sequence: u32) -> Option<ReplyBody> {
+        self.seat(client).replies.remove(&sequence).map(|(body, _)| body)
+    }
+
+    /// Sends a request, settles, and takes its reply.
+    pub fn ask(&mut self, client: usize, body: RequestBody) -> ReplyBody {
+        self.ask_with(client, body, &[]).0
+    }
+
+    pub fn ask_with(&mut self, client: usize, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u8>) {
+        let sequence = self.send_with(client, body, data);
+        self.settle();
+        self.seat(client).replies.remove(&sequence).unwrap_or_else(|| panic!("no reply to {body:?}"))
+    }
+
+    /// Sends a request and takes its reply at the first moment that it is there.
+    pub fn ask_soon(&mut self, client: usize, body: RequestBody) -> ReplyBody {
+        let sequence = self.send(client, body);
+        for _ in 0..1000 {
+            self.turn();
+            if let Some(reply) = self.reply(client, sequence) {
+                return reply;
+            }
+        }
+        panic!("no reply to {body:?}");
+    }
+
+    /// Replies that no request of ours asked for.
+    pub fn unmatched(&mut self, client: usize) -> Option<Reply> {
+        self.seat(client).unmatched.pop_front()
+    }
+
+    /// Posts a one-sided operation on data queue pair `queue_pair`, settles, and says how it ended.
+    pub fn operate(&mut self, client: usize, queue_pair: u32, operation: Operation) -> Status {
+        let request = WorkRequest { id: 7, signalled: true, operation };
+        let posted = self.seat(client).endpoint.post(queue_pair, &[request]);
+        assert_eq!(posted, 1, "the queue has room");
+        for _ in 0..8 {
+            self.nic.turn_all();
+            self.seat(client).listen();
+            let found = |it: &Completion| it.queue_pair.0 == queue_pair;
+            if let Some(at) = self.seat(client).completions.iter().position(found) {
+                return self.seat(client).completions.remove(at).status;
+            }
+        }
+        panic!("an operation does not complete");
+    }
+
+    pub fn read(&mut self, client: usize, rkey: Rkey, address: u64, length: u32) -> Done {
+        let local = self.seat(client).span(length);
+        self.seat(client).endpoint.arena().write(DATA_AT, &vec![0xee; length as usize]);
+        let remote = RemoteSpan { address: RemoteAddress(address), rkey };
+        let status = self.operate(client, 0, Operation::Read { local, remote });
+        let mut bytes = vec![0; length as usize];
+        self.seat(client).endpoint.arena().read(DATA_AT, &mut bytes);
+        (status, bytes)
+    }
+
+    pub fn write(&mut self, client: usize, rkey: Rkey, address: u64, bytes: &[u8]) -> Status {
+        let length = u32::try_from(bytes.len()).expect("few bytes");
+        let local = self.seat(client).span(length);
+        self.seat(client).endpoint.arena().write(DATA_AT, bytes);
+        let remote = RemoteSpan { address: RemoteAddress(address), rkey };
+        self.operate(client, 0, Operation::Write { local, remote })
+    }
+
+    /// Compares and swaps: how it ended, and the word before.
+    pub fn swap(
+        &mut self,
+        client: usize,
+        rkey: Rkey,
+        address: u64,
+        compare: u64,
+        swap: u64,
+    ) -> (Status, u64) {
+        let local = self.seat(client).span(8);
+        let remote = RemoteSpan { address: RemoteAddress(address), rkey };
+        let status = self.operate(client, 0, Operation::CompareAndSwap { local, remote, compare, swap });
+        (status, self.seat(client).endpoint.arena().load(DATA_AT))
+    }
+
+    /// Has data queue pair 0 rebuilt after a violation.
+    pub fn recover(&mut self, client: usize) {
+        assert_eq!(self.ask(client, RequestBody::Recover { queue_pair: 0 }), ReplyBody::Done);
+        self.seat(client).endpoint.rebuilt(0);
+    }
+
+    pub fn allocate(&mut self, client: usize, size: u64, keep: bool) -> Granted {
+        granted(self.ask(client, allocate(size, keep)))
+    }
+
+    pub fn acquire(&mut self, client: usize, address: RemoteAddress) -> Granted {
+        granted(self.ask(client, acquire(address, Sharing::Exclusive, Lifetime(0))))
+    }
+
+    pub fn revoke(&mut self, client: usize, permission: PermissionId) {
+        assert_eq!(self.ask(client, RequestBody::Revoke { permission, free: false }), ReplyBody::Done);
+    }
+
+    /// Everybody goes, and nothing is left of them.
+    pub fn end(mut self) {
+        for client in self.clients() {
+            self.detach(client);
+        }
+        self.settle();
+        let left = self.node.counters();
+        let held = [left.permissions, left.objects, left.bytes_used, left.headers_used, left.windows];
+        let there = [left.clients, left.tenants, left.postponed];
+        assert_eq!((held, there, self.nic.ports()), ([0; 5], [0; 3], 0), "{left:?}");
+    }
+}
+
+impl Seat {
+    pub fn lkey(&self) -> portcullis_nic::Lkey {
+        self.endpoint.arena_key()
+    }
+
+    fn span(&self, length: u32) -> LocalSpan {
+        LocalSpan { address: DATA_AT, length, lkey: self.endpoint.arena_key() }
+    }
+
+    /// Drops what has come so far.
+    pub fn forget_replies(&mut self) {
+        self.replies.clear();
+        self.unmatched.clear();
+    }
+
+    /// Sends any bytes as a control message.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        let slot = SIZE.control_depth + self.sequence % SIZE.control_depth;
+        let address = u64::from(slot) * u64::from(SIZE.message_bytes);
+        self.endpoint.arena().write(address, bytes);
+        let length = u32::try_from(bytes.len()).expect("a short message");
+        let local = LocalSpan { address, length, lkey: self.endpoint.arena_key() };
+        let request = WorkRequest { id: 1, signalled: true, operation: Operation::Send { local } };
+        assert_eq!(self.endpoint.post_control(&[request]), 1, "the control queue has room");
+    }
+
+    /// Takes what has come. Returns whether anything has.
+    fn listen(&mut self) -> bool {
+        let mut completions = Vec::new();
+        self.endpoint.poll(64, &mut completions);
+        for completion in &completions {
+            if completion.queue_pair != PortEndpoint::CONTROL {
+                self.completions.push(*completion);
+            } else if let (Status::Success, CompletionKind::Receive { length, .. }) =
+                (completion.status, completion.kind)
+            {
+                let slot = u32::try_from(completion.request).expect("a slot");
+                let mut bytes = vec![0; length as usize];
+                self.endpoint.arena().read(u64::from(slot) * u64::from(SIZE.message_bytes), &mut bytes);
+                let message = bytes[..MESSAGE_BYTES].try_into().expect("a whole message");
+                let reply = Reply::decode(message).expect("a node's reply means something");
+                if reply.sequence == 0 || reply.sequence > self.sequence {
+                    self.unmatched.push_back(reply);
+                } else {
+                    let before =
+                        self.replies.insert(reply.sequence, (reply.body, bytes[MESSAGE_BYTES..].to_vec()));
+                    assert!(before.is_none(), "two replies to one request");
+                }
+                if !self.is_deaf {
+                    self.endpoint.post_control_receive(&[receive(self.endpoint.arena_key(), slot)]);
+                }
+            }
+        }
+        !completions.is_empty()
+    }
+}
+
+fn receive(lkey: portcullis_nic::Lkey, slot: u32) -> ReceiveRequest {
+    let length = SIZE.message_bytes;
+    let local = LocalSpan { address: u64::from(slot) * u64::from(length), length, lkey };
+    ReceiveRequest { id: u64::from(slot), local }
+}
+
+pub fn allocate(size: u64, keep: bool) -> RequestBody {
+    let (lifetime, rights) = (Lifetime::millis(100), Rights::all());
+    RequestBody::Allocate { size, lifetime, rights, sharing: Sharing::Exclusive, keep }
+}
+
+pub fn acquire(address: RemoteAddress, sharing: Sharing, wait: Lifetime) -> RequestBody {
+    let (lifetime, rights) = (Lifetime::millis(100), Rights::all());
+    RequestBody::Acquire { address, size: 0, lifetime, rights, sharing, wait }
+}
+
+pub fn granted(reply: ReplyBody) -> Granted {
+    match reply {
+        ReplyBody::Granted(granted) => granted,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub fn refused(reply: ReplyBody) -> Refusal {
+    match reply {
+        ReplyBody::Refused(refusal) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// The keys of a permission: over its buffer, and over its lifetime word.
+pub fn keys(granted: &Granted) -> (Rkey, Rkey) {
+    match granted.token {
+        Token::Keys { buffer, lifetime } => (buffer, lifetime),
+        Token::Node => panic!("a permission without keys"),
+    }
+}
+
+/// Where a permission's lifetime word lies.
+pub fn word(granted: &Granted) -> u64 {
+    granted.permission.header.0 + portcullis_protocol::LIFETIME_OFFSET
+}

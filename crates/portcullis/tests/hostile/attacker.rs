@@ -1,0 +1,180 @@
+//! The attacker's tools: a port that it may write anywhere in, and the honest ways where they serve it.
+
+use crate::stage::wait_for;
+use portcullis::{
+    Lifetime, PermissionId, PortEndpoint, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
+};
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
+    WorkRequest,
+};
+use portcullis_protocol::{Granted, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+use portcullis_softnic::attach::attach;
+use portcullis_softnic::shared::Mapping;
+use portcullis_softnic::{PortLayout, PortSize};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::Duration;
+
+/// Arena that an attacker asks for.
+pub const ARENA_BYTES: u64 = 2 << 20;
+/// Where in the arena its data lies: behind its messages.
+pub const DATA: u64 = 64 << 10;
+/// How long an attach may take.
+const ATTACH_WITHIN: Duration = Duration::from_secs(20);
+
+/// A client with no manners.
+pub struct Attacker {
+    pub endpoint: PortEndpoint,
+    pub memory: Mapping,
+    pub size: PortSize,
+    pub layout: PortLayout,
+    completions: VecDeque<Completion>,
+    receives: u64,
+    sequence: u32,
+}
+
+impl Attacker {
+    pub fn attach(path: &Path) -> Self {
+        let attached = attach(path, ARENA_BYTES, ATTACH_WITHIN).expect("even an attacker gets a port");
+        let endpoint = attached.endpoint;
+        let (memory, size) = (endpoint.dangerous_memory().clone(), endpoint.size());
+        let layout = PortLayout::new(size);
+        Self { endpoint, memory, size, layout, completions: VecDeque::new(), receives: 0, sequence: 0 }
+    }
+
+    /// Bytes of its arena.
+    pub fn local(&self, address: u64, length: u32) -> LocalSpan {
+        LocalSpan { address, length, lkey: self.endpoint.arena_key() }
+    }
+
+    /// Posts one request, with a completion, and does not wait for it.
+    pub fn post(&mut self, queue_pair: u32, id: u64, operation: Operation) -> bool {
+        self.endpoint.post(queue_pair, &[WorkRequest { id, signalled: true, operation }]) == 1
+    }
+
+    /// The next completion, without waiting.
+    pub fn poll(&mut self) -> Option<Completion> {
+        if self.completions.is_empty() {
+            let mut polled = Vec::new();
+            self.endpoint.poll(64, &mut polled);
+            self.completions.extend(polled);
+        }
+        self.completions.pop_front()
+    }
+
+    /// Does one thing on a data queue pair and says how it ended. Other completions are forgotten.
+    pub fn try_operation(&mut self, queue_pair: u32, operation: Operation) -> Status {
+        self.sequence += 1;
+        let id = u64::from(self.sequence) << 32;
+        assert!(self.post(queue_pair, id, operation), "its queue has room");
+        let mut status = None;
+        wait_for("a completion", || {
+            status = self.poll().filter(|it| it.request == id).map(|it| it.status);
+            status.is_some()
+        });
+        status.expect("it was waited for")
+    }
+
+    /// Reads `length` bytes into the arena at [`DATA`].
+    pub fn try_read(&mut self, queue_pair: u32, address: u64, rkey: u32, length: u32) -> Status {
+        let remote = RemoteSpan { address: RemoteAddress(address), rkey: Rkey(rkey) };
+        self.try_operation(queue_pair, Operation::Read { local: self.local(DATA, length), remote })
+    }
+
+    /// Posts a control message of any bytes, and a receive for its answer if `heard`.
+    pub fn say(&mut self, bytes: &[u8], heard: bool) -> bool {
+        let depth = u64::from(self.size.control_depth);
+        let slot = u64::from(self.sequence) % depth;
+        self.sequence += 1;
+        if heard {
+            let local = self.local((depth + self.receives % depth) * 128, 64);
+            let receive = ReceiveRequest { id: self.receives % depth, local };
+            if self.endpoint.post_control_receive(&[receive]) == 0 {
+                return false;
+            }
+            self.receives += 1;
+        }
+        let at = slot * 128;
+        self.endpoint.arena().write(at, bytes);
+        let length = u32::try_from(bytes.len()).expect("a short message");
+        let operation = Operation::Send { local: self.local(at, length) };
+        self.endpoint.post_control(&[WorkRequest { id: 0, signalled: true, operation }]) == 1
+    }
+
+    /// The next reply, without waiting. `Err`: the control queue pair is broken.
+    pub fn hear(&mut self) -> Result<Option<Reply>, Status> {
+        while let Some(completion) = self.poll() {
+            match (completion.kind, completion.status) {
+                (CompletionKind::Receive { .. }, Status::Success) => {
+                    let at = (u64::from(self.size.control_depth) + completion.request) * 128;
+                    let mut bytes = [0; MESSAGE_BYTES];
+                    self.endpoint.arena().read(at, &mut bytes);
+                    return Ok(Some(Reply::decode(bytes).expect("the node's replies are sound")));
+                }
+                (_, status)
+                    if status != Status::Success && completion.queue_pair == PortEndpoint::CONTROL =>
+                {
+                    return Err(status);
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks the node properly and waits for the answer. One request at a time.
+    pub fn ask(&mut self, body: RequestBody) -> ReplyBody {
+        let request = Request { sequence: self.sequence, body };
+        assert!(self.say(&request.encode(), true), "one request at a time fits");
+        let mut reply = None;
+        wait_for("a reply", || {
+            reply = self.hear().expect("the control queue pair works");
+            reply.is_some()
+        });
+        let reply = reply.expect("it was waited for");
+        assert_eq!(reply.sequence, request.sequence);
+        reply.body
+    }
+
+    pub fn allocate(&mut self, size: u64, sharing: Sharing) -> Granted {
+        let lifetime = Lifetime::seconds(10);
+        let body = RequestBody::Allocate { size, lifetime, rights: Rights::all(), sharing, keep: false };
+        match self.ask(body) {
+            ReplyBody::Granted(granted) => granted,
+            other => panic!("no memory: {other:?}"),
+        }
+    }
+
+    pub fn revoke(&mut self, permission: PermissionId) -> ReplyBody {
+        self.ask(RequestBody::Revoke { permission, free: false })
+    }
+
+    /// Has a broken queue pair rebuilt.
+    pub fn recover(&mut self, queue_pair: u32) -> Result<(), Refusal> {
+        loop {
+            match self.ask(RequestBody::Recover { queue_pair }) {
+                ReplyBody::Done => {
+                    self.endpoint.rebuilt(queue_pair);
+                    return Ok(());
+                }
+                ReplyBody::Refused(Refusal::Paused { .. }) => {}
+                ReplyBody::Refused(refusal) => return Err(refusal),
+                other => panic!("no answer to that: {other:?}"),
+            }
+        }
+    }
+
+    /// Whether the node has shown it out.
+    pub fn is_out(&mut self) -> bool {
+        !self.endpoint.node_alive()
+    }
+}
+
+/// The key of a permission's buffer.
+pub fn key(token: Token) -> u32 {
+    match token {
+        Token::Keys { buffer, .. } => buffer.0,
+        Token::Node => panic!("a permission under windows has keys"),
+    }
+}

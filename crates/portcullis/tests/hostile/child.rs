@@ -1,0 +1,56 @@
+//! Other processes for a test: this test binary again, told to run one of its functions.
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+
+/// Tells a child the path that it works with.
+const PATH: &str = "PORTCULLIS_HOSTILE_PATH";
+/// What a child says before it says that it is ready.
+const READY: &str = "ready: ";
+
+/// A running child. It is killed when this goes.
+pub struct Child {
+    process: std::process::Child,
+    _stdin: Option<ChildStdin>,
+}
+
+impl Child {
+    /// Starts the test `name` in a process of its own, and waits until it is ready. Returns what it said then.
+    pub fn start(name: &str, path: &Path) -> (Self, String) {
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .env(PATH, path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+        let said = lines.map_while(Result::ok).find_map(|line| line.strip_prefix(READY).map(str::to_owned));
+        let stdin = process.stdin.take();
+        (Self { process, _stdin: stdin }, said.expect("a child that gets ready"))
+    }
+
+    /// SIGKILL: it gets to clean nothing up.
+    pub fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// In a child: the path it works with. `None`: this is no child.
+pub fn path() -> Option<PathBuf> {
+    std::env::var_os(PATH).map(PathBuf::from)
+}
+
+/// In a child: it is ready.
+pub fn say_ready(what: impl Display) {
+    println!("\n{READY}{what}");
+}

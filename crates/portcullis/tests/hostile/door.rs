@@ -1,0 +1,118 @@
+//! The attach socket without the library: any bytes, at any time, with any descriptors.
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+/// How long the node may take to say or do something on a socket, in seconds.
+const PATIENCE_S: i64 = 20;
+
+/// A hello as an honest client says it.
+pub fn hello(arena_bytes: u64) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[..8].copy_from_slice(b"PORTCUL\x01");
+    bytes[8..16].copy_from_slice(&arena_bytes.to_le_bytes());
+    bytes
+}
+
+/// A connection to a node.
+pub struct Door {
+    pub socket: OwnedFd,
+}
+
+/// What a node said.
+pub struct Heard {
+    pub bytes: Vec<u8>,
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Heard {
+    /// A port: its file, the engine's page, an event. `None`: it was a refusal, or the end.
+    pub fn port(self) -> Option<[OwnedFd; 3]> {
+        self.descriptors.try_into().ok()
+    }
+
+    /// The node hung up.
+    pub fn is_end(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// A welcome that says no. Bytes 8 to 12 are the length of the reason.
+    pub fn is_refusal(&self) -> bool {
+        self.bytes.get(8..12).is_some_and(|length| length != [0; 4])
+    }
+}
+
+impl Door {
+    /// Connects. `None`: the kernel's queue of those who wait is full.
+    pub fn try_knock(path: &Path) -> Option<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("a path")).ok()?;
+        Some(Self { socket })
+    }
+
+    pub fn knock(path: &Path) -> Self {
+        let mut door = None;
+        crate::stage::wait_for("a connection", || {
+            door = Self::try_knock(path);
+            door.is_some()
+        });
+        door.expect("it was waited for")
+    }
+
+    /// Says something. The node may be gone.
+    pub fn say(&self, bytes: &[u8]) -> bool {
+        rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
+    }
+
+    /// Says something, and passes descriptors with it.
+    pub fn say_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "sixteen fit");
+        let parts = [std::io::IoSlice::new(bytes)];
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.socket, &parts, &mut control, flags).is_ok()
+    }
+
+    /// Waits for what the node says, or for it to hang up.
+    pub fn hear(&self) -> Heard {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
+        let ready = rustix::event::poll(&mut fds, Some(&patience)).expect("a poll");
+        assert!(ready > 0, "the node neither answers nor hangs up");
+        let mut bytes = [0; 512];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let length =
+            rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags).map_or(0, |it| it.bytes);
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        Heard { bytes: bytes[..length].to_vec(), descriptors }
+    }
+
+    /// Connects and attaches.
+    pub fn attach(path: &Path) -> (Self, [OwnedFd; 3]) {
+        let door = Self::knock(path);
+        assert!(door.say(&hello(4096)));
+        let port = door.hear().port().expect("a port");
+        (door, port)
+    }
+
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

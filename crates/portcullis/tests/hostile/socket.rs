@@ -1,0 +1,233 @@
+//! Attacks on the attach socket.
+
+use crate::attacker::Attacker;
+use crate::child::{self, Child};
+use crate::door::{Door, hello};
+use crate::stage::{BLUE, RED, Stage, alone, descriptors, lenient, random, resident_bytes, wait_for};
+use portcullis::NodeConfig;
+use portcullis::host::{Host, HostConfig, Listen};
+use portcullis_softnic::attach::{Admission, Admitted, Listener, Peer, Server, ServerLimits};
+use portcullis_softnic::engine::{Engine, EngineOptions};
+use portcullis_softnic::shared::Mapping;
+use portcullis_softnic::{PortSize, SoftNic};
+use rand::{Rng, RngExt};
+use rustix::fd::AsFd;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+#[test]
+fn whoever_says_nothing_is_hung_up_on_and_holds_nobody_up() {
+    let stage = Stage::set();
+    let before = descriptors();
+    let silent: Vec<Door> = (0..300).map(|_| Door::knock(&stage.socket(RED))).collect();
+    drop(Attacker::attach(&stage.socket(BLUE)));
+    stage.others_go_on(20);
+    for door in &silent {
+        assert!(door.hear().is_end(), "a silent connection is closed");
+    }
+    drop(silent);
+    wait_for("descriptors to come back", || descriptors() <= before);
+    stage.clear();
+}
+
+#[test]
+fn what_is_no_hello_is_refused() {
+    let stage = Stage::set();
+    let mut random = random();
+    let sound = hello(4096);
+    let mut hellos: Vec<Vec<u8>> = (1..64).map(|length| sound[..length].to_vec()).collect();
+    hellos.extend([65, 66, 128, 4096, 65536].map(|length| {
+        let mut long = vec![0; length];
+        long[..64].copy_from_slice(&sound);
+        long
+    }));
+    hellos.extend((0..200).map(|_| {
+        let mut bytes = vec![0; random.random_range(1..200)];
+        random.fill_bytes(&mut bytes);
+        bytes
+    }));
+    hellos.extend([u64::MAX, u64::MAX - 4095, 1 << 63, (64 << 20) + 1].map(|arena| hello(arena).to_vec()));
+    for bytes in hellos {
+        let door = Door::knock(&stage.socket(RED));
+        assert!(door.say(&bytes));
+        let heard = door.hear();
+        assert!(heard.is_refusal() && heard.descriptors.is_empty(), "a port for {} bytes", bytes.len());
+        assert!(door.hear().is_end());
+    }
+    // Nothing at all, said aloud.
+    let door = Door::knock(&stage.socket(RED));
+    door.say(&[]);
+    assert!(door.hear().is_end());
+    stage.clear();
+}
+
+#[test]
+fn a_word_after_the_welcome_is_the_last() {
+    let stage = Stage::set();
+    for again in [&hello(4096)[..], &[0; 1], &[0xff; 300]] {
+        let (door, port) = Door::attach(&stage.socket(RED));
+        assert!(door.say(again));
+        assert!(door.hear().is_end(), "it is shown out");
+        drop(port);
+    }
+    // Twice before the node has answered once: one port at the most, and the end.
+    let door = Door::knock(&stage.socket(RED));
+    door.say(&hello(4096));
+    door.say(&hello(4096));
+    while !door.hear().is_end() {}
+    stage.clear();
+}
+
+#[test]
+fn descriptors_passed_in_a_hello_do_not_stay_with_the_node() {
+    let stage = Stage::set();
+    let before = descriptors();
+    for round in 0..50 {
+        let door = Door::knock(&stage.socket(RED));
+        let gift = std::fs::File::open("/dev/null").expect("a file");
+        let gifts = [gift.as_fd(), door.as_fd(), gift.as_fd(), gift.as_fd()];
+        let bytes = hello(if round % 2 == 0 { 4096 } else { u64::MAX });
+        assert!(door.say_with(&bytes, &gifts));
+        let heard = door.hear();
+        assert_eq!(heard.is_refusal(), round % 2 == 1);
+        // And one more with the word that ends it.
+        door.say_with(&[0], &gifts);
+    }
+    wait_for("descriptors to come back", || descriptors() <= before);
+    stage.clear();
+}
+
+#[test]
+fn two_thousand_clients_come_and_go_and_nothing_is_left() {
+    // Small: pool and log count as memory in use once something has lain in each page of them.
+    let node = NodeConfig { pool_bytes: 4 << 20, audit_records_max: 1024, ..lenient() };
+    let stage = Stage::with(node, &[RED, BLUE]);
+    let cycle = |count: u32| {
+        for round in 0..count {
+            match round % 4 {
+                0 => drop(Door::knock(&stage.socket(RED))),
+                1 => {
+                    Door::knock(&stage.socket(RED)).say(&hello(4096));
+                }
+                2 => drop(Door::attach(&stage.socket(RED))),
+                _ => {
+                    let mut attacker = stage.attacker();
+                    attacker.allocate(4096, portcullis::Sharing::Exclusive);
+                }
+            }
+        }
+        wait_for("all to be gone", || stage.host.counters().clients == 2);
+    };
+    cycle(200);
+    let (fds, bytes) = (descriptors(), resident_bytes());
+    cycle(2000);
+    wait_for("descriptors to come back", || descriptors() <= fds);
+    let grown = resident_bytes().saturating_sub(bytes);
+    println!("2,000 cycles: {grown} bytes more");
+    assert!(grown < 8 << 20, "{grown} bytes more than before");
+    stage.clear();
+}
+
+#[test]
+fn a_storm_of_connections_keeps_nobody_out_for_long() {
+    let stage = Stage::set();
+    let stop = AtomicBool::new(false);
+    let knocked = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let doors: Vec<_> = (0..64).filter_map(|_| Door::try_knock(&stage.socket(RED))).collect();
+                for door in doors.iter().step_by(3) {
+                    door.say(&[1; 64]);
+                }
+                knocked.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..20 {
+            drop(Attacker::attach(&stage.socket(BLUE)));
+        }
+        stage.others_go_on(20);
+        wait_for("a storm", || knocked.load(Ordering::Relaxed) > 20);
+        stop.store(true, Ordering::Relaxed);
+    });
+    stage.clear();
+}
+
+/// Lets nobody in: only the socket is looked at.
+struct Closed;
+
+impl Admission for Closed {
+    fn size(&self, _: &Peer, _: u64) -> Result<PortSize, String> {
+        Err("closed".to_owned())
+    }
+
+    fn admit(&self, _: &Peer, _: Mapping, _: PortSize) -> Result<Admitted, String> {
+        Err("closed".to_owned())
+    }
+
+    fn depart(&self, _: u32) {}
+}
+
+/// A server of nothing but connections, at two sockets.
+fn closed_server(folder: &std::path::Path, connections_max: usize) -> (Engine<()>, Server) {
+    let engine = Engine::start(SoftNic::new(), (), EngineOptions::default()).expect("an engine");
+    let listeners = [RED, BLUE].map(|name| Listener::bind(&folder.join(name)).expect("a socket")).into();
+    let limits = ServerLimits { hello_within: Duration::from_secs(1), connections_max };
+    let server = Server::start(listeners, Closed, engine.waker().clone(), limits).expect("a server");
+    (engine, server)
+}
+
+#[test]
+fn connections_beyond_the_limit_are_told_so_and_the_other_listener_has_room() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_engine, _server) = closed_server(folder.path(), 64);
+    let doors: Vec<Door> = (0..200).map(|_| Door::knock(&folder.path().join(RED))).collect();
+    let told = doors.iter().map(Door::hear).filter(super::door::Heard::is_refusal).count();
+    assert!(told >= 200 - 64, "{told} were told that there is no room");
+    let crowd: Vec<Door> = (0..200).map(|_| Door::knock(&folder.path().join(RED))).collect();
+    let door = Door::knock(&folder.path().join(BLUE));
+    door.say(&hello(4096));
+    let reason = String::from_utf8_lossy(&door.hear().bytes).into_owned();
+    assert!(reason.contains("closed"), "it got as far as the desk: {reason}");
+    drop(crowd);
+}
+
+/// Descriptors of a node that has few: its own, and a dozen clients'.
+const DESCRIPTORS_MAX: u64 = 64;
+
+/// Not a test by itself: a node with few descriptors, until it is killed.
+#[test]
+fn a_child_that_is_a_node_with_few_descriptors() {
+    let Some(path) = child::path() else { return };
+    let few = Rlimit { current: Some(DESCRIPTORS_MAX), maximum: Some(DESCRIPTORS_MAX) };
+    setrlimit(Resource::Nofile, few).expect("fewer are always granted");
+    let listen = vec![Listen { path, tenant: None }];
+    let _host = Host::start(HostConfig { listen, ..HostConfig::default() }).expect("a node starts");
+    child::say_ready("");
+    // Its parent kills it, or dies and closes this.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn a_node_without_descriptors_says_so_and_recovers() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("node");
+    let (_node, _) = Child::start("socket::a_child_that_is_a_node_with_few_descriptors", &path);
+    let mut refused = 0;
+    let doors: Vec<Door> = std::iter::from_fn(|| {
+        let door = Door::knock(&path);
+        door.say(&hello(4096));
+        refused += u32::from(door.hear().port().is_none());
+        (refused < 20).then_some(door)
+    })
+    .collect();
+    assert!(doors.len() < 100, "{} connections to a node with {DESCRIPTORS_MAX} descriptors", doors.len());
+    drop(doors);
+    wait_for("a port again", || {
+        let door = Door::knock(&path);
+        door.say(&hello(4096)) && door.hear().port().is_some()
+    });
+}

@@ -1,0 +1,128 @@
+//! Taking so much of what all share that others get none: of the engine's time, and of the node's limits.
+
+use crate::attacker::Attacker;
+use crate::stage::{BLUE, RED, Stage, lenient, wait_for};
+use portcullis::{Acquire, Allocate, Lifetime, NodeConfig, RemoteAddress, Rights, SessionOptions, Sharing};
+use portcullis_protocol::{Reply, ReplyBody, Request, RequestBody};
+use std::time::{Duration, Instant};
+
+/// The longest that an honest operation may take while a client does its worst within its limits. Far above what it
+/// takes, and far below what work for each of a client's permissions at each of its requests would.
+const STALL_MAX: Duration = Duration::from_millis(500);
+
+/// A request for a share of an object.
+fn acquire(address: RemoteAddress, sharing: Sharing, wait: Lifetime) -> RequestBody {
+    let (lifetime, rights) = (Lifetime::seconds(10), Rights::READ);
+    RequestBody::Acquire { address, size: 0, lifetime, rights, sharing, wait }
+}
+
+/// Sends `count` requests as fast as it can and hands each answer on.
+fn ask_many(attacker: &mut Attacker, count: u32, body: RequestBody, mut heard: impl FnMut(Reply)) {
+    let message = Request { sequence: 0, body }.encode();
+    let (mut asked, mut answered) = (0, 0);
+    wait_for("answers", || {
+        while asked < count && asked - answered < 32 && attacker.say(&message, true) {
+            asked += 1;
+        }
+        while let Some(reply) = attacker.hear().expect("it is not broken") {
+            answered += 1;
+            heard(reply);
+        }
+        answered == count
+    });
+}
+
+#[test]
+fn whoever_waits_in_crowds_leaves_others_room_to_wait() {
+    let stage = Stage::with(NodeConfig { postponed_max: 256, ..lenient() }, &[BLUE]);
+    let mut attackers = [(); 6].map(|()| stage.attacker());
+    for attacker in &mut attackers {
+        let held = attacker.allocate(64, Sharing::Exclusive);
+        let wait =
+            Request { sequence: 0, body: acquire(held.address, Sharing::Exclusive, Lifetime::seconds(9)) };
+        let before = stage.host.counters().rpcs;
+        let mut said = 0;
+        wait_for("requests to be taken in", || {
+            while said < 128 && attacker.say(&wait.encode(), false) {
+                said += 1;
+            }
+            while attacker.poll().is_some() {}
+            stage.host.counters().rpcs >= before + 128
+        });
+    }
+    let session = || stage.host.connect(BLUE, SessionOptions::default()).expect("a session");
+    let (mut first, mut second) = (session(), session());
+    let brief = Allocate::bytes(64).keep().lifetime(Lifetime::millis(20));
+    let held = first.allocate(brief).expect("memory");
+    let ask = Acquire::at(held.address()).wait(Lifetime::seconds(5));
+    second.acquire(ask).expect("there is room to wait, and its turn comes");
+    drop((held, first, second, attackers));
+    stage.clear();
+}
+
+#[test]
+fn a_crowd_of_holders_and_requests_against_it_do_not_stall_the_node() {
+    let quota = portcullis::Quota { bytes_max: 16 << 20, permissions_max: 30_000 };
+    let stage = Stage::with(NodeConfig { quota, ..lenient() }, &[BLUE]);
+    let mut attacker = stage.attacker();
+    let object = attacker.allocate(64, Sharing::Shared);
+    let mut granted = 0;
+    ask_many(&mut attacker, 25_000, acquire(object.address, Sharing::Shared, Lifetime(0)), |reply| {
+        granted += u32::from(matches!(reply.body, ReplyBody::Granted(_)));
+    });
+    assert_eq!(granted, 25_000);
+    let mut session = stage.host.connect(BLUE, SessionOptions::default()).expect("a session");
+    let own = session.allocate(Allocate::bytes(64).lifetime(Lifetime::seconds(9))).expect("memory");
+    let conflict =
+        Request { sequence: 0, body: acquire(object.address, Sharing::Exclusive, Lifetime(1)) }.encode();
+    let mut longest = Duration::ZERO;
+    for _ in 0..20 {
+        while attacker.say(&conflict, true) {}
+        while attacker.hear().expect("it is not broken").is_some() {}
+        let before = Instant::now();
+        session.read(&own, 0, &mut [0; 8]).expect("an honest read");
+        longest = longest.max(before.elapsed());
+    }
+    println!("longest honest read against a crowd: {longest:?}");
+    assert!(longest < STALL_MAX, "an honest read took {longest:?}");
+    drop((own, session));
+    // All of its permissions end at once.
+    drop(attacker);
+    let before = Instant::now();
+    stage.others_go_on(1);
+    println!("an honest client went on after {:?}", before.elapsed());
+    stage.clear();
+}
+
+#[test]
+fn exclusive_holders_that_never_let_go_lose_to_their_lease() {
+    let stage = Stage::set();
+    let mut attacker = stage.attacker();
+    let mut session = stage.host.connect(RED, SessionOptions::default()).expect("a session");
+    let object = session.allocate(Allocate::bytes(64).keep()).expect("memory");
+    let address = object.address();
+    session.revoke(object).expect("it has not ended");
+    let body = acquire(address, Sharing::Exclusive, Lifetime(0));
+    let RequestBody::Acquire { size, rights, sharing, wait, .. } = body else {
+        unreachable!("as it was made")
+    };
+    let lifetime = Lifetime::millis(100);
+    let ReplyBody::Granted(held) =
+        attacker.ask(RequestBody::Acquire { address, size, lifetime, rights, sharing, wait })
+    else {
+        panic!("nobody holds it")
+    };
+    // It extends for as long as the node lets it.
+    let next =
+        session.client().acquire(portcullis::Moment(0), Acquire::at(address).wait(Lifetime::seconds(9)));
+    let next = next.expect("a request");
+    let mut extended = 0;
+    while session.client().take_call(next).is_none() {
+        session.poll();
+        let body = RequestBody::Extend { permission: held.permission, lifetime: Lifetime::millis(300) };
+        extended += u32::from(matches!(attacker.ask(body), ReplyBody::Extended(_)));
+        assert!(stage.host.counters().expiries == 0 || extended <= 1, "it was extended after the notice");
+    }
+    drop((session, attacker));
+    stage.clear();
+}

@@ -1,0 +1,46 @@
+//! The owner's end of a completion queue, from which what is gone can be taken out.
+
+use crate::core::CompletionPoller;
+use crate::shared::Mapping;
+use portcullis_nic::{Completion, QpId};
+use std::collections::VecDeque;
+
+/// The owner's end of a completion queue.
+#[derive(Debug)]
+pub(crate) struct Completions {
+    poller: CompletionPoller<Mapping>,
+    /// Taken off the queue, and not polled by the owner yet.
+    held: VecDeque<(Completion, u32)>,
+}
+
+impl Completions {
+    pub fn new(poller: CompletionPoller<Mapping>) -> Self {
+        Self { poller, held: VecDeque::new() }
+    }
+
+    /// The next completion and, for send queues, the lower half of how many requests were taken.
+    #[inline]
+    pub fn take(&mut self) -> Option<(Completion, u32)> {
+        self.held.pop_front().or_else(|| self.poller.take())
+    }
+
+    /// See [`CompletionPoller::publish`].
+    pub fn publish(&self) {
+        self.poller.publish();
+    }
+
+    /// Drops what a queue pair has completed, as destroying one does on real NICs: its number may be another's soon.
+    pub fn forget(&mut self, qp: QpId) {
+        self.held.retain(|(completion, _)| completion.queue_pair != qp);
+        let mut taken = false;
+        while let Some(entry) = self.poller.take() {
+            taken = true;
+            if entry.0.queue_pair != qp {
+                self.held.push_back(entry);
+            }
+        }
+        if taken {
+            self.poller.publish();
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The node: whatever its clients send, and whenever they come and go, it does not panic, comes to rest, and holds
+//! nothing once they are gone.
+
+use crate::input::Input;
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status, WorkRequest,
+};
+use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
+use portcullis_protocol::{
+    ClientId, Granted, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Token,
+};
+use portcullis_softnic::shared::Mapping;
+use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, PortSize, SoftNic};
+use rustix::event::{EventfdFlags, eventfd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Clients at a time.
+const CLIENTS_MAX: usize = 4;
+/// Steps that one input takes.
+const STEPS_MAX: u32 = 96;
+/// Turns in which a node that nobody disturbs must come to rest.
+const TURNS_MAX: u32 = 5000;
+/// Grants that a client remembers.
+const GRANTS_MAX: usize = 6;
+/// What the port of each client is like.
+const SIZE: PortSize = PortSize {
+    data_queue_pairs: 2,
+    send_depth: 4,
+    control_depth: 4,
+    message_bytes: MESSAGE_BYTES as u32,
+    arena_bytes: 4096,
+};
+/// Where in the arena the data of one-sided operations lies.
+const DATA: u64 = 2048;
+
+struct Client {
+    id: ClientId,
+    port: PortId,
+    endpoint: PortEndpoint,
+    sent: u64,
+    received: u64,
+    grants: Vec<Granted>,
+}
+
+struct Stage {
+    nic: SoftNic,
+    node: Node<SoftNic>,
+    clients: Vec<Client>,
+    known: Vec<u64>,
+    now: Moment,
+}
+
+fn config(input: &mut Input<'_>) -> NodeConfig {
+    let flags = input.byte();
+    let reductions = Reductions {
+        delayed_unbinding: flags & 1 != 0,
+        contiguity: flags & 2 != 0,
+        handover: flags & 4 != 0,
+    };
+    let violations = if flags & 8 != 0 {
+        ViolationLimits { free_max: 2, bar_after: 3, ..ViolationLimits::default() }
+    } else {
+        ViolationLimits::default()
+    };
+    NodeConfig {
+        mechanism: Mechanism::ALL[input.choice(5)],
+        reductions,
+        pool_bytes: 4 << 16,
+        headers: 6,
+        quota: Quota { bytes_max: 3 << 16, permissions_max: 8 },
+        violations,
+        windows_ready: 2,
+        windows_max: 12,
+        window_rest: Lifetime::millis(1),
+        postponed_max: 6,
+        clients_max: 3,
+        requests_per_turn: 8,
+        audit: flags & 16 != 0,
+        audit_records_max: 8,
+        ..NodeConfig::default()
+    }
+}
+
+impl Stage {
+    fn set(input: &mut Input<'_>) -> Self {
+        let mut nic = SoftNic::self_driven();
+        let node = Node::new(&mut nic, config(input)).expect("a node starts");
+        let known = vec![0, 1, 64, 4096, 1 << 16, 3 << 16, 1000, 10_000_000];
+        Self { nic, node, clients: Vec::new(), known, now: Moment(1000) }
+    }
+
+    fn attach(&mut self, tenant: &str) {
+        if self.clients.len() == CLIENTS_MAX {
+            return;
+        }
+        let Ok(admission) = self.node.admit(&mut self.nic, tenant, self.now) else { return };
+        let memory = Mapping::private(PortLayout::new(SIZE).bytes()).expect("memory");
+        let made = self.nic.create_port(memory.clone(), SIZE, admission.pd, admission.cq);
+        let (port, ends, key) = made.expect("a port");
+        let ends = ClientEnds {
+            control: ends.control,
+            data: ends.data,
+            control_depth: SIZE.control_depth,
+            message_bytes: SIZE.message_bytes,
+        };
+        let id = self.node.attach(&mut self.nic, admission.tenant, 1, ends, self.now).expect("a place");
+        let page = Mapping::private(4096).expect("memory");
+        let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+        let life = Life::Local(Arc::new(AtomicBool::new(false)));
+        let endpoint = PortEndpoint::new(memory, SIZE, key, Doorbell::new(page, event), life);
+        self.clients.push(Client { id, port, endpoint, sent: 0, received: 0, grants: Vec::new() });
+    }
+
+    fn detach(&mut self, number: usize) {
+        let gone = self.clients.swap_remove(number);
+        self.node.detach(&mut self.nic, gone.id, self.now);
+        self.nic.destroy_port(gone.port);
+    }
+
+    fn turn(&mut self) -> bool {
+        let worked = self.nic.turn() | self.node.turn(&mut self.nic, self.now);
+        while let Some(evicted) = self.node.poll_evicted() {
+            if let Some(number) = self.clients.iter().position(|client| client.id == evicted) {
+                self.detach(number);
+            }
+        }
+        while self.node.poll_audit().is_some() {}
+        for client in &mut self.clients {
+            client.listen(&mut self.known);
+        }
+        worked
+    }
+
+    /// Turns until there is nothing more to do at this moment.
+    fn rest(&mut self) {
+        let mut turns = 0;
+        while self.turn() {
+            turns += 1;
+            assert!(turns < TURNS_MAX, "the node never comes to rest");
+        }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        let action = input.choice(16);
+        let number = if self.clients.is_empty() { None } else { Some(input.choice(self.clients.len())) };
+        match (action, number) {
+            (0, _) | (_, None) => self.attach(["red", "blue"][input.choice(2)]),
+            (1, Some(number)) => self.detach(number),
+            (2, _) => self.now = Moment(self.now.0 + u64::from(input.short())),
+            (3, _) => self.now = Moment(self.now.0 + u64::from(input.half() % 20_000_000)),
+            (4..7, Some(number)) => self.clients[number].operate(input, &self.known),
+            (7, Some(number)) => self.clients[number].say(input.bytes(MESSAGE_BYTES), true),
+            (_, Some(number)) => {
+                let message = request(input, &self.known, &self.clients[number].grants);
+                self.clients[number].say(&message, input.byte() % 8 > 0);
+            }
+        }
+        for _ in 0..input.choice(4) {
+            self.turn();
+        }
+    }
+
+    /// Everybody leaves, and time goes on.
+    fn clear(&mut self) {
+        while !self.clients.is_empty() {
+            self.detach(0);
+            self.turn();
+        }
+        for _ in 0..4 {
+            self.rest();
+            self.now = self.now.after(Lifetime::seconds(11));
+        }
+        let it = self.node.counters();
+        let held = [it.clients, it.tenants, it.permissions, it.objects, it.bytes_used, it.headers_used, it.windows];
+        assert_eq!(held, [0; 7], "{it:?}");
+        assert_eq!(it.postponed, 0, "{it:?}");
+        assert_eq!(self.nic.ports(), 0);
+        self.node.end(&mut self.nic, self.now);
+    }
+}
+
+/// A request, most of whose fields mean something.
+fn request(input: &mut Input<'_>, known: &[u64], grants: &[Granted]) -> [u8; MESSAGE_BYTES] {
+    let mut message = [0; MESSAGE_BYTES];
+    message[0] = input.byte() % 11;
+    message[1] = if input.byte() % 4 == 0 { input.byte() } else { 7 };
+    message[2] = input.byte() % 4;
+    let mut put = |at: usize, word: u64| message[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    for at in [24, 32, 40, 48] {
+        put(at, input.number(known));
+    }
+    match grants.get(input.choice(GRANTS_MAX)) {
+        Some(granted) if message_names_object(input) => put(8, granted.address.0),
+        Some(granted) => {
+            put(8, granted.permission.header.0);
+            put(16, granted.permission.start.0);
+        }
+        None => {
+            put(8, input.number(known));
+            put(16, input.number(known));
+        }
+    }
+    message
+}
+
+fn message_names_object(input: &mut Input<'_>) -> bool {
+    input.byte() % 2 == 0
+}
+
+impl Client {
+    fn local(&self, address: u64, length: u32) -> LocalSpan {
+        LocalSpan { address, length, lkey: self.endpoint.arena_key() }
+    }
+
+    fn say(&mut self, message: &[u8], heard: bool) {
+        let depth = u64::from(SIZE.control_depth);
+        if heard {
+            let slot = depth + self.received % depth;
+            let receive = ReceiveRequest { id: slot, local: self.local(slot * 64, 64) };
+            self.received += self.endpoint.post_control_receive(&[receive]) as u64;
+        }
+        let at = self.sent % depth * 64;
+        self.endpoint.arena().write(at, message);
+        let local = self.local(at, u32::try_from(message.len()).expect("short"));
+        let request = WorkRequest { id: 0, signalled: true, operation: Operation::Send { local } };
+        self.sent += self.endpoint.post_control(&[request]) as u64;
+    }
+
+    /// A one-sided operation, mostly with a key that was given to it at some time.
+    fn operate(&mut self, input: &mut Input<'_>, known: &[u64]) {
+        let Some(granted) = self.grants.get(input.choice(GRANTS_MAX)) else { return };
+        let Token::Keys { buffer, lifetime } = granted.token else { return };
+        let word = portcullis_protocol::RemoteAddress(granted.permission.header.0 + 24);
+        let length = u32::from(input.byte());
+        let (address, rkey) = match input.choice(4) {
+            0 => (word, lifetime),
+            1 => (granted.address, lifetime),
+            2 => (portcullis_protocol::RemoteAddress(input.number(known)), buffer),
+            _ => (granted.address, buffer),
+        };
+        let remote = RemoteSpan { address, rkey };
+        let local = self.local(DATA, length);
+        let eight = self.local(DATA, 8);
+        let operation = match input.choice(4) {
+            0 => Operation::Read { local, remote },
+            1 => Operation::Write { local, remote },
+            2 => Operation::FetchAndAdd { local: eight, remote, add: input.number(known) },
+            _ => {
+                let (compare, swap) = (input.number(known), input.number(known));
+                Operation::CompareAndSwap { local: eight, remote, compare, swap }
+            }
+        };
+        let queue_pair = u32::from(input.byte()) % SIZE.data_queue_pairs;
+        self.endpoint.post(queue_pair, &[WorkRequest { id: 0, signalled: true, operation }]);
+    }
+
+    fn listen(&mut self, known: &mut Vec<u64>) {
+        let mut completions = Vec::new();
+        self.endpoint.poll(64, &mut completions);
+        for Completion { request: slot, status, kind, .. } in completions {
+            if !matches!(kind, CompletionKind::Receive { .. }) || status != Status::Success {
+                continue;
+            }
+            let mut message = [0; MESSAGE_BYTES];
+            self.endpoint.arena().read(slot * 64, &mut message);
+            let reply = Reply::decode(message).expect("a node's replies are sound");
+            if let ReplyBody::Granted(granted) = reply.body {
+                known.truncate(16);
+                known.extend([granted.address.0, granted.permission.header.0, granted.permission.start.0]);
+                self.grants.truncate(GRANTS_MAX - 1);
+                self.grants.insert(0, granted);
+            }
+        }
+    }
+}
+
+/// Takes the steps that the bytes say.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let mut stage = Stage::set(&mut input);
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        stage.step(&mut input);
+    }
+    stage.clear();
+}

@@ -1,0 +1,9 @@
+//! What the fuzzer runs: each module takes bytes, does with them what a peer could, and panics when a promise breaks.
+#![forbid(unsafe_code)]
+
+pub mod attach;
+pub mod control;
+mod input;
+pub mod messages;
+mod plain;
+pub mod queues;
