@@ -1,9 +1,9 @@
 //! Several operations with one doorbell, of which only the last tells of its end.
 
 use crate::data_path::{MaybeBuffer, Ready, Shape, Target};
-use crate::{Buffer, Client, Operation, Permission, Rejected};
-use portcullis_nic::Endpoint;
-use portcullis_protocol::Moment;
+use crate::{Buffer, Call, Client, Error, Operation, Permission, Rejected};
+use portcullis_nic::{Endpoint, WorkRequest};
+use portcullis_protocol::{Lifetime, Moment};
 use std::fmt;
 
 /// Operations that are posted together, in order, once [`Batch::post`] is called. Each has its own outcome.
@@ -28,6 +28,9 @@ impl<E: Endpoint> Client<E> {
         }
         for job in self.staged_jobs.drain(..) {
             self.operations.cancel(job.operation);
+        }
+        for call in self.staged_calls.drain(..) {
+            self.calls.cancel(call);
         }
     }
 }
@@ -91,6 +94,29 @@ impl<E: Endpoint> Batch<'_, E> {
         self.add(now, Target::Permission(permission, offset), None, Shape::FetchAndAdd { add })
     }
 
+    /// Adds a [`Client::extend`]. Where only the node's CPU changes the lifetime, a message goes out at once.
+    ///
+    /// # Errors
+    /// As there; the rest of the batch stays as it is.
+    pub fn extend(
+        &mut self,
+        now: Moment,
+        permission: &Permission,
+        lifetime: Lifetime,
+    ) -> Result<Call, Error> {
+        let client = &mut *self.client;
+        if client.staged.len() >= client.flights.room() {
+            return Err(client.flights.full());
+        }
+        let (call, request) = match client.stage_extension(now, permission.lease(), lifetime)? {
+            Some(staged) => staged,
+            None => return client.extend_by_rpc(now, permission.lease(), lifetime),
+        };
+        client.staged_calls.push(call.id);
+        client.staged.push(WorkRequest { signalled: false, ..request });
+        Ok(call)
+    }
+
     /// How many operations it holds.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -112,6 +138,7 @@ impl<E: Endpoint> Batch<'_, E> {
             last.signalled = true;
             client.flights.submit_all(&mut client.endpoint, &mut client.staged);
             client.staged.clear();
+            client.staged_calls.clear();
         }
         for job in client.staged_jobs.drain(..) {
             client.remote.push(job);

@@ -159,6 +159,8 @@ pub struct Client<E: Endpoint> {
     pub(crate) confirmations: VecDeque<u64>,
     /// A batch that is being collected.
     pub(crate) staged: Vec<WorkRequest>,
+    /// Extensions in it.
+    pub(crate) staged_calls: Vec<u64>,
     /// The same, of operations that are messages.
     pub(crate) staged_jobs: Vec<Job>,
     /// Why the session is over, if it is.
@@ -188,6 +190,7 @@ impl<E: Endpoint> Client<E> {
             remote: RemoteProcedures::new(config),
             confirmations: VecDeque::new(),
             staged: Vec::new(),
+            staged_calls: Vec::new(),
             staged_jobs: Vec::new(),
             over: None,
             blocks: Arc::new(Blocks::new(memory, key, rest)),

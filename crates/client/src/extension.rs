@@ -36,16 +36,30 @@ impl<E: Endpoint> Client<E> {
         lease: &Arc<Lease>,
         lifetime: Lifetime,
     ) -> Result<Call, Error> {
-        let Some(key) = lease.key else { return self.extend_by_rpc(now, lease, lifetime) };
+        let Some((call, request)) = self.stage_extension(now, lease, lifetime)? else {
+            return self.extend_by_rpc(now, lease, lifetime);
+        };
+        self.flights.submit(&mut self.endpoint, request).inspect_err(|_| {
+            self.operations.cancel(request.id);
+            self.calls.cancel(call.id);
+        })?;
+        Ok(call)
+    }
+
+    /// An extension that is ready to be posted; `None` where no key opens the lifetime word.
+    pub(crate) fn stage_extension(
+        &mut self,
+        now: Moment,
+        lease: &Arc<Lease>,
+        lifetime: Lifetime,
+    ) -> Result<Option<(Call, WorkRequest)>, Error> {
+        let Some(key) = lease.key else { return Ok(None) };
         let extending = self.extending(now, lease, lifetime)?;
         let id = self.calls.begin(Awaited::Extension(extending.clone()))?;
-        match self.swap_lifetime(id, &extending, key) {
-            Ok(()) => Ok(Call { id }),
-            Err(error) => {
-                self.calls.cancel(id);
-                Err(error)
-            }
-        }
+        let request = self.swap_lifetime(id, &extending, key).inspect_err(|_| {
+            self.calls.cancel(id);
+        })?;
+        Ok(Some((Call { id }, request)))
     }
 
     /// The same by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give
@@ -81,7 +95,8 @@ impl<E: Endpoint> Client<E> {
         Ok(Extending { lease: Arc::clone(lease), asked, believed: lease.lifetime(), retry: true })
     }
 
-    fn swap_lifetime(&mut self, call: u64, extending: &Extending, key: Rkey) -> Result<(), Error> {
+    /// The compare and swap of an extension, with its slot taken.
+    fn swap_lifetime(&mut self, call: u64, extending: &Extending, key: Rkey) -> Result<WorkRequest, Error> {
         let lease = &extending.lease;
         let header = lease.permission.header;
         let address = header.checked_add(LIFETIME_OFFSET).ok_or(Error::Misaligned)?;
@@ -93,10 +108,7 @@ impl<E: Endpoint> Client<E> {
             compare: extending.believed.0,
             swap: extending.asked.0,
         };
-        let request = WorkRequest { id, signalled: true, operation };
-        self.flights.submit(&mut self.endpoint, request).inspect_err(|_| {
-            self.operations.cancel(id);
-        })
+        Ok(WorkRequest { id, signalled: true, operation })
     }
 
     /// The CAS on a lifetime word is over. The word's word counts only before the deadline that held until now:
@@ -127,7 +139,7 @@ impl<E: Endpoint> Client<E> {
         }
         let again = Extending { believed: found, retry: false, ..extending };
         let posted = match again.lease.key {
-            Some(key) if extending.retry => self.swap_lifetime(call, &again, key).is_ok(),
+            Some(key) if extending.retry => self.swap_again(call, &again, key).is_ok(),
             _ => false,
         };
         if posted {
@@ -135,6 +147,13 @@ impl<E: Endpoint> Client<E> {
         } else {
             self.confirmations.push_back(call);
         }
+    }
+
+    fn swap_again(&mut self, call: u64, again: &Extending, key: Rkey) -> Result<(), Error> {
+        let request = self.swap_lifetime(call, again, key)?;
+        self.flights.submit(&mut self.endpoint, request).inspect_err(|_| {
+            self.operations.cancel(request.id);
+        })
     }
 
     /// Asks the node about extensions that the word alone leaves open.

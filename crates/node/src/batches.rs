@@ -24,11 +24,9 @@ impl<N: Nic> Node<N> {
             let Some(mut tenant) = self.tenants.get_mut(slot as usize).and_then(Option::take) else {
                 continue;
             };
-            let starting = std::mem::take(&mut tenant.starting);
-            let ending = std::mem::take(&mut tenant.ending);
             worked = true;
             if self.mechanism() == Mechanism::MemoryWindow {
-                let failed = self.batch(nic, &mut tenant, starting, ending, now);
+                let failed = self.batch(nic, &mut tenant, now);
                 let stuck = !post(nic, &mut tenant);
                 self.tenants[slot as usize] = Some(tenant);
                 if stuck {
@@ -39,6 +37,8 @@ impl<N: Nic> Node<N> {
                     self.undo_start(nic, permission, Refusal::NodeFull { limit }, now);
                 }
             } else {
+                let starting = std::mem::take(&mut tenant.starting);
+                let ending = std::mem::take(&mut tenant.ending);
                 self.tenants[slot as usize] = Some(tenant);
                 self.carry_out_at_once(nic, slot, starting, ending, now);
             }
@@ -74,26 +74,21 @@ impl<N: Nic> Node<N> {
     }
 
     /// One tenant's binds and unbinds of this turn. Returns the permissions that there was no window for.
-    fn batch(
-        &mut self,
-        nic: &mut N,
-        tenant: &mut Tenant,
-        starting: Vec<u32>,
-        ending: Vec<Ending>,
-        now: Moment,
-    ) -> Vec<u32> {
-        let mut batch = Batch::default();
-        let mut stock = Stock::default();
+    fn batch(&mut self, nic: &mut N, tenant: &mut Tenant, now: Moment) -> Vec<u32> {
+        let mut batch = tenant.spare.pop().unwrap_or_default();
+        let mut stock = std::mem::take(&mut self.stock);
+        let mut starting = std::mem::take(&mut tenant.starting);
+        let mut ending = std::mem::take(&mut tenant.ending);
         for (window, residue) in tenant.overdue.drain(..) {
             stock.prompt.push((window, residue));
         }
-        for ended in ending {
+        for ended in ending.drain(..) {
             stock.add(&ended);
             batch.answers.extend(ended.answer);
         }
         let posted_before = tenant.unposted.len();
         let mut failed = Vec::new();
-        for slot in starting {
+        for slot in starting.drain(..) {
             if self.bind(nic, tenant, &mut stock, &mut batch, slot) {
                 batch.starts.push(slot);
             } else {
@@ -101,16 +96,18 @@ impl<N: Nic> Node<N> {
             }
         }
         let delay = self.config.reductions.delayed_unbinding && self.memory_is_plentiful();
-        for (window, residue) in stock.prompt {
+        for (window, residue) in stock.prompt.drain(..) {
             unbind(tenant, &mut batch, window, residue);
         }
-        for (window, residue) in stock.lazy {
+        for (window, residue) in stock.lazy.drain(..) {
             if delay && !tenant.windows.is_worn(window) {
                 tenant.windows.linger(window, residue, now);
             } else {
                 unbind(tenant, &mut batch, window, residue);
             }
         }
+        // Nothing was added to them meanwhile: their room is kept.
+        (tenant.starting, tenant.ending, self.stock) = (starting, ending, stock);
         let posted = tenant.unposted.len() - posted_before;
         self.counters.window_operations += posted as u64;
         if posted == 0 {
@@ -212,7 +209,7 @@ impl<N: Nic> Node<N> {
             }
             return;
         }
-        let Some(batch) = tenant.batches.pop_front() else { return };
+        let Some(mut batch) = tenant.batches.pop_front() else { return };
         for window in batch.releases.iter().filter_map(|release| release.window) {
             tenant.windows.give(window, now, rest);
         }
@@ -225,8 +222,12 @@ impl<N: Nic> Node<N> {
                 self.grant(nic, permission, token, now);
             }
         }
-        for answer in batch.answers {
+        for answer in batch.answers.drain(..) {
             self.reply(answer.client, answer.sequence, answer.body, Vec::new());
+        }
+        if let Some(tenant) = self.tenant_mut(slot) {
+            batch.clear();
+            tenant.spare.push(batch);
         }
         if stuck {
             self.fail_batches(nic, slot, now);
@@ -399,7 +400,7 @@ const TEND_EVERY: portcullis_protocol::Lifetime = portcullis_protocol::Lifetime:
 
 /// The windows of permissions that ended in this turn.
 #[derive(Default)]
-struct Stock {
+pub(crate) struct Stock {
     /// To be unbound at once, if nothing starts that takes them over.
     prompt: Vec<(WindowIndex, Residue)>,
     /// May stay bound for a while.

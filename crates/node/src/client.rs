@@ -24,6 +24,33 @@ pub struct ClientEnds {
     pub message_bytes: u32,
 }
 
+/// Whose a queue pair is, and which of its data queue pairs, by the NIC's number. NICs number theirs from zero, so a
+/// table does: each message is looked up here.
+#[derive(Debug, Default)]
+pub(crate) struct QpOwners {
+    owners: Vec<Option<(u32, Option<u32>)>>,
+}
+
+impl QpOwners {
+    pub fn insert(&mut self, qp: QpId, owner: (u32, Option<u32>)) {
+        let index = qp.0 as usize;
+        if self.owners.len() <= index {
+            self.owners.resize(index + 1, None);
+        }
+        self.owners[index] = Some(owner);
+    }
+
+    pub fn remove(&mut self, qp: QpId) {
+        if let Some(owner) = self.owners.get_mut(qp.0 as usize) {
+            *owner = None;
+        }
+    }
+
+    pub fn get(&self, qp: QpId) -> Option<(u32, Option<u32>)> {
+        *self.owners.get(qp.0 as usize)?
+    }
+}
+
 /// An attached client.
 #[derive(Debug)]
 pub(crate) struct Client<M> {
@@ -38,6 +65,8 @@ pub(crate) struct Client<M> {
     messages: M,
     region: Region,
     outgoing: VecDeque<(Reply, Vec<u8>)>,
+    /// Room for the requests of one run, kept from run to run.
+    requests: Vec<WorkRequest>,
     sent: u32,
     finished: u32,
     /// In the list of clients with replies to send.
@@ -66,6 +95,7 @@ impl<M: Memory> Client<M> {
             messages,
             region,
             outgoing: VecDeque::new(),
+            requests: Vec::new(),
             sent: 0,
             finished: 0,
             queued: false,
@@ -126,13 +156,16 @@ impl<M: Memory> Client<M> {
     /// Sends what fits. Returns whether something is left.
     pub fn send(&mut self, nic: &mut impl Nic) -> Result<bool, VerbsError> {
         let depth = self.ends.control_depth;
-        let mut requests = Vec::with_capacity(self.outgoing.len().min(depth as usize));
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.clear();
         while self.sent.wrapping_sub(self.finished) < depth {
             let Some((reply, data)) = self.outgoing.pop_front() else { break };
             let slot = depth + self.sent % depth;
             let mut local = self.span(slot);
             self.messages.write(local.address, &reply.encode());
-            self.messages.write(local.address + MESSAGE_BYTES as u64, &data);
+            if !data.is_empty() {
+                self.messages.write(local.address + MESSAGE_BYTES as u64, &data);
+            }
             local.length = u32::try_from(MESSAGE_BYTES + data.len()).unwrap_or(local.length);
             self.sent = self.sent.wrapping_add(1);
             // One completion a run is enough to know which slots are free.
@@ -146,9 +179,9 @@ impl<M: Memory> Client<M> {
         if let Some(last) = requests.last_mut() {
             last.signalled = true;
         }
-        if !requests.is_empty() {
-            nic.post_send(self.ends.control, &requests)?;
-        }
+        let posted = if requests.is_empty() { Ok(0) } else { nic.post_send(self.ends.control, &requests) };
+        self.requests = requests;
+        posted?;
         Ok(!self.outgoing.is_empty())
     }
 }

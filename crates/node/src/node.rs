@@ -1,7 +1,8 @@
 //! The node itself: what it consists of, who comes and goes, and the order of a turn.
 
 use crate::audit::{AuditEvent, AuditQueue, AuditRecord};
-use crate::client::{Client, ClientEnds};
+use crate::batches::Stock;
+use crate::client::{Client, ClientEnds, QpOwners};
 use crate::headers::HeaderPool;
 use crate::leases::Leases;
 use crate::object::Object;
@@ -110,6 +111,8 @@ pub struct Node<N: Nic> {
     pub(crate) postponed: Postponed,
     pub(crate) recoveries: Recoveries,
     pub(crate) tenants: Vec<Option<Box<Tenant>>>,
+    /// Windows between hands, kept for its room.
+    pub(crate) stock: Stock,
     /// Tenants with something to set up or take down in this turn.
     pub(crate) busy: Vec<u32>,
     /// Objects that wait until nothing exposes them any more.
@@ -120,7 +123,7 @@ pub struct Node<N: Nic> {
     pub(crate) tend_check: Moment,
     pub(crate) clients: Roster<N::Memory>,
     /// Whose queue pair it is, and which of its own: by the NIC's number.
-    pub(crate) qp_owners: HashMap<QpId, (u32, Option<u32>)>,
+    pub(crate) qp_owners: QpOwners,
     /// Domains of tenants that have gone, as long as somebody's queue pairs are still in them.
     pub(crate) empty_domains: Vec<PdId>,
     /// Tenants by queue pair for binds.
@@ -181,12 +184,13 @@ impl<N: Nic> Node<N> {
             postponed: Postponed::new(config.postponed_max),
             recoveries: Recoveries::default(),
             tenants: Vec::new(),
+            stock: Stock::default(),
             busy: Vec::new(),
             going: 0,
             linger_check: Moment(0),
             tend_check: Moment(0),
             clients: Roster::default(),
-            qp_owners: HashMap::new(),
+            qp_owners: QpOwners::default(),
             empty_domains: Vec::new(),
             binders: HashMap::new(),
             standings: HashMap::new(),
@@ -236,7 +240,8 @@ impl<N: Nic> Node<N> {
         self.drop_domains(nic);
         let bytes = self.memory.length();
         let pool = (&self.memory, POOL_BASE, bytes);
-        let tenant = Tenant::new(nic, &self.config, pool, self.bind_cq, (name.into(), self.next_mark))?;
+        let mut tenant = Tenant::new(nic, &self.config, pool, self.bind_cq, (name.into(), self.next_mark))?;
+        tenant.offended = self.standings.contains_key(name);
         self.next_mark += 1;
         let slot = self.tenants.iter().position(Option::is_none).unwrap_or_else(|| {
             self.tenants.push(None);
@@ -301,7 +306,7 @@ impl<N: Nic> Node<N> {
         self.recoveries.forget(client.0);
         let Some(gone) = self.clients.remove(client.0) else { return };
         for &qp in gone.ends.data.iter().chain([&gone.ends.control]) {
-            self.qp_owners.remove(&qp);
+            self.qp_owners.remove(qp);
             let _ = nic.modify_qp(qp, QpChange::Error);
         }
         gone.end(nic);
@@ -474,14 +479,15 @@ impl<N: Nic> Node<N> {
 
     /// How a tenant stands.
     pub(crate) fn standing(&self, tenant: u32, now: Moment) -> Standing {
-        let budget = self.tenant(tenant).and_then(|tenant| self.standings.get(&tenant.name));
+        let offender = self.tenant(tenant).filter(|tenant| tenant.offended);
+        let budget = offender.and_then(|tenant| self.standings.get(&tenant.name));
         budget.map_or(Standing::Good, |budget| budget.standing(now))
     }
 
     pub(crate) fn record_violation(&mut self, tenant: u32, now: Moment) -> Standing {
-        let Some(name) = self.tenant(tenant).map(|tenant| Arc::clone(&tenant.name)) else {
-            return Standing::Good;
-        };
+        let Some(it) = self.tenant_mut(tenant) else { return Standing::Good };
+        it.offended = true;
+        let name = Arc::clone(&it.name);
         if self.standings.len() >= STANDINGS_MAX && !self.standings.contains_key(&name) {
             // Whoever stands well needs no memory of it.
             self.standings.retain(|_, budget| budget.standing(now) != Standing::Good);

@@ -127,7 +127,7 @@ impl<N: Nic> Node<N> {
     }
 
     fn note_violation(&mut self, nic: &mut N, qp: QpId, now: Moment) {
-        let Some(&(client, number)) = self.qp_owners.get(&qp) else { return };
+        let Some((client, number)) = self.qp_owners.get(qp) else { return };
         let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
         self.counters.violations += 1;
         let before = self.standing(tenant, now);

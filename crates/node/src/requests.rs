@@ -30,7 +30,7 @@ pub(crate) struct Wish {
 impl<N: Nic> Node<N> {
     /// Something happened on a control queue pair.
     pub(crate) fn hear(&mut self, nic: &mut N, completion: &Completion, now: Moment) {
-        let Some(&(client, data)) = self.qp_owners.get(&completion.queue_pair) else { return };
+        let Some((client, data)) = self.qp_owners.get(completion.queue_pair) else { return };
         if data.is_some() {
             return;
         }

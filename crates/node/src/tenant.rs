@@ -51,6 +51,16 @@ pub(crate) struct Batch {
     pub windows: Vec<WindowIndex>,
 }
 
+impl Batch {
+    /// Empties it, and keeps its room.
+    pub fn clear(&mut self) {
+        self.starts.clear();
+        self.releases.clear();
+        self.answers.clear();
+        self.windows.clear();
+    }
+}
+
 /// What is free once a window is known to be bound to it no more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Release {
@@ -72,12 +82,16 @@ pub(crate) struct Tenant {
     pub windows: Windows,
     pub usage: Usage,
     pub clients: u32,
+    /// It has broken a rule on this node before: its standing has to be looked up.
+    pub offended: bool,
     /// Permissions that wait for this turn's batch.
     pub starting: Vec<u32>,
     pub ending: Vec<Ending>,
     /// Windows that must not linger any longer.
     pub overdue: Vec<(WindowIndex, Residue)>,
     pub batches: VecDeque<Batch>,
+    /// Confirmed batches, empty: their room is used again.
+    pub spare: Vec<Batch>,
     /// Batches that there have been.
     pub batch_count: u64,
     /// Requests of those batches that the queue had no room for yet.
@@ -111,10 +125,12 @@ impl Tenant {
             windows: Windows::new(pd, config.windows_max),
             usage: Usage::default(),
             clients: 0,
+            offended: false,
             starting: Vec::new(),
             ending: Vec::new(),
             overdue: Vec::new(),
             batches: VecDeque::new(),
+            spare: Vec::new(),
             batch_count: 0,
             unposted: VecDeque::new(),
         })

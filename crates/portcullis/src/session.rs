@@ -23,8 +23,8 @@ const PIECE_BYTES: usize = 256 << 10;
 const PIECES_MAX: usize = 4;
 /// Looks for an answer before the thread begins to yield.
 const SPINS: u32 = 4_000;
-/// Looks, yielding, before it sleeps.
-const YIELDS: u32 = 200;
+/// How long it yields before it sleeps. On a busy machine one yield can take milliseconds: time counts, not how often.
+const YIELD_FOR: Lifetime = Lifetime::micros(500);
 /// Looks between two at the clock.
 const SPINS_PER_CLOCK: u32 = 64;
 /// The longest sleep: a bound on how long the node's end can go unnoticed.
@@ -120,6 +120,8 @@ pub struct Session {
     keeper: Option<Keeper>,
     looks: u32,
     now: Moment,
+    /// Since when the present wait yields.
+    yielding_since: Moment,
     /// When the node was last known to be there.
     heard: Moment,
     // Last: the node hears of the end when nothing of it is used any more.
@@ -150,6 +152,7 @@ impl Session {
             keeper: None,
             looks: 0,
             now: clock.now(),
+            yielding_since: clock.now(),
             heard: clock.now(),
             _departure: departure,
         })
@@ -483,10 +486,15 @@ impl Session {
         }
         if self.looks < SPINS {
             std::hint::spin_loop();
-        } else if self.looks < SPINS + YIELDS {
+            return;
+        }
+        self.now = self.clock.now();
+        if self.looks == SPINS {
+            self.yielding_since = self.now;
+        }
+        if self.now.since(self.yielding_since) < YIELD_FOR {
             std::thread::yield_now();
         } else {
-            self.now = self.clock.now();
             let timer = self.client.next_wake().map_or(SLEEP_MAX, |wake| wake.since(self.now).into());
             self.client.endpoint().wait(timer.min(SLEEP_MAX));
             if !self.client.endpoint().node_alive() {

@@ -194,6 +194,8 @@ impl Lives {
     }
 
     fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
+        let at = Instant::now();
+        let now = session.at(at);
         while self.acquiring.len() + self.revoking.len() < UNDER_WAY {
             let lifetime = if self.expire { SHORT_LEASE } else { LIFETIME };
             let ask = Acquire {
@@ -204,9 +206,8 @@ impl Lives {
                 sharing: Sharing::Shared,
                 wait: LIFETIME,
             };
-            let now = session.now();
             match session.client().acquire(now, ask) {
-                Ok(call) => self.acquiring.push_back((call, Instant::now())),
+                Ok(call) => self.acquiring.push_back((call, at)),
                 Err(Error::QueueFull { .. }) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -216,17 +217,18 @@ impl Lives {
     }
 
     fn take(&mut self, session: &mut Session) -> Result<(), BenchError> {
+        let at = Instant::now();
+        let now = session.at(at);
         while let Some(&(call, asked)) = self.acquiring.front() {
             let Some(answer) = session.client().take_call(call) else { break };
             self.acquiring.pop_front();
-            self.samples.add(asked.elapsed());
+            self.samples.add(at - asked);
             let Answer::Granted(permission) = answer? else { continue };
             if self.expire {
                 // It goes by itself: that is the saving.
                 self.ended += 1;
                 continue;
             }
-            let now = session.now();
             match session.client().revoke(now, permission, false) {
                 Ok(call) => self.revoking.push_back(call),
                 Err(refused) => return Err(refused.error.into()),

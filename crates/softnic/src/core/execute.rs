@@ -21,6 +21,11 @@ const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 /// Requests whose lines are fetched ahead: each comes from another processor's cache, and several fetches overlap.
 const PREFETCH: u64 = 6;
 
+/// How far ahead messages are fetched: behind the requests that name them.
+const MESSAGES_AHEAD: u64 = 3;
+/// How far ahead receives are fetched: two of them share a line.
+const RECEIVES_AHEAD: u64 = 4;
+
 /// How far a request got.
 enum Step {
     /// It is done.
@@ -69,6 +74,10 @@ impl<M: Bytes> Core<M> {
         }
         for _ in 0..REQUESTS_PER_VISIT_MAX {
             pair.send.prefetch(PREFETCH);
+            if pair.receive.is_some() {
+                // Only queue pairs with a receive queue carry messages.
+                self.fetch_message(pair);
+            }
             let mut current = match pair.current.take() {
                 Some(current) => current,
                 None => match pair.send.peek() {
@@ -112,6 +121,19 @@ impl<M: Bytes> Core<M> {
             }
         }
         Visit::Again
+    }
+
+    /// Fetches the message of a SEND that will be executed soon from its sender's cache. Nothing is decided here: the
+    /// request is read again, once, when its turn comes.
+    #[inline]
+    fn fetch_message(&self, pair: &QueuePair<M>) {
+        let Some(words) = pair.send.glimpse(MESSAGES_AHEAD) else { return };
+        if let (_, _, Some(Operation::Send { local })) = decode_request(&words)
+            && let Some(target) = self.keys.local(pair.pd, LocalSpan { length: 1, ..local }, false)
+            && let Some(memory) = self.memories.get(target.memory)
+        {
+            memory.prefetch(target.offset);
+        }
     }
 
     fn complete(&mut self, pair: &QueuePair<M>, current: &Current, status: Status) {
@@ -332,7 +354,10 @@ impl<M: Bytes> Core<M> {
             return Step::Local(Status::RetryExceededError);
         };
         let (cq, label) = (peer.receive_cq, peer.label);
-        let next = peer.receive.as_ref().and_then(super::rings::ReceiveTaker::peek);
+        let next = peer.receive.as_ref().and_then(|receive| {
+            receive.prefetch(RECEIVES_AHEAD);
+            receive.peek()
+        });
         let room = self.cqs.get_mut(cq).is_some_and(|queue| queue.poster.has_room(1));
         let Some(next) = next.filter(|_| room) else {
             return not_ready(pair, current, now);

@@ -139,6 +139,13 @@ impl<M: Bytes> SendTaker<M> {
         self.ring.memory.prefetch(offset);
     }
 
+    /// The request `ahead` places on, if it is there: a hint, since it may be another by the time its turn comes.
+    #[must_use]
+    pub fn glimpse(&self, ahead: u64) -> Option<[u64; 8]> {
+        let (offset, lap) = self.ring.slot(self.taken + ahead, WORK_REQUEST_BYTES);
+        (self.ring.memory.load(offset + 56) == lap).then(|| self.ring.memory.load_words(offset))
+    }
+
     /// Takes the next request off.
     pub fn advance(&mut self) {
         self.taken += 1;
@@ -218,6 +225,13 @@ impl<M: Bytes> ReceiveTaker<M> {
             return None;
         }
         Some(decode_receive(&self.ring.memory.load_words(offset)))
+    }
+
+    /// The receive `ahead` places on will be looked at soon.
+    #[inline]
+    pub fn prefetch(&self, ahead: u64) {
+        let (offset, _) = self.ring.slot(self.taken + ahead, RECEIVE_BYTES);
+        self.ring.memory.prefetch(offset);
     }
 
     /// Takes the next receive off.
