@@ -3,7 +3,8 @@
 
 use crate::input::Input;
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status, WorkRequest,
+    Completion, CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
+    WorkRequest,
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
@@ -153,7 +154,7 @@ impl Stage {
             (7, Some(number)) => self.clients[number].say(input.bytes(MESSAGE_BYTES), true),
             (_, Some(number)) => {
                 let message = request(input, &self.known, &self.clients[number].grants);
-                self.clients[number].say(&message, input.byte() % 8 > 0);
+                self.clients[number].say(&message, !input.byte().is_multiple_of(8));
             }
         }
         for _ in 0..input.choice(4) {
@@ -172,7 +173,8 @@ impl Stage {
             self.now = self.now.after(Lifetime::seconds(11));
         }
         let it = self.node.counters();
-        let held = [it.clients, it.tenants, it.permissions, it.objects, it.bytes_used, it.headers_used, it.windows];
+        let held =
+            [it.clients, it.tenants, it.permissions, it.objects, it.bytes_used, it.headers_used, it.windows];
         assert_eq!(held, [0; 7], "{it:?}");
         assert_eq!(it.postponed, 0, "{it:?}");
         assert_eq!(self.nic.ports(), 0);
@@ -184,7 +186,7 @@ impl Stage {
 fn request(input: &mut Input<'_>, known: &[u64], grants: &[Granted]) -> [u8; MESSAGE_BYTES] {
     let mut message = [0; MESSAGE_BYTES];
     message[0] = input.byte() % 11;
-    message[1] = if input.byte() % 4 == 0 { input.byte() } else { 7 };
+    message[1] = if input.byte().is_multiple_of(4) { input.byte() } else { 7 };
     message[2] = input.byte() % 4;
     let mut put = |at: usize, word: u64| message[at..at + 8].copy_from_slice(&word.to_le_bytes());
     for at in [24, 32, 40, 48] {
@@ -205,7 +207,7 @@ fn request(input: &mut Input<'_>, known: &[u64], grants: &[Granted]) -> [u8; MES
 }
 
 fn message_names_object(input: &mut Input<'_>) -> bool {
-    input.byte() % 2 == 0
+    input.byte().is_multiple_of(2)
 }
 
 impl Client {

@@ -64,6 +64,7 @@ impl<'a> Input<'a> {
 
 /// Bytes that no input contains but by chance: a hash of the input.
 pub fn secret(bytes: &[u8]) -> u64 {
-    let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
+    let fold =
+        |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold) | 0x8000_0000_0000_0001
 }

@@ -25,6 +25,10 @@ const ARENA_BYTES: u64 = 1024;
 const POOL: u64 = 0x1000;
 const POOL_BYTES: u64 = 3072;
 const OPEN: std::ops::Range<u64> = 1024..2048;
+/// Numbers that may mean something as an address, and as a length.
+const ADDRESSES: [u64; 7] =
+    [0, 8, POOL, POOL + OPEN.start, POOL + OPEN.end, POOL + OPEN.end - 8, ARENA_BYTES - 8];
+const LENGTHS: [u64; 6] = [8, 0, 16, 64, 1024, 2048];
 /// Turns in which all that can be posted must be over.
 const TURNS_MAX: u32 = 2000;
 /// Steps that one input takes.
@@ -38,7 +42,9 @@ struct Stage {
     client_qp: QpId,
     node_qp: QpId,
     receives: ReceivePoster<Plain>,
-    known: Vec<u64>,
+    keys: Vec<u64>,
+    /// The regions that windows are bound over.
+    regions: [Region; 2],
     posted: u64,
     received: u64,
     now: Moment,
@@ -64,14 +70,25 @@ fn connect(core: &mut Core<Plain>, qp: QpId, peer: QpId, access: Access) {
 }
 
 /// A domain with a region over the pool that exposes nothing, and a window over `span` of it.
-fn expose(core: &mut Core<Plain>, pool: &Plain, span: std::ops::Range<u64>, access: Access) -> (PdId, Region, Window) {
+fn expose(
+    core: &mut Core<Plain>,
+    pool: &Plain,
+    span: std::ops::Range<u64>,
+    access: Access,
+) -> (PdId, Region, Window) {
     let pd = core.allocate_pd().expect("a domain");
     let local = Access::LOCAL_WRITE | Access::WINDOW_BIND;
     let region = core.register_region(pd, pool, 0..POOL_BYTES, RemoteAddress(POOL), local).expect("a region");
     let window = core.allocate_window(pd, WindowKind::One).expect("a window");
     let (cq, send, _) = own_queue(core);
-    let place =
-        QpPlace { send: send.clone(), receive: None, send_cq: cq, receive_cq: cq, label: None, polled: false };
+    let place = QpPlace {
+        send: send.clone(),
+        receive: None,
+        send_cq: cq,
+        receive_cq: cq,
+        label: None,
+        polled: false,
+    };
     let binder = core.create_qp(pd, place).expect("a queue pair");
     connect(core, binder, binder, Access::empty());
     let rkey = window.rkey.advanced();
@@ -92,7 +109,13 @@ impl Stage {
         let (pd, region, window) = expose(&mut core, &pool, OPEN, access);
         let client_pd = core.allocate_pd().expect("a domain");
         let arena = core
-            .register_region(client_pd, &client, ARENA..ARENA + ARENA_BYTES, RemoteAddress(0), Access::LOCAL_WRITE)
+            .register_region(
+                client_pd,
+                &client,
+                ARENA..ARENA + ARENA_BYTES,
+                RemoteAddress(0),
+                Access::LOCAL_WRITE,
+            )
             .expect("a region");
         let ring = |offset, depth| Ring::new(client.clone(), offset, depth);
         let cq = core.create_cq(CqPlace { ring: ring(COMPLETED, COMPLETIONS), cell: CELL }).expect("a queue");
@@ -116,11 +139,22 @@ impl Stage {
         };
         let node_qp = core.create_qp(pd, place).expect("a queue pair");
         let keys = [arena.lkey.0, region.lkey.0, other.lkey.0, window.rkey.0, foreign.rkey.0].map(u64::from);
-        let known = keys.into_iter().chain([POOL, POOL + OPEN.start, POOL + OPEN.end, 0, 8, ARENA_BYTES]).collect();
+        let (keys, regions) = (keys.to_vec(), [region, other]);
         let receives = ReceivePoster::new(receive);
         let now = Moment(0);
-        let mut stage =
-            Self { core, client, pool, client_qp, node_qp, receives, known, posted: 0, received: 0, now };
+        let mut stage = Self {
+            core,
+            client,
+            pool,
+            client_qp,
+            node_qp,
+            receives,
+            keys,
+            regions,
+            posted: 0,
+            received: 0,
+            now,
+        };
         stage.reconnect();
         stage
     }
@@ -134,20 +168,26 @@ impl Stage {
 
     /// A request with a valid lap and any words.
     fn post(&mut self, input: &mut Input<'_>) {
-        let number = |input: &mut Input<'_>| input.number(&self.known);
-        let opcode = u64::from(input.byte() % 10) | u64::from(input.byte()) << 8;
-        let mut words = [0; 8];
-        words[0] = opcode | number(input) << 32;
-        words[1] = number(input);
-        words[2] = number(input) & 0xffff_ffff | number(input) << 32;
-        for word in &mut words[3..6] {
-            *word = number(input);
-        }
-        words[6] = self.posted;
-        words[7] = self.posted / u64::from(DEPTH) + 1;
+        let opcode =
+            u64::from(input.byte() % 10) | u64::from(input.byte()) << 8 | u64::from(input.byte()) << 16;
+        let words = [
+            opcode | input.number(&self.keys) << 32,
+            input.number(&ADDRESSES),
+            input.number(&LENGTHS) & 0xffff_ffff | input.number(&self.keys) << 32,
+            input.number(&ADDRESSES),
+            input.number(&LENGTHS),
+            // A bind's region: the index of a key.
+            input.number(&self.keys) >> 8,
+            self.posted,
+            self.posted / u64::from(DEPTH) + 1,
+        ];
         let at = SENDS + self.posted % u64::from(DEPTH) * 64;
         for (offset, word) in (at..).step_by(8).zip(words) {
             self.client.store(offset, word);
+        }
+        if opcode & 0xff == 7 {
+            // And its window.
+            self.client.store(at + 8, input.number(&self.keys) >> 8);
         }
         self.posted += 1;
     }
@@ -155,9 +195,8 @@ impl Stage {
     /// A receive with a valid lap and any words.
     fn receive(&mut self, input: &mut Input<'_>) {
         let at = RECEIVES + self.received % u64::from(DEPTH) * 32;
-        for offset in [at, at + 8, at + 16] {
-            self.client.store(offset, input.number(&self.known));
-        }
+        self.client.store(at, input.number(&ADDRESSES));
+        self.client.store(at + 8, input.number(&LENGTHS) & 0xffff_ffff | input.number(&self.keys) << 32);
         self.client.store(at + 24, self.received / u64::from(DEPTH) + 1);
         self.received += 1;
     }
@@ -172,12 +211,15 @@ impl Stage {
             }
             2 => self.reconnect(),
             3 => {
-                self.receives.post(&[ReceiveRequest { id: 0, local: LocalSpan { address: 0, length: 0, lkey: Lkey(0) } }]);
+                self.receives.post(&[ReceiveRequest {
+                    id: 0,
+                    local: LocalSpan { address: 0, length: 0, lkey: Lkey(0) },
+                }]);
             }
             4 => self.now = Moment(self.now.0 + u64::from(input.short())),
             _ => self.post(input),
         }
-        if input.byte() % 2 == 0 {
+        if input.byte().is_multiple_of(2) {
             self.core.turn(self.now);
         }
     }
@@ -189,7 +231,10 @@ impl Stage {
         }
     }
 
-    fn check(&self, secret: u64, access: Access) {
+    fn check(&mut self, secret: u64, access: Access) {
+        for region in self.regions {
+            self.core.deregister_region(region.id).expect_err("its window is still bound");
+        }
         let (inside, outside) = ((!secret).to_le_bytes(), secret.to_le_bytes());
         let open = OPEN.start as usize..OPEN.end as usize;
         let pool = self.pool.snapshot();
@@ -197,7 +242,10 @@ impl Stage {
         let untouched = intact(&pool[..open.start], outside) && intact(&pool[open.end..], outside);
         assert!(untouched, "a byte outside the window changed");
         let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        assert!(access.intersects(writes) || intact(&pool[open], inside), "a window without the right was written");
+        assert!(
+            access.intersects(writes) || intact(&pool[open], inside),
+            "a window without the right was written"
+        );
         let seen = |word| self.client.snapshot().windows(8).any(|bytes| bytes == word);
         assert!(!seen(outside), "a byte outside the window was read");
         // Atomics return what was there, so they read too.

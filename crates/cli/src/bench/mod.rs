@@ -4,6 +4,7 @@
 //! the same run: machines differ and drift, the ratio to that says more than a time.
 
 mod extension;
+mod footprint;
 mod latency;
 mod node_process;
 mod permissions;
@@ -84,6 +85,8 @@ pub enum Name {
     Extension,
     /// How long a violation interrupts the guilty client, with and without spare queue pairs (Table 5).
     Violation,
+    /// What it costs to be there: attach, memory, idling.
+    Footprint,
 }
 
 impl Name {
@@ -137,7 +140,8 @@ impl Options {
         if self.iterations == Some(0) || self.duration == Some(0) {
             return wrong("-n and -D take at least 1");
         }
-        let own = matches!(self.name, Name::Permissions | Name::Extension | Name::Violation);
+        let own =
+            matches!(self.name, Name::Permissions | Name::Extension | Name::Violation | Name::Footprint);
         if own && self.node.is_some() {
             return wrong("this benchmark starts nodes of several settings by itself: leave --node out");
         }
@@ -157,6 +161,7 @@ pub fn run(options: Options) -> ExitCode {
         Name::Permissions => permissions::run(&options),
         Name::Extension => extension::run(&options),
         Name::Violation => violation::run(&options),
+        Name::Footprint => footprint::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

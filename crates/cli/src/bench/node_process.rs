@@ -45,7 +45,7 @@ impl NodeProcess {
         let address = format!("shm:{}", folder.path().join("node.sock").display());
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--json", "--memory", "256MiB", "--listen", &address]);
-        command.args(["--protection", setup.protection.name()]);
+        command.args(["--protection", setup.protection.name(), "--stop-at-end-of-input"]);
         if let Some((processor, _)) = processors::pair() {
             command.args(["--processor", &processor.to_string()]);
         }
@@ -56,7 +56,7 @@ impl NodeProcess {
             command.args(["--violations-free", &free.to_string()]);
         }
         processors::unpin();
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let Some(output) = child.stdout.take() else { return Err(BenchError::NoCounters) };
         let mut node = Self { child, output: BufReader::new(output), address, _folder: folder };
         let mut line = String::new();
@@ -71,6 +71,11 @@ impl NodeProcess {
 
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// What the node has counted until now.

@@ -1,0 +1,112 @@
+//! What it costs to be there: the time of an attach, the memory of a node with many permissions, and the processor time
+//! of a node and a client that have nothing to do.
+
+use super::latency::{LIFETIME, hold_objects};
+use super::node_process::{NodeProcess, Setup};
+use super::report::print_json;
+use super::{BenchError, Options, processors};
+use crate::samples::Samples;
+use portcullis::connect;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Permissions that are live while the node's memory is looked at.
+const PERMISSIONS: usize = 10_000;
+const ATTACHES: usize = 200;
+/// How long nothing happens.
+const IDLE: Duration = Duration::from_secs(5);
+/// What the kernel counts processor time in, on every Linux that this runs on: hundredths of a second.
+const TICKS_A_SECOND: f64 = 100.0;
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    nic: &'static str,
+    protection: &'static str,
+    /// In milliseconds: connecting, being admitted, mapping the queues.
+    attach_typical_ms: f64,
+    attach_p99_ms: f64,
+    permissions: usize,
+    /// Of the node's process, with what it touched of its pool.
+    node_resident_mib: f64,
+    idle_seconds: u64,
+    /// Of one processor, in hundredths.
+    node_idle_percent: f64,
+    client_idle_percent: f64,
+}
+
+/// Runs `footprint`.
+pub fn run(options: &Options) -> Result<(), BenchError> {
+    let node = NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?;
+    processors::pin_client();
+    let mut attaches = Samples::new();
+    for _ in 0..ATTACHES {
+        let before = Instant::now();
+        let session = connect(node.address())?;
+        attaches.add(before.elapsed());
+        drop(session);
+    }
+    let mut session = connect(node.address())?;
+    let held = hold_objects(&mut session, PERMISSIONS, options.size)?;
+    let resident = resident_bytes(node.process())?;
+    drop(held);
+    // Until the last lease is over the node has something to do now and then; after that it has nothing.
+    let quiet = Instant::now() + Duration::from(LIFETIME) + Duration::from_millis(500);
+    while Instant::now() < quiet {
+        std::thread::park_timeout(quiet.saturating_duration_since(Instant::now()));
+    }
+    let before = (ticks(node.process())?, ticks(std::process::id())?);
+    let until = Instant::now() + IDLE;
+    while Instant::now() < until {
+        std::thread::park_timeout(until.saturating_duration_since(Instant::now()));
+    }
+    let after = (ticks(node.process())?, ticks(std::process::id())?);
+    let percent = |ticks: f64| 100.0 * ticks / TICKS_A_SECOND / IDLE.as_secs_f64();
+    let report = Report {
+        benchmark: "footprint",
+        nic: "softnic",
+        protection: options.protection.name(),
+        attach_typical_ms: attaches.typical() / 1_000.0,
+        attach_p99_ms: attaches.quantile(0.99) / 1_000.0,
+        permissions: PERMISSIONS,
+        node_resident_mib: mebibytes(resident),
+        idle_seconds: IDLE.as_secs(),
+        node_idle_percent: percent(after.0 - before.0),
+        client_idle_percent: percent(after.1 - before.1),
+    };
+    drop(session);
+    if options.json {
+        print_json(&report);
+        return Ok(());
+    }
+    println!(
+        "Attach: typical {:.2} ms, 99 % {:.2} ms, of {ATTACHES}",
+        report.attach_typical_ms, report.attach_p99_ms
+    );
+    println!("Node with {PERMISSIONS} live permissions: {:.1} MiB resident", report.node_resident_mib);
+    println!(
+        "Idle for {} s: node {:.2} % of a processor, client {:.2} %",
+        report.idle_seconds, report.node_idle_percent, report.client_idle_percent
+    );
+    Ok(())
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a process has far less than 2^53 bytes")]
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn resident_bytes(process: u32) -> Result<u64, BenchError> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kibibytes.map(|kibibytes| kibibytes << 10).ok_or(BenchError::NoCounters)
+}
+
+/// Processor time of a process, in ticks: fields 14 and 15 of its `stat`, counted behind the name in parentheses.
+fn ticks(process: u32) -> Result<f64, BenchError> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut numbers = fields.split_whitespace().skip(11).map(|field| field.parse::<f64>().unwrap_or(0.0));
+    Ok(numbers.next().unwrap_or(0.0) + numbers.next().unwrap_or(0.0))
+}
