@@ -228,6 +228,12 @@ impl Flights {
                 operations.finish(flight.id, Err(Error::Interrupted));
                 continue;
             }
+            // Sent again it would be refused, and break the next queue pair: with many short leases under way, one
+            // late access would bring down the rest, one queue pair each.
+            if operations.deadline(flight.id).is_some_and(|deadline| now >= deadline) {
+                operations.finish(flight.id, Err(Error::Expired));
+                continue;
+            }
             // Whatever told of it is gone with the old queue pair.
             flight.signalled |= self.backlog.is_empty();
             self.backlog.push_front(flight);

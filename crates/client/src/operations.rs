@@ -192,6 +192,14 @@ impl<M: Memory> Operations<M> {
         }
     }
 
+    /// When the permission of an operation under way ends, as it was known when the operation began.
+    pub(crate) fn deadline(&self, id: u64) -> Option<Moment> {
+        match self.slots[slot_of(id)].owner {
+            Owner::Checked { deadline } | Owner::Extension { deadline, .. } => Some(deadline),
+            Owner::Unchecked => None,
+        }
+    }
+
     #[inline]
     pub(crate) fn finish(&mut self, id: u64, result: Result<u64, Error>) {
         let slot = &mut self.slots[slot_of(id)];

@@ -71,6 +71,22 @@ fn what_was_behind_a_violation_is_replayed_in_order_before_anything_newer() {
 }
 
 #[test]
+fn what_has_expired_meanwhile_is_not_replayed_into_the_next_violation() {
+    let (mut client, handle, permission) = start(3, 16, ClientConfig::default());
+    let guilty = raw(&mut client, BAD);
+    let behind: Vec<_> = (2..6).map(|byte| write(&mut client, &permission, 0, byte)).collect();
+    handle.run_all();
+    client.poll(permission.lease().deadline());
+    handle.run_all();
+    client.poll(permission.lease().deadline());
+    assert_eq!(result(&mut client, guilty), Err(Error::Violation));
+    for operation in behind {
+        assert_eq!(result(&mut client, operation), Err(Error::Expired));
+    }
+    assert_eq!((client.counters().switches, client.counters().replayed), (1, 0));
+}
+
+#[test]
 fn a_replay_does_not_wait_for_the_rebuild() {
     let (mut client, handle, permission) = start(2, 16, ClientConfig::default());
     handle.world().node.hold = true;

@@ -148,3 +148,21 @@ fn an_exclusive_holder_lets_the_next_one_in_when_its_lease_is_over() {
     drop((next, first, second));
     assert_empty(&host);
 }
+
+#[test]
+fn a_session_that_breaks_its_control_queue_pair_is_over_and_leaves_nothing() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let block = session.allocate(Allocate::bytes(64)).expect("memory");
+    // There is nothing on its side of the NIC that could be invalidated.
+    let request = portcullis_nic::WorkRequest {
+        id: 0,
+        signalled: true,
+        operation: portcullis_nic::Operation::LocalInvalidate { rkey: portcullis::Rkey(1) },
+    };
+    portcullis_nic::Endpoint::post_control(session.client().endpoint(), &[request]);
+    let asked = session.allocate(Allocate::bytes(64)).map(|_| ());
+    assert!(matches!(asked, Err(Error::SessionLost | Error::NodeGone)), "{asked:?}");
+    drop((block, session));
+    assert_empty(&host);
+}

@@ -116,6 +116,6 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
 
 /// The refusal that a paused tenant gets.
 pub fn paused(micros: u64) -> Reaction {
-    let wait = portcullis_protocol::Lifetime::micros(micros);
+    let wait = Lifetime::micros(micros);
     Reaction::Say(ReplyBody::Refused(Refusal::Paused { wait }))
 }

@@ -88,7 +88,7 @@ impl Rig {
         let id = self.node.attach(&mut self.nic, admission.tenant, 1, ends, self.now).expect("attached");
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
         let doorbell = Doorbell::new(self.page.clone(), event);
-        let life = Life::Local(Arc::new(AtomicBool::new(false)));
+        let life = Life::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
         let mut endpoint = PortEndpoint::new(memory, SIZE, lkey, doorbell, life);
         for slot in 0..SIZE.control_depth {
             endpoint.post_control_receive(&[receive(lkey, slot)]);

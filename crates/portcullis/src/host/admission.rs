@@ -9,6 +9,7 @@ use portcullis_softnic::attach::{Admission, Admitted, Peer};
 use portcullis_softnic::engine::Engine;
 use portcullis_softnic::shared::Mapping;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The door of a host.
 #[derive(Debug)]
@@ -66,6 +67,15 @@ impl Gate {
         self.engine
             .call(move |nic, node, now| node.admit(nic, (&tenant, process), memory, size, now))
             .map_err(|gone| gone.to_string())?
+    }
+
+    /// What is set when the node shows this client of its own process out.
+    pub fn farewell(&self, client: u32) -> Arc<AtomicBool> {
+        let shown_out = Arc::new(AtomicBool::new(false));
+        let kept = Arc::clone(&shown_out);
+        // When the engine is gone, its own end says so.
+        let _ = self.engine.call(move |_, node, _| node.on_farewell(client, kept));
+        shown_out
     }
 
     pub fn depart(&self, client: u32) {

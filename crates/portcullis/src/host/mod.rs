@@ -193,7 +193,7 @@ impl SideDoor {
         let again = event.try_clone().map_err(|error| refused(error.to_string()))?;
         let admitted = self.gate.admit(tenant, std::process::id(), memory.clone(), size).map_err(refused)?;
         let doorbell = Doorbell::new(waker.page().clone(), event);
-        let life = Life::Local(self.engine.over());
+        let life = Life::Local([self.engine.over(), self.gate.farewell(admitted.client)]);
         let endpoint = PortEndpoint::new(memory, size, Lkey(admitted.arena_key), doorbell, life);
         let leave = Leave { gate: Arc::clone(&self.gate), client: admitted.client, waker, event: again };
         Ok((endpoint, admitted.client, Box::new(leave)))

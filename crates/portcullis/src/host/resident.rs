@@ -8,6 +8,7 @@ use portcullis_softnic::engine::Resident;
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{PortId, PortSize, SoftNic};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A node and the ports of its clients.
@@ -15,6 +16,8 @@ use std::sync::{Arc, Mutex};
 pub(super) struct NodeResident {
     node: Node<SoftNic>,
     ports: HashMap<ClientId, PortId>,
+    /// Told to clients of this process that are shown out: they have no socket that could be closed.
+    farewells: HashMap<ClientId, Arc<AtomicBool>>,
     audit: Option<AuditSink>,
     server: Arc<Mutex<Option<Server>>>,
 }
@@ -26,7 +29,13 @@ impl NodeResident {
         audit: Option<AuditSink>,
         server: Arc<Mutex<Option<Server>>>,
     ) -> Result<Self, StartError> {
-        Ok(Self { node: Node::new(nic, config)?, ports: HashMap::new(), audit, server })
+        Ok(Self {
+            node: Node::new(nic, config)?,
+            ports: HashMap::new(),
+            farewells: HashMap::new(),
+            audit,
+            server,
+        })
     }
 
     /// Lets a client in: its tenant's domain, its port, its place on the node.
@@ -71,6 +80,18 @@ impl NodeResident {
         self.node.detach(nic, ClientId(client), now);
         if let Some(port) = self.ports.remove(&ClientId(client)) {
             nic.destroy_port(port);
+        }
+        if let Some(shown_out) = self.farewells.remove(&ClientId(client)) {
+            shown_out.store(true, Ordering::Release);
+        }
+    }
+
+    /// `shown_out` is to be set when the client is shown out, or is gone already.
+    pub fn on_farewell(&mut self, client: u32, shown_out: Arc<AtomicBool>) {
+        if self.ports.contains_key(&ClientId(client)) {
+            self.farewells.insert(ClientId(client), shown_out);
+        } else {
+            shown_out.store(true, Ordering::Release);
         }
     }
 

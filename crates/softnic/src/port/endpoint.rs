@@ -45,8 +45,8 @@ impl Doorbell {
 pub enum Life {
     /// The attached socket: the kernel hangs up when the node ends, however it ends.
     Socket(OwnedFd),
-    /// In one process: set when the engine ends.
-    Local(Arc<AtomicBool>),
+    /// In one process: one of them is set when the engine ends, the other when the node shows this client out.
+    Local([Arc<AtomicBool>; 2]),
 }
 
 /// A client's end of a port: see [`Endpoint`].
@@ -196,7 +196,7 @@ impl Endpoint for PortEndpoint {
 
     fn node_alive(&mut self) -> bool {
         match &self.life {
-            Life::Local(over) => !over.load(Ordering::Acquire),
+            Life::Local(ends) => !ends.iter().any(|end| end.load(Ordering::Acquire)),
             Life::Socket(socket) => {
                 let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };
