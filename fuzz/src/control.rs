@@ -108,7 +108,7 @@ impl Stage {
         let id = self.node.attach(&mut self.nic, admission.tenant, 1, ends, self.now).expect("a place");
         let page = Mapping::private(4096).expect("memory");
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
-        let life = Life::Local(Arc::new(AtomicBool::new(false)));
+        let life = Life::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
         let endpoint = PortEndpoint::new(memory, SIZE, key, Doorbell::new(page, event), life);
         self.clients.push(Client { id, port, endpoint, sent: 0, received: 0, grants: Vec::new() });
     }

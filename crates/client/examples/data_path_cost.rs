@@ -3,6 +3,8 @@
 //! `cargo run --release -p portcullis-client --example data_path_cost`. With a number it does that many pipelined
 //! reads and nothing else: `scripts/instructions` counts their instructions.
 
+#![allow(clippy::disallowed_methods, reason = "it measures, and is no state machine")]
+
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, Lkey, Memory, Operation as Action, QpId, ReceiveRequest, Status,

@@ -134,10 +134,14 @@ impl<M: Memory> Client<M> {
         bytes
     }
 
+    /// How much data a message of this client's can carry.
+    pub fn data_bytes_max(&self) -> usize {
+        (self.ends.message_bytes as usize).saturating_sub(MESSAGE_BYTES)
+    }
+
     /// The data behind the message in receive slot `slot`: as much as came, at most `length` bytes.
     pub fn data(&self, slot: u32, length: usize) -> Vec<u8> {
-        let most = (self.ends.message_bytes as usize).saturating_sub(MESSAGE_BYTES);
-        let mut bytes = vec![0; length.min(most)];
+        let mut bytes = vec![0; length.min(self.data_bytes_max())];
         self.messages.read(self.span(slot).address + MESSAGE_BYTES as u64, &mut bytes);
         bytes
     }

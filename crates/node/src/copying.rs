@@ -1,5 +1,6 @@
 //! Mechanism `rpc`: the node's CPU checks and copies (what AIFM and Redy do; Patronus §7).
 
+use crate::client::Client;
 use crate::node::Node;
 use portcullis_nic::{Memory, Nic};
 use portcullis_protocol::{DATA_BYTES_MAX, Mechanism, PermissionId, Refusal, ReplyBody, Rights};
@@ -38,7 +39,9 @@ impl<N: Nic> Node<N> {
     ) -> Result<(), Refusal> {
         let at = self.covered(client, permission, (offset, length), Rights::READ)?;
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        if length > DATA_BYTES_MAX {
+        // Neither more than any message carries, nor more than this client's hold.
+        let room = self.clients.get(client).map_or(0, Client::data_bytes_max);
+        if length > DATA_BYTES_MAX.min(room) {
             return Err(Refusal::Malformed);
         }
         let mut data = vec![0; length];
