@@ -41,7 +41,8 @@ pub trait Endpoint {
     /// Posts receives to the control queue pair, as many as it has room for, and says how many.
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize;
 
-    /// Appends at most `most` completions to `into` and says how many that were.
+    /// Appends at most `most` completions to `into` and says how many that were. It may stop early, for example after
+    /// one that says that a queue pair broke, so that the client can act on that first.
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize;
 
     /// The node has rebuilt a data queue pair: it starts empty.

@@ -3,7 +3,9 @@
 use super::layout::{POLLED, PortLayout, PortSize, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
 use crate::shared::Mapping;
-use portcullis_nic::{Completion, CompletionKind, Endpoint, Lkey, Memory, QpId, ReceiveRequest, WorkRequest};
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, Lkey, Memory, QpId, ReceiveRequest, Status, WorkRequest,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::thread::futex;
@@ -165,6 +167,10 @@ impl Endpoint for PortEndpoint {
             self.retire(&completion, taken);
             into.push(completion);
             polled += 1;
+            if !matches!(completion.status, Status::Success | Status::FlushError) {
+                // A queue pair broke. Its flushes can wait until the client has taken to a spare one.
+                break;
+            }
         }
         if polled > 0 {
             self.completions.publish();
