@@ -2,7 +2,7 @@
 
 use super::latency::LIFETIME;
 use super::node_process::{NodeProcess, Setup};
-use super::report::print_json;
+use super::report::{Setting, print_json};
 use super::{BenchError, Options, Until, pingpong};
 use crate::samples::{Samples, mops};
 use comfy_table::{Table, presets};
@@ -44,12 +44,8 @@ struct Row {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    benchmark: &'static str,
-    nic: &'static str,
-    protection: &'static str,
-    size: u64,
-    iterations: u64,
-    pingpong_rtt: f64,
+    #[serde(flatten)]
+    setting: Setting,
     rows: Vec<Row>,
 }
 
@@ -65,15 +61,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         row.gain = row.mops / rows.first().map_or(row.mops, |first| first.mops);
         rows.push(row);
     }
-    let report = Report {
-        benchmark: "extension",
-        nic: "softnic",
-        protection: options.protection.name(),
-        size: options.size,
-        iterations,
-        pingpong_rtt,
-        rows,
-    };
+    let report = Report { setting: Setting::new(options, iterations, pingpong_rtt), rows };
     if options.json {
         print_json(&report);
         return Ok(());

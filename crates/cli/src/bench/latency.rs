@@ -1,6 +1,6 @@
 //! One operation at a time.
 
-use super::node_process::{NodeProcess, Setup};
+use super::node_process::named_or_own;
 use super::report::Report;
 use super::{BenchError, Name, Options, Until, pingpong, processors};
 use crate::samples::Samples;
@@ -16,14 +16,10 @@ pub const LIFETIME: Lifetime = Lifetime::seconds(10);
 
 /// Runs `read_lat`, `write_lat` or `atomic_lat`.
 pub fn run(options: &Options) -> Result<(), BenchError> {
-    let own = match &options.node {
-        Some(_) => None,
-        None => Some(NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?),
-    };
-    let address = options.node.clone().or(own.as_ref().map(|node| node.address().to_owned()));
+    let (_own, address) = named_or_own(options)?;
     let pingpong_rtt = pingpong::round_trip();
     processors::pin_client();
-    let mut session = connect(&address.unwrap_or_default())?;
+    let mut session = connect(&address)?;
     let size = if options.name == Name::AtomicLat { 8 } else { options.size };
     let mut objects = hold_objects(&mut session, OBJECTS, size)?;
     let mut buffer = session.buffer(u32::try_from(size).unwrap_or(u32::MAX))?;

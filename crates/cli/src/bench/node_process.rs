@@ -1,6 +1,6 @@
 //! A node process for the length of a benchmark.
 
-use super::{BenchError, processors};
+use super::{BenchError, Options, processors};
 use portcullis::Mechanism;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
@@ -36,6 +36,16 @@ pub struct Setup {
     pub without: Vec<&'static str>,
     /// Violations that cost nothing, when many are made on purpose.
     pub violations_free: Option<u32>,
+}
+
+/// The node that the options name, or one of our own for as long as what is returned lives; and its address.
+pub fn named_or_own(options: &Options) -> Result<(Option<NodeProcess>, String), BenchError> {
+    if let Some(address) = &options.node {
+        return Ok((None, address.clone()));
+    }
+    let own = NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?;
+    let address = own.address().to_owned();
+    Ok((Some(own), address))
 }
 
 impl NodeProcess {

@@ -2,7 +2,7 @@
 
 use super::latency::LIFETIME;
 use super::node_process::{Counted, NodeProcess, Setup};
-use super::report::print_json;
+use super::report::{Setting, print_json};
 use super::{BenchError, Options, Until, pingpong};
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
@@ -56,12 +56,8 @@ struct Row {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    benchmark: &'static str,
-    nic: &'static str,
-    protection: &'static str,
-    size: u64,
-    iterations: u64,
-    pingpong_rtt: f64,
+    #[serde(flatten)]
+    setting: Setting,
     steps: Vec<Row>,
 }
 
@@ -83,15 +79,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let report = Report {
-        benchmark: "permissions",
-        nic: "softnic",
-        protection: options.protection.name(),
-        size: options.size,
-        iterations,
-        pingpong_rtt,
-        steps,
-    };
+    let report = Report { setting: Setting::new(options, iterations, pingpong_rtt), steps };
     if options.json {
         print_json(&report);
     } else {
@@ -116,7 +104,7 @@ fn print_table(report: &Report) {
     }
     println!(
         "Permissions over {} bytes acquired and ended, {} a step; pingpong RTT {:.3} usec\n{table}",
-        report.size, report.iterations, report.pingpong_rtt
+        report.setting.size, report.setting.iterations, report.setting.pingpong_rtt
     );
 }
 

@@ -1,7 +1,7 @@
 //! Many operations under way at once.
 
 use super::latency::{hold_objects, renewed};
-use super::node_process::{NodeProcess, Setup};
+use super::node_process::named_or_own;
 use super::report::Report;
 use super::{BenchError, Name, Options, Until, pingpong, processors};
 use crate::samples::Samples;
@@ -31,14 +31,9 @@ struct Lane {
 
 /// Runs `read_rate` or `write_rate`.
 pub fn run(options: &Options) -> Result<(), BenchError> {
-    let own = match &options.node {
-        Some(_) => None,
-        None => Some(NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?),
-    };
-    let address = options.node.clone().or(own.as_ref().map(|node| node.address().to_owned()));
+    let (_own, address) = named_or_own(options)?;
     let pingpong_rtt = pingpong::round_trip();
     processors::pin_client();
-    let address = address.unwrap_or_default();
     let mut lanes =
         (0..options.queue_pairs).map(|_| Lane::new(&address, options)).collect::<Result<Vec<_>, _>>()?;
     let mut samples = Samples::new();

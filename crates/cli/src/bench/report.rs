@@ -5,23 +5,18 @@ use crate::samples::Summary;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// What was measured, with the names that programs read.
+/// What was measured how: in every report.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct Setting {
     pub benchmark: String,
     pub nic: &'static str,
     pub protection: &'static str,
     pub size: u64,
     pub iterations: u64,
-    #[serde(flatten)]
-    pub times: Option<Summary>,
-    pub mops: f64,
     pub pingpong_rtt: f64,
-    pub outstanding: usize,
-    pub queue_pairs: usize,
 }
 
-impl Report {
+impl Setting {
     pub fn new(options: &Options, iterations: u64, pingpong_rtt: f64) -> Self {
         Self {
             benchmark: options.name.text(),
@@ -29,9 +24,29 @@ impl Report {
             protection: options.protection.name(),
             size: if options.name == Name::AtomicLat { 8 } else { options.size },
             iterations,
+            pingpong_rtt,
+        }
+    }
+}
+
+/// What was measured, with the names that programs read.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    #[serde(flatten)]
+    pub setting: Setting,
+    #[serde(flatten)]
+    pub times: Option<Summary>,
+    pub mops: f64,
+    pub outstanding: usize,
+    pub queue_pairs: usize,
+}
+
+impl Report {
+    pub fn new(options: &Options, iterations: u64, pingpong_rtt: f64) -> Self {
+        Self {
+            setting: Setting::new(options, iterations, pingpong_rtt),
             times: None,
             mops: 0.0,
-            pingpong_rtt,
             outstanding: 1,
             queue_pairs: 1,
         }
@@ -48,15 +63,19 @@ impl Report {
     fn table(&self) -> String {
         let line = "-".repeat(100);
         let mut text = String::new();
-        let _ = writeln!(text, "{line}\n                    {}", title(&self.benchmark));
-        let _ = writeln!(text, " NIC             : {:<20} Protection      : {}", self.nic, self.protection);
+        let _ = writeln!(text, "{line}\n                    {}", title(&self.setting.benchmark));
+        let _ = writeln!(
+            text,
+            " NIC             : {:<20} Protection      : {}",
+            self.setting.nic, self.setting.protection
+        );
         let _ = writeln!(text, " Connection type : {:<20} Number of qps   : {}", "RC", self.queue_pairs);
         let _ = writeln!(
             text,
             " Outstanding     : {:<20} pingpong RTT    : {:.3} usec\n{line}",
-            self.outstanding, self.pingpong_rtt
+            self.outstanding, self.setting.pingpong_rtt
         );
-        if self.benchmark.ends_with("_lat")
+        if self.setting.benchmark.ends_with("_lat")
             && let Some(times) = self.times
         {
             let _ = writeln!(
@@ -66,8 +85,8 @@ impl Report {
             let _ = writeln!(
                 text,
                 " {:<6} {:<14} {:<14.3} {:<12.3} {:<16.3} {:<14.3} {:<15.3} {:<22.3} {:.3}",
-                self.size,
-                self.iterations,
+                self.setting.size,
+                self.setting.iterations,
                 times.t_min,
                 times.t_max,
                 times.t_typical,
@@ -78,11 +97,11 @@ impl Report {
             );
         } else {
             let _ = writeln!(text, " #bytes     #iterations    BW average[MiB/sec]   MsgRate[Mpps]");
-            let mebibytes = self.mops * 1e6 * bytes(self.size) / f64::from(1 << 20);
+            let mebibytes = self.mops * 1e6 * bytes(self.setting.size) / f64::from(1 << 20);
             let _ = writeln!(
                 text,
                 " {:<10} {:<14} {:<21.2} {:.6}",
-                self.size, self.iterations, mebibytes, self.mops
+                self.setting.size, self.setting.iterations, mebibytes, self.mops
             );
         }
         let _ = writeln!(text, "{line}");

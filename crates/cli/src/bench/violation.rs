@@ -2,7 +2,7 @@
 
 use super::latency::LIFETIME;
 use super::node_process::{NodeProcess, Setup};
-use super::report::print_json;
+use super::report::{Setting, print_json};
 use super::{BenchError, Options, pingpong};
 use crate::samples::Samples;
 use comfy_table::{Table, presets};
@@ -49,12 +49,8 @@ struct Innocent {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    benchmark: &'static str,
-    nic: &'static str,
-    protection: &'static str,
-    size: u64,
-    iterations: u64,
-    pingpong_rtt: f64,
+    #[serde(flatten)]
+    setting: Setting,
     without_spares: Case,
     with_spares: Case,
     /// With against without, in hundredths.
@@ -76,12 +72,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         Offender::new(node.address(), options.size, false)?.offend(iterations, &mut innocent)?;
     let with_spares = Offender::new(node.address(), options.size, true)?.offend(iterations, &mut innocent)?;
     let report = Report {
-        benchmark: "violation",
-        nic: "softnic",
-        protection: options.protection.name(),
-        size: options.size,
-        iterations,
-        pingpong_rtt,
+        setting: Setting::new(options, iterations, pingpong_rtt),
         percent: 100.0 * with_spares.summary / without_spares.summary,
         without_spares,
         with_spares,
