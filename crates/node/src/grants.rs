@@ -229,7 +229,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// Lets those in that wait for an object, as far as they may be there together.
-    fn serve_waiters(&mut self, nic: &mut N, object: ObjectId, now: Moment) {
+    pub(crate) fn serve_waiters(&mut self, nic: &mut N, object: ObjectId, now: Moment) {
         loop {
             let record = self.slabs.get_mut(object);
             let Some(&waiter) = record.waiting.front() else { return };
@@ -324,6 +324,7 @@ impl<N: Nic> Node<N> {
         let Stage::Starting { sequence } = permission.stage else { return };
         permission.stage = Stage::Live;
         let (client, tenant, object) = (permission.client, permission.tenant, permission.object);
+        let final_notice = permission.final_notice;
         let granted = portcullis_protocol::Granted {
             permission: permission.id,
             address: self.slabs.address(object),
@@ -342,7 +343,8 @@ impl<N: Nic> Node<N> {
             self.finish(nic, slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
             return;
         }
-        if !self.slabs.get(object).waiting.is_empty() {
+        // One that had its notice before its header was written needs it again: the word says otherwise.
+        if final_notice || !self.slabs.get(object).waiting.is_empty() {
             self.notify(slot, now);
         }
         self.reply(client, sequence, ReplyBody::Granted(granted), Vec::new());

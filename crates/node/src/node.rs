@@ -339,7 +339,7 @@ impl<N: Nic> Node<N> {
         worked |= self.take_events(nic, now);
         worked |= self.expire(nic, now);
         worked |= self.time_out_requests(nic, now);
-        worked |= self.scrub(nic);
+        worked |= self.scrub(nic, now);
         worked |= self.recover(nic, now);
         worked |= self.carry_out(nic, now);
         worked |= self.send_replies(nic);

@@ -48,6 +48,8 @@ impl Object {
 
     /// Whether a permission may start beside the present holders.
     pub fn admits(&self, sharing: Sharing) -> bool {
-        self.holders == 0 || (self.sharing == Sharing::Shared && sharing == Sharing::Shared)
+        // Nobody but the holder that waits for it: other tenants' bytes may still lie there.
+        !self.scrubbing
+            && (self.holders == 0 || (self.sharing == Sharing::Shared && sharing == Sharing::Shared))
     }
 }

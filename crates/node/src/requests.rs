@@ -184,8 +184,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// Goes on zeroing large objects that other tenants' bytes may lie in: a part each turn.
-    pub(crate) fn scrub(&mut self, nic: &mut N) -> bool {
-        let _ = &nic;
+    pub(crate) fn scrub(&mut self, nic: &mut N, now: Moment) -> bool {
         let Some((slot, done)) = self.scrubs.pop_front() else { return false };
         let Some(permission) = self.permissions.get(slot) else { return true };
         let object = permission.object;
@@ -196,9 +195,25 @@ impl<N: Nic> Node<N> {
             self.scrubs.push_back((slot, done + part));
         } else {
             self.slabs.get_mut(object).scrubbing = false;
+            self.start_now(slot, now);
             self.enlist(slot);
+            // Those who may share it with its first holder need not wait for that one's end.
+            self.serve_waiters(nic, object, now);
         }
         true
+    }
+
+    /// A permission that has waited for a scrub starts only now: its client has not heard of it, and its time shall not
+    /// have run out meanwhile.
+    fn start_now(&mut self, slot: u32, now: Moment) {
+        let Some(permission) = self.permissions.get_mut(slot) else { return };
+        if now <= permission.id.start {
+            return;
+        }
+        permission.waited = Lifetime(permission.waited.0 + now.since(permission.id.start).0);
+        permission.id.start = now;
+        let deadline = permission.deadline();
+        self.leases.schedule(deadline, slot, now);
     }
 
     fn acquire(
@@ -216,7 +231,7 @@ impl<N: Nic> Node<N> {
         }
         let record = self.slabs.get(object);
         // First come, first served: nobody overtakes those who wait already.
-        if record.waiting.is_empty() && record.admits(wish.sharing) && !record.scrubbing {
+        if record.waiting.is_empty() && record.admits(wish.sharing) {
             let slot = self.start(nic, &wish, object, now)?;
             self.enlist(slot);
             return Ok(());

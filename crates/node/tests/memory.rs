@@ -171,6 +171,77 @@ fn nobody_sees_another_tenants_bytes() {
     }
 }
 
+/// A pool of one object of 2 MiB that another tenant has filled with 0xa5, and a client of tenant «b» that has asked for
+/// it to share: the scrub has begun, and takes many turns.
+fn being_scrubbed() -> (Rig, usize, RemoteAddress, u32) {
+    let mut rig = Rig::new(NodeConfig { pool_bytes: LARGE + PAGE, ..rig::config() });
+    let (one, two) = (rig.attach("a"), rig.attach("b"));
+    let it = rig.allocate(one, LARGE, false);
+    let last = it.address.0 + LARGE - 64;
+    assert_eq!(rig.write(one, keys(&it).0, last, &[0xa5; 64]), Status::Success);
+    rig.revoke(one, it.permission);
+    rig.pass(Lifetime::millis(5));
+    let first = rig.send(
+        two,
+        RequestBody::Allocate {
+            size: LARGE,
+            lifetime: Lifetime::millis(3),
+            rights: Rights::all(),
+            sharing: Sharing::Shared,
+            keep: false,
+        },
+    );
+    rig.turn();
+    (rig, two, it.address, first)
+}
+
+#[test]
+fn nobody_is_let_in_while_another_tenants_bytes_are_scrubbed() {
+    let (mut rig, two, address, first) = being_scrubbed();
+    let waiter = rig.send(two, acquire(address, Sharing::Shared, Lifetime::seconds(1)));
+    let gives_up = rig.send(two, acquire(address, Sharing::Shared, Lifetime::micros(1)));
+    rig.turn();
+    rig.now = rig.now.after(Lifetime::micros(2));
+    for _ in 0..200 {
+        rig.turn();
+        if let Some(reply) = rig.reply(two, waiter) {
+            let held = granted(reply);
+            let (status, bytes) = rig.read(two, keys(&held).0, address.0 + LARGE - 64, 64);
+            assert_eq!(status, Status::Success);
+            assert_eq!(bytes, vec![0; 64], "another tenant's");
+            break;
+        }
+    }
+    assert_eq!(rig.reply(two, gives_up).map(refused), Some(Refusal::Conflict));
+    assert!(rig.reply(two, first).is_some());
+    rig.end();
+}
+
+#[test]
+fn those_who_may_share_a_scrubbed_object_get_it_with_its_first_holder() {
+    let (mut rig, two, address, first) = being_scrubbed();
+    let waiter = rig.send(two, acquire(address, Sharing::Shared, Lifetime::seconds(1)));
+    rig.settle();
+    assert!(rig.reply(two, first).is_some_and(|reply| granted(reply).address == address));
+    assert!(rig.reply(two, waiter).is_some_and(|reply| granted(reply).address == address));
+    rig.end();
+}
+
+#[test]
+fn a_lease_does_not_run_while_its_memory_is_scrubbed() {
+    let (mut rig, two, address, first) = being_scrubbed();
+    rig.turn();
+    // The machine is slow: the lease of 3 ms would have been over twice.
+    rig.now = rig.now.after(Lifetime::millis(6));
+    rig.settle();
+    let held = granted(rig.reply(two, first).expect("a grant"));
+    assert_eq!(held.waited, Lifetime::millis(6));
+    assert_eq!(rig.read(two, keys(&held).0, address.0, 8).0, Status::Success);
+    rig.pass(Lifetime::millis(3));
+    assert_eq!(rig.read(two, keys(&held).0, address.0, 8).0, Status::RemoteAccessError);
+    rig.end();
+}
+
 #[test]
 fn a_scrub_touches_no_neighbour() {
     let mut rig = Rig::new(NodeConfig { pool_bytes: 2 * PAGE, ..rig::config() });

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use portcullis_nic::{Endpoint, Status};
+use portcullis_nic::{Endpoint, Operation, Status};
 use portcullis_node::{AuditEvent, NodeConfig, ViolationLimits};
 use portcullis_protocol::Sharing;
 use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody};
@@ -34,6 +34,19 @@ fn recover(rig: &mut Rig, client: usize) -> ReplyBody {
         rig.seat(client).endpoint.rebuilt(0);
     }
     reply
+}
+
+#[test]
+fn a_queue_pair_that_broke_by_a_fault_at_the_clients_end_is_rebuilt_too() {
+    let mut rig = Rig::new(config());
+    let client = rig.attach("a");
+    let it = rig.allocate(client, 64, false);
+    let fault = Operation::LocalInvalidate { rkey: keys(&it).0 };
+    assert_eq!(rig.operate(client, 0, fault), Status::LocalQpOperationError);
+    assert_eq!(rig.node.counters().violations, 0, "nobody was harmed");
+    assert_eq!(recover(&mut rig, client), ReplyBody::Done);
+    assert_eq!(rig.read(client, keys(&it).0, it.address.0, 8).0, Status::Success);
+    rig.end();
 }
 
 #[test]

@@ -432,7 +432,13 @@ impl Nic for SoftNic {
     }
 
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.core.qp_state(qp)
+        let ours = self.core.qp_state(qp)?;
+        let posters = self.queue_pairs.get(qp.0 as usize).and_then(Option::as_ref);
+        let client =
+            posters.and_then(|posters| posters.client).and_then(|theirs| self.core.qp_state(theirs).ok());
+        // A client's end can break by a fault of its own, which this end hears nothing of: the pair is broken all the
+        // same, and rebuilt as a pair.
+        Ok(if client == Some(QpState::Error) { QpState::Error } else { ours })
     }
 
     fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
