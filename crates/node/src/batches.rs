@@ -111,9 +111,7 @@ impl<N: Nic> Node<N> {
         let posted = tenant.unposted.len() - posted_before;
         self.counters.window_operations += posted as u64;
         if posted == 0 {
-            for answer in batch.answers {
-                self.reply(answer.client, answer.sequence, answer.body, Vec::new());
-            }
+            self.answer(batch.answers);
         } else {
             tenant.batch_count += 1;
             batch.number = tenant.batch_count;
@@ -222,9 +220,7 @@ impl<N: Nic> Node<N> {
                 self.grant(nic, permission, token, now);
             }
         }
-        for answer in batch.answers.drain(..) {
-            self.reply(answer.client, answer.sequence, answer.body, Vec::new());
-        }
+        self.answer(batch.answers.drain(..));
         if let Some(tenant) = self.tenant_mut(slot) {
             batch.clear();
             tenant.spare.push(batch);
@@ -261,9 +257,7 @@ impl<N: Nic> Node<N> {
             for permission in batch.starts {
                 self.undo_start(nic, permission, Refusal::NicFailed, now);
             }
-            for answer in batch.answers {
-                self.reply(answer.client, answer.sequence, answer.body, Vec::new());
-            }
+            self.answer(batch.answers);
         }
     }
 
@@ -280,9 +274,7 @@ impl<N: Nic> Node<N> {
             self.withdraw(nic, &ended);
             let (header, object) = (Some(ended.header), Some(ended.object));
             self.release(Residue { header, object, may_linger: false });
-            if let Some(answer) = ended.answer {
-                self.reply(answer.client, answer.sequence, answer.body, Vec::new());
-            }
+            self.answer(ended.answer);
         }
         for permission in starting {
             match self.expose(nic, slot, permission) {

@@ -12,7 +12,7 @@ use crate::recovery::Recoveries;
 use crate::roster::Roster;
 use crate::slabs::{ObjectId, Slabs};
 use crate::taint::Taint;
-use crate::tenant::Tenant;
+use crate::tenant::{Answer, Tenant};
 use crate::violations::{Standing, ViolationBudget};
 use crate::{ConfigError, NodeConfig};
 use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
@@ -216,11 +216,8 @@ impl<N: Nic> Node<N> {
     /// # Errors
     /// The tenant is barred or paused, or the node or its NIC is full.
     pub fn admit(&mut self, nic: &mut N, name: &str, now: Moment) -> Result<Admission, Refusal> {
-        match self.standings.get(name).map(|budget| budget.standing(now)) {
-            Some(Standing::Barred) => return Err(Refusal::Barred),
-            Some(Standing::Paused { until }) => return Err(Refusal::Paused { wait: until.since(now) }),
-            Some(Standing::Good) | None => {}
-        }
+        let known = self.standings.get(name);
+        known.map_or(Ok(()), |budget| budget.standing(now).check(now))?;
         if self.clients.attached() >= self.config.clients_max {
             return Err(Refusal::NodeFull { limit: self.config.clients_max.into() });
         }
@@ -340,7 +337,7 @@ impl<N: Nic> Node<N> {
         worked |= self.expire(nic, now);
         worked |= self.time_out_requests(nic, now);
         worked |= self.scrub(nic, now);
-        worked |= self.recover(nic, now);
+        worked |= self.recover(nic);
         worked |= self.carry_out(nic, now);
         worked |= self.send_replies(nic);
         if !worked {
@@ -383,11 +380,28 @@ impl<N: Nic> Node<N> {
     /// A reply is to go to a client. One that lets them pile up is let go.
     pub(crate) fn reply(&mut self, client: u32, sequence: u32, body: ReplyBody, data: Vec<u8>) {
         let Some(it) = self.clients.get_mut(client) else { return };
-        if !it.reply(Reply { sequence, body }, data) && !std::mem::replace(&mut it.lost, true) {
-            self.evicted.push(it.id);
-        }
+        let keeps_up = it.reply(Reply { sequence, body }, data);
         if !std::mem::replace(&mut it.queued, true) {
             self.outbox.push(client);
+        }
+        if !keeps_up {
+            self.evict(client);
+        }
+    }
+
+    /// A client cannot be served any more: said once.
+    pub(crate) fn evict(&mut self, client: u32) {
+        if let Some(it) = self.clients.get_mut(client)
+            && !std::mem::replace(&mut it.lost, true)
+        {
+            self.evicted.push(it.id);
+        }
+    }
+
+    /// Replies that were owed until what they promise was true.
+    pub(crate) fn answer(&mut self, answers: impl IntoIterator<Item = Answer>) {
+        for answer in answers {
+            self.reply(answer.client, answer.sequence, answer.body, Vec::new());
         }
     }
 
@@ -402,8 +416,8 @@ impl<N: Nic> Node<N> {
             it.queued = false;
             let sent = it.send(nic);
             worked = true;
-            if sent.is_err() && !std::mem::replace(&mut it.lost, true) {
-                self.evicted.push(it.id);
+            if sent.is_err() {
+                self.evict(client);
             }
         }
         worked

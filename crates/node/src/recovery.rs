@@ -51,7 +51,7 @@ impl Recoveries {
 
 impl<N: Nic> Node<N> {
     /// Takes each queue pair that is being rebuilt a step on.
-    pub(crate) fn recover(&mut self, nic: &mut N, _now: Moment) -> bool {
+    pub(crate) fn recover(&mut self, nic: &mut N) -> bool {
         let most = self.config.recoveries_max as usize;
         while self.recoveries.running.len() < most
             && let Some(next) = self.recoveries.waiting.pop_front()
@@ -139,11 +139,8 @@ impl<N: Nic> Node<N> {
             Standing::Barred if before != Standing::Barred => self.bar(nic, tenant, now),
             Standing::Barred | Standing::Good => {}
         }
-        if number.is_none()
-            && let Some(it) = self.clients.get_mut(client)
-            && !std::mem::replace(&mut it.lost, true)
-        {
-            self.evicted.push(it.id);
+        if number.is_none() {
+            self.evict(client);
         }
     }
 

@@ -6,7 +6,6 @@ use crate::permissions::{NONE, Stage};
 use crate::postponed::Waiter;
 use crate::recovery::Recovery;
 use crate::tenant::Answer;
-use crate::violations::Standing;
 use portcullis_nic::{Completion, CompletionKind, Memory, Nic, Status};
 use portcullis_protocol::{
     Header, LIFETIME_OFFSET, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress,
@@ -37,10 +36,7 @@ impl<N: Nic> Node<N> {
         let Some(it) = self.clients.get_mut(client) else { return };
         if completion.status != Status::Success {
             // Its control queue pair is gone, and with it the only way to talk to it.
-            if !std::mem::replace(&mut it.lost, true) {
-                self.evicted.push(it.id);
-            }
-            return;
+            return self.evict(client);
         }
         let CompletionKind::Receive { length, .. } = completion.kind else {
             it.finish(u32::try_from(completion.request).unwrap_or(0));
@@ -97,7 +93,7 @@ impl<N: Nic> Node<N> {
             RequestBody::Revoke { permission, free } => {
                 self.revoke(nic, (client, sequence), permission, free, now)
             }
-            RequestBody::Free { address } => self.free(nic, (client, tenant, sequence), address),
+            RequestBody::Free { address } => self.free((client, tenant, sequence), address),
             RequestBody::Recover { queue_pair } => {
                 self.ask_recovery(nic, (client, tenant, sequence), queue_pair, now)
             }
@@ -121,11 +117,7 @@ impl<N: Nic> Node<N> {
     }
 
     fn check_wish(&self, wish: &Wish, now: Moment) -> Result<(), Refusal> {
-        match self.standing(wish.tenant, now) {
-            Standing::Barred => return Err(Refusal::Barred),
-            Standing::Paused { until } => return Err(Refusal::Paused { wait: until.since(now) }),
-            Standing::Good => {}
-        }
+        self.standing(wish.tenant, now).check(now)?;
         if wish.rights.is_empty() || wish.lifetime.0 == 0 {
             return Err(Refusal::Nothing);
         }
@@ -352,11 +344,9 @@ impl<N: Nic> Node<N> {
 
     fn free(
         &mut self,
-        nic: &mut N,
         (client, tenant, sequence): (u32, u32, u32),
         address: RemoteAddress,
     ) -> Result<(), Refusal> {
-        let _ = &nic;
         let object = self.object_of(tenant, address).ok_or(Refusal::NoSuchObject)?;
         let record = self.slabs.get_mut(object);
         record.kept = false;
@@ -375,11 +365,7 @@ impl<N: Nic> Node<N> {
         number: u32,
         now: Moment,
     ) -> Result<(), Refusal> {
-        match self.standing(tenant, now) {
-            Standing::Barred => return Err(Refusal::Barred),
-            Standing::Paused { until } => return Err(Refusal::Paused { wait: until.since(now) }),
-            Standing::Good => {}
-        }
+        self.standing(tenant, now).check(now)?;
         let it = self.clients.get(client).ok_or(Refusal::NotLive)?;
         let &qp = it.ends.data.get(number as usize).ok_or(Refusal::Malformed)?;
         let broken = nic.qp_state(qp).is_ok_and(|state| state == portcullis_nic::QpState::Error);

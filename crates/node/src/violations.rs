@@ -4,7 +4,7 @@
 //! second at worst (Patronus §5.5). One that is not honest guesses keys, of which a window has 256. So a tenant has
 //! some violations free, is paused for longer and longer beyond them, and is barred in the end.
 
-use portcullis_protocol::{Lifetime, Moment};
+use portcullis_protocol::{Lifetime, Moment, Refusal};
 
 /// How many violations cost a tenant how much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +45,20 @@ pub enum Standing {
     },
     /// Not any more.
     Barred,
+}
+
+impl Standing {
+    /// Whether a tenant that stands so is served now.
+    ///
+    /// # Errors
+    /// It is barred, or paused for so much longer.
+    pub(crate) fn check(self, now: Moment) -> Result<(), Refusal> {
+        match self {
+            Self::Good => Ok(()),
+            Self::Paused { until } => Err(Refusal::Paused { wait: until.since(now) }),
+            Self::Barred => Err(Refusal::Barred),
+        }
+    }
 }
 
 /// One tenant's violations.
