@@ -34,7 +34,7 @@ impl<N: Nic> Node<N> {
                 }
                 for permission in failed {
                     let limit = self.config.windows_max.into();
-                    self.undo_start(nic, permission, Refusal::NodeFull { limit }, now);
+                    self.undo_start(permission, Refusal::NodeFull { limit }, now);
                 }
             } else {
                 let starting = std::mem::take(&mut tenant.starting);
@@ -43,7 +43,7 @@ impl<N: Nic> Node<N> {
                 self.carry_out_at_once(nic, slot, starting, ending, now);
             }
         }
-        self.retry_if_idle(nic, now);
+        self.retry_if_idle(now);
         worked
     }
 
@@ -67,9 +67,9 @@ impl<N: Nic> Node<N> {
     }
 
     /// Requests that wait for memory, though none is on its way: they get their answer.
-    fn retry_if_idle(&mut self, nic: &mut N, now: Moment) {
+    fn retry_if_idle(&mut self, now: Moment) {
         if self.going == 0 {
-            self.retry_parked(nic, now);
+            self.retry_parked(now);
         }
     }
 
@@ -217,7 +217,7 @@ impl<N: Nic> Node<N> {
         }
         for &permission in &batch.starts {
             if let Some(token) = self.window_token(slot, permission) {
-                self.grant(nic, permission, token, now);
+                self.grant(permission, token, now);
             }
         }
         self.answer(batch.answers.drain(..));
@@ -228,7 +228,7 @@ impl<N: Nic> Node<N> {
         if stuck {
             self.fail_batches(nic, slot, now);
         }
-        self.retry_parked(nic, now);
+        self.retry_parked(now);
     }
 
     fn window_token(&self, tenant: u32, permission: u32) -> Option<Token> {
@@ -255,7 +255,7 @@ impl<N: Nic> Node<N> {
                 self.release(release.residue);
             }
             for permission in batch.starts {
-                self.undo_start(nic, permission, Refusal::NicFailed, now);
+                self.undo_start(permission, Refusal::NicFailed, now);
             }
             self.answer(batch.answers);
         }
@@ -278,8 +278,8 @@ impl<N: Nic> Node<N> {
         }
         for permission in starting {
             match self.expose(nic, slot, permission) {
-                Some(token) => self.grant(nic, permission, token, now),
-                None => self.undo_start(nic, permission, Refusal::NicFailed, now),
+                Some(token) => self.grant(permission, token, now),
+                None => self.undo_start(permission, Refusal::NicFailed, now),
             }
         }
     }

@@ -25,7 +25,6 @@ impl<N: Nic> Node<N> {
     /// An object for an allocation. `None`: memory is on its way back, and may do.
     pub(crate) fn make_object(
         &mut self,
-        _nic: &mut N,
         wish: &Wish,
         size: u64,
         keep: bool,
@@ -44,13 +43,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// Enters a new permission over `object` in the books. Its protection is still to be set up.
-    pub(crate) fn start(
-        &mut self,
-        _nic: &mut N,
-        wish: &Wish,
-        object: ObjectId,
-        now: Moment,
-    ) -> Result<u32, Refusal> {
+    pub(crate) fn start(&mut self, wish: &Wish, object: ObjectId, now: Moment) -> Result<u32, Refusal> {
         let quota = self.config.quota;
         let tenant = self.tenant_mut(wish.tenant).ok_or(Refusal::NicFailed)?;
         tenant.usage.charge_permission(&quota)?;
@@ -136,7 +129,6 @@ impl<N: Nic> Node<N> {
     /// The answer, if one is owed, goes out when that is confirmed.
     pub(crate) fn finish(
         &mut self,
-        nic: &mut N,
         slot: u32,
         event: AuditEvent,
         reason: Option<&'static str>,
@@ -154,7 +146,7 @@ impl<N: Nic> Node<N> {
         }
         self.audit_permission(now, event, slot, reason);
         self.strike(slot);
-        self.serve_waiters(nic, permission.object, now);
+        self.serve_waiters(permission.object, now);
         let last = self.let_go(permission.object);
         let ending = Ending {
             grip: permission.grip,
@@ -205,10 +197,10 @@ impl<N: Nic> Node<N> {
     }
 
     /// A permission could not be set up: as if it had never been.
-    pub(crate) fn undo_start(&mut self, nic: &mut N, slot: u32, refusal: Refusal, now: Moment) {
+    pub(crate) fn undo_start(&mut self, slot: u32, refusal: Refusal, now: Moment) {
         let Some(&permission) = self.permissions.get(slot) else { return };
         self.strike(slot);
-        self.serve_waiters(nic, permission.object, now);
+        self.serve_waiters(permission.object, now);
         self.let_go(permission.object);
         let (header, object) = (Some(permission.id.header), Some(permission.object));
         self.release(Residue { header, object, may_linger: false });
@@ -229,7 +221,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// Lets those in that wait for an object, as far as they may be there together.
-    pub(crate) fn serve_waiters(&mut self, nic: &mut N, object: ObjectId, now: Moment) {
+    pub(crate) fn serve_waiters(&mut self, object: ObjectId, now: Moment) {
         loop {
             let record = self.slabs.get_mut(object);
             let Some(&waiter) = record.waiting.front() else { return };
@@ -242,7 +234,7 @@ impl<N: Nic> Node<N> {
             }
             record.waiting.pop_front();
             self.postponed.take(waiter);
-            match self.start(nic, &wish, object, now) {
+            match self.start(&wish, object, now) {
                 Ok(slot) => self.enlist(slot),
                 Err(refusal) => self.refuse(wish.client, wish.sequence, refusal),
             }
@@ -250,13 +242,13 @@ impl<N: Nic> Node<N> {
     }
 
     /// Requests that have waited for as long as they were ready to.
-    pub(crate) fn time_out_requests(&mut self, nic: &mut N, now: Moment) -> bool {
+    pub(crate) fn time_out_requests(&mut self, now: Moment) -> bool {
         let mut worked = false;
         while let Some(slot) = self.postponed.timed_out(now) {
             let Some(waiter) = self.drop_waiter(slot) else { continue };
             self.refuse(waiter.wish.client, waiter.wish.sequence, Refusal::Conflict);
             // Those behind it may be let in beside the present holders.
-            self.serve_waiters(nic, waiter.object, now);
+            self.serve_waiters(waiter.object, now);
             worked = true;
         }
         worked
@@ -269,16 +261,16 @@ impl<N: Nic> Node<N> {
     }
 
     /// A client is going: what it waits for is not wanted any more.
-    pub(crate) fn forget_requests_of(&mut self, nic: &mut N, client: u32, now: Moment) {
+    pub(crate) fn forget_requests_of(&mut self, client: u32, now: Moment) {
         for slot in self.postponed.of_client(client) {
             if let Some(waiter) = self.drop_waiter(slot) {
-                self.serve_waiters(nic, waiter.object, now);
+                self.serve_waiters(waiter.object, now);
             }
         }
     }
 
     /// Memory came back: those that wait for some try again.
-    pub(crate) fn retry_parked(&mut self, nic: &mut N, now: Moment) {
+    pub(crate) fn retry_parked(&mut self, now: Moment) {
         if !self.postponed.is_thirsty() {
             return;
         }
@@ -286,14 +278,14 @@ impl<N: Nic> Node<N> {
             if self.clients.get(wish.client).is_none() {
                 continue;
             }
-            if let Err(refusal) = self.allocate(nic, wish, size, keep, now) {
+            if let Err(refusal) = self.allocate(wish, size, keep, now) {
                 self.refuse(wish.client, wish.sequence, refusal);
             }
         }
     }
 
     /// Ends what is due, unless its client has extended it (Patronus §5.3).
-    pub(crate) fn expire(&mut self, nic: &mut N, now: Moment) -> bool {
+    pub(crate) fn expire(&mut self, now: Moment) -> bool {
         let mut worked = false;
         while let Some((slot, start)) = self.leases.due(now) {
             worked = true;
@@ -312,13 +304,13 @@ impl<N: Nic> Node<N> {
                     continue;
                 }
             }
-            self.finish(nic, slot, AuditEvent::Expiry, None, None, now);
+            self.finish(slot, AuditEvent::Expiry, None, None, now);
         }
         worked
     }
 
     /// The NIC has confirmed a permission's protection: its client may have it.
-    pub(crate) fn grant(&mut self, nic: &mut N, slot: u32, token: portcullis_protocol::Token, now: Moment) {
+    pub(crate) fn grant(&mut self, slot: u32, token: portcullis_protocol::Token, now: Moment) {
         let mechanism = self.config.mechanism;
         let Some(permission) = self.permissions.get_mut(slot) else { return };
         let Stage::Starting { sequence } = permission.stage else { return };
@@ -340,7 +332,7 @@ impl<N: Nic> Node<N> {
         let barred = self.standing(tenant, now) == crate::violations::Standing::Barred;
         if barred || self.clients.get(client).is_none() {
             self.refuse(client, sequence, Refusal::Barred);
-            self.finish(nic, slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
+            self.finish(slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
             return;
         }
         // One that had its notice before its header was written needs it again: the word says otherwise.
@@ -382,7 +374,7 @@ impl<N: Nic> Node<N> {
         );
         self.scrubs.retain(|&(permission, _)| !unborn.contains(&permission));
         for permission in unborn {
-            self.undo_start(nic, permission, Refusal::NicFailed, now);
+            self.undo_start(permission, Refusal::NicFailed, now);
         }
         for residue in residues {
             self.release(residue);

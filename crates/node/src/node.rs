@@ -297,9 +297,9 @@ impl<N: Nic> Node<N> {
         self.audit_client(now, AuditEvent::Detach, client.0, None);
         let held: Vec<u32> = self.permissions.chain(Chain::Client, first).collect();
         for slot in held {
-            self.finish(nic, slot, AuditEvent::Revoke, Some("its client left"), None, now);
+            self.finish(slot, AuditEvent::Revoke, Some("its client left"), None, now);
         }
-        self.forget_requests_of(nic, client.0, now);
+        self.forget_requests_of(client.0, now);
         self.recoveries.forget(client.0);
         let Some(gone) = self.clients.remove(client.0) else { return };
         for &qp in gone.ends.data.iter().chain([&gone.ends.control]) {
@@ -334,9 +334,9 @@ impl<N: Nic> Node<N> {
         let mut worked = self.take_confirmations(nic, now);
         worked |= self.take_requests(nic, now);
         worked |= self.take_events(nic, now);
-        worked |= self.expire(nic, now);
-        worked |= self.time_out_requests(nic, now);
-        worked |= self.scrub(nic, now);
+        worked |= self.expire(now);
+        worked |= self.time_out_requests(now);
+        worked |= self.scrub(now);
         worked |= self.recover(nic);
         worked |= self.carry_out(nic, now);
         worked |= self.send_replies(nic);

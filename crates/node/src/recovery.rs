@@ -115,7 +115,7 @@ impl<N: Nic> Node<N> {
         while let Some(event) = nic.poll_event() {
             worked = true;
             match event {
-                Event::AccessError(qp) => self.note_violation(nic, qp, now),
+                Event::AccessError(qp) => self.note_violation(qp, now),
                 Event::Fatal(qp) => {
                     if let Some(&tenant) = self.binders.get(&qp) {
                         self.fail_batches(nic, tenant, now);
@@ -126,7 +126,7 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    fn note_violation(&mut self, nic: &mut N, qp: QpId, now: Moment) {
+    fn note_violation(&mut self, qp: QpId, now: Moment) {
         let Some((client, number)) = self.qp_owners.get(qp) else { return };
         let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
         self.counters.violations += 1;
@@ -136,7 +136,7 @@ impl<N: Nic> Node<N> {
         self.audit_client(now, AuditEvent::Violation, client, Some(reason));
         match after {
             Standing::Paused { .. } => self.audit_client(now, AuditEvent::Pause, client, None),
-            Standing::Barred if before != Standing::Barred => self.bar(nic, tenant, now),
+            Standing::Barred if before != Standing::Barred => self.bar(tenant, now),
             Standing::Barred | Standing::Good => {}
         }
         if number.is_none() {
@@ -145,7 +145,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// A tenant has broken the rules too often: all that it holds ends.
-    fn bar(&mut self, nic: &mut N, tenant: u32, now: Moment) {
+    fn bar(&mut self, tenant: u32, now: Moment) {
         let name = self.tenant(tenant).map(|tenant| Arc::clone(&tenant.name));
         self.audit.push(|| AuditRecord { tenant: name, ..AuditRecord::new(now, AuditEvent::Bar) });
         let clients: Vec<u32> =
@@ -154,7 +154,7 @@ impl<N: Nic> Node<N> {
             let first = self.clients.get(client).map_or(crate::permissions::NONE, |client| client.first);
             let held: Vec<u32> = self.permissions.chain(crate::permissions::Chain::Client, first).collect();
             for slot in held {
-                self.finish(nic, slot, AuditEvent::Revoke, Some("its tenant is barred"), None, now);
+                self.finish(slot, AuditEvent::Revoke, Some("its tenant is barred"), None, now);
             }
         }
     }

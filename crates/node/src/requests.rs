@@ -82,16 +82,16 @@ impl<N: Nic> Node<N> {
         };
         let refusal = match request.body {
             RequestBody::Allocate { size, lifetime, rights, sharing, keep } => {
-                self.allocate(nic, wish(rights, sharing, lifetime), size, keep, now)
+                self.allocate(wish(rights, sharing, lifetime), size, keep, now)
             }
             RequestBody::Acquire { address, size, lifetime, rights, sharing, wait } => {
-                self.acquire(nic, wish(rights, sharing, lifetime), (address, size), wait, now)
+                self.acquire(wish(rights, sharing, lifetime), (address, size), wait, now)
             }
             RequestBody::Extend { permission, lifetime } => {
                 self.extend(client, sequence, permission, lifetime, now)
             }
             RequestBody::Revoke { permission, free } => {
-                self.revoke(nic, (client, sequence), permission, free, now)
+                self.revoke((client, sequence), permission, free, now)
             }
             RequestBody::Free { address } => self.free((client, tenant, sequence), address),
             RequestBody::Recover { queue_pair } => {
@@ -128,20 +128,13 @@ impl<N: Nic> Node<N> {
         Ok(())
     }
 
-    pub(crate) fn allocate(
-        &mut self,
-        nic: &mut N,
-        wish: Wish,
-        size: u64,
-        keep: bool,
-        now: Moment,
-    ) -> Result<(), Refusal> {
+    pub(crate) fn allocate(&mut self, wish: Wish, size: u64, keep: bool, now: Moment) -> Result<(), Refusal> {
         self.check_wish(&wish, now)?;
         let quota = self.config.quota;
         let tenant = self.tenant_mut(wish.tenant).ok_or(Refusal::NicFailed)?;
         tenant.usage.charge_bytes(&quota, size)?;
         let mark = tenant.mark;
-        let made = self.make_object(nic, &wish, size, keep);
+        let made = self.make_object(&wish, size, keep);
         let object = match made {
             Ok(Some(object)) => object,
             // Memory that lingers is on its way back: the request waits for it.
@@ -156,7 +149,7 @@ impl<N: Nic> Node<N> {
         };
         let (address, hole) = (self.slabs.address(object), self.slabs.header_hole(object));
         let foreign = self.taint.take(mark, hole, size + Header::BYTES);
-        match self.start(nic, &wish, object, now) {
+        match self.start(&wish, object, now) {
             Ok(slot) if foreign && size > SCRUB_AT_ONCE_BYTES => {
                 self.slabs.get_mut(object).scrubbing = true;
                 self.scrubs.push_back((slot, 0));
@@ -176,7 +169,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// Goes on zeroing large objects that other tenants' bytes may lie in: a part each turn.
-    pub(crate) fn scrub(&mut self, nic: &mut N, now: Moment) -> bool {
+    pub(crate) fn scrub(&mut self, now: Moment) -> bool {
         let Some((slot, done)) = self.scrubs.pop_front() else { return false };
         let Some(permission) = self.permissions.get(slot) else { return true };
         let object = permission.object;
@@ -190,7 +183,7 @@ impl<N: Nic> Node<N> {
             self.start_now(slot, now);
             self.enlist(slot);
             // Those who may share it with its first holder need not wait for that one's end.
-            self.serve_waiters(nic, object, now);
+            self.serve_waiters(object, now);
         }
         true
     }
@@ -210,7 +203,6 @@ impl<N: Nic> Node<N> {
 
     fn acquire(
         &mut self,
-        nic: &mut N,
         wish: Wish,
         (address, size): (RemoteAddress, u64),
         wait: Lifetime,
@@ -224,7 +216,7 @@ impl<N: Nic> Node<N> {
         let record = self.slabs.get(object);
         // First come, first served: nobody overtakes those who wait already.
         if record.waiting.is_empty() && record.admits(wish.sharing) {
-            let slot = self.start(nic, &wish, object, now)?;
+            let slot = self.start(&wish, object, now)?;
             self.enlist(slot);
             return Ok(());
         }
@@ -326,7 +318,6 @@ impl<N: Nic> Node<N> {
 
     fn revoke(
         &mut self,
-        nic: &mut N,
         (client, sequence): (u32, u32),
         id: PermissionId,
         free: bool,
@@ -338,7 +329,7 @@ impl<N: Nic> Node<N> {
             self.slabs.get_mut(object).kept = false;
         }
         let answer = Answer { client, sequence, body: ReplyBody::Done };
-        self.finish(nic, slot, AuditEvent::Revoke, None, Some(answer), now);
+        self.finish(slot, AuditEvent::Revoke, None, Some(answer), now);
         Ok(())
     }
 
