@@ -102,6 +102,7 @@ impl Stage {
         let ends = ClientEnds {
             control: ends.control,
             data: ends.data,
+            peers: ends.peers,
             control_depth: SIZE.control_depth,
             message_bytes: SIZE.message_bytes,
         };

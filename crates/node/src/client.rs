@@ -1,8 +1,8 @@
 //! A client as its node sees it: queue pairs, messages in, messages out.
 
 use portcullis_nic::{
-    Access, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest, Region, RemoteAddress, VerbsError,
-    WorkRequest,
+    Access, LocalSpan, Memory, Nic, Operation, PdId, QpAddress, QpId, ReceiveRequest, Region, RemoteAddress,
+    VerbsError, WorkRequest,
 };
 use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply};
 use std::collections::VecDeque;
@@ -18,6 +18,9 @@ pub struct ClientEnds {
     pub control: QpId,
     /// For one-sided operations, by the client's numbers for them.
     pub data: Vec<QpId>,
+    /// Where the client's ends of those are. The first packet number of each moves on by one with every rebuild, at
+    /// both ends, so that nothing of the old connection is taken for the new one's.
+    pub peers: Vec<QpAddress>,
     /// Requests, and receives, that the control queue pair holds.
     pub control_depth: u32,
     /// Bytes of a control message.

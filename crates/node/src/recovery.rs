@@ -4,7 +4,7 @@ use crate::audit::{AuditEvent, AuditRecord};
 use crate::node::Node;
 use crate::tenant::connect_binder;
 use crate::violations::Standing;
-use portcullis_nic::{Access, Event, Nic, QpChange, QpId, VerbsError};
+use portcullis_nic::{Access, Event, Nic, QpAddress, QpChange, QpId, VerbsError};
 use portcullis_protocol::{Mechanism, Moment, Refusal, ReplyBody};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,12 +18,14 @@ pub(crate) struct Recovery {
     client: u32,
     sequence: u32,
     qp: QpId,
+    /// The client's number for it.
+    number: u32,
     steps: u8,
 }
 
 impl Recovery {
-    pub fn new(client: u32, sequence: u32, qp: QpId) -> Self {
-        Self { client, sequence, qp, steps: 0 }
+    pub fn new(client: u32, sequence: u32, (qp, number): (QpId, u32)) -> Self {
+        Self { client, sequence, qp, number, steps: 0 }
     }
 }
 
@@ -75,12 +77,12 @@ impl<N: Nic> Node<N> {
     }
 
     /// One step of `ibv_modify_qp`. Returns whether it was the last.
-    fn step(&self, nic: &mut N, recovery: &mut Recovery) -> Result<bool, VerbsError> {
+    fn step(&mut self, nic: &mut N, recovery: &mut Recovery) -> Result<bool, VerbsError> {
         let change = match recovery.steps {
             0 => QpChange::Reset,
             // With no rights yet: what the client holds may change before the last step.
             1 => QpChange::Init { access: Access::empty() },
-            2 => QpChange::ReadyToReceive { peer: nic.qp_address(recovery.qp)? },
+            2 => QpChange::ReadyToReceive { peer: self.next_peer(recovery)? },
             _ => QpChange::ReadyToSend { rnr_retries: RNR_RETRIES },
         };
         nic.modify_qp(recovery.qp, change)?;
@@ -90,6 +92,15 @@ impl<N: Nic> Node<N> {
         }
         nic.modify_qp(recovery.qp, QpChange::Access { access: self.client_access(recovery.client) })?;
         Ok(true)
+    }
+
+    /// Where the client's end of a queue pair is from now on.
+    fn next_peer(&mut self, recovery: &Recovery) -> Result<QpAddress, VerbsError> {
+        let client = self.clients.get_mut(recovery.client);
+        let peer = client.and_then(|client| client.ends.peers.get_mut(recovery.number as usize));
+        let peer = peer.ok_or(VerbsError::NoSuch { what: "peer" })?;
+        peer.first_packet = peer.first_packet.wrapping_add(1);
+        Ok(*peer)
     }
 
     /// What a client's data queue pairs let it do.

@@ -364,7 +364,7 @@ impl<N: Nic> Node<N> {
             // Nothing to mend, or being mended already: an honest client asks once.
             return Err(Refusal::Malformed);
         }
-        self.recoveries.ask(Recovery::new(client, sequence, qp));
+        self.recoveries.ask(Recovery::new(client, sequence, (qp, number)));
         Ok(())
     }
 

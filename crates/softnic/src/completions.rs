@@ -1,20 +1,19 @@
 //! The owner's end of a completion queue, from which what is gone can be taken out.
 
-use crate::core::CompletionPoller;
-use crate::shared::Mapping;
+use crate::core::{Bytes, CompletionPoller};
 use portcullis_nic::{Completion, QpId};
 use std::collections::VecDeque;
 
 /// The owner's end of a completion queue.
 #[derive(Debug)]
-pub(crate) struct Completions {
-    poller: CompletionPoller<Mapping>,
+pub(crate) struct Completions<M> {
+    poller: CompletionPoller<M>,
     /// Taken off the queue, and not polled by the owner yet.
     held: VecDeque<(Completion, u32)>,
 }
 
-impl Completions {
-    pub fn new(poller: CompletionPoller<Mapping>) -> Self {
+impl<M: Bytes> Completions<M> {
+    pub fn new(poller: CompletionPoller<M>) -> Self {
         Self { poller, held: VecDeque::new() }
     }
 

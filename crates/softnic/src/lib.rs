@@ -14,7 +14,7 @@ mod port;
 #[allow(unsafe_code)]
 pub mod shared;
 
-pub use nic::{PortId, SoftNic};
+pub use nic::{NicMemory, PortId, SoftNic};
 pub use port::{
     ARENA_BYTES_MAX, ArenaMemory, Doorbell, Life, PortEndpoint, PortLayout, PortQueuePairs, PortSize,
 };

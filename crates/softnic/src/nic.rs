@@ -1,7 +1,7 @@
 //! The NIC as its owner holds it: [`SoftNic`], an implementation of [`Nic`].
 
 use crate::completions::Completions;
-use crate::core::{CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
+use crate::core::{Bytes, CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
 use crate::port::{PortLayout, PortQueuePairs, PortSize};
 use crate::shared::Mapping;
 use portcullis_nic::{
@@ -23,11 +23,11 @@ const DEPTH_MAX: u32 = 1 << 20;
 /// It does nothing by itself: [`SoftNic::turn`] makes it work, called by an engine's thread; a NIC made by
 /// [`SoftNic::self_driven`] also works whenever it is polled, which is what a test or a single-threaded program wants.
 #[derive(Debug)]
-pub struct SoftNic {
-    core: Core<Mapping>,
-    completion_queues: HashMap<u32, Completions>,
-    queue_pairs: Vec<Option<Posters>>,
-    ports: HashMap<PortId, Port>,
+pub struct SoftNic<M = Mapping> {
+    core: Core<M>,
+    completion_queues: HashMap<u32, Completions<M>>,
+    queue_pairs: Vec<Option<Posters<M>>>,
+    ports: HashMap<PortId, Port<M>>,
     /// The port whose completions a queue carries, by the queue's number.
     port_of_cq: Vec<Option<PortId>>,
     next_port: u32,
@@ -37,13 +37,40 @@ pub struct SoftNic {
 
 /// The owner's ends of a queue pair.
 #[derive(Debug)]
-struct Posters {
-    send: SendPoster<Mapping>,
-    receive: Option<ReceivePoster<Mapping>>,
+struct Posters<M> {
+    send: SendPoster<M>,
+    receive: Option<ReceivePoster<M>>,
     /// The client's end, which follows this one's steps: a client process holds no verbs of its own.
     client: Option<QpId>,
     /// Where it completes.
     cqs: [CqId; 2],
+}
+
+/// Memory that a NIC can get for itself, and whose other end it can wake.
+pub trait NicMemory: Bytes {
+    /// Zeroed memory of at least `length` bytes.
+    ///
+    /// # Errors
+    /// The machine has not enough.
+    fn allocate(length: u64) -> Result<Self, VerbsError>;
+
+    /// Wakes whoever has said in the half word at `offset` that it sleeps.
+    fn wake(&self, offset: u64);
+}
+
+impl NicMemory for Mapping {
+    fn allocate(length: u64) -> Result<Self, VerbsError> {
+        Self::private(length).map_err(|error| VerbsError::Machine(error.to_string()))
+    }
+
+    fn wake(&self, offset: u64) {
+        let sleeping = self.half_word(offset);
+        if sleeping.load(Ordering::Relaxed) != 0 {
+            sleeping.store(0, Ordering::Relaxed);
+            // A client that is not there any more has nobody to wake.
+            let _ = rustix::thread::futex::wake(sleeping, rustix::thread::futex::Flags::empty(), 1);
+        }
+    }
 }
 
 /// A port of this NIC. Numbers are not used again.
@@ -52,8 +79,8 @@ pub struct PortId(u32);
 
 /// The NIC's side of a port.
 #[derive(Debug)]
-struct Port {
-    memory: Mapping,
+struct Port<M> {
+    memory: M,
     pd: PdId,
     arena: Option<RegionId>,
     completions: Option<u32>,
@@ -61,16 +88,8 @@ struct Port {
     queue_pairs: Vec<(QpId, QpId)>,
 }
 
-impl Default for SoftNic {
+impl<M: NicMemory> Default for SoftNic<M> {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl SoftNic {
-    /// A NIC that works when its engine turns it.
-    #[must_use]
-    pub fn new() -> Self {
         Self {
             core: Core::new(),
             completion_queues: HashMap::new(),
@@ -82,20 +101,40 @@ impl SoftNic {
             self_driven: false,
         }
     }
+}
+
+impl SoftNic {
+    /// A NIC that works when its engine turns it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
 
     /// A NIC that also works whenever it is polled.
     #[must_use]
     pub fn self_driven() -> Self {
         Self { self_driven: true, ..Self::new() }
     }
+}
 
+impl<M: NicMemory> SoftNic<M> {
     /// Serves every queue pair that may have work once. Returns whether anything was done.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        let now = self.now();
+        self.turn_at(self.now())
+    }
+
+    /// The same for whoever has a clock of its own.
+    #[inline]
+    pub fn turn_at(&mut self, now: Moment) -> bool {
         let worked = self.core.turn(now);
         self.wake_sleepers();
         worked
+    }
+
+    /// The NIC itself: its network, and what there is on it.
+    pub fn core(&mut self) -> &mut Core<M> {
+        &mut self.core
     }
 
     /// Looks at every queue pair once, those that have long been idle included.
@@ -127,12 +166,7 @@ impl SoftNic {
             if let Some(Some(port)) = self.port_of_cq.get(cq as usize)
                 && let Some(port) = self.ports.get(port)
             {
-                let sleeping = port.memory.half_word(crate::port::SLEEPING);
-                if sleeping.load(Ordering::Relaxed) != 0 {
-                    sleeping.store(0, Ordering::Relaxed);
-                    // A client that is not there any more has nobody to wake.
-                    let _ = rustix::thread::futex::wake(sleeping, rustix::thread::futex::Flags::empty(), 1);
-                }
+                port.memory.wake(crate::port::SLEEPING);
             }
             match self.core.pop_touched() {
                 Some(next) => cq = next,
@@ -148,7 +182,7 @@ impl SoftNic {
     /// A limit is reached. Nothing is left behind.
     pub fn create_port(
         &mut self,
-        memory: Mapping,
+        memory: M,
         size: PortSize,
         pd: PdId,
         cq: CqId,
@@ -224,14 +258,18 @@ impl SoftNic {
             let ours = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 1, receive_depth: 0 };
             data.push(self.connect_port(id, theirs, client_pd, pd, ours)?);
         }
-        Ok((PortQueuePairs { control, data }, arena.lkey))
+        let ends = self.ports.get(&id).map_or(&[][..], |port| &port.queue_pairs);
+        // The first is the control queue pair's.
+        let peers = ends.iter().skip(1).map(|&(_, theirs)| self.core.qp_address(theirs));
+        let peers = peers.collect::<Result<_, _>>()?;
+        Ok((PortQueuePairs { control, data, peers }, arena.lkey))
     }
 
     /// Connects a client's queue pair to a new one of ours, and takes both to RTS with no remote rights.
     fn connect_port(
         &mut self,
         id: PortId,
-        place: QpPlace<Mapping>,
+        place: QpPlace<M>,
         client_pd: PdId,
         pd: PdId,
         attributes: QpAttributes,
@@ -283,7 +321,7 @@ impl SoftNic {
         self.ports.len()
     }
 
-    fn posters(&mut self, qp: QpId) -> Result<&mut Posters, VerbsError> {
+    fn posters(&mut self, qp: QpId) -> Result<&mut Posters<M>, VerbsError> {
         let slot = self.queue_pairs.get_mut(qp.0 as usize).and_then(Option::as_mut);
         slot.ok_or(VerbsError::NoSuch { what: "queue pair" })
     }
@@ -304,10 +342,6 @@ impl SoftNic {
 /// Retries of a client's SEND while the node has no receive posted: it posts new ones every turn.
 const CLIENT_RNR_RETRIES: u8 = 7;
 
-fn machine(error: crate::shared::MappingError) -> VerbsError {
-    VerbsError::Machine(error.to_string())
-}
-
 fn check_depth(depth: u32) -> Result<(), VerbsError> {
     if depth.is_power_of_two() && depth <= DEPTH_MAX {
         Ok(())
@@ -316,8 +350,8 @@ fn check_depth(depth: u32) -> Result<(), VerbsError> {
     }
 }
 
-impl Nic for SoftNic {
-    type Memory = Mapping;
+impl<M: NicMemory> Nic for SoftNic<M> {
+    type Memory = M;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -332,8 +366,8 @@ impl Nic for SoftNic {
         }
     }
 
-    fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
-        Mapping::private(length).map_err(machine)
+    fn allocate_memory(&mut self, length: u64) -> Result<M, VerbsError> {
+        M::allocate(length)
     }
 
     fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
@@ -347,7 +381,7 @@ impl Nic for SoftNic {
     fn register_region(
         &mut self,
         pd: PdId,
-        memory: &Mapping,
+        memory: &M,
         span: Range<u64>,
         base: RemoteAddress,
         access: Access,
@@ -370,7 +404,7 @@ impl Nic for SoftNic {
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         check_depth(depth)?;
         let bytes = 64 + u64::from(depth) * crate::core::COMPLETION_BYTES;
-        let memory = Mapping::private(bytes).map_err(machine)?;
+        let memory = M::allocate(bytes)?;
         let ring = Ring::new(memory, 64, depth);
         let cq = self.core.create_cq(CqPlace { ring: ring.clone(), cell: 0 })?;
         let completions = Completions::new(CompletionPoller::new(ring, 0));
@@ -391,7 +425,7 @@ impl Nic for SoftNic {
         }
         let send_bytes = u64::from(attributes.send_depth) * crate::core::WORK_REQUEST_BYTES;
         let receive_bytes = u64::from(attributes.receive_depth) * crate::core::RECEIVE_BYTES;
-        let memory = Mapping::private(send_bytes + receive_bytes).map_err(machine)?;
+        let memory = M::allocate(send_bytes + receive_bytes)?;
         let send = Ring::new(memory.clone(), 0, attributes.send_depth);
         let receive =
             (attributes.receive_depth > 0).then(|| Ring::new(memory, send_bytes, attributes.receive_depth));
@@ -443,12 +477,6 @@ impl Nic for SoftNic {
 
     fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         let client = self.posters(qp)?.client;
-        let change = match (change, client) {
-            (QpChange::ReadyToReceive { .. }, Some(theirs)) => {
-                QpChange::ReadyToReceive { peer: self.core.qp_address(theirs)? }
-            }
-            _ => change,
-        };
         self.core.modify_qp(qp, change)?;
         if change == QpChange::Reset {
             let posters = self.posters(qp)?;

@@ -82,6 +82,7 @@ impl Rig {
         let ends = ClientEnds {
             control: ends.control,
             data: ends.data,
+            peers: ends.peers,
             control_depth: SIZE.control_depth,
             message_bytes: SIZE.message_bytes,
         };

@@ -59,6 +59,7 @@ impl NodeResident {
         let ends = ClientEnds {
             control: ends.control,
             data: ends.data,
+            peers: ends.peers,
             control_depth: size.control_depth,
             message_bytes: size.message_bytes,
         };

@@ -12,11 +12,11 @@ use portcullis_nic::{
 use portcullis_protocol::{Lifetime, Moment};
 
 /// How long a peer without a receive is given for each retry (`min_rnr_timer`).
-const RNR_TIMER: Lifetime = Lifetime::micros(640);
+pub(super) const RNR_TIMER: Lifetime = Lifetime::micros(640);
 /// `rnr_retries` that means for ever.
-const RNR_FOR_EVER: u8 = 7;
+pub(super) const RNR_FOR_EVER: u8 = 7;
 /// The longest message of a SEND, in bytes.
-const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+pub(super) const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
 /// Requests whose lines are fetched ahead: each comes from another processor's cache, and several fetches overlap.
 const PREFETCH: u64 = 6;
@@ -39,10 +39,19 @@ enum Step {
 }
 
 /// What the responder's side of a request needs to know of its queue pair.
-struct Responder {
-    id: QpId,
-    pd: portcullis_nic::PdId,
-    access: Access,
+pub(super) struct Responder {
+    pub id: QpId,
+    pub pd: portcullis_nic::PdId,
+    pub access: Access,
+}
+
+/// What became of a message at the responder.
+pub(super) enum Delivery {
+    Done,
+    /// No receive is posted, or there is no room to say that one is done.
+    NotReady,
+    /// Both ends are in error now.
+    Refused(Status),
 }
 
 impl<M: Bytes> Core<M> {
@@ -51,14 +60,21 @@ impl<M: Bytes> Core<M> {
         let Some(pair) = self.qps.get_mut(id.0 as usize).and_then(Option::as_deref_mut) else {
             return Visit::Idle;
         };
-        let idle = pair.current.is_none() && !pair.send.waiting();
+        let idle = pair.current.is_none() && !pair.send.waiting() && pair.connection.is_none();
         if idle && pair.state != QpState::Error {
             return Visit::Idle;
         }
         // Out of the table while it is served, so that its peer can be reached beside it.
         let Some(mut pair) = self.qps[id.0 as usize].take() else { return Visit::Idle };
         let visit = match pair.state {
-            QpState::ReadyToSend => self.serve(id, &mut pair, now),
+            QpState::ReadyToSend => match pair.connection.take() {
+                None => self.serve(id, &mut pair, now),
+                Some(mut connection) => {
+                    let visit = self.serve_remote(id, &mut pair, &mut connection, now);
+                    pair.connection = Some(connection);
+                    visit
+                }
+            },
             QpState::Error => self.flush(&mut pair),
             _ => Visit::Idle,
         };
@@ -89,7 +105,7 @@ impl<M: Bytes> Core<M> {
                 },
             };
             // Room for the completion first: what is executed can be reported.
-            if !self.cqs.get_mut(pair.send_cq).is_some_and(|queue| queue.poster.has_room(1)) {
+            if !self.has_completion_room(pair.send_cq) {
                 pair.current = Some(current);
                 return blocked;
             }
@@ -97,7 +113,7 @@ impl<M: Bytes> Core<M> {
                 Step::Done => {
                     pair.send.advance();
                     if current.signalled {
-                        self.complete(pair, &current, Status::Success);
+                        self.complete(pair, &current, Status::Success, pair.send.taken());
                     }
                 }
                 Step::Again => {
@@ -106,11 +122,13 @@ impl<M: Bytes> Core<M> {
                     return if moved { Visit::Again } else { blocked };
                 }
                 Step::Local(status) => {
-                    self.fail(id, pair, &current, status);
+                    pair.send.advance();
+                    self.fail(id, pair, &current, status, pair.send.taken());
                     return Visit::Again;
                 }
                 Step::Refused(status) => {
-                    self.fail(id, pair, &current, status);
+                    pair.send.advance();
+                    self.fail(id, pair, &current, status, pair.send.taken());
                     self.break_peer(pair);
                     return Visit::Again;
                 }
@@ -136,10 +154,16 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    fn complete(&mut self, pair: &QueuePair<M>, current: &Current, status: Status) {
+    #[inline]
+    pub(super) fn has_completion_room(&mut self, cq: u32) -> bool {
+        self.cqs.get_mut(cq).is_some_and(|queue| queue.poster.has_room(1))
+    }
+
+    /// Completes a request. `retired` of its queue are over with it.
+    pub(super) fn complete(&mut self, pair: &QueuePair<M>, current: &Current, status: Status, retired: u64) {
         let completion =
             Completion { request: current.id, queue_pair: pair.label, status, kind: CompletionKind::Send };
-        self.put_completion(pair.send_cq, &completion, pair.send.taken());
+        self.put_completion(pair.send_cq, &completion, retired);
     }
 
     fn put_completion(&mut self, cq: u32, completion: &Completion, taken: u64) {
@@ -151,10 +175,16 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    fn fail(&mut self, id: QpId, pair: &mut QueuePair<M>, current: &Current, status: Status) {
+    pub(super) fn fail(
+        &mut self,
+        id: QpId,
+        pair: &mut QueuePair<M>,
+        current: &Current,
+        status: Status,
+        retired: u64,
+    ) {
         pair.state = QpState::Error;
-        pair.send.advance();
-        self.complete(pair, current, status);
+        self.complete(pair, current, status, retired);
         if !std::mem::replace(&mut pair.scheduled, true) {
             self.schedule.push(id);
         }
@@ -173,24 +203,22 @@ impl<M: Bytes> Core<M> {
     fn flush(&mut self, pair: &mut QueuePair<M>) -> Visit {
         let mut flushed = false;
         for _ in 0..REQUESTS_PER_VISIT_MAX {
-            if !self.cqs.get_mut(pair.send_cq).is_some_and(|queue| queue.poster.has_room(1)) {
+            if !self.has_completion_room(pair.send_cq) {
                 return if flushed { Visit::Again } else { Visit::Idle };
             }
-            let current = match pair.current.take() {
-                Some(current) => current,
-                None => match pair.send.peek() {
-                    Some(words) => Current {
-                        id: words[6],
-                        signalled: true,
-                        operation: None,
-                        done: 0,
-                        not_ready_since: None,
-                    },
-                    None => return self.flush_receives(pair, flushed),
-                },
+            // What is on its way comes before what was never sent.
+            let (current, retired) = if let Some(sent) = pair.pop_outstanding() {
+                (sent, pair.send.taken() - pair.outstanding())
+            } else if let Some(current) = pair.current.take() {
+                pair.send.advance();
+                (current, pair.send.taken())
+            } else if let Some(words) = pair.send.peek() {
+                pair.send.advance();
+                (Current::unread(words[6]), pair.send.taken())
+            } else {
+                return self.flush_receives(pair, flushed);
             };
-            pair.send.advance();
-            self.complete(pair, &current, Status::FlushError);
+            self.complete(pair, &current, Status::FlushError, retired);
             flushed = true;
         }
         Visit::Again
@@ -201,7 +229,7 @@ impl<M: Bytes> Core<M> {
             let Some(next) = pair.receive.as_ref().and_then(super::rings::ReceiveTaker::peek) else {
                 return if flushed { Visit::Done } else { Visit::Idle };
             };
-            if !self.cqs.get_mut(pair.receive_cq).is_some_and(|queue| queue.poster.has_room(1)) {
+            if !self.has_completion_room(pair.receive_cq) {
                 return if flushed { Visit::Again } else { Visit::Idle };
             }
             if let Some(receive) = &mut pair.receive {
@@ -263,6 +291,21 @@ impl<M: Bytes> Core<M> {
         serves.then_some(Responder { id, pd: peer.pd, access: peer.access })
     }
 
+    /// Where a peer's access goes, if its queue pair and its key let it.
+    #[inline]
+    pub(super) fn authorize(
+        &self,
+        responder: &Responder,
+        remote: RemoteSpan,
+        length: u64,
+        access: Access,
+    ) -> Option<Target> {
+        if !responder.access.contains(access) {
+            return None;
+        }
+        self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, length, access)
+    }
+
     fn transfer(
         &self,
         pair: &QueuePair<M>,
@@ -281,10 +324,8 @@ impl<M: Bytes> Core<M> {
         // The whole range each time, at every part of a long transfer: a permission that ended cuts it off.
         let length = u64::from(local.length);
         let access = direction.access();
-        let there = responder.access.contains(access).then(|| {
-            self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, length, access)
-        });
-        let Some(there) = there.flatten() else { return Step::Refused(Status::RemoteAccessError) };
+        let there = self.authorize(&responder, remote, length, access);
+        let Some(there) = there else { return Step::Refused(Status::RemoteAccessError) };
         let part = (local.length - current.done).min(*bytes);
         self.copy(here, there, current.done, part, direction);
         current.done += part;
@@ -318,12 +359,8 @@ impl<M: Bytes> Core<M> {
             return Step::Local(Status::LocalProtectionError);
         };
         let Some(responder) = self.responder(pair) else { return Step::Local(Status::RetryExceededError) };
-        let access = Access::REMOTE_ATOMIC;
-        let there = responder
-            .access
-            .contains(access)
-            .then(|| self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, 8, access));
-        let Some(there) = there.flatten() else { return Step::Refused(Status::RemoteAccessError) };
+        let there = self.authorize(&responder, remote, 8, Access::REMOTE_ATOMIC);
+        let Some(there) = there else { return Step::Refused(Status::RemoteAccessError) };
         if !remote.address.0.is_multiple_of(8) || !there.offset.is_multiple_of(8) {
             return Step::Refused(Status::RemoteInvalidRequestError);
         }
@@ -350,32 +387,46 @@ impl<M: Bytes> Core<M> {
             return Step::Local(Status::LocalProtectionError);
         };
         let Some(responder) = self.responder(pair) else { return Step::Local(Status::RetryExceededError) };
+        let put = |core: &Self, into| core.copy(here, into, 0, local.length, Direction::Write);
+        match self.deliver(&responder, local.length, invalidate, put) {
+            Delivery::Done => Step::Done,
+            Delivery::NotReady => not_ready(pair, current, now),
+            Delivery::Refused(status) => Step::Refused(status),
+        }
+    }
+
+    /// A message has arrived: it goes where the next receive says. `put` puts it there.
+    pub(super) fn deliver(
+        &mut self,
+        responder: &Responder,
+        length: u32,
+        invalidate: Option<Rkey>,
+        put: impl FnOnce(&Self, Target),
+    ) -> Delivery {
         let Some(peer) = self.qps.get(responder.id.0 as usize).and_then(Option::as_deref) else {
-            return Step::Local(Status::RetryExceededError);
+            return Delivery::Refused(Status::RemoteOperationError);
         };
         let (cq, label) = (peer.receive_cq, peer.label);
         let next = peer.receive.as_ref().and_then(|receive| {
             receive.prefetch(RECEIVES_AHEAD);
             receive.peek()
         });
-        let room = self.cqs.get_mut(cq).is_some_and(|queue| queue.poster.has_room(1));
-        let Some(next) = next.filter(|_| room) else {
-            return not_ready(pair, current, now);
-        };
-        let into = self.keys.local(responder.pd, LocalSpan { length: local.length, ..next.local }, true);
-        let (receive_status, outcome) = if local.length > next.local.length {
-            (Status::LocalLengthError, Step::Refused(Status::RemoteInvalidRequestError))
+        let room = self.has_completion_room(cq);
+        let Some(next) = next.filter(|_| room) else { return Delivery::NotReady };
+        let into = self.keys.local(responder.pd, LocalSpan { length, ..next.local }, true);
+        let (receive_status, outcome) = if length > next.local.length {
+            (Status::LocalLengthError, Delivery::Refused(Status::RemoteInvalidRequestError))
         } else if let Some(into) = into {
             // Only a message that arrives invalidates.
             if let Some(rkey) = invalidate
                 && self.keys.invalidate(responder.pd, responder.id, rkey).is_err()
             {
-                return Step::Refused(Status::RemoteAccessError);
+                return Delivery::Refused(Status::RemoteAccessError);
             }
-            self.copy(here, into, 0, local.length, Direction::Write);
-            (Status::Success, Step::Done)
+            put(self, into);
+            (Status::Success, Delivery::Done)
         } else {
-            (Status::LocalProtectionError, Step::Refused(Status::RemoteOperationError))
+            (Status::LocalProtectionError, Delivery::Refused(Status::RemoteOperationError))
         };
         if let Some(receive) =
             self.qps[responder.id.0 as usize].as_deref_mut().and_then(|peer| peer.receive.as_mut())
@@ -387,7 +438,7 @@ impl<M: Bytes> Core<M> {
             queue_pair: label,
             status: receive_status,
             kind: CompletionKind::Receive {
-                length: local.length,
+                length,
                 invalidated: invalidate.filter(|_| receive_status == Status::Success),
             },
         };

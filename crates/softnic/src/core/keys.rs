@@ -80,6 +80,11 @@ impl KeyTable {
         self.free.pop_front().ok_or(exhausted)
     }
 
+    /// Regions and windows.
+    pub fn len(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.kind != Kind::Free).count()
+    }
+
     fn entry(&self, index: u32, kind: &'static str) -> Result<&Entry, VerbsError> {
         self.entries.get(index as usize).ok_or(VerbsError::NoSuch { what: kind })
     }

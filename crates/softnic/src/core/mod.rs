@@ -13,14 +13,18 @@ mod keys;
 mod layout;
 mod objects;
 mod queue_pair;
+mod requester;
+mod responder;
 mod rings;
 mod schedule;
+mod wire;
 
 pub use bytes::Bytes;
 pub use keys::KEYS_MAX;
 pub use layout::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
-pub use objects::{Core, CqPlace, QpPlace};
+pub use objects::{Core, CqPlace, ObjectCounts, QpPlace};
 pub use rings::{
     CompletionPoller, CompletionPoster, ReceivePoster, ReceiveTaker, Ring, SendPoster, SendTaker,
 };
 pub use schedule::{BYTES_PER_VISIT_MAX, REQUESTS_PER_VISIT_MAX};
+pub use wire::{Answer, NetworkPort, Packet, PacketBody, WireRequest};

@@ -5,6 +5,7 @@ use super::keys::{KeyTable, Target};
 use super::queue_pair::QueuePair;
 use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
 use super::schedule::Schedule;
+use super::wire::Network;
 use portcullis_nic::{
     Access, Event, Lkey, PdId, QpAddress, QpChange, QpId, QpState, Region, RegionId, RemoteAddress,
     VerbsError, Window, WindowId, WindowKind,
@@ -34,6 +35,20 @@ pub struct Core<M> {
     pub(super) events: VecDeque<Event>,
     /// Completion queues that got completions since the owner last asked.
     pub(super) touched: Vec<u32>,
+    pub(super) network: Option<Network>,
+}
+
+/// How many objects of each kind a NIC has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectCounts {
+    /// Protection domains.
+    pub domains: usize,
+    /// Regions and windows.
+    pub keys: usize,
+    /// Completion queues.
+    pub completion_queues: usize,
+    /// Queue pairs.
+    pub queue_pairs: usize,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +110,18 @@ impl<M: Bytes> Core<M> {
             schedule: Schedule::default(),
             events: VecDeque::new(),
             touched: Vec::new(),
+            network: None,
+        }
+    }
+
+    /// What there is on this NIC.
+    #[must_use]
+    pub fn objects(&self) -> ObjectCounts {
+        ObjectCounts {
+            domains: self.domains.len(),
+            keys: self.keys.len(),
+            completion_queues: self.cqs.len(),
+            queue_pairs: self.qps.iter().flatten().count(),
         }
     }
 
@@ -245,6 +272,8 @@ impl<M: Bytes> Core<M> {
             state: QpState::Reset,
             access: Access::empty(),
             peer: None,
+            connection: None,
+            connections: 0,
             rnr_retries: 0,
             send_cq: place.send_cq,
             receive_cq: place.receive_cq,
@@ -307,7 +336,14 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// It is unknown.
     pub fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
-        Ok(self.qp(qp)?.address(qp))
+        Ok(self.address_of(qp, self.qp(qp)?))
+    }
+
+    /// Where peers reach a queue pair: where all ends are on one NIC, the number says all.
+    pub(super) fn address_of(&self, id: QpId, pair: &QueuePair<M>) -> QpAddress {
+        let (port, first) =
+            self.network.as_ref().map_or(([0; 16], 0), |it| (it.port.address, it.port.first_packet));
+        QpAddress { number: id.0, port, first_packet: first.wrapping_add(pair.connections) }
     }
 
     /// See [`portcullis_nic::Nic::qp_state`].
@@ -323,7 +359,8 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// It is unknown, or its state does not allow the step.
     pub fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
-        self.qp_mut(qp)?.modify(change)?;
+        let networked = self.network.is_some();
+        self.qp_mut(qp)?.modify(change, networked)?;
         if matches!(change, QpChange::Error | QpChange::ReadyToSend { .. }) {
             self.ring(qp);
         }
@@ -390,6 +427,10 @@ impl<T> Slots<T> {
         if self.slots.get_mut(index as usize).and_then(Option::take).is_some() {
             self.free.push_back(index);
         }
+    }
+
+    fn len(&self) -> usize {
+        self.slots.iter().flatten().count()
     }
 
     #[inline]

@@ -1,8 +1,9 @@
 //! A queue pair's own state.
 
 use super::bytes::Bytes;
+use super::requester::Connection;
 use super::rings::{ReceiveTaker, SendTaker};
-use portcullis_nic::{Access, Operation, PdId, QpAddress, QpChange, QpId, QpState, VerbsError};
+use portcullis_nic::{Access, Operation, PdId, QpChange, QpId, QpState, VerbsError};
 use portcullis_protocol::Moment;
 
 /// The request that a queue pair is at, read once from its queue.
@@ -18,6 +19,13 @@ pub(crate) struct Current {
     pub not_ready_since: Option<Moment>,
 }
 
+impl Current {
+    /// A request that is flushed: nobody looks at what it asks for.
+    pub fn unread(id: u64) -> Self {
+        Self { id, signalled: true, operation: None, done: 0, not_ready_since: None }
+    }
+}
+
 /// A queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair<M> {
@@ -25,7 +33,12 @@ pub(crate) struct QueuePair<M> {
     pub state: QpState,
     /// What peers may do through it.
     pub access: Access,
+    /// Its peer, where that is on this NIC.
     pub peer: Option<QpId>,
+    /// Its peer, where that is reached through the network.
+    pub connection: Option<Box<Connection>>,
+    /// Connections it has had before this one.
+    pub connections: u32,
     pub rnr_retries: u8,
     pub send_cq: u32,
     pub receive_cq: u32,
@@ -39,14 +52,15 @@ pub(crate) struct QueuePair<M> {
 }
 
 impl<M: Bytes> QueuePair<M> {
-    /// Takes the step, if the present state allows it.
-    pub fn modify(&mut self, change: QpChange) -> Result<(), VerbsError> {
+    /// Takes the step, if the present state allows it. `networked`: its peer is reached through the network.
+    pub fn modify(&mut self, change: QpChange, networked: bool) -> Result<(), VerbsError> {
         let from = self.state;
         let wrong = Err(VerbsError::State { from });
         match (change, from) {
             (QpChange::Reset, _) => {
                 self.state = QpState::Reset;
                 self.peer = None;
+                self.connections = self.connections.wrapping_add(1);
                 self.forget();
             }
             (QpChange::Init { access }, QpState::Reset) => {
@@ -54,7 +68,11 @@ impl<M: Bytes> QueuePair<M> {
                 self.state = QpState::Init;
             }
             (QpChange::ReadyToReceive { peer }, QpState::Init) => {
-                self.peer = Some(QpId(peer.number));
+                if networked {
+                    self.connection = Some(Box::new(Connection::new(peer)));
+                } else {
+                    self.peer = Some(QpId(peer.number));
+                }
                 self.state = QpState::ReadyToReceive;
             }
             (QpChange::ReadyToSend { rnr_retries }, QpState::ReadyToReceive) => {
@@ -76,15 +94,21 @@ impl<M: Bytes> QueuePair<M> {
     /// Forgets what is posted, without completions.
     fn forget(&mut self) {
         self.current = None;
+        self.connection = None;
         self.send.discard();
         if let Some(receive) = &mut self.receive {
             receive.discard();
         }
     }
 
-    /// Where a peer reaches it: on this NIC, the number says all.
-    pub fn address(&self, id: QpId) -> QpAddress {
-        QpAddress { number: id.0, ..QpAddress::default() }
+    /// The oldest request on its way to a peer on another NIC.
+    pub fn pop_outstanding(&mut self) -> Option<Current> {
+        Some(self.connection.as_mut()?.outstanding.pop_front()?.current)
+    }
+
+    /// Requests on their way to a peer on another NIC.
+    pub fn outstanding(&self) -> u64 {
+        self.connection.as_ref().map_or(0, |connection| connection.outstanding.len() as u64)
     }
 }
 

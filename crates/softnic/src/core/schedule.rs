@@ -75,6 +75,7 @@ impl<M: Bytes> Core<M> {
     /// Never: whatever peers wrote, it is refused or flushed.
     pub fn turn(&mut self, now: Moment) -> bool {
         let mut worked = false;
+        self.look_after_wire(now);
         for _ in 0..self.schedule.ready.len() {
             let Some(qp) = self.schedule.ready.pop_front() else { break };
             let visit = self.visit(qp, now);

@@ -11,7 +11,7 @@ pub use endpoint::{ArenaMemory, Doorbell, Life, PortEndpoint};
 pub use layout::{ARENA_BYTES_MAX, PortLayout, PortSize};
 pub(crate) use layout::{POLLED, SLEEPING};
 
-use portcullis_nic::QpId;
+use portcullis_nic::{QpAddress, QpId};
 
 /// The node's ends of a port's queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,4 +20,6 @@ pub struct PortQueuePairs {
     pub control: QpId,
     /// The peers of its data queue pairs, by their number.
     pub data: Vec<QpId>,
+    /// Where the client's ends of those are.
+    pub peers: Vec<QpAddress>,
 }

@@ -1,0 +1,154 @@
+//! What travels between NICs: requests and their answers, one packet a message.
+//!
+//! A NIC without a port on a network serves queue pairs whose both ends are its own, and none of this happens. With
+//! one, every request of a peer crosses the network: [`Core::take_outgoing`] gives the packets that are to be
+//! carried, [`Core::receive`] takes them in at the other end. How a packet is carried, and for how long, is no
+//! affair of the NIC: all it asks is that packets of one queue pair keep their order. Lost ones are not sent again;
+//! whoever waits for an answer that does not come gives up after the network's patience (`RETRY_EXC_ERR`).
+
+use super::bytes::Bytes;
+use super::objects::Core;
+use portcullis_nic::{QpAddress, QpId, RemoteSpan, Rkey, Status};
+use portcullis_protocol::{Lifetime, Moment};
+use std::collections::VecDeque;
+
+/// A NIC's place on a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkPort {
+    /// Its address (a GID). Not zero.
+    pub address: [u8; 16],
+    /// Where the packet numbers of its queue pairs' first connections begin; each further connection of a queue pair
+    /// begins one higher. Another number after a restart keeps packets out that were meant for the NIC before it.
+    pub first_packet: u32,
+    /// How long an answer may take before a request counts as failed.
+    pub patience: Lifetime,
+}
+
+/// A message on its way from one NIC to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The queue pair that sends it.
+    pub from: QpAddress,
+    /// The queue pair that it is for.
+    pub to: QpAddress,
+    /// The request's place in its connection, from zero. An answer carries its request's.
+    pub number: u32,
+    /// What it says.
+    pub body: PacketBody,
+}
+
+/// What a packet says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PacketBody {
+    /// To the responder. `id` is the work request's number: the responder does not look at it, traces do.
+    Request {
+        /// The work request's number.
+        id: u64,
+        /// What is asked for.
+        request: WireRequest,
+    },
+    /// To the requester.
+    Answer(Answer),
+}
+
+/// What a requester asks of a responder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireRequest {
+    /// Bytes from there.
+    Read {
+        /// Where they are.
+        remote: RemoteSpan,
+        /// How many.
+        length: u32,
+    },
+    /// Bytes to there.
+    Write {
+        /// Where they go.
+        remote: RemoteSpan,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Compare and swap of a word.
+    CompareAndSwap {
+        /// Where it is.
+        remote: RemoteSpan,
+        /// What must be there.
+        compare: u64,
+        /// What goes there.
+        swap: u64,
+    },
+    /// Fetch and add on a word.
+    FetchAndAdd {
+        /// Where it is.
+        remote: RemoteSpan,
+        /// What is added.
+        add: u64,
+    },
+    /// A message to the next receive.
+    Send {
+        /// The message.
+        bytes: Vec<u8>,
+        /// The peer's type-2 window that it invalidates.
+        invalidate: Option<Rkey>,
+    },
+}
+
+/// What a responder says to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// The bytes that were asked for.
+    Bytes(Vec<u8>),
+    /// A word's value before an atomic.
+    Value(u64),
+    /// No receive is posted: try again (RNR NAK).
+    NotReady,
+    /// No. The responder's queue pair is in error.
+    Refused(Status),
+}
+
+/// A NIC's side of its network.
+#[derive(Debug)]
+pub(super) struct Network {
+    pub port: NetworkPort,
+    pub outgoing: Vec<Packet>,
+    /// Queue pairs that wait for an answer, by when their patience is over: each sent request adds one.
+    pub waits: VecDeque<(Moment, QpId)>,
+    /// Queue pairs whose peer was not ready, by when they try again.
+    pub resends: VecDeque<(Moment, QpId)>,
+}
+
+impl<M: Bytes> Core<M> {
+    /// Puts the NIC on a network: from now on its queue pairs reach their peers through packets only.
+    ///
+    /// # Panics
+    /// It has queue pairs already, or the address is zero.
+    pub fn join(&mut self, port: NetworkPort) {
+        assert!(self.qps.is_empty(), "a NIC joins its network before it has queue pairs");
+        assert!(port.address != [0; 16], "a port's address is not zero");
+        let (outgoing, waits, resends) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        self.network = Some(Network { port, outgoing, waits, resends });
+    }
+
+    /// Moves the packets that are to be carried into `into`, oldest first.
+    pub fn take_outgoing(&mut self, into: &mut Vec<Packet>) {
+        if let Some(network) = &mut self.network {
+            into.append(&mut network.outgoing);
+        }
+    }
+
+    /// When [`Core::turn`] has something to do even if nothing is posted and nothing arrives, if ever.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Moment> {
+        let network = self.network.as_ref()?;
+        let first = |queue: &VecDeque<(Moment, QpId)>| queue.front().map(|&(at, _)| at);
+        [first(&network.waits), first(&network.resends)].into_iter().flatten().min()
+    }
+
+    pub(super) fn emit(&mut self, packet: Packet) {
+        if let Some(network) = &mut self.network {
+            network.outgoing.push(packet);
+        }
+    }
+}
