@@ -132,6 +132,8 @@ impl<E: Endpoint> Client<E> {
 
     /// The word held another lifetime than was thought: somebody else of this tenant extended the permission.
     fn adopt(&mut self, call: u64, extending: Extending, found: Lifetime) {
+        // Whoever wrote it: the node lets no permission live longer than its longest.
+        let found = found.min(extending.lease.longest);
         extending.lease.set_lifetime(found);
         if found >= extending.asked {
             self.calls.finish(call, Ok(Answer::Extended(found)));

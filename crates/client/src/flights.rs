@@ -222,9 +222,9 @@ impl Flights {
         lane.state = if flushes == 0 { LaneState::Drained(now) } else { LaneState::Draining(flushes) };
         let uncertain = completion.status == Status::RetryExceededError;
         while let Some(mut flight) = lane.flights.pop_back() {
-            // Without an answer the node may have come further than this end knows. Bytes can be read and
-            // written twice; an atomic must not be.
-            if uncertain && is_atomic(&flight) {
+            // Without an answer the node may have come further than this end knows. What was read can be read again;
+            // a write that was carried out, and that another's has followed since, must not be.
+            if uncertain && !is_read(&flight) {
                 operations.finish(flight.id, Err(Error::Interrupted));
                 continue;
             }
@@ -342,6 +342,6 @@ impl Lane {
     }
 }
 
-fn is_atomic(request: &WorkRequest) -> bool {
-    matches!(request.operation, Action::CompareAndSwap { .. } | Action::FetchAndAdd { .. })
+fn is_read(request: &WorkRequest) -> bool {
+    matches!(request.operation, Action::Read { .. })
 }

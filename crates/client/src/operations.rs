@@ -15,6 +15,14 @@ pub struct Operation {
     pub(crate) id: u64,
 }
 
+impl Operation {
+    /// The number that its work requests carry, each time that they are posted: for traces.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.id
+    }
+}
+
 /// What came of an operation.
 pub struct Outcome<M: Memory> {
     /// The buffer it used, back; none for atomics.

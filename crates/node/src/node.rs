@@ -340,6 +340,9 @@ impl<N: Nic> Node<N> {
         worked |= self.recover(nic);
         worked |= self.carry_out(nic, now);
         worked |= self.send_replies(nic);
+        if !self.empty_domains.is_empty() {
+            self.drop_domains(nic);
+        }
         if !worked {
             worked = self.tend_windows(nic, now);
         }

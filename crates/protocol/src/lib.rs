@@ -9,6 +9,7 @@
 mod header;
 mod ids;
 mod messages;
+pub mod planted;
 mod refusal;
 mod rights;
 mod token;

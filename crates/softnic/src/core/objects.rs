@@ -19,6 +19,8 @@ pub const QUEUE_PAIRS_MAX: usize = 1 << 16;
 pub const COMPLETION_QUEUES_MAX: usize = 1 << 14;
 /// The most protection domains of a NIC.
 pub const DOMAINS_MAX: usize = 1 << 14;
+/// Connections that a queue pair may have before it could be taken for the one made after it.
+const CONNECTIONS_APART: u32 = 1 << 10;
 /// The most events kept for an owner that does not ask for them.
 const EVENTS_MAX: usize = 1 << 16;
 
@@ -36,6 +38,8 @@ pub struct Core<M> {
     /// Completion queues that got completions since the owner last asked.
     pub(super) touched: Vec<u32>,
     pub(super) network: Option<Network>,
+    /// Where the next queue pair's connections begin.
+    connections: u32,
 }
 
 /// How many objects of each kind a NIC has.
@@ -111,6 +115,7 @@ impl<M: Bytes> Core<M> {
             events: VecDeque::new(),
             touched: Vec::new(),
             network: None,
+            connections: 0,
         }
     }
 
@@ -273,7 +278,7 @@ impl<M: Bytes> Core<M> {
             access: Access::empty(),
             peer: None,
             connection: None,
-            connections: 0,
+            connections: self.next_connection(),
             rnr_retries: 0,
             send_cq: place.send_cq,
             receive_cq: place.receive_cq,
@@ -287,6 +292,13 @@ impl<M: Bytes> Core<M> {
             self.schedule.add_polled(id);
         }
         Ok(id)
+    }
+
+    /// Where a new queue pair's connections begin: not where those of the last with its number ended.
+    fn next_connection(&mut self) -> u32 {
+        let first = self.connections;
+        self.connections = first.wrapping_add(CONNECTIONS_APART);
+        first
     }
 
     fn take_qp_index(&mut self) -> Result<u32, VerbsError> {

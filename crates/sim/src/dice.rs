@@ -1,0 +1,66 @@
+//! Randomness: all of it from one seed, a stream for each who draws, so that one who draws less shifts nobody else.
+
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::ops::Range;
+
+/// A stream of random choices.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice {
+    stream: Pcg64Mcg,
+}
+
+impl Dice {
+    /// Stream number `stream` of a seed.
+    pub fn new(seed: u64, stream: u64) -> Self {
+        // Neighbouring seeds and streams must not give neighbouring states: the product spreads them.
+        let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ stream.wrapping_mul(0xd1b5_4a32_d192_ed03);
+        Self { stream: Pcg64Mcg::seed_from_u64(mixed) }
+    }
+
+    /// Any number.
+    pub fn any(&mut self) -> u64 {
+        self.stream.random()
+    }
+
+    /// A number of the range, each as likely. The range is not empty.
+    pub fn of(&mut self, range: Range<u64>) -> u64 {
+        self.stream.random_range(range)
+    }
+
+    /// The same for indexes.
+    pub fn index(&mut self, length: usize) -> usize {
+        self.stream.random_range(0..length)
+    }
+
+    /// One of them, or `None` of none.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        if from.is_empty() { None } else { Some(&from[self.index(from.len())]) }
+    }
+
+    /// Yes, so many times out of a thousand.
+    pub fn per_mille(&mut self, times: u64) -> bool {
+        self.of(0..1000) < times
+    }
+
+    /// A number that is small mostly and large now and then: its magnitude is drawn first.
+    pub fn magnitude(&mut self, range: Range<u64>) -> u64 {
+        let (low, high) = (range.start.max(1), range.end.max(2));
+        let bits = u64::from(low.ilog2())..u64::from(high.ilog2()) + 1;
+        let top = 1u64 << self.of(bits);
+        self.of(top..top.saturating_mul(2)).clamp(range.start, range.end - 1)
+    }
+
+    /// Which of them, by weight. One weight at least is not zero.
+    pub fn weighted(&mut self, weights: &[u32]) -> usize {
+        let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
+        let mut left = self.of(0..total.max(1));
+        for (index, &weight) in weights.iter().enumerate() {
+            if left < u64::from(weight) {
+                return index;
+            }
+            left -= u64::from(weight);
+        }
+        0
+    }
+}

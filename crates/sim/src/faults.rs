@@ -1,0 +1,108 @@
+//! What goes wrong, and when: a list drawn before the run, so that leaving one out leaves the others where they are.
+
+use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
+use crate::dice::Dice;
+use crate::network::{Cut, MachineId};
+use crate::nic::NicFaults;
+use crate::plan::{FaultKind, Plan};
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The node hears of it after `heard` ns; the client comes back after `back`, if it does.
+    ClientStop { client: usize, heard: Nanos, back: Option<Nanos> },
+    ClientPause { client: usize, time: Nanos },
+    LateCompletions { client: usize, time: Nanos },
+    ClientClock { client: usize, ahead: Nanos, drift: i32 },
+    NodeStop { node: usize, back: Nanos },
+    NodePause { node: usize, time: Nanos },
+    NodeClock { node: usize, ahead: Nanos, drift: i32 },
+    Cut { from: MachineId, to: MachineId, time: Nanos, cut: Cut },
+    Nic { node: usize, time: Nanos, faults: NicFaults },
+}
+
+impl Fault {
+    /// What kind of fault it is.
+    pub fn kind(&self) -> FaultKind {
+        match self {
+            Self::ClientStop { .. } => FaultKind::ClientStop,
+            Self::ClientPause { .. } => FaultKind::ClientPause,
+            Self::LateCompletions { .. } => FaultKind::LateCompletions,
+            Self::ClientClock { .. } => FaultKind::ClientClock,
+            Self::NodeStop { .. } => FaultKind::NodeStop,
+            Self::NodePause { .. } => FaultKind::NodePause,
+            Self::NodeClock { .. } => FaultKind::NodeClock,
+            Self::Cut { .. } => FaultKind::Cut,
+            Self::Nic { .. } => FaultKind::Nic,
+        }
+    }
+}
+
+/// A pause: short mostly, and longer than any lease now and then.
+fn pause(dice: &mut Dice) -> Nanos {
+    dice.magnitude(MICROSECOND..8 * MILLISECOND)
+}
+
+/// The rate of a clock that is off: within the bound of sound clocks, or far beyond it.
+fn drift(dice: &mut Dice) -> i32 {
+    let bound = if dice.per_mille(500) { 1_000 } else { 400_000 };
+    i32::try_from(dice.of(0..2 * bound)).unwrap_or(0) - i32::try_from(bound).unwrap_or(0)
+}
+
+fn ahead(dice: &mut Dice) -> Nanos {
+    if dice.per_mille(500) { dice.magnitude(MICROSECOND..20 * MILLISECOND) } else { 0 }
+}
+
+/// The faults of a run, in order. What is drawn does not depend on which others there are, nor on how long the run
+/// is: a shorter run has the beginning of the list.
+pub(crate) fn draw(plan: &Plan) -> Vec<(Nanos, Fault)> {
+    let mut list = Vec::new();
+    for (number, kind) in (0u64..).zip(FaultKind::ALL) {
+        let mut dice = Dice::new(plan.seed, 100 + number);
+        let rarely = matches!(kind, FaultKind::NodeStop | FaultKind::Nic);
+        let apart = if rarely { 12 * MILLISECOND } else { 3 * MILLISECOND };
+        let mut at = dice.of(0..apart);
+        while at < plan.duration_ns && plan.faults.contains(&kind) {
+            list.push((at, draw_one(kind, plan, &mut dice)));
+            at += 1 + dice.of(0..apart);
+        }
+    }
+    list.sort_by_key(|&(at, _)| at);
+    list
+}
+
+fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
+    let client = dice.index(plan.clients);
+    let node = dice.index(plan.nodes);
+    match kind {
+        FaultKind::ClientStop => {
+            let heard = dice.magnitude(MICROSECOND..10 * MILLISECOND);
+            let back = dice.per_mille(800).then(|| dice.magnitude(MICROSECOND..4 * MILLISECOND));
+            Fault::ClientStop { client, heard, back }
+        }
+        FaultKind::ClientPause => Fault::ClientPause { client, time: pause(dice) },
+        FaultKind::LateCompletions => Fault::LateCompletions { client, time: pause(dice) },
+        FaultKind::ClientClock => Fault::ClientClock { client, ahead: ahead(dice), drift: drift(dice) },
+        FaultKind::NodeStop => {
+            Fault::NodeStop { node, back: dice.magnitude(MICROSECOND..2 * MILLISECOND) }
+        }
+        FaultKind::NodePause => Fault::NodePause { node, time: pause(dice) },
+        FaultKind::NodeClock => Fault::NodeClock { node, ahead: ahead(dice), drift: drift(dice) },
+        FaultKind::Cut => {
+            let machine = plan.nodes + client;
+            let (from, to) = if dice.per_mille(500) { (machine, node) } else { (node, machine) };
+            let cut = match dice.of(0..3) {
+                0 => Cut::Lost,
+                1 => Cut::Held,
+                _ => Cut::Slow(dice.magnitude(MICROSECOND..MILLISECOND)),
+            };
+            Fault::Cut { from, to, time: pause(dice), cut }
+        }
+        FaultKind::Nic => {
+            let mut rate = || if dice.per_mille(400) { dice.magnitude(1..300) } else { 0 };
+            let faults =
+                NicFaults { bind: rate(), modify: rate(), register: rate(), window: rate(), poll: rate() };
+            Fault::Nic { node, time: pause(dice), faults }
+        }
+    }
+}

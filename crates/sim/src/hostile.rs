@@ -1,0 +1,180 @@
+//! A hostile client: it posts stray accesses, random ones and aimed ones, with every key and address it can get at,
+//! and sends nonsense.
+
+use crate::dice::Dice;
+use crate::endpoint::SimEndpoint;
+use crate::memory::SimMemory;
+use crate::scene::{Scene, Sighting, SimClient};
+use crate::worker::sighting;
+use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Outcome, Permission};
+use portcullis_node::POOL_BASE;
+use portcullis_protocol::{
+    Lifetime, MESSAGE_BYTES, Moment, PermissionId, RemoteAddress, Request, RequestBody, Rights, Rkey, Sharing,
+};
+
+/// Permissions of its own that it holds, to reach out from.
+const HELD_MAX: usize = 3;
+/// Keys of its own past that it remembers.
+const PAST_MAX: usize = 16;
+
+/// A hostile client's work.
+#[derive(Debug)]
+pub(crate) struct Hostile {
+    dice: Dice,
+    held: Vec<Permission>,
+    past: Vec<Sighting>,
+    calls: Vec<Call>,
+    under_way: usize,
+    ended: Vec<(Operation, Outcome<SimMemory>)>,
+}
+
+impl Hostile {
+    pub fn new(dice: Dice) -> Self {
+        let (held, past, calls, ended) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { dice, held, past, calls, under_way: 0, ended }
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.under_way == 0
+    }
+
+    /// Calls and operations under way, for reports.
+    pub fn under_way(&self) -> (usize, usize) {
+        (self.calls.len(), self.under_way)
+    }
+
+    /// Takes in what has ended, and breaks one rule if it may.
+    pub fn act(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, may_begin: bool) {
+        client.drain(&mut self.ended);
+        self.under_way = self.under_way.saturating_sub(self.ended.len());
+        self.ended.clear();
+        self.calls.retain(|&call| match client.take_call(call) {
+            None => true,
+            Some(Ok(Answer::Granted(permission))) => {
+                if self.past.len() == PAST_MAX {
+                    self.past.remove(0);
+                }
+                self.past.push(sighting(&permission));
+                self.held.push(permission);
+                false
+            }
+            Some(_) => false,
+        });
+        if !may_begin || scene.winding_down || client.over().is_some() {
+            return;
+        }
+        match self.dice.of(0..20) {
+            0..4 => self.get_a_permission(client, scene),
+            4 => self.let_one_go(client, scene),
+            5 => self.send_nonsense(client.endpoint()),
+            6 => self.ask_for_anything(client.endpoint(), scene),
+            _ => self.stray(client, scene),
+        }
+    }
+
+    fn get_a_permission(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        if self.held.len() >= HELD_MAX {
+            return self.let_one_go(client, scene);
+        }
+        let rights = *self.dice.pick(&[Rights::all(), Rights::READ, Rights::WRITE]).unwrap_or(&Rights::READ);
+        let lifetime = Lifetime(self.dice.magnitude(50..2_000));
+        let known = scene.gossip.objects[scene.tenant].make_contiguous();
+        let call = match self.dice.pick(known) {
+            Some(&object) if self.dice.per_mille(300) => {
+                client.acquire(scene.moment, Acquire::at(object).lifetime(lifetime).rights(rights).shared())
+            }
+            _ => {
+                let size = self.dice.magnitude(8..2_000);
+                client.allocate(scene.moment, Allocate::bytes(size).lifetime(lifetime).rights(rights))
+            }
+        };
+        self.calls.extend(call.ok());
+    }
+
+    fn let_one_go(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let Some(permission) = self.held.pop() else { return };
+        if self.dice.per_mille(500) {
+            self.calls.extend(client.revoke(scene.moment, permission, true).ok());
+        }
+    }
+
+    /// An access that nothing allows, or that something allows by chance.
+    fn stray(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
+        let own = self.held.last().map(sighting);
+        let target = match self.dice.of(0..4) {
+            0 => own.or_else(|| self.past.last().copied()),
+            1 => self.dice.pick(&self.past).copied(),
+            _ => self.dice.pick(&seen).copied(),
+        };
+        let (mut address, mut key, mut length) = match target {
+            Some(at) if self.dice.per_mille(150) => (at.word.0.0, at.word.1, 8),
+            Some(at) => (at.address.0, at.key, at.length),
+            None => (POOL_BASE.0 + self.dice.of(0..1 << 18), Rkey(0), 64),
+        };
+        match self.dice.of(0..8) {
+            // As it stands: a key that is another's, or one that has ended.
+            0..3 => length = 1 + self.dice.of(0..length.max(1)),
+            // Own keys, beyond their range, on either side.
+            3 => address = address.wrapping_add(self.dice.of(0..length.max(1) + 64)),
+            4 => address = address.wrapping_sub(self.dice.of(1..64)),
+            // A key next to it.
+            5 => key = Rkey(key.0 ^ u32::try_from(self.dice.of(1..256)).unwrap_or(1)),
+            6 => key = Rkey(key.0.wrapping_add(u32::try_from(self.dice.of(0..16) << 8).unwrap_or(0))),
+            // Anything at all, the ends of the address space among it.
+            _ => {
+                key = Rkey(u32::try_from(self.dice.any() & 0xffff_ffff).unwrap_or(0));
+                address = if self.dice.per_mille(500) { self.dice.any() } else { u64::MAX - self.dice.of(0..64) };
+            }
+        }
+        self.post(client, scene.moment, (RemoteAddress(address), key), length.clamp(1, 256));
+    }
+
+    fn post(&mut self, client: &mut SimClient, now: Moment, (address, key): (RemoteAddress, Rkey), length: u64) {
+        let begun = match self.dice.of(0..5) {
+            0 => {
+                let (compare, swap) = (self.dice.of(0..3_000), self.dice.any());
+                client.dangerous_compare_and_swap(now, RemoteAddress(address.0 & !7), key, compare, swap)
+            }
+            way => {
+                let Ok(mut buffer) = client.buffer(u32::try_from(length).unwrap_or(1)) else { return };
+                if way < 3 {
+                    client.dangerous_read(now, address, key, buffer)
+                } else {
+                    buffer.write(0, &vec![0xbb; buffer.len() as usize]);
+                    client.dangerous_write(now, address, key, buffer)
+                }
+            }
+        };
+        self.under_way += usize::from(begun.is_ok());
+    }
+
+    fn send_nonsense(&mut self, endpoint: &mut SimEndpoint) {
+        let length = self.dice.index(MESSAGE_BYTES + 8);
+        let bytes: Vec<u8> = (0..length).map(|_| self.dice.any().to_le_bytes()[0]).collect();
+        endpoint.send_raw(&bytes);
+    }
+
+    /// A well-formed request for what is not its own.
+    fn ask_for_anything(&mut self, endpoint: &mut SimEndpoint, scene: &mut Scene<'_>) {
+        let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
+        let Some(of) = self.dice.pick(&seen) else { return };
+        let header = RemoteAddress(of.word.0.0 - 24);
+        let start = Moment(scene.moment.0.saturating_sub(self.dice.of(0..5_000)));
+        let permission = PermissionId { header, start };
+        let lifetime = Lifetime(self.dice.any() >> self.dice.of(0..64));
+        let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
+        let body = match self.dice.of(0..6) {
+            0 => RequestBody::Revoke { permission, free: true },
+            1 => RequestBody::Extend { permission, lifetime },
+            2 => RequestBody::Free { address: of.address },
+            3 => RequestBody::Acquire { address: of.address, size: 0, lifetime, rights, sharing, wait: lifetime },
+            4 => RequestBody::Recover { queue_pair: u32::try_from(self.dice.of(0..5)).unwrap_or(0) },
+            _ => RequestBody::Allocate { size: self.dice.any(), lifetime, rights, sharing, keep: true },
+        };
+        // A number that its client library does not use.
+        let sequence = 0xffff_0000 | u32::try_from(self.dice.of(0..0xffff)).unwrap_or(0);
+        endpoint.send_raw(&Request { sequence, body }.encode());
+    }
+}

@@ -1,0 +1,34 @@
+//! A Portcullis cluster in virtual time.
+//!
+//! Nodes, clients, NICs and the network in one process and one thread; the node, the client library and the software
+//! NIC are the real ones. Everything random comes from one seed, so a run can be had again; [`Plan`] says what it
+//! is, [`run`] runs it, [`shrink`] cuts a failing one down. Checkers see every packet and every access at a node's
+//! memory, and find promises broken ([`Promise`]) without asking the code that keeps them.
+//!
+//! Nothing here reads a clock or a device, and nothing here is fit to serve real clients.
+#![forbid(unsafe_code)]
+
+mod clock;
+mod cluster;
+mod dice;
+mod endpoint;
+mod events;
+mod faults;
+mod hosts;
+mod hostile;
+mod lives;
+mod memory;
+mod network;
+mod nic;
+mod oracle;
+mod plan;
+mod report;
+mod run;
+mod scene;
+mod trace;
+mod worker;
+
+pub use oracle::{Failure, Promise};
+pub use plan::{FaultKind, Plan, UnknownFaultKind};
+pub use report::Report;
+pub use run::{run, shrink};

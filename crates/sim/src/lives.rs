@@ -1,0 +1,337 @@
+//! Who comes and goes: nodes start and stop, clients attach, leave, and are shown out; and what faults do to them.
+
+use crate::cluster::{Cluster, SessionRecord, nic_time};
+use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
+use crate::dice::Dice;
+use crate::endpoint::{EndpointSize, SimEndpoint, connect};
+use crate::events::Event;
+use crate::faults::Fault;
+use crate::hostile::Hostile;
+use crate::hosts::{Life, Stay, Work};
+use crate::network::{Cut, port_address};
+use crate::nic::NodeNic;
+use crate::oracle::SessionId;
+use crate::scene::Gossip;
+use crate::worker::Worker;
+use portcullis_client::{Client, ClientConfig};
+use portcullis_nic::{Access, Nic, QpAddress, QpAttributes, VerbsError};
+use portcullis_node::{Admission, ClientEnds, Node};
+use portcullis_protocol::Lifetime;
+use portcullis_softnic::SoftNic;
+use portcullis_softnic::core::NetworkPort;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Requests that a client's control queue pair holds.
+const CONTROL_DEPTH: u32 = 8;
+const MESSAGE_BYTES: u32 = 128;
+/// How long whoever is shown out takes to hear of it.
+const SHOWN_OUT_AFTER: Nanos = 50 * MICROSECOND;
+
+/// Nodes.
+impl Cluster {
+    fn network_port(&self, machine: usize, first_packet: u64) -> NetworkPort {
+        NetworkPort {
+            address: port_address(machine),
+            first_packet: u32::try_from(first_packet & 0xff_ffff).unwrap_or(0),
+            patience: self.node_plan.patience,
+        }
+    }
+
+    /// A client's machine gets its NIC.
+    pub fn join_network(&mut self, client: usize) {
+        let first = self.clients[client].dice.any();
+        let port = self.network_port(self.nodes.len() + client, first);
+        let mut nic: SoftNic<_> = SoftNic::default();
+        nic.core().join(port);
+        self.clients[client].nic = Rc::new(RefCell::new(nic));
+    }
+
+    pub fn start_node(&mut self, node: usize) {
+        let first = self.nodes[node].dice.any();
+        let port = self.network_port(node, first);
+        let mut nic: SoftNic<_> = SoftNic::default();
+        nic.core().join(port);
+        let dice = Dice::new(self.nodes[node].dice.any(), 3);
+        let mut nic = NodeNic::new(nic, dice);
+        let config = self.node_plan.config.clone();
+        let (linger, bytes) = (config.linger_max, config.pool_bytes);
+        let Ok(started) = Node::new(&mut nic, config) else {
+            return self.oracle.fail(crate::Promise::Progress, self.now, "a node does not start".to_owned());
+        };
+        let whole = nic.pool.as_ref().map_or(bytes, |(pool, _)| portcullis_nic::Memory::length(pool));
+        self.oracle.node_started(node, whole, linger);
+        let host = &mut self.nodes[node];
+        host.life = Some(Life { nic, node: started, clients: Default::default() });
+        host.lives += 1;
+        host.paused_until = 0;
+        self.gossip[node] = Gossip::new(self.plan.tenants + self.plan.hostile);
+        self.wake_node(node, self.now + 1);
+    }
+
+    fn stop_node(&mut self, node: usize, back: Nanos) {
+        self.nodes[node].life = None;
+        self.oracle.node_stopped(node);
+        self.nodes[node].turn = Default::default();
+        self.nodes[node].nic_turn = Default::default();
+        self.network.forget(node);
+        for session in 0..self.sessions.len() {
+            if self.sessions[session].node == node && self.sessions[session].id.take().is_some() {
+                self.oracle.node_forgot(session);
+                self.excuse(self.sessions[session].client, Nanos::MAX);
+                // The connection to the node breaks, and its clients see that.
+                let later = self.now + self.nodes[node].dice.magnitude(MICROSECOND..MILLISECOND);
+                self.events.put(later, Event::ShownOut(session));
+            }
+        }
+        self.events.put(self.now + back, Event::NodeStart(node));
+    }
+
+    pub fn show_out_evicted(&mut self, node: usize) {
+        while let Some(id) = self.nodes[node].life.as_mut().and_then(|life| life.node.poll_evicted()) {
+            let session = self.nodes[node].life.as_ref().and_then(|life| life.clients.get(&id)).map(|it| it.0);
+            if let Some(session) = session {
+                self.let_go(session);
+                self.events.put(self.now + SHOWN_OUT_AFTER, Event::ShownOut(session));
+            }
+        }
+    }
+
+    /// The node lets go of a client, and of its queue pairs.
+    pub fn let_go(&mut self, session: SessionId) {
+        let SessionRecord { node, .. } = self.sessions[session];
+        let Some(id) = self.sessions[session].id.take() else { return };
+        self.last_farewell = self.now;
+        let node_now = self.nodes[node].clock.read(self.now);
+        self.read_audit(node, node_now);
+        let Some(life) = &mut self.nodes[node].life else { return };
+        life.node.detach(&mut life.nic, id, node_now);
+        if let Some((_, ends)) = life.clients.remove(&id) {
+            for &qp in ends.data.iter().chain([&ends.control]) {
+                let _ = life.nic.destroy_qp(qp);
+            }
+        }
+        let touches = life.take_touches();
+        self.oracle.session_ended(session, node_now);
+        self.oracle.node_turned(node, &touches, self.now, node_now);
+        self.trace.note(self.now, &[6, session as u64], || format!("node {node} lets go of session {session}"));
+        self.wake_node(node, self.now + 1);
+    }
+}
+
+/// Clients.
+impl Cluster {
+    pub fn attach(&mut self, client: usize) {
+        if self.winding_down || self.clients[client].stay.is_some() || self.clients[client].gone {
+            return;
+        }
+        let node = self.clients[client].dice.index(self.nodes.len());
+        if self.try_attach(client, node).is_none() {
+            let later = self.now + self.clients[client].dice.magnitude(100 * MICROSECOND..2 * MILLISECOND);
+            self.events.put(later, Event::Attach(client));
+        }
+    }
+
+    fn try_attach(&mut self, client: usize, node: usize) -> Option<()> {
+        let spares = self.node_plan.config.spare_queue_pairs;
+        let size = EndpointSize {
+            data_queue_pairs: 1 + spares,
+            send_depth: 16,
+            control_depth: CONTROL_DEPTH,
+            message_bytes: MESSAGE_BYTES,
+            arena_bytes: 32 << 10,
+        };
+        let tenant = self.clients[client].tenant;
+        let node_now = self.nodes[node].clock.read(self.now);
+        let life = self.nodes[node].life.as_mut()?;
+        let admission = life.node.admit(&mut life.nic, &tenant.to_string(), node_now).ok()?;
+        let mut endpoint = SimEndpoint::new(Rc::clone(&self.clients[client].nic), size).ok()?;
+        let Ok((ends, addresses)) = make_ends(&mut life.nic, admission, &endpoint, size) else {
+            life.node.abandon(&mut life.nic, admission.tenant, node_now);
+            return None;
+        };
+        endpoint.connect(addresses.0, addresses.1).ok()?;
+        let process = u32::try_from(client).unwrap_or(0);
+        let Ok(id) = life.node.attach(&mut life.nic, admission.tenant, process, ends.clone(), node_now) else {
+            for &qp in ends.data.iter().chain([&ends.control]) {
+                let _ = life.nic.destroy_qp(qp);
+            }
+            life.node.abandon(&mut life.nic, admission.tenant, node_now);
+            return None;
+        };
+        let hostile = self.clients[client].hostile;
+        let session = self.oracle.session_began(node, tenant, hostile);
+        life.clients.insert(id, (session, ends));
+        self.sessions.push(SessionRecord { client, node, id: Some(id), next_reply: 0 });
+        let machine = self.nodes.len() + client;
+        let (control, data) = endpoint.addresses().ok()?;
+        for address in data.iter().chain([&control]) {
+            self.by_queue_pair.insert((machine, address.number), session);
+        }
+        self.settle_in(client, (session, node), endpoint);
+        Some(())
+    }
+
+    fn settle_in(&mut self, client: usize, (session, node): (SessionId, usize), endpoint: SimEndpoint) {
+        let switches = endpoint.switches();
+        let longest = self.node_plan.config.longest_lifetime;
+        let held = self.plan.held;
+        let host = &mut self.clients[client];
+        let dice = Dice::new(self.plan.seed, 10_000 + client as u64 * 100 + host.stays);
+        host.stays += 1;
+        let work = if host.hostile {
+            Work::Hostile(Hostile::new(dice))
+        } else {
+            Work::Honest(Worker::new(dice, held, longest))
+        };
+        let config = ClientConfig { use_spares: true, operations_max: 64, backlog_max: 64 };
+        let Ok(mut library) = Client::new(endpoint, config) else { return };
+        library.poll(host.clock.read(self.now));
+        host.stay = Some(Stay { session, node, client: library, work, switches });
+        self.trace.note(self.now, &[7, client as u64, node as u64], || {
+            format!("client {client} attaches to node {node} as session {session}")
+        });
+        self.wake_client(client, self.now + 1);
+    }
+
+    /// A client leaves: its session is over, or its work is.
+    pub fn leave(&mut self, client: usize, session: SessionId, lost: bool) {
+        self.clients[client].stay = None;
+        self.oracle.client_ended(session);
+        self.let_go(session);
+        if lost && !self.winding_down {
+            let later = self.now + self.clients[client].dice.magnitude(10 * MICROSECOND..MILLISECOND);
+            self.events.put(later, Event::Attach(client));
+        }
+    }
+
+    /// A client hears that it was shown out, or that its node is gone.
+    pub fn tell_shown_out(&mut self, session: SessionId) {
+        let client = self.sessions[session].client;
+        let Some(stay) = &mut self.clients[client].stay else { return };
+        if stay.session == session {
+            stay.client.node_gone();
+            self.excuse(client, Nanos::MAX);
+            self.wake_client(client, self.now + 1);
+        }
+    }
+
+    fn excuse(&mut self, client: usize, until: Nanos) {
+        let host = &mut self.clients[client];
+        host.excused_until = host.excused_until.max(until);
+    }
+}
+
+/// The node's ends of a client's queue pairs, connected to the client's.
+fn make_ends(
+    nic: &mut NodeNic,
+    admission: Admission,
+    endpoint: &SimEndpoint,
+    size: EndpointSize,
+) -> Result<(ClientEnds, (QpAddress, Vec<QpAddress>)), VerbsError> {
+    let (theirs, peers) = endpoint.addresses()?;
+    let Admission { pd, cq, .. } = admission;
+    let mut made = Vec::new();
+    let mut make = |nic: &mut NodeNic, peer: QpAddress, depth: u32, receives: u32| {
+        let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: depth, receive_depth: receives };
+        let qp = nic.create_qp(pd, attributes)?;
+        made.push(qp);
+        connect(&mut nic.nic, qp, peer, Access::empty())?;
+        Ok::<_, VerbsError>((qp, nic.qp_address(qp)?))
+    };
+    let control = make(nic, theirs, size.control_depth, size.control_depth)?;
+    let mut data = Vec::new();
+    for &peer in &peers {
+        data.push(make(nic, peer, 1, 0)?);
+    }
+    let ends = ClientEnds {
+        control: control.0,
+        data: data.iter().map(|&(qp, _)| qp).collect(),
+        peers,
+        control_depth: size.control_depth,
+        message_bytes: size.message_bytes,
+    };
+    Ok((ends, (control.1, data.into_iter().map(|(_, address)| address).collect())))
+}
+
+/// Faults.
+impl Cluster {
+    pub fn apply_fault(&mut self, index: usize) {
+        let (_, fault) = self.faults[index];
+        if self.winding_down {
+            return;
+        }
+        *self.fault_counts.entry(fault.kind()).or_default() += 1;
+        self.trace.note(self.now, &[8, index as u64], || format!("fault: {fault:?}"));
+        let now = self.now;
+        match fault {
+            Fault::ClientStop { client, heard, back } => self.stop_client(client, heard, back),
+            Fault::ClientPause { client, time } => {
+                self.clients[client].paused_until = now + time;
+                // It may be shown out for the replies that it does not take.
+                self.excuse(client, Nanos::MAX);
+            }
+            Fault::LateCompletions { client, time } => {
+                self.clients[client].late_until = now + time;
+                self.excuse(client, Nanos::MAX);
+            }
+            Fault::ClientClock { client, ahead, drift } => {
+                self.clocks_off = true;
+                self.clients[client].clock.jump(now, ahead);
+                self.clients[client].clock.drift(now, drift);
+            }
+            Fault::NodeStop { node, back } => {
+                if self.nodes[node].life.is_some() {
+                    self.stop_node(node, back);
+                }
+            }
+            Fault::NodePause { node, time } => {
+                self.nodes[node].paused_until = now + time;
+                self.oracle.node_stood_still(node, Lifetime(2 * time / 1000));
+            }
+            Fault::NodeClock { node, ahead, drift } => {
+                self.clocks_off = true;
+                self.oracle.node_stood_still(node, Lifetime(2 * ahead / 1000 + 200_000));
+                self.nodes[node].clock.jump(now, ahead);
+                self.nodes[node].clock.drift(now, drift);
+                self.wake_node(node, now + 1);
+            }
+            Fault::Cut { from, to, time, cut } => self.cut(from, to, time, cut),
+            Fault::Nic { node, time, faults } => self.spoil_nic(node, time, faults),
+        }
+    }
+
+    fn stop_client(&mut self, client: usize, heard: Nanos, back: Option<Nanos>) {
+        let Some(stay) = self.clients[client].stay.take() else { return };
+        self.oracle.client_ended(stay.session);
+        self.events.put(self.now + heard, Event::Farewell(stay.session));
+        drop(stay);
+        let mut out = Vec::new();
+        self.clients[client].nic.borrow_mut().turn_at(nic_time(self.now));
+        self.clients[client].nic.borrow_mut().core().take_outgoing(&mut out);
+        match back {
+            Some(back) => self.events.put(self.now + back, Event::Attach(client)),
+            None => self.clients[client].gone = true,
+        }
+    }
+
+    fn cut(&mut self, from: usize, to: usize, time: Nanos, cut: Cut) {
+        self.network.disturb(from, to, self.now + time, cut);
+        let nodes = self.nodes.len();
+        let client = from.max(to) - nodes;
+        // Answers may be late for as long again as a NIC waits.
+        let patience = 2 * self.node_plan.patience.0 * 1000;
+        let slow = if let Cut::Slow(extra) = cut { extra } else { 0 };
+        self.excuse(client, self.now + time + slow + patience + MILLISECOND);
+    }
+
+    fn spoil_nic(&mut self, node: usize, time: Nanos, faults: crate::nic::NicFaults) {
+        self.nodes[node].nic_sound_from = self.now + time;
+        if let Some(life) = &mut self.nodes[node].life {
+            life.nic.faults = faults;
+        }
+        for client in 0..self.clients.len() {
+            self.excuse(client, Nanos::MAX);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Memory of a simulated machine, which can note who touches it.
+
+use portcullis_nic::{Memory, VerbsError};
+use portcullis_softnic::NicMemory;
+use portcullis_softnic::core::Bytes;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// An access to noted memory, in bytes from its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    /// Bytes went out.
+    Read { offset: u64, length: u64 },
+    /// Bytes came in.
+    Write { offset: u64, bytes: Vec<u8> },
+    /// A span became zeros.
+    Zero { offset: u64, length: u64 },
+    /// An atomic found `before` in a word and left `after` there.
+    Change { offset: u64, before: u64, after: u64 },
+}
+
+/// Where accesses to a memory are noted.
+pub(crate) type Touches = Rc<RefCell<Vec<Touch>>>;
+
+/// Bytes, in words. Clones are the same memory.
+#[derive(Clone, Debug)]
+pub(crate) struct SimMemory {
+    words: Rc<[Cell<u64>]>,
+    touches: Option<Touches>,
+}
+
+impl SimMemory {
+    /// Zeroed memory of at least `length` bytes.
+    pub fn new(length: u64) -> Self {
+        let words = usize::try_from(length.div_ceil(8)).unwrap_or(usize::MAX);
+        Self { words: (0..words).map(|_| Cell::new(0)).collect(), touches: None }
+    }
+
+    /// The same memory, whose accesses through the result are noted.
+    pub fn noted(&self) -> (Self, Touches) {
+        let touches = Touches::default();
+        (Self { words: Rc::clone(&self.words), touches: Some(Rc::clone(&touches)) }, touches)
+    }
+
+    /// The same memory for somebody whose accesses are nobody's business.
+    pub fn unnoted(&self) -> Self {
+        Self { words: Rc::clone(&self.words), touches: None }
+    }
+
+    fn note(&self, touch: impl FnOnce() -> Touch) {
+        if let Some(touches) = &self.touches {
+            touches.borrow_mut().push(touch());
+        }
+    }
+
+    fn word(&self, offset: u64) -> &Cell<u64> {
+        assert!(offset.is_multiple_of(8), "a word lies on a multiple of 8, not at {offset}");
+        &self.words[index(offset / 8)]
+    }
+
+    fn peek(&self, offset: u64, into: &mut [u8]) {
+        let mut at = offset;
+        let mut rest = into;
+        while !rest.is_empty() {
+            let (skip, word) = (index(at % 8), self.words[index(at / 8)].get().to_le_bytes());
+            let part = (8 - skip).min(rest.len());
+            let (head, tail) = rest.split_at_mut(part);
+            head.copy_from_slice(&word[skip..skip + part]);
+            at += part as u64;
+            rest = tail;
+        }
+    }
+
+    fn poke(&self, offset: u64, from: &[u8]) {
+        let mut at = offset;
+        let mut rest = from;
+        while !rest.is_empty() {
+            let (skip, cell) = (index(at % 8), &self.words[index(at / 8)]);
+            let part = (8 - skip).min(rest.len());
+            let mut word = cell.get().to_le_bytes();
+            word[skip..skip + part].copy_from_slice(&rest[..part]);
+            cell.set(u64::from_le_bytes(word));
+            at += part as u64;
+            rest = &rest[part..];
+        }
+    }
+
+    /// Whether `other`'s words are these, and the first word that is not.
+    pub fn first_difference(&self, other: &[u64]) -> Option<u64> {
+        let differs = self.words.iter().zip(other).position(|(mine, its)| mine.get() != *its);
+        differs.map(|word| word as u64 * 8)
+    }
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+impl Memory for SimMemory {
+    fn length(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        self.note(|| Touch::Read { offset, length: into.len() as u64 });
+        self.peek(offset, into);
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        self.note(|| Touch::Write { offset, bytes: from.to_vec() });
+        self.poke(offset, from);
+    }
+
+    fn zero(&self, offset: u64, length: u64) {
+        self.note(|| Touch::Zero { offset, length });
+        self.poke(offset, &vec![0; index(length)]);
+    }
+
+    fn load(&self, offset: u64) -> u64 {
+        self.word(offset).get()
+    }
+
+    fn store(&self, offset: u64, value: u64) {
+        self.note(|| Touch::Write { offset, bytes: value.to_le_bytes().to_vec() });
+        self.word(offset).set(value);
+    }
+}
+
+impl Bytes for SimMemory {
+    fn copy(&self, from: u64, to: &Self, at: u64, length: u64) {
+        let mut bytes = vec![0; index(length)];
+        self.read(from, &mut bytes);
+        to.write(at, &bytes);
+    }
+
+    fn compare_exchange(&self, offset: u64, old: u64, new: u64) -> u64 {
+        let cell = self.word(offset);
+        let before = cell.get();
+        if before == old {
+            cell.set(new);
+        }
+        self.note(|| Touch::Change { offset, before, after: cell.get() });
+        before
+    }
+
+    fn fetch_add(&self, offset: u64, add: u64) -> u64 {
+        let cell = self.word(offset);
+        let before = cell.get();
+        cell.set(before.wrapping_add(add));
+        self.note(|| Touch::Change { offset, before, after: cell.get() });
+        before
+    }
+
+    fn load_words<const N: usize>(&self, offset: u64) -> [u64; N] {
+        let first = index(offset / 8);
+        std::array::from_fn(|word| self.words[first + word].get())
+    }
+
+    fn store_words<const N: usize>(&self, offset: u64, words: [u64; N]) {
+        let first = index(offset / 8);
+        for (cell, word) in self.words[first..first + N].iter().zip(words) {
+            cell.set(word);
+        }
+    }
+}
+
+impl NicMemory for SimMemory {
+    fn allocate(length: u64) -> Result<Self, VerbsError> {
+        Ok(Self::new(length))
+    }
+
+    fn wake(&self, _offset: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_spans_touch_exactly_their_bytes() {
+        let memory = SimMemory::new(64);
+        memory.write(0, &[0xff; 64]);
+        memory.write(3, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        memory.zero(20, 7);
+        let mut bytes = [0; 64];
+        memory.read(0, &mut bytes);
+        assert_eq!(bytes[..13], [255, 255, 255, 1, 2, 3, 4, 5, 6, 7, 8, 9, 255]);
+        assert_eq!((bytes[19], &bytes[20..27], bytes[27]), (255, &[0; 7][..], 255));
+    }
+
+    #[test]
+    fn only_the_noted_view_is_noted() {
+        let memory = SimMemory::new(64);
+        let (noted, touches) = memory.noted();
+        memory.store(0, 5);
+        assert_eq!(noted.compare_exchange(0, 5, 6), 5);
+        assert_eq!(*touches.borrow(), [Touch::Change { offset: 0, before: 5, after: 6 }]);
+        assert_eq!(memory.load(0), 6);
+    }
+}

@@ -1,0 +1,91 @@
+//! The network between simulated machines: latency, jitter, cuts.
+//!
+//! Packets of one queue pair keep their order, as the transport of RDMA promises; packets of different ones
+//! overtake each other. A cut has a direction. What is lost is lost: the NIC that waits for an answer gives up.
+
+use crate::clock::Nanos;
+use crate::dice::Dice;
+use portcullis_softnic::core::Packet;
+use std::collections::HashMap;
+
+/// A machine of the cluster: nodes first, then clients.
+pub(crate) type MachineId = usize;
+
+/// How a disturbed direction behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// What is sent is lost.
+    Lost,
+    /// What is sent arrives when the cut is over.
+    Held,
+    /// What is sent takes so many ns longer.
+    Slow(Nanos),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Disturbance {
+    from: MachineId,
+    to: MachineId,
+    until: Nanos,
+    cut: Cut,
+}
+
+/// The network.
+#[derive(Debug)]
+pub(crate) struct Network {
+    latency: Nanos,
+    jitter: Nanos,
+    dice: Dice,
+    disturbances: Vec<Disturbance>,
+    /// When the last packet of a flow arrives, by sender, its queue pair, and receiver.
+    arrivals: HashMap<(MachineId, u32, MachineId), Nanos>,
+}
+
+impl Network {
+    /// An undisturbed network: a packet takes `latency` and at most `jitter` ns more.
+    pub fn new(latency: Nanos, jitter: Nanos, dice: Dice) -> Self {
+        Self { latency, jitter, dice, disturbances: Vec::new(), arrivals: HashMap::new() }
+    }
+
+    /// Disturbs one direction until then.
+    pub fn disturb(&mut self, from: MachineId, to: MachineId, until: Nanos, cut: Cut) {
+        self.disturbances.push(Disturbance { from, to, until, cut });
+    }
+
+    /// Ends all disturbances. What is held is on its way already.
+    pub fn heal(&mut self) {
+        self.disturbances.clear();
+    }
+
+    /// When a packet sent now arrives; `None`: never.
+    pub fn carry(&mut self, now: Nanos, from: MachineId, to: MachineId, packet: &Packet) -> Option<Nanos> {
+        let mut arrival = now + self.latency + self.dice.of(0..self.jitter + 1);
+        self.disturbances.retain(|it| it.until > now);
+        for it in self.disturbances.iter().filter(|it| (it.from, it.to) == (from, to)) {
+            match it.cut {
+                Cut::Lost => return None,
+                Cut::Held => arrival = arrival.max(it.until),
+                Cut::Slow(extra) => arrival += extra,
+            }
+        }
+        let last = self.arrivals.entry((from, packet.from.number, to)).or_insert(0);
+        arrival = arrival.max(*last + 1);
+        *last = arrival;
+        Some(arrival)
+    }
+
+    /// The network forgets the flows of a machine that started anew.
+    pub fn forget(&mut self, machine: MachineId) {
+        self.arrivals.retain(|&(from, _, to), _| from != machine && to != machine);
+    }
+}
+
+/// The port of a machine, as an address.
+pub(crate) fn port_address(machine: MachineId) -> [u8; 16] {
+    (machine as u128 + 1).to_le_bytes()
+}
+
+/// The machine behind a port.
+pub(crate) fn machine_at(address: [u8; 16]) -> Option<MachineId> {
+    usize::try_from(u128::from_le_bytes(address).checked_sub(1)?).ok()
+}

@@ -1,0 +1,189 @@
+//! A node's NIC in the simulator: the software NIC, and what goes wrong with one.
+
+use crate::dice::Dice;
+use crate::memory::{SimMemory, Touches};
+use portcullis_nic::{
+    Access, Capabilities, Completion, CqId, Event, Nic, Operation, PdId, QpAddress, QpAttributes, QpChange,
+    QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
+    WorkRequest,
+};
+use portcullis_softnic::SoftNic;
+use std::ops::Range;
+
+/// How often a NIC fails at what, in thousandths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NicFaults {
+    /// A bind that is posted fails.
+    pub bind: u64,
+    /// A step of a queue pair fails.
+    pub modify: u64,
+    /// A region cannot be registered.
+    pub register: u64,
+    /// A window cannot be allocated.
+    pub window: u64,
+    /// A poll says that there is nothing.
+    pub poll: u64,
+}
+
+/// A node's NIC.
+#[derive(Debug)]
+pub(crate) struct NodeNic {
+    pub nic: SoftNic<SimMemory>,
+    /// Accesses to the pool: the first memory that the node allocates.
+    pub pool: Option<(SimMemory, Touches)>,
+    pub faults: NicFaults,
+    /// Faults so far.
+    pub failed: u64,
+    /// Binds and unbinds that were posted.
+    pub binds: u64,
+    dice: Dice,
+}
+
+impl NodeNic {
+    pub fn new(nic: SoftNic<SimMemory>, dice: Dice) -> Self {
+        Self { nic, pool: None, faults: NicFaults::default(), failed: 0, binds: 0, dice }
+    }
+
+    fn fails(&mut self, per_mille: u64) -> bool {
+        let fails = per_mille > 0 && self.dice.per_mille(per_mille);
+        self.failed += u64::from(fails);
+        fails
+    }
+
+    fn broken<T>() -> Result<T, VerbsError> {
+        Err(VerbsError::Machine("the simulated NIC fails".to_owned()))
+    }
+}
+
+/// A bind that no NIC carries out: it reaches beyond every region.
+fn spoilt(request: &WorkRequest) -> WorkRequest {
+    let operation = match request.operation {
+        Operation::BindWindow(binding) => Operation::BindWindow(portcullis_nic::WindowBinding {
+            length: u64::MAX,
+            ..binding
+        }),
+        other => other,
+    };
+    WorkRequest { operation, ..*request }
+}
+
+impl Nic for NodeNic {
+    type Memory = SimMemory;
+
+    fn capabilities(&self) -> Capabilities {
+        self.nic.capabilities()
+    }
+
+    fn allocate_memory(&mut self, length: u64) -> Result<SimMemory, VerbsError> {
+        let memory = self.nic.allocate_memory(length)?;
+        if self.pool.is_some() {
+            return Ok(memory);
+        }
+        let (noted, touches) = memory.noted();
+        self.pool = Some((memory, touches));
+        Ok(noted)
+    }
+
+    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.nic.allocate_pd()
+    }
+
+    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.nic.deallocate_pd(pd)
+    }
+
+    fn register_region(
+        &mut self,
+        pd: PdId,
+        memory: &SimMemory,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        if self.fails(self.faults.register) {
+            return Self::broken();
+        }
+        self.nic.register_region(pd, memory, span, base, access)
+    }
+
+    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
+        self.nic.deregister_region(region)
+    }
+
+    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        if self.fails(self.faults.window) {
+            return Err(VerbsError::Exhausted { what: "windows", limit: 0 });
+        }
+        self.nic.allocate_window(pd, kind)
+    }
+
+    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+        self.nic.deallocate_window(window)
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        // The queues of a simulated node never hold more: its machines are few.
+        self.nic.create_cq(depth.min(1 << 14))
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.nic.destroy_cq(cq)
+    }
+
+    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        self.nic.create_qp(pd, attributes)
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.nic.destroy_qp(qp)
+    }
+
+    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
+        self.nic.qp_address(qp)
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        self.nic.qp_state(qp)
+    }
+
+    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        // Only the way up fails: a queue pair can always be stopped.
+        let up = matches!(change, QpChange::ReadyToReceive { .. } | QpChange::ReadyToSend { .. });
+        if up && self.fails(self.faults.modify) {
+            return Self::broken();
+        }
+        self.nic.modify_qp(qp, change)
+    }
+
+    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+        let binds = |request: &&WorkRequest| matches!(request.operation, Operation::BindWindow(_));
+        let count = requests.iter().filter(binds).count() as u64;
+        if count == 0 || self.faults.bind == 0 {
+            let posted = self.nic.post_send(qp, requests)?;
+            self.binds += requests[..posted].iter().filter(binds).count() as u64;
+            return Ok(posted);
+        }
+        self.binds += count;
+        let per_mille = self.faults.bind;
+        let requests: Vec<WorkRequest> = requests
+            .iter()
+            .map(|request| if self.fails(per_mille) { spoilt(request) } else { *request })
+            .collect();
+        self.nic.post_send(qp, &requests)
+    }
+
+    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
+        self.nic.post_receive(qp, requests)
+    }
+
+    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+        if self.fails(self.faults.poll) {
+            return Ok(0);
+        }
+        self.nic.poll(cq, most, into)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.nic.poll_event()
+    }
+}

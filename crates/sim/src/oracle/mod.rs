@@ -1,0 +1,517 @@
+//! The checkers: independent of the code they check, they see every packet, every access at a node's memory and what
+//! client libraries say, and know nothing of the node's tables.
+
+mod ledger;
+mod memory_model;
+mod node_model;
+mod permission;
+mod promise;
+mod requests;
+
+pub(crate) use ledger::Kind;
+pub use promise::{Failure, Promise};
+
+use crate::clock::Nanos;
+use crate::memory::{SimMemory, Touch};
+use ledger::Ledger;
+use node_model::NodeModel;
+use permission::Wanted;
+use portcullis_client::Error;
+use portcullis_protocol::{
+    Granted, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Reply, ReplyBody, Request, RequestBody, Rights,
+};
+use portcullis_softnic::core::{Answer, WireRequest};
+use std::collections::{HashMap, HashSet};
+
+/// A client's stay with a node. Numbers are not used again.
+pub(crate) type SessionId = usize;
+
+/// How long an access that nothing allows waits for the grant that does: a sibling that guessed the key may have been
+/// quicker than the grant's message.
+const SUSPICION: Nanos = 5 * crate::clock::MILLISECOND;
+
+/// Failures that are kept of one run.
+const FAILURES_MAX: usize = 16;
+
+/// What the checkers know of a session.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    node: usize,
+    tenant: usize,
+    /// It breaks rules on purpose.
+    hostile: bool,
+    refusals: u64,
+    /// Refusals that the node had not heard of when it let go of the client.
+    uncharged: u64,
+}
+
+/// An access that succeeded and that nothing seems to allow.
+#[derive(Debug)]
+struct Suspect {
+    at: Nanos,
+    node: usize,
+    tenant: usize,
+    wanted: Wanted,
+    failure: Failure,
+}
+
+/// What the checkers have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Accesses that reached a memory and were carried out.
+    pub accesses: u64,
+    /// Accesses that no live permission covered.
+    pub violations_tried: u64,
+    /// Those of them that were refused.
+    pub violations_refused: u64,
+    /// Accesses under a permission that had just ended, over memory that nobody had been given since.
+    pub late_and_harmless: u64,
+    /// Grants that went out.
+    pub grants: u64,
+}
+
+/// All checkers of a cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    nodes: Vec<Option<NodeModel>>,
+    sessions: Vec<Session>,
+    ledger: Ledger,
+    suspects: Vec<Suspect>,
+    failures: Vec<Failure>,
+    tally: Tally,
+    /// Violations that nodes have audited, by session.
+    audited: HashMap<SessionId, u64>,
+    /// Tenants that are barred, by node.
+    barred: HashSet<(usize, usize)>,
+}
+
+impl Oracle {
+    /// A node begins a life, with a pool of zeros.
+    pub fn node_started(&mut self, node: usize, pool_bytes: u64, linger: Lifetime) {
+        if self.nodes.len() <= node {
+            self.nodes.resize_with(node + 1, || None);
+        }
+        self.suspects.retain(|suspect| suspect.node != node);
+        self.nodes[node] = Some(NodeModel::new(pool_bytes, linger));
+    }
+
+    /// A client has been let in.
+    pub fn session_began(&mut self, node: usize, tenant: usize, hostile: bool) -> SessionId {
+        self.sessions.push(Session { node, tenant, hostile, refusals: 0, uncharged: 0 });
+        self.sessions.len() - 1
+    }
+
+    /// The node has let go of a client: nothing of it lives any more.
+    pub fn session_ended(&mut self, session: SessionId, now: Moment) {
+        let node = self.sessions[session].node;
+        if let Some(model) = &mut self.nodes[node] {
+            model.of_session(session).for_each(|known| known.is_over(now));
+            model.requests.forget(session);
+        }
+        // What the node was not told before it let go of the client is charged to nobody.
+        self.node_forgot(session);
+    }
+
+    /// A node's life is over, and with it everything on it.
+    pub fn node_stopped(&mut self, node: usize) {
+        self.nodes[node] = None;
+    }
+
+    /// The node has ended, and nothing that it had not told is told any more.
+    pub fn node_forgot(&mut self, session: SessionId) {
+        let audited = self.audited.get(&session).copied().unwrap_or(0);
+        let charged = &mut self.sessions[session];
+        charged.uncharged = charged.refusals.saturating_sub(audited);
+    }
+
+    /// The client's side of a session is over: it says nothing any more.
+    pub fn client_ended(&mut self, session: SessionId) {
+        self.ledger.forget(session);
+    }
+
+    /// A tenant is barred: all that it holds ends.
+    pub fn tenant_barred(&mut self, node: usize, tenant: usize, now: Moment) {
+        self.barred.insert((node, tenant));
+        if let Some(model) = &mut self.nodes[node] {
+            model.of_tenant(tenant).for_each(|known| known.may_end(now));
+        }
+    }
+
+    /// The node stood still for so long by its clock.
+    pub fn node_stood_still(&mut self, node: usize, time: Lifetime) {
+        if let Some(model) = &mut self.nodes[node] {
+            model.requests.stood_still(time);
+        }
+    }
+
+    /// The node's audit log tells of a violation of this session.
+    pub fn violation_audited(&mut self, session: SessionId) {
+        *self.audited.entry(session).or_default() += 1;
+    }
+
+    pub(crate) fn fail(&mut self, promise: Promise, at_ns: Nanos, what: String) {
+        if self.failures.len() < FAILURES_MAX {
+            self.failures.push(Failure { promise, at_ns, what });
+        }
+    }
+
+    fn note(&mut self, failure: Option<Failure>) {
+        if let Some(Failure { promise, at_ns, what }) = failure {
+            self.fail(promise, at_ns, what);
+        }
+    }
+
+    /// Whether a promise has been found broken.
+    pub fn has_failed(&self) -> bool {
+        !self.failures.is_empty()
+    }
+
+    /// Whether a session's tenant has been refused anything: then it may be paused and barred.
+    pub fn has_offended(&self, session: SessionId) -> bool {
+        let Session { node, tenant, .. } = self.sessions[session];
+        let mut own = self.sessions.iter().filter(|it| it.node == node && it.tenant == tenant);
+        own.any(|it| it.refusals > 0)
+    }
+
+    /// Whether a session's tenant has been barred.
+    pub fn is_barred(&self, session: SessionId) -> bool {
+        let Session { node, tenant, .. } = self.sessions[session];
+        self.barred.contains(&(node, tenant))
+    }
+
+    /// Whether somebody of the tenant has spoilt a permission's lifetime word.
+    pub fn is_vandalised(&self, session: SessionId, id: PermissionId) -> bool {
+        let node = &self.nodes[self.sessions[session].node];
+        node.as_ref().and_then(|model| model.get(id)).is_some_and(|known| known.vandalised)
+    }
+
+    /// What has been found, and what has been counted.
+    pub fn verdict(self) -> (Vec<Failure>, Tally) {
+        (self.failures, self.tally)
+    }
+}
+
+/// What a packet that reached a node did there.
+#[derive(Debug)]
+pub(crate) struct Arrival<'a> {
+    pub session: SessionId,
+    /// The work request's number.
+    pub id: u64,
+    pub request: &'a WireRequest,
+    /// What the NIC answered; `None`: it dropped the packet.
+    pub answer: Option<&'a Answer>,
+    pub touches: &'a [Touch],
+    pub now: Nanos,
+    /// The same on the node's clock.
+    pub node_now: Moment,
+}
+
+/// What the network shows.
+impl Oracle {
+    /// A request has reached a node's NIC.
+    pub fn arrived(&mut self, arrival: &Arrival<'_>) {
+        let Session { node, tenant, .. } = self.sessions[arrival.session];
+        let wanted = match arrival.request {
+            WireRequest::Send { bytes, .. } => return self.asked(arrival, node, bytes),
+            WireRequest::Read { remote, length } => (remote, u64::from(*length), Rights::READ),
+            WireRequest::Write { remote, bytes } => (remote, bytes.len() as u64, Rights::WRITE),
+            WireRequest::CompareAndSwap { remote, .. } | WireRequest::FetchAndAdd { remote, .. } => {
+                (remote, 8, Rights::ATOMIC)
+            }
+        };
+        let (remote, length, right) = wanted;
+        let wanted = Wanted { key: remote.rkey, from: remote.address.0, length, right };
+        match arrival.answer {
+            None => self.untouched(arrival),
+            Some(Answer::Refused(_)) => self.refused(arrival, node, tenant, &wanted),
+            Some(_) if length == 0 => self.untouched(arrival),
+            Some(answer) => self.carried_out(arrival, (node, tenant), &wanted, answer),
+        }
+    }
+
+    fn untouched(&mut self, arrival: &Arrival<'_>) {
+        if let Some(touch) = arrival.touches.first() {
+            let what = format!("a request that was not carried out touched the memory: {touch:?}");
+            self.fail(Promise::Memory, arrival.now, what);
+        }
+    }
+
+    fn refused(&mut self, arrival: &Arrival<'_>, node: usize, tenant: usize, wanted: &Wanted) {
+        self.untouched(arrival);
+        self.sessions[arrival.session].refusals += 1;
+        let Some(model) = &self.nodes[node] else { return };
+        self.tally.violations_tried += 1;
+        self.tally.violations_refused += 1;
+        if model.was_due(tenant, wanted, arrival.node_now) {
+            let what = format!(
+                "session {} was refused {wanted:x?} under a live permission, at {} µs of the node's time",
+                arrival.session, arrival.node_now.0
+            );
+            self.fail(Promise::Service, arrival.now, what);
+        }
+    }
+
+    fn carried_out(
+        &mut self,
+        arrival: &Arrival<'_>,
+        (node, tenant): (usize, usize),
+        wanted: &Wanted,
+        answer: &Answer,
+    ) {
+        let (now, session) = (arrival.now, arrival.session);
+        self.tally.accesses += 1;
+        let Some(model) = &mut self.nodes[node] else { return };
+        match model.judge(tenant, wanted) {
+            Ok(()) => {
+                let late = model.is_late(wanted, arrival.node_now);
+                self.tally.late_and_harmless += u64::from(late);
+            }
+            Err(stray) => {
+                self.tally.violations_tried += 1;
+                let what = format!("session {session} of tenant {tenant} got through with {wanted:x?}: {}", stray.why);
+                let failure = Failure { promise: stray.promise, at_ns: now, what };
+                self.suspects.push(Suspect { at: now, node, tenant, wanted: *wanted, failure });
+            }
+        }
+        let Some(offset) = model.offset(wanted.from, wanted.length) else {
+            return self.fail(Promise::Memory, now, format!("{wanted:x?} lies outside the pool"));
+        };
+        let span = offset..offset + wanted.length;
+        let mut brought = Vec::new();
+        let expected = match (arrival.request, answer) {
+            (WireRequest::Read { .. }, Answer::Bytes(bytes)) => {
+                if model.memory.read(span.clone()) != *bytes {
+                    let what = format!("a read of {wanted:x?} brought what is not there");
+                    self.fail(Promise::Memory, now, what);
+                }
+                brought.clone_from(bytes);
+                Touch::Read { offset, length: wanted.length }
+            }
+            (WireRequest::Write { bytes, .. }, Answer::Done) => {
+                model.memory.write(tenant, offset, bytes);
+                Touch::Write { offset, bytes: bytes.clone() }
+            }
+            (WireRequest::CompareAndSwap { compare, swap, .. }, Answer::Value(value)) => {
+                let before = model.memory.word(offset);
+                let after = if before == *compare { *swap } else { before };
+                brought = value.to_le_bytes().to_vec();
+                self.changed(node, tenant, offset, after);
+                Touch::Change { offset, before, after }
+            }
+            (WireRequest::FetchAndAdd { add, .. }, Answer::Value(value)) => {
+                let before = model.memory.word(offset);
+                let after = before.wrapping_add(*add);
+                brought = value.to_le_bytes().to_vec();
+                self.changed(node, tenant, offset, after);
+                Touch::Change { offset, before, after }
+            }
+            _ => return self.fail(Promise::Truth, now, format!("{answer:?} is no answer to {:?}", arrival.request)),
+        };
+        if arrival.touches != [expected.clone()] {
+            let what = format!("{wanted:x?} should have been {expected:x?} and was {:x?}", arrival.touches);
+            self.fail(Promise::Memory, now, what);
+        }
+        self.note_word(arrival, node, wanted);
+        let failure = self.ledger.executed(now, session, arrival.id, brought);
+        self.note(failure);
+    }
+
+    fn changed(&mut self, node: usize, tenant: usize, offset: u64, after: u64) {
+        if let Some(model) = &mut self.nodes[node] {
+            model.memory.write(tenant, offset, &after.to_le_bytes());
+        }
+    }
+
+    /// An access that may have changed a lifetime word: what it says now.
+    fn note_word(&mut self, arrival: &Arrival<'_>, node: usize, wanted: &Wanted) {
+        let Some(model) = &mut self.nodes[node] else { return };
+        if wanted.right == Rights::READ {
+            return;
+        }
+        let Some(word) = model.by_word(wanted.key, &wanted.span()).map(|known| known.word()) else { return };
+        let Some(offset) = model.offset(word.start, 8) else { return };
+        let value = model.memory.word(offset);
+        let honest = match (arrival.request, arrival.answer) {
+            // One that found another value changed nothing.
+            (WireRequest::CompareAndSwap { compare, .. }, Some(Answer::Value(found))) if found != compare => return,
+            (WireRequest::CompareAndSwap { compare, .. }, _) => {
+                *compare != 0 && !self.sessions[arrival.session].hostile
+            }
+            _ => false,
+        };
+        if let Some(known) = model.by_word(wanted.key, &wanted.span()) {
+            known.word_became(value, honest, arrival.node_now);
+        }
+    }
+
+    fn asked(&mut self, arrival: &Arrival<'_>, node: usize, bytes: &[u8]) {
+        self.untouched(arrival);
+        match arrival.answer {
+            Some(Answer::Refused(_)) => self.sessions[arrival.session].refusals += 1,
+            Some(Answer::Done) => {
+                let Some(head) = bytes.first_chunk::<MESSAGE_BYTES>() else { return };
+                let Ok(request) = Request::decode(*head) else { return };
+                let Some(model) = &mut self.nodes[node] else { return };
+                if let RequestBody::Revoke { permission, .. } = request.body
+                    && let Some(known) = model.known(permission)
+                    && known.session == arrival.session
+                {
+                    known.may_end(arrival.node_now);
+                }
+                model.requests.came(arrival.session, &request, arrival.node_now, LONGEST_WAIT);
+            }
+            _ => {}
+        }
+    }
+
+    /// A message leaves a node for a client.
+    pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
+        let Session { node, tenant, hostile, .. } = self.sessions[session];
+        let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok()) else {
+            return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
+        };
+        let Some(model) = &mut self.nodes[node] else { return };
+        let Some(asked) = model.requests.answered(session, reply.sequence) else {
+            if !hostile {
+                let what = format!("session {session} got {reply:?}, and asked nothing of that number");
+                self.fail(Promise::Truth, now, what);
+            }
+            return;
+        };
+        match (asked.body, reply.body) {
+            (
+                RequestBody::Allocate { rights, sharing, .. } | RequestBody::Acquire { rights, sharing, .. },
+                ReplyBody::Granted(granted),
+            ) => {
+                let broken = model.granted(&granted, (session, tenant), (rights, sharing), node_now);
+                for stray in broken {
+                    let what = format!("session {session} was granted {:?}: {}", granted.permission, stray.why);
+                    self.fail(stray.promise, now, what);
+                }
+                self.check_grant(session, tenant, &granted, now);
+                // Who used the key before the message said so did what the grant allows.
+                let key = |suspect: &Suspect| match granted.token {
+                    portcullis_protocol::Token::Keys { buffer, lifetime } => {
+                        suspect.wanted.key == buffer || suspect.wanted.key == lifetime
+                    }
+                    portcullis_protocol::Token::Node => false,
+                };
+                if let Some(model) = &self.nodes[node] {
+                    self.suspects.retain(|it| {
+                        !(it.node == node && key(it) && model.judge(it.tenant, &it.wanted).is_ok())
+                    });
+                }
+            }
+            (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
+                if let Some(known) = model.known(permission) {
+                    known.is_over(node_now);
+                }
+            }
+            (RequestBody::Extend { permission, .. }, ReplyBody::Extended(lifetime)) => {
+                if let Some(known) = model.known(permission) {
+                    known.word_became(lifetime.0, true, node_now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn check_grant(&mut self, session: SessionId, tenant: usize, granted: &Granted, now: Nanos) {
+        self.tally.grants += 1;
+        let node = self.sessions[session].node;
+        let Some(model) = &self.nodes[node] else { return };
+        let Some(offset) = model.offset(granted.address.0, granted.length) else {
+            return self.fail(Promise::Memory, now, format!("{granted:?} lies outside the pool"));
+        };
+        if let Some((at, other)) = model.memory.foreign_byte(tenant, offset..offset + granted.length) {
+            let what = format!(
+                "session {session} of tenant {tenant} was granted {:?} with a byte of tenant {other}'s at {at:#x}",
+                granted.permission
+            );
+            self.fail(Promise::Scrub, now, what);
+        }
+    }
+}
+
+/// What nodes and clients show.
+impl Oracle {
+    /// A node's processor has had a turn, and touched its pool so.
+    pub fn node_turned(&mut self, node: usize, touches: &[Touch], now: Nanos, node_now: Moment) {
+        let Some(model) = &mut self.nodes[node] else { return };
+        model.turned(node_now);
+        let mut failure = None;
+        for touch in touches {
+            let span = match touch {
+                Touch::Read { .. } => continue,
+                Touch::Write { offset, bytes } => *offset..*offset + bytes.len() as u64,
+                Touch::Zero { offset, length } => *offset..*offset + *length,
+                Touch::Change { offset, .. } => *offset..*offset + 8,
+            };
+            let base = portcullis_node::POOL_BASE.0;
+            if let Some(id) = model.written_by_node(&(base + span.start..base + span.end), node_now) {
+                failure = Some(format!("the node wrote {span:x?} of its pool, which {id:?} holds"));
+            }
+            model.memory.node_touched(touch);
+        }
+        if let Some(what) = failure {
+            self.fail(Promise::Memory, now, what);
+        }
+    }
+
+    /// A client library has begun an operation.
+    pub fn begun(&mut self, now: Nanos, session: SessionId, id: u64, kind: Kind) {
+        let failure = self.ledger.begun(now, session, id, kind);
+        self.note(failure);
+    }
+
+    /// A client library says how an operation ended.
+    pub fn ended(&mut self, now: Nanos, session: SessionId, id: u64, result: Result<&[u8], Error>) {
+        let failure = self.ledger.ended(now, session, id, result);
+        self.note(failure);
+    }
+
+    /// Looks at what only time shows. `memories` are the pools of the nodes that live, with their clocks.
+    pub fn look(&mut self, now: Nanos, nodes: &[Option<(SimMemory, Moment)>], whole: bool) {
+        let (old, young) =
+            std::mem::take(&mut self.suspects).into_iter().partition(|it: &Suspect| it.at + SUSPICION < now || whole);
+        self.suspects = young;
+        let old: Vec<Suspect> = old;
+        for suspect in old {
+            self.note(Some(suspect.failure));
+        }
+        for (number, node) in nodes.iter().enumerate() {
+            let (Some((memory, node_now)), Some(model)) = (node, &self.nodes[number]) else { continue };
+            let overdue = model.requests.overdue(*node_now);
+            let differs = if whole { model.memory.first_difference(memory) } else { None };
+            if let Some((session, asked)) = overdue {
+                let what = format!("session {session} has no answer to {asked:?} at {} µs of node {number}'s time", node_now.0);
+                self.fail(Promise::Progress, now, what);
+            }
+            if let Some(at) = differs {
+                self.fail(Promise::Memory, now, format!("node {number}'s memory is not the model's at {at:#x}"));
+            }
+        }
+    }
+
+    /// Everything is quiet and everybody has left.
+    pub fn at_rest(&mut self, now: Nanos) {
+        if let Some((session, id)) = self.ledger.unended() {
+            self.fail(Promise::Truth, now, format!("operation {id:#x} of session {session} never ended"));
+        }
+        let unanswered: usize = self.nodes.iter().flatten().map(|model| model.requests.len()).sum();
+        if unanswered > 0 {
+            self.fail(Promise::Progress, now, format!("{unanswered} requests were never answered"));
+        }
+        for session in 0..self.sessions.len() {
+            let Session { refusals, uncharged, .. } = self.sessions[session];
+            let (refused, audited) = (refusals - uncharged, self.audited.get(&session).copied().unwrap_or(0));
+            if refused != audited {
+                let what = format!("session {session} was refused {refused} times, and charged with {audited} violations");
+                self.fail(Promise::Isolation, now, what);
+            }
+        }
+    }
+}
+
+/// The longest that a node lets a request wait: what the simulated nodes are told.
+pub(crate) const LONGEST_WAIT: Lifetime = Lifetime::millis(40);

@@ -1,0 +1,222 @@
+//! One node as the checkers know it: its memory, its permissions, what it owes answers to.
+
+use super::memory_model::MemoryModel;
+use super::permission::{Known, Wanted, overlaps};
+use super::requests::Requests;
+use super::{Promise, SessionId};
+use portcullis_node::POOL_BASE;
+use portcullis_protocol::{Granted, Lifetime, Moment, PermissionId, Rights, Rkey, Sharing, Token};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
+
+/// Turns of a node after which it must have done what was due before the first of them.
+const TURNS_TO_ACT: usize = 12;
+/// Turns of a node that are remembered.
+const TURNS_KEPT: usize = 4096;
+
+/// Why an access that succeeded should not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stray {
+    pub promise: Promise,
+    pub why: &'static str,
+}
+
+/// What the checkers know of one life of a node.
+#[derive(Debug)]
+pub(super) struct NodeModel {
+    pub memory: MemoryModel,
+    pub requests: Requests,
+    /// Windows of ended permissions may stay bound for so long.
+    linger: Lifetime,
+    permissions: Vec<Known>,
+    by_key: HashMap<Rkey, usize>,
+    by_id: HashMap<PermissionId, usize>,
+    /// Permissions by where their buffer, and their header, begin.
+    by_place: BTreeMap<u64, Vec<usize>>,
+    /// The longest span in that map.
+    longest_span: u64,
+    /// When the node's last turns were, on its clock.
+    turns: VecDeque<Moment>,
+}
+
+impl NodeModel {
+    pub fn new(pool_bytes: u64, linger: Lifetime) -> Self {
+        Self {
+            memory: MemoryModel::new(pool_bytes),
+            requests: Requests::default(),
+            linger,
+            permissions: Vec::new(),
+            by_key: HashMap::new(),
+            by_id: HashMap::new(),
+            by_place: BTreeMap::new(),
+            longest_span: 32,
+            turns: VecDeque::new(),
+        }
+    }
+
+    /// The node has had a turn.
+    pub fn turned(&mut self, now: Moment) {
+        if self.turns.len() == TURNS_KEPT {
+            self.turns.pop_front();
+        }
+        self.turns.push_back(now);
+    }
+
+    /// Whether the node has had the time to end what was over from `over` on: a turn that noticed, the time that a
+    /// window may linger after that, and turns enough to carry it out.
+    fn had_time_to_end(&self, over: Moment) -> bool {
+        let Some(&noticed) = self.turns.get(self.turns.partition_point(|&turn| turn < over)) else { return false };
+        let Some(acted) = self.turns.len().checked_sub(TURNS_TO_ACT) else { return false };
+        self.turns[acted] > noticed.after(Lifetime(self.linger.0 + self.linger.0 / 4))
+    }
+
+    /// Where in the pool an address lies.
+    pub fn offset(&self, address: u64, length: u64) -> Option<u64> {
+        let offset = address.checked_sub(POOL_BASE.0)?;
+        (offset.checked_add(length)? <= self.memory.bytes()).then_some(offset)
+    }
+
+    /// The permission with this id.
+    pub fn known(&mut self, id: PermissionId) -> Option<&mut Known> {
+        self.by_id.get(&id).map(|&at| &mut self.permissions[at])
+    }
+
+    /// The same, to look at.
+    pub fn get(&self, id: PermissionId) -> Option<&Known> {
+        self.by_id.get(&id).map(|&at| &self.permissions[at])
+    }
+
+    /// The permission whose lifetime word this is, as shown by the key.
+    pub fn by_word(&mut self, key: Rkey, span: &Range<u64>) -> Option<&mut Known> {
+        let known = &mut self.permissions[*self.by_key.get(&key)?];
+        overlaps(&known.word(), span).then_some(known)
+    }
+
+    /// Permissions of a session.
+    pub fn of_session(&mut self, session: SessionId) -> impl Iterator<Item = &mut Known> {
+        self.permissions.iter_mut().filter(move |known| known.session == session)
+    }
+
+    /// Permissions of a tenant.
+    pub fn of_tenant(&mut self, tenant: usize) -> impl Iterator<Item = &mut Known> {
+        self.permissions.iter_mut().filter(move |known| known.tenant == tenant)
+    }
+
+    /// Whether nothing allows an access that has just succeeded.
+    pub fn judge(&self, tenant: usize, wanted: &Wanted) -> Result<(), Stray> {
+        let stray = |promise, why| Err(Stray { promise, why });
+        let Some(&at) = self.by_key.get(&wanted.key) else {
+            return stray(Promise::Access, "no permission has this key");
+        };
+        let known = &self.permissions[at];
+        if known.tenant != tenant {
+            return stray(Promise::Access, "the permission is another tenant's");
+        }
+        if let Err(why) = known.covers(wanted) {
+            return stray(Promise::Access, why);
+        }
+        if known.passed_on(wanted) {
+            return stray(Promise::Reuse, "somebody else has been given these bytes since");
+        }
+        if self.had_time_to_end(known.over_from) {
+            return stray(Promise::Access, "the permission ended long ago");
+        }
+        Ok(())
+    }
+
+    /// Whether the permission of an access that succeeded is over: its window lingers.
+    pub fn is_late(&self, wanted: &Wanted, now: Moment) -> bool {
+        self.by_key.get(&wanted.key).is_some_and(|&at| self.permissions[at].over_from <= now)
+    }
+
+    /// Whether an access that has just been refused should have been served.
+    pub fn was_due(&self, tenant: usize, wanted: &Wanted, now: Moment) -> bool {
+        self.by_key.get(&wanted.key).is_some_and(|&at| {
+            let known = &self.permissions[at];
+            known.tenant == tenant
+                && known.covers(wanted).is_ok()
+                && !known.passed_on(wanted)
+                && now < known.served_until
+        })
+    }
+
+    /// Permissions whose buffer or header shares a byte with `span`.
+    fn near(&self, span: &Range<u64>) -> Vec<usize> {
+        let from = span.start.saturating_sub(self.longest_span);
+        let mut near: Vec<usize> = self.by_place.range(from..span.end).flat_map(|(_, list)| list.iter().copied()).collect();
+        near.retain(|&at| {
+            let known = &self.permissions[at];
+            overlaps(&known.buffer, span) || overlaps(&known.header(), span)
+        });
+        near
+    }
+
+    /// A grant goes out. Says what it breaks.
+    pub fn granted(
+        &mut self,
+        granted: &Granted,
+        (session, tenant): (SessionId, usize),
+        (rights, sharing): (Rights, Sharing),
+        now: Moment,
+    ) -> Vec<Stray> {
+        let known = Known::new(granted, session, tenant, rights, sharing);
+        let mut broken = Vec::new();
+        for at in self.near(&known.buffer) {
+            let other = &mut self.permissions[at];
+            let shares = |range: &Range<u64>| overlaps(range, &known.buffer);
+            if shares(&other.header()) {
+                other.header_passed_on = true;
+                broken.extend(still_served(other, now, Promise::Reuse, "a live permission's header lies in it"));
+            }
+            if shares(&other.buffer) && !(other.sharing == Sharing::Shared && sharing == Sharing::Shared && other.buffer == known.buffer)
+            {
+                broken.extend(still_served(other, now, Promise::Exclusion, "a live permission is held beside it"));
+                other.buffer_passed_on = true;
+            }
+        }
+        for at in self.near(&known.header()) {
+            let other = &mut self.permissions[at];
+            if overlaps(&other.header(), &known.header()) {
+                broken.extend(still_served(other, now, Promise::Reuse, "a live permission has its header"));
+                other.header_passed_on = true;
+            }
+            if overlaps(&other.buffer, &known.header()) {
+                broken.extend(still_served(other, now, Promise::Reuse, "its header lies in a live permission's buffer"));
+                other.buffer_passed_on = true;
+            }
+        }
+        self.enter(known, granted.token);
+        broken
+    }
+
+    fn enter(&mut self, known: Known, token: Token) {
+        let at = self.permissions.len();
+        self.longest_span = self.longest_span.max(known.buffer.end - known.buffer.start);
+        for place in [known.buffer.start, known.id.header.0] {
+            let list = self.by_place.entry(place).or_default();
+            // Those whose bytes have all been passed on matter no more.
+            list.retain(|&it| !(self.permissions[it].buffer_passed_on && self.permissions[it].header_passed_on));
+            list.push(at);
+        }
+        if let Token::Keys { buffer, lifetime } = token {
+            self.by_key.insert(buffer, at);
+            self.by_key.insert(lifetime, at);
+        }
+        self.by_id.insert(known.id, at);
+        self.permissions.push(known);
+    }
+
+    /// A permission that is surely live and whose buffer the node's processor has just changed.
+    pub fn written_by_node(&self, span: &Range<u64>, now: Moment) -> Option<PermissionId> {
+        let hit = |&at: &usize| {
+            let known = &self.permissions[at];
+            overlaps(&known.buffer, span) && !known.buffer_passed_on && now < known.served_until
+        };
+        self.near(span).into_iter().find(hit).map(|at| self.permissions[at].id)
+    }
+}
+
+/// What it breaks that a permission which must be served loses bytes.
+fn still_served(other: &Known, now: Moment, promise: Promise, why: &'static str) -> Option<Stray> {
+    (now < other.served_until && !other.ended).then_some(Stray { promise, why })
+}

@@ -1,0 +1,73 @@
+//! The promises, by the names that reports use, and how one is found broken.
+
+use crate::clock::Nanos;
+use serde::Serialize;
+use std::fmt;
+
+/// A promise that a checker watches. See DESIGN's table and ARCHITECTURE.md.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Promise {
+    /// No access succeeds outside a live permission's range, rights, tenant or time.
+    Access,
+    /// Never two exclusive holders, never exclusive beside shared.
+    Exclusion,
+    /// When a permission ends, its memory and its header are used again only after no access can reach them.
+    Reuse,
+    /// Nobody gets memory with another tenant's bytes in it.
+    Scrub,
+    /// Who holds a live permission is not refused.
+    Service,
+    /// One client's violation is never another's error, and is charged to its own tenant.
+    Isolation,
+    /// Every posted operation completes exactly once, with the truth.
+    Truth,
+    /// The node's memory holds what was written to it, byte for byte, and nothing else.
+    Memory,
+    /// A request is answered within the leases before it and a bound; a departed client costs no more than its lease.
+    Progress,
+    /// At rest nothing is left: permissions, objects, bytes, headers, windows, queue pairs, requests.
+    Rest,
+}
+
+impl Promise {
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Access => "access",
+            Self::Exclusion => "exclusion",
+            Self::Reuse => "reuse",
+            Self::Scrub => "scrub",
+            Self::Service => "service",
+            Self::Isolation => "isolation",
+            Self::Truth => "truth",
+            Self::Memory => "memory",
+            Self::Progress => "progress",
+            Self::Rest => "rest",
+        }
+    }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A promise that was broken.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Failure {
+    /// Which.
+    pub promise: Promise,
+    /// When, in ns of virtual time.
+    pub at_ns: Nanos,
+    /// How.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} ns: {}", self.promise, self.at_ns, self.what)
+    }
+}

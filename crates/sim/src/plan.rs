@@ -1,0 +1,215 @@
+//! What a run is: drawn from its seed, and cut down by whoever shrinks it or asks for something else.
+
+use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
+use crate::dice::Dice;
+use crate::oracle::LONGEST_WAIT;
+use portcullis_node::{NodeConfig, Quota, Reductions, ViolationLimits};
+use portcullis_protocol::{Lifetime, Mechanism};
+
+/// The stream that the plan itself is drawn from.
+const PLAN: u64 = 1;
+
+/// Kinds of faults, by the names that reports use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// A client's process ends; the node hears of it later. Another comes in its place.
+    ClientStop,
+    /// A client stands still.
+    ClientPause,
+    /// A client's completions arrive late.
+    LateCompletions,
+    /// A client's clock jumps, or runs at another rate.
+    ClientClock,
+    /// A node ends with its memory; another comes in its place.
+    NodeStop,
+    /// A node's processor stands still. Its NIC does not.
+    NodePause,
+    /// A node's clock jumps, or runs at another rate.
+    NodeClock,
+    /// A direction of the network loses, holds or delays packets.
+    Cut,
+    /// A node's NIC fails: binds, windows, regions, rebuilds, polls.
+    Nic,
+}
+
+impl FaultKind {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::ClientStop,
+        Self::ClientPause,
+        Self::LateCompletions,
+        Self::ClientClock,
+        Self::NodeStop,
+        Self::NodePause,
+        Self::NodeClock,
+        Self::Cut,
+        Self::Nic,
+    ];
+
+    /// Its name in reports and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClientStop => "client-stop",
+            Self::ClientPause => "client-pause",
+            Self::LateCompletions => "late-completions",
+            Self::ClientClock => "client-clock",
+            Self::NodeStop => "node-stop",
+            Self::NodePause => "node-pause",
+            Self::NodeClock => "node-clock",
+            Self::Cut => "cut",
+            Self::Nic => "nic",
+        }
+    }
+}
+
+impl std::str::FromStr for FaultKind {
+    type Err = UnknownFaultKind;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| UnknownFaultKind(name.to_owned()))
+    }
+}
+
+/// The name given is no kind of fault.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("no fault is called {0:?}: use client-stop, client-pause, late-completions, client-clock, node-stop, \
+         node-pause, node-clock, cut or nic")]
+pub struct UnknownFaultKind(String);
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// Nodes.
+    pub nodes: usize,
+    /// Clients, hostile ones included.
+    pub clients: usize,
+    /// Tenants that the clients belong to.
+    pub tenants: usize,
+    /// Clients that break rules; the last ones.
+    pub hostile: usize,
+    /// Virtual time in which there is work, in ns. What was begun then ends after it.
+    pub duration_ns: Nanos,
+    /// Faults that may happen.
+    pub faults: Vec<FaultKind>,
+    /// Permissions that each client holds at a time, about.
+    pub held: usize,
+    /// The pause between two actions of a client, in ns.
+    pub think_ns: Nanos,
+    /// Whether a readable trace is kept.
+    pub readable: bool,
+}
+
+impl Plan {
+    /// What a seed says.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, PLAN);
+        let clients = 2 + dice.index(6);
+        let hostile = if dice.per_mille(700) { 1 + dice.index(2) } else { 0 };
+        let mut faults = Vec::new();
+        if !dice.per_mille(150) {
+            faults.extend(FaultKind::ALL.into_iter().filter(|_| dice.per_mille(350)));
+        }
+        Self {
+            seed,
+            nodes: 1 + usize::from(dice.per_mille(250)),
+            clients,
+            tenants: 1 + dice.index(3),
+            hostile: hostile.min(clients - 1),
+            duration_ns: dice.of(4..16) * MILLISECOND,
+            faults,
+            held: 1 + dice.index(8),
+            think_ns: dice.magnitude(2 * MICROSECOND..60 * MICROSECOND),
+            readable: false,
+        }
+    }
+}
+
+/// How the nodes of a run are configured.
+#[derive(Clone, Debug)]
+pub(crate) struct NodePlan {
+    pub config: NodeConfig,
+    pub latency: Nanos,
+    pub jitter: Nanos,
+    /// How long a NIC waits for an answer.
+    pub patience: Lifetime,
+    /// What a clock may be off, in millionths.
+    pub drift: i32,
+}
+
+impl NodePlan {
+    pub fn draw(plan: &Plan) -> Self {
+        let mut dice = Dice::new(plan.seed, PLAN + 1);
+        let mechanism = match dice.of(0..100) {
+            0..86 => Mechanism::MemoryWindow,
+            _ => Mechanism::MemoryRegion,
+        };
+        let all = dice.per_mille(600);
+        let mut flag = || all || dice.per_mille(500);
+        let reductions =
+            Reductions { delayed_unbinding: flag(), contiguity: flag(), handover: flag() };
+        let scarce = dice.per_mille(300);
+        let room = (plan.clients * (plan.held + 2)) as u64;
+        let pages = if scarce { dice.of(2..5) } else { 4 + room / 16 };
+        let headers = if scarce { dice.of(4..24) } else { 64 + 2 * room };
+        let windows = if scarce { dice.of(4..40) } else { 256 + 4 * room };
+        let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let violations = if dice.per_mille(700) {
+            ViolationLimits { free_max: 1 << 20, bar_after: 1 << 20, ..ViolationLimits::default() }
+        } else {
+            ViolationLimits { free_again: Lifetime::millis(1), ..ViolationLimits::default() }
+        };
+        let config = NodeConfig {
+            mechanism,
+            reductions,
+            pool_bytes: pages * (64 << 10),
+            headers: narrow(headers),
+            longest_lifetime: Lifetime(dice.magnitude(2_000..20_000)),
+            longest_wait: LONGEST_WAIT,
+            quota: Quota { permissions_max: if scarce { 12 } else { 1 << 30 }, ..Quota::default() },
+            violations,
+            recoveries_max: narrow(dice.of(1..4)),
+            spare_queue_pairs: narrow(dice.of(0..3)),
+            windows_ready: narrow(windows / 4),
+            windows_max: narrow(windows),
+            window_rest: Lifetime(dice.magnitude(1..2_000)),
+            linger_max: Lifetime(dice.magnitude(1..1_000)),
+            postponed_max: narrow(if scarce { 4 } else { 64 }),
+            clients_max: narrow(plan.clients as u64 * 4 + 4),
+            requests_per_turn: narrow(dice.magnitude(1..64)),
+            audit: true,
+            audit_records_max: 1 << 20,
+        };
+        Self {
+            config,
+            latency: dice.magnitude(500..4_000),
+            jitter: dice.magnitude(1..20_000),
+            patience: Lifetime(dice.of(400..2_000)),
+            drift: i32::try_from(dice.of(0..1_000)).unwrap_or(0),
+        }
+    }
+}
+
+impl Plan {
+    /// The command that runs exactly this plan again.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let faults: Vec<&str> = self.faults.iter().map(|kind| kind.name()).collect();
+        let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
+        format!(
+            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults} --trace",
+            self.seed,
+            self.nodes,
+            self.clients,
+            self.hostile,
+            self.tenants,
+            self.held,
+            self.duration_ns / 1000,
+        )
+    }
+}

@@ -1,0 +1,443 @@
+//! An honest client's work: it asks, uses, extends, lets go, lets expire, comes too late, and keeps to the rules.
+
+use crate::dice::Dice;
+use crate::memory::SimMemory;
+use crate::oracle::{Kind, Promise};
+use crate::scene::{Scene, Sighting, SimClient};
+use portcullis_client::{Acquire, Allocate, Answer, Buffer, Call, Error, Operation, Outcome, Permission, Rejected};
+use portcullis_protocol::{LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing, Token};
+
+/// Expired permissions that are kept to be used too late.
+const STALE_MAX: usize = 4;
+/// Operations under way at a time.
+const OPERATIONS_MAX: usize = 24;
+
+/// What a call was for.
+#[derive(Debug)]
+enum Purpose {
+    Grant { sharing: Sharing },
+    Extension,
+    End,
+}
+
+/// An operation that has not ended: what it is, and when its permission ends by the client's clock.
+#[derive(Debug)]
+struct UnderWay {
+    operation: Operation,
+    kind: Kind,
+    permission: PermissionId,
+    deadline: Moment,
+    /// Its permission was revoked while it was under way.
+    raced: bool,
+}
+
+/// How a client likes to work: weights of its actions.
+#[derive(Clone, Debug)]
+struct Habits {
+    weights: [u32; 12],
+    size_max: u64,
+    lifetime_max: u64,
+    shared: u64,
+    kept: u64,
+}
+
+impl Habits {
+    fn draw(dice: &mut Dice, longest: Lifetime) -> Self {
+        let weights = std::array::from_fn(|_| u32::try_from(dice.of(0..10)).unwrap_or(1) + 1);
+        Self {
+            weights,
+            size_max: dice.magnitude(8..9000),
+            lifetime_max: dice.of(100..longest.0 + 1),
+            shared: dice.of(0..1000),
+            kept: dice.of(0..1000),
+        }
+    }
+}
+
+/// An honest client's work.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    dice: Dice,
+    habits: Habits,
+    held_max: usize,
+    held: Vec<Permission>,
+    stale: Vec<Permission>,
+    calls: Vec<(Call, Purpose)>,
+    under_way: Vec<UnderWay>,
+    ended: Vec<(Operation, Outcome<SimMemory>)>,
+    stamps: u64,
+}
+
+impl Worker {
+    pub fn new(mut dice: Dice, held_max: usize, longest: Lifetime) -> Self {
+        let habits = Habits::draw(&mut dice, longest);
+        Self {
+            dice,
+            habits,
+            held_max,
+            held: Vec::new(),
+            stale: Vec::new(),
+            calls: Vec::new(),
+            under_way: Vec::new(),
+            ended: Vec::new(),
+            stamps: 0,
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.under_way.is_empty()
+    }
+
+    /// What is under way, for reports.
+    pub fn under_way(&self) -> (usize, usize) {
+        (self.calls.len(), self.under_way.len())
+    }
+
+    /// Takes in what has ended, and does one thing if it may.
+    pub fn act(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, may_begin: bool) {
+        self.take_operations(client, scene);
+        self.take_calls(client, scene);
+        self.let_expire(scene.moment);
+        if may_begin && !scene.winding_down && client.over().is_none() {
+            self.begin(client, scene);
+        }
+    }
+
+    fn let_expire(&mut self, now: Moment) {
+        let mut index = 0;
+        while index < self.held.len() {
+            if self.held[index].lease().deadline() > now {
+                index += 1;
+                continue;
+            }
+            let expired = self.held.swap_remove(index);
+            if self.stale.len() == STALE_MAX {
+                self.stale.remove(0);
+            }
+            self.stale.push(expired);
+        }
+    }
+}
+
+/// What ends.
+impl Worker {
+    fn take_operations(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let mut ended = std::mem::take(&mut self.ended);
+        client.drain(&mut ended);
+        for (operation, outcome) in ended.drain(..) {
+            let number = operation.number();
+            let known = self.under_way.iter().position(|it| it.operation == operation);
+            let Some(known) = known.map(|at| self.under_way.swap_remove(at)) else {
+                scene.fail(Promise::Truth, format!("operation {number:#x} ended, and was not under way"));
+                continue;
+            };
+            let mut bytes = Vec::new();
+            if let (Ok(value), Kind::Atomic) = (&outcome.result, known.kind) {
+                bytes = value.to_le_bytes().to_vec();
+            } else if let (Some(buffer), Kind::Read) = (&outcome.buffer, known.kind) {
+                bytes = vec![0; buffer.len() as usize];
+                buffer.read(0, &mut bytes);
+            }
+            let result = outcome.result.as_ref().map(|_| &bytes[..]).map_err(|error| *error);
+            scene.oracle.ended(scene.now, scene.session, number, result);
+            if let Err(error) = outcome.result {
+                check_error(scene, error, &format!("{:?} {number:#x}", known.kind));
+                check_revoked(scene, error, &known);
+            }
+        }
+        self.ended = ended;
+    }
+
+    fn take_calls(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let mut index = 0;
+        while index < self.calls.len() {
+            let Some(answer) = client.take_call(self.calls[index].0) else {
+                index += 1;
+                continue;
+            };
+            let (_, purpose) = self.calls.swap_remove(index);
+            match answer {
+                Ok(Answer::Granted(permission)) => self.granted(scene, permission, &purpose),
+                Ok(_) => {}
+                Err(error) => check_error(scene, error, &format!("{purpose:?}")),
+            }
+        }
+    }
+
+    fn granted(&mut self, scene: &mut Scene<'_>, permission: Permission, purpose: &Purpose) {
+        if let Purpose::Grant { sharing } = purpose
+            && (*sharing == Sharing::Shared || self.dice.per_mille(500))
+        {
+            scene.gossip.share(scene.tenant, permission.address());
+        }
+        scene.gossip.sight(sighting(&permission));
+        self.held.push(permission);
+    }
+}
+
+/// What a spy could learn of a permission.
+pub(crate) fn sighting(permission: &Permission) -> Sighting {
+    let (key, word_key) = match permission.token() {
+        Token::Keys { buffer, lifetime } => (buffer, lifetime),
+        Token::Node => Default::default(),
+    };
+    let word = RemoteAddress(permission.id().header.0 + LIFETIME_OFFSET);
+    Sighting { address: permission.address(), length: permission.length(), key, word: (word, word_key) }
+}
+
+/// Whether an honest client may get this error.
+fn check_error(scene: &mut Scene<'_>, error: Error, of: &str) {
+    let wrong = match error {
+        Error::Violation | Error::LocalFault(_) | Error::Refused(Refusal::Malformed) => true,
+        Error::Interrupted | Error::SessionLost | Error::NodeGone | Error::Refused(Refusal::NicFailed) => {
+            !scene.excused
+        }
+        Error::Paused { .. } | Error::Barred => !scene.oracle.has_offended(scene.session),
+        _ => false,
+    };
+    let (session, tenant) = (scene.session, scene.tenant);
+    scene.trace.remark(scene.now, || format!("session {session}: {of} ended with: {error}"));
+    if wrong {
+        scene.fail(
+            Promise::Isolation,
+            format!("session {session} of tenant {tenant} got an error that is not its own: {of} ended with: {error}"),
+        );
+    }
+}
+
+/// With sound clocks a permission lives as long as its holder reckons, but for what its holder or its tenant did.
+fn check_revoked(scene: &mut Scene<'_>, error: Error, known: &UnderWay) {
+    let early = known.deadline.since(scene.moment);
+    let unasked = !known.raced
+        && !scene.clocks_off
+        && !scene.oracle.is_barred(scene.session)
+        && !scene.oracle.is_vandalised(scene.session, known.permission);
+    if error == Error::Revoked && early > TOLERANCE && unasked {
+        let session = scene.session;
+        scene.fail(
+            Promise::Truth,
+            format!("session {session} was refused {} µs before the end of its permission", early.0),
+        );
+    }
+}
+
+/// How far two sound clocks may drift apart in the longest lifetime, and a bit.
+const TOLERANCE: Lifetime = Lifetime::micros(100);
+
+/// What begins.
+impl Worker {
+    fn begin(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let weights = self.habits.weights;
+        match self.dice.weighted(&weights) {
+            0 | 1 if self.held.len() < self.held_max => self.allocate(client, scene),
+            2 | 3 if self.held.len() < self.held_max => self.acquire(client, scene),
+            4 => self.extend(client, scene),
+            5 => self.revoke(client, scene),
+            6 => self.free(client, scene),
+            7 => self.batch(client, scene),
+            8 => self.come_late(client, scene),
+            _ => self.operate(client, scene),
+        }
+    }
+
+    fn lifetime(&mut self) -> Lifetime {
+        Lifetime(self.dice.magnitude(20..self.habits.lifetime_max.max(40)))
+    }
+
+    fn rights(&mut self) -> Rights {
+        let some = [Rights::all(), Rights::all(), Rights::READ, Rights::READ | Rights::WRITE, Rights::ATOMIC, Rights::WRITE];
+        self.dice.pick(&some).copied().unwrap_or(Rights::all())
+    }
+
+    fn allocate(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let mut ask = Allocate::bytes(self.dice.magnitude(1..self.habits.size_max + 1));
+        ask = ask.lifetime(self.lifetime()).rights(self.rights());
+        if self.dice.per_mille(self.habits.shared) {
+            ask = ask.shared();
+        }
+        if self.dice.per_mille(self.habits.kept) {
+            ask = ask.keep();
+        }
+        let call = client.allocate(scene.moment, ask);
+        self.began(call, Purpose::Grant { sharing: ask.sharing });
+    }
+
+    fn acquire(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let known = scene.gossip.objects[scene.tenant].make_contiguous();
+        let Some(&object) = self.dice.pick(known) else { return self.allocate(client, scene) };
+        let wait = Lifetime(self.dice.magnitude(1..20_000));
+        let mut ask = Acquire::at(object).lifetime(self.lifetime()).rights(self.rights()).wait(wait);
+        if self.dice.per_mille(self.habits.shared) {
+            ask = ask.shared();
+        }
+        let call = client.acquire(scene.moment, ask);
+        self.began(call, Purpose::Grant { sharing: ask.sharing });
+    }
+
+    fn began(&mut self, call: Result<Call, Error>, purpose: Purpose) {
+        if let Ok(call) = call {
+            self.calls.push((call, purpose));
+        }
+    }
+
+    fn extend(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let Some(at) = self.some_held() else { return };
+        let lease = self.held[at].lease().clone();
+        let lifetime = Lifetime(lease.lifetime().0 + self.dice.magnitude(1..4_000)).min(lease.longest());
+        let call = if self.dice.per_mille(800) {
+            client.extend_lease(scene.moment, &lease, lifetime)
+        } else {
+            client.extend_by_rpc(scene.moment, &lease, lifetime)
+        };
+        self.began(call, Purpose::Extension);
+    }
+
+    fn some_held(&mut self) -> Option<usize> {
+        if self.held.is_empty() { None } else { Some(self.dice.index(self.held.len())) }
+    }
+
+    fn revoke(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let Some(at) = self.some_held() else { return };
+        let permission = self.held.swap_remove(at);
+        if self.dice.per_mille(200) {
+            // Forgotten: it ends by itself.
+            return;
+        }
+        let free = self.dice.per_mille(300);
+        let id = permission.id();
+        self.under_way.iter_mut().filter(|it| it.permission == id).for_each(|it| it.raced = true);
+        match client.revoke(scene.moment, permission, free) {
+            Ok(call) => self.calls.push((call, Purpose::End)),
+            Err(refused) => self.held.push(refused.permission),
+        }
+    }
+
+    fn free(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let known = scene.gossip.objects[scene.tenant].make_contiguous();
+        let Some(&object) = self.dice.pick(known) else { return };
+        let call = client.free(object);
+        self.began(call, Purpose::End);
+    }
+
+    /// Uses a permission that has expired: the client library says so, and nothing is sent.
+    fn come_late(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let Some(permission) = self.stale.pop() else { return self.operate(client, scene) };
+        if permission.lease().deadline() > scene.moment {
+            return;
+        }
+        let begun = client.fetch_and_add(scene.moment, &permission, 0, 1);
+        if begun.is_ok() {
+            scene.fail(Promise::Truth, "an operation began under an expired permission".to_owned());
+        }
+    }
+
+    fn batch(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let Some(at) = self.some_held() else { return };
+        let count = 2 + self.dice.index(4);
+        let permission = &self.held[at];
+        if permission.length() < 8 || !permission.rights().contains(Rights::WRITE) {
+            return;
+        }
+        let mut begun = Vec::new();
+        let mut buffers = Vec::new();
+        for _ in 0..count {
+            if let Ok(mut buffer) = client.buffer(8) {
+                self.stamps += 1;
+                buffer.write(0, &stamp(scene.session, self.stamps));
+                buffers.push(buffer);
+            }
+        }
+        let mut batch = client.batch();
+        for buffer in buffers {
+            let offset = self.dice.of(0..permission.length() - 7);
+            if let Ok(operation) = batch.write(scene.moment, permission, offset, buffer) {
+                begun.push(operation);
+            }
+        }
+        batch.post();
+        let of = (permission.id(), permission.lease().deadline());
+        for operation in begun {
+            self.note_begun(scene, operation, Kind::Write, of);
+        }
+    }
+
+    fn operate(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let Some(at) = self.some_held() else { return self.allocate(client, scene) };
+        if self.under_way.len() >= OPERATIONS_MAX {
+            return;
+        }
+        let permission = &self.held[at];
+        let (rights, length) = (permission.rights(), permission.length());
+        let most = length.min(64);
+        let kind = match self.dice.of(0..10) {
+            0..4 if rights.contains(Rights::READ) => Kind::Read,
+            4..8 if rights.contains(Rights::WRITE) => Kind::Write,
+            _ if rights.contains(Rights::ATOMIC) && length >= 8 => Kind::Atomic,
+            _ if rights.contains(Rights::READ) => Kind::Read,
+            _ if rights.contains(Rights::WRITE) => Kind::Write,
+            _ => return,
+        };
+        let begun = if kind == Kind::Atomic {
+            let offset = self.dice.of(0..length / 8) * 8;
+            let (one, other) = (self.dice.of(0..3), self.dice.of(0..3));
+            if one == 0 {
+                client.fetch_and_add(scene.moment, permission, offset, other)
+            } else {
+                client.compare_and_swap(scene.moment, permission, offset, one - 1, other)
+            }
+        } else {
+            let size = self.dice.of(1..most + 1);
+            let offset = self.dice.of(0..length - size + 1);
+            let Ok(mut buffer) = client.buffer(u32::try_from(size).unwrap_or(1)) else { return };
+            if kind == Kind::Read {
+                client.read(scene.moment, permission, offset, buffer)
+            } else {
+                self.stamps += 1;
+                fill(&mut buffer, &stamp(scene.session, self.stamps));
+                client.write(scene.moment, permission, offset, buffer)
+            }
+        };
+        let of = (permission.id(), permission.lease().deadline());
+        self.note(scene, begun, kind, of);
+    }
+
+    fn note(
+        &mut self,
+        scene: &mut Scene<'_>,
+        begun: Result<Operation, Rejected<SimMemory>>,
+        kind: Kind,
+        of: (PermissionId, Moment),
+    ) {
+        match begun {
+            Ok(operation) => self.note_begun(scene, operation, kind, of),
+            Err(Rejected { error, .. }) => {
+                let honest = matches!(error, Error::Expired | Error::QueueFull { .. } | Error::Misaligned);
+                if !honest {
+                    check_error(scene, error, "an operation that did not begin");
+                }
+            }
+        }
+    }
+
+    fn note_begun(
+        &mut self,
+        scene: &mut Scene<'_>,
+        operation: Operation,
+        kind: Kind,
+        (permission, deadline): (PermissionId, Moment),
+    ) {
+        scene.oracle.begun(scene.now, scene.session, operation.number(), kind);
+        self.under_way.push(UnderWay { operation, kind, permission, deadline, raced: false });
+    }
+}
+
+/// Eight bytes that nobody else writes.
+fn stamp(session: usize, number: u64) -> [u8; 8] {
+    (((session as u64) << 40) | number | 0xa5 << 56).to_le_bytes()
+}
+
+fn fill(buffer: &mut Buffer<SimMemory>, stamp: &[u8; 8]) {
+    let bytes: Vec<u8> = stamp.iter().copied().cycle().take(buffer.len() as usize).collect();
+    buffer.write(0, &bytes);
+}

@@ -1,0 +1,146 @@
+//! That the models agree with the source that they stand for.
+//!
+//! The orderings of a mapping and the steps of the bargain about sleep are copied into the models. Whoever changes
+//! one in the source has to change it in the model too, and sees then whether the promises still hold. Only the text
+//! is compared, so a harmless rewording of these few functions can fail here too: then this file is to follow.
+
+use crate::orderings::Orderings;
+use crate::sleep::{
+    ANNOUNCE_STEPS, AWAKE_STEPS, RING_STEPS, SLEEP_STEPS, WAIT_STEPS, WAKE_SLEEPERS_STEPS, WAKE_STEPS,
+};
+
+const MAPPING: &str = include_str!("../../src/shared/mapping.rs");
+const ENDPOINT: &str = include_str!("../../src/port/endpoint.rs");
+const NIC: &str = include_str!("../../src/nic.rs");
+const WAKER: &str = include_str!("../../src/engine/waker.rs");
+const ENGINE: &str = include_str!("../../src/engine/mod.rs");
+
+/// Calls that matter. Those with an ordering are told with it.
+const CALLS: [&str; 24] = [
+    "fence",
+    "load",
+    "store",
+    "swap",
+    "compare_exchange",
+    "compare_exchange_weak",
+    "fetch_add",
+    "fetch_or",
+    "waiting",
+    "futex::wait",
+    "futex::wake",
+    "write",
+    "announce",
+    "turn_all",
+    "turn",
+    "run_commands",
+    "sleep",
+    "awake",
+    "compiler_fence",
+    "wake",
+    "turn_at",
+    "wake_sleepers",
+    "post",
+    "ring",
+];
+
+/// The body of the only function of this name that has one, without its comments.
+fn body(source: &str, name: &str) -> String {
+    let code: String =
+        source.lines().flat_map(|line| [line.split("//").next().unwrap_or(""), "\n"]).collect();
+    let starts = ["(", "<"].map(|after| format!("fn {name}{after}"));
+    let bodies: Vec<&str> = starts
+        .iter()
+        .flat_map(|start| code.match_indices(start))
+        .filter_map(|(at, _)| {
+            let rest = &code[at..];
+            let open = rest.find('{')?;
+            // A trait's declaration ends before anything opens.
+            (!rest[..open].contains(";\n")).then(|| enclosed(&rest[open..], '{', '}'))
+        })
+        .collect();
+    let [body] = bodies[..] else { panic!("there are {} functions {name}", bodies.len()) };
+    body.to_owned()
+}
+
+/// What stands between the bracket that `text` begins with and its partner.
+fn enclosed(text: &str, open: char, close: char) -> &str {
+    let mut depth = 0;
+    for (at, letter) in text.char_indices() {
+        if letter == open {
+            depth += 1;
+        } else if letter == close {
+            depth -= 1;
+            if depth == 0 {
+                return &text[1..at];
+            }
+        }
+    }
+    panic!("a bracket is not closed: {text}");
+}
+
+/// What a function does to memory that others see, in the order of its text.
+fn steps(source: &str, name: &str) -> Vec<String> {
+    let body = body(source, name);
+    let mut steps = Vec::new();
+    for (at, _) in body.match_indices('(') {
+        let path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
+        let start = body[..at].rfind(|letter| !path(letter)).map_or(0, |before| before + 1);
+        let called = &body[start..at];
+        let named = |call: &&&str| called == **call || called.ends_with(&format!("::{call}"));
+        // The longest name that fits: `futex::wait` rather than `wait`.
+        let Some(call) = CALLS.iter().filter(named).max_by_key(|call| call.len()) else { continue };
+        let arguments = enclosed(&body[at..], '(', ')');
+        let orderings = arguments.split("Ordering::").skip(1).map(|rest| {
+            let end = rest.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(rest.len());
+            &rest[..end]
+        });
+        let step: Vec<&str> = std::iter::once(*call).chain(orderings).collect();
+        steps.push(step.join(" "));
+    }
+    steps
+}
+
+#[test]
+fn the_modelled_orderings_are_those_of_a_mapping() {
+    let modelled = Orderings::OF_MAPPING;
+    assert_eq!(steps(MAPPING, "load"), [format!("load {:?}", modelled.load)]);
+    assert_eq!(steps(MAPPING, "store"), [format!("store {:?}", modelled.store)]);
+    assert_eq!(steps(MAPPING, "load_words"), [format!("load {:?}", modelled.load_words)]);
+    assert_eq!(steps(MAPPING, "store_words"), [format!("store {:?}", modelled.store_words)]);
+    let [success, failure] = Orderings::OF_COMPARE_EXCHANGE;
+    let exchange = [format!("compare_exchange {success:?} {failure:?}")];
+    assert_eq!(steps(MAPPING, "compare_exchange"), exchange);
+    assert_eq!(steps(MAPPING, "fetch_add"), [format!("fetch_add {:?}", Orderings::OF_FETCH_ADD)]);
+}
+
+#[test]
+fn the_modelled_bargain_is_the_one_that_is_kept() {
+    assert_eq!(steps(WAKER, "announce"), ANNOUNCE_STEPS);
+    assert_eq!(steps(WAKER, "awake"), AWAKE_STEPS);
+    assert_eq!(steps(WAKER, "wake"), RING_STEPS);
+    assert_eq!(steps(ENDPOINT, "ring"), RING_STEPS);
+    assert_eq!(steps(ENGINE, "sleep"), SLEEP_STEPS);
+    assert_eq!(steps(ENDPOINT, "wait"), WAIT_STEPS);
+    assert_eq!(steps(NIC, "wake_sleepers"), WAKE_SLEEPERS_STEPS);
+    assert_eq!(steps(NIC, "wake"), WAKE_STEPS);
+}
+
+#[test]
+fn whoever_makes_work_wakes_the_other_end_after_it() {
+    assert_eq!(steps(ENDPOINT, "post"), ["post", "ring"]);
+    assert_eq!(steps(ENDPOINT, "post_control"), ["post", "ring"]);
+    assert_eq!(steps(NIC, "turn"), ["turn_at"]);
+    assert_eq!(steps(NIC, "turn_at"), ["turn", "wake_sleepers"]);
+    assert_eq!(steps(NIC, "turn_all"), ["turn_all", "wake_sleepers"]);
+}
+
+#[test]
+fn a_changed_ordering_does_not_pass_for_the_old_one() {
+    let source =
+        "fn load(&self) -> u64 {\n // .store(1, Ordering::SeqCst)\n self.word(8).load(Ordering::Relaxed)\n}";
+    assert_eq!(steps(source, "load"), ["load Relaxed"]);
+    let unnamed = "fn load(&self) -> u64 { self.word(8).load(RELAXED) }";
+    assert_eq!(steps(unnamed, "load"), ["load"]);
+    let more = "fn load(&self) -> u64 { fence(Ordering::SeqCst); self.word(8).load(Ordering::Acquire) }";
+    assert_eq!(steps(more, "load"), ["fence SeqCst", "load Acquire"]);
+}

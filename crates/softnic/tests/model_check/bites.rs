@@ -1,0 +1,84 @@
+//! That the checks can fail: each one is given something that is wrong, and finds it.
+
+use crate::completion_ring::{Manners, nothing_is_overrun};
+use crate::exploration::{Bound, finds};
+use crate::orderings::Orderings;
+use crate::sleep::{Fences, the_client_wakes, the_engine_wakes};
+use crate::{receive_ring, send_ring};
+use std::sync::atomic::Ordering;
+
+/// A lap is stored without waiting for the rest of the entry.
+const LAP_STORED_EARLY: Orderings = Orderings { store: Ordering::Relaxed, ..Orderings::OF_MAPPING };
+/// The rest of an entry is loaded without waiting for its lap.
+const ENTRY_LOADED_EARLY: Orderings = Orderings { load: Ordering::Relaxed, ..Orderings::OF_MAPPING };
+
+const NO_FENCE_ON_WAKING: Fences = Fences { waking: false, ..Fences::BOTH };
+const NO_FENCE_ON_SLEEPING: Fences = Fences { sleeping: false, ..Fences::BOTH };
+
+const WRONG_REQUEST: &str = "a request is not the one that is due";
+const WRONG_RECEIVE: &str = "a receive is not the one that is due";
+const WRONG_COMPLETION: &str = "a completion is not the one that is due";
+const DEADLOCK: &str = "deadlock";
+
+#[test]
+fn a_lap_stored_relaxed_is_found() {
+    finds(WRONG_REQUEST, || {
+        send_ring::everything_arrives(LAP_STORED_EARLY, Bound::Interruptions(2));
+    });
+    finds(WRONG_RECEIVE, || {
+        receive_ring::everything_arrives(LAP_STORED_EARLY, Bound::Interruptions(2));
+    });
+    finds(WRONG_COMPLETION, || {
+        nothing_is_overrun(LAP_STORED_EARLY, Bound::Interruptions(2), Manners::Asks);
+    });
+}
+
+#[test]
+fn a_lap_loaded_relaxed_is_found() {
+    finds(WRONG_REQUEST, || {
+        send_ring::everything_arrives(ENTRY_LOADED_EARLY, Bound::Interruptions(2));
+    });
+    finds(WRONG_RECEIVE, || {
+        receive_ring::everything_arrives(ENTRY_LOADED_EARLY, Bound::Interruptions(2));
+    });
+    finds(WRONG_COMPLETION, || {
+        nothing_is_overrun(ENTRY_LOADED_EARLY, Bound::Interruptions(2), Manners::Asks);
+    });
+}
+
+#[test]
+fn a_batch_whose_first_request_is_stored_first_is_found() {
+    finds("the second request is not there", || {
+        send_ring::both_or_none(Orderings::OF_MAPPING, Bound::Interruptions(2), |poster, [first, second]| {
+            assert_eq!(poster.post(&[*first]) + poster.post(&[*second]), 2);
+        });
+    });
+}
+
+#[test]
+fn a_batch_with_relaxed_laps_is_found() {
+    finds("the first request is not whole", || {
+        send_ring::both_or_none(LAP_STORED_EARLY, Bound::Interruptions(2), |poster, requests| {
+            assert_eq!(poster.post(requests), 2);
+        });
+    });
+}
+
+#[test]
+fn a_nic_that_does_not_ask_for_room_is_found() {
+    finds("a completion is", || {
+        nothing_is_overrun(Orderings::OF_MAPPING, Bound::Interruptions(2), Manners::Pushes);
+    });
+}
+
+#[test]
+fn a_bell_without_its_fence_is_found() {
+    finds(DEADLOCK, || the_engine_wakes(1, 1, NO_FENCE_ON_WAKING, Bound::Interruptions(2)));
+    finds(DEADLOCK, || the_engine_wakes(1, 1, NO_FENCE_ON_SLEEPING, Bound::Interruptions(2)));
+}
+
+#[test]
+fn a_futex_flag_without_its_fence_is_found() {
+    finds(DEADLOCK, || the_client_wakes(1, NO_FENCE_ON_WAKING, Bound::Interruptions(2)));
+    finds(DEADLOCK, || the_client_wakes(1, NO_FENCE_ON_SLEEPING, Bound::Interruptions(2)));
+}

@@ -1,0 +1,278 @@
+//! The bargain about sleep: no end sleeps with work before it and no wake-up on its way.
+//!
+//! Rings and loom's atomics are real; what the kernel does is modelled, with no more order than it promises. Nothing
+//! here times out: a sleeper that nobody wakes is a deadlock, which the checker reports. (The engine and the clients
+//! do bound their sleep, but that bound is not what should wake them.)
+//!
+//! Each step of the bargain is a function named for the one it copies, and says what that one does to memory and in
+//! which order (`_STEPS`); [`crate::agreement`] compares it with the source.
+
+use crate::entries::{request, request_words, send_completion};
+use crate::exploration::{Bound, Tally, explore};
+use crate::memory::LoomMemory;
+use crate::orderings::Orderings;
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::sync::{Condvar, Mutex};
+use portcullis_softnic::core::{CompletionPoller, CompletionPoster, Ring, SendPoster, SendTaker};
+use std::sync::Arc;
+
+/// Which ends keep to the bargain, by a fence between saying and looking.
+#[derive(Clone, Copy, Debug)]
+pub struct Fences {
+    /// Who has work for the other and wakes it.
+    pub waking: bool,
+    /// Who goes to sleep.
+    pub sleeping: bool,
+}
+
+impl Fences {
+    /// As it should be.
+    pub const BOTH: Self = Self { waking: true, sleeping: true };
+}
+
+fn fence_if(kept: bool) {
+    if kept {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Event descriptors and the epoll on them: what was written wakes the next wait, or the one that is under way.
+#[derive(Debug)]
+struct Event {
+    written: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Event {
+    fn new() -> Self {
+        Self { written: Mutex::new(false), changed: Condvar::new() }
+    }
+
+    fn write(&self) {
+        *self.written.lock().expect("nobody panics") = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut written = self.written.lock().expect("nobody panics");
+        while !*written {
+            written = self.changed.wait(written).expect("nobody panics");
+        }
+        *written = false;
+    }
+}
+
+/// What the engine shows to those who post, and what they wake it with.
+#[derive(Debug)]
+struct Engine {
+    sleeping: AtomicU32,
+    event: Event,
+    fences: Fences,
+}
+
+/// `Waker::announce`.
+pub const ANNOUNCE_STEPS: &[&str] = &["store Relaxed", "fence SeqCst"];
+/// `Waker::awake`.
+pub const AWAKE_STEPS: &[&str] = &["store Relaxed"];
+/// `Doorbell::ring`, and `Waker::wake`, which does the same inside the node.
+pub const RING_STEPS: &[&str] = &["fence SeqCst", "load Relaxed", "write"];
+/// `Driver::sleep`: all that the engine could find to do is looked at after it said that it sleeps.
+pub const SLEEP_STEPS: &[&str] =
+    &["announce", "turn_all", "turn", "run_commands", "load Acquire", "sleep", "awake"];
+
+impl Engine {
+    fn announce(&self) {
+        self.sleeping.store(1, Ordering::Relaxed);
+        fence_if(self.fences.sleeping);
+    }
+
+    fn awake(&self) {
+        self.sleeping.store(0, Ordering::Relaxed);
+    }
+
+    fn ring(&self) {
+        fence_if(self.fences.waking);
+        if self.sleeping.load(Ordering::Relaxed) != 0 {
+            self.event.write();
+        }
+    }
+
+    fn sleep(&self, turn_all: impl FnOnce() -> bool) {
+        self.announce();
+        if !turn_all() {
+            self.event.wait();
+        }
+        self.awake();
+    }
+}
+
+/// A futex word and those who wait on it in the kernel: comparing and falling asleep is one step for whoever wakes.
+#[derive(Debug)]
+struct Futex {
+    word: AtomicU32,
+    bucket: Mutex<Bucket>,
+    woken: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Bucket {
+    waiting: bool,
+    woken: bool,
+}
+
+impl Futex {
+    fn new() -> Self {
+        Self { word: AtomicU32::new(0), bucket: Mutex::new(Bucket::default()), woken: Condvar::new() }
+    }
+
+    fn wait(&self, expected: u32) {
+        let mut bucket = self.bucket.lock().expect("nobody panics");
+        if self.word.load(Ordering::Relaxed) != expected {
+            return;
+        }
+        *bucket = Bucket { waiting: true, woken: false };
+        while !bucket.woken {
+            bucket = self.woken.wait(bucket).expect("nobody panics");
+        }
+        bucket.waiting = false;
+    }
+
+    fn wake(&self) {
+        let mut bucket = self.bucket.lock().expect("nobody panics");
+        if bucket.waiting {
+            bucket.woken = true;
+            self.woken.notify_one();
+        }
+    }
+}
+
+/// `PortEndpoint::wait`.
+pub const WAIT_STEPS: &[&str] = &["store Relaxed", "fence SeqCst", "waiting", "futex::wait", "store Relaxed"];
+/// `SoftNic::wake_sleepers`, for one port.
+pub const WAKE_SLEEPERS_STEPS: &[&str] = &["fence SeqCst", "wake"];
+/// `NicMemory::wake` of a mapping.
+pub const WAKE_STEPS: &[&str] = &["load Relaxed", "store Relaxed", "futex::wake"];
+
+fn client_wait(sleeping: &Futex, completions: &CompletionPoller<LoomMemory>, fences: Fences) {
+    sleeping.word.store(1, Ordering::Relaxed);
+    fence_if(fences.sleeping);
+    if !completions.waiting() {
+        sleeping.wait(1);
+    }
+    sleeping.word.store(0, Ordering::Relaxed);
+}
+
+fn wake_sleepers(sleeping: &Futex, fences: Fences) {
+    fence_if(fences.waking);
+    wake(sleeping);
+}
+
+fn wake(sleeping: &Futex) {
+    if sleeping.word.load(Ordering::Relaxed) != 0 {
+        sleeping.word.store(0, Ordering::Relaxed);
+        sleeping.wake();
+    }
+}
+
+/// Has each of `clients` post `requests` on a queue of its own and ring the bell after each, while the engine
+/// sleeps whenever it finds nothing.
+pub fn the_engine_wakes(clients: u64, requests: u32, fences: Fences, bound: Bound) {
+    let slept = Tally::default();
+    let asleep = slept.clone();
+    let runs = explore(bound, move || {
+        let memory = LoomMemory::new(clients * 128, Orderings::OF_MAPPING);
+        let ring = |client: u64| Ring::new(memory.clone(), client * 128, 2);
+        let mut takers: Vec<_> = (0..clients).map(|client| SendTaker::new(ring(client))).collect();
+        let engine = Arc::new(Engine { sleeping: AtomicU32::new(0), event: Event::new(), fences });
+        let posting: Vec<_> = (0..clients)
+            .map(|client| {
+                let (engine, mut poster) = (Arc::clone(&engine), SendPoster::new(ring(client)));
+                loom::thread::spawn(move || {
+                    for id in 1..=requests {
+                        assert_eq!(poster.post(&[request(id, true)]), 1);
+                        engine.ring();
+                    }
+                })
+            })
+            .collect();
+        let mut outstanding = clients * u64::from(requests);
+        while outstanding > 0 {
+            let mut turn_all = || {
+                let before = outstanding;
+                for taker in &mut takers {
+                    if let Some(words) = taker.peek() {
+                        let id = u32::try_from(taker.taken() + 1).expect("there are only a few");
+                        assert_eq!(words, request_words(id, true, 1));
+                        taker.advance();
+                        outstanding -= 1;
+                    }
+                }
+                outstanding < before
+            };
+            engine.sleep(|| {
+                let worked = turn_all();
+                if !worked {
+                    asleep.add();
+                }
+                worked
+            });
+        }
+        for posting in posting {
+            posting.join().expect("a poster ends");
+        }
+    });
+    println!("{runs} runs");
+    assert!(slept.value() > 0, "the engine never slept");
+}
+
+/// Has the NIC post `completions` and wake the client after each, while the client sleeps whenever it finds none.
+pub fn the_client_wakes(completions: u32, fences: Fences, bound: Bound) {
+    const CELL: u64 = 64;
+    let slept = Tally::default();
+    let asleep = slept.clone();
+    let runs = explore(bound, move || {
+        let memory = LoomMemory::new(72, Orderings::OF_MAPPING);
+        let ring = || Ring::new(memory.clone(), 0, 2);
+        let sleeping = Arc::new(Futex::new());
+        let (mut poster, word) = (CompletionPoster::new(ring(), CELL), Arc::clone(&sleeping));
+        let nic = loom::thread::spawn(move || {
+            for id in 1..=completions {
+                assert!(poster.has_room(1));
+                poster.post(&send_completion(id), u64::from(id));
+                wake_sleepers(&word, fences);
+            }
+        });
+        let mut poller = CompletionPoller::new(ring(), CELL);
+        for id in 1..=completions {
+            let got = loop {
+                match poller.take() {
+                    Some((completion, _)) => break completion,
+                    None => {
+                        asleep.add();
+                        client_wait(&sleeping, &poller, fences);
+                    }
+                }
+            };
+            assert_eq!(got, send_completion(id));
+            poller.publish();
+        }
+        nic.join().expect("the NIC ends");
+    });
+    println!("{runs} runs");
+    assert!(slept.value() > 0, "the client never slept");
+}
+
+#[test]
+fn the_engine_never_sleeps_with_a_request_posted_and_no_bell_rung() {
+    the_engine_wakes(1, 2, Fences::BOTH, Bound::Every);
+}
+
+#[test]
+fn two_clients_that_post_at_once_both_wake_the_engine() {
+    the_engine_wakes(2, 1, Fences::BOTH, Bound::Interruptions(4));
+}
+
+#[test]
+fn a_client_never_sleeps_with_a_completion_posted_and_no_wake_up_sent() {
+    the_client_wakes(2, Fences::BOTH, Bound::Interruptions(5));
+}
