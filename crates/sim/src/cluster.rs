@@ -22,6 +22,8 @@ use std::rc::Rc;
 
 /// How long after the work everything that was begun may take to end.
 const WIND_DOWN: Nanos = 400 * MILLISECOND;
+/// How long clients of a tenant that has broken rules are waited for.
+const PATIENCE_WITH_OFFENDERS: Nanos = 200 * MILLISECOND;
 /// How long a node is given to tidy up after the last client has left.
 const QUIET: Nanos = 2 * MILLISECOND;
 /// How often the checkers look round.
@@ -206,9 +208,22 @@ impl Cluster {
     }
 
     fn look(&mut self) {
+        if self.winding_down && self.now > self.plan.duration_ns + PATIENCE_WITH_OFFENDERS {
+            self.show_out_offenders();
+        }
         let pools = self.pools();
         self.oracle.look(self.now, &pools, false);
         self.events.put(self.now + LOOK_EVERY, Event::Look);
+    }
+
+    /// A tenant that has broken rules may be kept waiting for longer than anybody looks.
+    fn show_out_offenders(&mut self) {
+        for client in 0..self.clients.len() {
+            let session = self.clients[client].stay.as_ref().map(|stay| stay.session);
+            if let Some(session) = session.filter(|&session| self.oracle.has_offended(session)) {
+                self.leave(client, session, false);
+            }
+        }
     }
 
     fn pools(&mut self) -> Vec<Option<(SimMemory, Moment)>> {
@@ -230,10 +245,7 @@ impl Cluster {
         self.oracle.look(self.now, &pools, true);
         self.oracle.at_rest(self.now);
         for client in 0..self.clients.len() {
-            // A tenant that has broken rules may be kept waiting for longer than anybody looks.
-            if let Some(stay) = &self.clients[client].stay
-                && !self.oracle.has_offended(stay.session)
-            {
+            if let Some(stay) = &self.clients[client].stay {
                 let what = format!(
                     "client {client}, session {}, has not ended its work: {} under way, {}, {:?}",
                     stay.session,
@@ -293,7 +305,9 @@ impl Cluster {
 
     /// A message leaves a node for the first time: a promise of the node's.
     fn note_reply(&mut self, node: usize, to: usize, packet: &Packet) {
-        let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else { return };
+        let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
+            return;
+        };
         let Some(&session) = self.by_queue_pair.get(&(to, packet.to.number)) else { return };
         let record = &mut self.sessions[session];
         if packet.number < record.next_reply {
@@ -324,7 +338,9 @@ impl Cluster {
         let touches = life.take_touches();
         if let PacketBody::Request { id, request } = &packet.body {
             let answer = out.iter().find_map(|sent| match &sent.body {
-                PacketBody::Answer(answer) if sent.number == packet.number && sent.to == packet.from => Some(answer),
+                PacketBody::Answer(answer) if sent.number == packet.number && sent.to == packet.from => {
+                    Some(answer)
+                }
                 _ => None,
             });
             let from = machine_at(packet.from.port).unwrap_or(usize::MAX);
@@ -396,7 +412,8 @@ impl Cluster {
             let soon = self.now + 100 + self.nodes[node].dice.of(0..1_000);
             self.wake_node(node, soon);
         }
-        let again = if busy { Some(self.now + 2 * MICROSECOND) } else { wake.map(|it| nic_wake(it, self.now)) };
+        let again =
+            if busy { Some(self.now + 2 * MICROSECOND) } else { wake.map(|it| nic_wake(it, self.now)) };
         if let Some(at) = again
             && self.nodes[node].nic_turn.set(at)
         {
@@ -423,7 +440,8 @@ impl Cluster {
         self.trace.note(self.now, &[4, node as u64, worked.into(), touches.len() as u64], || {
             format!("{} has a turn at {} µs of its time: {touches:x?}", name_of(node), node_now.0)
         });
-        self.oracle.node_turned(node, &touches, self.now, node_now);
+        self.oracle.node_turned(node, node_now);
+        self.oracle.node_touched(node, &touches, self.now, node_now);
         self.read_audit(node, node_now);
         self.show_out_evicted(node);
         self.wake_node_nic(node);
@@ -556,7 +574,9 @@ fn answer_code(answer: Option<&portcullis_softnic::core::Answer>) -> u64 {
     match answer {
         None => 0,
         Some(Answer::Done) => 1,
-        Some(Answer::Bytes(bytes)) => 2 ^ bytes.iter().fold(0u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into())),
+        Some(Answer::Bytes(bytes)) => {
+            2 ^ bytes.iter().fold(0u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+        }
         Some(Answer::Value(value)) => 3 ^ value.rotate_left(3),
         Some(Answer::NotReady) => 4,
         Some(Answer::Refused(status)) => 5 + *status as u64,

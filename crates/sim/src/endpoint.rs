@@ -55,9 +55,15 @@ impl SimEndpoint {
         let arena = SimMemory::new(size.arena_bytes);
         let region =
             verbs.register_region(pd, &arena, 0..size.arena_bytes, RemoteAddress(0), Access::LOCAL_WRITE)?;
-        let completions = (size.data_queue_pairs * size.send_depth + 2 * size.control_depth).next_power_of_two();
+        let completions =
+            (size.data_queue_pairs * size.send_depth + 2 * size.control_depth).next_power_of_two();
         let cq = verbs.create_cq(completions)?;
-        let queues = |send_depth, receive_depth| QpAttributes { send_cq: cq, receive_cq: cq, send_depth, receive_depth };
+        let queues = |send_depth, receive_depth| QpAttributes {
+            send_cq: cq,
+            receive_cq: cq,
+            send_depth,
+            receive_depth,
+        };
         let control = verbs.create_qp(pd, queues(size.control_depth, size.control_depth))?;
         let mut data = Vec::new();
         for _ in 0..size.data_queue_pairs {

@@ -10,15 +10,48 @@ use crate::plan::{FaultKind, Plan};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The node hears of it after `heard` ns; the client comes back after `back`, if it does.
-    ClientStop { client: usize, heard: Nanos, back: Option<Nanos> },
-    ClientPause { client: usize, time: Nanos },
-    LateCompletions { client: usize, time: Nanos },
-    ClientClock { client: usize, ahead: Nanos, drift: i32 },
-    NodeStop { node: usize, back: Nanos },
-    NodePause { node: usize, time: Nanos },
-    NodeClock { node: usize, ahead: Nanos, drift: i32 },
-    Cut { from: MachineId, to: MachineId, time: Nanos, cut: Cut },
-    Nic { node: usize, time: Nanos, faults: NicFaults },
+    ClientStop {
+        client: usize,
+        heard: Nanos,
+        back: Option<Nanos>,
+    },
+    ClientPause {
+        client: usize,
+        time: Nanos,
+    },
+    LateCompletions {
+        client: usize,
+        time: Nanos,
+    },
+    ClientClock {
+        client: usize,
+        ahead: Nanos,
+        drift: i32,
+    },
+    NodeStop {
+        node: usize,
+        back: Nanos,
+    },
+    NodePause {
+        node: usize,
+        time: Nanos,
+    },
+    NodeClock {
+        node: usize,
+        ahead: Nanos,
+        drift: i32,
+    },
+    Cut {
+        from: MachineId,
+        to: MachineId,
+        time: Nanos,
+        cut: Cut,
+    },
+    Nic {
+        node: usize,
+        time: Nanos,
+        faults: NicFaults,
+    },
 }
 
 impl Fault {
@@ -83,9 +116,7 @@ fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
         FaultKind::ClientPause => Fault::ClientPause { client, time: pause(dice) },
         FaultKind::LateCompletions => Fault::LateCompletions { client, time: pause(dice) },
         FaultKind::ClientClock => Fault::ClientClock { client, ahead: ahead(dice), drift: drift(dice) },
-        FaultKind::NodeStop => {
-            Fault::NodeStop { node, back: dice.magnitude(MICROSECOND..2 * MILLISECOND) }
-        }
+        FaultKind::NodeStop => Fault::NodeStop { node, back: dice.magnitude(MICROSECOND..2 * MILLISECOND) },
         FaultKind::NodePause => Fault::NodePause { node, time: pause(dice) },
         FaultKind::NodeClock => Fault::NodeClock { node, ahead: ahead(dice), drift: drift(dice) },
         FaultKind::Cut => {

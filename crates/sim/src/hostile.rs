@@ -125,13 +125,20 @@ impl Hostile {
             // Anything at all, the ends of the address space among it.
             _ => {
                 key = Rkey(u32::try_from(self.dice.any() & 0xffff_ffff).unwrap_or(0));
-                address = if self.dice.per_mille(500) { self.dice.any() } else { u64::MAX - self.dice.of(0..64) };
+                address =
+                    if self.dice.per_mille(500) { self.dice.any() } else { u64::MAX - self.dice.of(0..64) };
             }
         }
         self.post(client, scene.moment, (RemoteAddress(address), key), length.clamp(1, 256));
     }
 
-    fn post(&mut self, client: &mut SimClient, now: Moment, (address, key): (RemoteAddress, Rkey), length: u64) {
+    fn post(
+        &mut self,
+        client: &mut SimClient,
+        now: Moment,
+        (address, key): (RemoteAddress, Rkey),
+        length: u64,
+    ) {
         let begun = match self.dice.of(0..5) {
             0 => {
                 let (compare, swap) = (self.dice.of(0..3_000), self.dice.any());
@@ -169,7 +176,14 @@ impl Hostile {
             0 => RequestBody::Revoke { permission, free: true },
             1 => RequestBody::Extend { permission, lifetime },
             2 => RequestBody::Free { address: of.address },
-            3 => RequestBody::Acquire { address: of.address, size: 0, lifetime, rights, sharing, wait: lifetime },
+            3 => RequestBody::Acquire {
+                address: of.address,
+                size: 0,
+                lifetime,
+                rights,
+                sharing,
+                wait: lifetime,
+            },
             4 => RequestBody::Recover { queue_pair: u32::try_from(self.dice.of(0..5)).unwrap_or(0) },
             _ => RequestBody::Allocate { size: self.dice.any(), lifetime, rights, sharing, keep: true },
         };

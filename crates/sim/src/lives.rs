@@ -1,7 +1,7 @@
 //! Who comes and goes: nodes start and stop, clients attach, leave, and are shown out; and what faults do to them.
 
-use crate::cluster::{Cluster, SessionRecord, nic_time};
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
+use crate::cluster::{Cluster, SessionRecord, nic_time};
 use crate::dice::Dice;
 use crate::endpoint::{EndpointSize, SimEndpoint, connect};
 use crate::events::Event;
@@ -89,7 +89,8 @@ impl Cluster {
 
     pub fn show_out_evicted(&mut self, node: usize) {
         while let Some(id) = self.nodes[node].life.as_mut().and_then(|life| life.node.poll_evicted()) {
-            let session = self.nodes[node].life.as_ref().and_then(|life| life.clients.get(&id)).map(|it| it.0);
+            let session =
+                self.nodes[node].life.as_ref().and_then(|life| life.clients.get(&id)).map(|it| it.0);
             if let Some(session) = session {
                 self.let_go(session);
                 self.events.put(self.now + SHOWN_OUT_AFTER, Event::ShownOut(session));
@@ -113,8 +114,9 @@ impl Cluster {
         }
         let touches = life.take_touches();
         self.oracle.session_ended(session, node_now);
-        self.oracle.node_turned(node, &touches, self.now, node_now);
-        self.trace.note(self.now, &[6, session as u64], || format!("node {node} lets go of session {session}"));
+        self.oracle.node_touched(node, &touches, self.now, node_now);
+        self.trace
+            .note(self.now, &[6, session as u64], || format!("node {node} lets go of session {session}"));
         self.wake_node(node, self.now + 1);
     }
 }
@@ -152,7 +154,8 @@ impl Cluster {
         };
         endpoint.connect(addresses.0, addresses.1).ok()?;
         let process = u32::try_from(client).unwrap_or(0);
-        let Ok(id) = life.node.attach(&mut life.nic, admission.tenant, process, ends.clone(), node_now) else {
+        let Ok(id) = life.node.attach(&mut life.nic, admission.tenant, process, ends.clone(), node_now)
+        else {
             for &qp in ends.data.iter().chain([&ends.control]) {
                 let _ = life.nic.destroy_qp(qp);
             }
@@ -233,7 +236,8 @@ fn make_ends(
     let Admission { pd, cq, .. } = admission;
     let mut made = Vec::new();
     let mut make = |nic: &mut NodeNic, peer: QpAddress, depth: u32, receives: u32| {
-        let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: depth, receive_depth: receives };
+        let attributes =
+            QpAttributes { send_cq: cq, receive_cq: cq, send_depth: depth, receive_depth: receives };
         let qp = nic.create_qp(pd, attributes)?;
         made.push(qp);
         connect(&mut nic.nic, qp, peer, Access::empty())?;

@@ -58,10 +58,9 @@ impl NodeNic {
 /// A bind that no NIC carries out: it reaches beyond every region.
 fn spoilt(request: &WorkRequest) -> WorkRequest {
     let operation = match request.operation {
-        Operation::BindWindow(binding) => Operation::BindWindow(portcullis_nic::WindowBinding {
-            length: u64::MAX,
-            ..binding
-        }),
+        Operation::BindWindow(binding) => {
+            Operation::BindWindow(portcullis_nic::WindowBinding { length: u64::MAX, ..binding })
+        }
         other => other,
     };
     WorkRequest { operation, ..*request }

@@ -75,8 +75,10 @@ impl std::str::FromStr for FaultKind {
 
 /// The name given is no kind of fault.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("no fault is called {0:?}: use client-stop, client-pause, late-completions, client-clock, node-stop, \
-         node-pause, node-clock, cut or nic")]
+#[error(
+    "no fault is called {0:?}: use client-stop, client-pause, late-completions, client-clock, node-stop, \
+         node-pause, node-clock, cut or nic"
+)]
 pub struct UnknownFaultKind(String);
 
 /// A run.
@@ -151,8 +153,7 @@ impl NodePlan {
         };
         let all = dice.per_mille(600);
         let mut flag = || all || dice.per_mille(500);
-        let reductions =
-            Reductions { delayed_unbinding: flag(), contiguity: flag(), handover: flag() };
+        let reductions = Reductions { delayed_unbinding: flag(), contiguity: flag(), handover: flag() };
         let scarce = dice.per_mille(300);
         let room = (plan.clients * (plan.held + 2)) as u64;
         let pages = if scarce { dice.of(2..5) } else { 4 + room / 16 };

@@ -4,8 +4,12 @@ use crate::dice::Dice;
 use crate::memory::SimMemory;
 use crate::oracle::{Kind, Promise};
 use crate::scene::{Scene, Sighting, SimClient};
-use portcullis_client::{Acquire, Allocate, Answer, Buffer, Call, Error, Operation, Outcome, Permission, Rejected};
-use portcullis_protocol::{LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing, Token};
+use portcullis_client::{
+    Acquire, Allocate, Answer, Buffer, Call, Error, Operation, Outcome, Permission, Rejected,
+};
+use portcullis_protocol::{
+    LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing, Token,
+};
 
 /// Expired permissions that are kept to be used too late.
 const STALE_MAX: usize = 4;
@@ -246,7 +250,14 @@ impl Worker {
     }
 
     fn rights(&mut self) -> Rights {
-        let some = [Rights::all(), Rights::all(), Rights::READ, Rights::READ | Rights::WRITE, Rights::ATOMIC, Rights::WRITE];
+        let some = [
+            Rights::all(),
+            Rights::all(),
+            Rights::READ,
+            Rights::READ | Rights::WRITE,
+            Rights::ATOMIC,
+            Rights::WRITE,
+        ];
         self.dice.pick(&some).copied().unwrap_or(Rights::all())
     }
 

@@ -51,7 +51,12 @@ impl Ledger {
         entry.executed += 1;
         entry.brought = brought;
         if entry.denied {
-            return wrong(now, format!("operation {id:#x} of session {session} was executed after it was said not to have been"));
+            return wrong(
+                now,
+                format!(
+                    "operation {id:#x} of session {session} was executed after it was said not to have been"
+                ),
+            );
         }
         if entry.executed > 1 && entry.kind != Kind::Read {
             return wrong(now, format!("{:?} {id:#x} of session {session} was executed twice", entry.kind));
@@ -90,7 +95,9 @@ impl Ledger {
             Err(Error::Interrupted | Error::NodeGone | Error::SessionLost) => None,
             Err(error) if executed > 0 && kind != Kind::Read => wrong(
                 now,
-                format!("{kind:?} {id:#x} of session {session} is said to have failed ({error}), and was executed"),
+                format!(
+                    "{kind:?} {id:#x} of session {session} is said to have failed ({error}), and was executed"
+                ),
             ),
             Err(_) => {
                 entry.denied = true;

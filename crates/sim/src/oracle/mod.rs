@@ -268,7 +268,10 @@ impl Oracle {
             }
             Err(stray) => {
                 self.tally.violations_tried += 1;
-                let what = format!("session {session} of tenant {tenant} got through with {wanted:x?}: {}", stray.why);
+                let what = format!(
+                    "session {session} of tenant {tenant} got through with {wanted:x?}: {}",
+                    stray.why
+                );
                 let failure = Failure { promise: stray.promise, at_ns: now, what };
                 self.suspects.push(Suspect { at: now, node, tenant, wanted: *wanted, failure });
             }
@@ -305,7 +308,13 @@ impl Oracle {
                 self.changed(node, tenant, offset, after);
                 Touch::Change { offset, before, after }
             }
-            _ => return self.fail(Promise::Truth, now, format!("{answer:?} is no answer to {:?}", arrival.request)),
+            _ => {
+                return self.fail(
+                    Promise::Truth,
+                    now,
+                    format!("{answer:?} is no answer to {:?}", arrival.request),
+                );
+            }
         };
         if arrival.touches != [expected.clone()] {
             let what = format!("{wanted:x?} should have been {expected:x?} and was {:x?}", arrival.touches);
@@ -333,7 +342,9 @@ impl Oracle {
         let value = model.memory.word(offset);
         let honest = match (arrival.request, arrival.answer) {
             // One that found another value changed nothing.
-            (WireRequest::CompareAndSwap { compare, .. }, Some(Answer::Value(found))) if found != compare => return,
+            (WireRequest::CompareAndSwap { compare, .. }, Some(Answer::Value(found))) if found != compare => {
+                return;
+            }
             (WireRequest::CompareAndSwap { compare, .. }, _) => {
                 *compare != 0 && !self.sessions[arrival.session].hostile
             }
@@ -367,7 +378,8 @@ impl Oracle {
     /// A message leaves a node for a client.
     pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
         let Session { node, tenant, hostile, .. } = self.sessions[session];
-        let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok()) else {
+        let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok())
+        else {
             return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
         };
         let Some(model) = &mut self.nodes[node] else { return };
@@ -385,7 +397,8 @@ impl Oracle {
             ) => {
                 let broken = model.granted(&granted, (session, tenant), (rights, sharing), node_now);
                 for stray in broken {
-                    let what = format!("session {session} was granted {:?}: {}", granted.permission, stray.why);
+                    let what =
+                        format!("session {session} was granted {:?}: {}", granted.permission, stray.why);
                     self.fail(stray.promise, now, what);
                 }
                 self.check_grant(session, tenant, &granted, now);
@@ -435,10 +448,16 @@ impl Oracle {
 
 /// What nodes and clients show.
 impl Oracle {
-    /// A node's processor has had a turn, and touched its pool so.
-    pub fn node_turned(&mut self, node: usize, touches: &[Touch], now: Nanos, node_now: Moment) {
+    /// A node's processor has had a turn.
+    pub fn node_turned(&mut self, node: usize, node_now: Moment) {
+        if let Some(model) = &mut self.nodes[node] {
+            model.turned(node_now);
+        }
+    }
+
+    /// A node's processor has touched its pool.
+    pub fn node_touched(&mut self, node: usize, touches: &[Touch], now: Nanos, node_now: Moment) {
         let Some(model) = &mut self.nodes[node] else { return };
-        model.turned(node_now);
         let mut failure = None;
         for touch in touches {
             let span = match touch {
@@ -472,8 +491,9 @@ impl Oracle {
 
     /// Looks at what only time shows. `memories` are the pools of the nodes that live, with their clocks.
     pub fn look(&mut self, now: Nanos, nodes: &[Option<(SimMemory, Moment)>], whole: bool) {
-        let (old, young) =
-            std::mem::take(&mut self.suspects).into_iter().partition(|it: &Suspect| it.at + SUSPICION < now || whole);
+        let (old, young) = std::mem::take(&mut self.suspects)
+            .into_iter()
+            .partition(|it: &Suspect| it.at + SUSPICION < now || whole);
         self.suspects = young;
         let old: Vec<Suspect> = old;
         for suspect in old {
@@ -484,11 +504,18 @@ impl Oracle {
             let overdue = model.requests.overdue(*node_now);
             let differs = if whole { model.memory.first_difference(memory) } else { None };
             if let Some((session, asked)) = overdue {
-                let what = format!("session {session} has no answer to {asked:?} at {} µs of node {number}'s time", node_now.0);
+                let what = format!(
+                    "session {session} has no answer to {asked:?} at {} µs of node {number}'s time",
+                    node_now.0
+                );
                 self.fail(Promise::Progress, now, what);
             }
             if let Some(at) = differs {
-                self.fail(Promise::Memory, now, format!("node {number}'s memory is not the model's at {at:#x}"));
+                self.fail(
+                    Promise::Memory,
+                    now,
+                    format!("node {number}'s memory is not the model's at {at:#x}"),
+                );
             }
         }
     }
@@ -506,7 +533,9 @@ impl Oracle {
             let Session { refusals, uncharged, .. } = self.sessions[session];
             let (refused, audited) = (refusals - uncharged, self.audited.get(&session).copied().unwrap_or(0));
             if refused != audited {
-                let what = format!("session {session} was refused {refused} times, and charged with {audited} violations");
+                let what = format!(
+                    "session {session} was refused {refused} times, and charged with {audited} violations"
+                );
                 self.fail(Promise::Isolation, now, what);
             }
         }

@@ -65,7 +65,9 @@ impl NodeModel {
     /// Whether the node has had the time to end what was over from `over` on: a turn that noticed, the time that a
     /// window may linger after that, and turns enough to carry it out.
     fn had_time_to_end(&self, over: Moment) -> bool {
-        let Some(&noticed) = self.turns.get(self.turns.partition_point(|&turn| turn < over)) else { return false };
+        let Some(&noticed) = self.turns.get(self.turns.partition_point(|&turn| turn < over)) else {
+            return false;
+        };
         let Some(acted) = self.turns.len().checked_sub(TURNS_TO_ACT) else { return false };
         self.turns[acted] > noticed.after(Lifetime(self.linger.0 + self.linger.0 / 4))
     }
@@ -143,7 +145,8 @@ impl NodeModel {
     /// Permissions whose buffer or header shares a byte with `span`.
     fn near(&self, span: &Range<u64>) -> Vec<usize> {
         let from = span.start.saturating_sub(self.longest_span);
-        let mut near: Vec<usize> = self.by_place.range(from..span.end).flat_map(|(_, list)| list.iter().copied()).collect();
+        let mut near: Vec<usize> =
+            self.by_place.range(from..span.end).flat_map(|(_, list)| list.iter().copied()).collect();
         near.retain(|&at| {
             let known = &self.permissions[at];
             overlaps(&known.buffer, span) || overlaps(&known.header(), span)
@@ -166,11 +169,24 @@ impl NodeModel {
             let shares = |range: &Range<u64>| overlaps(range, &known.buffer);
             if shares(&other.header()) {
                 other.header_passed_on = true;
-                broken.extend(still_served(other, now, Promise::Reuse, "a live permission's header lies in it"));
+                broken.extend(still_served(
+                    other,
+                    now,
+                    Promise::Reuse,
+                    "a live permission's header lies in it",
+                ));
             }
-            if shares(&other.buffer) && !(other.sharing == Sharing::Shared && sharing == Sharing::Shared && other.buffer == known.buffer)
+            if shares(&other.buffer)
+                && !(other.sharing == Sharing::Shared
+                    && sharing == Sharing::Shared
+                    && other.buffer == known.buffer)
             {
-                broken.extend(still_served(other, now, Promise::Exclusion, "a live permission is held beside it"));
+                broken.extend(still_served(
+                    other,
+                    now,
+                    Promise::Exclusion,
+                    "a live permission is held beside it",
+                ));
                 other.buffer_passed_on = true;
             }
         }
@@ -181,7 +197,12 @@ impl NodeModel {
                 other.header_passed_on = true;
             }
             if overlaps(&other.buffer, &known.header()) {
-                broken.extend(still_served(other, now, Promise::Reuse, "its header lies in a live permission's buffer"));
+                broken.extend(still_served(
+                    other,
+                    now,
+                    Promise::Reuse,
+                    "its header lies in a live permission's buffer",
+                ));
                 other.buffer_passed_on = true;
             }
         }
@@ -195,7 +216,9 @@ impl NodeModel {
         for place in [known.buffer.start, known.id.header.0] {
             let list = self.by_place.entry(place).or_default();
             // Those whose bytes have all been passed on matter no more.
-            list.retain(|&it| !(self.permissions[it].buffer_passed_on && self.permissions[it].header_passed_on));
+            list.retain(|&it| {
+                !(self.permissions[it].buffer_passed_on && self.permissions[it].header_passed_on)
+            });
             list.push(at);
         }
         if let Token::Keys { buffer, lifetime } = token {

@@ -48,7 +48,13 @@ impl Wanted {
 }
 
 impl Known {
-    pub fn new(granted: &Granted, session: SessionId, tenant: usize, rights: Rights, sharing: Sharing) -> Self {
+    pub fn new(
+        granted: &Granted,
+        session: SessionId,
+        tenant: usize,
+        rights: Rights,
+        sharing: Sharing,
+    ) -> Self {
         let keys = match granted.token {
             Token::Keys { buffer, lifetime } => (buffer, lifetime),
             // No key at all: none is ever shown for it.
