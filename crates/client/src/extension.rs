@@ -5,6 +5,7 @@ use crate::control::Purpose;
 use crate::operations::{Extended, Owner};
 use crate::{Answer, Call, Client, Error, Lease, Permission};
 use portcullis_nic::{Endpoint, Operation as Action, RemoteSpan, WorkRequest};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{LIFETIME_OFFSET, Lifetime, Moment, Refusal, RequestBody, Rkey};
 use std::sync::Arc;
 
@@ -115,7 +116,7 @@ impl<E: Endpoint> Client<E> {
     /// later, the node may have begun to unbind before it could see the new value.
     pub(crate) fn lifetime_swapped(&mut self, now: Moment, Extended { call, result }: Extended) {
         let Some(Awaited::Extension(extending)) = self.calls.awaited(call) else { return };
-        let in_time = now < extending.lease.deadline();
+        let in_time = now < extending.lease.deadline() || planted::is(Fault::LateExtensionBelieved);
         match result {
             Ok(0) => self.calls.finish(call, Err(Error::Refused(Refusal::NotExtendable))),
             Ok(found) if in_time && found == extending.believed.0 => {

@@ -9,6 +9,7 @@ use portcullis_nic::{
     Access, Completion, Memory, Nic, Operation, QpChange, QpState, RemoteAddress, Status, WindowBinding,
     WorkRequest,
 };
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rights, Token};
 
 /// The bytes of a header that a client may reach.
@@ -50,7 +51,7 @@ impl<N: Nic> Node<N> {
     /// Windows that have lingered long enough, or over memory that somebody waits for, are unbound now.
     fn hurry_lingerers(&mut self, now: Moment) {
         let thirsty = self.postponed.is_thirsty() || (self.going > 0 && !self.memory_is_plentiful());
-        if now < self.linger_check && !thirsty {
+        if (now < self.linger_check && !thirsty) || planted::is(Fault::LingerForever) {
             return;
         }
         self.linger_check = now.after(portcullis_protocol::Lifetime(self.config.linger_max.0 / 4));
@@ -83,8 +84,16 @@ impl<N: Nic> Node<N> {
             stock.prompt.push((window, residue));
         }
         for ended in ending.drain(..) {
-            stock.add(&ended);
             batch.answers.extend(ended.answer);
+            if planted::is(Fault::WordTrustedOverUnbind) {
+                self.release(Residue {
+                    header: Some(ended.header),
+                    object: Some(ended.object),
+                    may_linger: false,
+                });
+            } else {
+                stock.add(&ended);
+            }
         }
         let posted_before = tenant.unposted.len();
         let mut failed = Vec::new();
@@ -99,7 +108,15 @@ impl<N: Nic> Node<N> {
         for (window, residue) in stock.prompt.drain(..) {
             unbind(tenant, &mut batch, window, residue);
         }
-        for (window, residue) in stock.lazy.drain(..) {
+        for (window, mut residue) in stock.lazy.drain(..) {
+            if planted::is(Fault::ReusedBeforeUnbind) {
+                self.release(std::mem::take(&mut residue));
+            }
+            if planted::is(Fault::HeaderReusedWhileBound)
+                && let Some(header) = residue.header.take()
+            {
+                self.give_header(header);
+            }
             if delay && !tenant.windows.is_worn(window) {
                 tenant.windows.linger(window, residue, now);
             } else {
@@ -149,7 +166,9 @@ impl<N: Nic> Node<N> {
             rebind(tenant, batch, second, (word, EXPOSED_BYTES), Access::REMOTE_ATOMIC);
             Grip::Windows { header: second.0, buffer: first.0 }
         };
-        let access = Access::from(permission.rights);
+        let narrow = !planted::is(Fault::RightsNotNarrowed);
+        let access = if narrow { Access::from(permission.rights) } else { Access::REMOTE };
+        let length = length + u64::from(planted::is(Fault::RangeOneByteLong));
         if contiguous {
             rebind(tenant, batch, first, (word, EXPOSED_BYTES + length), access);
         } else {

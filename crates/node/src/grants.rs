@@ -10,6 +10,7 @@ use crate::slabs::ObjectId;
 use crate::tenant::{Answer, Ending};
 use crate::windows::Residue;
 use portcullis_nic::{Memory, Nic};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
     Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody, Rights,
 };
@@ -229,7 +230,7 @@ impl<N: Nic> Node<N> {
                 record.waiting.pop_front();
                 continue;
             };
-            if !record.admits(wish.sharing) {
+            if !record.admits(wish.sharing) || planted::is(Fault::WaiterForgotten) {
                 return;
             }
             record.waiting.pop_front();
@@ -287,6 +288,9 @@ impl<N: Nic> Node<N> {
     /// Ends what is due, unless its client has extended it (Patronus §5.3).
     pub(crate) fn expire(&mut self, now: Moment) -> bool {
         let mut worked = false;
+        if planted::is(Fault::ExpiryNotScanned) {
+            return false;
+        }
         while let Some((slot, start)) = self.leases.due(now) {
             worked = true;
             let Some(permission) = self.permissions.get(slot).filter(|it| it.id.start == start) else {

@@ -16,6 +16,7 @@ use crate::tenant::{Answer, Tenant};
 use crate::violations::{Standing, ViolationBudget};
 use crate::{ConfigError, NodeConfig};
 use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
     ClientId, Header, Mechanism, Moment, Refusal, RemoteAddress, Reply, ReplyBody, TenantId,
 };
@@ -230,7 +231,10 @@ impl<N: Nic> Node<N> {
         let tenant = self.tenants[slot].as_mut().ok_or(Refusal::NicFailed)?;
         tenant.clients += 1;
         let id = TenantId(u32::try_from(slot).unwrap_or(u32::MAX));
-        Ok(Admission { tenant: id, pd: tenant.pd, cq: self.control_cq })
+        let own = tenant.pd;
+        let other = self.tenants.iter().flatten().map(|tenant| tenant.pd).find(|&pd| pd != own);
+        let pd = other.filter(|_| planted::is(Fault::QueuePairInWrongDomain)).unwrap_or(own);
+        Ok(Admission { tenant: id, pd, cq: self.control_cq })
     }
 
     fn settle(&mut self, nic: &mut N, name: &str) -> Result<usize, VerbsError> {
@@ -295,7 +299,10 @@ impl<N: Nic> Node<N> {
     pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
         let Some(first) = self.clients.get(client.0).map(|client| client.first) else { return };
         self.audit_client(now, AuditEvent::Detach, client.0, None);
-        let held: Vec<u32> = self.permissions.chain(Chain::Client, first).collect();
+        let mut held: Vec<u32> = self.permissions.chain(Chain::Client, first).collect();
+        if planted::is(Fault::DepartedKeepHolding) {
+            held.clear();
+        }
         for slot in held {
             self.finish(slot, AuditEvent::Revoke, Some("its client left"), None, now);
         }

@@ -2,6 +2,7 @@
 
 use crate::permissions::NONE;
 use portcullis_protocol::Sharing;
+use portcullis_protocol::planted::{self, Fault};
 use std::collections::VecDeque;
 
 /// What the node keeps about an object beside its place.
@@ -50,6 +51,8 @@ impl Object {
     pub fn admits(&self, sharing: Sharing) -> bool {
         // Nobody but the holder that waits for it: other tenants' bytes may still lie there.
         !self.scrubbing
-            && (self.holders == 0 || (self.sharing == Sharing::Shared && sharing == Sharing::Shared))
+            && (self.holders == 0
+                || (self.sharing == Sharing::Shared
+                    && (sharing == Sharing::Shared || planted::is(Fault::ExclusiveBesideShared))))
     }
 }

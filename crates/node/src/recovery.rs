@@ -5,6 +5,7 @@ use crate::node::Node;
 use crate::tenant::connect_binder;
 use crate::violations::Standing;
 use portcullis_nic::{Access, Event, Nic, QpAddress, QpChange, QpId, VerbsError};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Mechanism, Moment, Refusal, ReplyBody};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -141,6 +142,8 @@ impl<N: Nic> Node<N> {
         let Some((client, number)) = self.qp_owners.get(qp) else { return };
         let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
         self.counters.violations += 1;
+        let first = self.tenants.iter().position(Option::is_some).and_then(|slot| u32::try_from(slot).ok());
+        let tenant = first.filter(|_| planted::is(Fault::ViolationToWrongTenant)).unwrap_or(tenant);
         let before = self.standing(tenant, now);
         let after = self.record_violation(tenant, now);
         let reason = if number.is_some() { "a refused access" } else { "a broken control queue pair" };

@@ -14,7 +14,7 @@ pub enum Fault {
     ExpiryNotScanned,
     /// Windows that linger stay bound for good.
     LingerForever,
-    /// A window of one tenant's domain is handed to another tenant.
+    /// Windows go from tenant to tenant, and so a key opens in every tenant's domain.
     HandoverAcrossTenants,
     /// A permission's start is not compared: a late revoke ends its successor.
     StartNotChecked,

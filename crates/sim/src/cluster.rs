@@ -164,7 +164,7 @@ impl Cluster {
     fn is_over(&self) -> bool {
         let gone = self.clients.iter().all(|client| client.stay.is_none());
         let let_go = self.sessions.iter().all(|session| session.id.is_none());
-        gone && let_go && self.now >= self.last_farewell + QUIET
+        gone && let_go && self.now >= self.last_farewell.max(self.plan.duration_ns) + QUIET
             || self.now > self.plan.duration_ns + WIND_DOWN
     }
 

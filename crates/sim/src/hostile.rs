@@ -14,6 +14,8 @@ use portcullis_protocol::{
 
 /// Permissions of its own that it holds, to reach out from.
 const HELD_MAX: usize = 3;
+/// What was seen last: who comes just too late shows one of these.
+const FRESH: usize = 8;
 /// Keys of its own past that it remembers.
 const PAST_MAX: usize = 16;
 
@@ -103,13 +105,19 @@ impl Hostile {
     fn stray(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
         let own = self.held.last().map(sighting);
-        let target = match self.dice.of(0..4) {
+        let fresh = &seen[seen.len().saturating_sub(FRESH)..];
+        let target = match self.dice.of(0..6) {
             0 => own.or_else(|| self.past.last().copied()),
             1 => self.dice.pick(&self.past).copied(),
+            2..5 => self.dice.pick(fresh).copied(),
             _ => self.dice.pick(&seen).copied(),
         };
+        if let Some(at) = target
+            && self.dice.per_mille(200)
+        {
+            return self.change_a_word(client, scene.moment, at.word);
+        }
         let (mut address, mut key, mut length) = match target {
-            Some(at) if self.dice.per_mille(150) => (at.word.0.0, at.word.1, 8),
             Some(at) => (at.address.0, at.key, at.length),
             None => (POOL_BASE.0 + self.dice.of(0..1 << 18), Rkey(0), 64),
         };
@@ -130,6 +138,13 @@ impl Hostile {
             }
         }
         self.post(client, scene.moment, (RemoteAddress(address), key), length.clamp(1, 256));
+    }
+
+    /// A lifetime word, with the key that opens it or once did.
+    fn change_a_word(&mut self, client: &mut SimClient, now: Moment, (word, key): (RemoteAddress, Rkey)) {
+        let (compare, swap) = (self.dice.of(0..3_000), self.dice.any() >> self.dice.of(0..64));
+        let begun = client.dangerous_compare_and_swap(now, word, key, compare, swap);
+        self.under_way += usize::from(begun.is_ok());
     }
 
     fn post(

@@ -157,7 +157,7 @@ impl NodePlan {
         let scarce = dice.per_mille(300);
         let room = (plan.clients * (plan.held + 2)) as u64;
         let pages = if scarce { dice.of(2..5) } else { 4 + room / 16 };
-        let headers = if scarce { dice.of(4..24) } else { 64 + 2 * room };
+        let headers = if scarce || dice.per_mille(400) { dice.of(4..24) } else { 64 + 2 * room };
         let windows = if scarce { dice.of(4..40) } else { 256 + 4 * room };
         let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let violations = if dice.per_mille(700) {

@@ -1,15 +1,25 @@
 //! Running a plan, and cutting a failing one down.
 
 use crate::cluster::Cluster;
+use crate::oracle::Promise;
 use crate::plan::Plan;
 use crate::report::Report;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a plan to its end, or until a promise is found broken.
 #[must_use]
 pub fn run(plan: &Plan) -> Report {
     let mut cluster = Cluster::new(plan.clone());
-    cluster.run();
-    cluster.conclude();
+    // What panics has broken a promise too. The cluster is only looked at after that.
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        cluster.run();
+        cluster.conclude();
+    }));
+    if let Err(panic) = ran {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("nothing");
+        cluster.oracle.fail(Promise::Soundness, cluster.now, format!("a panic, which says: {said}"));
+    }
     let (events, trace_hash) = (cluster.trace.events(), cluster.trace.hash());
     let (now, lines) = (cluster.now, cluster.trace.take_lines());
     let (failures, tally) = cluster.oracle.verdict();

@@ -13,6 +13,8 @@ use portcullis_protocol::{
 
 /// Expired permissions that are kept to be used too late.
 const STALE_MAX: usize = 4;
+/// The end of a lease, in which an extension races with it.
+const LAST_MOMENT: Lifetime = Lifetime::micros(8);
 /// Operations under way at a time.
 const OPERATIONS_MAX: usize = 24;
 
@@ -43,6 +45,8 @@ struct Habits {
     lifetime_max: u64,
     shared: u64,
     kept: u64,
+    /// How often it extends what is about to end.
+    eager: u64,
 }
 
 impl Habits {
@@ -54,6 +58,7 @@ impl Habits {
             lifetime_max: dice.of(100..longest.0 + 1),
             shared: dice.of(0..1000),
             kept: dice.of(0..1000),
+            eager: dice.of(0..600),
         }
     }
 }
@@ -102,6 +107,9 @@ impl Worker {
     pub fn act(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, may_begin: bool) {
         self.take_operations(client, scene);
         self.take_calls(client, scene);
+        if !scene.winding_down && client.over().is_none() {
+            self.extend_at_the_last_moment(client, scene);
+        }
         self.let_expire(scene.moment);
         if may_begin && !scene.winding_down && client.over().is_none() {
             self.begin(client, scene);
@@ -302,6 +310,21 @@ impl Worker {
             client.extend_by_rpc(scene.moment, &lease, lifetime)
         };
         self.began(call, Purpose::Extension);
+    }
+
+    /// Extensions that race with the end of what they extend.
+    fn extend_at_the_last_moment(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let (now, eager) = (scene.moment, self.habits.eager);
+        for at in 0..self.held.len() {
+            let lease = self.held[at].lease().clone();
+            let left = lease.deadline().since(now);
+            if left.0 == 0 || left > LAST_MOMENT || !self.dice.per_mille(eager) {
+                continue;
+            }
+            let lifetime = Lifetime(lease.lifetime().0 + self.dice.magnitude(1..2_000)).min(lease.longest());
+            let call = client.extend_lease(now, &lease, lifetime);
+            self.began(call, Purpose::Extension);
+        }
     }
 
     fn some_held(&mut self) -> Option<usize> {

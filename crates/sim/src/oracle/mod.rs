@@ -18,7 +18,8 @@ use node_model::NodeModel;
 use permission::Wanted;
 use portcullis_client::Error;
 use portcullis_protocol::{
-    Granted, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Reply, ReplyBody, Request, RequestBody, Rights,
+    Granted, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, Reply, ReplyBody, Request, RequestBody,
+    Rights,
 };
 use portcullis_softnic::core::{Answer, WireRequest};
 use std::collections::{HashMap, HashSet};
@@ -115,6 +116,7 @@ impl Oracle {
     /// A node's life is over, and with it everything on it.
     pub fn node_stopped(&mut self, node: usize) {
         self.nodes[node] = None;
+        self.barred.retain(|&(its, _)| its != node);
     }
 
     /// The node has ended, and nothing that it had not told is told any more.
@@ -378,6 +380,7 @@ impl Oracle {
     /// A message leaves a node for a client.
     pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
         let Session { node, tenant, hostile, .. } = self.sessions[session];
+        let barred = self.is_barred(session);
         let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok())
         else {
             return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
@@ -395,7 +398,7 @@ impl Oracle {
                 RequestBody::Allocate { rights, sharing, .. } | RequestBody::Acquire { rights, sharing, .. },
                 ReplyBody::Granted(granted),
             ) => {
-                let broken = model.granted(&granted, (session, tenant), (rights, sharing), node_now);
+                let broken = model.granted(&granted, (session, tenant, barred), (rights, sharing), node_now);
                 for stray in broken {
                     let what =
                         format!("session {session} was granted {:?}: {}", granted.permission, stray.why);
@@ -413,6 +416,12 @@ impl Oracle {
                     self.suspects.retain(|it| {
                         !(it.node == node && key(it) && model.judge(it.tenant, &it.wanted).is_ok())
                     });
+                }
+            }
+            (RequestBody::Acquire { address, .. }, ReplyBody::Refused(Refusal::Conflict)) => {
+                if model.was_free(address.0, asked.at, node_now, asked.stood_still) {
+                    let what = format!("session {session} waited in vain for {address}, which nobody held");
+                    self.fail(Promise::Progress, now, what);
                 }
             }
             (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {

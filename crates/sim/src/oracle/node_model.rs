@@ -11,6 +11,12 @@ use std::ops::Range;
 
 /// Turns of a node after which it must have done what was due before the first of them.
 const TURNS_TO_ACT: usize = 12;
+/// Grants of one window between two that have the same key.
+const KEYS_APART: u32 = 100;
+/// How long an object may be free before who waits for it has it.
+const VAIN_WAIT: Lifetime = Lifetime::millis(3);
+/// How long a NIC may take over the unbinds of everything that ended at once.
+const TIME_TO_UNBIND: Lifetime = Lifetime::micros(100);
 /// Turns of a node that are remembered.
 const TURNS_KEPT: usize = 4096;
 
@@ -31,6 +37,9 @@ pub(super) struct NodeModel {
     permissions: Vec<Known>,
     by_key: HashMap<Rkey, usize>,
     by_id: HashMap<PermissionId, usize>,
+    /// How often a region or window has been granted, by its index, and with which key when.
+    uses: HashMap<u32, u32>,
+    used_at: HashMap<Rkey, u32>,
     /// Permissions by where their buffer, and their header, begin.
     by_place: BTreeMap<u64, Vec<usize>>,
     /// The longest span in that map.
@@ -48,6 +57,8 @@ impl NodeModel {
             permissions: Vec::new(),
             by_key: HashMap::new(),
             by_id: HashMap::new(),
+            uses: HashMap::new(),
+            used_at: HashMap::new(),
             by_place: BTreeMap::new(),
             longest_span: 32,
             turns: VecDeque::new(),
@@ -69,7 +80,7 @@ impl NodeModel {
             return false;
         };
         let Some(acted) = self.turns.len().checked_sub(TURNS_TO_ACT) else { return false };
-        self.turns[acted] > noticed.after(Lifetime(self.linger.0 + self.linger.0 / 4))
+        self.turns[acted] > noticed.after(Lifetime(self.linger.0 + self.linger.0 / 4 + TIME_TO_UNBIND.0))
     }
 
     /// Where in the pool an address lies.
@@ -158,56 +169,91 @@ impl NodeModel {
     pub fn granted(
         &mut self,
         granted: &Granted,
-        (session, tenant): (SessionId, usize),
+        (session, tenant, barred): (SessionId, usize, bool),
         (rights, sharing): (Rights, Sharing),
         now: Moment,
     ) -> Vec<Stray> {
-        let known = Known::new(granted, session, tenant, rights, sharing);
+        let mut known = Known::new(granted, session, tenant, rights, sharing);
+        if barred {
+            known.may_end(now);
+        }
+        // Its message may have waited for its client for so long that it is over, and others have followed.
+        let is_over = now >= known.served_until;
         let mut broken = Vec::new();
-        for at in self.near(&known.buffer) {
+        let mut places = self.near(&known.buffer);
+        places.extend(self.near(&known.header()));
+        places.sort_unstable();
+        places.dedup();
+        for at in places {
             let other = &mut self.permissions[at];
-            let shares = |range: &Range<u64>| overlaps(range, &known.buffer);
-            if shares(&other.header()) {
-                other.header_passed_on = true;
-                broken.extend(still_served(
-                    other,
-                    now,
-                    Promise::Reuse,
-                    "a live permission's header lies in it",
-                ));
+            let compatible = other.sharing == Sharing::Shared
+                && sharing == Sharing::Shared
+                && other.buffer == known.buffer;
+            let buffers = overlaps(&other.buffer, &known.buffer) && !compatible;
+            let loses_buffer = buffers || overlaps(&other.buffer, &known.header());
+            let loses_header =
+                overlaps(&other.header(), &known.buffer) || overlaps(&other.header(), &known.header());
+            if is_over && other.id.start >= known.id.start {
+                known.buffer_passed_on |= buffers || overlaps(&known.buffer, &other.header());
+                known.header_passed_on |=
+                    overlaps(&known.header(), &other.buffer) || overlaps(&known.header(), &other.header());
+                continue;
             }
-            if shares(&other.buffer)
-                && !(other.sharing == Sharing::Shared
-                    && sharing == Sharing::Shared
-                    && other.buffer == known.buffer)
-            {
+            if buffers {
                 broken.extend(still_served(
                     other,
                     now,
                     Promise::Exclusion,
                     "a live permission is held beside it",
                 ));
-                other.buffer_passed_on = true;
-            }
-        }
-        for at in self.near(&known.header()) {
-            let other = &mut self.permissions[at];
-            if overlaps(&other.header(), &known.header()) {
-                broken.extend(still_served(other, now, Promise::Reuse, "a live permission has its header"));
-                other.header_passed_on = true;
-            }
-            if overlaps(&other.buffer, &known.header()) {
+            } else if loses_buffer {
                 broken.extend(still_served(
                     other,
                     now,
                     Promise::Reuse,
                     "its header lies in a live permission's buffer",
                 ));
-                other.buffer_passed_on = true;
             }
+            if loses_header {
+                broken.extend(still_served(
+                    other,
+                    now,
+                    Promise::Reuse,
+                    "a live permission has its header there",
+                ));
+            }
+            other.buffer_passed_on |= loses_buffer;
+            other.header_passed_on |= loses_header;
+        }
+        if self.repeats_a_key(granted.token) {
+            broken.push(Stray {
+                promise: Promise::Reuse,
+                why: "its key was another permission's not long ago",
+            });
         }
         self.enter(known, granted.token);
         broken
+    }
+
+    /// Whether a key is granted again before its window has gone through its others: each permission takes one of 256
+    /// at least, and its end another at most.
+    fn repeats_a_key(&mut self, token: Token) -> bool {
+        let Token::Keys { buffer, lifetime } = token else { return false };
+        let mut repeats = false;
+        for key in if buffer == lifetime { vec![buffer] } else { vec![buffer, lifetime] } {
+            let uses = self.uses.entry(key.index()).or_insert(0);
+            *uses += 1;
+            let before = self.used_at.insert(key, *uses);
+            repeats |= before.is_some_and(|before| *uses - before < KEYS_APART);
+        }
+        repeats
+    }
+
+    /// Whether nobody has held the object at `address` for so long that a request waited in vain for it.
+    pub fn was_free(&self, address: u64, since: Moment, now: Moment, stood_still: Lifetime) -> bool {
+        let holders = self.permissions.iter().filter(|known| known.buffer.start == address);
+        let last = holders.map(|known| known.over_from.min(now)).max().unwrap_or(since).max(since);
+        now.since(last).0 > VAIN_WAIT.0 + stood_still.0
     }
 
     fn enter(&mut self, known: Known, token: Token) {

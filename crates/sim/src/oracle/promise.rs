@@ -26,6 +26,8 @@ pub enum Promise {
     Memory,
     /// A request is answered within the leases before it and a bound; a departed client costs no more than its lease.
     Progress,
+    /// No code panics, whatever peers and machines do.
+    Soundness,
     /// At rest nothing is left: permissions, objects, bytes, headers, windows, queue pairs, requests.
     Rest,
 }
@@ -44,6 +46,7 @@ impl Promise {
             Self::Truth => "truth",
             Self::Memory => "memory",
             Self::Progress => "progress",
+            Self::Soundness => "soundness",
             Self::Rest => "rest",
         }
     }

@@ -14,6 +14,8 @@ pub(super) struct Asked {
     pub body: RequestBody,
     /// When the node's NIC had it, on the node's clock.
     pub at: Moment,
+    /// How long the node stood still since.
+    pub stood_still: Lifetime,
     /// By when the answer must have left.
     due: Moment,
 }
@@ -32,7 +34,7 @@ impl Requests {
             _ => Lifetime(0),
         };
         let due = now.after(Lifetime(wait.0 + SLACK.0));
-        let asked = Asked { body: request.body, at: now, due };
+        let asked = Asked { body: request.body, at: now, stood_still: Lifetime(0), due };
         self.asked.entry((session, request.sequence)).or_default().push_back(asked);
     }
 
@@ -55,6 +57,7 @@ impl Requests {
     pub fn stood_still(&mut self, time: Lifetime) {
         for asked in self.asked.values_mut().flatten() {
             asked.due = asked.due.after(time);
+            asked.stood_still.0 += time.0;
         }
     }
 

@@ -7,6 +7,7 @@ use super::objects::Core;
 use super::wire::{Answer, Packet, PacketBody, WireRequest};
 use portcullis_nic::{Access, QpId, QpState, RemoteSpan, Status};
 use portcullis_protocol::Moment;
+use portcullis_protocol::planted::{self, Fault};
 
 impl<M: Bytes> Core<M> {
     /// Takes in a packet that the network has carried here. One that belongs to no connection of this NIC, to an
@@ -27,7 +28,8 @@ impl<M: Bytes> Core<M> {
     fn expected_by(&self, packet: &Packet) -> Option<Responder> {
         let id = QpId(packet.to.number);
         let pair = self.qp(id).ok()?;
-        let serves = matches!(pair.state, QpState::ReadyToReceive | QpState::ReadyToSend);
+        let serves = matches!(pair.state, QpState::ReadyToReceive | QpState::ReadyToSend)
+            || (pair.state == QpState::Error && planted::is(Fault::ServesInError));
         let connection = pair.connection.as_ref()?;
         let meant = connection.peer == packet.from && self.address_of(id, pair) == packet.to;
         (serves && meant && connection.expected == packet.number).then_some(Responder {

@@ -1,0 +1,70 @@
+//! Proof that the checkers bite: each fault that is planted in the real code is found, by name, within so many seeds.
+//!
+//! Needs `--features planted`; without it there is nothing to plant.
+#![cfg(feature = "planted")]
+
+use portcullis_protocol::planted::{self, Fault};
+use portcullis_sim::{Plan, Promise, run};
+
+/// Seeds within which a fault must be found.
+const SEEDS: u64 = 400;
+
+/// The first seed that finds a fault, and what it breaks.
+fn found(fault: Fault) -> Option<(u64, Promise, String)> {
+    (0..SEEDS).find_map(|seed| {
+        let plan = Plan::draw(seed);
+        planted::plant(Some(fault));
+        let report = run(&plan);
+        planted::plant(None);
+        let failure = report.failures.into_iter().next()?;
+        Some((seed, failure.promise, failure.what))
+    })
+}
+
+fn is_found_by(fault: Fault, checkers: &[Promise]) {
+    let Some((seed, promise, what)) = found(fault) else {
+        panic!("{fault:?} survives {SEEDS} seeds");
+    };
+    eprintln!("{fault:?}: {promise}, by seed {seed}: {what}");
+    assert!(
+        checkers.contains(&promise),
+        "{fault:?} is found by {promise}, not by {checkers:?}: seed {seed}: {what}"
+    );
+}
+
+macro_rules! faults {
+    ($($name:ident: $fault:ident by $($promise:ident)|+;)*) => {
+        $(#[test]
+        fn $name() {
+            is_found_by(Fault::$fault, &[$(Promise::$promise),+]);
+        })*
+
+        #[test]
+        fn every_fault_has_its_test() {
+            assert_eq!([$(Fault::$fault),*].len(), Fault::ALL.len());
+        }
+    };
+}
+
+faults! {
+    key_not_advanced: KeyNotAdvanced by Reuse | Access;
+    reused_before_unbind: ReusedBeforeUnbind by Reuse | Scrub;
+    expiry_not_scanned: ExpiryNotScanned by Access | Progress;
+    linger_forever: LingerForever by Access | Progress;
+    handover_across_tenants: HandoverAcrossTenants by Access;
+    start_not_checked: StartNotChecked by Service | Truth | Reuse | Exclusion;
+    executed_replayed: ExecutedReplayed by Truth;
+    word_trusted_over_unbind: WordTrustedOverUnbind by Access | Reuse;
+    scrub_skipped: ScrubSkipped by Scrub;
+    exclusive_beside_shared: ExclusiveBesideShared by Exclusion;
+    violation_to_wrong_tenant: ViolationToWrongTenant by Isolation;
+    queue_pair_in_wrong_domain: QueuePairInWrongDomain by Isolation;
+    header_reused_while_bound: HeaderReusedWhileBound by Reuse;
+    rights_not_narrowed: RightsNotNarrowed by Access;
+    range_one_byte_long: RangeOneByteLong by Access;
+    key_not_compared: KeyNotCompared by Access | Reuse;
+    serves_in_error: ServesInError by Truth;
+    waiter_forgotten: WaiterForgotten by Progress;
+    departed_keep_holding: DepartedKeepHolding by Soundness | Exclusion | Progress | Rest;
+    late_extension_believed: LateExtensionBelieved by Truth;
+}
