@@ -5,6 +5,7 @@ mod bench;
 mod demo;
 mod samples;
 mod serve;
+mod sim;
 mod size;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +25,7 @@ Examples:
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
   portcullis bench read_lat -s 64                    latency of 64-byte reads on this machine
   portcullis bench permissions --json                the steps of Patronus, Table 4
+  portcullis sim --seeds 1000                        a thousand clusters in virtual time, and their checkers
 
 Exit codes: 0 done; 1 what was shown or tried did not hold; 2 the call was wrong; 3 the machine refused.";
 
@@ -35,6 +37,8 @@ enum Command {
     Demo(demo::Options),
     /// Measure latencies, rates and the cost of protection.
     Bench(bench::Options),
+    /// Try a whole cluster in virtual time, with every fault, from seeds.
+    Sim(sim::Options),
 }
 
 fn main() -> ExitCode {
@@ -46,5 +50,6 @@ fn main() -> ExitCode {
         Command::Serve(options) => serve::run(options),
         Command::Demo(options) => demo::run(options),
         Command::Bench(options) => bench::run(options),
+        Command::Sim(options) => sim::run_command(&options),
     }
 }

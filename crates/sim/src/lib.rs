@@ -8,6 +8,7 @@
 //! Nothing here reads a clock or a device, and nothing here is fit to serve real clients.
 #![forbid(unsafe_code)]
 
+mod campaign;
 mod clock;
 mod cluster;
 mod dice;
@@ -28,6 +29,7 @@ mod scene;
 mod trace;
 mod worker;
 
+pub use campaign::campaign;
 pub use oracle::{Failure, Promise};
 pub use plan::{FaultKind, Plan, UnknownFaultKind};
 pub use report::Report;

@@ -418,11 +418,11 @@ impl Oracle {
                     });
                 }
             }
-            (RequestBody::Acquire { address, .. }, ReplyBody::Refused(Refusal::Conflict)) => {
-                if model.was_free(address.0, asked.at, node_now, asked.stood_still) {
-                    let what = format!("session {session} waited in vain for {address}, which nobody held");
-                    self.fail(Promise::Progress, now, what);
-                }
+            (RequestBody::Acquire { address, .. }, ReplyBody::Refused(Refusal::Conflict))
+                if model.was_free(address.0, asked.at, node_now, asked.stood_still) =>
+            {
+                let what = format!("session {session} waited in vain for {address}, which nobody held");
+                self.fail(Promise::Progress, now, what);
             }
             (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
                 if let Some(known) = model.known(permission) {

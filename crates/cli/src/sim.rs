@@ -1,0 +1,224 @@
+//! `portcullis sim`: a cluster in virtual time, from seeds.
+
+mod summary;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use portcullis_sim::{FaultKind, Plan, Report, campaign, run, shrink};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use summary::Summary;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis sim                                  a thousand seeds, each a cluster of its own
+  portcullis sim --seed 42 --json                 one run, as a JSON object
+  portcullis sim --seed 42 --trace                one run, with what happened in it
+  portcullis sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
+  portcullis sim --seeds 100000 --seed 1000000    so many seeds from there on
+  portcullis sim --hours 8                        seed after seed, for so long
+
+A run is its seed, the options given here, and the commit: the same again gives the same events and the same
+trace_hash. A failing run is cut down to fewer clients, faults and events, and the command that replays it is
+printed. Exit codes: 0 no promise was broken; 1 one was; 2 the call was wrong.";
+
+/// Seeds that are run when nothing is said.
+const SEEDS: u64 = 1_000;
+/// Runs that cutting a failing one down may take.
+const SHRINK_TRIES: u32 = 300;
+/// Lines of a trace that are printed.
+const TRACE_LINES: usize = 200;
+
+/// What to simulate.
+#[derive(Args, Clone)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// The seed, or the first of several.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many seeds; one where --seed is given, 1000 otherwise.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Seeds for so many hours instead.
+    #[arg(long, conflicts_with = "seeds")]
+    hours: Option<f64>,
+    /// Nodes. Like all that follow, each seed draws its own where nothing is said.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    nodes: Option<u32>,
+    /// Clients, hostile ones included.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    clients: Option<u32>,
+    /// How many of the clients are hostile.
+    #[arg(long)]
+    hostile: Option<u32>,
+    /// Tenants.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    tenants: Option<u32>,
+    /// Permissions that each client holds at a time, about.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    held: Option<u32>,
+    /// Virtual minutes of work.
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// The same in virtual microseconds.
+    #[arg(long, conflicts_with = "minutes")]
+    microseconds: Option<u64>,
+    /// Faults that may happen, with commas between them, or `none`.
+    #[arg(long, value_delimiter = ',')]
+    faults: Option<Vec<String>>,
+    /// Print what happened in a run of one seed.
+    #[arg(long)]
+    trace: bool,
+    /// Threads; all processors where nothing is said.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `portcullis sim`.
+pub fn run_command(options: &Options) -> ExitCode {
+    let faults = match options.faults() {
+        Ok(faults) => faults,
+        Err(error) => {
+            eprintln!("portcullis sim: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let plan_of = |seed| options.plan(seed, faults.as_deref());
+    if let Err(error) = check(&plan_of(options.seed.unwrap_or(0))) {
+        eprintln!("portcullis sim: {error}");
+        return ExitCode::from(2);
+    }
+    if options.seed.is_some() && options.seeds.is_none() && options.hours.is_none() {
+        return one(options, &plan_of(options.seed.unwrap_or(0)));
+    }
+    many(options, plan_of)
+}
+
+fn check(plan: &Plan) -> Result<(), String> {
+    if plan.hostile > plan.clients {
+        return Err(format!(
+            "--hostile {} is more than the {} clients there are",
+            plan.hostile, plan.clients
+        ));
+    }
+    if plan.duration_ns == 0 {
+        return Err("a run of no time shows nothing: --minutes must be more than 0".to_owned());
+    }
+    Ok(())
+}
+
+impl Options {
+    fn faults(&self) -> Result<Option<Vec<FaultKind>>, String> {
+        let Some(names) = &self.faults else { return Ok(None) };
+        if names.len() == 1 && names[0] == "none" {
+            return Ok(Some(Vec::new()));
+        }
+        let kinds = names.iter().map(|name| name.parse().map_err(|error| format!("{error}")));
+        kinds.collect::<Result<_, String>>().map(Some)
+    }
+
+    fn plan(&self, seed: u64, faults: Option<&[FaultKind]>) -> Plan {
+        let drawn = Plan::draw(seed);
+        let wide = |number: Option<u32>, drawn: usize| number.map_or(drawn, |number| number as usize);
+        let clients = wide(self.clients, drawn.clients);
+        Plan {
+            nodes: wide(self.nodes, drawn.nodes),
+            clients,
+            hostile: wide(self.hostile, drawn.hostile.min(clients.saturating_sub(1))),
+            tenants: wide(self.tenants, drawn.tenants),
+            held: wide(self.held, drawn.held),
+            duration_ns: self.duration_ns().unwrap_or(drawn.duration_ns),
+            faults: faults.map_or(drawn.faults, <[FaultKind]>::to_vec),
+            ..drawn
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what a u64 holds")]
+    fn duration_ns(&self) -> Option<u64> {
+        let minutes = self.minutes.map(|minutes| (minutes * 60e9).clamp(0.0, 1e18) as u64);
+        minutes.or(self.microseconds.map(|micros| micros.saturating_mul(1000)))
+    }
+}
+
+fn one(options: &Options, plan: &Plan) -> ExitCode {
+    let started = Instant::now();
+    let report = run(&Plan { readable: options.trace, ..plan.clone() });
+    if options.trace && !options.json {
+        print_trace(&report);
+    }
+    let mut summary = Summary::default();
+    summary.add(&report);
+    summary.print(options.json, started.elapsed());
+    if report.ok {
+        return ExitCode::SUCCESS;
+    }
+    explain(&report, plan, !options.trace);
+    ExitCode::from(1)
+}
+
+fn print_trace(report: &Report) {
+    let skipped = report.lines.len().saturating_sub(TRACE_LINES);
+    if skipped > 0 {
+        println!("… {skipped} lines before these");
+    }
+    for line in &report.lines[skipped..] {
+        println!("{line}");
+    }
+}
+
+/// Says what broke, and how to have it again with less around it.
+fn explain(report: &Report, plan: &Plan, cut_down: bool) {
+    for failure in &report.failures {
+        eprintln!("broken: {failure}");
+    }
+    eprintln!("replay: {}", plan.command());
+    if cut_down {
+        let (smaller, shown) = shrink(plan, SHRINK_TRIES);
+        eprintln!("cut down: {}", smaller.command());
+        for failure in &shown.failures {
+            eprintln!("  {failure}");
+        }
+    }
+}
+
+fn many(options: &Options, plan_of: impl Fn(u64) -> Plan + Sync) -> ExitCode {
+    let first = options.seed.unwrap_or(0);
+    let count = if options.hours.is_some() { u64::MAX - first } else { options.seeds.unwrap_or(SEEDS) };
+    let bar = progress(options, count);
+    let threads = options.jobs.or_else(|| std::thread::available_parallelism().ok().map(usize::from));
+    let started = Instant::now();
+    let limit = options.hours.map(|hours| Duration::from_secs_f64(hours.clamp(0.0, 1e6) * 3600.0));
+    let mut summary = Summary::default();
+    let mut worst: Option<Report> = None;
+    campaign(first..first.saturating_add(count), threads.unwrap_or(1), &plan_of, |report| {
+        bar.inc(1);
+        summary.add(&report);
+        // The first of them, whichever thread was quickest.
+        if !report.ok && worst.as_ref().is_none_or(|worst| report.seed < worst.seed) {
+            worst = Some(report);
+        }
+        limit.is_none_or(|limit| started.elapsed() < limit)
+    });
+    bar.finish_and_clear();
+    summary.print(options.json, started.elapsed());
+    match worst {
+        None => ExitCode::SUCCESS,
+        Some(report) => {
+            explain(&report, &plan_of(report.seed), true);
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn progress(options: &Options, count: u64) -> ProgressBar {
+    if options.hours.is_some() {
+        let bar = ProgressBar::new_spinner();
+        let style = ProgressStyle::with_template("{spinner} {pos} seeds, {per_sec}, {elapsed}");
+        return bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    }
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} seeds, {per_sec}, {eta} left");
+    ProgressBar::new(count).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

@@ -1,0 +1,125 @@
+//! What the runs have shown, all together.
+
+use portcullis_sim::{FaultKind, Report};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The sum of some runs. In whatever order they came, the sum is the same.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// By seed: the hash of its trace.
+    hashes: BTreeMap<u64, u64>,
+    failed: BTreeMap<u64, String>,
+    events: u64,
+    faults: BTreeMap<FaultKind, u64>,
+    accesses: u64,
+    grants: u64,
+    violations_tried: u64,
+    violations_refused: u64,
+    late_and_harmless: u64,
+    virtual_us: u64,
+}
+
+/// The same for programs. `wall_seconds` alone differs between two runs of the same seeds.
+#[derive(Serialize)]
+struct Json<'a> {
+    ok: bool,
+    seed: u64,
+    seeds: usize,
+    trace_hash: String,
+    events: u64,
+    faults: &'a BTreeMap<FaultKind, u64>,
+    accesses: u64,
+    grants: u64,
+    violations_tried: u64,
+    violations_refused: u64,
+    late_and_harmless: u64,
+    virtual_us: u64,
+    failures: &'a BTreeMap<u64, String>,
+    wall_seconds: f64,
+}
+
+impl Summary {
+    /// Counts a run.
+    pub fn add(&mut self, report: &Report) {
+        self.hashes.insert(report.seed, report.trace_hash);
+        if let Some(failure) = report.failures.first() {
+            self.failed.insert(report.seed, failure.to_string());
+        }
+        self.events += report.events;
+        for (&kind, count) in &report.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+        self.accesses += report.accesses;
+        self.grants += report.grants;
+        self.violations_tried += report.violations_tried;
+        self.violations_refused += report.violations_refused;
+        self.late_and_harmless += report.late_and_harmless;
+        self.virtual_us += report.virtual_us;
+    }
+
+    /// One run's hash, or one of all hashes in the order of their seeds.
+    fn trace_hash(&self) -> u64 {
+        let mut hashes = self.hashes.values().copied();
+        let first = hashes.next().unwrap_or_default();
+        hashes.fold(first, |all, hash| all.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash)
+    }
+
+    /// Prints it, as JSON or as text.
+    pub fn print(&self, json: bool, wall: Duration) {
+        if !json {
+            return self.print_text(wall);
+        }
+        let summary = Json {
+            ok: self.failed.is_empty(),
+            seed: self.hashes.keys().next().copied().unwrap_or_default(),
+            seeds: self.hashes.len(),
+            trace_hash: format!("{:016x}", self.trace_hash()),
+            events: self.events,
+            faults: &self.faults,
+            accesses: self.accesses,
+            grants: self.grants,
+            violations_tried: self.violations_tried,
+            violations_refused: self.violations_refused,
+            late_and_harmless: self.late_and_harmless,
+            virtual_us: self.virtual_us,
+            failures: &self.failed,
+            wall_seconds: wall.as_secs_f64(),
+        };
+        match serde_json::to_string(&summary) {
+            Ok(text) => println!("{text}"),
+            Err(error) => eprintln!("portcullis sim: {error}"),
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "for the reader's eye only")]
+    fn print_text(&self, wall: Duration) {
+        let seeds = self.hashes.len();
+        let rate = self.events as f64 / wall.as_secs_f64().max(1e-9) / 1e6;
+        let what = if self.failed.is_empty() { "no promise broken" } else { "PROMISES BROKEN" };
+        println!("{seeds} seed{} from {}: {what}", plural(seeds), self.hashes.keys().next().unwrap_or(&0));
+        println!("  trace hash           {:016x}", self.trace_hash());
+        println!("  events               {} in {:.1} s ({rate:.2} M/s)", self.events, wall.as_secs_f64());
+        println!("  virtual time         {:.3} s", self.virtual_us as f64 / 1e6);
+        println!("  grants, accesses     {}, {}", self.grants, self.accesses);
+        println!(
+            "  violations           {} tried, {} refused",
+            self.violations_tried, self.violations_refused
+        );
+        println!("  late and harmless    {}", self.late_and_harmless);
+        let faults: Vec<String> =
+            self.faults.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
+        println!(
+            "  faults               {}",
+            if faults.is_empty() { "none".to_owned() } else { faults.join(", ") }
+        );
+        for (seed, failure) in self.failed.iter().take(20) {
+            println!("  seed {seed}: {failure}");
+        }
+    }
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}

@@ -1,0 +1,39 @@
+//! Many seeds: each a run of its own, on as many threads as are given.
+
+use crate::plan::Plan;
+use crate::report::Report;
+use crate::run::run;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Runs `plan_of` each seed, on `threads` threads, and hands each result to `each` as it comes. Stops early when
+/// `each` says so. The results come in any order; the runs themselves depend on nothing but their plans.
+pub fn campaign(
+    seeds: Range<u64>,
+    threads: usize,
+    plan_of: impl Fn(u64) -> Plan + Sync,
+    each: impl FnMut(Report) -> bool + Send,
+) {
+    let next = AtomicU64::new(seeds.start);
+    let stop = AtomicBool::new(false);
+    let each = Mutex::new(each);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    let report = run(&plan_of(seed));
+                    // A panic in there is somebody else's, and its message has been printed.
+                    let Ok(mut each) = each.lock() else { break };
+                    if !each(report) {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
