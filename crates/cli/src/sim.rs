@@ -57,6 +57,9 @@ pub struct Options {
     /// Permissions that each client holds at a time, about.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     held: Option<u32>,
+    /// Each client first takes all that --held says, with leases that outlast the run.
+    #[arg(long)]
+    fill: bool,
     /// Virtual minutes of work.
     #[arg(long)]
     minutes: Option<f64>,
@@ -132,6 +135,7 @@ impl Options {
             held: wide(self.held, drawn.held),
             duration_ns: self.duration_ns().unwrap_or(drawn.duration_ns),
             faults: faults.map_or(drawn.faults, <[FaultKind]>::to_vec),
+            fill: self.fill,
             ..drawn
         }
     }

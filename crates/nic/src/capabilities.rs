@@ -41,6 +41,9 @@ pub struct Capabilities {
     pub windows_max: u32,
     /// The most requests a send queue can hold.
     pub send_depth_max: u32,
+    /// A queue pair's state also tells when its peer's end broke: so where both ends are on this NIC. Elsewhere a
+    /// client that had no answer for too long has to be believed when it says that its end is broken.
+    pub sees_peer_ends: bool,
     /// Guarantees that the device is known not to keep: the suite expects exactly these to fail.
     pub unenforced: Vec<Guarantee>,
 }

@@ -99,6 +99,8 @@ pub struct Node<N: Nic> {
     pub(crate) config: NodeConfig,
     pub(crate) memory: N::Memory,
     pub(crate) scale: u64,
+    /// See [`portcullis_nic::Capabilities::sees_peer_ends`].
+    pub(crate) sees_peer_ends: bool,
     pub(crate) control_cq: CqId,
     pub(crate) bind_cq: CqId,
     pub(crate) slabs: Slabs<Object>,
@@ -173,6 +175,7 @@ impl<N: Nic> Node<N> {
         Ok(Self {
             memory,
             scale: config.pool_bytes.div_ceil(1 << 16).next_power_of_two(),
+            sees_peer_ends: nic.capabilities().sees_peer_ends,
             control_cq,
             bind_cq,
             slabs: Slabs::new(objects, config.pool_bytes),

@@ -361,7 +361,9 @@ impl<N: Nic> Node<N> {
         self.standing(tenant, now).check(now)?;
         let it = self.clients.get(client).ok_or(Refusal::NotLive)?;
         let &qp = it.ends.data.get(number as usize).ok_or(Refusal::Malformed)?;
-        let broken = nic.qp_state(qp).is_ok_and(|state| state == portcullis_nic::QpState::Error);
+        // A client whose requests had no answer for too long has a broken end that nobody else can see.
+        let broken = !self.sees_peer_ends
+            || nic.qp_state(qp).is_ok_and(|state| state == portcullis_nic::QpState::Error);
         if !broken || self.recoveries.has(qp) {
             // Nothing to mend, or being mended already: an honest client asks once.
             return Err(Refusal::Malformed);

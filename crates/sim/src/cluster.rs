@@ -67,6 +67,8 @@ pub(crate) struct Cluster {
     pub winding_down: bool,
     /// When a node last let go of a client.
     pub last_farewell: Nanos,
+    /// The most permissions that the nodes held at a look.
+    pub permissions_peak: u64,
 }
 
 impl Cluster {
@@ -125,6 +127,7 @@ impl Cluster {
             clocks_off: false,
             winding_down: false,
             last_farewell: 0,
+            permissions_peak: 0,
             node_plan,
             plan,
         };
@@ -211,6 +214,9 @@ impl Cluster {
         if self.winding_down && self.now > self.plan.duration_ns + PATIENCE_WITH_OFFENDERS {
             self.show_out_offenders();
         }
+        let lives = self.nodes.iter().filter_map(|host| host.life.as_ref());
+        let held: u64 = lives.map(|life| life.node.counters().permissions).sum();
+        self.permissions_peak = self.permissions_peak.max(held);
         let pools = self.pools();
         self.oracle.look(self.now, &pools, false);
         self.events.put(self.now + LOOK_EVERY, Event::Look);

@@ -22,8 +22,6 @@ use portcullis_softnic::core::NetworkPort;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Requests that a client's control queue pair holds.
-const CONTROL_DEPTH: u32 = 8;
 const MESSAGE_BYTES: u32 = 128;
 /// How long whoever is shown out takes to hear of it.
 const SHOWN_OUT_AFTER: Nanos = 50 * MICROSECOND;
@@ -138,8 +136,8 @@ impl Cluster {
         let spares = self.node_plan.config.spare_queue_pairs;
         let size = EndpointSize {
             data_queue_pairs: 1 + spares,
-            send_depth: 16,
-            control_depth: CONTROL_DEPTH,
+            send_depth: self.node_plan.depths.0,
+            control_depth: self.node_plan.depths.1,
             message_bytes: MESSAGE_BYTES,
             arena_bytes: 32 << 10,
         };
@@ -185,7 +183,7 @@ impl Cluster {
         let work = if host.hostile {
             Work::Hostile(Hostile::new(dice))
         } else {
-            Work::Honest(Worker::new(dice, held, longest))
+            Work::Honest(Worker::new(dice, held, longest, self.plan.fill))
         };
         let config = ClientConfig { use_spares: true, operations_max: 64, backlog_max: 64 };
         let Ok(mut library) = Client::new(endpoint, config) else { return };

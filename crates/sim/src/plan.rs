@@ -102,6 +102,9 @@ pub struct Plan {
     pub held: usize,
     /// The pause between two actions of a client, in ns.
     pub think_ns: Nanos,
+    /// Each client first takes all the permissions that it may hold, with leases that outlast the run: for size, not
+    /// for trouble.
+    pub fill: bool,
     /// Whether a readable trace is kept.
     pub readable: bool,
 }
@@ -127,6 +130,7 @@ impl Plan {
             faults,
             held: 1 + dice.index(8),
             think_ns: dice.magnitude(2 * MICROSECOND..60 * MICROSECOND),
+            fill: false,
             readable: false,
         }
     }
@@ -142,10 +146,21 @@ pub(crate) struct NodePlan {
     pub patience: Lifetime,
     /// What a clock may be off, in millionths.
     pub drift: i32,
+    /// Requests that a client's data queue pairs hold, and its control queue pair.
+    pub depths: (u32, u32),
 }
 
 impl NodePlan {
     pub fn draw(plan: &Plan) -> Self {
+        let mut drawn = Self::draw_any(plan);
+        if plan.fill {
+            drawn.config = roomy(plan, drawn.config);
+            drawn.depths = (16, 16);
+        }
+        drawn
+    }
+
+    fn draw_any(plan: &Plan) -> Self {
         let mut dice = Dice::new(plan.seed, PLAN + 1);
         let mechanism = match dice.of(0..100) {
             0..86 => Mechanism::MemoryWindow,
@@ -192,7 +207,28 @@ impl NodePlan {
             jitter: dice.magnitude(1..20_000),
             patience: Lifetime(dice.of(400..2_000)),
             drift: i32::try_from(dice.of(0..1_000)).unwrap_or(0),
+            depths: (1 << dice.of(1..6), 1 << dice.of(1..5)),
         }
+    }
+}
+
+/// Room for everything that the clients may hold at once, and leases that outlast the run.
+fn roomy(plan: &Plan, config: NodeConfig) -> NodeConfig {
+    let permissions = (plan.clients * (plan.held + 8)) as u64;
+    let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    NodeConfig {
+        mechanism: Mechanism::MemoryWindow,
+        reductions: Reductions::default(),
+        pool_bytes: (permissions * 160).next_multiple_of(64 << 10) + (4 << 20),
+        headers: narrow(permissions),
+        longest_lifetime: Lifetime(24 * 60 * 60 * 1_000_000),
+        quota: Quota { permissions_max: 1 << 30, ..Quota::default() },
+        windows_ready: 64,
+        windows_max: narrow(permissions),
+        postponed_max: 4096,
+        clients_max: narrow(plan.clients as u64 + 4),
+        requests_per_turn: 64,
+        ..config
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Report {
     pub accesses: u64,
     /// Permissions granted.
     pub grants: u64,
+    /// The most permissions that the nodes held at a time.
+    pub permissions_peak: u64,
     /// Accesses that no live permission covered.
     pub violations_tried: u64,
     /// Those of them that were refused.

@@ -31,6 +31,7 @@ pub fn run(plan: &Plan) -> Report {
         faults: cluster.fault_counts,
         accesses: tally.accesses,
         grants: tally.grants,
+        permissions_peak: cluster.permissions_peak,
         violations_tried: tally.violations_tried,
         violations_refused: tally.violations_refused,
         late_and_harmless: tally.late_and_harmless,

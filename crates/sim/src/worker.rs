@@ -13,6 +13,8 @@ use portcullis_protocol::{
 
 /// Expired permissions that are kept to be used too late.
 const STALE_MAX: usize = 4;
+/// What a client does that holds all it may: it reads, writes and does atomics.
+const FILLED: [u32; 12] = [0, 0, 0, 0, 1, 0, 0, 4, 0, 4, 4, 4];
 /// The end of a lease, in which an extension races with it.
 const LAST_MOMENT: Lifetime = Lifetime::micros(8);
 /// Operations under way at a time.
@@ -69,6 +71,10 @@ pub(crate) struct Worker {
     dice: Dice,
     habits: Habits,
     held_max: usize,
+    /// It still takes all that it may hold, for so long.
+    filling: Option<Lifetime>,
+    /// No permission that it holds ends before.
+    first_end: Moment,
     held: Vec<Permission>,
     stale: Vec<Permission>,
     calls: Vec<(Call, Purpose)>,
@@ -78,12 +84,19 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub fn new(mut dice: Dice, held_max: usize, longest: Lifetime) -> Self {
-        let habits = Habits::draw(&mut dice, longest);
+    /// `fill`: it first takes all that it may hold.
+    pub fn new(mut dice: Dice, held_max: usize, longest: Lifetime, fill: bool) -> Self {
+        let mut habits = Habits::draw(&mut dice, longest);
+        if fill {
+            // Small objects, nothing shared, nothing given back.
+            habits = Habits { weights: FILLED, size_max: 64, shared: 0, kept: 0, eager: 0, ..habits };
+        }
         Self {
             dice,
             habits,
             held_max,
+            filling: fill.then_some(longest),
+            first_end: Moment(u64::MAX),
             held: Vec::new(),
             stale: Vec::new(),
             calls: Vec::new(),
@@ -111,12 +124,20 @@ impl Worker {
             self.extend_at_the_last_moment(client, scene);
         }
         self.let_expire(scene.moment);
-        if may_begin && !scene.winding_down && client.over().is_none() {
+        if scene.winding_down || client.over().is_some() {
+            return;
+        }
+        if let Some(longest) = self.filling {
+            self.fill(client, scene, longest);
+        } else if may_begin {
             self.begin(client, scene);
         }
     }
 
     fn let_expire(&mut self, now: Moment) {
+        if now < self.first_end {
+            return;
+        }
         let mut index = 0;
         while index < self.held.len() {
             if self.held[index].lease().deadline() > now {
@@ -129,6 +150,7 @@ impl Worker {
             }
             self.stale.push(expired);
         }
+        self.first_end = self.held.iter().map(|it| it.lease().deadline()).min().unwrap_or(Moment(u64::MAX));
     }
 }
 
@@ -184,6 +206,7 @@ impl Worker {
             scene.gossip.share(scene.tenant, permission.address());
         }
         scene.gossip.sight(sighting(&permission));
+        self.first_end = self.first_end.min(permission.lease().deadline());
         self.held.push(permission);
     }
 }
@@ -253,6 +276,18 @@ impl Worker {
         }
     }
 
+    /// Asks for as much as its queue takes.
+    fn fill(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, longest: Lifetime) {
+        while self.held.len() + self.calls.len() < self.held_max {
+            let ask = Allocate::bytes(self.dice.of(8..65)).lifetime(longest);
+            let Ok(call) = client.allocate(scene.moment, ask) else { return };
+            self.calls.push((call, Purpose::Grant { sharing: ask.sharing }));
+        }
+        if self.held.len() >= self.held_max {
+            self.filling = None;
+        }
+    }
+
     fn lifetime(&mut self) -> Lifetime {
         Lifetime(self.dice.magnitude(20..self.habits.lifetime_max.max(40)))
     }
@@ -315,6 +350,9 @@ impl Worker {
     /// Extensions that race with the end of what they extend.
     fn extend_at_the_last_moment(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let (now, eager) = (scene.moment, self.habits.eager);
+        if now.after(LAST_MOMENT) < self.first_end {
+            return;
+        }
         for at in 0..self.held.len() {
             let lease = self.held[at].lease().clone();
             let left = lease.deadline().since(now);
@@ -343,7 +381,10 @@ impl Worker {
         self.under_way.iter_mut().filter(|it| it.permission == id).for_each(|it| it.raced = true);
         match client.revoke(scene.moment, permission, free) {
             Ok(call) => self.calls.push((call, Purpose::End)),
-            Err(refused) => self.held.push(refused.permission),
+            Err(refused) => {
+                self.first_end = Moment(0);
+                self.held.push(refused.permission);
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 #![cfg(feature = "planted")]
 
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_sim::{Plan, Promise, run};
+use portcullis_sim::{Plan, Promise, run, shrink};
 
 /// Seeds within which a fault must be found.
 const SEEDS: u64 = 400;
@@ -67,4 +67,24 @@ faults! {
     waiter_forgotten: WaiterForgotten by Progress;
     departed_keep_holding: DepartedKeepHolding by Soundness | Exclusion | Progress | Rest;
     late_extension_believed: LateExtensionBelieved by Truth;
+}
+
+#[test]
+fn a_failing_run_is_cut_down_to_one_that_breaks_the_same_promise() {
+    planted::plant(Some(Fault::ScrubSkipped));
+    let (plan, report) = (0..SEEDS)
+        .map(|seed| (Plan::draw(seed), run(&Plan::draw(seed))))
+        .find(|(plan, report)| !report.ok && plan.clients > 3)
+        .expect("the fault is found");
+    let (smaller, shown) = shrink(&plan, 100);
+    let again = run(&smaller);
+    planted::plant(None);
+    assert_eq!(shown.failures[0].promise, report.failures[0].promise);
+    assert_eq!(again.failures, shown.failures, "what was cut down can be had again: {}", smaller.command());
+    assert!(
+        smaller.clients < plan.clients || smaller.duration_ns < plan.duration_ns,
+        "{}",
+        smaller.command()
+    );
+    assert!(shown.events < report.events.max(1) || smaller.clients < plan.clients);
 }

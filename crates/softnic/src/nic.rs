@@ -362,6 +362,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             atomics: AtomicScope::Nic,
             windows_max: crate::core::KEYS_MAX,
             send_depth_max: DEPTH_MAX,
+            sees_peer_ends: !self.core.is_networked(),
             unenforced: Vec::new(),
         }
     }

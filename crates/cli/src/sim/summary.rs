@@ -15,6 +15,7 @@ pub struct Summary {
     faults: BTreeMap<FaultKind, u64>,
     accesses: u64,
     grants: u64,
+    permissions_peak: u64,
     violations_tried: u64,
     violations_refused: u64,
     late_and_harmless: u64,
@@ -32,6 +33,7 @@ struct Json<'a> {
     faults: &'a BTreeMap<FaultKind, u64>,
     accesses: u64,
     grants: u64,
+    permissions_peak: u64,
     violations_tried: u64,
     violations_refused: u64,
     late_and_harmless: u64,
@@ -53,6 +55,7 @@ impl Summary {
         }
         self.accesses += report.accesses;
         self.grants += report.grants;
+        self.permissions_peak = self.permissions_peak.max(report.permissions_peak);
         self.violations_tried += report.violations_tried;
         self.violations_refused += report.violations_refused;
         self.late_and_harmless += report.late_and_harmless;
@@ -80,6 +83,7 @@ impl Summary {
             faults: &self.faults,
             accesses: self.accesses,
             grants: self.grants,
+            permissions_peak: self.permissions_peak,
             violations_tried: self.violations_tried,
             violations_refused: self.violations_refused,
             late_and_harmless: self.late_and_harmless,
@@ -103,6 +107,7 @@ impl Summary {
         println!("  events               {} in {:.1} s ({rate:.2} M/s)", self.events, wall.as_secs_f64());
         println!("  virtual time         {:.3} s", self.virtual_us as f64 / 1e6);
         println!("  grants, accesses     {}, {}", self.grants, self.accesses);
+        println!("  permissions held     {} at a time, at most", self.permissions_peak);
         println!(
             "  violations           {} tried, {} refused",
             self.violations_tried, self.violations_refused

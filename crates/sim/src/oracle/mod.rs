@@ -424,6 +424,11 @@ impl Oracle {
                 let what = format!("session {session} waited in vain for {address}, which nobody held");
                 self.fail(Promise::Progress, now, what);
             }
+            (RequestBody::Recover { .. }, ReplyBody::Refused(Refusal::Malformed)) if !hostile => {
+                let what =
+                    format!("session {session} asked for a broken queue pair, and was told that it is whole");
+                self.fail(Promise::Service, now, what);
+            }
             (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
                 if let Some(known) = model.known(permission) {
                     known.is_over(node_now);

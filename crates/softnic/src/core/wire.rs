@@ -131,6 +131,12 @@ impl<M: Bytes> Core<M> {
         self.network = Some(Network { port, outgoing, waits, resends });
     }
 
+    /// Whether it reaches its peers through packets.
+    #[must_use]
+    pub fn is_networked(&self) -> bool {
+        self.network.is_some()
+    }
+
     /// Moves the packets that are to be carried into `into`, oldest first.
     pub fn take_outgoing(&mut self, into: &mut Vec<Packet>) {
         if let Some(network) = &mut self.network {
