@@ -1,14 +1,16 @@
 # The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
 # Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
 
-.PHONY: demo test build lint unit fuzz instructions setup help
+.PHONY: demo test build lint unit planted fuzz instructions soak setup help
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 15
+SOAK_HOURS ?= 8
 
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (about a minute with the build)'
 	@echo 'make test   everything that has to hold (about ten minutes with the build)'
+	@echo 'make soak   clusters in virtual time, seed after seed, for SOAK_HOURS (8)'
 
 build: setup
 	$(CARGO) build --release --locked -p portcullis-cli
@@ -16,7 +18,7 @@ build: setup
 demo: setup
 	$(CARGO) run --quiet --profile demo --locked -p portcullis-cli -- demo .
 
-test: setup lint unit fuzz instructions
+test: setup lint unit planted fuzz instructions
 	@echo 'All of make test passed.'
 
 # Style is a test: formatting, lints, documentation, and no file that has outgrown one idea.
@@ -29,8 +31,16 @@ lint: setup
 unit: setup
 	$(CARGO) test --workspace --locked
 
+# The simulator's checkers against mistakes that are planted in the real code: each has to be found.
+planted: setup
+	$(CARGO) test -p portcullis-sim --features planted --test planted --locked
+
 fuzz: setup
 	fuzz/run $(FUZZ_SECONDS)
+
+# Seeds that no run before this one had: they begin where the clock says.
+soak: build
+	$(CARGO) run --quiet --release --locked -p portcullis-cli -- sim --hours $(SOAK_HOURS) --seed $$(date +%s)000000
 
 instructions: setup
 	scripts/instructions

@@ -1,8 +1,9 @@
 //! `portcullis sim`: a cluster in virtual time, from seeds.
 
+mod model;
 mod summary;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis_sim::{FaultKind, Plan, Report, campaign, run, shrink};
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ Examples:
   portcullis sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
   portcullis sim --seeds 100000 --seed 1000000    so many seeds from there on
   portcullis sim --hours 8                        seed after seed, for so long
+  portcullis sim --model connectx5                the results of Patronus, from its primitive figures
 
 A run is its seed, the options given here, and the commit: the same again gives the same events and the same
 trace_hash. A failing run is cut down to fewer clients, faults and events, and the command that replays it is
@@ -72,6 +74,9 @@ pub struct Options {
     /// Print what happened in a run of one seed.
     #[arg(long)]
     trace: bool,
+    /// Run a cost model instead.
+    #[arg(long, value_enum, conflicts_with_all = ["seed", "seeds", "hours", "trace"])]
+    model: Option<Model>,
     /// Threads; all processors where nothing is said.
     #[arg(long)]
     jobs: Option<usize>,
@@ -80,8 +85,18 @@ pub struct Options {
     json: bool,
 }
 
+/// Cost models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Model {
+    /// Patronus's cluster: ConnectX-5 NICs, a memory node of four cores, 3 × 32 clients.
+    Connectx5,
+}
+
 /// Runs `portcullis sim`.
 pub fn run_command(options: &Options) -> ExitCode {
+    if options.model == Some(Model::Connectx5) {
+        return model::connectx5(options.json);
+    }
     let faults = match options.faults() {
         Ok(faults) => faults,
         Err(error) => {

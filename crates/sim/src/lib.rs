@@ -11,6 +11,7 @@
 mod campaign;
 mod clock;
 mod cluster;
+mod connectx5;
 mod dice;
 mod endpoint;
 mod events;
@@ -30,6 +31,7 @@ mod trace;
 mod worker;
 
 pub use campaign::campaign;
+pub use connectx5::{Effort, InputRow, Inputs, ModelReport, Origin, OutputRow, connectx5, connectx5_with};
 pub use oracle::{Failure, Promise};
 pub use plan::{FaultKind, Plan, UnknownFaultKind};
 pub use report::Report;

@@ -1,0 +1,31 @@
+//! The cost models of the simulator, printed.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use portcullis_sim::{Effort, Inputs, connectx5_with};
+use std::process::ExitCode;
+
+/// Runs the model of Patronus's cluster.
+pub fn connectx5(json: bool) -> ExitCode {
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len}  {msg}");
+    let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let report = connectx5_with(&Inputs::default(), Effort::full(), &mut |what, done, of| {
+        bar.set_length(of.into());
+        bar.set_position(done.into());
+        bar.set_message(what.to_owned());
+    });
+    bar.finish_and_clear();
+    if !json {
+        print!("{report}");
+        return ExitCode::SUCCESS;
+    }
+    match serde_json::to_string(&report) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("portcullis sim: {error}");
+            ExitCode::from(3)
+        }
+    }
+}

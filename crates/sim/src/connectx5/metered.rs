@@ -1,0 +1,244 @@
+//! A NIC that notes what its node asks of it, and tells of a bind's end only when the modelled hardware would.
+
+use super::inputs::Inputs;
+use super::pipe::Pipe;
+use crate::clock::Nanos;
+use crate::memory::SimMemory;
+use portcullis_nic::{
+    Access, Capabilities, Completion, CqId, Event, Nic, Operation, PdId, QpAddress, QpAttributes, QpChange,
+    QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
+    WorkRequest,
+};
+use portcullis_protocol::MESSAGE_BYTES;
+use portcullis_softnic::SoftNic;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+/// What registering is counted in.
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// What a node has asked of its NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Binds and unbinds.
+    pub binds: u64,
+    /// Core time of posting them, in ns.
+    pub posting_ns: Nanos,
+    /// Pages of regions that were registered.
+    pub registered: u64,
+    /// Pages of regions that ended.
+    pub deregistered: u64,
+    /// Changes of a queue pair's flags.
+    pub flags: u64,
+    /// Queue pairs rebuilt.
+    pub recoveries: u64,
+    /// Bytes copied into replies.
+    pub copied: u64,
+    /// Windows allocated.
+    pub windows: u64,
+}
+
+impl Tally {
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            binds: self.binds - before.binds,
+            posting_ns: self.posting_ns - before.posting_ns,
+            registered: self.registered - before.registered,
+            deregistered: self.deregistered - before.deregistered,
+            flags: self.flags - before.flags,
+            recoveries: self.recoveries - before.recoveries,
+            copied: self.copied - before.copied,
+            windows: self.windows - before.windows,
+        }
+    }
+}
+
+/// A core's view of the memory node's NIC.
+#[derive(Debug)]
+pub(super) struct MeteredNic {
+    pub nic: SoftNic<SimMemory>,
+    pub tally: Tally,
+    /// Now, for polls.
+    pub now: Nanos,
+    inputs: Inputs,
+    pages: HashMap<RegionId, u64>,
+    completes_on: HashMap<QpId, CqId>,
+    bind_cq: Option<CqId>,
+    /// Binds, and signalled ones among them, of posts whose time is not known yet.
+    posted: Vec<(u64, usize)>,
+    /// When each signalled bind may be told of.
+    ends: VecDeque<Nanos>,
+    /// Just rebuilt: its flags are part of that.
+    rebuilt: Option<QpId>,
+}
+
+impl MeteredNic {
+    pub fn new(nic: SoftNic<SimMemory>, inputs: Inputs) -> Self {
+        Self {
+            nic,
+            tally: Tally::default(),
+            now: 0,
+            inputs,
+            pages: HashMap::new(),
+            completes_on: HashMap::new(),
+            bind_cq: None,
+            posted: Vec::new(),
+            ends: VecDeque::new(),
+            rebuilt: None,
+        }
+    }
+
+    /// The turn that posted has ended: its last bind was posted as long before as posting takes, and the NIC is done
+    /// with it at the earliest a bind's latency later.
+    pub fn settle(&mut self, turn_ended: Nanos, unit: &mut Pipe) {
+        for (binds, signalled) in std::mem::take(&mut self.posted) {
+            let posted = turn_ended.saturating_sub(self.inputs.post_ns(binds));
+            let passed = (0..binds).map(|_| unit.pass(posted)).max().unwrap_or(posted);
+            let end = turn_ended.max(posted + self.inputs.bind_ns).max(passed);
+            let end = self.ends.back().map_or(end, |&last| end.max(last));
+            self.ends.extend(std::iter::repeat_n(end, signalled));
+        }
+    }
+
+    /// When it has something to tell of a bind.
+    pub fn next_end(&self) -> Option<Nanos> {
+        self.ends.front().copied()
+    }
+
+    fn note_posts(&mut self, qp: QpId, requests: &[WorkRequest]) {
+        let (mut binds, mut signalled) = (0, 0);
+        for request in requests {
+            match request.operation {
+                Operation::BindWindow(_) => {
+                    binds += 1;
+                    signalled += usize::from(request.signalled);
+                }
+                Operation::Send { local } => {
+                    self.tally.copied += u64::from(local.length).saturating_sub(MESSAGE_BYTES as u64);
+                }
+                _ => {}
+            }
+        }
+        if binds > 0 {
+            self.bind_cq = self.completes_on.get(&qp).copied();
+            self.tally.binds += binds;
+            self.tally.posting_ns += self.inputs.post_ns(binds);
+            self.posted.push((binds, signalled));
+        }
+    }
+}
+
+impl Nic for MeteredNic {
+    type Memory = SimMemory;
+
+    fn capabilities(&self) -> Capabilities {
+        self.nic.capabilities()
+    }
+
+    fn allocate_memory(&mut self, length: u64) -> Result<SimMemory, VerbsError> {
+        self.nic.allocate_memory(length)
+    }
+
+    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.nic.allocate_pd()
+    }
+
+    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.nic.deallocate_pd(pd)
+    }
+
+    fn register_region(
+        &mut self,
+        pd: PdId,
+        memory: &SimMemory,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        let pages = (span.end - span.start).div_ceil(HUGE_PAGE);
+        let region = self.nic.register_region(pd, memory, span, base, access)?;
+        self.pages.insert(region.id, pages);
+        self.tally.registered += pages;
+        Ok(region)
+    }
+
+    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
+        self.nic.deregister_region(region)?;
+        self.tally.deregistered += self.pages.remove(&region).unwrap_or(0);
+        Ok(())
+    }
+
+    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        let window = self.nic.allocate_window(pd, kind)?;
+        self.tally.windows += 1;
+        Ok(window)
+    }
+
+    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+        self.nic.deallocate_window(window)
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        // The few clients of the model never fill more.
+        self.nic.create_cq(depth.min(1 << 14))
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.nic.destroy_cq(cq)
+    }
+
+    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        let qp = self.nic.create_qp(pd, attributes)?;
+        self.completes_on.insert(qp, attributes.send_cq);
+        Ok(qp)
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.nic.destroy_qp(qp)
+    }
+
+    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
+        self.nic.qp_address(qp)
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        self.nic.qp_state(qp)
+    }
+
+    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        self.nic.modify_qp(qp, change)?;
+        match change {
+            QpChange::ReadyToSend { .. } => {
+                self.tally.recoveries += 1;
+                self.rebuilt = Some(qp);
+            }
+            QpChange::Access { .. } if self.rebuilt.take() != Some(qp) => self.tally.flags += 1,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+        let posted = self.nic.post_send(qp, requests)?;
+        self.note_posts(qp, &requests[..posted]);
+        Ok(posted)
+    }
+
+    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
+        self.nic.post_receive(qp, requests)
+    }
+
+    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+        if self.bind_cq != Some(cq) {
+            return self.nic.poll(cq, most, into);
+        }
+        let over = self.ends.iter().take_while(|&&end| end <= self.now).count();
+        let polled = self.nic.poll(cq, most.min(over), into)?;
+        self.ends.drain(..polled);
+        Ok(polled)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.nic.poll_event()
+    }
+}

@@ -1,0 +1,91 @@
+//! `connectx5`: a cost model of the paper's cluster. Inputs are its primitive figures, outputs its results.
+//!
+//! The node, the client library and the NIC's rules are the real ones; what they do is counted and charged with the
+//! inputs' times in virtual time. Nothing is fitted: where an output deviates from the paper, it says so.
+
+mod bench;
+mod ends;
+mod figure_5;
+mod figure_6;
+mod figure_7;
+mod figure_8a;
+mod figure_8b;
+mod inputs;
+mod metered;
+mod pipe;
+mod report;
+mod rig;
+mod script;
+mod table_5;
+
+pub use inputs::{InputRow, Inputs, Origin};
+pub use report::{ModelReport, OutputRow};
+
+use crate::clock::{MICROSECOND, Nanos};
+
+/// How much virtual time each run of the model is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Virtual time that a run at full speed is measured for, in µs; slow ones get a multiple of it.
+    pub measured_us: u64,
+}
+
+impl Effort {
+    /// For a report.
+    #[must_use]
+    pub const fn full() -> Self {
+        Self { measured_us: 2_000 }
+    }
+
+    /// For tests: the numbers are a few percent coarser.
+    #[must_use]
+    pub const fn brief() -> Self {
+        Self { measured_us: 300 }
+    }
+
+    fn span(self) -> Nanos {
+        self.measured_us * MICROSECOND
+    }
+}
+
+/// Says how far the model is.
+struct Progress<'a> {
+    tell: &'a mut dyn FnMut(&str, u32, u32),
+    done: u32,
+    of: u32,
+}
+
+impl Progress<'_> {
+    /// The next run begins.
+    fn step(&mut self, what: &str) {
+        (self.tell)(what, self.done, self.of);
+        self.done += 1;
+    }
+}
+
+/// Runs of all figures.
+const RUNS: u32 = 55;
+
+/// The model with the paper's inputs.
+#[must_use]
+pub fn connectx5() -> ModelReport {
+    connectx5_with(&Inputs::default(), Effort::full(), &mut |_, _, _| {})
+}
+
+/// The model with other inputs, or in less time. `progress` is told what is run next, how many runs are done, and of
+/// how many.
+#[must_use]
+pub fn connectx5_with(
+    inputs: &Inputs,
+    effort: Effort,
+    progress: &mut dyn FnMut(&str, u32, u32),
+) -> ModelReport {
+    let mut progress = Progress { tell: progress, done: 0, of: RUNS };
+    let mut outputs = figure_5::figure_5(inputs, effort, &mut progress);
+    outputs.extend(figure_6::figure_6(inputs, effort, &mut progress));
+    outputs.extend(figure_7::figure_7(inputs, effort, &mut progress));
+    outputs.extend(figure_8a::figure_8a(inputs, effort, &mut progress));
+    outputs.extend(figure_8b::figure_8b(inputs, effort, &mut progress));
+    outputs.extend(table_5::table_5(inputs, &mut progress));
+    ModelReport { model: "connectx5", inputs: inputs.rows(), outputs }
+}

@@ -1,0 +1,37 @@
+//! Hardware that does one thing after the other, at a rate.
+
+use crate::clock::Nanos;
+
+/// A unit of a NIC: things pass it in the order in which they come, each for as long as its rate says.
+#[derive(Clone, Debug)]
+pub(super) struct Pipe {
+    /// For one of them, in ps: at 70 M/s a ns is too coarse.
+    each_ps: u64,
+    free_ps: u64,
+}
+
+impl Pipe {
+    /// A unit that lets `thousands` thousand things pass in a second.
+    pub fn new(thousands: u64) -> Self {
+        Self { each_ps: 1_000_000_000 / thousands.max(1), free_ps: 0 }
+    }
+
+    /// Something comes at `now`: when it has passed.
+    pub fn pass(&mut self, now: Nanos) -> Nanos {
+        self.free_ps = self.free_ps.max(now * 1000) + self.each_ps;
+        self.free_ps.div_ceil(1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_passes_as_many_as_its_rate_says() {
+        let mut pipe = Pipe::new(70_000);
+        let last = (0..70_000).map(|_| pipe.pass(0)).last();
+        assert!(last.is_some_and(|last| last.abs_diff(1_000_000) < 100), "{last:?}");
+        assert_eq!(pipe.pass(5_000_000), 5_000_015, "an idle unit owes nobody anything");
+    }
+}

@@ -1,0 +1,399 @@
+//! The machines of the paper's cluster in virtual time: a memory node whose cores are a real node each, one NIC, and
+//! real clients around them. What they do is charged with the inputs' costs; what they achieve is the output.
+
+use super::ends::{make_ends, soft_nic};
+use super::inputs::Inputs;
+use super::metered::{MeteredNic, Tally};
+use super::pipe::Pipe;
+use crate::clock::{MICROSECOND, Nanos};
+use crate::dice::Dice;
+use crate::endpoint::{EndpointSize, SharedNic, SimEndpoint};
+use crate::events::{Event, Events};
+use crate::hosts::Alarm;
+use crate::network::machine_at;
+use crate::scene::SimClient;
+use portcullis_client::{Client, ClientConfig};
+use portcullis_nic::VerbsError;
+use portcullis_node::{Node, NodeConfig};
+use portcullis_protocol::Moment;
+use portcullis_softnic::core::{Answer, Packet, PacketBody, WireRequest};
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::rc::Rc;
+
+/// Everything random in the model comes from this.
+pub(super) const SEED: u64 = 2023;
+
+/// The one tenant of a model's run.
+const TENANT: &str = "model";
+
+/// What a client does.
+pub(super) trait Driver: Debug {
+    /// The client has news, or its time has come. Returns when it wants to be called without news.
+    fn act(&mut self, client: &mut SimClient, now: Nanos) -> Option<Nanos>;
+}
+
+/// What the memory node has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    pub tally: Tally,
+    pub rpcs: u64,
+    pub grants: u64,
+    pub violations: u64,
+    /// Time in which a core was at it, in ns, over all cores.
+    pub busy: Nanos,
+}
+
+impl Work {
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            tally: self.tally.since(&before.tally),
+            rpcs: self.rpcs - before.rpcs,
+            grants: self.grants - before.grants,
+            violations: self.violations - before.violations,
+            busy: self.busy - before.busy,
+        }
+    }
+}
+
+/// A manager's core: a node of its own, as the paper's memory is partitioned among its managers.
+#[derive(Debug)]
+struct Core {
+    nic: MeteredNic,
+    node: Node<MeteredNic>,
+    busy_until: Nanos,
+    busy: Nanos,
+    turn: Alarm,
+    clients: u64,
+    /// Heartbeats so far.
+    beats: u64,
+}
+
+#[derive(Debug)]
+struct Host {
+    machine: usize,
+    nic: SharedNic,
+    client: SimClient,
+    driver: Rc<RefCell<dyn Driver>>,
+    turn: Alarm,
+    dice: Dice,
+    /// When its last packet arrives: they keep their order.
+    last_arrival: Nanos,
+}
+
+/// The cluster.
+#[derive(Debug)]
+pub(super) struct Rig {
+    inputs: Inputs,
+    pub now: Nanos,
+    events: Events,
+    cores: Vec<Core>,
+    hosts: Vec<Host>,
+    /// What reaches the memory node, and what its cores send.
+    inbound: Pipe,
+    outbound: Pipe,
+    machines: Vec<Pipe>,
+    bind_unit: Pipe,
+    /// When each of those who register regions is free again.
+    registrars: Vec<Nanos>,
+    /// How often each client's queue pair is sent a heartbeat, if it is.
+    heartbeat: Option<Nanos>,
+}
+
+fn moment(now: Nanos) -> Moment {
+    Moment(now / 1000)
+}
+
+impl Rig {
+    /// A memory node whose cores run nodes of this configuration. Nobody is attached.
+    ///
+    /// # Panics
+    /// No node can be started with the configuration: a mistake of the model's.
+    pub fn new(inputs: &Inputs, config: &NodeConfig, heartbeat: Option<Nanos>) -> Self {
+        let count = usize::try_from(inputs.cores).unwrap_or(1);
+        let cores = (0..count)
+            .map(|core| {
+                let mut nic = MeteredNic::new(soft_nic(core), *inputs);
+                let node = Node::new(&mut nic, config.clone()).expect("the model's configuration is sound");
+                Core { nic, node, busy_until: 0, busy: 0, turn: Alarm::default(), clients: 0, beats: 0 }
+            })
+            .collect();
+        let pipe = || Pipe::new(inputs.nic_operations);
+        Self {
+            now: 0,
+            events: Events::default(),
+            cores,
+            hosts: Vec::new(),
+            inbound: pipe(),
+            outbound: pipe(),
+            machines: (0..inputs.machines).map(|_| pipe()).collect(),
+            bind_unit: Pipe::new(inputs.binds_of_a_nic),
+            registrars: vec![0; usize::try_from(inputs.registrations).unwrap_or(1).max(1)],
+            heartbeat,
+            inputs: *inputs,
+        }
+    }
+
+    pub fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// A client on a machine joins a core's tenant. Attaching takes no time.
+    ///
+    /// # Panics
+    /// The simulated NICs are too small: a mistake of the model's.
+    pub fn attach(
+        &mut self,
+        machine: usize,
+        core: usize,
+        (queue_pairs, config): (u32, ClientConfig),
+        driver: Rc<RefCell<dyn Driver>>,
+    ) {
+        let number = self.hosts.len();
+        let nic: SharedNic = Rc::new(RefCell::new(soft_nic(self.cores.len() + number)));
+        let size = EndpointSize {
+            data_queue_pairs: queue_pairs,
+            send_depth: 16,
+            control_depth: 8,
+            message_bytes: 128,
+            arena_bytes: 32 << 10,
+        };
+        let endpoint = self.join(core, Rc::clone(&nic), size).expect("a simulated NIC has room");
+        let client = Client::new(endpoint, config).expect("the arena is large enough");
+        self.hosts.push(Host {
+            machine,
+            nic,
+            client,
+            driver,
+            turn: Alarm::default(),
+            dice: Dice::new(SEED, 100_000 + number as u64),
+            last_arrival: 0,
+        });
+    }
+
+    fn join(
+        &mut self,
+        core: usize,
+        shared: SharedNic,
+        size: EndpointSize,
+    ) -> Result<SimEndpoint, VerbsError> {
+        let now = moment(self.now);
+        let it = &mut self.cores[core];
+        it.clients += 1;
+        let full = |_| VerbsError::Exhausted { what: "clients", limit: 0 };
+        let admission = it.node.admit(&mut it.nic, TENANT, now).map_err(full)?;
+        let mut endpoint = SimEndpoint::new(shared, size)?;
+        let (ends, (control, data)) = make_ends(&mut it.nic, admission, &endpoint, size)?;
+        endpoint.connect(control, data)?;
+        it.node.attach(&mut it.nic, admission.tenant, 0, ends, now)?;
+        Ok(endpoint)
+    }
+
+    /// Lets the nodes fill their pools of windows, which they do when they have nothing else to do, and calls every
+    /// client for the first time.
+    pub fn start(&mut self) {
+        for core in &mut self.cores {
+            while core.node.turn(&mut core.nic, moment(self.now)) {}
+        }
+        self.call_all(MICROSECOND);
+    }
+
+    /// Calls every client, each at some moment of the next `spread` ns.
+    pub fn call_all(&mut self, spread: Nanos) {
+        for host in 0..self.hosts.len() {
+            let at = self.now + 1 + self.hosts[host].dice.of(0..spread + 1);
+            self.wake_host(host, at);
+        }
+    }
+
+    /// What the memory node has done so far.
+    pub fn work(&self) -> Work {
+        let mut work = Work::default();
+        for core in &self.cores {
+            let counters = core.node.counters();
+            let tally = &core.nic.tally;
+            work.tally.binds += tally.binds;
+            work.tally.posting_ns += tally.posting_ns;
+            work.tally.registered += tally.registered;
+            work.tally.deregistered += tally.deregistered;
+            work.tally.flags += tally.flags;
+            work.tally.recoveries += tally.recoveries;
+            work.tally.copied += tally.copied;
+            work.tally.windows += tally.windows;
+            work.rpcs += counters.rpcs;
+            work.grants += counters.grants;
+            work.violations += counters.violations;
+            work.busy += core.busy;
+        }
+        work
+    }
+
+    /// Runs until `done`, or until nothing happens any more, or until `latest`. Returns whether it is done.
+    pub fn run(&mut self, latest: Nanos, mut done: impl FnMut() -> bool) -> bool {
+        while !done() {
+            let Some((at, event)) = self.events.next() else { return false };
+            self.now = at;
+            if at > latest {
+                // It is not lost: it happens when the run goes on.
+                self.events.put(at, event);
+                self.now = latest;
+                return done();
+            }
+            self.step(event);
+        }
+        true
+    }
+
+    fn step(&mut self, event: Event) {
+        match event {
+            Event::Packet(place) => {
+                if let Some(packet) = self.events.take_packet(place) {
+                    self.deliver(&packet);
+                }
+            }
+            Event::NodeTurn(core) => self.core_turn(core),
+            Event::NodeNic(core) => self.core_nic_turn(core),
+            Event::ClientTurn(host) if self.hosts[host].turn.ring(self.now) => self.host_turn(host),
+            // The other events are those of the cluster with faults.
+            _ => {}
+        }
+    }
+
+    fn wake_host(&mut self, host: usize, at: Nanos) {
+        let at = at.max(self.now);
+        if self.hosts[host].turn.set(at) {
+            self.events.put(at, Event::ClientTurn(host));
+        }
+    }
+
+    fn wake_core(&mut self, core: usize, at: Nanos) {
+        let at = at.max(self.cores[core].busy_until).max(self.now);
+        if self.cores[core].turn.set(at) {
+            self.events.put(at, Event::NodeTurn(core));
+        }
+    }
+
+    fn deliver(&mut self, packet: &Packet) {
+        let Some(to) = machine_at(packet.to.port) else { return };
+        if to < self.cores.len() {
+            let core = &mut self.cores[to].nic.nic;
+            core.core().receive(packet, moment(self.now));
+            self.send_from_core(to);
+            if let PacketBody::Request { request: WireRequest::Send { .. }, .. } = packet.body {
+                self.wake_core(to, self.now);
+            }
+        } else {
+            let host = to - self.cores.len();
+            self.hosts[host].nic.borrow_mut().core().receive(packet, moment(self.now));
+            self.host_turn(host);
+        }
+    }
+
+    fn host_turn(&mut self, host: usize) {
+        let now = self.now;
+        let it = &mut self.hosts[host];
+        it.nic.borrow_mut().turn_at(moment(now));
+        it.client.poll(moment(now));
+        let next = it.driver.borrow_mut().act(&mut it.client, now);
+        it.nic.borrow_mut().turn_at(moment(now));
+        let mut out = Vec::new();
+        it.nic.borrow_mut().core().take_outgoing(&mut out);
+        let machine = it.machine;
+        for packet in out {
+            let is_answer = matches!(packet.body, PacketBody::Answer(_));
+            let left = if is_answer { now } else { self.machines[machine].pass(now + self.inputs.client_ns) };
+            let it = &mut self.hosts[host];
+            let spread = it.dice.of(0..self.inputs.spread_ns + 1);
+            let there = (left + self.inputs.network_ns / 2 + spread).max(it.last_arrival + 1);
+            it.last_arrival = there;
+            let served = if is_answer { there } else { self.inbound.pass(there) };
+            self.events.put_packet(served, packet);
+        }
+        if let Some(next) = next {
+            self.wake_host(host, next);
+        }
+    }
+
+    fn send_from_core(&mut self, core: usize) {
+        let mut out = Vec::new();
+        self.cores[core].nic.nic.core().take_outgoing(&mut out);
+        for packet in out {
+            let left = match packet.body {
+                // The NIC that serves an access says so at once; the firmware that refuses one takes its time.
+                PacketBody::Answer(Answer::Refused(_)) => {
+                    (self.now + self.inputs.report_ns).saturating_sub(self.inputs.network_ns)
+                }
+                PacketBody::Answer(_) => self.now,
+                PacketBody::Request { .. } => self.outbound.pass(self.now),
+            };
+            self.events.put_packet(left + self.inputs.network_ns / 2, packet);
+        }
+    }
+
+    /// What a turn has posted reaches the NIC.
+    fn core_nic_turn(&mut self, core: usize) {
+        self.cores[core].nic.nic.turn_at(moment(self.now));
+        self.send_from_core(core);
+    }
+
+    fn core_turn(&mut self, core: usize) {
+        if !self.cores[core].turn.ring(self.now) {
+            return;
+        }
+        if self.cores[core].busy_until > self.now {
+            return self.wake_core(core, self.now);
+        }
+        self.core_nic_turn(core);
+        let it = &mut self.cores[core];
+        it.nic.now = self.now;
+        let (rpcs, tally) = (it.node.counters().rpcs, it.nic.tally);
+        let worked = it.node.turn(&mut it.nic, moment(self.now));
+        let rpcs = it.node.counters().rpcs - rpcs;
+        let done = it.nic.tally.since(&tally);
+        if !worked {
+            let wake = it.node.next_wake().map(|moment| moment.0.saturating_mul(1000));
+            let wake = wake.map(|wake| wake.max(self.now + MICROSECOND));
+            let end = it.nic.next_end().map(|end| end.max(self.now + 1));
+            if let Some(at) = [wake, end].into_iter().flatten().min() {
+                self.wake_core(core, at);
+            }
+            return;
+        }
+        let ended = self.now + self.beat(core) + self.charge(rpcs, &done);
+        let it = &mut self.cores[core];
+        it.nic.settle(ended, &mut self.bind_unit);
+        it.busy += ended - self.now;
+        it.busy_until = ended;
+        self.events.put(ended, Event::NodeNic(core));
+        self.wake_core(core, ended);
+    }
+
+    /// Heartbeats that have come due since the core's last turn: each is posted, passes the NIC, and its completion is
+    /// polled. Returns how long the core is at it.
+    fn beat(&mut self, core: usize) -> Nanos {
+        let Some(every) = self.heartbeat else { return 0 };
+        let it = &mut self.cores[core];
+        let due = self.now / every * it.clients;
+        let missed = due.saturating_sub(it.beats);
+        it.beats = due;
+        for _ in 0..missed {
+            self.outbound.pass(self.now);
+        }
+        missed * self.inputs.round_ns
+    }
+
+    /// The time that a turn takes its core.
+    fn charge(&mut self, rpcs: u64, done: &Tally) -> Nanos {
+        let inputs = &self.inputs;
+        let copying = done.copied * 1000 / inputs.copy_bytes.max(1);
+        let own = inputs.round_ns + rpcs * inputs.rpc_ns + done.posting_ns + copying;
+        let flags = done.flags * inputs.flags_ns + done.recoveries * inputs.recover_ns;
+        let regions = done.registered * inputs.register_ns + done.deregistered * inputs.deregister_ns;
+        if regions == 0 {
+            return own + flags;
+        }
+        let Some(registrar) = self.registrars.iter_mut().min() else { return own + flags + regions };
+        *registrar = (*registrar).max(self.now + own) + regions;
+        *registrar - self.now + flags
+    }
+}

@@ -1,0 +1,301 @@
+//! What a client of the microbenchmarks does: a few steps, again and again, through the real client library.
+
+use super::rig::Driver;
+use crate::clock::Nanos;
+use crate::dice::Dice;
+use crate::scene::SimClient;
+use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Permission};
+use portcullis_protocol::{Lifetime, Moment, RemoteAddress, Sharing};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Bytes of an access.
+pub(super) const ACCESS_BYTES: u32 = 64;
+
+/// A step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Allocates an object that stays, and tells everybody of it.
+    Allocate { bytes: u64, lifetime: Lifetime },
+    /// Waits until everybody is ready.
+    Gather,
+    /// Begins what is counted.
+    Begin,
+    /// Acquires an object that everybody knows of, whichever.
+    Acquire { lifetime: Lifetime, sharing: Sharing },
+    /// Reads 64 bytes: the same as the last time, or wherever if this is the first of a few.
+    Read { first: bool },
+    /// Extends the permission by so much, by the word or by a message.
+    Extend { by: Lifetime, message: bool },
+    /// Ends the permission.
+    Revoke,
+    /// Forgets the permission: it ends by itself.
+    Forget,
+    /// Stands still.
+    Hang(Nanos),
+    /// Ends what is counted.
+    End,
+}
+
+/// What a client has achieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Score {
+    /// Rounds of its steps.
+    pub rounds: u64,
+    /// Time they took, in ns.
+    pub round_ns: Nanos,
+    pub accesses: u64,
+    pub grants: u64,
+    /// Time from asking for a permission to having it, in ns.
+    pub grant_ns: Nanos,
+    /// Rounds that were given up: a permission had ended before it could be used, or was refused.
+    pub given_up: u64,
+}
+
+impl Score {
+    pub fn add(&mut self, other: &Self) {
+        self.rounds += other.rounds;
+        self.round_ns += other.round_ns;
+        self.accesses += other.accesses;
+        self.grants += other.grants;
+        self.grant_ns += other.grant_ns;
+        self.given_up += other.given_up;
+    }
+
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            rounds: self.rounds - before.rounds,
+            round_ns: self.round_ns - before.round_ns,
+            accesses: self.accesses - before.accesses,
+            grants: self.grants - before.grants,
+            grant_ns: self.grant_ns - before.grant_ns,
+            given_up: self.given_up - before.given_up,
+        }
+    }
+}
+
+/// What the clients of a run share.
+#[derive(Debug)]
+pub(super) struct Common {
+    /// Objects, by the core that they are with.
+    pub objects: Vec<RefCell<Vec<RemoteAddress>>>,
+    /// Clients that have gathered.
+    pub ready: Cell<usize>,
+    /// They may go on.
+    pub go: Cell<bool>,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Call(Call),
+    Operation(Operation),
+}
+
+/// A client at work.
+#[derive(Debug)]
+pub(super) struct Script {
+    steps: Vec<Step>,
+    /// Where the repetition begins.
+    repeat: usize,
+    at: usize,
+    core: usize,
+    common: Rc<Common>,
+    dice: Dice,
+    pending: Option<Pending>,
+    permission: Option<Permission>,
+    offset: u64,
+    gathered: bool,
+    hangs_until: Option<Nanos>,
+    asked: Nanos,
+    begun: Nanos,
+    pub score: Score,
+}
+
+fn moment(now: Nanos) -> Moment {
+    Moment(now / 1000)
+}
+
+impl Script {
+    /// Does `once`, then `again` for ever.
+    pub fn new(once: &[Step], again: &[Step], core: usize, common: Rc<Common>, dice: Dice) -> Self {
+        Self {
+            steps: [once, again].concat(),
+            repeat: once.len(),
+            at: 0,
+            core,
+            common,
+            dice,
+            pending: None,
+            permission: None,
+            offset: 0,
+            gathered: false,
+            hangs_until: None,
+            asked: 0,
+            begun: 0,
+            score: Score::default(),
+        }
+    }
+
+    fn advance(&mut self) {
+        self.at += 1;
+        if self.at == self.steps.len() {
+            self.at = self.repeat;
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.score.given_up += 1;
+        self.permission = None;
+        self.at = self.repeat;
+    }
+
+    /// Takes what has come of the step under way. Returns whether it is over.
+    fn take(&mut self, client: &mut SimClient, now: Nanos) -> bool {
+        let ended = match self.pending.take() {
+            None => return true,
+            Some(Pending::Call(call)) => match client.take_call(call) {
+                None => {
+                    self.pending = Some(Pending::Call(call));
+                    return false;
+                }
+                Some(Ok(Answer::Granted(permission))) => {
+                    self.score.grants += 1;
+                    self.score.grant_ns += now - self.asked;
+                    if matches!(self.steps[self.at], Step::Allocate { .. }) {
+                        self.common.objects[self.core].borrow_mut().push(permission.address());
+                    }
+                    self.permission = Some(permission);
+                    true
+                }
+                Some(answer) => answer.is_ok(),
+            },
+            Some(Pending::Operation(operation)) => match client.take(operation) {
+                None => {
+                    self.pending = Some(Pending::Operation(operation));
+                    return false;
+                }
+                Some(outcome) => {
+                    self.score.accesses += u64::from(outcome.result.is_ok());
+                    outcome.result.is_ok()
+                }
+            },
+        };
+        if ended {
+            self.advance()
+        } else {
+            self.give_up()
+        }
+        true
+    }
+
+    fn call<E>(&mut self, call: Result<Call, E>, now: Nanos) {
+        self.asked = now;
+        match call {
+            Ok(call) => self.pending = Some(Pending::Call(call)),
+            Err(_) => self.give_up(),
+        }
+    }
+
+    fn read(&mut self, client: &mut SimClient, first: bool, now: Nanos) {
+        let Some(permission) = &self.permission else { return self.give_up() };
+        if first {
+            let places = permission.length() / u64::from(ACCESS_BYTES);
+            self.offset = self.dice.of(0..places.max(1)) * u64::from(ACCESS_BYTES);
+        }
+        let Ok(buffer) = client.buffer(ACCESS_BYTES) else { return self.give_up() };
+        match client.read(moment(now), permission, self.offset, buffer) {
+            Ok(operation) => self.pending = Some(Pending::Operation(operation)),
+            Err(_) => self.give_up(),
+        }
+    }
+
+    fn extend(&mut self, client: &mut SimClient, by: Lifetime, message: bool, now: Nanos) {
+        let Some(permission) = &self.permission else { return self.give_up() };
+        let lifetime = Lifetime(permission.lease().lifetime().0 + by.0);
+        let call = if message {
+            client.extend_by_rpc(moment(now), permission.lease(), lifetime)
+        } else {
+            client.extend(moment(now), permission, lifetime)
+        };
+        self.call(call, now);
+    }
+
+    /// Begins the step at hand. Returns when to go on, where nobody else will say.
+    fn begin(&mut self, client: &mut SimClient, now: Nanos) -> Result<(), Option<Nanos>> {
+        match self.steps[self.at] {
+            Step::Allocate { bytes, lifetime } => {
+                let call = client.allocate(moment(now), Allocate::bytes(bytes).lifetime(lifetime).keep());
+                self.call(call, now);
+            }
+            Step::Gather => {
+                if !std::mem::replace(&mut self.gathered, true) {
+                    self.common.ready.set(self.common.ready.get() + 1);
+                }
+                if !self.common.go.get() {
+                    return Err(None);
+                }
+                self.advance();
+            }
+            Step::Begin => {
+                self.begun = now;
+                self.advance();
+            }
+            Step::Acquire { lifetime, sharing } => {
+                let object = self.dice.pick(&self.common.objects[self.core].borrow()).copied();
+                let Some(object) = object else { return Err(None) };
+                let ask = Acquire { sharing, ..Acquire::at(object).lifetime(lifetime) };
+                let call = client.acquire(moment(now), ask);
+                self.call(call, now);
+            }
+            Step::Read { first } => self.read(client, first, now),
+            Step::Extend { by, message } => self.extend(client, by, message, now),
+            Step::Revoke => match self.permission.take() {
+                Some(permission) => {
+                    let call = client.revoke(moment(now), permission, false);
+                    self.call(call, now);
+                }
+                None => self.give_up(),
+            },
+            Step::Forget => {
+                self.permission = None;
+                self.advance();
+            }
+            Step::Hang(time) => match self.hangs_until {
+                None if time > 0 => {
+                    self.hangs_until = Some(now + time);
+                    return Err(Some(now + time));
+                }
+                Some(until) if until > now => return Err(Some(until)),
+                _ => {
+                    self.hangs_until = None;
+                    self.advance();
+                }
+            },
+            Step::End => {
+                self.score.rounds += 1;
+                self.score.round_ns += now - self.begun;
+                self.advance();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Steps that a client does at one moment: beyond, it is going in circles.
+const AT_ONCE_MAX: usize = 64;
+/// How long a client that goes in circles is left alone.
+const PAUSE: Nanos = 1_000;
+
+impl Driver for Script {
+    fn act(&mut self, client: &mut SimClient, now: Nanos) -> Option<Nanos> {
+        for _ in 0..AT_ONCE_MAX {
+            if !self.take(client, now) {
+                return None;
+            }
+            if let Err(next) = self.begin(client, now) {
+                return next;
+            }
+        }
+        Some(now + PAUSE)
+    }
+}
