@@ -238,8 +238,9 @@ impl Plan {
     pub fn command(&self) -> String {
         let faults: Vec<&str> = self.faults.iter().map(|kind| kind.name()).collect();
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
+        let fill = if self.fill { " --fill" } else { "" };
         format!(
-            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults} --trace",
+            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill} --trace",
             self.seed,
             self.nodes,
             self.clients,

@@ -17,8 +17,9 @@ pub(crate) enum Kind {
 struct Entry {
     kind: Kind,
     executed: u32,
-    /// What the last execution of a read or an atomic brought.
-    brought: Vec<u8>,
+    /// What each execution of a read or an atomic brought: a read may be posted again while its first packet is still
+    /// on its way, and either answer is true.
+    brought: Vec<Vec<u8>>,
     /// It was said not to have happened.
     denied: bool,
     ended: bool,
@@ -49,7 +50,7 @@ impl Ledger {
     pub fn executed(&mut self, now: Nanos, session: SessionId, id: u64, brought: Vec<u8>) -> Option<Failure> {
         let entry = self.entries.get_mut(&(session, id))?;
         entry.executed += 1;
-        entry.brought = brought;
+        entry.brought.push(brought);
         if entry.denied {
             return wrong(
                 now,
@@ -83,7 +84,7 @@ impl Ledger {
             Ok(_) if executed == 0 => {
                 wrong(now, format!("{kind:?} {id:#x} of session {session} is said to be done, and is not"))
             }
-            Ok(brought) if kind != Kind::Write && brought != entry.brought => wrong(
+            Ok(brought) if kind != Kind::Write && !entry.brought.iter().any(|it| it == brought) => wrong(
                 now,
                 format!("{kind:?} {id:#x} of session {session} brought other bytes than the memory gave"),
             ),
