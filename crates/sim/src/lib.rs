@@ -12,6 +12,7 @@ mod campaign;
 mod clock;
 mod cluster;
 mod connectx5;
+mod delivery;
 mod dice;
 mod endpoint;
 mod events;
@@ -28,6 +29,7 @@ mod report;
 mod run;
 mod scene;
 mod trace;
+mod turns;
 mod worker;
 
 pub use campaign::campaign;

@@ -1,7 +1,7 @@
 //! Who comes and goes: nodes start and stop, clients attach, leave, and are shown out; and what faults do to them.
 
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
-use crate::cluster::{Cluster, SessionRecord, nic_time};
+use crate::cluster::{Cluster, SessionRecord};
 use crate::dice::Dice;
 use crate::endpoint::{EndpointSize, SimEndpoint, connect};
 use crate::events::Event;
@@ -12,6 +12,7 @@ use crate::network::{Cut, port_address};
 use crate::nic::NodeNic;
 use crate::oracle::SessionId;
 use crate::scene::Gossip;
+use crate::turns::nic_time;
 use crate::worker::Worker;
 use portcullis_client::{Client, ClientConfig};
 use portcullis_nic::{Access, Nic, QpAddress, QpAttributes, VerbsError};

@@ -89,3 +89,8 @@ pub(crate) fn port_address(machine: MachineId) -> [u8; 16] {
 pub(crate) fn machine_at(address: [u8; 16]) -> Option<MachineId> {
     usize::try_from(u128::from_le_bytes(address).checked_sub(1)?).ok()
 }
+
+/// A machine, for the reader of a trace.
+pub(crate) fn name(machine: MachineId) -> String {
+    format!("machine {machine}")
+}

@@ -1,0 +1,127 @@
+//! What the network does with packets, and what the checkers and the trace hear of it.
+
+use crate::cluster::Cluster;
+use crate::endpoint::RAW;
+use crate::network::{machine_at, name};
+use crate::oracle::Arrival;
+use crate::turns::nic_time;
+use portcullis_softnic::core::{Answer, Packet, PacketBody, WireRequest};
+
+impl Cluster {
+    /// Puts packets on their way.
+    pub fn send_out(&mut self, from: usize, packets: &mut Vec<Packet>) {
+        for packet in packets.drain(..) {
+            let Some(to) = machine_at(packet.to.port) else { continue };
+            if from < self.nodes.len() {
+                self.note_reply(from, to, &packet);
+            }
+            match self.network.carry(self.now, from, to, &packet) {
+                Some(arrival) => self.events.put_packet(arrival, packet),
+                None => self.trace.note(self.now, &[1, from as u64, to as u64], || {
+                    format!("lost: {} to {}: {}", name(from), name(to), summary(&packet))
+                }),
+            }
+        }
+    }
+
+    /// A message leaves a node for the first time: a promise of the node's.
+    fn note_reply(&mut self, node: usize, to: usize, packet: &Packet) {
+        let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
+            return;
+        };
+        let Some(&session) = self.by_queue_pair.get(&(to, packet.to.number)) else { return };
+        let record = &mut self.sessions[session];
+        if packet.number < record.next_reply {
+            return;
+        }
+        record.next_reply = packet.number + 1;
+        let moment = self.nodes[node].clock.read(self.now);
+        self.oracle.replied(session, bytes, self.now, moment);
+    }
+
+    pub fn deliver(&mut self, packet: &Packet) {
+        let Some(to) = machine_at(packet.to.port) else { return };
+        let code = [2, to as u64, packet.from.number.into(), packet.to.number.into(), packet.number.into()];
+        self.trace.note(self.now, &code, || format!("{} gets {}", name(to), summary(packet)));
+        if to < self.nodes.len() {
+            self.deliver_to_node(to, packet);
+        } else {
+            self.deliver_to_client(to - self.nodes.len(), packet);
+        }
+    }
+
+    fn deliver_to_node(&mut self, node: usize, packet: &Packet) {
+        let nic_now = nic_time(self.now);
+        let Some(life) = &mut self.nodes[node].life else { return };
+        let mut out = Vec::new();
+        life.nic.nic.core().receive(packet, nic_now);
+        life.nic.nic.core().take_outgoing(&mut out);
+        let touches = life.take_touches();
+        if let PacketBody::Request { id, request } = &packet.body {
+            let answer = out.iter().find_map(|sent| match &sent.body {
+                PacketBody::Answer(answer) if sent.number == packet.number && sent.to == packet.from => {
+                    Some(answer)
+                }
+                _ => None,
+            });
+            let from = machine_at(packet.from.port).unwrap_or(usize::MAX);
+            if let Some(&session) = self.by_queue_pair.get(&(from, packet.from.number)) {
+                let node_now = self.nodes[node].clock.read(self.now);
+                let (id, now, touches) = (*id, self.now, &touches[..]);
+                self.oracle.arrived(&Arrival { session, id, request, answer, touches, now, node_now });
+                self.trace.note(self.now, &[3, session as u64, answer_code(answer)], || {
+                    format!("  and answers session {session}: {answer:x?}")
+                });
+            }
+        }
+        self.send_out(node, &mut out);
+        self.wake_node_nic(node);
+        let soon = self.now + 100 + self.nodes[node].dice.of(0..1_000);
+        self.wake_node(node, soon);
+    }
+
+    fn deliver_to_client(&mut self, client: usize, packet: &Packet) {
+        let nic_now = nic_time(self.now);
+        self.clients[client].nic.borrow_mut().core().receive(packet, nic_now);
+        self.client_nic_turn_now(client);
+        let soon = self.now + 100 + self.clients[client].dice.of(0..500);
+        self.wake_client(client, soon);
+    }
+}
+
+fn answer_code(answer: Option<&Answer>) -> u64 {
+    match answer {
+        None => 0,
+        Some(Answer::Done) => 1,
+        Some(Answer::Bytes(bytes)) => {
+            2 ^ bytes.iter().fold(0u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+        }
+        Some(Answer::Value(value)) => 3 ^ value.rotate_left(3),
+        Some(Answer::NotReady) => 4,
+        Some(Answer::Refused(status)) => 5 + *status as u64,
+    }
+}
+
+/// A packet in a few words.
+fn summary(packet: &Packet) -> String {
+    let number = packet.number;
+    let what = match &packet.body {
+        PacketBody::Answer(answer) => format!("answer {answer:x?}"),
+        PacketBody::Request { id, request } => match request {
+            WireRequest::Send { bytes, .. } => message(bytes),
+            other if *id == RAW => format!("raw {other:x?}"),
+            other => format!("{id:#x} {other:x?}"),
+        },
+    };
+    format!("#{number} {} -> {}: {what}", packet.from.number, packet.to.number)
+}
+
+fn message(bytes: &[u8]) -> String {
+    use portcullis_protocol::{Reply, Request};
+    let Some(head) = bytes.first_chunk() else { return format!("{} bytes", bytes.len()) };
+    match (Request::decode(*head), Reply::decode(*head)) {
+        (Ok(request), _) => format!("{request:?}"),
+        (_, Ok(reply)) => format!("{reply:?}"),
+        _ => "nonsense".to_owned(),
+    }
+}

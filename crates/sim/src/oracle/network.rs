@@ -1,0 +1,276 @@
+//! What the network shows: requests that reach a node's memory, and messages that leave it.
+
+use super::permission::Wanted;
+use super::{Failure, LONGEST_WAIT, Oracle, Promise, Session, SessionId, Suspect};
+use crate::clock::Nanos;
+use crate::memory::Touch;
+use portcullis_protocol::{
+    Granted, MESSAGE_BYTES, Moment, Refusal, Reply, ReplyBody, Request, RequestBody, Rights,
+};
+use portcullis_softnic::core::{Answer, WireRequest};
+
+/// What a packet that reached a node did there.
+#[derive(Debug)]
+pub(crate) struct Arrival<'a> {
+    pub session: SessionId,
+    /// The work request's number.
+    pub id: u64,
+    pub request: &'a WireRequest,
+    /// What the NIC answered; `None`: it dropped the packet.
+    pub answer: Option<&'a Answer>,
+    pub touches: &'a [Touch],
+    pub now: Nanos,
+    /// The same on the node's clock.
+    pub node_now: Moment,
+}
+
+impl Oracle {
+    /// A request has reached a node's NIC.
+    pub fn arrived(&mut self, arrival: &Arrival<'_>) {
+        let Session { node, tenant, .. } = self.sessions[arrival.session];
+        let wanted = match arrival.request {
+            WireRequest::Send { bytes, .. } => return self.asked(arrival, node, bytes),
+            WireRequest::Read { remote, length } => (remote, u64::from(*length), Rights::READ),
+            WireRequest::Write { remote, bytes } => (remote, bytes.len() as u64, Rights::WRITE),
+            WireRequest::CompareAndSwap { remote, .. } | WireRequest::FetchAndAdd { remote, .. } => {
+                (remote, 8, Rights::ATOMIC)
+            }
+        };
+        let (remote, length, right) = wanted;
+        let wanted = Wanted { key: remote.rkey, from: remote.address.0, length, right };
+        match arrival.answer {
+            None => self.untouched(arrival),
+            Some(Answer::Refused(_)) => self.refused(arrival, node, tenant, &wanted),
+            Some(_) if length == 0 => self.untouched(arrival),
+            Some(answer) => self.carried_out(arrival, (node, tenant), &wanted, answer),
+        }
+    }
+
+    fn untouched(&mut self, arrival: &Arrival<'_>) {
+        if let Some(touch) = arrival.touches.first() {
+            let what = format!("a request that was not carried out touched the memory: {touch:?}");
+            self.fail(Promise::Memory, arrival.now, what);
+        }
+    }
+
+    fn refused(&mut self, arrival: &Arrival<'_>, node: usize, tenant: usize, wanted: &Wanted) {
+        self.untouched(arrival);
+        self.sessions[arrival.session].refusals += 1;
+        let Some(model) = &self.nodes[node] else { return };
+        self.tally.violations_tried += 1;
+        self.tally.violations_refused += 1;
+        if model.was_due(tenant, wanted, arrival.node_now) {
+            let what = format!(
+                "session {} was refused {wanted:x?} under a live permission, at {} µs of the node's time",
+                arrival.session, arrival.node_now.0
+            );
+            self.fail(Promise::Service, arrival.now, what);
+        }
+    }
+
+    fn carried_out(
+        &mut self,
+        arrival: &Arrival<'_>,
+        (node, tenant): (usize, usize),
+        wanted: &Wanted,
+        answer: &Answer,
+    ) {
+        let (now, session) = (arrival.now, arrival.session);
+        self.tally.accesses += 1;
+        let Some(model) = &mut self.nodes[node] else { return };
+        match model.judge(tenant, wanted) {
+            Ok(()) => {
+                let late = model.is_late(wanted, arrival.node_now);
+                self.tally.late_and_harmless += u64::from(late);
+            }
+            Err(stray) => {
+                self.tally.violations_tried += 1;
+                let what = format!(
+                    "session {session} of tenant {tenant} got through with {wanted:x?}: {}",
+                    stray.why
+                );
+                let failure = Failure { promise: stray.promise, at_ns: now, what };
+                self.suspects.push(Suspect { at: now, node, tenant, wanted: *wanted, failure });
+            }
+        }
+        let Some(offset) = model.offset(wanted.from, wanted.length) else {
+            return self.fail(Promise::Memory, now, format!("{wanted:x?} lies outside the pool"));
+        };
+        let span = offset..offset + wanted.length;
+        let mut brought = Vec::new();
+        let expected = match (arrival.request, answer) {
+            (WireRequest::Read { .. }, Answer::Bytes(bytes)) => {
+                if model.memory.read(span.clone()) != *bytes {
+                    let what = format!("a read of {wanted:x?} brought what is not there");
+                    self.fail(Promise::Memory, now, what);
+                }
+                brought.clone_from(bytes);
+                Touch::Read { offset, length: wanted.length }
+            }
+            (WireRequest::Write { bytes, .. }, Answer::Done) => {
+                model.memory.write(tenant, offset, bytes);
+                Touch::Write { offset, bytes: bytes.clone() }
+            }
+            (WireRequest::CompareAndSwap { compare, swap, .. }, Answer::Value(value)) => {
+                let before = model.memory.word(offset);
+                let after = if before == *compare { *swap } else { before };
+                brought = value.to_le_bytes().to_vec();
+                self.changed(node, tenant, offset, after);
+                Touch::Change { offset, before, after }
+            }
+            (WireRequest::FetchAndAdd { add, .. }, Answer::Value(value)) => {
+                let before = model.memory.word(offset);
+                let after = before.wrapping_add(*add);
+                brought = value.to_le_bytes().to_vec();
+                self.changed(node, tenant, offset, after);
+                Touch::Change { offset, before, after }
+            }
+            _ => {
+                return self.fail(
+                    Promise::Truth,
+                    now,
+                    format!("{answer:?} is no answer to {:?}", arrival.request),
+                );
+            }
+        };
+        if arrival.touches != [expected.clone()] {
+            let what = format!("{wanted:x?} should have been {expected:x?} and was {:x?}", arrival.touches);
+            self.fail(Promise::Memory, now, what);
+        }
+        self.note_word(arrival, node, wanted);
+        let failure = self.ledger.executed(now, session, arrival.id, brought);
+        self.note(failure);
+    }
+
+    fn changed(&mut self, node: usize, tenant: usize, offset: u64, after: u64) {
+        if let Some(model) = &mut self.nodes[node] {
+            model.memory.write(tenant, offset, &after.to_le_bytes());
+        }
+    }
+
+    /// An access that may have changed a lifetime word: what it says now.
+    fn note_word(&mut self, arrival: &Arrival<'_>, node: usize, wanted: &Wanted) {
+        let Some(model) = &mut self.nodes[node] else { return };
+        if wanted.right == Rights::READ {
+            return;
+        }
+        let Some(word) = model.by_word(wanted.key, &wanted.span()).map(|known| known.word()) else { return };
+        let Some(offset) = model.offset(word.start, 8) else { return };
+        let value = model.memory.word(offset);
+        let honest = match (arrival.request, arrival.answer) {
+            // One that found another value changed nothing.
+            (WireRequest::CompareAndSwap { compare, .. }, Some(Answer::Value(found))) if found != compare => {
+                return;
+            }
+            (WireRequest::CompareAndSwap { compare, .. }, _) => {
+                *compare != 0 && !self.sessions[arrival.session].hostile
+            }
+            _ => false,
+        };
+        if let Some(known) = model.by_word(wanted.key, &wanted.span()) {
+            known.word_became(value, honest, arrival.node_now);
+        }
+    }
+
+    fn asked(&mut self, arrival: &Arrival<'_>, node: usize, bytes: &[u8]) {
+        self.untouched(arrival);
+        match arrival.answer {
+            Some(Answer::Refused(_)) => self.sessions[arrival.session].refusals += 1,
+            Some(Answer::Done) => {
+                let Some(head) = bytes.first_chunk::<MESSAGE_BYTES>() else { return };
+                let Ok(request) = Request::decode(*head) else { return };
+                let Some(model) = &mut self.nodes[node] else { return };
+                if let RequestBody::Revoke { permission, .. } = request.body
+                    && let Some(known) = model.known(permission)
+                    && known.session == arrival.session
+                {
+                    known.may_end(arrival.node_now);
+                }
+                model.requests.came(arrival.session, &request, arrival.node_now, LONGEST_WAIT);
+            }
+            _ => {}
+        }
+    }
+
+    /// A message leaves a node for a client.
+    pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
+        let Session { node, tenant, hostile, .. } = self.sessions[session];
+        let barred = self.is_barred(session);
+        let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok())
+        else {
+            return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
+        };
+        let Some(model) = &mut self.nodes[node] else { return };
+        let Some(asked) = model.requests.answered(session, reply.sequence) else {
+            if !hostile {
+                let what = format!("session {session} got {reply:?}, and asked nothing of that number");
+                self.fail(Promise::Truth, now, what);
+            }
+            return;
+        };
+        match (asked.body, reply.body) {
+            (
+                RequestBody::Allocate { rights, sharing, .. } | RequestBody::Acquire { rights, sharing, .. },
+                ReplyBody::Granted(granted),
+            ) => {
+                let broken = model.granted(&granted, (session, tenant, barred), (rights, sharing), node_now);
+                for stray in broken {
+                    let what =
+                        format!("session {session} was granted {:?}: {}", granted.permission, stray.why);
+                    self.fail(stray.promise, now, what);
+                }
+                self.check_grant(session, tenant, &granted, now);
+                // Who used the key before the message said so did what the grant allows.
+                let key = |suspect: &Suspect| match granted.token {
+                    portcullis_protocol::Token::Keys { buffer, lifetime } => {
+                        suspect.wanted.key == buffer || suspect.wanted.key == lifetime
+                    }
+                    portcullis_protocol::Token::Node => false,
+                };
+                if let Some(model) = &self.nodes[node] {
+                    self.suspects.retain(|it| {
+                        !(it.node == node && key(it) && model.judge(it.tenant, &it.wanted).is_ok())
+                    });
+                }
+            }
+            (RequestBody::Acquire { address, .. }, ReplyBody::Refused(Refusal::Conflict))
+                if model.was_free(address.0, asked.at, node_now, asked.stood_still) =>
+            {
+                let what = format!("session {session} waited in vain for {address}, which nobody held");
+                self.fail(Promise::Progress, now, what);
+            }
+            (RequestBody::Recover { .. }, ReplyBody::Refused(Refusal::Malformed)) if !hostile => {
+                let what =
+                    format!("session {session} asked for a broken queue pair, and was told that it is whole");
+                self.fail(Promise::Service, now, what);
+            }
+            (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
+                if let Some(known) = model.known(permission) {
+                    known.is_over(node_now);
+                }
+            }
+            (RequestBody::Extend { permission, .. }, ReplyBody::Extended(lifetime)) => {
+                if let Some(known) = model.known(permission) {
+                    known.word_became(lifetime.0, true, node_now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn check_grant(&mut self, session: SessionId, tenant: usize, granted: &Granted, now: Nanos) {
+        self.tally.grants += 1;
+        let node = self.sessions[session].node;
+        let Some(model) = &self.nodes[node] else { return };
+        let Some(offset) = model.offset(granted.address.0, granted.length) else {
+            return self.fail(Promise::Memory, now, format!("{granted:?} lies outside the pool"));
+        };
+        if let Some((at, other)) = model.memory.foreign_byte(tenant, offset..offset + granted.length) {
+            let what = format!(
+                "session {session} of tenant {tenant} was granted {:?} with a byte of tenant {other}'s at {at:#x}",
+                granted.permission
+            );
+            self.fail(Promise::Scrub, now, what);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Turns: of nodes, of clients, of their NICs, and when the next ones are.
+
+use crate::clock::{MICROSECOND, Nanos};
+use crate::cluster::Cluster;
+use crate::events::Event;
+use crate::hosts::Work;
+use crate::network::name;
+use crate::nic::NicFaults;
+use crate::scene::Scene;
+use portcullis_node::AuditEvent;
+use portcullis_protocol::Moment;
+
+/// The shortest time between two turns of a node.
+const NODE_TURN: Nanos = 300;
+/// The time between two turns of a node that wants one at once and got nothing done in the last.
+const NODE_IDLE_TURN: Nanos = 20 * MICROSECOND;
+
+impl Cluster {
+    /// A node has a turn at `at`, if not sooner.
+    pub fn wake_node(&mut self, node: usize, at: Nanos) {
+        let host = &mut self.nodes[node];
+        let at = at.max(host.paused_until).max(self.now + 1);
+        if host.life.is_some() && host.turn.set(at) {
+            self.events.put(at, Event::NodeTurn(node));
+        }
+    }
+
+    pub fn wake_node_nic(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        let at = self.now + 1 + host.dice.of(0..1_500);
+        if host.nic_turn.set(at) {
+            self.events.put(at, Event::NodeNic(node));
+        }
+    }
+
+    /// A client has a turn at `at`, if not sooner.
+    pub fn wake_client(&mut self, client: usize, at: Nanos) {
+        let host = &mut self.clients[client];
+        let at = at.max(host.paused_until).max(self.now + 1);
+        if host.stay.is_some() && host.turn.set(at) {
+            self.events.put(at, Event::ClientTurn(client));
+        }
+    }
+
+    pub fn node_nic_turn(&mut self, node: usize) {
+        if !self.nodes[node].nic_turn.ring(self.now) {
+            return;
+        }
+        let nic_now = nic_time(self.now);
+        let Some(life) = &mut self.nodes[node].life else { return };
+        let worked = life.nic.nic.turn_at(nic_now);
+        let mut out = Vec::new();
+        life.nic.nic.core().take_outgoing(&mut out);
+        let wake = life.nic.nic.core().next_wake();
+        let busy = life.nic.nic.waits_for_time();
+        self.send_out(node, &mut out);
+        if worked {
+            let soon = self.now + 100 + self.nodes[node].dice.of(0..1_000);
+            self.wake_node(node, soon);
+        }
+        let again =
+            if busy { Some(self.now + 2 * MICROSECOND) } else { wake.map(|it| nic_wake(it, self.now)) };
+        if let Some(at) = again
+            && self.nodes[node].nic_turn.set(at)
+        {
+            self.events.put(at, Event::NodeNic(node));
+        }
+    }
+
+    pub fn node_turn(&mut self, node: usize) {
+        if !self.nodes[node].turn.ring(self.now) {
+            return;
+        }
+        if self.nodes[node].paused_until > self.now {
+            return self.wake_node(node, self.now);
+        }
+        let host = &mut self.nodes[node];
+        let node_now = host.clock.read(self.now);
+        let Some(life) = &mut host.life else { return };
+        if host.nic_sound_from <= self.now {
+            life.nic.faults = NicFaults::default();
+        }
+        let worked = life.node.turn(&mut life.nic, node_now);
+        let touches = life.take_touches();
+        let next = life.node.next_wake();
+        self.trace.note(self.now, &[4, node as u64, worked.into(), touches.len() as u64], || {
+            format!("{} has a turn at {} µs of its time: {touches:x?}", name(node), node_now.0)
+        });
+        self.oracle.node_turned(node, node_now);
+        self.oracle.node_touched(node, &touches, self.now, node_now);
+        self.read_audit(node, node_now);
+        self.show_out_evicted(node);
+        self.wake_node_nic(node);
+        if worked {
+            self.wake_node(node, self.now + NODE_TURN);
+        } else if let Some(next) = next {
+            let at = self.nodes[node].clock.when(next, self.now).max(self.now + NODE_IDLE_TURN);
+            self.wake_node(node, at);
+        }
+    }
+
+    pub fn read_audit(&mut self, node: usize, node_now: Moment) {
+        while let Some(record) = self.nodes[node].life.as_mut().and_then(|life| life.node.poll_audit()) {
+            let life = self.nodes[node].life.as_ref();
+            let of = record.client.and_then(|id| life.and_then(|life| life.clients.get(&id)));
+            match (record.event, of) {
+                (AuditEvent::Violation, Some(&(session, _))) => self.oracle.violation_audited(session),
+                (AuditEvent::Bar, _) => {
+                    let tenant = record.tenant.as_ref().and_then(|name| name.parse().ok());
+                    if let Some(tenant) = tenant {
+                        self.oracle.tenant_barred(node, tenant, node_now);
+                    }
+                }
+                _ => {}
+            }
+            self.trace.remark(self.now, || format!("{} notes: {record:?}", name(node)));
+        }
+    }
+
+    pub fn client_nic_turn(&mut self, client: usize) {
+        if self.clients[client].nic_turn.ring(self.now) {
+            self.client_nic_turn_now(client);
+            self.wake_client(client, self.now + 100);
+        }
+    }
+
+    pub fn client_nic_turn_now(&mut self, client: usize) {
+        let nic_now = nic_time(self.now);
+        let mut out = Vec::new();
+        let host = &mut self.clients[client];
+        let mut nic = host.nic.borrow_mut();
+        nic.turn_at(nic_now);
+        nic.core().take_outgoing(&mut out);
+        let wake = nic.core().next_wake();
+        drop(nic);
+        let at = wake.map(|it| nic_wake(it, self.now));
+        if let Some(at) = at
+            && host.nic_turn.set(at)
+        {
+            self.events.put(at, Event::ClientNic(client));
+        }
+        self.send_out(self.nodes.len() + client, &mut out);
+    }
+
+    pub fn client_turn(&mut self, client: usize) {
+        let now = self.now;
+        if !self.clients[client].turn.ring(now) {
+            return;
+        }
+        if self.clients[client].paused_until > now {
+            return self.wake_client(client, now);
+        }
+        let host = &mut self.clients[client];
+        let moment = host.clock.read(now);
+        let Some(mut stay) = host.stay.take() else { return };
+        stay.switches.0.set(host.late_until > now);
+        let may_begin = now >= host.next_action;
+        if may_begin {
+            host.next_action = now + host.dice.of(1..2 * self.plan.think_ns + 2);
+        }
+        let next = host.next_action;
+        let mut scene = Scene {
+            now,
+            moment,
+            session: stay.session,
+            tenant: host.tenant,
+            oracle: &mut self.oracle,
+            gossip: &mut self.gossip[stay.node],
+            trace: &mut self.trace,
+            winding_down: self.winding_down,
+            excused: host.excused_until > now,
+            clocks_off: self.clocks_off,
+        };
+        let before = stay.client.pending();
+        stay.client.poll(moment);
+        match &mut stay.work {
+            Work::Honest(worker) => worker.act(&mut stay.client, &mut scene, may_begin),
+            Work::Hostile(hostile) => hostile.act(&mut stay.client, &mut scene, may_begin),
+        }
+        let (pending, session) = (stay.client.pending(), stay.session);
+        self.trace.note(now, &[5, client as u64, before as u64, pending as u64], || {
+            format!("client {client} has a turn at {} µs of its time: {pending} under way", moment.0)
+        });
+        let wake = stay.client.next_wake();
+        let lost = stay.client.over().is_some();
+        let hostile = matches!(stay.work, Work::Hostile(_));
+        let done = self.winding_down && (hostile || stay.work.is_idle());
+        let host = &mut self.clients[client];
+        host.stay = Some(stay);
+        let rest = host.late_until.max(next);
+        let at = wake.map_or(rest, |wake| host.clock.when(wake, now).max(now + MICROSECOND).min(rest));
+        self.client_nic_turn_now(client);
+        if lost || done {
+            self.leave(client, session, lost);
+        } else {
+            self.wake_client(client, at);
+        }
+    }
+}
+
+/// A NIC's clock is nobody's business: it runs with the time.
+pub(crate) fn nic_time(now: Nanos) -> Moment {
+    Moment(now / 1000)
+}
+
+fn nic_wake(moment: Moment, now: Nanos) -> Nanos {
+    (moment.0 * 1000).max(now + 1)
+}
