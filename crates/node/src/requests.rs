@@ -273,20 +273,33 @@ impl<N: Nic> Node<N> {
         true
     }
 
+    /// The slot of the permission that has the header of this id now, if one has.
+    fn named(&self, id: PermissionId) -> Result<u32, Refusal> {
+        if let Some(index) = self.headers.index(id.header) {
+            return Ok(self.header_slots[index as usize]);
+        }
+        let buffer = id.header.checked_add(Header::BYTES).ok_or(Refusal::NotLive)?;
+        let object = self.slabs.find(buffer).ok_or(Refusal::NotLive)?;
+        Ok(self.slabs.get(object).hole_slot)
+    }
+
     /// The live permission with this id, if it is this client's (Patronus §5.6: the start must match).
     pub(crate) fn held(&self, client: u32, id: PermissionId) -> Result<u32, Refusal> {
-        let slot = match self.headers.index(id.header) {
-            Some(index) => self.header_slots[index as usize],
-            None => {
-                let buffer = id.header.checked_add(Header::BYTES).ok_or(Refusal::NotLive)?;
-                let object = self.slabs.find(buffer).ok_or(Refusal::NotLive)?;
-                self.slabs.get(object).hole_slot
-            }
-        };
+        let slot = self.named(id)?;
         let permission = self.permissions.get(slot).ok_or(Refusal::NotLive)?;
         let same = permission.id == id || planted::is(Fault::StartNotChecked);
         let held = same && permission.client == client && permission.stage == Stage::Live;
         if held { Ok(slot) } else { Err(Refusal::NotLive) }
+    }
+
+    /// The same, if it is this client's or a sibling's: who knows a permission may keep it alive, as the key of its
+    /// lifetime word lets all of the tenant.
+    fn kept(&self, client: u32, id: PermissionId) -> Result<u32, Refusal> {
+        let slot = self.named(id)?;
+        let tenant = |client: u32| self.clients.get(client).map(|client| client.tenant);
+        let permission = self.permissions.get(slot).ok_or(Refusal::NotLive)?;
+        let known = permission.id == id && permission.stage == Stage::Live;
+        if known && tenant(client) == Some(permission.tenant) { Ok(slot) } else { Err(Refusal::NotLive) }
     }
 
     fn extend(
@@ -297,7 +310,7 @@ impl<N: Nic> Node<N> {
         lifetime: Lifetime,
         now: Moment,
     ) -> Result<(), Refusal> {
-        let slot = self.held(client, id)?;
+        let slot = self.kept(client, id)?;
         let longest = self.config.longest_lifetime;
         self.see_extension(slot, now);
         let permission = self.permissions.get_mut(slot).ok_or(Refusal::NotLive)?;

@@ -362,3 +362,17 @@ fn a_node_asks_to_be_woken_when_something_ends() {
     assert_eq!(rig.node.counters().objects, 0, "waking when told was enough");
     rig.end();
 }
+
+#[test]
+fn a_sibling_that_knows_a_permission_may_keep_it_alive_and_no_other_tenant_may() {
+    let mut rig = rig();
+    let (holder, keeper, other) = (rig.attach("a"), rig.attach("a"), rig.attach("b"));
+    let it = rig.allocate(holder, 64, false);
+    let longer = RequestBody::Extend { permission: it.permission, lifetime: Lifetime::millis(300) };
+    assert_eq!(refused(rig.ask(other, longer)), Refusal::NotLive);
+    assert_eq!(rig.ask(keeper, longer), ReplyBody::Extended(Lifetime::millis(300)));
+    until(&mut rig, it.permission.start.after(Lifetime::millis(299)));
+    assert!(is_live(&mut rig, holder, &it));
+    let end = RequestBody::Revoke { permission: it.permission, free: false };
+    assert_eq!(refused(rig.ask(keeper, end)), Refusal::NotLive, "it may not end it");
+}

@@ -274,12 +274,9 @@ impl Cluster {
     }
 }
 
-/// Every other hostile client is a tenant of its own; the others sit among honest siblings.
+/// One hostile client in two is a tenant of its own; the others sit among honest siblings.
 fn tenant_of(plan: &Plan, client: usize) -> usize {
     let honest = plan.clients - plan.hostile;
-    if client >= honest && (client - honest).is_multiple_of(2) {
-        plan.tenants + client - honest
-    } else {
-        client % plan.tenants
-    }
+    let own = (client as u64 + plan.seed).is_multiple_of(2);
+    if client >= honest && own { plan.tenants + client - honest } else { client % plan.tenants }
 }

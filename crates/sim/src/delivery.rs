@@ -103,7 +103,7 @@ fn answer_code(answer: Option<&Answer>) -> u64 {
 }
 
 /// A packet in a few words.
-fn summary(packet: &Packet) -> String {
+pub(crate) fn summary(packet: &Packet) -> String {
     let number = packet.number;
     let what = match &packet.body {
         PacketBody::Answer(answer) => format!("answer {answer:x?}"),

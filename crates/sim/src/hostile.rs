@@ -113,7 +113,7 @@ impl Hostile {
             _ => self.dice.pick(&seen).copied(),
         };
         if let Some(at) = target
-            && self.dice.per_mille(200)
+            && self.dice.per_mille(300)
         {
             return self.change_a_word(client, scene.moment, at.word);
         }

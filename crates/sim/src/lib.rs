@@ -16,6 +16,7 @@ mod delivery;
 mod dice;
 mod endpoint;
 mod events;
+mod explore;
 mod faults;
 mod hostile;
 mod hosts;
@@ -34,6 +35,7 @@ mod worker;
 
 pub use campaign::campaign;
 pub use connectx5::{Effort, InputRow, Inputs, ModelReport, Origin, OutputRow, connectx5, connectx5_with};
+pub use explore::{Exploration, Limits, Race, Scenario, explore};
 pub use oracle::{Failure, Promise};
 pub use plan::{FaultKind, Plan, UnknownFaultKind};
 pub use report::Report;

@@ -186,7 +186,8 @@ impl Cluster {
         } else {
             Work::Honest(Worker::new(dice, held, longest, self.plan.fill))
         };
-        let config = ClientConfig { use_spares: true, operations_max: 64, backlog_max: 64 };
+        let use_spares = host.dice.per_mille(850);
+        let config = ClientConfig { use_spares, operations_max: 64, backlog_max: 64 };
         let Ok(mut library) = Client::new(endpoint, config) else { return };
         library.poll(host.clock.read(self.now));
         host.stay = Some(Stay { session, node, client: library, work, switches });
@@ -225,7 +226,7 @@ impl Cluster {
 }
 
 /// The node's ends of a client's queue pairs, connected to the client's.
-fn make_ends(
+pub(crate) fn make_ends(
     nic: &mut NodeNic,
     admission: Admission,
     endpoint: &SimEndpoint,

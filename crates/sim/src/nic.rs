@@ -34,6 +34,8 @@ pub(crate) struct NodeNic {
     pub faults: NicFaults,
     /// Faults so far.
     pub failed: u64,
+    /// The most completions that its queues hold: a node asks for far more than its few machines need.
+    pub completions_max: u32,
     /// Binds and unbinds that were posted.
     pub binds: u64,
     dice: Dice,
@@ -41,7 +43,15 @@ pub(crate) struct NodeNic {
 
 impl NodeNic {
     pub fn new(nic: SoftNic<SimMemory>, dice: Dice) -> Self {
-        Self { nic, pool: None, faults: NicFaults::default(), failed: 0, binds: 0, dice }
+        Self {
+            nic,
+            pool: None,
+            faults: NicFaults::default(),
+            failed: 0,
+            completions_max: 1 << 14,
+            binds: 0,
+            dice,
+        }
     }
 
     fn fails(&mut self, per_mille: u64) -> bool {
@@ -121,8 +131,7 @@ impl Nic for NodeNic {
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        // The queues of a simulated node never hold more: its machines are few.
-        self.nic.create_cq(depth.min(1 << 14))
+        self.nic.create_cq(depth.min(self.completions_max))
     }
 
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {

@@ -114,7 +114,8 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut dice = Dice::new(seed, PLAN);
-        let clients = 2 + dice.index(6);
+        // A crowd now and then; what goes wrong mostly needs few.
+        let clients = if dice.per_mille(30) { 8 + dice.index(24) } else { 2 + dice.index(6) };
         let hostile = if dice.per_mille(700) { 1 + dice.index(2) } else { 0 };
         let mut faults = Vec::new();
         if !dice.per_mille(150) {
@@ -122,7 +123,7 @@ impl Plan {
         }
         Self {
             seed,
-            nodes: 1 + usize::from(dice.per_mille(250)),
+            nodes: 1 + usize::from(dice.per_mille(250)) + usize::from(dice.per_mille(100)),
             clients,
             tenants: 1 + dice.index(3),
             hostile: hostile.min(clients - 1),

@@ -51,7 +51,7 @@ faults! {
     reused_before_unbind: ReusedBeforeUnbind by Reuse | Scrub;
     expiry_not_scanned: ExpiryNotScanned by Access | Progress;
     linger_forever: LingerForever by Access | Progress;
-    handover_across_tenants: HandoverAcrossTenants by Access;
+    handover_across_tenants: HandoverAcrossTenants by Access | Scrub;
     start_not_checked: StartNotChecked by Service | Truth | Reuse | Exclusion;
     executed_replayed: ExecutedReplayed by Truth;
     word_trusted_over_unbind: WordTrustedOverUnbind by Access | Reuse;

@@ -37,6 +37,12 @@ impl<M: Bytes> Ring<M> {
         self.mask + 1
     }
 
+    /// A send queue's entries are the longest: one that fits as another queue may not fit as this.
+    fn holds_requests(&self) {
+        let end = self.offset + self.depth() * WORK_REQUEST_BYTES;
+        assert!(end <= self.memory.length(), "a send queue lies in its memory");
+    }
+
     /// Where entry `count` of a ring with entries of `bytes` lies, and the lap that makes it valid.
     fn slot(&self, count: u64, bytes: u64) -> (u64, u64) {
         (self.offset + (count & self.mask) * bytes, (count >> self.shift) + 1)
@@ -53,8 +59,12 @@ pub struct SendPoster<M> {
 
 impl<M: Bytes> SendPoster<M> {
     /// An empty queue's posting end.
+    ///
+    /// # Panics
+    /// The ring's memory is too short for so many requests.
     #[must_use]
     pub fn new(ring: Ring<M>) -> Self {
+        ring.holds_requests();
         Self { ring, posted: 0, retired: 0 }
     }
 
@@ -107,8 +117,12 @@ pub struct SendTaker<M> {
 
 impl<M: Bytes> SendTaker<M> {
     /// An empty queue's taking end.
+    ///
+    /// # Panics
+    /// The ring's memory is too short for so many requests.
     #[must_use]
     pub fn new(ring: Ring<M>) -> Self {
+        ring.holds_requests();
         Self { ring, taken: 0 }
     }
 

@@ -1,0 +1,137 @@
+//! A depth-first search over decisions, by running the same thing again and again: what is decided is all that is
+//! kept between two runs.
+//!
+//! Two moves that touch nothing in common lead to the same state in either order. Sleep sets (Godefroid) leave the
+//! second order out: once everything that begins with `a` was run, `a` sleeps in what begins with its neighbour `b`
+//! until a move comes that does not commute with `a`. At least one run of every class of equivalent runs is left, so
+//! nothing that could be found is lost.
+
+use std::fmt;
+
+/// What was decided at one point, and what is left to be tried there.
+struct Frame<M> {
+    /// Moves that are worth trying, in order.
+    awake: Vec<M>,
+    /// Moves whose runs are known from elsewhere.
+    asleep: Vec<M>,
+    at: usize,
+}
+
+/// The decisions of one run, and the way to the next.
+pub(super) struct Choices<M> {
+    frames: Vec<Frame<M>>,
+    depth: usize,
+    /// Whether two moves commute and neither enables or disables the other.
+    commute: fn(M, M) -> bool,
+}
+
+impl<M> fmt::Debug for Choices<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Choices").field("frames", &self.frames.len()).field("depth", &self.depth).finish()
+    }
+}
+
+impl<M: Copy + PartialEq + fmt::Debug> Choices<M> {
+    /// The first run: always the first of the moves.
+    pub fn new(commute: fn(M, M) -> bool) -> Self {
+        Self { frames: Vec::new(), depth: 0, commute }
+    }
+
+    /// Decides between moves. `None`: whatever comes from here on was run in another order already, or there is none.
+    ///
+    /// # Panics
+    /// The run differs from the one before up to here: then it depends on something that is no decision.
+    pub fn choose(&mut self, moves: &[M]) -> Option<M> {
+        if self.depth == self.frames.len() {
+            let asleep = self.asleep_next();
+            let awake: Vec<M> = moves.iter().copied().filter(|it| !asleep.contains(it)).collect();
+            if awake.is_empty() {
+                return None;
+            }
+            self.frames.push(Frame { awake, asleep, at: 0 });
+        }
+        let frame = &self.frames[self.depth];
+        let chosen = frame.awake[frame.at];
+        assert!(moves.contains(&chosen), "{chosen:?} was possible in the last run, and now only {moves:?}");
+        self.depth += 1;
+        Some(chosen)
+    }
+
+    /// What sleeps behind the last decision.
+    fn asleep_next(&self) -> Vec<M> {
+        let Some(last) = self.frames.last() else { return Vec::new() };
+        let chosen = last.awake[last.at];
+        let known = last.asleep.iter().chain(&last.awake[..last.at]);
+        known.copied().filter(|&it| (self.commute)(it, chosen)).collect()
+    }
+
+    /// How many decisions this run has taken so far.
+    pub fn taken(&self) -> usize {
+        self.depth
+    }
+
+    /// The decisions of this run.
+    pub fn schedule(&self) -> Vec<M> {
+        self.frames[..self.depth].iter().map(|frame| frame.awake[frame.at]).collect()
+    }
+
+    /// Goes to the next run. `false`: all have been had.
+    pub fn next(&mut self) -> bool {
+        self.depth = 0;
+        while let Some(last) = self.frames.last_mut() {
+            last.at += 1;
+            if last.at < last.awake.len() {
+                return true;
+            }
+            self.frames.pop();
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// Runs three counters of so many steps each in all orders: complete runs, and the ends that they have.
+    fn orders(steps: [usize; 3], commute: fn(usize, usize) -> bool) -> (u64, usize) {
+        let mut choices = Choices::new(commute);
+        let (mut runs, mut ends) = (0, HashSet::new());
+        loop {
+            let mut done = [0; 3];
+            // What the first two write, in order: all that they share. The third is by itself.
+            let mut shared = Vec::new();
+            let complete = loop {
+                let moves: Vec<usize> = (0..3).filter(|&it| done[it] < steps[it]).collect();
+                if moves.is_empty() {
+                    break true;
+                }
+                let Some(one) = choices.choose(&moves) else { break false };
+                done[one] += 1;
+                if one < 2 {
+                    shared.push(one);
+                }
+            };
+            if complete {
+                runs += 1;
+                ends.insert(shared);
+            }
+            if !choices.next() {
+                return (runs, ends.len());
+            }
+        }
+    }
+
+    #[test]
+    fn every_order_is_run_once() {
+        assert_eq!(orders([2, 2, 0], |_, _| false), (6, 6));
+        assert_eq!(orders([3, 3, 2], |_, _| false), (560, 20));
+    }
+
+    #[test]
+    fn moves_that_commute_are_run_in_one_order_and_every_end_is_still_reached() {
+        assert_eq!(orders([3, 3, 2], |one, other| one.max(other) == 2 && one != other), (20, 20));
+        assert_eq!(orders([4, 3, 5], |one, other| one != other), (1, 1));
+    }
+}

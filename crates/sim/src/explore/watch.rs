@@ -1,0 +1,148 @@
+//! What must hold in a race, beside what the simulator's checkers watch everywhere: judged by what the clients were
+//! told and by what crossed the network, on a stage where all clocks are the same.
+
+use super::actor::{Actor, Told};
+use super::moves::Move;
+use crate::oracle::{Kind, Promise};
+use portcullis_client::Error;
+use portcullis_protocol::{Moment, Refusal, Reply, ReplyBody};
+use portcullis_softnic::core::{Answer, WireRequest};
+use std::ops::Range;
+
+/// A promise found broken, and how.
+pub(super) type Flaw = (Promise, String);
+
+/// What has crossed the network since the race began.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// To whom bytes were given, by grants that have left the node.
+    given: Vec<(usize, Range<u64>)>,
+    /// Clients whose revocation the node has said to be done.
+    revoked: Vec<usize>,
+    /// Whether the window of a revoked permission may stay bound: nobody can get at what it exposes.
+    lingers: bool,
+}
+
+impl Watch {
+    pub fn new(lingers: bool) -> Self {
+        Self { lingers, ..Self::default() }
+    }
+
+    /// A reply has left the node.
+    pub fn left(&mut self, client: usize, reply: &Reply) {
+        match reply.body {
+            ReplyBody::Granted(granted) => {
+                let bytes = granted.address.0..granted.address.0 + granted.length;
+                self.given.push((client, bytes));
+            }
+            ReplyBody::Done => self.revoked.push(client),
+            _ => {}
+        }
+    }
+
+    /// A client's access has reached the node's NIC.
+    pub fn accessed(
+        &self,
+        (client, actor): (usize, &Actor),
+        request: &WireRequest,
+        answer: Option<&Answer>,
+        now: Moment,
+    ) -> Option<Flaw> {
+        let (remote, length) = match request {
+            WireRequest::Send { .. } => return None,
+            WireRequest::Read { remote, length } => (remote, u64::from(*length)),
+            WireRequest::Write { remote, bytes } => (remote, bytes.len() as u64),
+            WireRequest::CompareAndSwap { remote, .. } | WireRequest::FetchAndAdd { remote, .. } => {
+                (remote, 8)
+            }
+        };
+        let span = remote.address.0..remote.address.0 + length;
+        let (known, lease) = (actor.known.as_ref()?, actor.lease.as_ref()?);
+        let its_own = remote.rkey == known.key && span.start >= known.address.0;
+        match answer {
+            Some(Answer::Refused(_)) if its_own && !actor.let_go && now < lease.deadline() => Some((
+                Promise::Service,
+                format!("client {client} was refused {span:x?} before the end that it was told of"),
+            )),
+            Some(Answer::Refused(_)) | None => None,
+            Some(_) => {
+                let other = |(other, bytes): &&(usize, Range<u64>)| {
+                    *other != client && bytes.start < span.end && span.start < bytes.end
+                };
+                if let Some((other, _)) = self.given.iter().find(other) {
+                    let what = format!("client {client} got at {span:x?}, which client {other} was granted");
+                    return Some((Promise::Reuse, what));
+                }
+                let over = its_own && actor.let_go && self.revoked.contains(&client) && !self.lingers;
+                over.then(|| {
+                    (Promise::Access, format!("client {client} got at {span:x?} after its revoke was done"))
+                })
+            }
+        }
+    }
+}
+
+/// What was said, when all is over. `extensions`: how often the node saw one.
+pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    let gone = actors.iter().any(|actor| actor.let_go);
+    let promised = |it: &Told| matches!(it, Told::Extended(_));
+    if !gone && extensions == 0 && actors.iter().any(|actor| actor.told.iter().any(promised)) {
+        flaws.push((Promise::Truth, "a client was told of an extension that the node never saw".to_owned()));
+    }
+    for (number, actor) in actors.iter().enumerate() {
+        for told in &actor.told {
+            let lie = match told {
+                // Nobody but its holder ends a permission early, and the clocks are the same.
+                Told::Ended(_, Err(Error::Revoked)) | Told::CallFailed(Error::Revoked) => !gone,
+                Told::Ended(Kind::Write | Kind::Read, Err(Error::Violation)) => actor.lease.is_none(),
+                Told::Ended(_, Err(Error::Interrupted | Error::SessionLost | Error::NodeGone)) => true,
+                Told::CallFailed(Error::SessionLost | Error::NodeGone | Error::Interrupted) => true,
+                _ => false,
+            };
+            if *told == Told::CallFailed(Error::Refused(Refusal::Conflict)) {
+                let what = format!("client {number} was not let in, and nobody may hold for so long");
+                flaws.push((Promise::Progress, what));
+            }
+            if lie {
+                flaws.push((Promise::Truth, format!("client {number} was told {told:?}")));
+            }
+            if let Told::Granted { start } = told {
+                flaws.extend(too_early(actors, number, *start));
+            }
+        }
+    }
+    flaws
+}
+
+/// Who holds an object alone was not let in before the end that another was told of.
+fn too_early(actors: &[Actor], number: usize, start: Moment) -> Option<Flaw> {
+    let first = actors[0].known?.address;
+    if number == 0 || actors[number].known?.address != first || actors[number].shares() {
+        return None;
+    }
+    let mut others = actors.iter().enumerate().filter(|&(other, _)| other != number);
+    others.find_map(|(other, actor)| {
+        let lease = actor.lease.as_ref().filter(|_| !actor.let_go)?;
+        (start < lease.deadline()).then(|| {
+            let what = format!(
+                "client {number} was let in at {start:?}, and client {other} told that it holds until {:?}",
+                lease.deadline()
+            );
+            (Promise::Exclusion, what)
+        })
+    })
+}
+
+/// A move, for the reader.
+pub(super) fn describe(it: Move) -> String {
+    match it {
+        Move::ToNode { client, queue_pair } => format!("from client {client}, queue pair {queue_pair}"),
+        Move::ToClient { client, queue_pair, .. } => format!("to client {client}, queue pair {queue_pair}"),
+        Move::Act { client } => format!("client {client} acts"),
+        Move::NodeTurn => "the node has a turn".to_owned(),
+        Move::NodeNic => "the node's NIC has a turn".to_owned(),
+        Move::Farewell { client } => format!("the node lets client {client} go"),
+        Move::Clock => "time passes".to_owned(),
+    }
+}

@@ -1,0 +1,146 @@
+//! What is between the node and the clients: packets leave, wait, and arrive, and the checkers see them.
+
+use super::stage::Stage;
+use crate::delivery::summary;
+use crate::network::machine_at;
+use crate::oracle::{Arrival, Promise};
+use crate::turns::nic_time;
+use portcullis_protocol::{Reply, ReplyBody, Request, RequestBody};
+use portcullis_softnic::core::{Answer, Packet, PacketBody, WireRequest};
+
+/// What a rebuild is asked for with: not while the race is on.
+pub(super) fn asks_for_rebuild(packet: &Packet) -> bool {
+    let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
+        return false;
+    };
+    let request = bytes.first_chunk().and_then(|head| Request::decode(*head).ok());
+    request.is_some_and(|request| matches!(request.body, RequestBody::Recover { .. }))
+}
+
+/// Whether a client makes the same of it at any time. What ends an extension counts only before a deadline, and so
+/// does the reason for a refusal.
+pub(super) fn is_timeless(packet: &Packet) -> bool {
+    match &packet.body {
+        PacketBody::Answer(answer) => !matches!(answer, Answer::Value(_) | Answer::Refused(_)),
+        PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } => {
+            let reply = bytes.first_chunk().and_then(|head| Reply::decode(*head).ok());
+            reply.is_some_and(|reply| !matches!(reply.body, ReplyBody::Refused(_)))
+        }
+        PacketBody::Request { .. } => false,
+    }
+}
+
+/// The network.
+impl Stage {
+    pub(super) fn send_out(&mut self, packets: Vec<Packet>) {
+        for mut packet in packets {
+            if let Some(tamper) = self.tamper.filter(|_| self.racing) {
+                tamper(&mut packet, self);
+            }
+            let (Some(from), Some(to)) = (machine_at(packet.from.port), machine_at(packet.to.port)) else {
+                continue;
+            };
+            let to_node = to == 0;
+            let client = from.max(to) - 1;
+            let its = if to_node { packet.from.number } else { packet.to.number };
+            let Some(queue_pair) = self.actors[client].queue_pairs.iter().position(|&it| it == its) else {
+                continue;
+            };
+            if !to_node {
+                self.note_reply(client, &packet);
+                if self.actors[client].library.is_none() {
+                    continue;
+                }
+            }
+            let of_message = queue_pair == 0 && matches!(packet.body, PacketBody::Answer(_));
+            let queues = if to_node { &mut self.to_node } else { &mut self.to_client };
+            if of_message { &mut self.put_off } else { &mut queues[client][queue_pair] }.push_back(packet);
+        }
+    }
+
+    /// A message leaves the node: a promise of its.
+    fn note_reply(&mut self, client: usize, packet: &Packet) {
+        let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
+            return;
+        };
+        if packet.number < self.next_reply[client] {
+            return;
+        }
+        self.next_reply[client] = packet.number + 1;
+        let (session, moment) = (self.actors[client].session, self.moment());
+        self.oracle.replied(session, bytes, self.now, moment);
+        if self.racing
+            && let Some(reply) = bytes.first_chunk().and_then(|head| Reply::decode(*head).ok())
+        {
+            self.watch.left(client, &reply);
+        }
+        self.say(|| format!("         leaves for client {client}: {}", summary(packet)));
+    }
+
+    pub(super) fn reach_its_end(&mut self, packet: &Packet) {
+        let (from, to) = (machine_at(packet.from.port), machine_at(packet.to.port));
+        match (from, to) {
+            (Some(from), Some(0)) => self.reach_node(from - 1, packet),
+            (_, Some(to)) if to > 0 => self.reach_client(to - 1, packet),
+            _ => {}
+        }
+    }
+
+    pub(super) fn reach_node(&mut self, client: usize, packet: &Packet) {
+        let mut out = Vec::new();
+        self.nic.nic.core().receive(packet, nic_time(self.now));
+        self.nic.nic.core().take_outgoing(&mut out);
+        let touches = self.take_touches();
+        if let PacketBody::Request { id, request } = &packet.body {
+            let answer = out.iter().find_map(|sent| match &sent.body {
+                PacketBody::Answer(answer) if sent.number == packet.number && sent.to == packet.from => {
+                    Some(answer)
+                }
+                _ => None,
+            });
+            self.say(|| format!("         arrives: {}: {answer:x?}", summary(packet)));
+            let (session, id, now, node_now) = (self.actors[client].session, *id, self.now, self.moment());
+            if self.actors[client].id.is_some() {
+                let touches = &touches[..];
+                self.oracle.arrived(&Arrival { session, id, request, answer, touches, now, node_now });
+                let actor = (client, &self.actors[client]);
+                self.note(self.watch.accessed(actor, request, answer, node_now));
+            } else if answer.is_some() {
+                let what = format!("client {client} was let go of, and its packets are answered");
+                self.oracle.fail(Promise::Access, now, what);
+            }
+            // A one-sided operation tells the processor nothing, unless it was refused.
+            let refused = matches!(answer, Some(Answer::Refused(_)));
+            self.news |= refused || matches!(request, WireRequest::Send { .. });
+        }
+        self.send_out(out);
+    }
+
+    pub(super) fn reach_client(&mut self, client: usize, packet: &Packet) {
+        self.say(|| format!("         gets: {}", summary(packet)));
+        self.actors[client].nic.borrow_mut().core().receive(packet, nic_time(self.now));
+        self.turn_client_nic(client);
+        self.look_at_news(client);
+    }
+
+    fn look_at_news(&mut self, client: usize) {
+        let clocks = (self.now, self.moment());
+        let before = self.actors[client].told.len();
+        self.actors[client].poll(&mut self.oracle, clocks);
+        for at in before..self.actors[client].told.len() {
+            let told = self.actors[client].told[at];
+            self.say(|| format!("         client {client} is told {told:?}"));
+        }
+        self.turn_client_nic(client);
+        self.act_at_once();
+    }
+
+    pub(super) fn turn_client_nic(&mut self, client: usize) {
+        let mut out = Vec::new();
+        let mut nic = self.actors[client].nic.borrow_mut();
+        nic.turn_at(nic_time(self.now));
+        nic.core().take_outgoing(&mut out);
+        drop(nic);
+        self.send_out(out);
+    }
+}
