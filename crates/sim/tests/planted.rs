@@ -7,7 +7,7 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_sim::{Plan, Promise, run, shrink};
 
 /// Seeds within which a fault must be found.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 1_000;
 
 /// The first seed that finds a fault, and what it breaks.
 fn found(fault: Fault) -> Option<(u64, Promise, String)> {
