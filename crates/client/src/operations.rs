@@ -211,7 +211,7 @@ impl<M: Memory> Operations<M> {
     #[inline]
     pub(crate) fn finish(&mut self, id: u64, result: Result<u64, Error>) {
         let slot = &mut self.slots[slot_of(id)];
-        if slot.stage != Stage::UnderWay {
+        if slot.stage != Stage::UnderWay || u64::from(slot.generation) != id >> 32 {
             return;
         }
         self.under_way -= 1;

@@ -342,8 +342,9 @@ impl<N: Nic> Node<N> {
     /// was done.
     pub fn turn(&mut self, nic: &mut N, now: Moment) -> bool {
         let mut worked = self.take_confirmations(nic, now);
-        worked |= self.take_requests(nic, now);
+        // What was refused is charged before its client is heard: a rebuild is judged by how it stands now.
         worked |= self.take_events(nic, now);
+        worked |= self.take_requests(nic, now);
         worked |= self.expire(now);
         worked |= self.time_out_requests(now);
         worked |= self.scrub(now);

@@ -55,8 +55,6 @@ pub(crate) struct Cluster {
     pub by_queue_pair: HashMap<(usize, u32), SessionId>,
     pub faults: Vec<(Nanos, Fault)>,
     pub fault_counts: BTreeMap<FaultKind, u64>,
-    /// A clock has been disturbed.
-    pub clocks_off: bool,
     pub winding_down: bool,
     /// When a node last let go of a client.
     pub last_farewell: Nanos,
@@ -80,6 +78,7 @@ impl Cluster {
                 life: None,
                 paused_until: 0,
                 nic_sound_from: 0,
+                clock_off: false,
                 turn: Alarm::default(),
                 nic_turn: Alarm::default(),
                 lives: 0,
@@ -96,6 +95,8 @@ impl Cluster {
                 paused_until: 0,
                 late_until: 0,
                 excused_until: 0,
+                let_down: false,
+                clock_off: false,
                 next_action: 0,
                 gone: false,
                 turn: Alarm::default(),
@@ -117,13 +118,13 @@ impl Cluster {
             by_queue_pair: HashMap::new(),
             faults: drawn,
             fault_counts: BTreeMap::new(),
-            clocks_off: false,
             winding_down: false,
             last_farewell: 0,
             permissions_peak: 0,
             node_plan,
             plan,
         };
+        cluster.oracle.forgiving = cluster.node_plan.forgives();
         cluster.begin();
         cluster
     }

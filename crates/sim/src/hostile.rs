@@ -25,6 +25,8 @@ pub(crate) struct Hostile {
     dice: Dice,
     held: Vec<Permission>,
     past: Vec<Sighting>,
+    /// What it let go of last: its windows may linger.
+    let_go: Option<Sighting>,
     calls: Vec<Call>,
     under_way: usize,
     ended: Vec<(Operation, Outcome<SimMemory>)>,
@@ -33,7 +35,7 @@ pub(crate) struct Hostile {
 impl Hostile {
     pub fn new(dice: Dice) -> Self {
         let (held, past, calls, ended) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { dice, held, past, calls, under_way: 0, ended }
+        Self { dice, held, past, let_go: None, calls, under_way: 0, ended }
     }
 
     /// Whether nothing is under way.
@@ -96,6 +98,7 @@ impl Hostile {
 
     fn let_one_go(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let Some(permission) = self.held.pop() else { return };
+        self.let_go = Some(sighting(&permission));
         if self.dice.per_mille(500) {
             self.calls.extend(client.revoke(scene.moment, permission, true).ok());
         }
@@ -103,6 +106,11 @@ impl Hostile {
 
     /// An access that nothing allows, or that something allows by chance.
     fn stray(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        if let Some(at) = self.let_go
+            && self.dice.per_mille(300)
+        {
+            return self.change_a_word(client, scene.moment, at.word);
+        }
         let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
         let own = self.held.last().map(sighting);
         let fresh = &seen[seen.len().saturating_sub(FRESH)..];
@@ -142,7 +150,10 @@ impl Hostile {
 
     /// A lifetime word, with the key that opens it or once did.
     fn change_a_word(&mut self, client: &mut SimClient, now: Moment, (word, key): (RemoteAddress, Rkey)) {
-        let (compare, swap) = (self.dice.of(0..3_000), self.dice.any() >> self.dice.of(0..64));
+        let (mut compare, swap) = (self.dice.of(0..3_000), self.dice.any() >> self.dice.of(0..64));
+        if self.dice.per_mille(400) {
+            compare = 0;
+        }
         let begun = client.dangerous_compare_and_swap(now, word, key, compare, swap);
         self.under_way += usize::from(begun.is_ok());
     }
@@ -181,10 +192,12 @@ impl Hostile {
     /// A well-formed request for what is not its own.
     fn ask_for_anything(&mut self, endpoint: &mut SimEndpoint, scene: &mut Scene<'_>) {
         let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
-        let Some(of) = self.dice.pick(&seen) else { return };
-        let header = RemoteAddress(of.word.0.0 - 24);
-        let start = Moment(scene.moment.0.saturating_sub(self.dice.of(0..5_000)));
-        let permission = PermissionId { header, start };
+        let own = self.held.last().map(sighting).filter(|_| self.dice.per_mille(300));
+        let fresh = &seen[seen.len().saturating_sub(FRESH)..];
+        let Some(of) = own.or_else(|| self.dice.pick(fresh).copied()) else { return };
+        let PermissionId { header, start } = of.permission;
+        let late = if self.dice.per_mille(700) { 0 } else { self.dice.of(0..5_000) };
+        let permission = PermissionId { header, start: Moment(start.0.saturating_sub(late)) };
         let lifetime = Lifetime(self.dice.any() >> self.dice.of(0..64));
         let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
         let body = match self.dice.of(0..6) {

@@ -64,6 +64,8 @@ pub(crate) struct NodeHost {
     pub dice: Dice,
     pub life: Option<Life>,
     pub paused_until: Nanos,
+    /// Its clock has been disturbed.
+    pub clock_off: bool,
     /// Its NIC fails until then.
     pub nic_sound_from: Nanos,
     pub turn: Alarm,
@@ -118,8 +120,12 @@ pub(crate) struct ClientHost {
     pub stay: Option<Stay>,
     pub paused_until: Nanos,
     pub late_until: Nanos,
+    /// Its clock has been disturbed.
+    pub clock_off: bool,
     /// Until then its operations may be interrupted by faults.
     pub excused_until: Nanos,
+    /// The same for as long as it stays: its node, or its node's NIC, has let it down.
+    pub let_down: bool,
     pub next_action: Nanos,
     /// It does not come back.
     pub gone: bool,

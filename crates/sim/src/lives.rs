@@ -59,7 +59,7 @@ impl Cluster {
             return self.oracle.fail(crate::Promise::Progress, self.now, "a node does not start".to_owned());
         };
         let whole = nic.pool.as_ref().map_or(bytes, |(pool, _)| portcullis_nic::Memory::length(pool));
-        self.oracle.node_started(node, whole, linger);
+        self.oracle.node_started(node, whole, linger, self.node_plan.config.longest_lifetime);
         let host = &mut self.nodes[node];
         host.life = Some(Life { nic, node: started, clients: Default::default() });
         host.lives += 1;
@@ -77,7 +77,7 @@ impl Cluster {
         for session in 0..self.sessions.len() {
             if self.sessions[session].node == node && self.sessions[session].id.take().is_some() {
                 self.oracle.node_forgot(session);
-                self.excuse(self.sessions[session].client, Nanos::MAX);
+                self.let_down(self.sessions[session].client);
                 // The connection to the node breaks, and its clients see that.
                 let later = self.now + self.nodes[node].dice.magnitude(MICROSECOND..MILLISECOND);
                 self.events.put(later, Event::ShownOut(session));
@@ -181,6 +181,7 @@ impl Cluster {
         let host = &mut self.clients[client];
         let dice = Dice::new(self.plan.seed, 10_000 + client as u64 * 100 + host.stays);
         host.stays += 1;
+        host.let_down = self.nodes[node].nic_sound_from > self.now;
         let work = if host.hostile {
             Work::Hostile(Hostile::new(dice))
         } else {
@@ -214,9 +215,18 @@ impl Cluster {
         let Some(stay) = &mut self.clients[client].stay else { return };
         if stay.session == session {
             stay.client.node_gone();
-            self.excuse(client, Nanos::MAX);
+            self.let_down(client);
             self.wake_client(client, self.now + 1);
         }
+    }
+
+    /// How long what a fault has begun may go on after it.
+    fn after_shock(&self) -> Nanos {
+        2 * self.node_plan.patience.0 * 1000 + 2 * MILLISECOND
+    }
+
+    fn let_down(&mut self, client: usize) {
+        self.clients[client].let_down = true;
     }
 
     fn excuse(&mut self, client: usize, until: Nanos) {
@@ -272,15 +282,15 @@ impl Cluster {
             Fault::ClientStop { client, heard, back } => self.stop_client(client, heard, back),
             Fault::ClientPause { client, time } => {
                 self.clients[client].paused_until = now + time;
-                // It may be shown out for the replies that it does not take.
-                self.excuse(client, Nanos::MAX);
+                // What it was sent meanwhile comes late.
+                self.excuse(client, now + time + self.after_shock());
             }
             Fault::LateCompletions { client, time } => {
                 self.clients[client].late_until = now + time;
-                self.excuse(client, Nanos::MAX);
+                self.excuse(client, now + time + self.after_shock());
             }
             Fault::ClientClock { client, ahead, drift } => {
-                self.clocks_off = true;
+                self.clients[client].clock_off = true;
                 self.clients[client].clock.jump(now, ahead);
                 self.clients[client].clock.drift(now, drift);
             }
@@ -294,8 +304,8 @@ impl Cluster {
                 self.oracle.node_stood_still(node, Lifetime(2 * time / 1000));
             }
             Fault::NodeClock { node, ahead, drift } => {
-                self.clocks_off = true;
-                self.oracle.node_stood_still(node, Lifetime(2 * ahead / 1000 + 200_000));
+                self.nodes[node].clock_off = true;
+                self.oracle.node_stood_still(node, Lifetime(2 * ahead / 1000 + 2_000));
                 self.nodes[node].clock.jump(now, ahead);
                 self.nodes[node].clock.drift(now, drift);
                 self.wake_node(node, now + 1);
@@ -335,7 +345,7 @@ impl Cluster {
             life.nic.faults = faults;
         }
         for client in 0..self.clients.len() {
-            self.excuse(client, Nanos::MAX);
+            self.let_down(client);
         }
     }
 }

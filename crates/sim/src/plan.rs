@@ -137,6 +137,9 @@ impl Plan {
     }
 }
 
+/// More violations than any run has.
+const FORGIVING: u32 = 1 << 20;
+
 /// How the nodes of a run are configured.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePlan {
@@ -152,6 +155,11 @@ pub(crate) struct NodePlan {
 }
 
 impl NodePlan {
+    /// Whether violations cost nothing.
+    pub fn forgives(&self) -> bool {
+        self.config.violations.free_max >= FORGIVING
+    }
+
     pub fn draw(plan: &Plan) -> Self {
         let mut drawn = Self::draw_any(plan);
         if plan.fill {
@@ -177,7 +185,14 @@ impl NodePlan {
         let windows = if scarce { dice.of(4..40) } else { 256 + 4 * room };
         let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let violations = if dice.per_mille(700) {
-            ViolationLimits { free_max: 1 << 20, bar_after: 1 << 20, ..ViolationLimits::default() }
+            ViolationLimits { free_max: FORGIVING, ..ViolationLimits::default() }
+        } else if dice.per_mille(500) {
+            ViolationLimits {
+                free_max: 2,
+                bar_after: 3,
+                pause_min: Lifetime(50),
+                ..ViolationLimits::default()
+            }
         } else {
             ViolationLimits { free_again: Lifetime::millis(1), ..ViolationLimits::default() }
         };

@@ -5,7 +5,7 @@ use crate::endpoint::SimEndpoint;
 use crate::oracle::{Oracle, Promise, SessionId};
 use crate::trace::Trace;
 use portcullis_client::Client;
-use portcullis_protocol::{Moment, RemoteAddress, Rkey};
+use portcullis_protocol::{Moment, PermissionId, RemoteAddress, Rkey};
 use std::collections::VecDeque;
 
 /// A client of the simulator.
@@ -22,6 +22,8 @@ pub(crate) struct Sighting {
     pub key: Rkey,
     /// The lifetime word, and the key to it.
     pub word: (RemoteAddress, Rkey),
+    /// The permission, by its name.
+    pub permission: PermissionId,
 }
 
 /// What goes round among clients: objects that tenants share, and, for spies, everybody's keys.

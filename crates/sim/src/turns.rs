@@ -168,8 +168,8 @@ impl Cluster {
             gossip: &mut self.gossip[stay.node],
             trace: &mut self.trace,
             winding_down: self.winding_down,
-            excused: host.excused_until > now,
-            clocks_off: self.clocks_off,
+            excused: host.excused_until > now || host.let_down,
+            clocks_off: host.clock_off || self.nodes[stay.node].clock_off,
         };
         let before = stay.client.pending();
         stay.client.poll(moment);

@@ -7,9 +7,11 @@ use crate::scene::{Scene, Sighting, SimClient};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Error, Operation, Outcome, Permission, Rejected,
 };
+use portcullis_nic::RemoteSpan;
 use portcullis_protocol::{
     LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing, Token,
 };
+use portcullis_softnic::core::WireRequest;
 
 /// Expired permissions that are kept to be used too late.
 const STALE_MAX: usize = 4;
@@ -218,7 +220,13 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
         Token::Node => Default::default(),
     };
     let word = RemoteAddress(permission.id().header.0 + LIFETIME_OFFSET);
-    Sighting { address: permission.address(), length: permission.length(), key, word: (word, word_key) }
+    Sighting {
+        address: permission.address(),
+        length: permission.length(),
+        key,
+        word: (word, word_key),
+        permission: permission.id(),
+    }
 }
 
 /// Whether an honest client may get this error.
@@ -426,14 +434,16 @@ impl Worker {
         let mut batch = client.batch();
         for buffer in buffers {
             let offset = self.dice.of(0..permission.length() - 7);
+            let mut bytes = vec![0; 8];
+            buffer.read(0, &mut bytes);
             if let Ok(operation) = batch.write(scene.moment, permission, offset, buffer) {
-                begun.push(operation);
+                begun.push((operation, WireRequest::Write { remote: remote(permission, offset), bytes }));
             }
         }
         batch.post();
         let of = (permission.id(), permission.lease().deadline());
-        for operation in begun {
-            self.note_begun(scene, operation, Kind::Write, of);
+        for (operation, intended) in begun {
+            self.note_begun(scene, operation, Kind::Write, of, intended);
         }
     }
 
@@ -453,9 +463,16 @@ impl Worker {
             _ if rights.contains(Rights::WRITE) => Kind::Write,
             _ => return,
         };
+        let intended;
         let begun = if kind == Kind::Atomic {
             let offset = self.dice.of(0..length / 8) * 8;
             let (one, other) = (self.dice.of(0..3), self.dice.of(0..3));
+            let at = remote(permission, offset);
+            intended = if one == 0 {
+                WireRequest::FetchAndAdd { remote: at, add: other }
+            } else {
+                WireRequest::CompareAndSwap { remote: at, compare: one - 1, swap: other }
+            };
             if one == 0 {
                 client.fetch_and_add(scene.moment, permission, offset, other)
             } else {
@@ -465,16 +482,21 @@ impl Worker {
             let size = self.dice.of(1..most + 1);
             let offset = self.dice.of(0..length - size + 1);
             let Ok(mut buffer) = client.buffer(u32::try_from(size).unwrap_or(1)) else { return };
+            let at = remote(permission, offset);
             if kind == Kind::Read {
+                intended = WireRequest::Read { remote: at, length: buffer.len() };
                 client.read(scene.moment, permission, offset, buffer)
             } else {
                 self.stamps += 1;
                 fill(&mut buffer, &stamp(scene.session, self.stamps));
+                let mut bytes = vec![0; buffer.len() as usize];
+                buffer.read(0, &mut bytes);
+                intended = WireRequest::Write { remote: at, bytes };
                 client.write(scene.moment, permission, offset, buffer)
             }
         };
         let of = (permission.id(), permission.lease().deadline());
-        self.note(scene, begun, kind, of);
+        self.note(scene, begun, kind, of, intended);
     }
 
     fn note(
@@ -483,9 +505,10 @@ impl Worker {
         begun: Result<Operation, Rejected<SimMemory>>,
         kind: Kind,
         of: (PermissionId, Moment),
+        intended: WireRequest,
     ) {
         match begun {
-            Ok(operation) => self.note_begun(scene, operation, kind, of),
+            Ok(operation) => self.note_begun(scene, operation, kind, of, intended),
             Err(Rejected { error, .. }) => {
                 let honest = matches!(error, Error::Expired | Error::QueueFull { .. } | Error::Misaligned);
                 if !honest {
@@ -501,10 +524,21 @@ impl Worker {
         operation: Operation,
         kind: Kind,
         (permission, deadline): (PermissionId, Moment),
+        intended: WireRequest,
     ) {
-        scene.oracle.begun(scene.now, scene.session, operation.number(), kind);
+        let number = (scene.session, operation.number());
+        scene.oracle.begun(scene.now, number, kind, Some(intended));
         self.under_way.push(UnderWay { operation, kind, permission, deadline, raced: false });
     }
+}
+
+/// Where an operation under a permission goes.
+fn remote(permission: &Permission, offset: u64) -> RemoteSpan {
+    let rkey = match permission.token() {
+        Token::Keys { buffer, .. } => buffer,
+        Token::Node => Default::default(),
+    };
+    RemoteSpan { address: RemoteAddress(permission.address().0 + offset), rkey }
 }
 
 /// Eight bytes that nobody else writes.

@@ -140,7 +140,7 @@ impl Actor {
         {
             match begun {
                 Ok(operation) => {
-                    oracle.begun(at, self.session, operation.number(), kind);
+                    oracle.begun(at, (self.session, operation.number()), kind, None);
                     self.under_way.push((operation, kind));
                 }
                 Err(rejected) => self.told.push(Told::Ended(kind, Err(rejected.error))),

@@ -97,11 +97,11 @@ impl Stage {
         let mut nic = NodeNic::new(nic, Dice::new(0, 0));
         nic.completions_max = 64;
         let config = config(scenario);
-        let linger = config.linger_max;
+        let (linger, longest) = (config.linger_max, config.longest_lifetime);
         let node = Node::new(&mut nic, config).expect("a node of the stage starts");
         let mut oracle = Oracle::default();
         let pool = nic.pool.as_ref().map_or(0, |(pool, _)| portcullis_nic::Memory::length(pool));
-        oracle.node_started(0, pool, linger);
+        oracle.node_started(0, pool, linger, longest);
         let queues = || roles.iter().map(|_| Default::default()).collect();
         let mut stage = Self {
             now: BEGINNING,

@@ -3,7 +3,8 @@
 use super::{Failure, Promise, SessionId};
 use crate::clock::Nanos;
 use portcullis_client::Error;
-use std::collections::HashMap;
+use portcullis_softnic::core::WireRequest;
+use std::collections::{HashMap, HashSet};
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +17,9 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 struct Entry {
     kind: Kind,
+    intended: Option<WireRequest>,
+    /// Among all operations, in the order in which they were begun.
+    place: u64,
     executed: u32,
     /// What each execution of a read or an atomic brought: a read may be posted again while its first packet is still
     /// on its way, and either answer is true.
@@ -29,6 +33,12 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     entries: HashMap<(SessionId, u64), Entry>,
+    /// Operations that were begun.
+    begun: u64,
+    /// The last operation of each session that was executed and is no read, in the order of their beginnings.
+    last: HashMap<SessionId, u64>,
+    /// Operations that are done and must not be carried out again.
+    over: HashSet<(SessionId, u64)>,
 }
 
 fn wrong(at_ns: Nanos, what: String) -> Option<Failure> {
@@ -36,8 +46,18 @@ fn wrong(at_ns: Nanos, what: String) -> Option<Failure> {
 }
 
 impl Ledger {
-    pub fn begun(&mut self, now: Nanos, session: SessionId, id: u64, kind: Kind) -> Option<Failure> {
-        let entry = Entry { kind, executed: 0, brought: Vec::new(), denied: false, ended: false };
+    /// `intended` is what must arrive at the node, if the caller knows.
+    pub fn begun(
+        &mut self,
+        now: Nanos,
+        (session, id): (SessionId, u64),
+        kind: Kind,
+        intended: Option<WireRequest>,
+    ) -> Option<Failure> {
+        self.begun += 1;
+        let place = self.begun;
+        let entry =
+            Entry { kind, intended, place, executed: 0, brought: Vec::new(), denied: false, ended: false };
         match self.entries.insert((session, id), entry) {
             Some(Entry { ended: false, .. }) => {
                 wrong(now, format!("operation {id:#x} of session {session} began twice"))
@@ -47,8 +67,37 @@ impl Ledger {
     }
 
     /// The node's NIC has executed a request of this number.
-    pub fn executed(&mut self, now: Nanos, session: SessionId, id: u64, brought: Vec<u8>) -> Option<Failure> {
+    pub fn executed(
+        &mut self,
+        now: Nanos,
+        (session, id): (SessionId, u64),
+        request: &WireRequest,
+        brought: Vec<u8>,
+    ) -> Option<Failure> {
+        if self.over.contains(&(session, id)) {
+            return wrong(
+                now,
+                format!("operation {id:#x} of session {session} was executed again after its end"),
+            );
+        }
         let entry = self.entries.get_mut(&(session, id))?;
+        if let Some(intended) = entry.intended.as_ref().filter(|&intended| intended != request) {
+            return wrong(
+                now,
+                format!(
+                    "operation {id:#x} of session {session} began as {intended:x?} and arrived as {request:x?}"
+                ),
+            );
+        }
+        if entry.kind != Kind::Read {
+            let last = self.last.entry(session).or_insert(0);
+            if std::mem::replace(last, entry.place) >= entry.place {
+                return wrong(
+                    now,
+                    format!("operation {id:#x} of session {session} was executed after one begun later"),
+                );
+            }
+        }
         entry.executed += 1;
         entry.brought.push(brought);
         if entry.denied {
@@ -90,6 +139,9 @@ impl Ledger {
             ),
             Ok(_) => {
                 self.entries.remove(&(session, id));
+                if kind != Kind::Read {
+                    self.over.insert((session, id));
+                }
                 None
             }
             // They leave open what happened.

@@ -20,7 +20,8 @@ use node_model::NodeModel;
 use permission::Wanted;
 use portcullis_client::Error;
 use portcullis_protocol::{Lifetime, Moment, PermissionId};
-use std::collections::{HashMap, HashSet};
+use portcullis_softnic::core::WireRequest;
+use std::collections::HashMap;
 
 /// A client's stay with a node. Numbers are not used again.
 pub(crate) type SessionId = usize;
@@ -42,6 +43,8 @@ struct Session {
     refusals: u64,
     /// Refusals that the node had not heard of when it let go of the client.
     uncharged: u64,
+    /// Refusals that the node must have heard of: a turn of its followed them.
+    told: u64,
 }
 
 /// An access that succeeded and that nothing seems to allow.
@@ -81,12 +84,17 @@ pub(crate) struct Oracle {
     /// Violations that nodes have audited, by session.
     audited: HashMap<SessionId, u64>,
     /// Tenants that are barred, by node.
-    barred: HashSet<(usize, usize)>,
+    barred: HashMap<(usize, usize), Moment>,
+    /// The longest lifetime that the nodes are told to grant.
+    longest: Lifetime,
+    /// Violations cost nothing in this run: nobody may be paused or barred.
+    pub forgiving: bool,
 }
 
 impl Oracle {
     /// A node begins a life, with a pool of zeros.
-    pub fn node_started(&mut self, node: usize, pool_bytes: u64, linger: Lifetime) {
+    pub fn node_started(&mut self, node: usize, pool_bytes: u64, linger: Lifetime, longest: Lifetime) {
+        self.longest = longest;
         if self.nodes.len() <= node {
             self.nodes.resize_with(node + 1, || None);
         }
@@ -96,7 +104,14 @@ impl Oracle {
 
     /// A client has been let in.
     pub fn session_began(&mut self, node: usize, tenant: usize, hostile: bool) -> SessionId {
-        self.sessions.push(Session { node, tenant, hostile, refusals: 0, uncharged: 0 });
+        if self.barred.contains_key(&(node, tenant)) {
+            self.fail(
+                Promise::Isolation,
+                0,
+                format!("a client of tenant {tenant}, which is barred, was let in"),
+            );
+        }
+        self.sessions.push(Session { node, tenant, hostile, refusals: 0, uncharged: 0, told: 0 });
         self.sessions.len() - 1
     }
 
@@ -114,14 +129,14 @@ impl Oracle {
     /// A node's life is over, and with it everything on it.
     pub fn node_stopped(&mut self, node: usize) {
         self.nodes[node] = None;
-        self.barred.retain(|&(its, _)| its != node);
+        self.barred.retain(|&(its, _), _| its != node);
     }
 
     /// The node has ended, and nothing that it had not told is told any more.
     pub fn node_forgot(&mut self, session: SessionId) {
         let audited = self.audited.get(&session).copied().unwrap_or(0);
         let charged = &mut self.sessions[session];
-        charged.uncharged = charged.refusals.saturating_sub(audited);
+        charged.uncharged = charged.refusals.saturating_sub(audited.max(charged.told));
     }
 
     /// The client's side of a session is over: it says nothing any more.
@@ -131,9 +146,9 @@ impl Oracle {
 
     /// A tenant is barred: all that it holds ends.
     pub fn tenant_barred(&mut self, node: usize, tenant: usize, now: Moment) {
-        self.barred.insert((node, tenant));
+        self.barred.entry((node, tenant)).or_insert(now);
         if let Some(model) = &mut self.nodes[node] {
-            model.of_tenant(tenant).for_each(|known| known.may_end(now));
+            model.of_tenant(tenant).for_each(|known| known.is_over(now));
         }
     }
 
@@ -170,13 +185,13 @@ impl Oracle {
     pub fn has_offended(&self, session: SessionId) -> bool {
         let Session { node, tenant, .. } = self.sessions[session];
         let mut own = self.sessions.iter().filter(|it| it.node == node && it.tenant == tenant);
-        own.any(|it| it.refusals > 0)
+        !self.forgiving && own.any(|it| it.refusals > 0)
     }
 
     /// Whether a session's tenant has been barred.
     pub fn is_barred(&self, session: SessionId) -> bool {
         let Session { node, tenant, .. } = self.sessions[session];
-        self.barred.contains(&(node, tenant))
+        self.barred.contains_key(&(node, tenant))
     }
 
     /// Whether somebody of the tenant has spoilt a permission's lifetime word.
@@ -198,6 +213,9 @@ impl Oracle {
         if let Some(model) = &mut self.nodes[node] {
             model.turned(node_now);
         }
+        for session in self.sessions.iter_mut().filter(|session| session.node == node) {
+            session.told = session.refusals;
+        }
     }
 
     /// A node's processor has touched its pool.
@@ -212,19 +230,35 @@ impl Oracle {
                 Touch::Change { offset, .. } => *offset..*offset + 8,
             };
             let base = portcullis_node::POOL_BASE.0;
+            if let Touch::Write { offset, bytes } = touch
+                && bytes[..] == [0; 8]
+                && let Some(of) = model.notice(base + offset, node_now)
+                && !model.requests.wanted(of.1)
+            {
+                failure = Some((Promise::Service, format!("{:?} had its notice though nobody waits", of.0)));
+            }
             if let Some(id) = model.written_by_node(&(base + span.start..base + span.end), node_now) {
-                failure = Some(format!("the node wrote {span:x?} of its pool, which {id:?} holds"));
+                failure = Some((
+                    Promise::Memory,
+                    format!("the node wrote {span:x?} of its pool, which {id:?} holds"),
+                ));
             }
             model.memory.node_touched(touch);
         }
-        if let Some(what) = failure {
-            self.fail(Promise::Memory, now, what);
+        if let Some((promise, what)) = failure {
+            self.fail(promise, now, what);
         }
     }
 
     /// A client library has begun an operation.
-    pub fn begun(&mut self, now: Nanos, session: SessionId, id: u64, kind: Kind) {
-        let failure = self.ledger.begun(now, session, id, kind);
+    pub fn begun(
+        &mut self,
+        now: Nanos,
+        operation: (SessionId, u64),
+        kind: Kind,
+        intended: Option<WireRequest>,
+    ) {
+        let failure = self.ledger.begun(now, operation, kind, intended);
         self.note(failure);
     }
 

@@ -1,11 +1,12 @@
 //! What the network shows: requests that reach a node's memory, and messages that leave it.
 
 use super::permission::Wanted;
+use super::requests::Asked;
 use super::{Failure, LONGEST_WAIT, Oracle, Promise, Session, SessionId, Suspect};
 use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
-    Granted, MESSAGE_BYTES, Moment, Refusal, Reply, ReplyBody, Request, RequestBody, Rights,
+    Granted, MESSAGE_BYTES, Moment, Refusal, Reply, ReplyBody, Request, RequestBody, Rights, Token,
 };
 use portcullis_softnic::core::{Answer, WireRequest};
 
@@ -138,7 +139,7 @@ impl Oracle {
             self.fail(Promise::Memory, now, what);
         }
         self.note_word(arrival, node, wanted);
-        let failure = self.ledger.executed(now, session, arrival.id, brought);
+        let failure = self.ledger.executed(now, (session, arrival.id), arrival.request, brought);
         self.note(failure);
     }
 
@@ -194,8 +195,7 @@ impl Oracle {
 
     /// A message leaves a node for a client.
     pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
-        let Session { node, tenant, hostile, .. } = self.sessions[session];
-        let barred = self.is_barred(session);
+        let Session { node, hostile, .. } = self.sessions[session];
         let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok())
         else {
             return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
@@ -209,29 +209,8 @@ impl Oracle {
             return;
         };
         match (asked.body, reply.body) {
-            (
-                RequestBody::Allocate { rights, sharing, .. } | RequestBody::Acquire { rights, sharing, .. },
-                ReplyBody::Granted(granted),
-            ) => {
-                let broken = model.granted(&granted, (session, tenant, barred), (rights, sharing), node_now);
-                for stray in broken {
-                    let what =
-                        format!("session {session} was granted {:?}: {}", granted.permission, stray.why);
-                    self.fail(stray.promise, now, what);
-                }
-                self.check_grant(session, tenant, &granted, now);
-                // Who used the key before the message said so did what the grant allows.
-                let key = |suspect: &Suspect| match granted.token {
-                    portcullis_protocol::Token::Keys { buffer, lifetime } => {
-                        suspect.wanted.key == buffer || suspect.wanted.key == lifetime
-                    }
-                    portcullis_protocol::Token::Node => false,
-                };
-                if let Some(model) = &self.nodes[node] {
-                    self.suspects.retain(|it| {
-                        !(it.node == node && key(it) && model.judge(it.tenant, &it.wanted).is_ok())
-                    });
-                }
+            (RequestBody::Allocate { .. } | RequestBody::Acquire { .. }, ReplyBody::Granted(granted)) => {
+                self.granted(session, &asked, &granted, now, node_now);
             }
             (RequestBody::Acquire { address, .. }, ReplyBody::Refused(Refusal::Conflict))
                 if model.was_free(address.0, asked.at, node_now, asked.stood_still) =>
@@ -250,11 +229,86 @@ impl Oracle {
                 }
             }
             (RequestBody::Extend { permission, .. }, ReplyBody::Extended(lifetime)) => {
+                let mut late = false;
                 if let Some(known) = model.known(permission) {
-                    known.word_became(lifetime.0, true, node_now);
+                    // The notice may have followed before the answer left.
+                    known.extended_to(lifetime, node_now);
+                    late = known.noticed.is_some_and(|noticed| noticed < asked.at);
+                }
+                if late || lifetime > self.longest {
+                    let what =
+                        format!("{permission:?} was extended to {lifetime}: after its notice, or too far");
+                    self.fail(Promise::Progress, now, what);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A grant leaves a node.
+    fn granted(
+        &mut self,
+        session: SessionId,
+        asked: &Asked,
+        granted: &Granted,
+        now: Nanos,
+        node_now: Moment,
+    ) {
+        let Session { node, tenant, .. } = self.sessions[session];
+        let barred = self.is_barred(session);
+        let Some(model) = &mut self.nodes[node] else { return };
+        let (rights, sharing, overtaken) = match asked.body {
+            RequestBody::Allocate { rights, sharing, .. } => (rights, sharing, None),
+            RequestBody::Acquire { address, rights, sharing, .. } => {
+                (rights, sharing, model.requests.overtaken(address.0, asked.at, sharing))
+            }
+            _ => return,
+        };
+        for stray in model.granted(granted, (session, tenant, barred), (rights, sharing), node_now) {
+            let what = format!("session {session} was granted {:?}: {}", granted.permission, stray.why);
+            self.fail(stray.promise, now, what);
+        }
+        if let Some(other) = overtaken.filter(|&other| !self.sessions[other].hostile) {
+            let what = format!("session {session} overtook session {other} at {}", granted.address);
+            self.fail(Promise::Progress, now, what);
+        }
+        self.check_asked(session, asked, granted, now);
+        self.check_grant(session, tenant, granted, now);
+        self.clear_suspects(node, granted.token);
+    }
+
+    /// Who used a key before the message said so did what the grant allows.
+    fn clear_suspects(&mut self, node: usize, token: Token) {
+        let (Token::Keys { buffer, lifetime }, Some(model)) = (token, &self.nodes[node]) else { return };
+        let before = self.suspects.len();
+        self.suspects.retain(|it| {
+            let shown = it.node == node && (it.wanted.key == buffer || it.wanted.key == lifetime);
+            !(shown && model.judge(it.tenant, &it.wanted).is_ok())
+        });
+        self.tally.violations_tried -= (before - self.suspects.len()) as u64;
+    }
+
+    /// Whether a grant is what was asked for, and to somebody who may ask.
+    fn check_asked(&mut self, session: SessionId, asked: &Asked, granted: &Granted, now: Nanos) {
+        let Session { node, tenant, .. } = self.sessions[session];
+        let fits = match asked.body {
+            RequestBody::Allocate { size, lifetime, .. } => {
+                granted.length == size && granted.lifetime <= lifetime
+            }
+            RequestBody::Acquire { address, size, lifetime, .. } => {
+                let whole = size == 0 || size == granted.length;
+                granted.address == address && whole && granted.lifetime <= lifetime
+            }
+            _ => false,
+        };
+        if !fits || granted.lifetime > self.longest || granted.longest != self.longest {
+            let what = format!("session {session} asked for {:?} and was granted {granted:?}", asked.body);
+            self.fail(Promise::Truth, now, what);
+        }
+        if self.barred.get(&(node, tenant)).is_some_and(|&barred| barred < asked.at) {
+            let what =
+                format!("session {session}, whose tenant is barred, was granted {:?}", granted.permission);
+            self.fail(Promise::Isolation, now, what);
         }
     }
 

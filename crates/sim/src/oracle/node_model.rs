@@ -175,7 +175,7 @@ impl NodeModel {
     ) -> Vec<Stray> {
         let mut known = Known::new(granted, session, tenant, rights, sharing);
         if barred {
-            known.may_end(now);
+            known.is_over(now);
         }
         // Its message may have waited for its client for so long that it is over, and others have followed.
         let is_over = now >= known.served_until;
@@ -273,6 +273,18 @@ impl NodeModel {
         }
         self.by_id.insert(known.id, at);
         self.permissions.push(known);
+    }
+
+    /// The node has written zero at `word`: the live permission whose lifetime word that is, and where its object lies.
+    pub fn notice(&mut self, word: u64, now: Moment) -> Option<(PermissionId, u64)> {
+        let near = self.near(&(word..word + 8));
+        let at = near.into_iter().find(|&at| {
+            let known = &self.permissions[at];
+            known.word().start == word && !known.header_passed_on && now < known.served_until
+        })?;
+        let known = &mut self.permissions[at];
+        known.noticed.get_or_insert(now);
+        Some((known.id, known.buffer.start))
     }
 
     /// A permission that is surely live and whose buffer the node's processor has just changed.

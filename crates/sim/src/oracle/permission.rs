@@ -30,6 +30,8 @@ pub(super) struct Known {
     /// A sibling of its holder, or the holder itself, wrote something into the lifetime word that is no extension:
     /// what its holder reads there means nothing any more.
     pub vandalised: bool,
+    /// When the node wrote that it will not be extended any more.
+    pub noticed: Option<Moment>,
 }
 
 /// What an access does.
@@ -76,6 +78,7 @@ impl Known {
             header_passed_on: false,
             ended: false,
             vandalised: false,
+            noticed: None,
         }
     }
 
@@ -129,9 +132,16 @@ impl Known {
 
     /// The lifetime word holds `value` now. `honest`: by a compare and swap that found a lifetime there.
     pub fn word_became(&mut self, value: u64, honest: bool, now: Moment) {
-        let end = self.id.start.after(Lifetime(value).min(self.longest));
         self.vandalised |= !honest;
-        if value == 0 || self.ended {
+        if value != 0 && self.noticed.is_none() {
+            self.extended_to(Lifetime(value), now);
+        }
+    }
+
+    /// It lives for so long from its start, if it lives: so the word says, or the node.
+    pub fn extended_to(&mut self, lifetime: Lifetime, now: Moment) {
+        let end = self.id.start.after(lifetime.min(self.longest));
+        if self.ended {
             return;
         }
         if !self.vandalised && now < self.served_until {

@@ -1,12 +1,16 @@
 //! Requests that nodes have taken in and not answered: what each reply is to, and how late it is.
 
 use super::SessionId;
-use portcullis_protocol::{Lifetime, Moment, Request, RequestBody};
+use portcullis_protocol::{Lifetime, Moment, Request, RequestBody, Sharing};
 use std::collections::{HashMap, VecDeque};
 
 /// How long a node may take beyond what a request agreed to wait: parked requests wait for lingering windows and for
 /// scrubs, rebuilds for those before them.
 const SLACK: Lifetime = Lifetime::millis(60);
+/// How long an answer may wait for its client to take it, so that its request seems to wait.
+const ANSWER_ON_ITS_WAY: Lifetime = Lifetime::millis(4);
+/// How long it may take over what needs nobody else's end.
+const SOON: Lifetime = Lifetime::millis(25);
 
 /// A request that waits for its answer.
 #[derive(Clone, Copy, Debug)]
@@ -30,10 +34,11 @@ impl Requests {
     /// A request has come.
     pub fn came(&mut self, session: SessionId, request: &Request, now: Moment, longest: Lifetime) {
         let wait = match request.body {
-            RequestBody::Acquire { wait, .. } => wait.min(longest),
-            _ => Lifetime(0),
+            RequestBody::Acquire { wait, .. } => Lifetime(wait.min(longest).0 + SLACK.0),
+            RequestBody::Extend { .. } | RequestBody::Free { .. } | RequestBody::Revoke { .. } => SOON,
+            _ => SLACK,
         };
-        let due = now.after(Lifetime(wait.0 + SLACK.0));
+        let due = now.after(wait);
         let asked = Asked { body: request.body, at: now, stood_still: Lifetime(0), due };
         self.asked.entry((session, request.sequence)).or_default().push_back(asked);
     }
@@ -59,6 +64,25 @@ impl Requests {
             asked.due = asked.due.after(time);
             asked.stood_still.0 += time.0;
         }
+    }
+
+    /// Whether somebody has asked for the object at `address` and has no answer.
+    pub fn wanted(&self, address: u64) -> bool {
+        let wants =
+            |asked: &Asked| matches!(asked.body, RequestBody::Acquire { address: at, .. } if at.0 == address);
+        self.asked.values().flatten().any(wants)
+    }
+
+    /// Who asked for the object at `address` well before `at`, cannot hold it beside `by`, and has no answer.
+    pub fn overtaken(&self, address: u64, at: Moment, by: Sharing) -> Option<SessionId> {
+        let waits = |asked: &Asked| match asked.body {
+            RequestBody::Acquire { address: wanted, sharing, .. } if wanted.0 == address => {
+                let beside = by == Sharing::Shared && sharing == Sharing::Shared;
+                !beside && asked.at.after(ANSWER_ON_ITS_WAY) < at
+            }
+            _ => false,
+        };
+        self.asked.iter().filter(|(_, queue)| queue.iter().any(waits)).map(|(key, _)| key.0).min()
     }
 
     /// A request whose answer is too late.

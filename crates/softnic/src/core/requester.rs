@@ -260,6 +260,8 @@ impl<M: Bytes> Core<M> {
         if retries != RNR_FOR_EVER && now.since(since) > patience {
             front.outcome = Some(Err(Status::RnrRetryExceededError));
         } else if let Some(network) = &mut self.network {
+            // An answer has come: patience begins anew with the next try.
+            front.sent = now.after(RNR_TIMER);
             network.resends.push_back((now.after(RNR_TIMER), qp));
         }
     }
