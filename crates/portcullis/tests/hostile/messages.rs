@@ -103,7 +103,7 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
         with(0, 0),
         with(own.header.0 + 32, own.start.0),
     ]);
-    forged.extend(others.iter().map(|other| other.object().id()));
+    forged.push(others[0].object().id());
     for permission in forged {
         let lifetime = Lifetime::seconds(1);
         for body in [
@@ -122,6 +122,14 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
             assert_eq!(attacker.ask(body), ReplyBody::Refused(Refusal::Malformed), "{body:?}");
         }
     }
+    // A sibling's may be kept alive by who knows its name, within the node's longest; it is not to be ended.
+    let permission = others[1].object().id();
+    let end = RequestBody::Revoke { permission, free: true };
+    assert_eq!(attacker.ask(end), ReplyBody::Refused(Refusal::NotLive));
+    let more = RequestBody::Extend { permission, lifetime: Lifetime::millis(1) };
+    assert!(matches!(attacker.ask(more), ReplyBody::Extended(_)));
+    let most = RequestBody::Extend { permission, lifetime: Lifetime(u64::MAX) };
+    assert!(matches!(attacker.ask(most), ReplyBody::Refused(Refusal::LifetimeTooLong { .. })));
     let blue = RequestBody::Free { address: others[0].object().address() };
     assert_eq!(attacker.ask(blue), ReplyBody::Refused(Refusal::NoSuchObject));
     for other in &mut others {
