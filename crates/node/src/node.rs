@@ -300,6 +300,8 @@ impl<N: Nic> Node<N> {
 
     /// A client is gone: its permissions end, its queue pairs stop. They can be destroyed after this.
     pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
+        // What it has broken is charged to its tenant, also if it leaves at once.
+        self.take_events(nic, now);
         let Some(first) = self.clients.get(client.0).map(|client| client.first) else { return };
         self.audit_client(now, AuditEvent::Detach, client.0, None);
         let mut held: Vec<u32> = self.permissions.chain(Chain::Client, first).collect();

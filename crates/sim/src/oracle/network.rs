@@ -273,7 +273,11 @@ impl Oracle {
             self.fail(Promise::Progress, now, what);
         }
         self.check_asked(session, asked, granted, now);
-        self.check_grant(session, tenant, granted, now);
+        // One whose message waited until it was over says nothing of what lies there now.
+        if node_now < granted.permission.start.after(granted.lifetime) {
+            self.check_scrub(session, tenant, granted, now);
+        }
+        self.tally.grants += 1;
         self.clear_suspects(node, granted.token);
     }
 
@@ -312,8 +316,7 @@ impl Oracle {
         }
     }
 
-    fn check_grant(&mut self, session: SessionId, tenant: usize, granted: &Granted, now: Nanos) {
-        self.tally.grants += 1;
+    fn check_scrub(&mut self, session: SessionId, tenant: usize, granted: &Granted, now: Nanos) {
         let node = self.sessions[session].node;
         let Some(model) = &self.nodes[node] else { return };
         let Some(offset) = model.offset(granted.address.0, granted.length) else {
