@@ -52,6 +52,12 @@ impl Status {
         })
     }
 
+    /// Whether the request with this status is the one that its queue pair broke over: those behind it are flushed.
+    #[must_use]
+    pub fn breaks(self) -> bool {
+        !matches!(self, Self::Success | Self::FlushError)
+    }
+
     /// The name in verbs, without its prefix.
     #[must_use]
     pub fn verbs_name(self) -> &'static str {

@@ -81,7 +81,6 @@ impl Cluster {
                 clock_off: false,
                 turn: Alarm::default(),
                 nic_turn: Alarm::default(),
-                lives: 0,
             })
             .collect();
         let clients = (0..plan.clients)

@@ -58,12 +58,7 @@ impl Cluster {
         life.nic.nic.core().take_outgoing(&mut out);
         let touches = life.take_touches();
         if let PacketBody::Request { id, request } = &packet.body {
-            let answer = out.iter().find_map(|sent| match &sent.body {
-                PacketBody::Answer(answer) if sent.number == packet.number && sent.to == packet.from => {
-                    Some(answer)
-                }
-                _ => None,
-            });
+            let answer = answer_to(packet, &out);
             let from = machine_at(packet.from.port).unwrap_or(usize::MAX);
             if let Some(&session) = self.by_queue_pair.get(&(from, packet.from.number)) {
                 let node_now = self.nodes[node].clock.read(self.now);
@@ -87,6 +82,16 @@ impl Cluster {
         let soon = self.now + 100 + self.clients[client].dice.of(0..500);
         self.wake_client(client, soon);
     }
+}
+
+/// What a NIC has answered to a request, of what it sends next.
+pub(crate) fn answer_to<'a>(request: &Packet, sent: &'a [Packet]) -> Option<&'a Answer> {
+    sent.iter().find_map(|sent| match &sent.body {
+        PacketBody::Answer(answer) if sent.number == request.number && sent.to == request.from => {
+            Some(answer)
+        }
+        _ => None,
+    })
 }
 
 fn answer_code(answer: Option<&Answer>) -> u64 {

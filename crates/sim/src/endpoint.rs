@@ -3,8 +3,9 @@
 use crate::memory::SimMemory;
 use portcullis_nic::{
     Access, Completion, CqId, Endpoint, Lkey, Memory, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
-    ReceiveRequest, RegionId, RemoteAddress, Status, VerbsError, WorkRequest,
+    ReceiveRequest, RegionId, RemoteAddress, VerbsError, WorkRequest,
 };
+use portcullis_node::{Admission, ClientEnds};
 use portcullis_softnic::SoftNic;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -101,15 +102,45 @@ impl SimEndpoint {
 }
 
 /// Takes a queue pair from RESET to RTS.
-pub(crate) fn connect(
-    nic: &mut impl Nic,
-    qp: QpId,
-    peer: QpAddress,
-    access: Access,
-) -> Result<(), VerbsError> {
+fn connect(nic: &mut impl Nic, qp: QpId, peer: QpAddress, access: Access) -> Result<(), VerbsError> {
     nic.modify_qp(qp, QpChange::Init { access })?;
     nic.modify_qp(qp, QpChange::ReadyToReceive { peer })?;
     nic.modify_qp(qp, QpChange::ReadyToSend { rnr_retries: 7 })
+}
+
+/// A NIC around a software NIC: what is done to the inner one is neither counted nor fails.
+pub(crate) trait AroundSoftNic: Nic {
+    /// The inner one.
+    fn inner(&mut self) -> &mut SoftNic<SimMemory>;
+}
+
+/// Where the node's ends of a client's queue pairs are: the control queue pair's, and the data queue pairs'.
+type Addresses = (QpAddress, Vec<QpAddress>);
+
+/// The node's ends of a client's queue pairs, connected to the client's.
+pub(crate) fn make_ends(
+    nic: &mut impl AroundSoftNic,
+    admission: Admission,
+    endpoint: &SimEndpoint,
+) -> Result<(ClientEnds, Addresses), VerbsError> {
+    let (theirs, peers) = endpoint.addresses()?;
+    let (size, Admission { pd, cq, .. }) = (endpoint.size, admission);
+    let mut make = |peer: QpAddress, send_depth: u32, receive_depth: u32| {
+        let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth, receive_depth };
+        let qp = nic.create_qp(pd, attributes)?;
+        connect(nic.inner(), qp, peer, Access::empty())?;
+        Ok::<_, VerbsError>((qp, nic.qp_address(qp)?))
+    };
+    let control = make(theirs, size.control_depth, size.control_depth)?;
+    let data = peers.iter().map(|&peer| make(peer, 1, 0)).collect::<Result<Vec<_>, _>>()?;
+    let ends = ClientEnds {
+        control: control.0,
+        data: data.iter().map(|&(qp, _)| qp).collect(),
+        peers,
+        control_depth: size.control_depth,
+        message_bytes: size.message_bytes,
+    };
+    Ok((ends, (control.1, data.into_iter().map(|(_, address)| address).collect())))
 }
 
 impl Drop for SimEndpoint {
@@ -182,7 +213,7 @@ impl Endpoint for SimEndpoint {
                 Some(number) => QpId(number),
                 None => Self::CONTROL,
             };
-            if !matches!(completion.status, Status::Success | Status::FlushError) {
+            if completion.status.breaks() {
                 // A queue pair broke: the client acts on that before it reads the flushes.
                 break;
             }

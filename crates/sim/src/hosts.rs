@@ -70,8 +70,6 @@ pub(crate) struct NodeHost {
     pub nic_sound_from: Nanos,
     pub turn: Alarm,
     pub nic_turn: Alarm,
-    /// Lives so far.
-    pub lives: u32,
 }
 
 /// What a client does.

@@ -3,7 +3,7 @@
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::cluster::{Cluster, SessionRecord};
 use crate::dice::Dice;
-use crate::endpoint::{EndpointSize, SimEndpoint, connect};
+use crate::endpoint::{EndpointSize, SimEndpoint, make_ends};
 use crate::events::Event;
 use crate::faults::Fault;
 use crate::hostile::Hostile;
@@ -15,8 +15,8 @@ use crate::scene::Gossip;
 use crate::turns::nic_time;
 use crate::worker::Worker;
 use portcullis_client::{Client, ClientConfig};
-use portcullis_nic::{Access, Nic, QpAddress, QpAttributes, VerbsError};
-use portcullis_node::{Admission, ClientEnds, Node};
+use portcullis_nic::Nic;
+use portcullis_node::Node;
 use portcullis_protocol::Lifetime;
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
@@ -62,7 +62,6 @@ impl Cluster {
         self.oracle.node_started(node, whole, linger, self.node_plan.config.longest_lifetime);
         let host = &mut self.nodes[node];
         host.life = Some(Life { nic, node: started, clients: Default::default() });
-        host.lives += 1;
         host.paused_until = 0;
         self.gossip[node] = Gossip::new(self.plan.tenants + self.plan.hostile);
         self.wake_node(node, self.now + 1);
@@ -103,9 +102,12 @@ impl Cluster {
         let Some(id) = self.sessions[session].id.take() else { return };
         self.last_farewell = self.now;
         let node_now = self.nodes[node].clock.read(self.now);
+        if let Some(life) = &mut self.nodes[node].life {
+            life.node.detach(&mut life.nic, id, node_now);
+        }
+        // What it had broken is told before it is forgotten who it was.
         self.read_audit(node, node_now);
         let Some(life) = &mut self.nodes[node].life else { return };
-        life.node.detach(&mut life.nic, id, node_now);
         if let Some((_, ends)) = life.clients.remove(&id) {
             for &qp in ends.data.iter().chain([&ends.control]) {
                 let _ = life.nic.destroy_qp(qp);
@@ -147,7 +149,7 @@ impl Cluster {
         let life = self.nodes[node].life.as_mut()?;
         let admission = life.node.admit(&mut life.nic, &tenant.to_string(), node_now).ok()?;
         let mut endpoint = SimEndpoint::new(Rc::clone(&self.clients[client].nic), size).ok()?;
-        let Ok((ends, addresses)) = make_ends(&mut life.nic, admission, &endpoint, size) else {
+        let Ok((ends, addresses)) = make_ends(&mut life.nic, admission, &endpoint) else {
             life.node.abandon(&mut life.nic, admission.tenant, node_now);
             return None;
         };
@@ -233,39 +235,6 @@ impl Cluster {
         let host = &mut self.clients[client];
         host.excused_until = host.excused_until.max(until);
     }
-}
-
-/// The node's ends of a client's queue pairs, connected to the client's.
-pub(crate) fn make_ends(
-    nic: &mut NodeNic,
-    admission: Admission,
-    endpoint: &SimEndpoint,
-    size: EndpointSize,
-) -> Result<(ClientEnds, (QpAddress, Vec<QpAddress>)), VerbsError> {
-    let (theirs, peers) = endpoint.addresses()?;
-    let Admission { pd, cq, .. } = admission;
-    let mut made = Vec::new();
-    let mut make = |nic: &mut NodeNic, peer: QpAddress, depth: u32, receives: u32| {
-        let attributes =
-            QpAttributes { send_cq: cq, receive_cq: cq, send_depth: depth, receive_depth: receives };
-        let qp = nic.create_qp(pd, attributes)?;
-        made.push(qp);
-        connect(&mut nic.nic, qp, peer, Access::empty())?;
-        Ok::<_, VerbsError>((qp, nic.qp_address(qp)?))
-    };
-    let control = make(nic, theirs, size.control_depth, size.control_depth)?;
-    let mut data = Vec::new();
-    for &peer in &peers {
-        data.push(make(nic, peer, 1, 0)?);
-    }
-    let ends = ClientEnds {
-        control: control.0,
-        data: data.iter().map(|&(qp, _)| qp).collect(),
-        peers,
-        control_depth: size.control_depth,
-        message_bytes: size.message_bytes,
-    };
-    Ok((ends, (control.1, data.into_iter().map(|(_, address)| address).collect())))
 }
 
 /// Faults.

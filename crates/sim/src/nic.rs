@@ -1,6 +1,7 @@
 //! A node's NIC in the simulator: the software NIC, and what goes wrong with one.
 
 use crate::dice::Dice;
+use crate::endpoint::AroundSoftNic;
 use crate::memory::{SimMemory, Touches};
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, Nic, Operation, PdId, QpAddress, QpAttributes, QpChange,
@@ -32,32 +33,18 @@ pub(crate) struct NodeNic {
     /// Accesses to the pool: the first memory that the node allocates.
     pub pool: Option<(SimMemory, Touches)>,
     pub faults: NicFaults,
-    /// Faults so far.
-    pub failed: u64,
     /// The most completions that its queues hold: a node asks for far more than its few machines need.
     pub completions_max: u32,
-    /// Binds and unbinds that were posted.
-    pub binds: u64,
     dice: Dice,
 }
 
 impl NodeNic {
     pub fn new(nic: SoftNic<SimMemory>, dice: Dice) -> Self {
-        Self {
-            nic,
-            pool: None,
-            faults: NicFaults::default(),
-            failed: 0,
-            completions_max: 1 << 14,
-            binds: 0,
-            dice,
-        }
+        Self { nic, pool: None, faults: NicFaults::default(), completions_max: 1 << 14, dice }
     }
 
     fn fails(&mut self, per_mille: u64) -> bool {
-        let fails = per_mille > 0 && self.dice.per_mille(per_mille);
-        self.failed += u64::from(fails);
-        fails
+        per_mille > 0 && self.dice.per_mille(per_mille)
     }
 
     fn broken<T>() -> Result<T, VerbsError> {
@@ -164,14 +151,10 @@ impl Nic for NodeNic {
     }
 
     fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
-        let binds = |request: &&WorkRequest| matches!(request.operation, Operation::BindWindow(_));
-        let count = requests.iter().filter(binds).count() as u64;
-        if count == 0 || self.faults.bind == 0 {
-            let posted = self.nic.post_send(qp, requests)?;
-            self.binds += requests[..posted].iter().filter(binds).count() as u64;
-            return Ok(posted);
+        let binds = |request: &WorkRequest| matches!(request.operation, Operation::BindWindow(_));
+        if self.faults.bind == 0 || !requests.iter().any(binds) {
+            return self.nic.post_send(qp, requests);
         }
-        self.binds += count;
         let per_mille = self.faults.bind;
         let requests: Vec<WorkRequest> = requests
             .iter()
@@ -193,5 +176,11 @@ impl Nic for NodeNic {
 
     fn poll_event(&mut self) -> Option<Event> {
         self.nic.poll_event()
+    }
+}
+
+impl AroundSoftNic for NodeNic {
+    fn inner(&mut self) -> &mut SoftNic<SimMemory> {
+        &mut self.nic
     }
 }

@@ -11,6 +11,12 @@ pub struct Summary {
     /// By seed: the hash of its trace.
     hashes: BTreeMap<u64, u64>,
     failed: BTreeMap<u64, String>,
+    totals: Totals,
+}
+
+/// What is counted in all of them.
+#[derive(Debug, Default, Serialize)]
+struct Totals {
     events: u64,
     faults: BTreeMap<FaultKind, u64>,
     accesses: u64,
@@ -29,15 +35,8 @@ struct Json<'a> {
     seed: u64,
     seeds: usize,
     trace_hash: String,
-    events: u64,
-    faults: &'a BTreeMap<FaultKind, u64>,
-    accesses: u64,
-    grants: u64,
-    permissions_peak: u64,
-    violations_tried: u64,
-    violations_refused: u64,
-    late_and_harmless: u64,
-    virtual_us: u64,
+    #[serde(flatten)]
+    totals: &'a Totals,
     failures: &'a BTreeMap<u64, String>,
     wall_seconds: f64,
 }
@@ -49,17 +48,18 @@ impl Summary {
         if let Some(failure) = report.failures.first() {
             self.failed.insert(report.seed, failure.to_string());
         }
-        self.events += report.events;
+        let totals = &mut self.totals;
+        totals.events += report.events;
         for (&kind, count) in &report.faults {
-            *self.faults.entry(kind).or_default() += count;
+            *totals.faults.entry(kind).or_default() += count;
         }
-        self.accesses += report.accesses;
-        self.grants += report.grants;
-        self.permissions_peak = self.permissions_peak.max(report.permissions_peak);
-        self.violations_tried += report.violations_tried;
-        self.violations_refused += report.violations_refused;
-        self.late_and_harmless += report.late_and_harmless;
-        self.virtual_us += report.virtual_us;
+        totals.accesses += report.accesses;
+        totals.grants += report.grants;
+        totals.permissions_peak = totals.permissions_peak.max(report.permissions_peak);
+        totals.violations_tried += report.violations_tried;
+        totals.violations_refused += report.violations_refused;
+        totals.late_and_harmless += report.late_and_harmless;
+        totals.virtual_us += report.virtual_us;
     }
 
     /// One run's hash, or one of all hashes in the order of their seeds.
@@ -79,15 +79,7 @@ impl Summary {
             seed: self.hashes.keys().next().copied().unwrap_or_default(),
             seeds: self.hashes.len(),
             trace_hash: format!("{:016x}", self.trace_hash()),
-            events: self.events,
-            faults: &self.faults,
-            accesses: self.accesses,
-            grants: self.grants,
-            permissions_peak: self.permissions_peak,
-            violations_tried: self.violations_tried,
-            violations_refused: self.violations_refused,
-            late_and_harmless: self.late_and_harmless,
-            virtual_us: self.virtual_us,
+            totals: &self.totals,
             failures: &self.failed,
             wall_seconds: wall.as_secs_f64(),
         };
@@ -99,22 +91,22 @@ impl Summary {
 
     #[allow(clippy::cast_precision_loss, reason = "for the reader's eye only")]
     fn print_text(&self, wall: Duration) {
-        let seeds = self.hashes.len();
-        let rate = self.events as f64 / wall.as_secs_f64().max(1e-9) / 1e6;
+        let (seeds, totals) = (self.hashes.len(), &self.totals);
+        let rate = totals.events as f64 / wall.as_secs_f64().max(1e-9) / 1e6;
         let what = if self.failed.is_empty() { "no promise broken" } else { "PROMISES BROKEN" };
         println!("{seeds} seed{} from {}: {what}", plural(seeds), self.hashes.keys().next().unwrap_or(&0));
         println!("  trace hash           {:016x}", self.trace_hash());
-        println!("  events               {} in {:.1} s ({rate:.2} M/s)", self.events, wall.as_secs_f64());
-        println!("  virtual time         {:.3} s", self.virtual_us as f64 / 1e6);
-        println!("  grants, accesses     {}, {}", self.grants, self.accesses);
-        println!("  permissions held     {} at a time, at most", self.permissions_peak);
+        println!("  events               {} in {:.1} s ({rate:.2} M/s)", totals.events, wall.as_secs_f64());
+        println!("  virtual time         {:.3} s", totals.virtual_us as f64 / 1e6);
+        println!("  grants, accesses     {}, {}", totals.grants, totals.accesses);
+        println!("  permissions held     {} at a time, at most", totals.permissions_peak);
         println!(
             "  violations           {} tried, {} refused",
-            self.violations_tried, self.violations_refused
+            totals.violations_tried, totals.violations_refused
         );
-        println!("  late and harmless    {}", self.late_and_harmless);
+        println!("  late and harmless    {}", totals.late_and_harmless);
         let faults: Vec<String> =
-            self.faults.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
+            totals.faults.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
         println!(
             "  faults               {}",
             if faults.is_empty() { "none".to_owned() } else { faults.join(", ") }

@@ -1,8 +1,10 @@
 //! A NIC that notes what its node asks of it, and tells of a bind's end only when the modelled hardware would.
 
+use super::counts::counts;
 use super::inputs::Inputs;
 use super::pipe::Pipe;
 use crate::clock::Nanos;
+use crate::endpoint::AroundSoftNic;
 use crate::memory::SimMemory;
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, Nic, Operation, PdId, QpAddress, QpAttributes, QpChange,
@@ -38,20 +40,7 @@ pub(super) struct Tally {
     pub windows: u64,
 }
 
-impl Tally {
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            binds: self.binds - before.binds,
-            posting_ns: self.posting_ns - before.posting_ns,
-            registered: self.registered - before.registered,
-            deregistered: self.deregistered - before.deregistered,
-            flags: self.flags - before.flags,
-            recoveries: self.recoveries - before.recoveries,
-            copied: self.copied - before.copied,
-            windows: self.windows - before.windows,
-        }
-    }
-}
+counts!(Tally: binds, posting_ns, registered, deregistered, flags, recoveries, copied, windows);
 
 /// A core's view of the memory node's NIC.
 #[derive(Debug)]
@@ -240,5 +229,11 @@ impl Nic for MeteredNic {
 
     fn poll_event(&mut self) -> Option<Event> {
         self.nic.poll_event()
+    }
+}
+
+impl AroundSoftNic for MeteredNic {
+    fn inner(&mut self) -> &mut SoftNic<SimMemory> {
+        &mut self.nic
     }
 }

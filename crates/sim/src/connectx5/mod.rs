@@ -4,6 +4,7 @@
 //! inputs' times in virtual time. Nothing is fitted: where an output deviates from the paper, it says so.
 
 mod bench;
+mod counts;
 mod ends;
 mod figure_5;
 mod figure_6;

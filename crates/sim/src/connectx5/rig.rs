@@ -1,13 +1,13 @@
 //! The machines of the paper's cluster in virtual time: a memory node whose cores are a real node each, one NIC, and
 //! real clients around them. What they do is charged with the inputs' costs; what they achieve is the output.
 
-use super::ends::{make_ends, soft_nic};
+use super::ends::soft_nic;
 use super::inputs::Inputs;
 use super::metered::{MeteredNic, Tally};
 use super::pipe::Pipe;
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
-use crate::endpoint::{EndpointSize, SharedNic, SimEndpoint};
+use crate::endpoint::{EndpointSize, SharedNic, SimEndpoint, make_ends};
 use crate::events::{Event, Events};
 use crate::hosts::Alarm;
 use crate::network::machine_at;
@@ -183,7 +183,7 @@ impl Rig {
         let full = |_| VerbsError::Exhausted { what: "clients", limit: 0 };
         let admission = it.node.admit(&mut it.nic, TENANT, now).map_err(full)?;
         let mut endpoint = SimEndpoint::new(shared, size)?;
-        let (ends, (control, data)) = make_ends(&mut it.nic, admission, &endpoint, size)?;
+        let (ends, (control, data)) = make_ends(&mut it.nic, admission, &endpoint)?;
         endpoint.connect(control, data)?;
         it.node.attach(&mut it.nic, admission.tenant, 0, ends, now)?;
         Ok(endpoint)
@@ -211,15 +211,7 @@ impl Rig {
         let mut work = Work::default();
         for core in &self.cores {
             let counters = core.node.counters();
-            let tally = &core.nic.tally;
-            work.tally.binds += tally.binds;
-            work.tally.posting_ns += tally.posting_ns;
-            work.tally.registered += tally.registered;
-            work.tally.deregistered += tally.deregistered;
-            work.tally.flags += tally.flags;
-            work.tally.recoveries += tally.recoveries;
-            work.tally.copied += tally.copied;
-            work.tally.windows += tally.windows;
+            work.tally.add(&core.nic.tally);
             work.rpcs += counters.rpcs;
             work.grants += counters.grants;
             work.violations += counters.violations;

@@ -1,5 +1,6 @@
 //! What a client of the microbenchmarks does: a few steps, again and again, through the real client library.
 
+use super::counts::counts;
 use super::rig::Driver;
 use crate::clock::Nanos;
 use crate::dice::Dice;
@@ -52,27 +53,7 @@ pub(super) struct Score {
     pub given_up: u64,
 }
 
-impl Score {
-    pub fn add(&mut self, other: &Self) {
-        self.rounds += other.rounds;
-        self.round_ns += other.round_ns;
-        self.accesses += other.accesses;
-        self.grants += other.grants;
-        self.grant_ns += other.grant_ns;
-        self.given_up += other.given_up;
-    }
-
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            rounds: self.rounds - before.rounds,
-            round_ns: self.round_ns - before.round_ns,
-            accesses: self.accesses - before.accesses,
-            grants: self.grants - before.grants,
-            grant_ns: self.grant_ns - before.grant_ns,
-            given_up: self.given_up - before.given_up,
-        }
-    }
-}
+counts!(Score: rounds, round_ns, accesses, grants, grant_ns, given_up);
 
 /// What the clients of a run share.
 #[derive(Debug)]

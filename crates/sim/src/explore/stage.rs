@@ -7,8 +7,7 @@ use super::watch::{Flaw, Watch, describe};
 use super::wires::{asks_for_rebuild, is_timeless};
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
-use crate::endpoint::{EndpointSize, SimEndpoint};
-use crate::lives::make_ends;
+use crate::endpoint::{EndpointSize, SimEndpoint, make_ends};
 use crate::network::port_address;
 use crate::nic::NodeNic;
 use crate::oracle::{LONGEST_WAIT, Oracle, Promise};
@@ -163,7 +162,7 @@ impl Stage {
         let let_in = "the node lets a client of the stage in";
         let admission = self.node.admit(&mut self.nic, &role.tenant.to_string(), now).expect(let_in);
         let mut endpoint = SimEndpoint::new(Rc::clone(&nic), size).expect(let_in);
-        let (ends, addresses) = make_ends(&mut self.nic, admission, &endpoint, size).expect(let_in);
+        let (ends, addresses) = make_ends(&mut self.nic, admission, &endpoint).expect(let_in);
         endpoint.connect(addresses.0, addresses.1).expect(let_in);
         let (control, data) = endpoint.addresses().expect(let_in);
         let process = u32::try_from(number).unwrap_or(0);
@@ -367,9 +366,11 @@ impl Stage {
     /// The node lets go of a client.
     pub fn let_go(&mut self, client: usize) {
         let now = self.moment();
-        self.read_audit(now);
-        let Some(id) = self.actors[client].id.take() else { return };
+        let Some(id) = self.actors[client].id else { return };
         self.node.detach(&mut self.nic, id, now);
+        // What it had broken is told before it is forgotten who it was.
+        self.read_audit(now);
+        self.actors[client].id = None;
         let ends = self.actors[client].ends.clone();
         for &qp in ends.data.iter().chain([&ends.control]) {
             let _ = self.nic.destroy_qp(qp);

@@ -1,7 +1,7 @@
 //! What is between the node and the clients: packets leave, wait, and arrive, and the checkers see them.
 
 use super::stage::Stage;
-use crate::delivery::summary;
+use crate::delivery::{answer_to, summary};
 use crate::network::machine_at;
 use crate::oracle::{Arrival, Promise};
 use crate::turns::nic_time;
@@ -92,12 +92,7 @@ impl Stage {
         self.nic.nic.core().take_outgoing(&mut out);
         let touches = self.take_touches();
         if let PacketBody::Request { id, request } = &packet.body {
-            let answer = out.iter().find_map(|sent| match &sent.body {
-                PacketBody::Answer(answer) if sent.number == packet.number && sent.to == packet.from => {
-                    Some(answer)
-                }
-                _ => None,
-            });
+            let answer = answer_to(packet, &out);
             self.say(|| format!("         arrives: {}: {answer:x?}", summary(packet)));
             let (session, id, now, node_now) = (self.actors[client].session, *id, self.now, self.moment());
             if self.actors[client].id.is_some() {

@@ -41,10 +41,8 @@ struct Session {
     /// It breaks rules on purpose.
     hostile: bool,
     refusals: u64,
-    /// Refusals that the node had not heard of when it let go of the client.
+    /// Refusals that the node had not told of when it ended.
     uncharged: u64,
-    /// Refusals that the node must have heard of: a turn of its followed them.
-    told: u64,
 }
 
 /// An access that succeeded and that nothing seems to allow.
@@ -111,7 +109,7 @@ impl Oracle {
                 format!("a client of tenant {tenant}, which is barred, was let in"),
             );
         }
-        self.sessions.push(Session { node, tenant, hostile, refusals: 0, uncharged: 0, told: 0 });
+        self.sessions.push(Session { node, tenant, hostile, refusals: 0, uncharged: 0 });
         self.sessions.len() - 1
     }
 
@@ -119,11 +117,9 @@ impl Oracle {
     pub fn session_ended(&mut self, session: SessionId, now: Moment) {
         let node = self.sessions[session].node;
         if let Some(model) = &mut self.nodes[node] {
-            model.of_session(session).for_each(|known| known.is_over(now));
+            model.for_session(session, |known| known.is_over(now));
             model.requests.forget(session);
         }
-        // What the node was not told before it let go of the client is charged to nobody.
-        self.node_forgot(session);
     }
 
     /// A node's life is over, and with it everything on it.
@@ -136,7 +132,7 @@ impl Oracle {
     pub fn node_forgot(&mut self, session: SessionId) {
         let audited = self.audited.get(&session).copied().unwrap_or(0);
         let charged = &mut self.sessions[session];
-        charged.uncharged = charged.refusals.saturating_sub(audited.max(charged.told));
+        charged.uncharged = charged.refusals.saturating_sub(audited);
     }
 
     /// The client's side of a session is over: it says nothing any more.
@@ -212,9 +208,6 @@ impl Oracle {
     pub fn node_turned(&mut self, node: usize, node_now: Moment) {
         if let Some(model) = &mut self.nodes[node] {
             model.turned(node_now);
-        }
-        for session in self.sessions.iter_mut().filter(|session| session.node == node) {
-            session.told = session.refusals;
         }
     }
 

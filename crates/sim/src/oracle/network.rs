@@ -234,7 +234,7 @@ impl Oracle {
                 let mut late = false;
                 if let Some(known) = model.known(permission) {
                     // The notice may have followed before the answer left.
-                    known.extended_to(lifetime, node_now);
+                    known.confirmed(lifetime, node_now);
                     late = known.noticed.is_some_and(|noticed| noticed < asked.at);
                 }
                 if late || lifetime > self.longest {

@@ -37,6 +37,7 @@ pub(super) struct NodeModel {
     permissions: Vec<Known>,
     by_key: HashMap<Rkey, usize>,
     by_id: HashMap<PermissionId, usize>,
+    by_session: HashMap<SessionId, Vec<usize>>,
     /// How often a region or window has been granted, by its index, and with which key when.
     uses: HashMap<u32, u32>,
     used_at: HashMap<Rkey, u32>,
@@ -57,6 +58,7 @@ impl NodeModel {
             permissions: Vec::new(),
             by_key: HashMap::new(),
             by_id: HashMap::new(),
+            by_session: HashMap::new(),
             uses: HashMap::new(),
             used_at: HashMap::new(),
             by_place: BTreeMap::new(),
@@ -105,9 +107,11 @@ impl NodeModel {
         overlaps(&known.word(), span).then_some(known)
     }
 
-    /// Permissions of a session.
-    pub fn of_session(&mut self, session: SessionId) -> impl Iterator<Item = &mut Known> {
-        self.permissions.iter_mut().filter(move |known| known.session == session)
+    /// Does something to each permission of a session.
+    pub fn for_session(&mut self, session: SessionId, mut act: impl FnMut(&mut Known)) {
+        for &at in self.by_session.get(&session).map_or(&[][..], Vec::as_slice) {
+            act(&mut self.permissions[at]);
+        }
     }
 
     /// Permissions of a tenant.
@@ -272,6 +276,7 @@ impl NodeModel {
             self.by_key.insert(lifetime, at);
         }
         self.by_id.insert(known.id, at);
+        self.by_session.entry(known.session).or_default().push(at);
         self.permissions.push(known);
     }
 

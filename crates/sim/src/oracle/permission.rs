@@ -20,6 +20,8 @@ pub(super) struct Known {
     pub longest: Lifetime,
     /// Until then, on the node's clock, its holder must be served.
     pub served_until: Moment,
+    /// The same, by what the node itself has said.
+    confirmed_until: Moment,
     /// From then on, on the node's clock, it is over whatever happens.
     pub over_from: Moment,
     /// Somebody else has been given bytes of its buffer, or its header.
@@ -73,6 +75,7 @@ impl Known {
             keys,
             longest: granted.longest,
             served_until: end,
+            confirmed_until: end,
             over_from: end,
             buffer_passed_on: false,
             header_passed_on: false,
@@ -132,14 +135,25 @@ impl Known {
 
     /// The lifetime word holds `value` now. `honest`: by a compare and swap that found a lifetime there.
     pub fn word_became(&mut self, value: u64, honest: bool, now: Moment) {
-        self.vandalised |= !honest;
+        if !honest {
+            // The node may not have seen the extensions that stood there.
+            self.vandalised = true;
+            self.served_until = self.served_until.min(self.confirmed_until);
+        }
         if value != 0 && self.noticed.is_none() {
             self.extended_to(Lifetime(value), now);
         }
     }
 
-    /// It lives for so long from its start, if it lives: so the word says, or the node.
-    pub fn extended_to(&mut self, lifetime: Lifetime, now: Moment) {
+    /// The node says that it lives for so long from its start, if it lives.
+    pub fn confirmed(&mut self, lifetime: Lifetime, now: Moment) {
+        self.extended_to(lifetime, now);
+        if !self.ended && now < self.served_until {
+            self.confirmed_until = self.confirmed_until.max(self.id.start.after(lifetime.min(self.longest)));
+        }
+    }
+
+    fn extended_to(&mut self, lifetime: Lifetime, now: Moment) {
         let end = self.id.start.after(lifetime.min(self.longest));
         if self.ended {
             return;

@@ -3,9 +3,7 @@
 use super::layout::{POLLED, PortLayout, PortSize, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
 use crate::shared::Mapping;
-use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, Lkey, Memory, QpId, ReceiveRequest, Status, WorkRequest,
-};
+use portcullis_nic::{Completion, CompletionKind, Endpoint, Lkey, Memory, QpId, ReceiveRequest, WorkRequest};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::thread::futex;
@@ -167,7 +165,7 @@ impl Endpoint for PortEndpoint {
             self.retire(&completion, taken);
             into.push(completion);
             polled += 1;
-            if !matches!(completion.status, Status::Success | Status::FlushError) {
+            if completion.status.breaks() {
                 // A queue pair broke. Its flushes can wait until the client has taken to a spare one.
                 break;
             }
