@@ -26,6 +26,15 @@ pub enum Guarantee {
     ProtectionDomain,
 }
 
+/// Misuse that takes a device, or its kernel, down.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Misuse {
+    /// Invalidating a type-2 window that is free.
+    InvalidateFreeWindow,
+    /// Destroying a queue pair that a type-2 window is bound to.
+    QueuePairBeforeBoundWindow,
+}
+
 /// What a device is able to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -41,9 +50,15 @@ pub struct Capabilities {
     pub windows_max: u32,
     /// The most requests a send queue can hold.
     pub send_depth_max: u32,
+    /// The most entries a completion queue can hold.
+    pub completion_depth_max: u32,
     /// A queue pair's state also tells when its peer's end broke: so where both ends are on this NIC. Elsewhere a
     /// client that had no answer for too long has to be believed when it says that its end is broken.
     pub sees_peer_ends: bool,
     /// Guarantees that the device is known not to keep: the suite expects exactly these to fail.
     pub unenforced: Vec<Guarantee>,
+    /// Promises of the suite, by name, that the device is known to break beside those under a guarantee.
+    pub deviations: Vec<&'static str>,
+    /// Misuse that must not be tried on it.
+    pub crashes_on: Vec<Misuse>,
 }

@@ -1,7 +1,10 @@
 //! A NIC as a client sees it.
 
-use crate::{Completion, Lkey, Memory, ReceiveRequest, WorkRequest};
+use crate::{Completion, Lkey, Memory, QpId, ReceiveRequest, WorkRequest};
 use std::time::Duration;
+
+/// See [`Endpoint::CONTROL`].
+pub(crate) const CONTROL: QpId = QpId(u32::MAX);
 
 /// A client's end: a control queue pair, some data queue pairs, one completion queue for all of them and an arena.
 ///
@@ -12,7 +15,7 @@ pub trait Endpoint {
     type Memory: Memory;
 
     /// The number that completions of the control queue pair carry as [`Completion::queue_pair`].
-    const CONTROL: crate::QpId = crate::QpId(u32::MAX);
+    const CONTROL: QpId = CONTROL;
 
     /// How many data queue pairs there are; completions carry their numbers.
     fn data_queue_pairs(&self) -> u32;

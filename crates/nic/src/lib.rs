@@ -2,14 +2,15 @@
 //!
 //! Two views of a NIC. [`Nic`] is the owner's, the memory node: protection domains, memory regions, windows, queue
 //! pairs and completion queues, by id. [`Endpoint`] is a client's: a few queue pairs, one completion queue and an
-//! arena for its buffers, handed to it ready. Nothing here knows how a NIC works, and nothing above this crate
-//! names one.
+//! arena for its buffers, handed to it ready; [`ClientQueues`] is what one is made of on a NIC of the client's own.
+//! Nothing here knows how a NIC works, and nothing above this crate names one.
 //!
 //! [`conformance`] holds the suite that every implementation must pass: a named test a promise.
 #![forbid(unsafe_code)]
 
 mod access;
 mod capabilities;
+mod client_ends;
 mod completion;
 pub mod conformance;
 mod device;
@@ -20,7 +21,8 @@ mod objects;
 mod request;
 
 pub use access::Access;
-pub use capabilities::{AtomicScope, Capabilities, Guarantee};
+pub use capabilities::{AtomicScope, Capabilities, Guarantee, Misuse};
+pub use client_ends::{ClientQueues, EndpointSize, connect_qp};
 pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};
 pub use endpoint::Endpoint;

@@ -88,8 +88,31 @@ pub struct QpAddress {
     pub number: u32,
     /// The port's address (a GID); zero where all ends are on one NIC.
     pub port: [u8; 16],
-    /// The first packet sequence number.
+    /// The port's number in its InfiniBand subnet (a LID); zero on Ethernet.
+    pub lid: u16,
+    /// What the first packet sequence number of this queue pair's requests is made from: in its present connection,
+    /// or, in RESET and INIT, in the next one.
+    ///
+    /// It is told once, when the two ends are connected for the first time. After that each end counts for both:
+    /// - a NIC makes its own queue pair's one greater with every [`QpChange::Reset`] that it carries out, whatever
+    ///   state that began in, and with nothing else;
+    /// - whoever rebuilds a queue pair makes the peer's one greater ([`QpAddress::after_reset`]), since the peer's
+    ///   end is reset too.
+    ///
+    /// So both agree as long as each end is reset once a rebuild, and a rebuild that fails at one end is the queue
+    /// pair's last. Counting wraps at 2³². A wire whose numbers are shorter, as InfiniBand's of 24 bits, makes them
+    /// from the low bits, in the same way at both ends: `rq_psn` from the peer's in the step to RTR, `sq_psn` from the
+    /// queue pair's own in the step to RTS. Where packets of an old connection may still come, those made from
+    /// neighbours should lie far apart.
     pub first_packet: u32,
+}
+
+impl QpAddress {
+    /// Where the queue pair is after one more [`QpChange::Reset`].
+    #[must_use]
+    pub fn after_reset(self) -> Self {
+        Self { first_packet: self.first_packet.wrapping_add(1), ..self }
+    }
 }
 
 /// What a queue pair is made of.
@@ -108,7 +131,8 @@ pub struct QpAttributes {
 /// A step of `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpChange {
-    /// Back to the start: what was posted is forgotten without a completion.
+    /// Back to the start: what was posted is forgotten without a completion. The queue pair's own
+    /// [`QpAddress::first_packet`] is one greater from here on.
     Reset,
     /// RESET to INIT, with what peers may do through this queue pair.
     Init {

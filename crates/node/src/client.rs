@@ -1,8 +1,9 @@
 //! A client as its node sees it: queue pairs, messages in, messages out.
 
+use crate::client_ends::ClientEnds;
 use portcullis_nic::{
-    Access, LocalSpan, Memory, Nic, Operation, PdId, QpAddress, QpId, ReceiveRequest, Region, RemoteAddress,
-    VerbsError, WorkRequest,
+    Access, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest, Region, RemoteAddress, VerbsError,
+    WorkRequest,
 };
 use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply};
 use std::collections::VecDeque;
@@ -10,22 +11,6 @@ use std::collections::VecDeque;
 /// Replies that may wait for a client that takes none, in units of its control queue's depth. Beyond that the client
 /// does not keep its side, and is let go.
 const BACKLOG_DEPTHS_MAX: usize = 4;
-
-/// The node's ends of a client's queue pairs, connected and in RTS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientEnds {
-    /// For control messages.
-    pub control: QpId,
-    /// For one-sided operations, by the client's numbers for them.
-    pub data: Vec<QpId>,
-    /// Where the client's ends of those are. The first packet number of each moves on by one with every rebuild, at
-    /// both ends, so that nothing of the old connection is taken for the new one's.
-    pub peers: Vec<QpAddress>,
-    /// Requests, and receives, that the control queue pair holds.
-    pub control_depth: u32,
-    /// Bytes of a control message.
-    pub message_bytes: u32,
-}
 
 /// Whose a queue pair is, and which of its data queue pairs, by the NIC's number. NICs number theirs from zero, so a
 /// table does: each message is looked up here.

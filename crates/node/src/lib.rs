@@ -7,6 +7,7 @@
 mod audit;
 mod batches;
 mod client;
+mod client_ends;
 mod config;
 mod copying;
 mod grants;
@@ -28,7 +29,7 @@ mod violations;
 mod windows;
 
 pub use audit::{AuditEvent, AuditRecord, AuditedPermission};
-pub use client::ClientEnds;
+pub use client_ends::ClientEnds;
 pub use config::{ConfigError, NodeConfig, Reductions};
 pub use node::{Admission, Counters, Node, POOL_BASE, StartError};
 pub use quota::Quota;

@@ -2,7 +2,8 @@
 
 use crate::audit::{AuditEvent, AuditQueue, AuditRecord};
 use crate::batches::Stock;
-use crate::client::{Client, ClientEnds, QpOwners};
+use crate::client::{Client, QpOwners};
+use crate::client_ends::ClientEnds;
 use crate::headers::HeaderPool;
 use crate::leases::Leases;
 use crate::object::Object;

@@ -100,7 +100,7 @@ impl<N: Nic> Node<N> {
         let client = self.clients.get_mut(recovery.client);
         let peer = client.and_then(|client| client.ends.peers.get_mut(recovery.number as usize));
         let peer = peer.ok_or(VerbsError::NoSuch { what: "peer" })?;
-        peer.first_packet = peer.first_packet.wrapping_add(1);
+        *peer = peer.after_reset();
         Ok(*peer)
     }
 

@@ -3,7 +3,7 @@
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::cluster::{Cluster, SessionRecord};
 use crate::dice::Dice;
-use crate::endpoint::{EndpointSize, SimEndpoint, make_ends};
+use crate::endpoint::{SimEndpoint, join};
 use crate::events::Event;
 use crate::faults::Fault;
 use crate::hostile::Hostile;
@@ -15,7 +15,7 @@ use crate::scene::Gossip;
 use crate::turns::nic_time;
 use crate::worker::Worker;
 use portcullis_client::{Client, ClientConfig};
-use portcullis_nic::Nic;
+use portcullis_nic::EndpointSize;
 use portcullis_node::Node;
 use portcullis_protocol::Lifetime;
 use portcullis_softnic::SoftNic;
@@ -109,9 +109,7 @@ impl Cluster {
         self.read_audit(node, node_now);
         let Some(life) = &mut self.nodes[node].life else { return };
         if let Some((_, ends)) = life.clients.remove(&id) {
-            for &qp in ends.data.iter().chain([&ends.control]) {
-                let _ = life.nic.destroy_qp(qp);
-            }
+            ends.destroy(&mut life.nic);
         }
         let touches = life.take_touches();
         self.oracle.session_ended(session, node_now);
@@ -148,21 +146,10 @@ impl Cluster {
         let node_now = self.nodes[node].clock.read(self.now);
         let life = self.nodes[node].life.as_mut()?;
         let admission = life.node.admit(&mut life.nic, &tenant.to_string(), node_now).ok()?;
-        let mut endpoint = SimEndpoint::new(Rc::clone(&self.clients[client].nic), size).ok()?;
-        let Ok((ends, addresses)) = make_ends(&mut life.nic, admission, &endpoint) else {
-            life.node.abandon(&mut life.nic, admission.tenant, node_now);
-            return None;
-        };
-        endpoint.connect(addresses.0, addresses.1).ok()?;
+        let own = Rc::clone(&self.clients[client].nic);
         let process = u32::try_from(client).unwrap_or(0);
-        let Ok(id) = life.node.attach(&mut life.nic, admission.tenant, process, ends.clone(), node_now)
-        else {
-            for &qp in ends.data.iter().chain([&ends.control]) {
-                let _ = life.nic.destroy_qp(qp);
-            }
-            life.node.abandon(&mut life.nic, admission.tenant, node_now);
-            return None;
-        };
+        let node_side = (&mut life.node, &mut life.nic);
+        let (endpoint, ends, id) = join(node_side, admission, process, (own, size), node_now).ok()?;
         let hostile = self.clients[client].hostile;
         let session = self.oracle.session_began(node, tenant, hostile);
         life.clients.insert(id, (session, ends));

@@ -362,8 +362,11 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             atomics: AtomicScope::Nic,
             windows_max: crate::core::KEYS_MAX,
             send_depth_max: DEPTH_MAX,
+            completion_depth_max: DEPTH_MAX,
             sees_peer_ends: !self.core.is_networked(),
             unenforced: Vec::new(),
+            deviations: Vec::new(),
+            crashes_on: Vec::new(),
         }
     }
 

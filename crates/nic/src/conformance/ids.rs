@@ -13,7 +13,7 @@ const NOBODYS: u32 = u32::MAX - 7;
 
 pub(super) fn that_nobody_gave_name_no_domain<N: Nic>(bench: &mut Bench<N>) -> Check {
     let pd = PdId(NOBODYS);
-    let attributes = attributes(bench.nic.create_cq(16)?);
+    let attributes = attributes(bench.nic.create_cq(32)?);
     no_such("deallocating a domain", &bench.nic.deallocate_pd(pd))?;
     no_such("a queue pair in no domain", &bench.nic.create_qp(pd, attributes))?;
     let (base, access) = (RemoteAddress(POOL_BASE), Access::LOCAL_WRITE);
@@ -38,7 +38,7 @@ pub(super) fn that_nobody_gave_name_no_completion_queue<N: Nic>(bench: &mut Benc
     let cq = CqId(NOBODYS);
     no_such("destroying a completion queue", &bench.nic.destroy_cq(cq))?;
     no_such("polling a completion queue", &bench.nic.poll(cq, 1, &mut Vec::new()))?;
-    let there = bench.nic.create_cq(16)?;
+    let there = bench.nic.create_cq(32)?;
     for attributes in [
         QpAttributes { send_cq: cq, ..attributes(there) },
         QpAttributes { receive_cq: cq, ..attributes(there) },

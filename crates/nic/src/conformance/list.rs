@@ -7,7 +7,7 @@ use super::{
     atomics, binds, faults, ids, keys, local, messages, order, queues, range, regions, rights, states,
     teardown, type_1, type_2,
 };
-use crate::{Guarantee, Nic, WindowKind};
+use crate::{Capabilities, Guarantee, Nic, WindowKind};
 use std::convert::identity;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,8 +25,9 @@ pub struct Promise<N: Nic> {
 impl<N: Nic> Promise<N> {
     /// Puts a NIC with nothing on it yet to the test.
     pub fn check(&self, nic: N) -> Outcome {
-        let unenforced = nic.capabilities().unenforced;
-        let expected_to_break = self.guarantee.is_some_and(|guarantee| unenforced.contains(&guarantee));
+        let Capabilities { unenforced, deviations, .. } = nic.capabilities();
+        let expected_to_break = deviations.contains(&self.name)
+            || self.guarantee.is_some_and(|guarantee| unenforced.contains(&guarantee));
         // The NIC goes with its bench, so that nobody sees what a panic left of it.
         let said = catch_unwind(AssertUnwindSafe(|| {
             let mut bench = Bench::new(nic)?;

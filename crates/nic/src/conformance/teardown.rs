@@ -6,7 +6,7 @@ use crate::{Access, Nic, Operation, QpAttributes, RemoteAddress, VerbsError, Win
 
 pub(super) fn of_a_domain_waits_for_its_queue_pairs<N: Nic>(bench: &mut Bench<N>) -> Check {
     let pd = bench.nic.allocate_pd()?;
-    let cq = bench.nic.create_cq(16)?;
+    let cq = bench.nic.create_cq(32)?;
     let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 16, receive_depth: 16 };
     let qp = bench.nic.create_qp(pd, attributes)?;
     busy("a domain with a queue pair", &bench.nic.deallocate_pd(pd))?;
@@ -33,7 +33,7 @@ pub(super) fn of_a_domain_waits_for_its_windows<N: Nic>(bench: &mut Bench<N>, ki
 }
 
 pub(super) fn of_a_completion_queue_waits_for_its_queue_pairs<N: Nic>(bench: &mut Bench<N>) -> Check {
-    let (send_cq, receive_cq) = (bench.nic.create_cq(16)?, bench.nic.create_cq(16)?);
+    let (send_cq, receive_cq) = (bench.nic.create_cq(32)?, bench.nic.create_cq(32)?);
     let attributes = QpAttributes { send_cq, receive_cq, send_depth: 16, receive_depth: 16 };
     let qp = bench.nic.create_qp(bench.owner_pd, attributes)?;
     for cq in [send_cq, receive_cq] {

@@ -7,13 +7,13 @@ use super::metered::{MeteredNic, Tally};
 use super::pipe::Pipe;
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
-use crate::endpoint::{EndpointSize, SharedNic, SimEndpoint, make_ends};
+use crate::endpoint::{SharedNic, SimEndpoint, join};
 use crate::events::{Event, Events};
 use crate::hosts::Alarm;
 use crate::network::machine_at;
 use crate::scene::SimClient;
 use portcullis_client::{Client, ClientConfig};
-use portcullis_nic::VerbsError;
+use portcullis_nic::{EndpointSize, VerbsError};
 use portcullis_node::{Node, NodeConfig};
 use portcullis_protocol::Moment;
 use portcullis_softnic::core::{Answer, Packet, PacketBody, WireRequest};
@@ -182,11 +182,8 @@ impl Rig {
         it.clients += 1;
         let full = |_| VerbsError::Exhausted { what: "clients", limit: 0 };
         let admission = it.node.admit(&mut it.nic, TENANT, now).map_err(full)?;
-        let mut endpoint = SimEndpoint::new(shared, size)?;
-        let (ends, (control, data)) = make_ends(&mut it.nic, admission, &endpoint)?;
-        endpoint.connect(control, data)?;
-        it.node.attach(&mut it.nic, admission.tenant, 0, ends, now)?;
-        Ok(endpoint)
+        let node_side = (&mut it.node, &mut it.nic);
+        join(node_side, admission, 0, (shared, size), now).map(|(endpoint, ..)| endpoint)
     }
 
     /// Lets the nodes fill their pools of windows, which they do when they have nothing else to do, and calls every

@@ -7,13 +7,13 @@ use super::watch::{Flaw, Watch, describe};
 use super::wires::{asks_for_rebuild, is_timeless};
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
-use crate::endpoint::{EndpointSize, SimEndpoint, make_ends};
+use crate::endpoint::join;
 use crate::network::port_address;
 use crate::nic::NodeNic;
 use crate::oracle::{LONGEST_WAIT, Oracle, Promise};
 use crate::turns::nic_time;
 use portcullis_client::{Client, ClientConfig};
-use portcullis_nic::Nic;
+use portcullis_nic::EndpointSize;
 use portcullis_node::{AuditEvent, Node, NodeConfig, Reductions, ViolationLimits};
 use portcullis_protocol::{Lifetime, Moment};
 use portcullis_softnic::SoftNic;
@@ -161,18 +161,16 @@ impl Stage {
         let nic = Rc::new(RefCell::new(nic));
         let let_in = "the node lets a client of the stage in";
         let admission = self.node.admit(&mut self.nic, &role.tenant.to_string(), now).expect(let_in);
-        let mut endpoint = SimEndpoint::new(Rc::clone(&nic), size).expect(let_in);
-        let (ends, addresses) = make_ends(&mut self.nic, admission, &endpoint).expect(let_in);
-        endpoint.connect(addresses.0, addresses.1).expect(let_in);
-        let (control, data) = endpoint.addresses().expect(let_in);
         let process = u32::try_from(number).unwrap_or(0);
-        let id = self.node.attach(&mut self.nic, admission.tenant, process, ends.clone(), now);
+        let (node_side, own) = ((&mut self.node, &mut self.nic), Rc::clone(&nic));
+        let (endpoint, ends, id) = join(node_side, admission, process, (own, size), now).expect(let_in);
+        let (control, data) = endpoint.addresses().expect(let_in);
         let session = self.oracle.session_began(0, role.tenant, false);
         let limits = ClientConfig { use_spares: true, operations_max: 8, backlog_max: 8 };
         let mut library = Client::new(endpoint, limits).expect(let_in);
         library.poll(now);
         let mut actor = Actor::new(nic, library, session);
-        actor.id = Some(id.expect(let_in));
+        actor.id = Some(id);
         actor.ends = ends;
         for (place, address) in actor.queue_pairs.iter_mut().zip([control].iter().chain(&data)) {
             *place = address.number;
@@ -371,10 +369,7 @@ impl Stage {
         // What it had broken is told before it is forgotten who it was.
         self.read_audit(now);
         self.actors[client].id = None;
-        let ends = self.actors[client].ends.clone();
-        for &qp in ends.data.iter().chain([&ends.control]) {
-            let _ = self.nic.destroy_qp(qp);
-        }
+        self.actors[client].ends.destroy(&mut self.nic);
         let touches = self.take_touches();
         self.oracle.session_ended(self.actors[client].session, now);
         self.oracle.node_touched(0, &touches, self.now, now);

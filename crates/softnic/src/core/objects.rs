@@ -357,7 +357,7 @@ impl<M: Bytes> Core<M> {
     pub(super) fn address_of(&self, id: QpId, pair: &QueuePair<M>) -> QpAddress {
         let (port, first) =
             self.network.as_ref().map_or(([0; 16], 0), |it| (it.port.address, it.port.first_packet));
-        QpAddress { number: id.0, port, first_packet: first.wrapping_add(pair.connections) }
+        QpAddress { number: id.0, port, lid: 0, first_packet: first.wrapping_add(pair.connections) }
     }
 
     /// See [`portcullis_nic::Nic::qp_state`].

@@ -158,6 +158,12 @@ impl Mapping {
         Ok(Self { start, length, owner: Arc::new(Owner { start, length: bytes, file }) })
     }
 
+    /// Where it lies in this process: for a device that is told so. It stays there while any clone lives.
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// The file behind shareable memory.
     #[must_use]
     pub fn file(&self) -> Option<BorrowedFd<'_>> {

@@ -1,0 +1,756 @@
+//! The NIC: objects by id, steps and posts checked before the library sees them.
+
+use crate::completions::CompletionQueue;
+use crate::device::{DeviceChoice, OpenError, Opened, open};
+use crate::known::known;
+use crate::ledger::Ledger;
+use crate::queue_pair::{Effect, Posted, QueuePair, Trip};
+use crate::regions::{MemoryRegion, MemoryWindow};
+use crate::slots::Slots;
+use crate::sys::{Cq, DeviceEvent, Mr, Mw, Pd, Posting, Qp, QpPlan, RawOperation, RawRequest, RawSpan};
+use crate::ticket::{SLOTS_MAX, Ticket};
+use portcullis_nic::{
+    Access, Capabilities, Completion, CqId, Event, LocalSpan, Memory, Nic, Operation, PdId, QpAddress,
+    QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, Rkey, Status,
+    VerbsError, Window, WindowId, WindowKind, WorkRequest,
+};
+use portcullis_softnic::shared::Mapping;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::BorrowedFd;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Bytes that a request may carry in itself: a control message.
+const INLINE_BYTES: u32 = 64;
+/// Packet sequence numbers have 24 bits.
+const PACKETS: u32 = 1 << 24;
+/// Numbers between the first packets of two connections of a queue pair: more than any that is still on its way.
+const CONNECTION_STRIDE: u32 = 0x3_5a5b;
+/// Looks for events between two at the device's own, which costs a system call.
+const LOOKS_PER_DEVICE_EVENT: u32 = 16;
+
+/// How requests reach the library.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkRequests {
+    /// With `ibv_wr_*`, where the provider has it.
+    #[default]
+    Extended,
+    /// With `ibv_post_send` and `ibv_bind_mw`, which every provider has.
+    Classic,
+}
+
+struct Domain {
+    pd: Pd,
+    users: u32,
+}
+
+/// A NIC through libibverbs. What is made on it goes with it, in the order MW, QP, CQ, MR, PD: that is the order of
+/// the fields.
+pub struct IbNic {
+    pub(crate) windows: Slots<MemoryWindow>,
+    pub(crate) queue_pairs: Slots<QueuePair>,
+    pub(crate) cqs: Slots<CompletionQueue>,
+    pub(crate) regions: Slots<MemoryRegion>,
+    domains: Slots<Domain>,
+    /// Regions by the key of local spans.
+    by_lkey: HashMap<u32, u32>,
+    /// Queue pairs that broke, and that are not told of yet.
+    pub(crate) trips: VecDeque<QpId>,
+    /// Requests that a completion settled, kept for its room.
+    pub(crate) done: Vec<(Effect, bool)>,
+    opened: Opened,
+    capabilities: Capabilities,
+    requests: WorkRequests,
+    epochs: u16,
+    /// The queue pair that is asked next whether it broke.
+    watched: u32,
+    looks: u32,
+}
+
+impl std::fmt::Debug for IbNic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IbNic").field("device", &self.opened.name).finish_non_exhaustive()
+    }
+}
+
+impl IbNic {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// No libibverbs, no such device or several to choose from, or the machine refuses.
+    pub fn open(choice: &DeviceChoice, requests: WorkRequests) -> Result<Self, OpenError> {
+        let opened = open(choice)?;
+        let limits = &opened.limits;
+        let known = known(limits);
+        let capabilities = Capabilities {
+            name: opened.name.clone(),
+            window_type_1: limits.window_type_1,
+            window_type_2: limits.window_type_2,
+            atomics: limits.atomics,
+            windows_max: limits.windows_max,
+            send_depth_max: limits.send_depth_max,
+            completion_depth_max: limits.completion_depth_max,
+            sees_peer_ends: false,
+            unenforced: known.unenforced,
+            deviations: known.deviations,
+            crashes_on: known.crashes_on,
+        };
+        Ok(Self {
+            windows: Slots::new("window"),
+            queue_pairs: Slots::new("queue pair"),
+            cqs: Slots::new("completion queue"),
+            regions: Slots::new("region"),
+            domains: Slots::new("protection domain"),
+            by_lkey: HashMap::new(),
+            trips: VecDeque::new(),
+            done: Vec::new(),
+            opened,
+            capabilities,
+            requests,
+            epochs: 0,
+            watched: 0,
+            looks: 0,
+        })
+    }
+
+    /// Sleeps until a completion or an event may have come, `also` is readable, or `at_most` is over.
+    pub fn sleep(&mut self, at_most: Duration, also: Option<BorrowedFd<'_>>) {
+        let ids: Vec<u32> = self.cqs.iter().map(|(id, _)| id).collect();
+        for &id in &ids {
+            if self.cqs.get(id).is_ok_and(|queue| queue.cq.arm().is_err()) {
+                // It cannot ring: whoever sleeps here looks again soon.
+                return std::thread::yield_now();
+            }
+        }
+        // What came before they were armed does not ring.
+        for &id in &ids {
+            self.take_in_all(CqId(id));
+        }
+        if self.cqs.iter().any(|(_, queue)| !queue.waiting.is_empty()) || !self.trips.is_empty() {
+            return;
+        }
+        let context = &self.opened.context;
+        let [channel, events] = [context.channel_descriptor(), context.event_descriptor()];
+        let mut descriptors: Vec<PollFd<'_>> = [Some(channel), Some(events), also]
+            .into_iter()
+            .flatten()
+            .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
+            .collect();
+        let timeout = Timespec {
+            tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: at_most.subsec_nanos().into(),
+        };
+        // Woken, timed out or interrupted: the caller looks again in any case.
+        let _ = rustix::event::poll(&mut descriptors, Some(&timeout));
+        self.opened.context.quiet();
+        self.looks = 0;
+    }
+
+    fn next_epoch(&mut self) -> u16 {
+        self.epochs = self.epochs.wrapping_add(1);
+        self.epochs
+    }
+
+    fn domain(&mut self, pd: PdId) -> Result<&mut Domain, VerbsError> {
+        self.domains.get_mut(pd.0)
+    }
+
+    fn leave_domain(&mut self, pd: PdId) {
+        if let Ok(domain) = self.domains.get_mut(pd.0) {
+            domain.users -= 1;
+        }
+    }
+
+    /// A span as libibverbs wants it; with its bytes, if they can travel in the request.
+    fn span(&self, pair: &QueuePair, span: &LocalSpan, may_inline: bool) -> RawSpan {
+        let short = may_inline && span.length > 0 && span.length <= pair.qp.inline_bytes();
+        let region = short.then(|| self.by_lkey.get(&span.lkey.0)).flatten();
+        let region = region.and_then(|&region| self.regions.get(region).ok());
+        // A key of another domain is the device's to refuse.
+        let inline = region.filter(|region| region.pd == pair.pd).and_then(|region| region.bytes(span));
+        RawSpan { address: span.address, length: span.length, lkey: span.lkey.0, inline }
+    }
+
+    /// Posts what there is room for. Stops before the first request that the library does not take, and says why.
+    fn post_some(
+        &mut self,
+        qp: QpId,
+        requests: &[WorkRequest],
+    ) -> Result<(usize, Option<std::io::Error>), VerbsError> {
+        // Out of the table while its requests borrow the others.
+        let mut pair = self.queue_pairs.take(qp.0)?;
+        let said = self.post_to(qp, &mut pair, requests);
+        self.queue_pairs.put_back(qp.0, pair);
+        said
+    }
+
+    fn post_to(
+        &mut self,
+        qp: QpId,
+        pair: &mut QueuePair,
+        requests: &[WorkRequest],
+    ) -> Result<(usize, Option<std::io::Error>), VerbsError> {
+        let count = requests.len().min(pair.send.room());
+        let spans: Vec<RawSpan> =
+            requests[..count].iter().map(|request| self.span_of(pair, &request.operation)).collect();
+        for (at, request) in requests[..count].iter().enumerate() {
+            if !self.is_sound(pair, &request.operation)? {
+                // Those before it go their way; the caller comes back for this one.
+                let said = if at == 0 { 0 } else { self.post_to(qp, pair, &requests[..at])?.0 };
+                return Ok((said, Some(std::io::ErrorKind::InvalidInput.into())));
+            }
+        }
+        let epoch = pair.epoch;
+        let mut posting = Posting::begin(&mut pair.qp);
+        for (request, &local) in requests[..count].iter().zip(&spans) {
+            let effect = self.effect(&request.operation);
+            let position = pair.send.enter(Posted { id: request.id, effect });
+            let id = Ticket { slot: qp.0, epoch, position, receive: false }.number();
+            if let Some(operation) = raw(&mut self.windows, &self.regions, &request.operation, local) {
+                posting.add(RawRequest { id, signalled: request.signalled, operation });
+            }
+        }
+        let (posted, error) = posting.ring();
+        for _ in posted..count {
+            if let Some(Posted { effect: Effect::Bind { window, key_before, .. }, .. }) = pair.send.withdraw()
+                && let Ok(window) = self.windows.get_mut(window.0)
+            {
+                window.mw.set_rkey(key_before);
+            }
+        }
+        Ok((posted, error))
+    }
+
+    fn span_of(&self, pair: &QueuePair, operation: &Operation) -> RawSpan {
+        match operation {
+            Operation::Send { local }
+            | Operation::SendWithInvalidate { local, .. }
+            | Operation::Write { local, .. } => self.span(pair, local, true),
+            Operation::Read { local, .. }
+            | Operation::CompareAndSwap { local, .. }
+            | Operation::FetchAndAdd { local, .. } => self.span(pair, local, false),
+            Operation::BindWindow(_) | Operation::LocalInvalidate { .. } => {
+                RawSpan { address: 0, length: 0, lkey: 0, inline: None }
+            }
+        }
+    }
+
+    /// Whether a request may reach the device. What devices are known to be careless with is checked here as well:
+    /// binds beyond their region or across domains, and atomics that bring more or less than a word.
+    fn is_sound(&self, pair: &QueuePair, operation: &Operation) -> Result<bool, VerbsError> {
+        match operation {
+            Operation::CompareAndSwap { local, .. } | Operation::FetchAndAdd { local, .. } => {
+                Ok(local.length == 8)
+            }
+            Operation::BindWindow(binding) => {
+                let window = self.windows.get(binding.window.0)?;
+                let region = self.regions.get(binding.region.0)?;
+                let one_domain = window.pd == pair.pd && region.pd == pair.pd;
+                let own_key = Rkey(window.mw.rkey()).index() == binding.rkey.index();
+                Ok(one_domain && own_key && region.carries(binding))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn effect(&self, operation: &Operation) -> Effect {
+        match *operation {
+            Operation::BindWindow(binding) => Effect::Bind {
+                window: binding.window,
+                key_before: self.windows.get(binding.window.0).map_or(0, |window| window.mw.rkey()),
+                over: (binding.length > 0).then_some(binding.region),
+            },
+            Operation::LocalInvalidate { rkey } => Effect::Invalidate { rkey: rkey.0 },
+            _ => Effect::None,
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.opened.context.next_event() {
+            if let DeviceEvent::Refused(tag) | DeviceEvent::Broken(tag) = event
+                && let Ok(slot) = u32::try_from(tag)
+            {
+                self.tripped(QpId(slot));
+            }
+        }
+    }
+
+    /// Asks one queue pair that would not tell by itself whether it broke.
+    fn watch(&mut self) {
+        let reach = self.queue_pairs.reach();
+        for _ in 0..reach {
+            self.watched = (self.watched + 1) % reach;
+            let id = QpId(self.watched);
+            if self.queue_pairs.get(id.0).is_ok_and(QueuePair::is_mute) {
+                if self
+                    .queue_pairs
+                    .get(id.0)
+                    .is_ok_and(|pair| pair.qp.state().is_ok_and(|it| it == QpState::Error))
+                {
+                    self.tripped(id);
+                }
+                return;
+            }
+        }
+    }
+
+    /// The next queue pair that a peer broke, once that is sure.
+    fn next_trip(&mut self) -> Option<Event> {
+        for _ in 0..self.trips.len() {
+            let qp = self.trips.pop_front()?;
+            let Ok(pair) = self.queue_pairs.get(qp.0) else { continue };
+            if pair.trip != Trip::Seen {
+                continue;
+            }
+            let send_cq = pair.send_cq;
+            // A request of the owner's own that broke it says so here.
+            self.take_in_all(send_cq);
+            let Ok(pair) = self.queue_pairs.get_mut(qp.0) else { continue };
+            if pair.broken_by_owner {
+                pair.trip = Trip::Told;
+            } else if pair.send.is_empty() {
+                pair.trip = Trip::Told;
+                return Some(Event::AccessError(qp));
+            } else {
+                self.trips.push_back(qp);
+            }
+        }
+        None
+    }
+
+    /// What was posted to a queue pair is forgotten.
+    fn forget_requests(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        let cqs = self.queue_pairs.get(qp.0).map(|pair| [pair.send_cq, pair.receive_cq])?;
+        for cq in cqs {
+            self.take_in_all(cq);
+            if let Ok(queue) = self.cqs.get_mut(cq.0) {
+                queue.waiting.retain(|completion| completion.queue_pair != qp);
+            }
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.queue_pairs.get_mut(qp.0)?.qp.enter_reset().map_err(|error| refused(&error))?;
+        self.forget_requests(qp)?;
+        let epoch = self.next_epoch();
+        let pair = self.queue_pairs.get_mut(qp.0)?;
+        while let Some(posted) = pair.send.withdraw() {
+            if let Effect::Bind { window, key_before, .. } = posted.effect
+                && let Ok(window) = self.windows.get_mut(window.0)
+            {
+                window.mw.set_rkey(key_before);
+            }
+        }
+        while pair.receive.withdraw().is_some() {}
+        pair.epoch = epoch;
+        pair.first_packet = pair.first_packet.wrapping_add(1);
+        pair.state = QpState::Reset;
+        (pair.trip, pair.broken_by_owner) = (Trip::No, false);
+        Ok(())
+    }
+
+    fn keep_entries(&mut self, cq: CqId, count: u32) -> Result<(), VerbsError> {
+        let queue = self.cqs.get_mut(cq.0)?;
+        if queue.depth - queue.kept < count {
+            return Err(VerbsError::Exhausted {
+                what: "completion queue entries",
+                limit: queue.depth.into(),
+            });
+        }
+        queue.kept += count;
+        queue.users += 1;
+        Ok(())
+    }
+
+    fn release_entries(&mut self, cq: CqId, count: u32) {
+        if let Ok(queue) = self.cqs.get_mut(cq.0) {
+            queue.kept -= count;
+            queue.users -= 1;
+        }
+    }
+}
+
+/// A number that another process, and this one at another time, hardly takes too: packets that are still on their way
+/// to a queue pair's number are not for whoever has it next.
+fn any_number() -> u32 {
+    u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or(0)
+}
+
+/// The packet number of a connection's start on the wire. The address counts connections by one; on the wire they lie
+/// far apart, so that a packet of an earlier one is not taken for the present one's.
+fn packet_number(first_packet: u32) -> u32 {
+    first_packet.wrapping_mul(CONNECTION_STRIDE) % PACKETS
+}
+
+/// A request with libibverbs' own objects.
+fn raw<'a>(
+    windows: &'a mut Slots<MemoryWindow>,
+    regions: &'a Slots<MemoryRegion>,
+    operation: &Operation,
+    local: RawSpan,
+) -> Option<RawOperation<'a>> {
+    Some(match *operation {
+        Operation::Send { .. } => RawOperation::Send { local, invalidate: None },
+        Operation::SendWithInvalidate { rkey, .. } => RawOperation::Send { local, invalidate: Some(rkey.0) },
+        Operation::Read { remote, .. } => {
+            RawOperation::Read { local, address: remote.address.0, rkey: remote.rkey.0 }
+        }
+        Operation::Write { remote, .. } => {
+            RawOperation::Write { local, address: remote.address.0, rkey: remote.rkey.0 }
+        }
+        Operation::CompareAndSwap { remote, compare, swap, .. } => RawOperation::CompareAndSwap {
+            local,
+            address: remote.address.0,
+            rkey: remote.rkey.0,
+            compare,
+            swap,
+        },
+        Operation::FetchAndAdd { remote, add, .. } => {
+            RawOperation::FetchAndAdd { local, address: remote.address.0, rkey: remote.rkey.0, add }
+        }
+        Operation::BindWindow(binding) => {
+            let window = windows.get_mut(binding.window.0).ok()?;
+            RawOperation::Bind {
+                kind: window.kind,
+                mw: &mut window.mw,
+                rkey: binding.rkey.0,
+                mr: &regions.get(binding.region.0).ok()?.mr,
+                address: binding.address.0,
+                length: binding.length,
+                access: binding.access,
+            }
+        }
+        Operation::LocalInvalidate { rkey } => RawOperation::Invalidate { rkey: rkey.0 },
+    })
+}
+
+/// A call that the device did not carry out.
+fn refused(error: &std::io::Error) -> VerbsError {
+    VerbsError::Machine(error.to_string())
+}
+
+/// A call that made nothing: the device may have no more.
+fn not_made(what: &'static str, limit: u32, error: &std::io::Error) -> VerbsError {
+    match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => VerbsError::Unsupported(what),
+        Some(rustix::io::Errno::NOSPC) => VerbsError::Exhausted { what, limit: limit.into() },
+        _ => VerbsError::Machine(format!("no {what}: {error}")),
+    }
+}
+
+impl Nic for IbNic {
+    type Memory = Mapping;
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities.clone()
+    }
+
+    fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
+        Mapping::private(length).map_err(|error| VerbsError::Machine(error.to_string()))
+    }
+
+    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
+        let pd = Pd::new(&self.opened.context).map_err(|error| not_made("protection domains", 0, &error))?;
+        Ok(PdId(self.domains.insert(Domain { pd, users: 0 })))
+    }
+
+    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        if self.domains.get(pd.0)?.users > 0 {
+            return Err(VerbsError::Busy { what: "domain", by: "region, window or queue pair" });
+        }
+        self.domains.remove(pd.0).map(|_| ())
+    }
+
+    fn register_region(
+        &mut self,
+        pd: PdId,
+        memory: &Mapping,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        let domain = self.domains.get(pd.0)?;
+        let (start, length) = (span.start, span.end.saturating_sub(span.start));
+        if length == 0 || span.end > memory.length() || base.0.checked_add(length).is_none() {
+            return Err(VerbsError::Invalid(
+                "a region is some bytes inside its memory, at addresses that exist",
+            ));
+        }
+        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(VerbsError::Invalid("remote write and atomic rights need local write"));
+        }
+        let mr = Mr::new(&domain.pd, memory, &span, base.0, access);
+        let mr =
+            mr.map_err(|error| VerbsError::Machine(format!("cannot register {length} bytes: {error}")))?;
+        let (lkey, rkey) = mr.keys();
+        self.domain(pd)?.users += 1;
+        let region =
+            MemoryRegion { mr, pd, memory: memory.clone(), start, base: base.0, length, access, windows: 0 };
+        let id = self.regions.insert(region);
+        self.by_lkey.insert(lkey, id);
+        Ok(Region { id: RegionId(id), lkey: portcullis_nic::Lkey(lkey), rkey: Rkey(rkey) })
+    }
+
+    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
+        if self.regions.get(region.0)?.windows > 0 {
+            return Err(VerbsError::Busy { what: "region", by: "window" });
+        }
+        let gone = self.regions.remove(region.0)?;
+        self.by_lkey.remove(&gone.mr.keys().0);
+        let pd = gone.pd;
+        drop(gone);
+        self.leave_domain(pd);
+        Ok(())
+    }
+
+    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        let most = self.capabilities.windows_max;
+        let has = match kind {
+            WindowKind::One => self.capabilities.window_type_1,
+            WindowKind::Two => self.capabilities.window_type_2,
+        };
+        let domain = self.domains.get(pd.0)?;
+        if !has {
+            return Err(VerbsError::Unsupported("windows of this type"));
+        }
+        let mw = Mw::new(&domain.pd, kind).map_err(|error| not_made("windows", most, &error))?;
+        self.domain(pd)?.users += 1;
+        let rkey = Rkey(mw.rkey());
+        let id = self.windows.insert(MemoryWindow { mw, pd, kind, over: None, on: None });
+        Ok(Window { id: WindowId(id), rkey })
+    }
+
+    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+        self.windows.get(window.0)?;
+        self.let_go(window.0);
+        let gone = self.windows.remove(window.0)?;
+        let pd = gone.pd;
+        drop(gone);
+        self.leave_domain(pd);
+        Ok(())
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        let most = self.capabilities.completion_depth_max;
+        if !depth.is_power_of_two() {
+            return Err(VerbsError::Invalid("a completion queue's depth is a power of two"));
+        }
+        if depth > most {
+            return Err(VerbsError::Exhausted { what: "completion queue entries", limit: most.into() });
+        }
+        let cq = Cq::new(&self.opened.context, depth);
+        let cq = cq.map_err(|error| not_made("completion queues", 0, &error))?;
+        let depth = cq.depth();
+        let queue = CompletionQueue { cq, depth, kept: 0, users: 0, waiting: VecDeque::new() };
+        Ok(CqId(self.cqs.insert(queue)))
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        if self.cqs.get(cq.0)?.users > 0 {
+            return Err(VerbsError::Busy { what: "completion queue", by: "queue pair" });
+        }
+        self.opened.context.quiet();
+        self.cqs.remove(cq.0).map(|_| ())
+    }
+
+    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        let QpAttributes { send_cq, receive_cq, send_depth, receive_depth } = attributes;
+        let most = self.capabilities.send_depth_max;
+        if !send_depth.is_power_of_two() || !(receive_depth == 0 || receive_depth.is_power_of_two()) {
+            return Err(VerbsError::Invalid("a queue's depth is a power of two"));
+        }
+        if send_depth.max(receive_depth) > most || self.queue_pairs.next_id() >= SLOTS_MAX {
+            return Err(VerbsError::Exhausted { what: "requests of a queue", limit: most.into() });
+        }
+        let tripwire = receive_depth == 0;
+        let receives = receive_depth.max(1);
+        let slot = self.queue_pairs.next_id();
+        let plan = QpPlan {
+            pd: &self.domains.get(pd.0)?.pd,
+            send_cq: &self.cqs.get(send_cq.0)?.cq,
+            receive_cq: &self.cqs.get(receive_cq.0)?.cq,
+            send_depth,
+            receive_depth: receives,
+            inline_bytes: INLINE_BYTES,
+            tag: slot as usize,
+            extended: self.requests == WorkRequests::Extended,
+        };
+        let qp = Qp::new(&plan).map_err(|error| not_made("queue pairs", 0, &error))?;
+        self.keep_entries(send_cq, send_depth)?;
+        if let Err(error) = self.keep_entries(receive_cq, receives) {
+            self.release_entries(send_cq, send_depth);
+            return Err(error);
+        }
+        self.domain(pd)?.users += 1;
+        let epoch = self.next_epoch();
+        let pair = QueuePair {
+            qp,
+            pd,
+            send_cq,
+            receive_cq,
+            state: QpState::Reset,
+            epoch,
+            first_packet: any_number(),
+            send: Ledger::new(send_depth),
+            receive: Ledger::new(receive_depth),
+            tripwire,
+            trip: Trip::No,
+            broken_by_owner: false,
+            entries: (send_depth, receives),
+            windows: 0,
+        };
+        Ok(QpId(self.queue_pairs.insert(pair)))
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        if self.queue_pairs.get(qp.0)?.windows > 0 {
+            return Err(VerbsError::Busy { what: "queue pair", by: "type-2 window" });
+        }
+        self.forget_requests(qp)?;
+        let QueuePair { qp: gone, pd, send_cq, receive_cq, entries, .. } = self.queue_pairs.remove(qp.0)?;
+        drop(gone);
+        self.release_entries(send_cq, entries.0);
+        self.release_entries(receive_cq, entries.1);
+        self.leave_domain(pd);
+        Ok(())
+    }
+
+    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
+        let pair = self.queue_pairs.get(qp.0)?;
+        Ok(QpAddress {
+            number: pair.qp.number(),
+            port: self.opened.gid,
+            lid: self.opened.lid,
+            first_packet: pair.first_packet,
+        })
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        let pair = self.queue_pairs.get(qp.0)?;
+        match pair.state {
+            QpState::Reset | QpState::Error => Ok(pair.state),
+            _ => pair.qp.state().map_err(|error| refused(&error)),
+        }
+    }
+
+    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        let from = self.qp_state(qp)?;
+        let (route, epoch_slot) = (self.opened.route, qp.0);
+        let pair = self.queue_pairs.get_mut(qp.0)?;
+        pair.state = from;
+        let (to, said) = match (change, from) {
+            (QpChange::Reset, _) => return self.reset(qp),
+            (QpChange::Init { access }, QpState::Reset | QpState::Init) => {
+                (QpState::Init, pair.qp.enter_init(route.port, access))
+            }
+            (QpChange::ReadyToReceive { peer }, QpState::Init) => {
+                let peer = QpAddress { first_packet: packet_number(peer.first_packet), ..peer };
+                (QpState::ReadyToReceive, pair.qp.enter_ready_to_receive(route, &peer))
+            }
+            (QpChange::ReadyToSend { rnr_retries }, QpState::ReadyToReceive | QpState::ReadyToSend) => {
+                let first = packet_number(pair.first_packet);
+                (QpState::ReadyToSend, pair.qp.enter_ready_to_send(route, first, rnr_retries))
+            }
+            (QpChange::Access { access }, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend) => {
+                (from, pair.qp.set_access(access))
+            }
+            (QpChange::Error, QpState::Error) => return Ok(()),
+            (QpChange::Error, state) if state != QpState::Reset => {
+                pair.broken_by_owner = true;
+                (QpState::Error, pair.qp.enter_error())
+            }
+            _ => return Err(VerbsError::State { from }),
+        };
+        said.map_err(|error| refused(&error))?;
+        pair.state = to;
+        if to == QpState::Init && from == QpState::Reset && pair.tripwire {
+            Self::set_tripwire(pair, epoch_slot);
+        }
+        Ok(())
+    }
+
+    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+        let state = self.queue_pairs.get(qp.0)?.state;
+        if !matches!(state, QpState::ReadyToSend | QpState::Error) {
+            return Err(VerbsError::State { from: state });
+        }
+        let (mut taken, mut error) = self.post_some(qp, requests)?;
+        while let Some(reason) = error.take() {
+            if reason.kind() == std::io::ErrorKind::OutOfMemory {
+                // Its queue is fuller than it says: an answer, not an error.
+                break;
+            }
+            // One of them is not to the library's liking: one by one, to find out which.
+            let Some(request) = requests.get(taken) else { break };
+            let (posted, again) = self.post_some(qp, std::slice::from_ref(request))?;
+            taken += 1;
+            if posted == 0 {
+                tracing::debug!(%reason, ?request, "the library does not post a request");
+                let bind = matches!(request.operation, Operation::BindWindow(_));
+                let status = if bind { Status::WindowBindError } else { Status::LocalQpOperationError };
+                let guilty = Posted { id: request.id, effect: Effect::None };
+                self.refuse_request(qp, &guilty, status);
+                let (rest, more) = self.post_some(qp, &requests[taken..])?;
+                taken += rest;
+                error = more;
+            } else {
+                error = again.or(Some(reason)).filter(|_| taken < requests.len());
+            }
+        }
+        Ok(taken)
+    }
+
+    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
+        let pair = self.queue_pairs.get_mut(qp.0)?;
+        if pair.state == QpState::Reset {
+            return Err(VerbsError::State { from: pair.state });
+        }
+        if pair.tripwire {
+            return Err(VerbsError::Invalid("this queue pair was made without a receive queue"));
+        }
+        let mut taken = 0;
+        for request in requests.iter().take(pair.receive.room()) {
+            let position = pair.receive.enter(request.id);
+            let id = Ticket { slot: qp.0, epoch: pair.epoch, position, receive: true }.number();
+            let LocalSpan { address, length, lkey } = request.local;
+            let span = RawSpan { address, length, lkey: lkey.0, inline: None };
+            if Posting::receive(&mut pair.qp, id, Some(span)).is_err() {
+                pair.receive.withdraw();
+                break;
+            }
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+        let mut polled = 0;
+        loop {
+            let queue = self.cqs.get_mut(cq.0)?;
+            let count = queue.waiting.len().min(most - polled);
+            into.extend(queue.waiting.drain(..count));
+            polled += count;
+            let trips = self.trips.len();
+            // An owner is to hear of a queue pair that broke before it hears what its client says about that.
+            if (polled == most && most > 0) || !self.take_in(cq)? && self.cqs.get(cq.0)?.waiting.is_empty() {
+                return Ok(polled);
+            }
+            if most == 0 || self.trips.len() > trips && polled > 0 {
+                return Ok(polled);
+            }
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        if self.looks.is_multiple_of(LOOKS_PER_DEVICE_EVENT) {
+            self.take_events();
+            self.watch();
+        }
+        self.looks = self.looks.wrapping_add(1);
+        self.next_trip()
+    }
+}

@@ -1,0 +1,364 @@
+//! Posting requests: with `ibv_wr_*` where the provider has it, with `ibv_post_send` elsewhere. Either way one
+//! doorbell for all that is posted together, but for binds of type-1 windows without `ibv_wr_*`: those are verbs of
+//! their own.
+
+use super::bindings::*;
+use super::convention;
+use super::objects::{Mr, Mw, flags};
+use super::queue_pair::Qp;
+use portcullis_nic::{Access, WindowKind};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+/// Local bytes of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawSpan {
+    pub address: u64,
+    pub length: u32,
+    pub lkey: u32,
+    /// Where the bytes are in this process, if they are to go with the request itself: they lie in memory that is
+    /// mapped, and not longer than [`Qp::inline_bytes`].
+    pub inline: Option<NonNull<u8>>,
+}
+
+/// What a request does, with libibverbs' own objects.
+pub(crate) enum RawOperation<'a> {
+    Send {
+        local: RawSpan,
+        invalidate: Option<u32>,
+    },
+    Read {
+        local: RawSpan,
+        address: u64,
+        rkey: u32,
+    },
+    Write {
+        local: RawSpan,
+        address: u64,
+        rkey: u32,
+    },
+    CompareAndSwap {
+        local: RawSpan,
+        address: u64,
+        rkey: u32,
+        compare: u64,
+        swap: u64,
+    },
+    FetchAndAdd {
+        local: RawSpan,
+        address: u64,
+        rkey: u32,
+        add: u64,
+    },
+    Bind {
+        mw: &'a mut Mw,
+        kind: WindowKind,
+        rkey: u32,
+        mr: &'a Mr,
+        address: u64,
+        length: u64,
+        access: Access,
+    },
+    Invalidate {
+        rkey: u32,
+    },
+}
+
+impl RawOperation<'_> {
+    fn is_inline(&self) -> bool {
+        match self {
+            Self::Send { local, .. } | Self::Write { local, .. } => local.inline.is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// A request.
+pub(crate) struct RawRequest<'a> {
+    pub id: u64,
+    pub signalled: bool,
+    pub operation: RawOperation<'a>,
+}
+
+/// Requests that are posted together. Nothing reaches the device before [`Posting::ring`].
+pub(crate) struct Posting<'a> {
+    qp: &'a mut Qp,
+    /// For `ibv_post_send`: the requests and their spans, linked when the doorbell is rung.
+    chain: Vec<(ibv_send_wr, ibv_sge)>,
+    /// Requests that the device has, or is to get with the next ring.
+    posted: usize,
+    error: Option<io::Error>,
+}
+
+impl<'a> Posting<'a> {
+    pub fn begin(qp: &'a mut Qp) -> Self {
+        if let Some(extended) = qp.extended {
+            // SAFETY: a live queue pair, held exclusively: nobody else writes requests to it.
+            if let Some(start) = unsafe { (*extended.as_ptr()).wr_start } {
+                // SAFETY: as above.
+                unsafe { start(extended.as_ptr()) };
+            }
+        }
+        Self { qp, chain: Vec::new(), posted: 0, error: None }
+    }
+
+    pub fn add(&mut self, request: RawRequest<'_>) {
+        if self.error.is_some() {
+            return;
+        }
+        match self.qp.extended {
+            Some(extended) => self.add_extended(extended, request),
+            None => self.add_classic(request),
+        }
+        self.posted += usize::from(self.error.is_none());
+    }
+
+    /// Hands all to the device. Says how many requests it took, and why not more.
+    pub fn ring(mut self) -> (usize, Option<io::Error>) {
+        match self.qp.extended {
+            Some(extended) => {
+                // SAFETY: a live queue pair with a posting under way.
+                let complete = unsafe { (*extended.as_ptr()).wr_complete };
+                let said = match complete {
+                    // SAFETY: as above; it is ended once.
+                    Some(complete) => convention::error_number(unsafe { complete(extended.as_ptr()) }),
+                    None => Err(io::ErrorKind::Unsupported.into()),
+                };
+                if let Err(error) = said {
+                    // All or nothing.
+                    return (0, Some(error));
+                }
+            }
+            None => self.ring_chain(),
+        }
+        (self.posted, self.error)
+    }
+
+    fn add_extended(&mut self, extended: NonNull<ibv_qp_ex>, request: RawRequest<'_>) {
+        let qp = extended.as_ptr();
+        // SAFETY: a live queue pair, held exclusively, with a posting under way.
+        unsafe { (*qp).wr_id = request.id };
+        let flags = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
+        // Not asked for by the manual page, but Soft-RoCE does not find the bytes without.
+        let flags = if request.operation.is_inline() { flags | IBV_SEND_INLINE } else { flags };
+        // SAFETY: as above.
+        unsafe { (*qp).wr_flags = flags };
+        // SAFETY: as above; the functions do not change.
+        let functions = unsafe { extended.as_ref() };
+        let local = match request.operation {
+            RawOperation::Send { local, invalidate: None } => {
+                // SAFETY: a posting under way; the same for the calls below.
+                functions.wr_send.map(|call| unsafe { call(qp) }).map(|()| Some(local))
+            }
+            RawOperation::Send { local, invalidate: Some(rkey) } => {
+                // SAFETY: as above.
+                functions.wr_send_inv.map(|call| unsafe { call(qp, rkey) }).map(|()| Some(local))
+            }
+            RawOperation::Read { local, address, rkey } => {
+                // SAFETY: as above.
+                functions.wr_rdma_read.map(|call| unsafe { call(qp, rkey, address) }).map(|()| Some(local))
+            }
+            RawOperation::Write { local, address, rkey } => {
+                // SAFETY: as above.
+                functions.wr_rdma_write.map(|call| unsafe { call(qp, rkey, address) }).map(|()| Some(local))
+            }
+            RawOperation::CompareAndSwap { local, address, rkey, compare, swap } => functions
+                .wr_atomic_cmp_swp
+                // SAFETY: as above.
+                .map(|call| unsafe { call(qp, rkey, address, compare, swap) })
+                .map(|()| Some(local)),
+            RawOperation::FetchAndAdd { local, address, rkey, add } => functions
+                .wr_atomic_fetch_add
+                // SAFETY: as above.
+                .map(|call| unsafe { call(qp, rkey, address, add) })
+                .map(|()| Some(local)),
+            RawOperation::Bind { mw, rkey, mr, address, length, access, .. } => {
+                let info = bind_info(mr, address, length, access);
+                // SAFETY: as above; window and region are live.
+                functions
+                    .wr_bind_mw
+                    .map(|call| unsafe { call(qp, mw.raw.as_ptr(), rkey, &raw const info) })
+                    .map(|()| {
+                        mw.set_rkey(rkey);
+                        None
+                    })
+            }
+            RawOperation::Invalidate { rkey } => {
+                // SAFETY: as above.
+                functions.wr_local_inv.map(|call| unsafe { call(qp, rkey) }).map(|()| None)
+            }
+        };
+        let done = match local {
+            None => None,
+            Some(None) => Some(()),
+            Some(Some(RawSpan { length, inline: Some(bytes), .. })) => {
+                let (bytes, length) = (bytes.as_ptr().cast(), length as usize);
+                // SAFETY: as above; the bytes are mapped, says the span.
+                functions.wr_set_inline_data.map(|call| unsafe { call(qp, bytes, length) })
+            }
+            Some(Some(RawSpan { address, length, lkey, inline: None })) => {
+                // SAFETY: as above; the device checks key and range.
+                functions.wr_set_sge.map(|call| unsafe { call(qp, lkey, address, length) })
+            }
+        };
+        if done.is_none() {
+            self.error = Some(io::ErrorKind::Unsupported.into());
+        }
+    }
+
+    fn add_classic(&mut self, request: RawRequest<'_>) {
+        // SAFETY: plain numbers and pointers, for which zero says «nothing».
+        let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        wr.wr_id = request.id;
+        wr.send_flags = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
+        let mut span = None;
+        match request.operation {
+            RawOperation::Send { local, invalidate } => {
+                wr.opcode = if invalidate.is_some() { IBV_WR_SEND_WITH_INV } else { IBV_WR_SEND };
+                wr.__bindgen_anon_1.invalidate_rkey = invalidate.unwrap_or(0);
+                span = Some(local);
+            }
+            RawOperation::Read { local, address, rkey } => {
+                wr.opcode = IBV_WR_RDMA_READ;
+                wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: address, rkey };
+                span = Some(local);
+            }
+            RawOperation::Write { local, address, rkey } => {
+                wr.opcode = IBV_WR_RDMA_WRITE;
+                wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: address, rkey };
+                span = Some(local);
+            }
+            RawOperation::CompareAndSwap {
+                local,
+                address: remote_addr,
+                rkey,
+                compare: compare_add,
+                swap,
+            } => {
+                wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+                wr.wr.atomic =
+                    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey };
+                span = Some(local);
+            }
+            RawOperation::FetchAndAdd { local, address: remote_addr, rkey, add: compare_add } => {
+                wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+                wr.wr.atomic =
+                    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap: 0, rkey };
+                span = Some(local);
+            }
+            RawOperation::Bind { mw, kind: WindowKind::One, rkey, mr, address, length, access } => {
+                self.ring_chain();
+                if self.error.is_none() {
+                    let bind = ibv_mw_bind {
+                        wr_id: request.id,
+                        send_flags: wr.send_flags,
+                        bind_info: bind_info(mr, address, length, access),
+                    };
+                    self.bind_type_1(mw, rkey, bind);
+                }
+                return;
+            }
+            RawOperation::Bind { mw, kind: WindowKind::Two, rkey, mr, address, length, access } => {
+                wr.opcode = IBV_WR_BIND_MW;
+                let bind_info = bind_info(mr, address, length, access);
+                wr.__bindgen_anon_2.bind_mw =
+                    ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: mw.raw.as_ptr(), rkey, bind_info };
+                // The chain is rung before anybody else can look: until then the library needs the old key.
+                self.push(wr, None);
+                self.ring_chain();
+                if self.error.is_none() {
+                    mw.set_rkey(rkey);
+                }
+                return;
+            }
+            RawOperation::Invalidate { rkey } => {
+                wr.opcode = IBV_WR_LOCAL_INV;
+                wr.__bindgen_anon_1.invalidate_rkey = rkey;
+            }
+        }
+        self.push(wr, span);
+    }
+
+    fn push(&mut self, mut wr: ibv_send_wr, span: Option<RawSpan>) {
+        let mut sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
+        if let Some(span) = span {
+            sge = ibv_sge { addr: span.address, length: span.length, lkey: span.lkey };
+            wr.num_sge = 1;
+            if let Some(bytes) = span.inline {
+                wr.send_flags |= IBV_SEND_INLINE;
+                sge.addr = bytes.as_ptr().expose_provenance() as u64;
+            }
+        }
+        self.chain.push((wr, sge));
+    }
+
+    /// Hands what is in the chain to the device.
+    fn ring_chain(&mut self) {
+        let mut next = std::ptr::null_mut();
+        for (wr, sge) in self.chain.iter_mut().rev() {
+            wr.next = next;
+            wr.sg_list = if wr.num_sge > 0 { std::ptr::from_mut(sge) } else { std::ptr::null_mut() };
+            next = std::ptr::from_mut(wr);
+        }
+        if next.is_null() {
+            return;
+        }
+        let Some(post) = self.qp.resource.context().operations().post_send else {
+            self.error = Some(io::ErrorKind::Unsupported.into());
+            return;
+        };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: a live queue pair, held exclusively; the chain and its spans live until it is cleared below.
+        let said = convention::error_number(unsafe { post(self.qp.raw.as_ptr(), next, &raw mut bad) });
+        if let Err(error) = said {
+            let taken = self.chain.iter().position(|(wr, _)| std::ptr::eq(wr, bad)).unwrap_or(0);
+            self.posted -= (self.chain.len() - taken).min(self.posted);
+            self.error = Some(error);
+        }
+        self.chain.clear();
+    }
+
+    /// The verb for type 1: the library itself takes the key one on, so it is told the one before.
+    fn bind_type_1(&mut self, mw: &mut Mw, rkey: u32, mut bind: ibv_mw_bind) {
+        let before = mw.rkey();
+        if next_key(before) != rkey {
+            // A key of the caller's own choice exists with `ibv_wr_bind_mw` only.
+            self.error = Some(io::ErrorKind::InvalidInput.into());
+            return;
+        }
+        let Some(call) = self.qp.resource.context().operations().bind_mw else {
+            self.error = Some(io::ErrorKind::Unsupported.into());
+            return;
+        };
+        let (qp, window) = (self.qp.raw.as_ptr(), mw.raw.as_ptr());
+        // SAFETY: live queue pair, window and region, the first two held exclusively.
+        if let Err(error) = convention::error_number(unsafe { call(qp, window, &raw mut bind) }) {
+            self.error = Some(error);
+        }
+    }
+
+    /// Posts a receive. Says whether the device took it.
+    pub fn receive(qp: &mut Qp, id: u64, span: Option<RawSpan>) -> io::Result<()> {
+        let post = qp.resource.context().operations().post_recv.ok_or(io::ErrorKind::Unsupported)?;
+        let mut sge = span.map(|span| ibv_sge { addr: span.address, length: span.length, lkey: span.lkey });
+        let mut wr = ibv_recv_wr {
+            wr_id: id,
+            next: std::ptr::null_mut(),
+            sg_list: sge.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut),
+            num_sge: i32::from(span.is_some()),
+        };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: a live queue pair, held exclusively; the request and its span live during the call.
+        convention::error_number(unsafe { post(qp.raw.as_ptr(), &raw mut wr, &raw mut bad) })
+    }
+}
+
+/// What `ibv_inc_rkey` makes of a key.
+fn next_key(rkey: u32) -> u32 {
+    (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
+}
+
+fn bind_info(mr: &Mr, address: u64, length: u64, access: Access) -> ibv_mw_bind_info {
+    ibv_mw_bind_info { mr: mr.raw.as_ptr(), addr: address, length, mw_access_flags: flags(access) }
+}

@@ -1,0 +1,32 @@
+//! What every NIC promises, kept by an RDMA device: the first one of this machine, or the one that
+//! PORTCULLIS_DEVICE names. Ignored where cargo is not told that there is one, since a run without a device would
+//! prove nothing: `cargo test -p portcullis-ibverbs -- --ignored`.
+
+use portcullis_ibverbs::{DeviceChoice, IbNic, WorkRequests};
+use portcullis_nic::conformance::{self, Outcome};
+
+fn keeps_its_promises(requests: WorkRequests) {
+    let choice = DeviceChoice { device: std::env::var("PORTCULLIS_DEVICE").ok(), ..DeviceChoice::default() };
+    let report = conformance::run(|| IbNic::open(&choice, requests).expect("an RDMA device"));
+    for (promise, outcome) in &report.outcomes {
+        if !matches!(outcome, Outcome::Kept) {
+            eprintln!("{promise} on {}: {outcome}", report.device);
+        }
+    }
+    let kept = report.outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Kept)).count();
+    eprintln!("{}: {kept} of {} promises kept", report.device, report.outcomes.len());
+    let broken = report.outcomes.iter().filter(|(_, outcome)| outcome.is_failure()).count();
+    assert_eq!(broken, 0, "{broken} promises are not as this device's list has them: see above");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_keeps_its_promises_with_ibv_wr() {
+    keeps_its_promises(WorkRequests::Extended);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_device_keeps_its_promises_with_ibv_post_send() {
+    keeps_its_promises(WorkRequests::Classic);
+}

@@ -1,0 +1,272 @@
+//! A client's ends over the verbs of its own NIC: what an [`Endpoint`](crate::Endpoint) is made of where no node makes
+//! it.
+
+use crate::endpoint::CONTROL;
+use crate::{
+    Access, Completion, CqId, Lkey, Memory, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
+    ReceiveRequest, RegionId, RemoteAddress, VerbsError, WorkRequest,
+};
+
+/// What a client's end is made of. Depths are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointSize {
+    /// Data queue pairs: the one in use and the spares.
+    pub data_queue_pairs: u32,
+    /// Requests that each holds.
+    pub send_depth: u32,
+    /// Requests, and receives, that the control queue pair holds.
+    pub control_depth: u32,
+    /// Bytes of a control message.
+    pub message_bytes: u32,
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+}
+
+impl EndpointSize {
+    /// The depth of a completion queue that everything posted at a time fits into. The numbers may come from a peer.
+    fn completions(&self) -> Result<u32, VerbsError> {
+        let data = self.data_queue_pairs.checked_mul(self.send_depth);
+        let control = self.control_depth.checked_mul(2);
+        let all = data.zip(control).and_then(|(data, control)| data.checked_add(control));
+        let depth = all.and_then(u32::checked_next_power_of_two);
+        depth.ok_or(VerbsError::Invalid("no completion queue is as deep as all these queues"))
+    }
+}
+
+/// Takes a queue pair from RESET to RTS, with no rights for its peer. Its SENDs wait for as long as the peer has no
+/// receive posted.
+///
+/// # Errors
+/// A step is refused. The queue pair is in the state that the last step has led to.
+pub fn connect_qp(nic: &mut impl Nic, qp: QpId, peer: QpAddress) -> Result<(), VerbsError> {
+    nic.modify_qp(qp, QpChange::Init { access: Access::empty() })?;
+    nic.modify_qp(qp, QpChange::ReadyToReceive { peer })?;
+    nic.modify_qp(qp, QpChange::ReadyToSend { rnr_retries: 7 })
+}
+
+/// A client's objects on its own NIC: a protection domain, an arena and its region, a completion queue, the control
+/// queue pair and the data queue pairs. And where the node's ends of those are.
+///
+/// The NIC is not part of it, so that others can use it too: every method is given the one that
+/// [`ClientQueues::new`] was given. Nobody but [`ClientQueues::end`] takes the objects off the NIC again.
+#[derive(Debug)]
+pub struct ClientQueues<M> {
+    size: EndpointSize,
+    objects: Objects,
+    /// The numbers of the data queue pairs, in the order of their ids.
+    numbers: Vec<(QpId, u32)>,
+    /// The node's ends of the data queue pairs, once they are connected.
+    peers: Vec<QpAddress>,
+    arena: M,
+    key: Lkey,
+}
+
+/// What there is on the NIC, as far as it has been made.
+#[derive(Debug, Default)]
+struct Objects {
+    pd: Option<PdId>,
+    region: Option<RegionId>,
+    cq: Option<CqId>,
+    control: Option<QpId>,
+    data: Vec<QpId>,
+}
+
+impl Objects {
+    fn make<N: Nic>(&mut self, nic: &mut N, size: &EndpointSize) -> Result<(N::Memory, Lkey), VerbsError> {
+        let completions = size.completions()?;
+        let pd = *self.pd.insert(nic.allocate_pd()?);
+        let arena = nic.allocate_memory(size.arena_bytes)?;
+        let span = 0..size.arena_bytes;
+        let region = nic.register_region(pd, &arena, span, RemoteAddress(0), Access::LOCAL_WRITE)?;
+        self.region = Some(region.id);
+        let cq = *self.cq.insert(nic.create_cq(completions)?);
+        let queues = |send_depth, receive_depth| QpAttributes {
+            send_cq: cq,
+            receive_cq: cq,
+            send_depth,
+            receive_depth,
+        };
+        self.control = Some(nic.create_qp(pd, queues(size.control_depth, size.control_depth))?);
+        for _ in 0..size.data_queue_pairs {
+            self.data.push(nic.create_qp(pd, queues(size.send_depth, 0))?);
+        }
+        Ok((arena, region.lkey))
+    }
+
+    /// Each goes before what it uses. One that is gone already is no loss.
+    fn destroy(&mut self, nic: &mut impl Nic) {
+        for qp in self.data.drain(..).chain(self.control.take()) {
+            let _ = nic.destroy_qp(qp);
+        }
+        if let Some(cq) = self.cq.take() {
+            let _ = nic.destroy_cq(cq);
+        }
+        if let Some(region) = self.region.take() {
+            let _ = nic.deregister_region(region);
+        }
+        if let Some(pd) = self.pd.take() {
+            let _ = nic.deallocate_pd(pd);
+        }
+    }
+}
+
+/// Its beginning and its end.
+impl<M: Memory> ClientQueues<M> {
+    /// Makes all of it. It is connected by [`ClientQueues::connect`].
+    ///
+    /// # Errors
+    /// The NIC refuses, or no NIC could. Nothing is left behind on it.
+    pub fn new<N: Nic<Memory = M>>(nic: &mut N, size: EndpointSize) -> Result<Self, VerbsError> {
+        let mut objects = Objects::default();
+        let (arena, key) = objects.make(nic, &size).inspect_err(|_| objects.destroy(nic))?;
+        let mut numbers: Vec<_> = objects.data.iter().copied().zip(0..).collect();
+        numbers.sort_unstable();
+        Ok(Self { size, objects, numbers, peers: Vec::new(), arena, key })
+    }
+
+    /// Where its queue pairs are: the control queue pair, and the data queue pairs.
+    ///
+    /// # Errors
+    /// The NIC does not say, or they have ended.
+    pub fn addresses(&self, nic: &impl Nic) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
+        let data = self.objects.data.iter().map(|&qp| nic.qp_address(qp)).collect::<Result<_, _>>()?;
+        Ok((nic.qp_address(self.control()?)?, data))
+    }
+
+    /// Connects it to the node's ends, which are at these addresses: all is in RTS then.
+    ///
+    /// # Errors
+    /// These are the addresses of more or fewer data queue pairs, or a step is refused: only its end is left to it.
+    pub fn connect(
+        &mut self,
+        nic: &mut impl Nic,
+        control: QpAddress,
+        data: Vec<QpAddress>,
+    ) -> Result<(), VerbsError> {
+        if data.len() != self.objects.data.len() {
+            return Err(VerbsError::Invalid("each data queue pair has one peer"));
+        }
+        connect_qp(nic, self.control()?, control)?;
+        for (&qp, &peer) in self.objects.data.iter().zip(&data) {
+            connect_qp(nic, qp, peer)?;
+        }
+        self.peers = data;
+        Ok(())
+    }
+
+    /// The node has rebuilt data queue pair `number`: this end is rebuilt too, and starts empty. To be called once for
+    /// each time that the node did so, since both ends count ([`QpAddress::first_packet`]).
+    ///
+    /// # Errors
+    /// There is none, it was never connected, or a step is refused. The two ends do not find together again then:
+    /// the queue pair is of no more use.
+    pub fn rebuilt(&mut self, nic: &mut impl Nic, number: u32) -> Result<(), VerbsError> {
+        let qp = self.data(number)?;
+        let peer = self.peers.get_mut(number as usize);
+        let peer = peer.ok_or(VerbsError::Invalid("a queue pair is connected before it is rebuilt"))?;
+        *peer = peer.after_reset();
+        nic.modify_qp(qp, QpChange::Reset)?;
+        connect_qp(nic, qp, *peer)
+    }
+
+    /// Takes all of it off the NIC: queue pairs, completion queue, region, domain, in that order.
+    pub fn end(&mut self, nic: &mut impl Nic) {
+        self.objects.destroy(nic);
+    }
+
+    fn control(&self) -> Result<QpId, VerbsError> {
+        self.objects.control.ok_or(VerbsError::NoSuch { what: "control queue pair" })
+    }
+
+    fn data(&self, number: u32) -> Result<QpId, VerbsError> {
+        let qp = self.objects.data.get(number as usize);
+        qp.copied().ok_or(VerbsError::NoSuch { what: "data queue pair" })
+    }
+}
+
+/// Its use. Data queue pairs go by their numbers, from zero.
+impl<M: Memory> ClientQueues<M> {
+    /// What it is made of.
+    pub fn size(&self) -> &EndpointSize {
+        &self.size
+    }
+
+    /// The arena: registered for local use at addresses that start at zero.
+    pub fn arena(&self) -> &M {
+        &self.arena
+    }
+
+    /// Names the arena in local spans.
+    pub fn arena_key(&self) -> Lkey {
+        self.key
+    }
+
+    /// Posts requests to data queue pair `number`, as [`Nic::post_send`] does.
+    ///
+    /// # Errors
+    /// There is none, or it does not take requests in its state.
+    pub fn post(
+        &self,
+        nic: &mut impl Nic,
+        number: u32,
+        requests: &[WorkRequest],
+    ) -> Result<usize, VerbsError> {
+        nic.post_send(self.data(number)?, requests)
+    }
+
+    /// Posts requests to the control queue pair, as [`Nic::post_send`] does.
+    ///
+    /// # Errors
+    /// It does not take requests in its state.
+    pub fn post_control(&self, nic: &mut impl Nic, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+        nic.post_send(self.control()?, requests)
+    }
+
+    /// Posts receives to the control queue pair, as [`Nic::post_receive`] does.
+    ///
+    /// # Errors
+    /// It does not take receives in its state.
+    pub fn post_control_receive(
+        &self,
+        nic: &mut impl Nic,
+        requests: &[ReceiveRequest],
+    ) -> Result<usize, VerbsError> {
+        nic.post_receive(self.control()?, requests)
+    }
+
+    /// Appends at most `most` completions to `into`, which carry the numbers of queue pairs that
+    /// [`Endpoint`](crate::Endpoint) has them carry, and says how many that were. It stops after one that says that a
+    /// queue pair broke, so that the client can act on that before it reads the flushes.
+    ///
+    /// # Errors
+    /// The completion queue is of no more use. Nothing was appended: what came before is told first.
+    pub fn poll(
+        &self,
+        nic: &mut impl Nic,
+        most: usize,
+        into: &mut Vec<Completion>,
+    ) -> Result<usize, VerbsError> {
+        let cq = self.objects.cq.ok_or(VerbsError::NoSuch { what: "completion queue" })?;
+        let mut polled = 0;
+        while polled < most {
+            let at = into.len();
+            match nic.poll(cq, 1, into) {
+                Ok(0) => break,
+                Ok(_) => polled += 1,
+                Err(error) if polled == 0 => return Err(error),
+                Err(_) => break,
+            }
+            let completion = &mut into[at];
+            completion.queue_pair = self.number_of(completion.queue_pair);
+            if completion.status.breaks() {
+                break;
+            }
+        }
+        Ok(polled)
+    }
+
+    fn number_of(&self, qp: QpId) -> QpId {
+        let place = self.numbers.binary_search_by_key(&qp, |&(qp, _)| qp);
+        place.map_or(CONTROL, |place| QpId(self.numbers[place].1))
+    }
+}

@@ -1,0 +1,142 @@
+//! A NIC that fails once, at whichever of its calls it is told to.
+
+use portcullis_nic::{
+    Access, Capabilities, Completion, CqId, Event, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
+    QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
+    WorkRequest,
+};
+use portcullis_softnic::SoftNic;
+use portcullis_softnic::core::ObjectCounts;
+use portcullis_softnic::shared::Mapping;
+use std::cell::Cell;
+use std::ops::Range;
+
+/// A software NIC. What takes objects off it always works, as on real ones.
+#[derive(Default)]
+pub struct Faltering {
+    nic: SoftNic,
+    /// Calls that still work; none are counted while this is unset.
+    left: Cell<Option<u32>>,
+}
+
+/// What the one failing call says.
+pub fn failure() -> VerbsError {
+    VerbsError::Machine("one call fails".to_owned())
+}
+
+impl Faltering {
+    /// After `calls` more that work, one fails.
+    pub fn fail_after(&self, calls: u32) {
+        self.left.set(Some(calls));
+    }
+
+    pub fn is_yet_to_fail(&self) -> bool {
+        self.left.get().is_some()
+    }
+
+    pub fn objects(&mut self) -> ObjectCounts {
+        self.nic.core().objects()
+    }
+
+    fn count(&self) -> Result<(), VerbsError> {
+        let left = self.left.get();
+        self.left.set(left.and_then(|left| left.checked_sub(1)));
+        if left == Some(0) { Err(failure()) } else { Ok(()) }
+    }
+}
+
+impl Nic for Faltering {
+    type Memory = Mapping;
+
+    fn capabilities(&self) -> Capabilities {
+        self.nic.capabilities()
+    }
+
+    fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
+        self.count()?;
+        self.nic.allocate_memory(length)
+    }
+
+    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.count()?;
+        self.nic.allocate_pd()
+    }
+
+    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.nic.deallocate_pd(pd)
+    }
+
+    fn register_region(
+        &mut self,
+        pd: PdId,
+        memory: &Mapping,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        self.count()?;
+        self.nic.register_region(pd, memory, span, base, access)
+    }
+
+    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
+        self.nic.deregister_region(region)
+    }
+
+    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        self.count()?;
+        self.nic.allocate_window(pd, kind)
+    }
+
+    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+        self.nic.deallocate_window(window)
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        self.count()?;
+        self.nic.create_cq(depth)
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.nic.destroy_cq(cq)
+    }
+
+    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        self.count()?;
+        self.nic.create_qp(pd, attributes)
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.nic.destroy_qp(qp)
+    }
+
+    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
+        self.count()?;
+        self.nic.qp_address(qp)
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        self.nic.qp_state(qp)
+    }
+
+    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        self.count()?;
+        self.nic.modify_qp(qp, change)
+    }
+
+    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+        self.nic.post_send(qp, requests)
+    }
+
+    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
+        self.nic.post_receive(qp, requests)
+    }
+
+    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+        self.count()?;
+        self.nic.poll(cq, most, into)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.nic.poll_event()
+    }
+}
