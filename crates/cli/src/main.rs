@@ -3,6 +3,8 @@
 
 mod bench;
 mod demo;
+mod doctor;
+mod rdma;
 mod samples;
 mod serve;
 mod sim;
@@ -25,6 +27,7 @@ Examples:
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
   portcullis bench read_lat -s 64                    latency of 64-byte reads on this machine
   portcullis bench permissions --json                the steps of Patronus, Table 4
+  portcullis doctor                                  what of all this holds on your own device
   portcullis sim --seeds 1000                        a thousand clusters in virtual time, and their checkers
 
 Exit codes: 0 done; 1 what was shown or tried did not hold; 2 the call was wrong; 3 the machine refused.";
@@ -37,6 +40,8 @@ enum Command {
     Demo(demo::Options),
     /// Measure latencies, rates and the cost of protection.
     Bench(bench::Options),
+    /// Try on this machine's device what permissions rest on, and say which protection it can carry.
+    Doctor(doctor::Options),
     /// Try a whole cluster in virtual time, with every fault, from seeds.
     Sim(sim::Options),
 }
@@ -50,6 +55,7 @@ fn main() -> ExitCode {
         Command::Serve(options) => serve::run(options),
         Command::Demo(options) => demo::run(options),
         Command::Bench(options) => bench::run(options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Sim(options) => sim::run_command(&options),
     }
 }

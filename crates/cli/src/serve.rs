@@ -4,10 +4,15 @@ mod counted;
 mod lifetime;
 mod listen;
 
+use crate::rdma::{DeviceOptions, node_security};
 use crate::size;
 use clap::Args;
-use portcullis::host::{Host, HostConfig, HostError, Listen, PortLimits};
-use portcullis::{Lifetime, Mechanism, NodeConfig, Quota, Reductions, ViolationLimits};
+use listen::Place;
+use portcullis::host::{Host, HostConfig, HostError, PortLimits, RdmaConfig, RdmaListen};
+use portcullis::{
+    Address, CredentialsError, Guarantee, Lifetime, Mechanism, NodeConfig, Quota, Reductions, ViolationLimits,
+};
+use portcullis_attach::ListenError;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use std::io::{Read, Write};
@@ -26,6 +31,11 @@ Examples:
         who may open a socket acts for its tenant
   portcullis serve --memory 4GiB --listen shm:/run/p.sock --audit /var/log/portcullis.jsonl --quota-bytes 512MiB
         every grant, end and violation is a line of JSON; no tenant gets more than 512 MiB
+  portcullis serve --memory 64GiB --listen rdma:0.0.0.0:7471 --certificates /etc/portcullis --name node1
+        on the RDMA device of this machine, for clients of others; certificates come from `portcullis certificates`,
+        and a client's names its tenant
+  portcullis serve --listen rdma:127.0.0.1:7471
+        without certificates, for clients of this machine: tenants are called address:127.0.0.1
 
 A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT stop the node: its sockets go, its audit
 log is complete, and the exit code is 0. SIGUSR1 makes it say its counters, as one JSON object.";
@@ -37,12 +47,30 @@ pub struct Options {
     /// Memory for clients' objects, for example 64MiB or 1GiB.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
     memory: u64,
-    /// Where clients come to: shm:PATH, or shm:PATH?tenant=NAME for clients that act for one tenant. Several are fine.
+    /// Where clients come to: shm:PATH for the software NIC, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME for
+    /// clients that act for one tenant. Several are fine.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse, required = true)]
-    listen: Vec<Listen>,
-    /// What enforces permissions: memory-window, memory-region, queue-pair, rpc or none.
-    #[arg(long, value_name = "MECHANISM", default_value_t = Mechanism::default())]
-    protection: Mechanism,
+    listen: Vec<Place>,
+    #[command(flatten)]
+    device: DeviceOptions,
+    /// A directory made by `portcullis certificates`: node and clients prove who they are.
+    #[arg(long, value_name = "DIR", requires = "name")]
+    certificates: Option<PathBuf>,
+    /// The node's name there: its certificate is node-NAME.pem.
+    #[arg(long, value_name = "NAME", requires = "certificates")]
+    name: Option<String>,
+    /// Let clients of other machines in without certificates: whoever reaches the port may come as any tenant, and
+    /// whoever sees the packets may read along.
+    #[arg(long)]
+    dangerous_no_certificates: bool,
+    /// What enforces permissions: memory-window, memory-region, queue-pair, rpc or none [default: memory-window; on an
+    /// RDMA device the best that it keeps, see `portcullis doctor`].
+    #[arg(long, value_name = "MECHANISM")]
+    protection: Option<Mechanism>,
+    /// Go without guarantees that the device does not keep, though the protection rests on them: permissions are then
+    /// not what they say. For trying things out.
+    #[arg(long, value_name = "GUARANTEES", value_delimiter = ',', value_parser = guarantee)]
+    allow_unenforced: Vec<Guarantee>,
     /// Append what happens to permissions to this file, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
@@ -94,11 +122,17 @@ enum Technique {
     Handover,
 }
 
+fn guarantee(text: &str) -> Result<Guarantee, String> {
+    let names = || Guarantee::ALL.map(Guarantee::name).join(", ");
+    let found = Guarantee::ALL.into_iter().find(|it| it.name() == text);
+    found.ok_or_else(|| format!("{text:?} is no guarantee: there are {}", names()))
+}
+
 impl Options {
-    fn config(&self) -> HostConfig {
+    fn config(&self) -> Result<HostConfig, CredentialsError> {
         let with = |technique| !self.without.contains(&technique);
         let node = NodeConfig {
-            mechanism: self.protection,
+            mechanism: self.protection.unwrap_or_default(),
             reductions: Reductions {
                 delayed_unbinding: with(Technique::DelayedUnbinding),
                 contiguity: with(Technique::Contiguity),
@@ -116,23 +150,55 @@ impl Options {
             spare_queue_pairs: self.spare_queue_pairs,
             ..NodeConfig::default()
         };
-        HostConfig {
+        Ok(HostConfig {
             node,
-            listen: self.listen.clone(),
+            listen: self.listen.iter().filter_map(Place::socket).collect(),
+            rdma: self.rdma()?,
             audit: self.audit.clone(),
             processor: self.processor,
             port: PortLimits { arena_bytes_max: self.arena_max, ..PortLimits::default() },
-        }
+        })
+    }
+
+    /// The RDMA device, if clients come over one.
+    fn rdma(&self) -> Result<Option<RdmaConfig>, CredentialsError> {
+        let papers = self.certificates.as_deref().zip(self.name.as_deref());
+        let security = node_security(papers)?;
+        let places = self.listen.iter().filter_map(|place| match &place.address {
+            Address::Rdma(address) => Some((address.clone(), place.tenant.clone())),
+            Address::Shm(_) => None,
+        });
+        let listen: Vec<RdmaListen> = places
+            .map(|(address, tenant)| RdmaListen {
+                address,
+                security: security.clone(),
+                plain_anywhere: self.dangerous_no_certificates,
+                tenant,
+            })
+            .collect();
+        Ok((!listen.is_empty()).then(|| RdmaConfig {
+            device: self.device.choice(),
+            listen,
+            pick_mechanism: self.protection.is_none(),
+            allow_unenforced: self.allow_unenforced.clone(),
+        }))
     }
 
     /// What the machine would not say, or not in time.
     fn check(&self) -> Result<(), NotServed> {
         for (position, listen) in self.listen.iter().enumerate() {
-            if self.listen[..position].iter().any(|earlier| earlier.path == listen.path) {
-                let path = listen.path.display();
+            if self.listen[..position].iter().any(|earlier| earlier.address == listen.address)
+                && !matches!(&listen.address, Address::Rdma(place) if place.ends_with(":0"))
+            {
+                let address = &listen.address;
                 return Err(NotServed::Call(format!(
-                    "--listen names {path} twice: give each socket one tenant"
+                    "--listen names {address} twice: give each address one tenant"
                 )));
+            }
+            if self.certificates.is_some() && listen.tenant.is_some() {
+                return Err(NotServed::Call(
+                    "with certificates it is these that name the tenant: leave ?tenant= out".to_owned(),
+                ));
             }
         }
         match self.processor {
@@ -158,11 +224,22 @@ enum NotServed {
     Machine(String),
 }
 
+impl From<CredentialsError> for NotServed {
+    fn from(error: CredentialsError) -> Self {
+        Self::Machine(error.to_string())
+    }
+}
+
 impl From<HostError> for NotServed {
     fn from(error: HostError) -> Self {
         let text = error.to_string();
         match error {
-            HostError::Node(portcullis_node::StartError::Config(_)) => Self::Call(text),
+            HostError::Node(portcullis_node::StartError::Config(_))
+            | HostError::Config(_)
+            | HostError::Unenforced(_)
+            | HostError::Listen(ListenError::Address(_) | ListenError::PlainBeyondLoopback(_)) => {
+                Self::Call(text)
+            }
             _ => Self::Machine(text),
         }
     }
@@ -173,6 +250,9 @@ impl From<HostError> for NotServed {
 struct Listening {
     listening: Vec<String>,
     process: u32,
+    protection: &'static str,
+    /// What the protection rests on and the device does not keep.
+    unenforced: Vec<&'static str>,
 }
 
 /// Runs a node until it is told to stop.
@@ -191,8 +271,8 @@ fn serve(options: &Options) -> Result<(), NotServed> {
     // Before the sockets are there: whoever stops the node from now on finds none of them left.
     let wishes = wishes(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
-    let mut host = Host::start(options.config())?;
-    announce(options);
+    let mut host = Host::start(options.config()?)?;
+    announce(options, &host);
     // Ends as well when nobody could ever say stop: better than a node that only SIGKILL ends.
     while let Ok(Wish::Count) = wishes.recv() {
         say(&counted::line(host.counters()));
@@ -201,13 +281,26 @@ fn serve(options: &Options) -> Result<(), NotServed> {
     Ok(())
 }
 
-fn announce(options: &Options) {
-    let listening: Vec<String> = options.listen.iter().map(listen::written).collect();
+fn announce(options: &Options, host: &Host) {
+    let mut got = host.rdma_addresses().iter().copied();
+    let listening: Vec<String> = options
+        .listen
+        .iter()
+        .map(|place| place.written(matches!(place.address, Address::Rdma(_)).then(|| got.next()).flatten()))
+        .collect();
+    let (protection, unenforced) = (host.mechanism(), host.unenforced());
+    let unenforced: Vec<&str> = unenforced.iter().map(|guarantee| guarantee.name()).collect();
     let line = if options.json {
-        let listening = Listening { listening, process: std::process::id() };
+        let process = std::process::id();
+        let listening = Listening { listening, process, protection: protection.name(), unenforced };
         serde_json::to_string(&listening).unwrap_or_default()
     } else {
-        let what = format!("{} of memory, protected by {}", size_of(options.memory), options.protection);
+        let without = if unenforced.is_empty() {
+            String::new()
+        } else {
+            format!(" WITHOUT {}, which this device does not keep", unenforced.join(", "))
+        };
+        let what = format!("{} of memory, protected by {protection}{without}", size_of(options.memory));
         format!("listening at {}: {what}", listening.join(" and "))
     };
     say(&line);
@@ -272,7 +365,8 @@ mod tests {
 
     #[test]
     fn without_options_a_node_has_the_librarys_defaults() {
-        let config = parsed(&[]).config();
+        let config = parsed(&[]).config().expect("no certificates");
+        assert!(config.rdma.is_none());
         assert_eq!(config.node, NodeConfig::default());
         assert_eq!(config.port, PortLimits::default());
     }
@@ -280,7 +374,7 @@ mod tests {
     #[test]
     fn options_reach_the_node() {
         let words = ["--protection", "rpc", "--quota-bytes", "1MiB", "--without", "contiguity,handover"];
-        let node = parsed(&words).config().node;
+        let node = parsed(&words).config().expect("no certificates").node;
         assert_eq!(node.mechanism, Mechanism::Rpc);
         assert_eq!(node.quota.bytes_max, 1 << 20);
         let left = Reductions { delayed_unbinding: true, contiguity: false, handover: false };

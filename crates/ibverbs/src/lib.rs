@@ -7,6 +7,7 @@
 
 mod completions;
 mod device;
+mod endpoint;
 mod known;
 mod ledger;
 mod memlock;
@@ -19,6 +20,7 @@ mod sys;
 mod ticket;
 
 pub use device::{DeviceChoice, DeviceSummary, GidEntry, GidKind, OpenError, Port, devices};
+pub use endpoint::{IbEndpoint, NodeLife};
 pub use memlock::{MemlockTooLow, check_memlock};
 pub use nic::{IbNic, WorkRequests};
 pub use sys::NoLibrary;

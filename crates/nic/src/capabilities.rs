@@ -24,15 +24,72 @@ pub enum Guarantee {
     WindowQueuePair,
     /// Keys of another protection domain are refused.
     ProtectionDomain,
+    /// A memory region refuses accesses outside its byte range. The conformance suite excuses nobody from this one
+    /// and the next three.
+    RegionRange,
+    /// A memory region refuses accesses without its rights.
+    RegionRights,
+    /// The key of a memory region that is gone is refused.
+    RegionEnd,
+    /// A queue pair refuses what its access flags do not allow, also when they change while it is in service.
+    QueuePairRights,
 }
 
-/// Misuse that takes a device, or its kernel, down.
+impl Guarantee {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::WindowRange,
+        Self::WindowRights,
+        Self::StaleKey,
+        Self::WindowQueuePair,
+        Self::ProtectionDomain,
+        Self::RegionRange,
+        Self::RegionRights,
+        Self::RegionEnd,
+        Self::QueuePairRights,
+    ];
+
+    /// The name used on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WindowRange => "range",
+            Self::WindowRights => "rights",
+            Self::StaleKey => "stale-key",
+            Self::WindowQueuePair => "window-queue-pair",
+            Self::ProtectionDomain => "protection-domain",
+            Self::RegionRange => "region-range",
+            Self::RegionRights => "region-rights",
+            Self::RegionEnd => "region-end",
+            Self::QueuePairRights => "queue-pair-rights",
+        }
+    }
+}
+
+/// An owner's mistake that takes some devices, or the kernel under them, down: where a device is known for it, nobody
+/// makes it on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Misuse {
-    /// Invalidating a type-2 window that is free.
+    /// Invalidating a type-2 window that is free already, by a request of one's own or by a peer's message.
     InvalidateFreeWindow,
-    /// Destroying a queue pair that a type-2 window is bound to.
+    /// Destroying a queue pair while a type-2 window is bound to it.
     QueuePairBeforeBoundWindow,
+}
+
+impl Misuse {
+    /// Why something is not tried on a device that does not survive it.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::InvalidateFreeWindow => {
+                "the device does not survive that a free window of type 2 is invalidated: it is not provoked"
+            }
+            Self::QueuePairBeforeBoundWindow => {
+                "the device does not survive that a queue pair goes before a type-2 window bound to it: it is not \
+                 provoked"
+            }
+        }
+    }
 }
 
 /// What a device is able to do.
@@ -57,8 +114,9 @@ pub struct Capabilities {
     pub sees_peer_ends: bool,
     /// Guarantees that the device is known not to keep: the suite expects exactly these to fail.
     pub unenforced: Vec<Guarantee>,
-    /// Promises of the suite, by name, that the device is known to break beside those under a guarantee.
-    pub deviations: Vec<&'static str>,
-    /// Misuse that must not be tried on it.
+    /// What takes the device or its kernel down: never done on purpose, neither by the suite nor by an examination.
     pub crashes_on: Vec<Misuse>,
+    /// Names of promises of the conformance suite that the device is known to break, beside those that
+    /// `unenforced` stands for: they have to fail, and it is an error when they do not.
+    pub deviations: Vec<&'static str>,
 }

@@ -25,7 +25,8 @@ pub struct EndpointSize {
 impl EndpointSize {
     /// The depth of a completion queue that everything posted at a time fits into. The numbers may come from a peer.
     fn completions(&self) -> Result<u32, VerbsError> {
-        let data = self.data_queue_pairs.checked_mul(self.send_depth);
+        // One more for each: a device may keep a receive of its own there.
+        let data = self.send_depth.checked_add(1).and_then(|each| self.data_queue_pairs.checked_mul(each));
         let control = self.control_depth.checked_mul(2);
         let all = data.zip(control).and_then(|(data, control)| data.checked_add(control));
         let depth = all.and_then(u32::checked_next_power_of_two);

@@ -2,10 +2,11 @@
 //!
 //! Two views of a NIC. [`Nic`] is the owner's, the memory node: protection domains, memory regions, windows, queue
 //! pairs and completion queues, by id. [`Endpoint`] is a client's: a few queue pairs, one completion queue and an
-//! arena for its buffers, handed to it ready; [`ClientQueues`] is what one is made of on a NIC of the client's own.
-//! Nothing here knows how a NIC works, and nothing above this crate names one.
+//! arena for its buffers, handed to it ready. Nothing here knows how a NIC works, and nothing above this crate
+//! names one.
 //!
-//! [`conformance`] holds the suite that every implementation must pass: a named test a promise.
+//! [`conformance`] holds the suite that every implementation must pass: a named test a promise. [`examination`] asks a
+//! device at hand what of all that a permission may rest on.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -16,6 +17,7 @@ pub mod conformance;
 mod device;
 mod endpoint;
 mod error;
+pub mod examination;
 mod memory;
 mod objects;
 mod request;

@@ -165,8 +165,10 @@ impl<N: Nic> Node<N> {
         let header_bytes = (u64::from(config.headers) * Header::BYTES).next_multiple_of(4096);
         let bytes = header_bytes + config.pool_bytes;
         let memory = nic.allocate_memory(bytes)?;
-        let control_cq = nic.create_cq(CONTROL_CQ_DEPTH)?;
-        let bind_cq = nic.create_cq(BIND_CQ_DEPTH)?;
+        // On a device with shorter queues fewer clients and tenants fit.
+        let most = (nic.capabilities().completion_depth_max / 2 + 1).next_power_of_two();
+        let control_cq = nic.create_cq(CONTROL_CQ_DEPTH.min(most))?;
+        let bind_cq = nic.create_cq(BIND_CQ_DEPTH.min(most))?;
         let objects = RemoteAddress(POOL_BASE.0 + header_bytes);
         let audit = if config.audit {
             AuditQueue::new(config.audit_records_max as usize)

@@ -28,22 +28,31 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod endpoint;
 mod held;
 pub mod host;
 mod keeper;
+mod rdma;
 mod session;
 
 pub use address::{Address, UnknownAddress};
+pub use endpoint::SessionEndpoint;
 pub use held::{AtDrop, Permission};
 pub use keeper::Kept;
+pub use portcullis_attach::{
+    ClientCredentials, ClientSecurity, CredentialsError, NodeCredentials, NodeSecurity,
+};
 pub use portcullis_client::Permission as BarePermission;
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters, Error, Operation,
     Outcome, Rejected,
 };
+pub use portcullis_ibverbs::DeviceChoice;
+pub use portcullis_nic::Guarantee;
 pub use portcullis_node::{AuditEvent, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits};
 pub use portcullis_protocol::{
     Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
 };
 pub use portcullis_softnic::{ArenaMemory, PortEndpoint};
+pub use rdma::RdmaOptions;
 pub use session::{ConnectError, Session, SessionOptions, connect, connect_with};

@@ -2,14 +2,15 @@
 
 use crate::held::Dropped;
 use crate::keeper::{Keeper, Kept};
-use crate::{Address, Permission, UnknownAddress};
+use crate::rdma::{self, RdmaOptions};
+use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
-use portcullis_nic::Endpoint;
+use portcullis_nic::{Endpoint, VerbsError};
 use portcullis_protocol::{Lifetime, Moment, RemoteAddress};
+use portcullis_softnic::ArenaMemory;
 use portcullis_softnic::attach::{AttachError, attach};
-use portcullis_softnic::{ArenaMemory, PortEndpoint};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,17 +34,19 @@ const SLEEP_MAX: Duration = Duration::from_millis(20);
 const LIFE_CHECKED_EVERY: Lifetime = Lifetime::millis(5);
 
 /// How a session is set up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SessionOptions {
     /// Bytes of the arena that buffers come from.
     pub arena_bytes: u64,
     /// The client's limits.
     pub client: ClientConfig,
+    /// For nodes of other machines.
+    pub rdma: RdmaOptions,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { arena_bytes: ARENA_BYTES, client: ClientConfig::default() }
+        Self { arena_bytes: ARENA_BYTES, client: ClientConfig::default(), rdma: RdmaOptions::default() }
     }
 }
 
@@ -57,6 +60,12 @@ pub enum ConnectError {
     /// No port on the node.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// No control connection to the node.
+    #[error(transparent)]
+    Rdma(#[from] portcullis_attach::AttachError),
+    /// The RDMA device does not connect to the node's.
+    #[error("the RDMA device fails: {0}")]
+    Device(#[from] VerbsError),
     /// The arena is too short for the client's own needs.
     #[error(transparent)]
     Client(#[from] Error),
@@ -78,11 +87,19 @@ pub fn connect(address: &str) -> Result<Session, ConnectError> {
 /// # Errors
 /// As [`connect`].
 pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-    let Address::Shm(path) = address.parse()?;
-    let attached = attach(&path, options.arena_bytes, ATTACH_WITHIN)?;
-    let address = address.to_owned();
-    let opener: Opener = Box::new(move || connect_with(&address, options));
-    Session::new(attached.endpoint, attached.client, options, opener, None)
+    let (endpoint, number) = match address.parse()? {
+        Address::Shm(path) => {
+            let attached = attach(&path, options.arena_bytes, ATTACH_WITHIN)?;
+            (SessionEndpoint::Port(attached.endpoint), attached.client)
+        }
+        Address::Rdma(place) => {
+            let (endpoint, number) = rdma::connect(&place, &options, ATTACH_WITHIN)?;
+            (SessionEndpoint::Rdma(endpoint), number)
+        }
+    };
+    let (address, client) = (address.to_owned(), options.client);
+    let opener: Opener = Box::new(move || connect_with(&address, options.clone()));
+    Session::new(endpoint, number, client, opener, None)
 }
 
 /// The clock of a process's sessions: leases are told on it, and keepers share it.
@@ -112,7 +129,7 @@ pub(crate) type Opener = Box<dyn Fn() -> Result<Session, ConnectError> + Send>;
 ///
 /// One thread uses it at a time; each thread has its own. What is dropped with it is revoked by its end.
 pub struct Session {
-    client: Client<PortEndpoint>,
+    client: Client<SessionEndpoint>,
     clock: Clock,
     dropped: Dropped,
     number: u32,
@@ -136,15 +153,15 @@ impl std::fmt::Debug for Session {
 
 impl Session {
     pub(crate) fn new(
-        endpoint: PortEndpoint,
+        endpoint: SessionEndpoint,
         number: u32,
-        options: SessionOptions,
+        config: ClientConfig,
         opener: Opener,
         departure: Option<Departure>,
     ) -> Result<Self, ConnectError> {
         let clock = Clock { started: Instant::now() };
         Ok(Self {
-            client: Client::new(endpoint, options.client)?,
+            client: Client::new(endpoint, config)?,
             clock,
             dropped: Arc::new(Mutex::new(Vec::new())),
             number,
@@ -182,7 +199,7 @@ impl Session {
 
     /// The client library underneath: for operations that do not wait, and for batches. Between its calls,
     /// [`Session::wait`] and [`Session::wait_call`] take outcomes.
-    pub fn client(&mut self) -> &mut Client<PortEndpoint> {
+    pub fn client(&mut self) -> &mut Client<SessionEndpoint> {
         &mut self.client
     }
 
@@ -410,7 +427,7 @@ impl Session {
     /// Begins something that a full queue may keep waiting.
     fn begin<T>(
         &mut self,
-        mut begin: impl FnMut(&mut Client<PortEndpoint>) -> Result<T, Error>,
+        mut begin: impl FnMut(&mut Client<SessionEndpoint>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.wait_until(|client| match begin(client) {
             Err(Error::QueueFull { .. }) => None,
@@ -422,7 +439,7 @@ impl Session {
         &mut self,
         buffer: Buffer<ArenaMemory>,
         mut begin: impl FnMut(
-            &mut Client<PortEndpoint>,
+            &mut Client<SessionEndpoint>,
             Moment,
             Buffer<ArenaMemory>,
         ) -> Result<Operation, Rejected<ArenaMemory>>,
@@ -462,7 +479,7 @@ impl Session {
     #[inline]
     pub fn wait_until<T>(
         &mut self,
-        mut done: impl FnMut(&mut Client<PortEndpoint>) -> Option<T>,
+        mut done: impl FnMut(&mut Client<SessionEndpoint>) -> Option<T>,
     ) -> Result<T, Error> {
         self.looks = 0;
         loop {

@@ -1,14 +1,51 @@
 //! A node and its clients in one process, and over a socket: what the paved path promises.
+//!
+//! On the software NIC; with PORTCULLIS_NIC=ibverbs on the RDMA device of this machine.
 
-use portcullis::host::{Host, HostConfig, Listen};
+use portcullis::host::{Host, HostConfig, Listen, RdmaConfig, RdmaListen};
 use portcullis::{
-    Acquire, Allocate, AtDrop, Error, Lifetime, Mechanism, NodeConfig, Refusal, Rights, Session,
-    SessionOptions, connect,
+    Acquire, Allocate, AtDrop, Error, Guarantee, Lifetime, Mechanism, NodeConfig, NodeSecurity, Refusal,
+    Rights, Session, SessionOptions, connect,
 };
+use std::path::Path;
+
+fn on_rdma() -> bool {
+    match std::env::var("PORTCULLIS_NIC").as_deref() {
+        Ok("ibverbs") => true,
+        Ok(other) => panic!("PORTCULLIS_NIC={other} is no NIC: ibverbs is"),
+        Err(_) => false,
+    }
+}
+
+/// The device of these tests may be Soft-RoCE, whose windows have no range: that is not what is tried here.
+fn rdma(listen: Vec<RdmaListen>) -> Option<RdmaConfig> {
+    let allow_unenforced = vec![Guarantee::WindowRange];
+    on_rdma().then(|| RdmaConfig { listen, allow_unenforced, ..RdmaConfig::default() })
+}
 
 fn host(mechanism: Mechanism) -> Host {
     let node = NodeConfig { mechanism, pool_bytes: 64 << 20, ..NodeConfig::default() };
-    Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts")
+    Host::start(HostConfig { node, rdma: rdma(Vec::new()), ..HostConfig::default() }).expect("a node starts")
+}
+
+/// A node that clients of one tenant come to, and its address. The folder is for its socket, if it has one.
+fn listening(folder: &Path) -> (Host, String) {
+    let path = folder.join("node.sock");
+    if on_rdma() {
+        let red = RdmaListen {
+            address: "127.0.0.1:0".to_owned(),
+            security: NodeSecurity::Plain,
+            plain_anywhere: false,
+            tenant: Some("red".to_owned()),
+        };
+        let config = HostConfig { rdma: rdma(vec![red]), ..HostConfig::default() };
+        let host = Host::start(config).expect("a node starts");
+        let address = format!("rdma:{}", host.rdma_addresses()[0]);
+        return (host, address);
+    }
+    let address = format!("shm:{}", path.display());
+    let listen = vec![Listen { path, tenant: Some("red".to_owned()) }];
+    (Host::start(HostConfig { listen, ..HostConfig::default() }).expect("a node starts"), address)
 }
 
 fn session(host: &Host, tenant: &str) -> Session {
@@ -94,10 +131,8 @@ fn a_dropped_permission_is_revoked_or_left_to_expire_as_its_owner_chose() {
 #[test]
 fn a_kept_permission_outlives_its_first_lifetime() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("node.sock");
-    let listen = vec![Listen { path: path.clone(), tenant: Some("red".to_owned()) }];
-    let host = Host::start(HostConfig { listen, ..HostConfig::default() }).expect("a node starts");
-    let mut session = connect(&format!("shm:{}", path.display())).expect("a session");
+    let (host, address) = listening(folder.path());
+    let mut session = connect(&address).expect("a session");
     let block = session.allocate(Allocate::bytes(64).lifetime(Lifetime::millis(200))).expect("memory");
     let first = block.lease().deadline();
     let kept = session.keep(&block, Lifetime::millis(200)).expect("a keeper");
@@ -114,18 +149,16 @@ fn a_kept_permission_outlives_its_first_lifetime() {
 #[test]
 fn a_session_finds_out_within_a_tenth_of_a_second_that_its_node_is_gone() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("node.sock");
     let found_out_after = || {
-        let listen = vec![Listen { path: path.clone(), tenant: None }];
-        let mut host = Host::start(HostConfig { listen, ..HostConfig::default() }).expect("a node starts");
-        let mut session = connect(&format!("shm:{}", path.display())).expect("a session");
+        let (mut host, address) = listening(folder.path());
+        let mut session = connect(&address).expect("a session");
         let block = session.allocate(Allocate::bytes(64)).expect("memory");
         host.stop();
         let before = std::time::Instant::now();
         assert_eq!(session.read(&block, 0, &mut [0; 8]), Err(Error::NodeGone));
         let after = before.elapsed();
         assert_eq!(session.allocate(Allocate::bytes(64)).map(|_| ()), Err(Error::NodeGone));
-        assert!(!path.exists(), "the socket goes with its node");
+        assert!(!folder.path().join("node.sock").exists(), "the socket goes with its node");
         after
     };
     // The machine may be busy with other tests: the best of a few is what the session itself takes.

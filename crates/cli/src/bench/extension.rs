@@ -8,7 +8,6 @@ use crate::samples::{Samples, mops};
 use comfy_table::{Table, presets};
 use portcullis::{
     Acquire, Allocate, Answer, BarePermission, Call, Error, Lifetime, Refusal, RemoteAddress, Session,
-    connect,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -91,9 +90,9 @@ fn run_way(
 ) -> Result<Row, BenchError> {
     // A lease this short is over now and then before its extension arrives: late, not malicious.
     let violations_free = Some(u32::MAX);
-    let setup = Setup { protection: options.protection, violations_free, ..Setup::default() };
+    let setup = Setup { violations_free, ..options.setup() };
     let node = NodeProcess::start(&setup)?;
-    let mut session = connect(node.address())?;
+    let mut session = options.connect(node.address())?;
     let mut holders = Holders::new(&mut session, way, options.size)?;
     while holders.extended < WARM_UP {
         holders.turn(&mut session)?;

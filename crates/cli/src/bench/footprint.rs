@@ -2,11 +2,10 @@
 //! of a node and a client that have nothing to do.
 
 use super::latency::{LIFETIME, hold_objects};
-use super::node_process::{NodeProcess, Setup};
+use super::node_process::NodeProcess;
 use super::report::print_json;
 use super::{BenchError, Options, processors};
 use crate::samples::Samples;
-use portcullis::connect;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -37,16 +36,16 @@ struct Report {
 
 /// Runs `footprint`.
 pub fn run(options: &Options) -> Result<(), BenchError> {
-    let node = NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?;
+    let node = NodeProcess::start(&options.setup())?;
     processors::pin_client();
     let mut attaches = Samples::new();
     for _ in 0..ATTACHES {
         let before = Instant::now();
-        let session = connect(node.address())?;
+        let session = options.connect(node.address())?;
         attaches.add(before.elapsed());
         drop(session);
     }
-    let mut session = connect(node.address())?;
+    let mut session = options.connect(node.address())?;
     let held = hold_objects(&mut session, PERMISSIONS, options.size)?;
     let resident = resident_bytes(node.process())?;
     drop(held);

@@ -4,7 +4,7 @@ use super::node_process::named_or_own;
 use super::report::Report;
 use super::{BenchError, Name, Options, Until, pingpong, processors};
 use crate::samples::Samples;
-use portcullis::{Allocate, AtDrop, Buffer, Error, Lifetime, Permission, Session, connect};
+use portcullis::{Allocate, AtDrop, Buffer, Error, Lifetime, Permission, Session};
 use std::time::Instant;
 
 const WARM_UP: u64 = 20_000;
@@ -19,7 +19,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let (_own, address) = named_or_own(options)?;
     let pingpong_rtt = pingpong::round_trip();
     processors::pin_client();
-    let mut session = connect(&address)?;
+    let mut session = options.connect(&address)?;
     let size = if options.name == Name::AtomicLat { 8 } else { options.size };
     let mut objects = hold_objects(&mut session, OBJECTS, size)?;
     let mut buffer = session.buffer(u32::try_from(size).unwrap_or(u32::MAX))?;

@@ -14,8 +14,10 @@ mod rate;
 mod report;
 mod violation;
 
+use crate::rdma::{ClientOptions, NicKind};
 use clap::{Args, ValueEnum};
-use portcullis::{ConnectError, Error, Mechanism};
+use node_process::Setup;
+use portcullis::{ConnectError, CredentialsError, Error, Mechanism, Session, SessionOptions, connect_with};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,6 +29,8 @@ Examples:
   portcullis bench permissions                    the steps of Patronus, Table 4
   portcullis bench violation                      the rows of Patronus, Table 5
   portcullis bench read_lat --node shm:/run/portcullis.sock
+  portcullis bench read_lat --nic ibverbs         over this machine's RDMA device, to a node on the same
+  portcullis bench read_lat --node rdma:node1:7471 --certificates /etc/portcullis --tenant orange
 
 Without --node a node process is started for the run, on processor 0; this end runs on processor 1.
 Times are in microseconds. READ and atomic latencies are full round trips, as in perftest; so are WRITE
@@ -57,9 +61,17 @@ pub struct Options {
     /// A node that runs already, for example shm:/run/portcullis.sock.
     #[arg(long)]
     node: Option<String>,
+    /// The NIC of the node that is started for the run.
+    #[arg(long, value_enum, default_value_t)]
+    nic: NicKind,
+    #[command(flatten)]
+    client: ClientOptions,
     /// What enforces permissions on the node that is started for the run.
     #[arg(long, default_value = "memory-window")]
     protection: Mechanism,
+    /// For that node: go without guarantees that its device does not keep (see `portcullis serve --help`).
+    #[arg(long, value_name = "GUARANTEES")]
+    allow_unenforced: Option<String>,
     /// One JSON object instead of the table.
     #[arg(long)]
     json: bool,
@@ -101,6 +113,8 @@ enum BenchError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error(transparent)]
     Session(#[from] Error),
     #[error("the node process: {0}")]
     Node(#[from] std::io::Error),
@@ -118,6 +132,26 @@ enum Until {
 }
 
 impl Options {
+    /// A session with the node at `address`.
+    fn connect(&self, address: &str) -> Result<Session, BenchError> {
+        Ok(connect_with(address, self.session_options()?)?)
+    }
+
+    fn session_options(&self) -> Result<SessionOptions, BenchError> {
+        Ok(SessionOptions { rdma: self.client.rdma()?, ..SessionOptions::default() })
+    }
+
+    /// The node that is started for the run, if nothing more is said.
+    fn setup(&self) -> Setup {
+        Setup {
+            protection: self.protection,
+            nic: self.nic,
+            device: self.client.device.clone(),
+            allow_unenforced: self.allow_unenforced.clone(),
+            ..Setup::default()
+        }
+    }
+
     fn until(&self, default: u64) -> Until {
         match (self.iterations, self.duration) {
             (_, Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds)),

@@ -1,6 +1,7 @@
 //! A node process for the length of a benchmark.
 
 use super::{BenchError, Options, processors};
+use crate::rdma::{DeviceOptions, NicKind};
 use portcullis::Mechanism;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
@@ -28,6 +29,12 @@ struct Words {
     counters: Counted,
 }
 
+/// What it says first.
+#[derive(Deserialize)]
+struct Listening {
+    listening: Vec<String>,
+}
+
 /// How the node is to run.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
@@ -36,6 +43,11 @@ pub struct Setup {
     pub without: Vec<&'static str>,
     /// Violations that cost nothing, when many are made on purpose.
     pub violations_free: Option<u32>,
+    /// What it is on.
+    pub nic: NicKind,
+    pub device: DeviceOptions,
+    /// Guarantees that it goes without.
+    pub allow_unenforced: Option<String>,
 }
 
 /// The node that the options name, or one of our own for as long as what is returned lives; and its address.
@@ -43,7 +55,7 @@ pub fn named_or_own(options: &Options) -> Result<(Option<NodeProcess>, String), 
     if let Some(address) = &options.node {
         return Ok((None, address.clone()));
     }
-    let own = NodeProcess::start(&Setup { protection: options.protection, ..Setup::default() })?;
+    let own = NodeProcess::start(&options.setup())?;
     let address = own.address().to_owned();
     Ok((Some(own), address))
 }
@@ -52,7 +64,10 @@ impl NodeProcess {
     /// Starts a node on its processor, waits until it listens, and keeps this thread on the other one.
     pub fn start(setup: &Setup) -> Result<Self, BenchError> {
         let folder = tempfile::tempdir()?;
-        let address = format!("shm:{}", folder.path().join("node.sock").display());
+        let address = match setup.nic {
+            NicKind::Software => format!("shm:{}", folder.path().join("node.sock").display()),
+            NicKind::Ibverbs => "rdma:127.0.0.1:0".to_owned(),
+        };
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--json", "--memory", "256MiB", "--listen", &address]);
         command.args(["--protection", setup.protection.name(), "--stop-at-end-of-input"]);
@@ -65,6 +80,10 @@ impl NodeProcess {
         if let Some(free) = setup.violations_free {
             command.args(["--violations-free", &free.to_string()]);
         }
+        command.args(setup.device.arguments());
+        if let Some(guarantees) = &setup.allow_unenforced {
+            command.args(["--allow-unenforced", guarantees]);
+        }
         processors::unpin();
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let Some(output) = child.stdout.take() else { return Err(BenchError::NoCounters) };
@@ -74,6 +93,10 @@ impl NodeProcess {
         if line.is_empty() {
             let status = node.child.wait()?;
             return Err(std::io::Error::other(format!("it ended with {status} before it listened")).into());
+        }
+        let said: Listening = serde_json::from_str(&line).map_err(std::io::Error::from)?;
+        if let [listening] = &said.listening[..] {
+            node.address.clone_from(listening);
         }
         processors::pin_client();
         Ok(node)

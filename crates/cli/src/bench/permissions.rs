@@ -7,9 +7,7 @@ use super::{BenchError, Options, Until, pingpong};
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
-use portcullis::{
-    Acquire, Allocate, Answer, Call, Error, Lifetime, RemoteAddress, Session, Sharing, connect,
-};
+use portcullis::{Acquire, Allocate, Answer, Call, Error, Lifetime, RemoteAddress, Session, Sharing};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -109,10 +107,9 @@ fn print_table(report: &Report) {
 }
 
 fn run_step(options: &Options, step: &Step, until: Until) -> Result<(Row, u64), BenchError> {
-    let setup =
-        Setup { protection: options.protection, without: step.without.to_vec(), violations_free: None };
+    let setup = Setup { without: step.without.to_vec(), ..options.setup() };
     let mut node = NodeProcess::start(&setup)?;
-    let mut session = connect(node.address())?;
+    let mut session = options.connect(node.address())?;
     let objects = make_objects(&mut session, options.size)?;
     let mut life = Lives::new(objects, step.expire);
     while life.ended < WARM_UP {

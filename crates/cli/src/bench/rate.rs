@@ -6,7 +6,7 @@ use super::report::Report;
 use super::{BenchError, Name, Options, Until, pingpong, processors};
 use crate::samples::Samples;
 use portcullis::{
-    ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions, connect_with,
+    ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -73,8 +73,9 @@ impl Lane {
         let wanted = SessionOptions {
             arena_bytes: (4 << 20) + 2 * room,
             client: ClientConfig { operations_max: 4096, ..ClientConfig::default() },
+            ..options.session_options()?
         };
-        let mut session = connect_with(address, wanted)?;
+        let mut session = portcullis::connect_with(address, wanted)?;
         let objects = hold_objects(&mut session, OBJECTS, options.size)?;
         let length = u32::try_from(options.size).unwrap_or(u32::MAX);
         let buffers =

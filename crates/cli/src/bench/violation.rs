@@ -61,16 +61,18 @@ struct Report {
 /// Runs both cases on one node.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     let iterations = options.iterations.unwrap_or(VIOLATIONS);
-    let setup = Setup { protection: options.protection, violations_free: Some(u32::MAX), ..Setup::default() };
+    let setup = Setup { violations_free: Some(u32::MAX), ..options.setup() };
     let node = NodeProcess::start(&setup)?;
     let pingpong_rtt = pingpong::round_trip();
-    let mut innocent = Bystander::new(node.address(), options.size)?;
+    let mut innocent = Bystander::new(session(options, node.address(), true)?, options.size)?;
     for _ in 0..iterations {
         innocent.watch(true)?;
     }
-    let without_spares =
-        Offender::new(node.address(), options.size, false)?.offend(iterations, &mut innocent)?;
-    let with_spares = Offender::new(node.address(), options.size, true)?.offend(iterations, &mut innocent)?;
+    let mut offend = |use_spares| {
+        let session = session(options, node.address(), use_spares)?;
+        Offender::new(session, options.size, use_spares)?.offend(iterations, &mut innocent)
+    };
+    let (without_spares, with_spares) = (offend(false)?, offend(true)?);
     let report = Report {
         setting: Setting::new(options, iterations, pingpong_rtt),
         percent: 100.0 * with_spares.summary / without_spares.summary,
@@ -115,9 +117,9 @@ fn print_table(report: &Report) {
     );
 }
 
-fn session(address: &str, use_spares: bool) -> Result<Session, BenchError> {
+fn session(options: &Options, address: &str, use_spares: bool) -> Result<Session, BenchError> {
     let client = ClientConfig { use_spares, ..ClientConfig::default() };
-    Ok(portcullis::connect_with(address, SessionOptions { client, ..SessionOptions::default() })?)
+    Ok(portcullis::connect_with(address, SessionOptions { client, ..options.session_options()? })?)
 }
 
 fn hold(session: &mut Session, size: u64) -> Result<Permission, BenchError> {
@@ -137,8 +139,7 @@ struct Offender {
 }
 
 impl Offender {
-    fn new(address: &str, size: u64, use_spares: bool) -> Result<Self, BenchError> {
-        let mut session = session(address, use_spares)?;
+    fn new(mut session: Session, size: u64, use_spares: bool) -> Result<Self, BenchError> {
         Ok(Self {
             held: hold(&mut session, size)?,
             session,
@@ -255,8 +256,7 @@ struct Bystander {
 }
 
 impl Bystander {
-    fn new(address: &str, size: u64) -> Result<Self, BenchError> {
-        let mut session = session(address, true)?;
+    fn new(mut session: Session, size: u64) -> Result<Self, BenchError> {
         let held = hold(&mut session, size)?;
         Ok(Self {
             session,

@@ -5,36 +5,61 @@ use portcullis::host::Listen;
 
 /// What stands between the address and the tenant's name.
 const TENANT: &str = "?tenant=";
-/// How tenants are called that the kernel names: nobody else is called so.
-const USERS: &str = "uid:";
+/// How tenants are called that are not named: nobody else is called so.
+const KEPT: [(&str, &str); 2] =
+    [("uid:", "users, who are told by the kernel"), ("address:", "clients without certificates")];
 
-/// A listener, from `shm:PATH` or `shm:PATH?tenant=NAME`.
+/// A place that clients come to, and whom they act for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Where.
+    pub address: Address,
+    /// Whom for, if it is said.
+    pub tenant: Option<String>,
+}
+
+/// A place, from an address and perhaps `?tenant=NAME`.
 ///
 /// # Errors
 /// What was wrong, for the person who typed it.
-pub fn parse(text: &str) -> Result<Listen, String> {
+pub fn parse(text: &str) -> Result<Place, String> {
     let (address, tenant) = match text.split_once(TENANT) {
         Some((address, tenant)) => (address, Some(tenant)),
         None => (text, None),
     };
     if let Some((_, rest)) = address.split_once('?') {
-        return Err(format!("{rest:?} is nothing that can be said about a socket: write ?tenant=NAME"));
+        return Err(format!("{rest:?} is nothing that can be said about an address: write ?tenant=NAME"));
     }
-    let Address::Shm(path) =
-        address.parse().map_err(|error: portcullis::UnknownAddress| error.to_string())?;
+    let address = address.parse().map_err(|error: portcullis::UnknownAddress| error.to_string())?;
+    if let Some(name) = tenant
+        && let Some((_, whom)) = KEPT.iter().find(|(kept, _)| name.starts_with(kept))
+    {
+        return Err(format!("{name:?} is kept for {whom}: leave ?tenant= out for them"));
+    }
     match tenant {
         Some("") => Err("the tenant has no name: write ?tenant=NAME, or leave it out".to_owned()),
-        Some(name) if name.starts_with(USERS) => Err(format!(
-            "{name:?} is kept for users, who are told by the kernel: leave ?tenant= out for them"
-        )),
-        tenant => Ok(Listen { path, tenant: tenant.map(str::to_owned) }),
+        tenant => Ok(Place { address, tenant: tenant.map(str::to_owned) }),
     }
 }
 
-/// The same, as it was written.
-pub fn written(listen: &Listen) -> String {
-    let tenant = listen.tenant.as_ref().map(|name| format!("{TENANT}{name}")).unwrap_or_default();
-    format!("{}{tenant}", Address::Shm(listen.path.clone()))
+impl Place {
+    /// The socket, if that is what it is.
+    pub fn socket(&self) -> Option<Listen> {
+        match &self.address {
+            Address::Shm(path) => Some(Listen { path: path.clone(), tenant: self.tenant.clone() }),
+            Address::Rdma(_) => None,
+        }
+    }
+
+    /// The same, as it was written, or with the port that it got.
+    pub fn written(&self, got: Option<std::net::SocketAddr>) -> String {
+        let tenant = self.tenant.as_ref().map(|name| format!("{TENANT}{name}")).unwrap_or_default();
+        let address = match (&self.address, got) {
+            (Address::Rdma(place), Some(got)) if place.ends_with(":0") => Address::Rdma(got.to_string()),
+            (address, _) => address.clone(),
+        };
+        format!("{address}{tenant}")
+    }
 }
 
 #[cfg(test)]
@@ -43,18 +68,28 @@ mod tests {
 
     #[test]
     fn listeners_read_back_as_they_were_written() {
-        for text in ["shm:/run/a.sock", "shm:/run/a.sock?tenant=orange"] {
-            assert_eq!(written(&parse(text).expect("a listener")), text);
+        for text in ["shm:/run/a.sock", "shm:/run/a.sock?tenant=orange", "rdma:0.0.0.0:7471"] {
+            assert_eq!(parse(text).expect("a place").written(None), text);
         }
-        assert_eq!(parse("shm:/a?tenant=orange").expect("a listener").tenant.as_deref(), Some("orange"));
+        let got = "127.0.0.1:4711".parse().ok();
+        let any = parse("rdma:127.0.0.1:0?tenant=orange").expect("a place");
+        assert_eq!(any.written(got), "rdma:127.0.0.1:4711?tenant=orange");
+        assert_eq!(parse("rdma:node1:7471").expect("a place").written(got), "rdma:node1:7471");
+        assert_eq!(parse("shm:/a?tenant=orange").expect("a place").tenant.as_deref(), Some("orange"));
     }
 
     #[test]
     fn others_are_told_what_to_write() {
-        for wrong in ["", "shm:", "/run/a.sock", "rdma:host:1", "shm:?tenant=a"] {
+        for wrong in ["", "shm:", "/run/a.sock", "tcp:host:1", "shm:?tenant=a"] {
             assert!(parse(wrong).expect_err(wrong).contains("shm:PATH"), "{wrong}");
         }
-        for wrong in ["shm:/a?tenant=", "shm:/a?tenant=uid:0", "shm:/a?owner=me", "shm:/a?b?tenant=c"] {
+        for wrong in [
+            "shm:/a?tenant=",
+            "shm:/a?tenant=uid:0",
+            "rdma:h:1?tenant=address:10.0.0.1",
+            "shm:/a?owner=me",
+            "shm:/a?b?tenant=c",
+        ] {
             assert!(parse(wrong).expect_err(wrong).contains("?tenant="), "{wrong}");
         }
     }

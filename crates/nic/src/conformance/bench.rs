@@ -4,105 +4,120 @@
 //! The two ends of a pair are in different domains, as they are on two machines: a NIC that checks a key against
 //! the requester's domain fails here at once.
 
+use super::ledger::Ledger;
 use super::report::{Check, Stop, ensure};
 use crate::{
-    Access, AtomicScope, Capabilities, Completion, CompletionKind, CqId, Event, LocalSpan, Memory, Nic,
-    Operation, PdId, QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress,
-    RemoteSpan, Rkey, Status, Window, WindowBinding, WindowId, WindowKind, WorkRequest,
+    Access, AtomicScope, Capabilities, CqId, LocalSpan, Memory, Misuse, Nic, Operation, PdId, QpAttributes,
+    QpChange, QpId, Region, RegionId, RemoteAddress, RemoteSpan, Rkey, Window, WindowBinding, WindowId,
+    WindowKind,
 };
 use std::time::{Duration, Instant};
 
 /// Bytes of the owner's memory and of the client's, each.
-pub(super) const MEMORY_BYTES: u64 = 16 * 1024;
+pub(crate) const MEMORY_BYTES: u64 = 16 * 1024;
 /// Where the owner's memory starts, for peers and local spans.
-pub(super) const POOL_BASE: u64 = 0x10_0000_0000;
+pub(crate) const POOL_BASE: u64 = 0x10_0000_0000;
 /// Where the client's memory starts, for its local spans.
-pub(super) const LOCAL_BASE: u64 = 0x20_0000_0000;
+pub(crate) const LOCAL_BASE: u64 = 0x20_0000_0000;
 /// Where the range under test starts in the owner's memory, in bytes.
-pub(super) const HELD_OFFSET: u64 = 4096;
+pub(crate) const HELD_OFFSET: u64 = 4096;
 /// Bytes of the range under test.
-pub(super) const HELD_BYTES: u64 = 256;
+pub(crate) const HELD_BYTES: u64 = 256;
 /// The first address of the range under test.
-pub(super) const HELD: u64 = POOL_BASE + HELD_OFFSET;
+pub(crate) const HELD: u64 = POOL_BASE + HELD_OFFSET;
 /// Where in the client's memory requests read and write, in bytes: not at its start, so that a stray byte shows.
-pub(super) const LOCAL_OFFSET: u64 = 1024;
+pub(crate) const LOCAL_OFFSET: u64 = 1024;
 /// The waiting time after which a condition counts as never coming true. Nothing waits this long on a good NIC.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Completions that a queue of the bench holds.
 const CQ_DEPTH: u32 = 64;
 /// Requests, and receives, that a queue pair of the bench holds unless the promise is about that.
-pub(super) const QUEUE_DEPTH: u32 = 16;
+pub(crate) const QUEUE_DEPTH: u32 = 16;
 /// [`QpChange::ReadyToSend`]: try again for ever.
-pub(super) const RETRY_FOR_EVER: u8 = 7;
+pub(crate) const RETRY_FOR_EVER: u8 = 7;
 
 /// What carries the key under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Holder {
+pub(crate) enum Holder {
     Region,
     Window(WindowKind),
 }
 
 /// A key over exactly the range under test, and what carries it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
-    pub(super) rkey: Rkey,
-    pub(super) object: HeldObject,
+pub(crate) struct Held {
+    pub(crate) rkey: Rkey,
+    pub(crate) object: HeldObject,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum HeldObject {
+pub(crate) enum HeldObject {
     Region(RegionId),
     Window(WindowId),
 }
 
 /// A queue pair and its two completion queues.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
-    pub(super) qp: QpId,
-    pub(super) send_cq: CqId,
-    pub(super) receive_cq: CqId,
+pub(crate) struct End {
+    pub(crate) qp: QpId,
+    pub(crate) send_cq: CqId,
+    pub(crate) receive_cq: CqId,
 }
 
 /// Two connected queue pairs: requests are posted at the client's, and windows bound at the owner's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair {
-    pub(super) client: End,
-    pub(super) owner: End,
+pub(crate) struct Pair {
+    pub(crate) client: End,
+    pub(crate) owner: End,
 }
 
 /// How a pair is made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    pub(super) owner_pd: PdId,
-    pub(super) access: Access,
-    pub(super) rnr_retries: u8,
-    pub(super) depth: u32,
+pub(crate) struct Plan {
+    pub(crate) owner_pd: PdId,
+    pub(crate) access: Access,
+    pub(crate) rnr_retries: u8,
+    pub(crate) depth: u32,
 }
 
 /// All bytes of both sides, to compare with later.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Bytes {
-    pub(super) pool: Vec<u8>,
-    pub(super) local: Vec<u8>,
+pub(crate) struct Bytes {
+    pub(crate) pool: Vec<u8>,
+    pub(crate) local: Vec<u8>,
 }
 
-pub(super) struct Bench<N: Nic> {
-    pub(super) nic: N,
-    pub(super) capabilities: Capabilities,
-    pub(super) owner_pd: PdId,
-    pub(super) client_pd: PdId,
-    pub(super) pool_memory: N::Memory,
+/// The bench. What is still on the NIC when it goes is taken off in an order that every device allows.
+pub(crate) struct Bench<N: Nic> {
+    pub(crate) nic: Ledger<N>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) owner_pd: PdId,
+    pub(crate) client_pd: PdId,
+    pub(crate) pool_memory: N::Memory,
     /// The owner's whole memory: windows may lie over it, peers may do nothing with its own key.
-    pub(super) pool: Region,
-    pub(super) local_memory: N::Memory,
-    pub(super) local: Region,
-    requests_numbered: u64,
+    pub(crate) pool: Region,
+    pub(crate) local_memory: N::Memory,
+    pub(crate) local: Region,
+    pub(super) requests_numbered: u64,
+    pub(crate) limits: Limits,
+}
+
+/// How long a bench waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// For one condition.
+    pub(crate) patience: Duration,
+    /// For everything, if there is such a limit.
+    pub(crate) deadline: Option<Instant>,
+    /// Whether one of them was reached.
+    pub(crate) reached: bool,
 }
 
 /// Setting up.
 impl<N: Nic> Bench<N> {
-    pub(super) fn new(mut nic: N) -> Result<Self, Stop> {
+    pub(crate) fn new(nic: N) -> Result<Self, Stop> {
         let capabilities = nic.capabilities();
+        let mut nic = Ledger::new(nic);
         let owner_pd = nic.allocate_pd()?;
         let client_pd = nic.allocate_pd()?;
         let pool_memory = nic.allocate_memory(MEMORY_BYTES)?;
@@ -127,10 +142,24 @@ impl<N: Nic> Bench<N> {
             local_memory,
             local,
             requests_numbered,
+            limits: Limits { patience: PATIENCE, deadline: None, reached: false },
         })
     }
 
-    pub(super) fn require_window(&self, kind: WindowKind) -> Check {
+    /// Takes everything off the NIC, and says what did not go.
+    pub(crate) fn clear(mut self) -> Check {
+        self.nic.clear().map_err(|error| Stop::Broken(format!("the bench cannot be cleared: {error}")))
+    }
+
+    /// Passes by what the device does not survive.
+    pub(crate) fn provoke(&self, misuse: Misuse) -> Check {
+        if self.capabilities.crashes_on.contains(&misuse) {
+            return Err(Stop::Skipped(misuse.reason()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn require_window(&self, kind: WindowKind) -> Check {
         match kind {
             WindowKind::One if !self.capabilities.window_type_1 => {
                 Err(Stop::Skipped("the device has no windows of type 1"))
@@ -142,14 +171,14 @@ impl<N: Nic> Bench<N> {
         }
     }
 
-    pub(super) fn require_atomics(&self) -> Check {
+    pub(crate) fn require_atomics(&self) -> Check {
         match self.capabilities.atomics {
             AtomicScope::None => Err(Stop::Skipped("the device has no atomics")),
             AtomicScope::Nic | AtomicScope::System => Ok(()),
         }
     }
 
-    pub(super) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         Plan {
             owner_pd: self.owner_pd,
             access: Access::REMOTE,
@@ -159,25 +188,25 @@ impl<N: Nic> Bench<N> {
     }
 
     /// A connected pair that lets everything through.
-    pub(super) fn pair(&mut self) -> Result<Pair, Stop> {
+    pub(crate) fn pair(&mut self) -> Result<Pair, Stop> {
         let plan = self.plan();
         self.pair_as(plan)
     }
 
-    pub(super) fn pair_as(&mut self, plan: Plan) -> Result<Pair, Stop> {
+    pub(crate) fn pair_as(&mut self, plan: Plan) -> Result<Pair, Stop> {
         let pair = self.unconnected(plan)?;
         self.connect(pair, plan)?;
         Ok(pair)
     }
 
     /// A connected pair whose owner's end is in a domain that holds nothing else.
-    pub(super) fn stranger(&mut self) -> Result<Pair, Stop> {
+    pub(crate) fn stranger(&mut self) -> Result<Pair, Stop> {
         let plan = Plan { owner_pd: self.nic.allocate_pd()?, ..self.plan() };
         self.pair_as(plan)
     }
 
     /// Both ends, in RESET.
-    pub(super) fn unconnected(&mut self, plan: Plan) -> Result<Pair, Stop> {
+    pub(crate) fn unconnected(&mut self, plan: Plan) -> Result<Pair, Stop> {
         Ok(Pair {
             client: self.end(self.client_pd, plan.depth)?,
             owner: self.end(plan.owner_pd, plan.depth)?,
@@ -192,7 +221,7 @@ impl<N: Nic> Bench<N> {
     }
 
     /// Takes both ends from RESET to RTS.
-    pub(super) fn connect(&mut self, pair: Pair, plan: Plan) -> Check {
+    pub(crate) fn connect(&mut self, pair: Pair, plan: Plan) -> Check {
         let client = self.nic.qp_address(pair.client.qp)?;
         let owner = self.nic.qp_address(pair.owner.qp)?;
         for (qp, peer) in [(pair.client.qp, owner), (pair.owner.qp, client)] {
@@ -206,7 +235,7 @@ impl<N: Nic> Bench<N> {
     }
 
     /// Takes both ends, whatever state they are in, back into service.
-    pub(super) fn recover(&mut self, pair: Pair) -> Check {
+    pub(crate) fn recover(&mut self, pair: Pair) -> Check {
         for end in [pair.client, pair.owner] {
             self.nic.modify_qp(end.qp, QpChange::Reset)?;
         }
@@ -229,19 +258,19 @@ impl<N: Nic> Bench<N> {
     }
 
     /// A pair, and a key over the range under test that can be used through it.
-    pub(super) fn fresh(&mut self, holder: Holder, access: Access) -> Result<(Pair, Held), Stop> {
+    pub(crate) fn fresh(&mut self, holder: Holder, access: Access) -> Result<(Pair, Held), Stop> {
         let pair = self.pair()?;
         let held = self.key(pair, holder, access)?;
         Ok((pair, held))
     }
 
     /// A key over exactly the range under test.
-    pub(super) fn key(&mut self, pair: Pair, holder: Holder, access: Access) -> Result<Held, Stop> {
+    pub(crate) fn key(&mut self, pair: Pair, holder: Holder, access: Access) -> Result<Held, Stop> {
         self.key_over(pair, holder, access, HELD_BYTES)
     }
 
     /// A key over the first bytes of the range under test.
-    pub(super) fn key_over(
+    pub(crate) fn key_over(
         &mut self,
         pair: Pair,
         holder: Holder,
@@ -268,20 +297,34 @@ impl<N: Nic> Bench<N> {
     }
 
     /// A window that is bound to nothing yet.
-    pub(super) fn window(&mut self, kind: WindowKind) -> Result<Window, Stop> {
+    pub(crate) fn window(&mut self, kind: WindowKind) -> Result<Window, Stop> {
         self.require_window(kind)?;
         Ok(self.nic.allocate_window(self.owner_pd, kind)?)
     }
 
     /// Binds a window over the range under test, and says its key.
-    pub(super) fn bind(&mut self, end: End, window: Window, access: Access) -> Result<Rkey, Stop> {
+    pub(crate) fn bind(&mut self, end: End, window: Window, access: Access) -> Result<Rkey, Stop> {
         let binding = self.binding(window.id, window.rkey.advanced(), access);
         self.succeed(end, Operation::BindWindow(binding))?;
         Ok(binding.rkey)
     }
 
+    /// What ends a bind: length zero for type 1, with the key advanced, and an invalidate for type 2.
+    pub(crate) fn unbinding(&self, kind: WindowKind, held: Held) -> Result<Operation, Stop> {
+        let HeldObject::Window(window) = held.object else {
+            return Err(Stop::Broken("the bench holds no window".to_owned()));
+        };
+        Ok(match kind {
+            WindowKind::One => {
+                let binding = self.binding(window, held.rkey.advanced(), Access::empty());
+                Operation::BindWindow(WindowBinding { length: 0, ..binding })
+            }
+            WindowKind::Two => Operation::LocalInvalidate { rkey: held.rkey },
+        })
+    }
+
     /// A good bind over the range under test: checks change what they are about.
-    pub(super) fn binding(&self, window: WindowId, rkey: Rkey, access: Access) -> WindowBinding {
+    pub(crate) fn binding(&self, window: WindowId, rkey: Rkey, access: Access) -> WindowBinding {
         WindowBinding {
             window,
             rkey,
@@ -296,40 +339,40 @@ impl<N: Nic> Bench<N> {
 /// Spans and bytes.
 impl<N: Nic> Bench<N> {
     /// A span of the client's memory.
-    pub(super) fn local(&self, offset: u64, length: u32) -> LocalSpan {
+    pub(crate) fn local(&self, offset: u64, length: u32) -> LocalSpan {
         LocalSpan { address: LOCAL_BASE + offset, length, lkey: self.local.lkey }
     }
 
     /// A span of the owner's memory, for the owner's own requests.
-    pub(super) fn pool(&self, offset: u64, length: u32) -> LocalSpan {
+    pub(crate) fn pool(&self, offset: u64, length: u32) -> LocalSpan {
         LocalSpan { address: POOL_BASE + offset, length, lkey: self.pool.lkey }
     }
 
     /// A READ into the usual place of the client's memory.
-    pub(super) fn read(&self, address: u64, length: u32, rkey: Rkey) -> Operation {
+    pub(crate) fn read(&self, address: u64, length: u32, rkey: Rkey) -> Operation {
         Operation::Read { local: self.local(LOCAL_OFFSET, length), remote: remote(address, rkey) }
     }
 
     /// A WRITE from the usual place of the client's memory.
-    pub(super) fn write(&self, address: u64, length: u32, rkey: Rkey) -> Operation {
+    pub(crate) fn write(&self, address: u64, length: u32, rkey: Rkey) -> Operation {
         Operation::Write { local: self.local(LOCAL_OFFSET, length), remote: remote(address, rkey) }
     }
 
-    pub(super) fn fetch_and_add(&self, address: u64, add: u64, rkey: Rkey) -> Operation {
+    pub(crate) fn fetch_and_add(&self, address: u64, add: u64, rkey: Rkey) -> Operation {
         Operation::FetchAndAdd { local: self.local(LOCAL_OFFSET, 8), remote: remote(address, rkey), add }
     }
 
-    pub(super) fn compare_and_swap(&self, address: u64, compare: u64, swap: u64, rkey: Rkey) -> Operation {
+    pub(crate) fn compare_and_swap(&self, address: u64, compare: u64, swap: u64, rkey: Rkey) -> Operation {
         let local = self.local(LOCAL_OFFSET, 8);
         Operation::CompareAndSwap { local, remote: remote(address, rkey), compare, swap }
     }
 
     /// The first word of the range under test.
-    pub(super) fn held_word(&self) -> u64 {
+    pub(crate) fn held_word(&self) -> u64 {
         self.pool_memory.load(HELD_OFFSET)
     }
 
-    pub(super) fn bytes(&self) -> Bytes {
+    pub(crate) fn bytes(&self) -> Bytes {
         let size = usize::try_from(MEMORY_BYTES).unwrap_or_default();
         let (mut pool, mut local) = (vec![0; size], vec![0; size]);
         self.pool_memory.read(0, &mut pool);
@@ -338,7 +381,7 @@ impl<N: Nic> Bench<N> {
     }
 
     /// Checks every byte of both sides, so that one that moved where it should not is seen wherever it is.
-    pub(super) fn expect_bytes(&self, expected: &Bytes) -> Check {
+    pub(crate) fn expect_bytes(&self, expected: &Bytes) -> Check {
         let now = self.bytes();
         for (side, now, expected) in
             [("owner", &now.pool, &expected.pool), ("client", &now.local, &expected.local)]
@@ -352,145 +395,12 @@ impl<N: Nic> Bench<N> {
     }
 }
 
-/// Posting and waiting.
-impl<N: Nic> Bench<N> {
-    /// A work request with a number of its own.
-    pub(super) fn request(&mut self, operation: Operation, signalled: bool) -> WorkRequest {
-        self.requests_numbered += 1;
-        WorkRequest { id: self.requests_numbered, signalled, operation }
-    }
-
-    pub(super) fn post(&mut self, end: End, requests: &[WorkRequest]) -> Check {
-        let accepted = self.nic.post_send(end.qp, requests)?;
-        ensure!(
-            accepted == requests.len(),
-            "a queue with room took {accepted} of {} requests",
-            requests.len()
-        );
-        Ok(())
-    }
-
-    /// Posts a receive and says its number.
-    pub(super) fn receive(&mut self, end: End, local: LocalSpan) -> Result<u64, Stop> {
-        self.requests_numbered += 1;
-        let id = self.requests_numbered;
-        let accepted = self.nic.post_receive(end.qp, &[ReceiveRequest { id, local }])?;
-        ensure!(accepted == 1, "a receive queue with room took no receive");
-        Ok(id)
-    }
-
-    /// Tries a condition again until it holds.
-    pub(super) fn until<T>(
-        &mut self,
-        what: &str,
-        mut holds: impl FnMut(&mut Self) -> Result<Option<T>, Stop>,
-    ) -> Result<T, Stop> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(found) = holds(self)? {
-                return Ok(found);
-            }
-            ensure!(Instant::now() < deadline, "in {} s there was no {what}", PATIENCE.as_secs());
-            std::thread::yield_now();
-        }
-    }
-
-    /// Waits for exactly this many completions.
-    pub(super) fn completions(&mut self, cq: CqId, count: usize) -> Result<Vec<Completion>, Stop> {
-        let mut seen = Vec::new();
-        while seen.len() < count {
-            let what = format!("completion {} of {count}", seen.len() + 1);
-            let (most, mut more) = (count - seen.len(), Vec::new());
-            let said = self.until(&what, |bench| {
-                let said = bench.nic.poll(cq, most, &mut more)?;
-                Ok((said > 0).then_some(said))
-            })?;
-            ensure!(said == more.len() && said <= most, "a poll for {most} gave {}, said {said}", more.len());
-            seen.append(&mut more);
-        }
-        self.no_completion(cq)?;
-        Ok(seen)
-    }
-
-    /// Checks that a completion queue is empty now.
-    pub(super) fn no_completion(&mut self, cq: CqId) -> Check {
-        let mut surplus = Vec::new();
-        self.nic.poll(cq, 16, &mut surplus)?;
-        ensure!(surplus.is_empty(), "there is a completion too many: {:?}", surplus[0]);
-        Ok(())
-    }
-
-    /// Posts one request, waits for its one completion and says how it ended.
-    pub(super) fn execute(&mut self, end: End, operation: Operation) -> Result<Status, Stop> {
-        let request = self.request(operation, true);
-        self.post(end, &[request])?;
-        let completion = self.completions(end.send_cq, 1)?[0];
-        let right = completion.request == request.id && completion.queue_pair == end.qp;
-        ensure!(right, "{request:?} on {:?} was completed as {completion:?}", end.qp);
-        ensure!(
-            completion.kind == CompletionKind::Send,
-            "a send queue's request completed as {completion:?}"
-        );
-        Ok(completion.status)
-    }
-
-    pub(super) fn succeed(&mut self, end: End, operation: Operation) -> Check {
-        let status = self.execute(end, operation)?;
-        ensure!(status == Status::Success, "{operation:?} should work and gave {status}");
-        Ok(())
-    }
-
-    /// Checks that a request ends with one of these, and that no byte anywhere changed.
-    pub(super) fn fails(&mut self, end: End, operation: Operation, statuses: &[Status]) -> Check {
-        let before = self.bytes();
-        let status = self.execute(end, operation)?;
-        ensure!(
-            statuses.contains(&status),
-            "{operation:?} should give one of {statuses:?} and gave {status:?}"
-        );
-        self.expect_bytes(&before)
-    }
-
-    /// Checks that the peer's NIC refuses an access, and that no byte anywhere changed.
-    pub(super) fn refused(&mut self, pair: Pair, operation: Operation) -> Check {
-        self.fails(pair.client, operation, &[Status::RemoteAccessError])
-    }
-
-    /// Waits for the next completion of a receive queue, and says its length and what it invalidated.
-    pub(super) fn received(&mut self, end: End, id: u64) -> Result<(u32, Option<Rkey>), Stop> {
-        let completion = self.completions(end.receive_cq, 1)?[0];
-        let right = completion.request == id
-            && completion.queue_pair == end.qp
-            && completion.status == Status::Success;
-        ensure!(right, "receive {id} should succeed and there is {completion:?}");
-        match completion.kind {
-            CompletionKind::Receive { length, invalidated } => Ok((length, invalidated)),
-            CompletionKind::Send => Err(Stop::Broken("a receive completed as a send".to_owned())),
-        }
-    }
-
-    pub(super) fn expect_state(&mut self, end: End, expected: QpState) -> Check {
-        let what = format!("{:?} in {expected}", end.qp);
-        self.until(&what, |bench| {
-            // Progress without taking a completion from whoever checks those.
-            bench.nic.poll(end.send_cq, 0, &mut Vec::new())?;
-            Ok((bench.nic.qp_state(end.qp)? == expected).then_some(()))
-        })
-    }
-
-    pub(super) fn expect_event(&mut self, expected: Event) -> Check {
-        let seen = self.until(&format!("{expected:?}"), |bench| Ok(bench.nic.poll_event()))?;
-        ensure!(seen == expected, "there should be {expected:?} and there is {seen:?}");
-        Ok(())
-    }
-}
-
-pub(super) fn remote(address: u64, rkey: Rkey) -> RemoteSpan {
+pub(crate) fn remote(address: u64, rkey: Rkey) -> RemoteSpan {
     RemoteSpan { address: RemoteAddress(address), rkey }
 }
 
 /// Where in a snapshot a span of bytes lies.
-pub(super) fn at(offset: u64, length: u32) -> std::ops::Range<usize> {
+pub(crate) fn at(offset: u64, length: u32) -> std::ops::Range<usize> {
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     start..start + length as usize
 }

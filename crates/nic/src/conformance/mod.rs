@@ -6,25 +6,28 @@
 //!
 //! Each promise gets a NIC of its own, with no object on it but the bench's. What a device says it cannot do
 //! ([`Capabilities`](crate::Capabilities)) is skipped aloud; a promise under a [`Guarantee`](crate::Guarantee) that
-//! the device is known not to keep must fail, and it is an error when it does not.
+//! the device is known not to keep must fail, and so must one that it is known to break by name; it is an error when
+//! they do not. What a device does not survive ([`Misuse`](crate::Misuse)) is not done to it: that is skipped aloud too.
 //!
 //! The suite sees a NIC only through [`Nic`](crate::Nic). It waits on conditions: how long it waits at most is part
 //! of the verdict, never part of a test's working.
 
 mod atomics;
-mod bench;
+pub(crate) mod bench;
 mod binds;
 mod faults;
 mod ids;
 mod keys;
+mod ledger;
 mod list;
 mod local;
 mod messages;
 mod order;
+mod posting;
 mod queues;
 mod range;
 mod regions;
-mod report;
+pub(crate) mod report;
 mod rights;
 mod states;
 mod teardown;

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Why a check did not reach its end.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(crate) enum Stop {
     /// The device does not do what was promised.
     Broken(String),
     /// The device says it cannot do what the promise is about.
@@ -13,7 +13,7 @@ pub(super) enum Stop {
 }
 
 /// What a check says.
-pub(super) type Check = Result<(), Stop>;
+pub(crate) type Check = Result<(), Stop>;
 
 impl From<VerbsError> for Stop {
     fn from(error: VerbsError) -> Self {

@@ -2,7 +2,9 @@
 
 use super::bench::{Bench, HELD, HeldObject, Holder};
 use super::report::{Check, Stop, ensure};
-use crate::{Access, Nic, Operation, QpAttributes, RemoteAddress, VerbsError, WindowBinding, WindowKind};
+use crate::{
+    Access, Misuse, Nic, Operation, QpAttributes, RemoteAddress, VerbsError, WindowBinding, WindowKind,
+};
 
 pub(super) fn of_a_domain_waits_for_its_queue_pairs<N: Nic>(bench: &mut Bench<N>) -> Check {
     let pd = bench.nic.allocate_pd()?;
@@ -64,13 +66,7 @@ pub(super) fn of_a_region_works_after_the_unbind<N: Nic>(bench: &mut Bench<N>, k
     let HeldObject::Window(window) = held.object else {
         return Err(Stop::Broken("the bench holds no window".to_owned()));
     };
-    let unbind = match kind {
-        WindowKind::One => {
-            let binding = bench.binding(window, held.rkey.advanced(), Access::empty());
-            Operation::BindWindow(WindowBinding { length: 0, ..binding })
-        }
-        WindowKind::Two => Operation::LocalInvalidate { rkey: held.rkey },
-    };
+    let unbind = bench.unbinding(kind, held)?;
     bench.succeed(pair.owner, unbind)?;
     bench.nic.deregister_region(bench.pool.id)?;
     Ok(bench.nic.deallocate_window(window)?)
@@ -95,6 +91,8 @@ pub(super) fn of_a_region_follows_a_window_that_moves<N: Nic>(bench: &mut Bench<
 }
 
 pub(super) fn of_a_queue_pair_waits_for_its_type_2_windows<N: Nic>(bench: &mut Bench<N>) -> Check {
+    bench.require_window(WindowKind::Two)?;
+    bench.provoke(Misuse::QueuePairBeforeBoundWindow)?;
     let (pair, held) = bench.fresh(Holder::Window(WindowKind::Two), Access::REMOTE_READ)?;
     busy("a queue pair with a type-2 window", &bench.nic.destroy_qp(pair.owner.qp))?;
     let read = bench.read(HELD, 8, held.rkey);

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, HELD, Held, HeldObject, Holder, Pair};
 use super::report::{Check, Stop, ensure};
-use crate::{Access, Nic, Operation, Rkey, Status, Window, WindowId, WindowKind};
+use crate::{Access, Misuse, Nic, Operation, Rkey, Status, Window, WindowId, WindowKind};
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
@@ -92,9 +92,19 @@ pub(super) fn invalidates_of_a_stale_key_fail<N: Nic>(bench: &mut Bench<N>) -> C
     bench.fails(pair.owner, Operation::LocalInvalidate { rkey: held.rkey }, &INVALIDATE_ERRORS)
 }
 
-pub(super) fn invalidates_of_a_free_window_or_of_no_window_fail<N: Nic>(bench: &mut Bench<N>) -> Check {
+pub(super) fn invalidates_of_a_free_window_fail<N: Nic>(bench: &mut Bench<N>) -> Check {
+    bench.provoke(Misuse::InvalidateFreeWindow)?;
     let window = bench.window(WindowKind::Two)?;
-    for rkey in [window.rkey.advanced(), Rkey::new(0x00ab_cdef, 1), bench.pool.rkey] {
+    for rkey in [window.rkey, window.rkey.advanced()] {
+        let pair = bench.pair()?;
+        bench.fails(pair.owner, Operation::LocalInvalidate { rkey }, &INVALIDATE_ERRORS)?;
+    }
+    Ok(())
+}
+
+pub(super) fn invalidates_of_no_window_fail<N: Nic>(bench: &mut Bench<N>) -> Check {
+    bench.require_window(WindowKind::Two)?;
+    for rkey in [Rkey::new(0x00ab_cdef, 1), bench.pool.rkey] {
         let pair = bench.pair()?;
         bench.fails(pair.owner, Operation::LocalInvalidate { rkey }, &INVALIDATE_ERRORS)?;
     }

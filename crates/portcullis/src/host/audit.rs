@@ -13,7 +13,7 @@ const RECORDS_MAX: usize = 4096;
 
 /// The thread that writes.
 #[derive(Debug)]
-pub(super) struct AuditWriter {
+pub(in crate::host) struct AuditWriter {
     records: SyncSender<AuditRecord>,
     thread: JoinHandle<()>,
 }
@@ -42,7 +42,7 @@ impl AuditWriter {
 
 /// Where the node's records go in.
 #[derive(Debug)]
-pub(super) struct AuditSink {
+pub(in crate::host) struct AuditSink {
     records: SyncSender<AuditRecord>,
     /// Taken from the node, and not taken by the writer yet.
     held: Option<AuditRecord>,

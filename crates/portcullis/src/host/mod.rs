@@ -1,28 +1,28 @@
-//! A node inside a program: the software NIC's engine with the node on its thread, the sockets that clients come to,
-//! and the audit log.
+//! A node inside a program: on the software NIC or on an RDMA device, with a thread that drives it, the places that
+//! clients come to, and the audit log.
 
 pub use portcullis_node::Counters;
 pub use portcullis_softnic::engine::pin;
+pub use rdma::{RdmaConfig, RdmaListen, Unenforced};
 
-mod admission;
 mod audit;
-mod resident;
+mod rdma;
+mod software;
 
-use crate::session::{Departure, Opener, SessionOptions};
+use crate::session::SessionOptions;
 use crate::{ConnectError, Session};
-use admission::Gate;
 use audit::AuditWriter;
-use portcullis_nic::Lkey;
+use portcullis_attach::ListenError;
+use portcullis_ibverbs::{MemlockTooLow, OpenError};
+use portcullis_nic::{Guarantee, VerbsError};
 use portcullis_node::{NodeConfig, StartError};
-use portcullis_softnic::attach::{Listener, Server, ServerLimits};
-use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
-use portcullis_softnic::shared::Mapping;
-use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortLayout, PortSize, SoftNic};
-use resident::NodeResident;
+use portcullis_protocol::Mechanism;
+use rdma::RdmaHost;
+use software::SoftwareHost;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 
-/// A socket that clients come to.
+/// A socket that clients of this machine come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// Where.
@@ -38,7 +38,7 @@ pub struct PortLimits {
     pub send_depth: u32,
     /// Control messages that may be under way, each way: a power of two.
     pub control_depth: u32,
-    /// The largest arena that a client gets, in bytes.
+    /// The largest arena that a client gets, in bytes. On an RDMA device arenas are the clients' own.
     pub arena_bytes_max: u64,
 }
 
@@ -53,11 +53,13 @@ impl Default for PortLimits {
 pub struct HostConfig {
     /// The node.
     pub node: NodeConfig,
-    /// Where clients of other processes come to.
+    /// Where clients of other processes come to, if the node is on the software NIC.
     pub listen: Vec<Listen>,
+    /// The RDMA device that the node is on. Without: the software NIC.
+    pub rdma: Option<RdmaConfig>,
     /// Where the audit log goes.
     pub audit: Option<PathBuf>,
-    /// The processor that the engine's thread stays on.
+    /// The processor that the node's thread stays on.
     pub processor: Option<usize>,
     /// What clients get.
     pub port: PortLimits,
@@ -70,6 +72,24 @@ pub enum HostError {
     /// The node.
     #[error(transparent)]
     Node(#[from] StartError),
+    /// The configuration contradicts itself.
+    #[error("{0}")]
+    Config(&'static str),
+    /// No RDMA device.
+    #[error(transparent)]
+    Device(#[from] OpenError),
+    /// The device fails while it is tried.
+    #[error("the RDMA device cannot be tried: {0}")]
+    Trial(#[from] VerbsError),
+    /// The device does not keep what the mechanism rests on.
+    #[error(transparent)]
+    Unenforced(#[from] Unenforced),
+    /// The node's memory cannot be registered.
+    #[error(transparent)]
+    Memlock(#[from] MemlockTooLow),
+    /// Nobody can come.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// A socket, a file or a thread.
     #[error("{what}: {source}")]
     Machine {
@@ -80,12 +100,21 @@ pub enum HostError {
     },
 }
 
+fn machine(what: String) -> impl FnOnce(std::io::Error) -> HostError {
+    move |source| HostError::Machine { what, source }
+}
+
+#[derive(Debug)]
+enum Backend {
+    Software(SoftwareHost),
+    Rdma(RdmaHost),
+}
+
 /// A running node. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Host {
-    engine: Engine<NodeResident>,
-    gate: Arc<Gate>,
-    server: Arc<Mutex<Option<Server>>>,
+    backend: Backend,
+    mechanism: Mechanism,
     audit: Option<AuditWriter>,
 }
 
@@ -93,9 +122,8 @@ impl Host {
     /// Starts a node.
     ///
     /// # Errors
-    /// The configuration makes no sense, or the machine refuses.
+    /// The configuration makes no sense, the device does not keep what is asked of it, or the machine refuses.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
-        let machine = |what: String| move |source| HostError::Machine { what, source };
         let mut node_config = config.node.clone();
         let audit = match &config.audit {
             Some(path) => {
@@ -105,28 +133,47 @@ impl Host {
             }
             None => None,
         };
-        let mut listeners = Vec::new();
-        for listen in &config.listen {
-            let failed = machine(format!("cannot listen at {}", listen.path.display()));
-            listeners.push(Listener::bind(&listen.path).map_err(failed)?);
+        let (backend, mechanism) = match &config.rdma {
+            None => {
+                let mechanism = node_config.mechanism;
+                (Backend::Software(SoftwareHost::start(&config, node_config, audit.as_ref())?), mechanism)
+            }
+            Some(_) if !config.listen.is_empty() => {
+                return Err(HostError::Config(
+                    "a node on an RDMA device has no port in shared memory: let clients come to rdma:HOST:PORT",
+                ));
+            }
+            Some(rdma) => {
+                let started = RdmaHost::start(&config, rdma, node_config, audit.as_ref())?;
+                let mechanism = started.mechanism();
+                (Backend::Rdma(started), mechanism)
+            }
+        };
+        Ok(Self { backend, mechanism, audit })
+    }
+
+    /// What enforces its permissions.
+    #[must_use]
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    /// What its permissions rest on and the device does not keep, because that was allowed.
+    #[must_use]
+    pub fn unenforced(&self) -> &[Guarantee] {
+        match &self.backend {
+            Backend::Software(_) => &[],
+            Backend::Rdma(rdma) => rdma.unenforced(),
         }
-        let mut nic = SoftNic::new();
-        let server = Arc::new(Mutex::new(None));
-        let sink = audit.as_ref().map(AuditWriter::sink);
-        let resident = NodeResident::new(&mut nic, node_config.clone(), sink, Arc::clone(&server))?;
-        let options = EngineOptions { processor: config.processor };
-        let engine =
-            Engine::start(nic, resident, options).map_err(machine("cannot start the engine".to_owned()))?;
-        let tenants = config.listen.iter().map(|listen| listen.tenant.clone()).collect();
-        let gate = Arc::new(Gate::new(engine.clone(), tenants, &node_config, config.port));
-        if !listeners.is_empty() {
-            let desk = admission::Desk(Arc::clone(&gate));
-            let waker = engine.waker().clone();
-            let started = Server::start(listeners, desk, waker, ServerLimits::default())
-                .map_err(machine("cannot take clients in".to_owned()))?;
-            *server.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+    }
+
+    /// Where clients of other machines come to, with the ports that were got for port 0.
+    #[must_use]
+    pub fn rdma_addresses(&self) -> &[SocketAddr] {
+        match &self.backend {
+            Backend::Software(_) => &[],
+            Backend::Rdma(rdma) => rdma.addresses(),
         }
-        Ok(Self { engine, gate, server, audit })
     }
 
     /// A session with this node, in this process, for a tenant of any name.
@@ -134,22 +181,27 @@ impl Host {
     /// # Errors
     /// The node refuses, or has ended.
     pub fn connect(&self, tenant: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-        let door = SideDoor { engine: self.engine.clone(), gate: Arc::clone(&self.gate) };
-        door.open(tenant, options)
+        match &self.backend {
+            Backend::Software(software) => software.connect(tenant, &options),
+            Backend::Rdma(rdma) => rdma.connect(tenant, &options),
+        }
     }
 
     /// What the node has counted, and what it holds.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.engine.call(|_, resident, _| resident.counters()).unwrap_or_default()
+        match &self.backend {
+            Backend::Software(software) => software.counters(),
+            Backend::Rdma(rdma) => rdma.counters(),
+        }
     }
 
     /// Ends the node: no more clients, then nothing of it left on the NIC, then the last audit records.
     pub fn stop(&mut self) {
-        // Out of the lock before it goes: its thread may be waiting for the engine, and the engine for the lock.
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(server);
-        self.engine.stop();
+        match &mut self.backend {
+            Backend::Software(software) => software.stop(),
+            Backend::Rdma(rdma) => rdma.stop(),
+        }
         if let Some(audit) = self.audit.take() {
             audit.finish();
         }
@@ -159,58 +211,5 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-/// The way in for sessions of the node's own process.
-#[derive(Clone)]
-struct SideDoor {
-    engine: Engine<NodeResident>,
-    gate: Arc<Gate>,
-}
-
-impl SideDoor {
-    fn open(&self, tenant: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-        let refused = |reason: String| ConnectError::Host(reason);
-        let size = self.gate.size(options.arena_bytes).map_err(refused)?;
-        let memory = Mapping::shareable("portcullis-port", PortLayout::new(size).bytes())
-            .map_err(|error| refused(error.to_string()))?;
-        let (endpoint, number, departure) = self.port(tenant, memory, size)?;
-        let (door, tenant) = (self.clone(), tenant.to_owned());
-        let opener: Opener = Box::new(move || door.open(&tenant, options));
-        Session::new(endpoint, number, options, opener, Some(departure))
-    }
-
-    fn port(
-        &self,
-        tenant: &str,
-        memory: Mapping,
-        size: PortSize,
-    ) -> Result<(PortEndpoint, u32, Departure), ConnectError> {
-        let refused = |reason: String| ConnectError::Host(reason);
-        let waker = self.engine.waker().clone();
-        let event = waker.new_event().map_err(|error| refused(error.to_string()))?;
-        let again = event.try_clone().map_err(|error| refused(error.to_string()))?;
-        let admitted = self.gate.admit(tenant, std::process::id(), memory.clone(), size).map_err(refused)?;
-        let doorbell = Doorbell::new(waker.page().clone(), event);
-        let life = Life::Local([self.engine.over(), self.gate.farewell(admitted.client)]);
-        let endpoint = PortEndpoint::new(memory, size, Lkey(admitted.arena_key), doorbell, life);
-        let leave = Leave { gate: Arc::clone(&self.gate), client: admitted.client, waker, event: again };
-        Ok((endpoint, admitted.client, Box::new(leave)))
-    }
-}
-
-/// Tells the node, when it is dropped, that a client of this process is gone.
-struct Leave {
-    gate: Arc<Gate>,
-    client: u32,
-    waker: Waker,
-    event: std::os::fd::OwnedFd,
-}
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        self.waker.forget_event(&self.event);
-        self.gate.depart(self.client);
     }
 }

@@ -14,7 +14,7 @@ const SLEEP_BLOCKED_MAX: Duration = Duration::from_millis(2);
 
 /// How long there has been nothing to do.
 #[derive(Debug, Default)]
-pub(super) struct Idle {
+pub struct Idle {
     turns: u32,
     since: Option<Moment>,
 }

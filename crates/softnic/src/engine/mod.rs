@@ -7,10 +7,10 @@
 mod idle;
 mod waker;
 
+pub use idle::Idle;
 pub use waker::Waker;
 
 use crate::nic::SoftNic;
-use idle::Idle;
 use portcullis_protocol::Moment;
 use std::sync::Arc;
 use std::sync::Mutex;

@@ -220,6 +220,16 @@ pub struct ArenaMemory {
 }
 
 impl ArenaMemory {
+    /// An arena that is all of a mapping but what its length was rounded up by.
+    ///
+    /// # Panics
+    /// The mapping is shorter.
+    #[must_use]
+    pub fn whole(memory: Mapping, length: u64) -> Self {
+        assert!(length <= memory.length(), "{} bytes are no arena of {length}", memory.length());
+        Self { memory, start: 0, length }
+    }
+
     fn at(&self, offset: u64, length: u64) -> u64 {
         let inside = offset <= self.length && length <= self.length - offset;
         assert!(inside, "{length} bytes at {offset} lie outside an arena of {}", self.length);

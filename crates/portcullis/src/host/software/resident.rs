@@ -1,6 +1,6 @@
 //! The node on its engine's thread.
 
-use super::audit::AuditSink;
+use crate::host::audit::AuditSink;
 use portcullis_node::{ClientEnds, Counters, Node, NodeConfig, StartError};
 use portcullis_protocol::{ClientId, Moment};
 use portcullis_softnic::attach::{Admitted, Server};

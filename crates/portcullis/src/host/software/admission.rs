@@ -1,7 +1,7 @@
 //! Who gets in, and with what.
 
-use super::PortLimits;
 use super::resident::NodeResident;
+use crate::host::PortLimits;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{DATA_BYTES_MAX, MESSAGE_BYTES, Mechanism};
 use portcullis_softnic::PortSize;

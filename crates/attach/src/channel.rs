@@ -1,0 +1,116 @@
+//! Bytes of a connection, with TLS or without: no socket in it. What came from the peer goes in, what it said comes
+//! out; what is to be said goes in, what is to be sent comes out. Both sides use it.
+
+use rustls::Connection;
+use rustls::pki_types::CertificateDer;
+use std::io::Read;
+
+/// One side of a connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    tls: Option<Box<Connection>>,
+    outgoing: Vec<u8>,
+}
+
+/// What came out of bytes of the peer.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// What it said.
+    pub said: Vec<u8>,
+    /// It has said that it will say no more.
+    pub hung_up: bool,
+}
+
+impl Channel {
+    pub fn plain() -> Self {
+        Self { tls: None, outgoing: Vec::new() }
+    }
+
+    pub fn secured(connection: impl Into<Connection>) -> Self {
+        let mut channel = Self { tls: Some(Box::new(connection.into())), outgoing: Vec::new() };
+        channel.collect();
+        channel
+    }
+
+    /// Takes in what came from the peer.
+    ///
+    /// # Errors
+    /// It breaks the rules of TLS, or its certificate will not do. What TLS has to say about that is to be sent.
+    pub fn take_in(&mut self, mut bytes: &[u8]) -> Result<Heard, rustls::Error> {
+        let Some(tls) = &mut self.tls else { return Ok(Heard { said: bytes.to_vec(), hung_up: false }) };
+        let mut heard = Heard::default();
+        let mut outcome = Ok(());
+        while outcome.is_ok() && !bytes.is_empty() {
+            // Reading from memory: it takes nothing when the peer has hung up, and fails when it is full, which it
+            // never is, since it is emptied each time.
+            if !tls.read_tls(&mut bytes).is_ok_and(|taken| taken > 0) {
+                break;
+            }
+            outcome = tls.process_new_packets().map(|state| {
+                heard.hung_up |= state.peer_has_closed();
+                let before = heard.said.len();
+                heard.said.resize(before + state.plaintext_bytes_to_read(), 0);
+                let there = tls.reader().read(&mut heard.said[before..]).unwrap_or(0);
+                heard.said.truncate(before + there);
+            });
+        }
+        self.collect();
+        outcome.map(|()| heard)
+    }
+
+    /// Says something to the peer.
+    pub fn say(&mut self, bytes: &[u8]) {
+        match &mut self.tls {
+            None => self.outgoing.extend_from_slice(bytes),
+            Some(tls) => {
+                // Into memory, and far less than it holds.
+                let _ = std::io::Write::write_all(&mut tls.writer(), bytes);
+                self.collect();
+            }
+        }
+    }
+
+    /// Says that nothing more will be said.
+    pub fn say_goodbye(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            self.collect();
+        }
+    }
+
+    /// What is to be sent.
+    pub fn outgoing(&self) -> &[u8] {
+        &self.outgoing
+    }
+
+    /// So much of it has been sent.
+    pub fn sent(&mut self, bytes: usize) {
+        self.outgoing.drain(..bytes.min(self.outgoing.len()));
+    }
+
+    /// Whether TLS is still finding out who is there.
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// The certificate that the peer has proven to own: known when the handshake is over.
+    pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.tls.as_ref().and_then(|tls| tls.peer_certificates()).and_then(|chain| chain.first())
+    }
+
+    /// Forgets keys and buffers: nothing will be said any more, by either side.
+    pub fn fall_silent(&mut self) {
+        self.tls = None;
+        self.outgoing = Vec::new();
+    }
+
+    fn collect(&mut self) {
+        let Some(tls) = &mut self.tls else { return };
+        while tls.wants_write() {
+            // Into a growing buffer: there is nothing that could fail.
+            if tls.write_tls(&mut self.outgoing).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What is left of an attach: a connection that carries nothing, and whose end is the end of the client.
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// An attached client's connection to its node. When it is dropped, the node shows the client out.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    alive: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, alive: true })
+    }
+
+    /// Whether the node still holds its end. Never waits. A node that hangs up, breaks the connection or says
+    /// anything at all is gone, for good. One whose machine vanishes is noticed within about five seconds.
+    pub fn node_alive(&mut self) -> bool {
+        if self.alive {
+            let heard = rustix::net::recv(&self.stream, &mut [0u8; 1][..], RecvFlags::DONTWAIT);
+            self.alive = matches!(heard, Err(Errno::AGAIN | Errno::INTR));
+        }
+        self.alive
+    }
+}
+
+/// For waiting: it can be read from when the node is gone.
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

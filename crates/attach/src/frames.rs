@@ -1,0 +1,111 @@
+//! Messages on a stream of bytes: two bytes of length, little endian, then so many bytes.
+
+use thiserror::Error;
+
+/// The most bytes of one message, its length not counted.
+pub const FRAME_BYTES_MAX: usize = 4096;
+const LENGTH_BYTES: usize = 2;
+
+/// Why bytes are no frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum FrameError {
+    /// A length that no message has.
+    #[error("a message of {bytes} bytes (1 to {FRAME_BYTES_MAX} are possible)")]
+    Length {
+        /// The length as it was said.
+        bytes: usize,
+    },
+    /// More bytes behind a message that has to be answered first.
+    #[error("spoke out of turn")]
+    OutOfTurn,
+}
+
+/// Puts frames together from the pieces in which they arrive. One frame at the most: both sides take turns, so that
+/// whoever sends more than one message at a time breaks the rules.
+#[derive(Debug, Default)]
+pub struct Frames {
+    bytes: Vec<u8>,
+}
+
+impl Frames {
+    /// Takes in bytes, and gives out the message that they complete.
+    ///
+    /// # Errors
+    /// What came can be no single frame. Nothing more can be made of this stream then.
+    pub fn take_in(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
+        self.bytes.extend_from_slice(bytes);
+        let Some((length, body)) = self.bytes.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        let length = usize::from(u16::from_le_bytes(*length));
+        if length == 0 || length > FRAME_BYTES_MAX {
+            return Err(FrameError::Length { bytes: length });
+        }
+        match body.len().cmp(&length) {
+            std::cmp::Ordering::Less => Ok(None),
+            std::cmp::Ordering::Greater => Err(FrameError::OutOfTurn),
+            std::cmp::Ordering::Equal => {
+                let frame = body.to_vec();
+                self.bytes.clear();
+                Ok(Some(frame))
+            }
+        }
+    }
+}
+
+/// A message as a frame. What is longer than a frame can be is cut off: nothing here makes such messages.
+#[must_use]
+pub fn framed(message: &[u8]) -> Vec<u8> {
+    let message = &message[..message.len().min(FRAME_BYTES_MAX)];
+    let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
+    [&length.to_le_bytes()[..], message].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_message_arrives_whole_in_whatever_pieces(
+            message in prop::collection::vec(any::<u8>(), 1..=FRAME_BYTES_MAX),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            let bytes = framed(&message);
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len())).collect();
+            cuts.push(bytes.len());
+            cuts.sort_unstable();
+            let (mut frames, mut from, mut arrived) = (Frames::default(), 0, None);
+            for cut in cuts {
+                prop_assert!(arrived.is_none() || cut == from);
+                arrived = frames.take_in(&bytes[from..cut]).expect("a frame").or(arrived);
+                from = cut;
+            }
+            prop_assert_eq!(arrived, Some(message));
+            prop_assert!(frames.bytes.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_a_frame_or_none(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..8)) {
+            let mut frames = Frames::default();
+            for piece in pieces {
+                match frames.take_in(&piece) {
+                    Ok(Some(frame)) => prop_assert!(!frame.is_empty() && frame.len() <= FRAME_BYTES_MAX),
+                    Ok(None) => prop_assert!(frames.bytes.len() < LENGTH_BYTES + FRAME_BYTES_MAX),
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_lengths_are_noticed_before_their_bytes_arrive() {
+        assert_eq!(Frames::default().take_in(&[0, 0]), Err(FrameError::Length { bytes: 0 }));
+        assert_eq!(Frames::default().take_in(&[0x01, 0x10]), Err(FrameError::Length { bytes: 4097 }));
+        assert_eq!(Frames::default().take_in(&[0x00, 0x10]), Ok(None));
+    }
+
+    #[test]
+    fn two_messages_at_a_time_are_one_too_many() {
+        assert_eq!(Frames::default().take_in(&[1, 0, 7, 1]), Err(FrameError::OutOfTurn));
+    }
+}

@@ -1,0 +1,135 @@
+//! What node and client agree on: how many queue pairs, how deep, and where each one can be reached.
+
+use portcullis_nic::QpAddress;
+use std::collections::HashSet;
+
+/// Data queue pairs that a client may have.
+pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
+/// Requests that a queue may hold.
+pub const DEPTH_MAX: u32 = 4096;
+/// Bytes of the smallest control message.
+pub const MESSAGE_BYTES_MIN: u32 = 64;
+/// Bytes of the largest control message.
+pub const MESSAGE_BYTES_MAX: u32 = 65_536;
+/// The largest number of a queue pair: InfiniBand has 24 bits for it.
+pub const QUEUE_PAIR_MAX: u32 = (1 << 24) - 1;
+
+/// What the node tells a client to bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// Queue pairs for one-sided access: 1 to [`DATA_QUEUE_PAIRS_MAX`].
+    pub data_queue_pairs: u32,
+    /// Requests that each data queue pair holds: a power of two, at most [`DEPTH_MAX`].
+    pub send_depth: u32,
+    /// Control messages that may be under way, each way: a power of two, at most [`DEPTH_MAX`].
+    pub control_depth: u32,
+    /// Bytes of a control message: a multiple of 64 between [`MESSAGE_BYTES_MIN`] and [`MESSAGE_BYTES_MAX`].
+    pub message_bytes: u32,
+}
+
+impl Terms {
+    /// Whether all of it is within its bounds.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let is_depth = |depth: u32| depth.is_power_of_two() && depth <= DEPTH_MAX;
+        (1..=DATA_QUEUE_PAIRS_MAX).contains(&self.data_queue_pairs)
+            && is_depth(self.send_depth)
+            && is_depth(self.control_depth)
+            && (MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&self.message_bytes)
+            && self.message_bytes.is_multiple_of(64)
+    }
+}
+
+/// The queue pairs of one side, as the other side reaches them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// For control messages.
+    pub control: QpAddress,
+    /// For one-sided access, in the order in which the two sides' queue pairs belong together.
+    pub data: Vec<QpAddress>,
+}
+
+impl Ends {
+    /// Looks whether these ends can serve these terms: as many as agreed, numbers of 24 bits, none named twice.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check(&self, terms: &Terms) -> Result<(), String> {
+        let (wanted, brought) = (terms.data_queue_pairs, self.data.len());
+        if usize::try_from(wanted) != Ok(brought) {
+            return Err(format!("{brought} data queue pairs where the terms say {wanted}"));
+        }
+        let mut seen = HashSet::new();
+        for end in std::iter::once(&self.control).chain(&self.data) {
+            if end.number > QUEUE_PAIR_MAX {
+                return Err(format!("queue pair {:#x} has more than 24 bits", end.number));
+            }
+            if !seen.insert((end.port, end.number)) {
+                return Err(format!("queue pair {:#x} is named twice", end.number));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms { data_queue_pairs: 2, send_depth: 256, control_depth: 64, message_bytes: 64 };
+
+    fn end(number: u32) -> QpAddress {
+        QpAddress { number, port: [1; 16], first_packet: 0 }
+    }
+
+    #[test]
+    fn terms_beyond_their_bounds_are_not_sound() {
+        assert!(TERMS.is_sound());
+        assert!(
+            Terms { data_queue_pairs: 16, send_depth: 4096, control_depth: 1, message_bytes: 65_536 }
+                .is_sound()
+        );
+        let unsound = [
+            Terms { data_queue_pairs: 0, ..TERMS },
+            Terms { data_queue_pairs: 17, ..TERMS },
+            Terms { send_depth: 0, ..TERMS },
+            Terms { send_depth: 3, ..TERMS },
+            Terms { send_depth: 8192, ..TERMS },
+            Terms { control_depth: 0, ..TERMS },
+            Terms { control_depth: 65, ..TERMS },
+            Terms { message_bytes: 0, ..TERMS },
+            Terms { message_bytes: 96, ..TERMS },
+            Terms { message_bytes: 65_600, ..TERMS },
+        ];
+        for terms in unsound {
+            assert!(!terms.is_sound(), "{terms:?}");
+        }
+    }
+
+    #[test]
+    fn ends_that_do_not_fit_their_terms_are_told_apart() {
+        let ends = |control, data: &[u32]| Ends {
+            control: end(control),
+            data: data.iter().map(|&number| end(number)).collect(),
+        };
+        assert_eq!(ends(QUEUE_PAIR_MAX, &[0, 1]).check(&TERMS), Ok(()));
+        for (wrong, why) in [
+            (ends(1, &[2]), "1 data queue pairs"),
+            (ends(1, &[2, 3, 4]), "3 data queue pairs"),
+            (ends(1, &[]), "0 data queue pairs"),
+            (ends(1 << 24, &[2, 3]), "24 bits"),
+            (ends(1, &[2, u32::MAX]), "24 bits"),
+            (ends(1, &[1, 2]), "twice"),
+            (ends(1, &[2, 2]), "twice"),
+        ] {
+            let reason = wrong.check(&TERMS).expect_err(why);
+            assert!(reason.contains(why), "{reason}");
+        }
+    }
+
+    #[test]
+    fn one_number_on_two_ports_is_two_queue_pairs() {
+        let other_port = QpAddress { port: [2; 16], ..end(1) };
+        assert_eq!(Ends { control: end(1), data: vec![other_port, end(2)] }.check(&TERMS), Ok(()));
+    }
+}

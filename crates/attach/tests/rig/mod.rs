@@ -1,0 +1,230 @@
+//! A server with an admission that remembers, certificates in a folder, and peers that say what they like.
+
+// Each test program uses its part of this.
+#![allow(dead_code)]
+
+pub mod papers;
+pub mod wire;
+
+use portcullis_attach::{
+    Admission, Admitted, AttachError, Attached, ClientSecurity, Connection, Ends, Listener, NodeSecurity,
+    Peer, Server, ServerLimits, Terms, attach,
+};
+use portcullis_nic::QpAddress;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Longer than anything honest takes, on a busy machine too. Nothing waits for it to pass when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// For servers whose deadline is not what is tried.
+pub const UNHURRIED: ServerLimits =
+    ServerLimits { attach_within: Duration::from_secs(600), connections_max: 4096, unattached_max: 64 };
+/// For servers whose deadline is what is tried.
+pub const HURRIED: ServerLimits = ServerLimits { attach_within: Duration::from_millis(300), ..UNHURRIED };
+
+pub const TERMS: Terms = Terms { data_queue_pairs: 2, send_depth: 256, control_depth: 64, message_bytes: 64 };
+
+pub fn end(number: u32) -> QpAddress {
+    QpAddress { number, port: [7; 16], lid: 3, first_packet: 0x00AB_CDEF }
+}
+
+/// Ends that fit [`TERMS`].
+pub fn ends(first: u32) -> Ends {
+    Ends { control: end(first), data: vec![end(first + 1), end(first + 2)] }
+}
+
+#[derive(Default)]
+struct Book {
+    present: HashMap<u32, (Peer, Ends)>,
+    admitted: u32,
+    departed: Vec<u32>,
+    refusal: Option<String>,
+    terms: Option<Terms>,
+    unfit: bool,
+    /// An admission waits here, if there is something.
+    barrier: Option<Receiver<()>>,
+}
+
+/// What an admission knows: the test's end of it.
+#[derive(Clone, Default)]
+pub struct Ledger(Arc<(Mutex<Book>, Condvar)>);
+
+impl Ledger {
+    fn with<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
+        let outcome = change(&mut self.0.0.lock().expect("whole"));
+        self.0.1.notify_all();
+        outcome
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn(&Book) -> bool) {
+        let book = self.0.0.lock().expect("whole");
+        let (book, waited) = self.0.1.wait_timeout_while(book, PATIENCE, |book| !is_so(book)).expect("whole");
+        assert!(!waited.timed_out(), "{what}: {:?} are present", book.present);
+    }
+
+    /// Waits until nobody is left of all who were let in, each having departed once.
+    pub fn wait_until_empty(&self) {
+        self.wait("somebody is left behind", |book| book.present.is_empty());
+        self.with(|book| {
+            let mut departed = book.departed.clone();
+            departed.sort_unstable();
+            departed.dedup();
+            assert_eq!(departed.len(), book.departed.len(), "somebody departed twice");
+            assert_eq!(departed.len(), book.admitted as usize, "departures and admissions differ");
+        });
+    }
+
+    pub fn wait_until_present(&self, clients: usize) {
+        self.wait("somebody is missing", |book| book.present.len() == clients);
+    }
+
+    pub fn admitted(&self) -> u32 {
+        self.with(|book| book.admitted)
+    }
+
+    pub fn peer(&self, client: u32) -> (Peer, Ends) {
+        self.with(|book| book.present[&client].clone())
+    }
+
+    pub fn refuse(&self, reason: Option<&str>) {
+        self.with(|book| book.refusal = reason.map(str::to_owned));
+    }
+
+    pub fn set_terms(&self, terms: Terms) {
+        self.with(|book| book.terms = Some(terms));
+    }
+
+    pub fn bring_unfit_ends(&self, unfit: bool) {
+        self.with(|book| book.unfit = unfit);
+    }
+
+    pub fn hold_next_admission(&self, until: Receiver<()>) {
+        self.with(|book| book.barrier = Some(until));
+    }
+}
+
+struct Recorder(Ledger);
+
+impl Admission for Recorder {
+    fn terms(&self, _: &Peer) -> Result<Terms, String> {
+        Ok(self.0.with(|book| book.terms).unwrap_or(TERMS))
+    }
+
+    fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, String> {
+        if let Some(barrier) = self.0.with(|book| book.barrier.take()) {
+            barrier.recv_timeout(PATIENCE).expect("the test goes on");
+        }
+        self.0.with(|book| {
+            if let Some(reason) = &book.refusal {
+                return Err(reason.clone());
+            }
+            book.admitted += 1;
+            let client = book.admitted;
+            book.present.insert(client, (peer.clone(), ends.clone()));
+            let mut own = super::rig::ends(1000 + 3 * client);
+            if book.unfit {
+                own.data.pop();
+            }
+            Ok(Admitted { client, ends: own })
+        })
+    }
+
+    fn depart(&self, client: u32) {
+        self.0.with(|book| {
+            book.present.remove(&client);
+            book.departed.push(client);
+        });
+    }
+}
+
+/// A server, and what its admission knows.
+pub struct Rig {
+    pub server: Option<Server>,
+    pub ledger: Ledger,
+    pub address: SocketAddr,
+    security: ClientSecurity,
+}
+
+impl Rig {
+    pub fn plain(limits: ServerLimits) -> Self {
+        Self::start(NodeSecurity::Plain, ClientSecurity::Plain { anywhere: false }, limits)
+    }
+
+    /// With certificates: a node for localhost and 127.0.0.1, an honest tenant called orange.
+    pub fn secured(papers: &papers::Papers, limits: ServerLimits) -> Self {
+        Self::start(NodeSecurity::Tls(papers.node()), ClientSecurity::Tls(papers.tenant("orange")), limits)
+    }
+
+    fn start(node: NodeSecurity, security: ClientSecurity, limits: ServerLimits) -> Self {
+        let listener = Listener::bind("127.0.0.1:0", node, false).expect("a port");
+        let address = listener.local_address();
+        let (server, ledger) = serve(vec![listener], limits);
+        Self { server: Some(server), ledger, address, security }
+    }
+
+    pub fn attach(&self) -> Result<Attached<()>, AttachError> {
+        self.attach_as(&self.security, &self.address.to_string())
+    }
+
+    pub fn attach_as(&self, security: &ClientSecurity, address: &str) -> Result<Attached<()>, AttachError> {
+        attach(address, security, PATIENCE, |_| Ok((ends(1), ())))
+    }
+
+    /// A connection that nobody has said anything on.
+    pub fn call(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+    }
+
+    /// A connection on which these bytes were said.
+    pub fn call_and_say(&self, bytes: &[u8]) -> TcpStream {
+        let mut stream = self.call();
+        stream.write_all(bytes).expect("sent");
+        stream
+    }
+
+    /// After whatever was done to it: nothing of it is left, and the server serves an honest client.
+    pub fn assert_untouched(&self) {
+        self.ledger.wait_until_empty();
+        let attached = self.attach().expect("an honest client is served");
+        self.ledger.wait_until_present(1);
+        drop(attached);
+        self.ledger.wait_until_empty();
+    }
+}
+
+/// A server for these, and what its admission knows.
+pub fn serve(listeners: Vec<Listener>, limits: ServerLimits) -> (Server, Ledger) {
+    let ledger = Ledger::default();
+    let server = Server::start(listeners, Recorder(ledger.clone()), limits).expect("a server");
+    (server, ledger)
+}
+
+/// Waits until the other side has hung up, and gives what it said before.
+pub fn last_words(stream: &mut TcpStream) -> Vec<u8> {
+    let mut said = Vec::new();
+    let mut bytes = [0; 4096];
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(0) => return said,
+            Ok(there) => said.extend_from_slice(&bytes[..there]),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return said,
+            Err(error) => panic!("it does not hang up: {error}"),
+        }
+    }
+}
+
+/// Waits until something comes of the node, and says whether it is alive then.
+pub fn node_alive_after_news(connection: &mut Connection) -> bool {
+    let timeout = Timespec::try_from(PATIENCE).expect("a time");
+    let news = rustix::event::poll(&mut [PollFd::new(&connection.as_fd(), PollFlags::IN)], Some(&timeout));
+    assert_eq!(news, Ok(1), "nothing came of the node");
+    connection.node_alive()
+}

@@ -1,0 +1,161 @@
+//! Certificates: honest ones by the crate's own means, others by hand.
+
+use portcullis_attach::certificates::{Validity, make_authority, make_node, make_tenant};
+use portcullis_attach::{ClientCredentials, NodeCredentials};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+pub fn today(days: u32) -> Validity {
+    Validity { now: SystemTime::now(), days }
+}
+
+pub fn past(ago: u32, days: u32) -> Validity {
+    Validity { now: SystemTime::now() - DAY * ago, days }
+}
+
+pub fn future(from: u32, days: u32) -> Validity {
+    Validity { now: SystemTime::now() + DAY * from, days }
+}
+
+/// An authority in a folder of its own, with a node for localhost and 127.0.0.1.
+pub struct Papers(pub tempfile::TempDir);
+
+/// A certificate and its key, wherever they are from.
+pub struct Pair {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl Papers {
+    pub fn new() -> Self {
+        let papers = Self(tempfile::tempdir().expect("a folder"));
+        let folder = papers.0.path();
+        make_authority(folder, past(100, 1000)).expect("an authority");
+        let hosts = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        make_node(folder, "one", &hosts, today(10)).expect("a node's certificate");
+        papers
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn node(&self) -> NodeCredentials {
+        NodeCredentials::load(
+            &self.path("ca.pem"),
+            &self.path("node-one.pem"),
+            &self.path("node-one-key.pem"),
+        )
+        .expect("a node's credentials")
+    }
+
+    /// A tenant's credentials, made where there are none.
+    pub fn tenant(&self, name: &str) -> ClientCredentials {
+        if !self.path(&format!("tenant-{name}.pem")).exists() {
+            self.make_tenant(name, today(10));
+        }
+        let (certificate, key) = (format!("tenant-{name}.pem"), format!("tenant-{name}-key.pem"));
+        ClientCredentials::load(&self.path("ca.pem"), &self.path(&certificate), &self.path(&key))
+            .expect("a tenant's credentials")
+    }
+
+    pub fn make_tenant(&self, name: &str, validity: Validity) {
+        make_tenant(self.0.path(), name, validity).expect("a tenant's certificate");
+    }
+
+    pub fn pair(&self, name: &str) -> Pair {
+        Pair {
+            chain: vec![CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).expect("one")],
+            key: PrivateKeyDer::from_pem_file(self.path(&format!("{name}-key.pem"))).expect("a key"),
+        }
+    }
+
+    /// A certificate that the authority signs, with these common names and usages: what it never makes itself.
+    pub fn forge(&self, names: &[&str], usages: &[ExtendedKeyUsagePurpose]) -> Pair {
+        let mut wanted = params(names, usages);
+        wanted.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        let text = std::fs::read_to_string(self.path("ca-key.pem")).expect("the authority's key");
+        let authority = KeyPair::from_pem(&text).expect("a key");
+        let issuer = Issuer::new(params(&["Portcullis authority"], &[]), authority);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = wanted.signed_by(&key, &issuer).expect("signed");
+        Pair {
+            chain: vec![certificate.into()],
+            key: PrivateKeyDer::try_from(key.serialize_der()).expect("a key"),
+        }
+    }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("ca.pem")).expect("one")).expect("an authority");
+        roots
+    }
+
+    /// A TLS client that checks nothing about its own certificate.
+    pub fn call(&self, address: SocketAddr, pair: Option<Pair>) -> StreamOwned<ClientConnection, TcpStream> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("a version")
+            .with_root_certificates(self.roots());
+        let config = match pair {
+            Some(Pair { chain, key }) => {
+                // Whether the key fits the chain is for the node to find out.
+                let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("a key");
+                let pair = SingleCertAndKey::from(CertifiedKey::new(chain, key));
+                config.with_client_cert_resolver(Arc::new(pair))
+            }
+            None => config.with_no_client_auth(),
+        };
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
+        let stream = TcpStream::connect(address).expect("a connection");
+        stream.set_read_timeout(Some(super::PATIENCE)).expect("a timeout");
+        StreamOwned::new(connection, stream)
+    }
+
+    /// What a node would use that checks nothing about its own certificate, and asks for none.
+    pub fn server_config(&self, pair: Pair) -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("a version")
+            .with_no_client_auth()
+            .with_single_cert(pair.chain, pair.key)
+            .expect("a pair");
+        Arc::new(config)
+    }
+}
+
+/// A certificate that vouches for itself.
+pub fn self_signed(name: &str) -> Pair {
+    let key = KeyPair::generate().expect("a key");
+    let certificate =
+        params(&[name], &[ExtendedKeyUsagePurpose::ClientAuth]).self_signed(&key).expect("signed");
+    Pair {
+        chain: vec![certificate.into()],
+        key: PrivateKeyDer::try_from(key.serialize_der()).expect("a key"),
+    }
+}
+
+fn params(names: &[&str], usages: &[ExtendedKeyUsagePurpose]) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    for name in names {
+        params.distinguished_name.push(DnType::CommonName, *name);
+    }
+    params.extended_key_usages = usages.to_vec();
+    params.use_authority_key_identifier_extension = true;
+    params
+}

@@ -1,0 +1,168 @@
+//! `portcullis certificates`: a private authority, and its certificates for nodes and tenants.
+
+use clap::{Args, Subcommand};
+use portcullis_attach::certificates::{
+    CertificateError, Made, Validity, make_authority, make_node, make_tenant,
+};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis certificates --directory pki authority
+        once: whoever has pki/ca-key.pem can make nodes and tenants, so keep it off both
+  portcullis certificates --directory pki node memory1 --host memory1.lan --host 10.0.0.7
+        for a node that clients dial as memory1.lan or 10.0.0.7: it needs ca.pem, node-memory1.pem and
+        node-memory1-key.pem
+  portcullis certificates --directory pki tenant orange --days 30
+        for the clients of tenant orange: they need ca.pem, tenant-orange.pem and tenant-orange-key.pem
+
+Keys can be read by their owner alone (mode 0600), and nodes and clients refuse to start with others. Nothing is
+overwritten. There is no list of revoked certificates: give tenants few days, and where a key was stolen, make a new
+authority. Two authorities are believed at once while nodes and clients have both in their ca.pem.
+
+Exit codes: 0 made; 2 the call was wrong; 3 the machine refused, or a file is there already.";
+
+const MADE_AUTHORITY: &str = "Give every node and client a copy of ca.pem. Keep ca-key.pem to yourself.";
+
+/// Options of `portcullis certificates`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// Where the authority's files are, or will be. The directory is made with the authority.
+    #[arg(long, value_name = "DIR")]
+    directory: PathBuf,
+    /// Say what was made as one JSON object: {"made":...,"certificate":...,"key":...,"expires":...}, in seconds of
+    /// Unix time.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// An authority of one's own: ca.pem and ca-key.pem.
+    Authority {
+        /// Days that it is valid. No certificate outlives it.
+        #[arg(long, value_name = "N", default_value_t = 3650)]
+        days: u32,
+    },
+    /// A node's certificate: node-NAME.pem and node-NAME-key.pem.
+    Node {
+        /// What the files are called after.
+        name: String,
+        /// What clients dial: a host's name or an address. Several are fine.
+        #[arg(long = "host", value_name = "HOST", required = true)]
+        hosts: Vec<String>,
+        /// Days that it is valid.
+        #[arg(long, value_name = "N", default_value_t = 365)]
+        days: u32,
+    },
+    /// A tenant's certificate: tenant-NAME.pem and tenant-NAME-key.pem.
+    Tenant {
+        /// The tenant that whoever has the key acts for: up to 64 printable ASCII letters.
+        name: String,
+        /// Days that it is valid.
+        #[arg(long, value_name = "N", default_value_t = 365)]
+        days: u32,
+    },
+}
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Said<'a> {
+    made: &'a str,
+    certificate: String,
+    key: String,
+    expires: u64,
+}
+
+/// Makes what the call asks for.
+pub fn run(options: &Options) -> ExitCode {
+    let now = SystemTime::now();
+    match make(options, now) {
+        Ok(made) => {
+            // That nobody reads it is no reason to fail: the files are there.
+            let _ = writeln!(std::io::stdout().lock(), "{}", said(options, &made, now));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("portcullis certificates: {error}");
+            let hint = matches!(&error, CertificateError::Authority(_)) && !options.directory.exists();
+            if hint {
+                let directory = options.directory.display();
+                eprintln!("first comes: portcullis certificates --directory {directory} authority");
+            }
+            ExitCode::from(if matches!(error, CertificateError::Call(_)) { 2 } else { 3 })
+        }
+    }
+}
+
+fn make(options: &Options, now: SystemTime) -> Result<Made, CertificateError> {
+    let directory = &options.directory;
+    match &options.what {
+        What::Authority { days } => make_authority(directory, Validity { now, days: *days }),
+        What::Node { name, hosts, days } => make_node(directory, name, hosts, Validity { now, days: *days }),
+        What::Tenant { name, days } => make_tenant(directory, name, Validity { now, days: *days }),
+    }
+}
+
+fn said(options: &Options, made: &Made, now: SystemTime) -> String {
+    let (what, advice) = match &options.what {
+        What::Authority { .. } => ("authority", MADE_AUTHORITY),
+        What::Node { .. } => ("node", "The node needs both, and ca.pem."),
+        What::Tenant { .. } => ("tenant", "The tenant's clients need both, and ca.pem."),
+    };
+    let (certificate, key) = (made.certificate.display().to_string(), made.key.display().to_string());
+    if options.json {
+        let expires = made.expires.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        return serde_json::to_string(&Said { made: what, certificate, key, expires }).unwrap_or_default();
+    }
+    let left = made.expires.duration_since(now).unwrap_or_default() + Duration::from_secs(1);
+    let days = left.as_secs() / (24 * 3600);
+    format!("{certificate}: the certificate, valid for {days} days\n{key}: its private key\n{advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parsed(words: &str) -> Result<Options, clap::Error> {
+        Line::try_parse_from(words.split_whitespace()).map(|line| line.options)
+    }
+
+    #[test]
+    fn calls_are_understood_as_the_examples_write_them() {
+        for line in EXAMPLES.lines().filter_map(|line| line.trim().strip_prefix("portcullis ")) {
+            parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        let options =
+            parsed("certificates --directory d node a --host x --host 10.0.0.1 --json").expect("a call");
+        assert!(options.json);
+        assert!(matches!(options.what, What::Node { hosts, days: 365, .. } if hosts == ["x", "10.0.0.1"]));
+    }
+
+    #[test]
+    fn calls_without_what_they_need_are_wrong() {
+        for line in [
+            "certificates authority",
+            "certificates --directory d",
+            "certificates --directory d node a",
+            "certificates --directory d tenant",
+            "certificates --directory d tenant a --days -1",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! How an examination is told: lines and a table for people, one object for programs.
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use portcullis_nic::examination::{Examination, Finding, Verdict, names};
+use serde::Serialize;
+use std::fmt;
+use std::io::Write;
+
+/// That nobody reads it is no reason to end. Colours go where they can be seen.
+fn say(line: fmt::Arguments<'_>) {
+    let mut output = anstream::stdout();
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+}
+
+/// One line, aligned with the others.
+pub fn finding(finding: &Finding) {
+    let width = names().iter().map(|name| name.len()).max().unwrap_or_default();
+    let (word, style) = match finding.verdict {
+        Verdict::Holds => ("holds", AnsiColor::Green.on_default()),
+        Verdict::Broken => ("does not hold", AnsiColor::Red.on_default().bold()),
+        Verdict::Untried => ("not tried", AnsiColor::Yellow.on_default()),
+    };
+    say(format_args!("{style}{word:13}{style:#}  {:width$}  {}", finding.name, finding.detail));
+}
+
+/// What the steps took.
+pub fn times(examination: &Examination) {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(["step", "median µs", "least", "most", "rounds"]);
+    for time in &examination.times {
+        let [median, least, most] =
+            [time.median_us, time.least_us, time.most_us].map(|micros| format!("{micros:.2}"));
+        table.add_row([time.name.to_owned(), median, least, most, time.rounds.to_string()]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    say(format_args!("\n{table}"));
+    for untimed in &examination.untimed {
+        say(format_args!("not measured: {}: {}", untimed.name, untimed.reason));
+    }
+}
+
+/// What a node on this device does by itself.
+pub fn mechanism(examination: &Examination) {
+    let (mechanism, reason) = examination.mechanism();
+    let bold = Style::new().bold();
+    say(format_args!("\n{}: serve will use: {bold}{mechanism}{bold:#}", examination.device));
+    say(format_args!("  {reason}"));
+}
+
+/// The same for programs.
+#[derive(Serialize)]
+struct Json<'a> {
+    device: &'a str,
+    guarantees: Vec<Guarantee<'a>>,
+    times: Vec<Time>,
+    mechanism: &'static str,
+}
+
+#[derive(Serialize)]
+struct Guarantee<'a> {
+    name: &'static str,
+    verdict: &'static str,
+    detail: &'a str,
+}
+
+#[derive(Serialize)]
+struct Time {
+    name: &'static str,
+    median_us: f64,
+    least_us: f64,
+    most_us: f64,
+    rounds: usize,
+}
+
+/// Prints one JSON object.
+pub fn json(examination: &Examination) {
+    let guarantees = examination.findings.iter().map(|finding| Guarantee {
+        name: finding.name,
+        verdict: finding.verdict.name(),
+        detail: &finding.detail,
+    });
+    let times = examination.times.iter().map(|time| Time {
+        name: time.name,
+        median_us: time.median_us,
+        least_us: time.least_us,
+        most_us: time.most_us,
+        rounds: time.rounds,
+    });
+    let json = Json {
+        device: &examination.device,
+        guarantees: guarantees.collect(),
+        times: times.collect(),
+        mechanism: examination.mechanism().0.name(),
+    };
+    match serde_json::to_string(&json) {
+        Ok(text) => say(format_args!("{text}")),
+        Err(error) => eprintln!("portcullis doctor: {error}"),
+    }
+}

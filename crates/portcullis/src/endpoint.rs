@@ -1,0 +1,106 @@
+//! The client's end of either NIC.
+
+use portcullis_ibverbs::IbEndpoint;
+use portcullis_nic::{Completion, Endpoint, Lkey, ReceiveRequest, WorkRequest};
+use portcullis_softnic::{ArenaMemory, PortEndpoint};
+use std::time::Duration;
+
+/// A session's end: of a port of the software NIC, or on an RDMA device.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one a session, and it is on the path of each operation"
+)]
+pub enum SessionEndpoint {
+    /// The software NIC's.
+    Port(PortEndpoint),
+    /// On an RDMA device.
+    Rdma(IbEndpoint),
+}
+
+impl SessionEndpoint {
+    /// The port, if it is the software NIC's.
+    #[must_use]
+    pub fn port(&self) -> Option<&PortEndpoint> {
+        match self {
+            Self::Port(port) => Some(port),
+            Self::Rdma(_) => None,
+        }
+    }
+
+    /// The end on an RDMA device, if it is one.
+    pub fn rdma(&mut self) -> Option<&mut IbEndpoint> {
+        match self {
+            Self::Rdma(rdma) => Some(rdma),
+            Self::Port(_) => None,
+        }
+    }
+}
+
+/// Hands a call on to whichever end it is.
+macro_rules! forward {
+    ($self:ident.$call:ident($($argument:expr),*)) => {
+        match $self {
+            Self::Port(port) => port.$call($($argument),*),
+            Self::Rdma(rdma) => rdma.$call($($argument),*),
+        }
+    };
+}
+
+impl Endpoint for SessionEndpoint {
+    type Memory = ArenaMemory;
+
+    fn data_queue_pairs(&self) -> u32 {
+        forward!(self.data_queue_pairs())
+    }
+
+    fn send_depth(&self) -> u32 {
+        forward!(self.send_depth())
+    }
+
+    fn control_depth(&self) -> u32 {
+        forward!(self.control_depth())
+    }
+
+    fn message_bytes(&self) -> u32 {
+        forward!(self.message_bytes())
+    }
+
+    fn arena(&self) -> &ArenaMemory {
+        forward!(self.arena())
+    }
+
+    fn arena_key(&self) -> Lkey {
+        forward!(self.arena_key())
+    }
+
+    #[inline]
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        forward!(self.post(queue_pair, requests))
+    }
+
+    fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
+        forward!(self.post_control(requests))
+    }
+
+    fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
+        forward!(self.post_control_receive(requests))
+    }
+
+    #[inline]
+    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
+        forward!(self.poll(most, into))
+    }
+
+    fn rebuilt(&mut self, queue_pair: u32) {
+        forward!(self.rebuilt(queue_pair));
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        forward!(self.wait(at_most));
+    }
+
+    fn node_alive(&mut self) -> bool {
+        forward!(self.node_alive())
+    }
+}

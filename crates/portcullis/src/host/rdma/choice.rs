@@ -1,0 +1,124 @@
+//! Which mechanism a node may use on a device: the device is tried, not believed.
+
+use super::RdmaConfig;
+use crate::host::HostError;
+use portcullis_ibverbs::{IbNic, WorkRequests};
+use portcullis_nic::examination::{mechanism_for, mechanisms_that_hold, rests_on, unenforced};
+use portcullis_nic::{Capabilities, Guarantee, Nic};
+use portcullis_protocol::Mechanism;
+
+/// The device does not keep what the mechanism rests on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{mechanism} protects nothing on {device}: it needs what the device does not keep, {lacking}. What holds there: \
+     {instead}. See `portcullis doctor`; whoever accepts the danger says --allow-unenforced {lacking}"
+)]
+pub struct Unenforced {
+    /// The device.
+    pub device: String,
+    /// What was asked for.
+    pub mechanism: Mechanism,
+    /// The names of what it does not keep.
+    pub lacking: String,
+    /// The mechanisms that hold on it.
+    pub instead: String,
+}
+
+/// The mechanism for a node that asked for `wanted`, and what the device does not keep of what it rests on.
+pub(super) fn choose(rdma: &RdmaConfig, wanted: Mechanism) -> Result<(Mechanism, Vec<Guarantee>), HostError> {
+    let open = || Ok(IbNic::open(&rdma.device, WorkRequests::default())?);
+    let mut capabilities = open()?.capabilities();
+    capabilities.unenforced = unenforced(open)?;
+    judge(rdma, wanted, &capabilities)
+}
+
+fn judge(
+    rdma: &RdmaConfig,
+    wanted: Mechanism,
+    capabilities: &Capabilities,
+) -> Result<(Mechanism, Vec<Guarantee>), HostError> {
+    if rdma.pick_mechanism {
+        let (mechanism, reason) = mechanism_for(capabilities);
+        tracing::info!(%mechanism, reason, "chosen for this device");
+        return Ok((mechanism, Vec::new()));
+    }
+    if wanted == Mechanism::MemoryWindow && !capabilities.window_type_1 {
+        return Err(HostError::Config("the device has no windows of type 1: use --protection memory-region"));
+    }
+    let mut lacking = rests_on(wanted).to_vec();
+    lacking.retain(|guarantee| capabilities.unenforced.contains(guarantee));
+    let names =
+        |guarantees: &[Guarantee]| guarantees.iter().map(|it| it.name()).collect::<Vec<_>>().join(",");
+    let refused: Vec<Guarantee> =
+        lacking.iter().copied().filter(|guarantee| !rdma.allow_unenforced.contains(guarantee)).collect();
+    if refused.is_empty() {
+        if !lacking.is_empty() {
+            tracing::warn!(
+                device = capabilities.name,
+                lacking = names(&lacking),
+                "permissions do not protect this"
+            );
+        }
+        return Ok((wanted, lacking));
+    }
+    let holding: Vec<String> = mechanisms_that_hold(capabilities).iter().map(ToString::to_string).collect();
+    Err(HostError::Unenforced(Unenforced {
+        device: capabilities.name.clone(),
+        mechanism: wanted,
+        lacking: names(&refused),
+        instead: holding.join(", "),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_nic::AtomicScope;
+
+    fn device(unenforced: Vec<Guarantee>) -> Capabilities {
+        Capabilities {
+            name: "mlx9_0".to_owned(),
+            window_type_1: true,
+            window_type_2: true,
+            atomics: AtomicScope::Nic,
+            windows_max: 1024,
+            send_depth_max: 1024,
+            completion_depth_max: 1024,
+            sees_peer_ends: false,
+            unenforced,
+            deviations: Vec::new(),
+            crashes_on: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn windows_without_a_range_are_refused_unless_that_is_allowed() {
+        let device = device(vec![Guarantee::WindowRange]);
+        let refused = judge(&RdmaConfig::default(), Mechanism::MemoryWindow, &device).expect_err("no range");
+        let text = refused.to_string();
+        for part in ["mlx9_0", "--allow-unenforced range", "memory-region"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let allowed = RdmaConfig { allow_unenforced: vec![Guarantee::WindowRange], ..RdmaConfig::default() };
+        let chosen = judge(&allowed, Mechanism::MemoryWindow, &device).expect("allowed");
+        assert_eq!(chosen, (Mechanism::MemoryWindow, vec![Guarantee::WindowRange]));
+    }
+
+    #[test]
+    fn what_is_allowed_allows_nothing_else() {
+        let device = device(vec![Guarantee::WindowRange, Guarantee::StaleKey]);
+        let allowed = RdmaConfig { allow_unenforced: vec![Guarantee::WindowRange], ..RdmaConfig::default() };
+        let refused = judge(&allowed, Mechanism::MemoryWindow, &device).expect_err("stale keys");
+        assert!(refused.to_string().ends_with("--allow-unenforced stale-key"), "{refused}");
+    }
+
+    #[test]
+    fn a_node_that_does_not_mind_gets_what_holds() {
+        let picking = RdmaConfig { pick_mechanism: true, ..RdmaConfig::default() };
+        let windows = judge(&picking, Mechanism::None, &device(Vec::new())).expect("windows");
+        assert_eq!(windows.0, Mechanism::MemoryWindow);
+        let regions =
+            judge(&picking, Mechanism::None, &device(vec![Guarantee::WindowRange])).expect("regions");
+        assert_eq!(regions.0, Mechanism::MemoryRegion);
+    }
+}

@@ -1,0 +1,174 @@
+//! A host on an RDMA device: a thread with the node and its NIC, and the ports at which clients tell where their queue
+//! pairs are.
+
+mod choice;
+mod desk;
+mod engine;
+
+pub use choice::Unenforced;
+
+use super::audit::AuditWriter;
+use super::{Counters, HostConfig, HostError, machine};
+use crate::rdma::make;
+use crate::session::{Departure, Opener, SessionOptions};
+use crate::{ConnectError, Session, SessionEndpoint};
+use choice::choose;
+use desk::Desk;
+use engine::Engine;
+use portcullis_attach::{Listener, NodeSecurity, Server, ServerLimits};
+use portcullis_ibverbs::{DeviceChoice, IbNic, NodeLife, WorkRequests, check_memlock};
+use portcullis_nic::Guarantee;
+use portcullis_node::NodeConfig;
+use portcullis_protocol::Mechanism;
+use rustix::fd::BorrowedFd;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A node's place on an RDMA device.
+#[derive(Clone, Debug, Default)]
+pub struct RdmaConfig {
+    /// The device.
+    pub device: DeviceChoice,
+    /// Where clients come to.
+    pub listen: Vec<RdmaListen>,
+    /// Take the best mechanism that the device keeps, whatever [`NodeConfig::mechanism`] says.
+    pub pick_mechanism: bool,
+    /// Guarantees that the node goes without if the device does not keep them.
+    pub allow_unenforced: Vec<Guarantee>,
+}
+
+/// A TCP port that clients come to.
+#[derive(Clone, Debug)]
+pub struct RdmaListen {
+    /// `HOST:PORT`; port 0 is any free one.
+    pub address: String,
+    /// How node and clients prove who they are.
+    pub security: NodeSecurity,
+    /// Without certificates also where other machines can come from.
+    pub plain_anywhere: bool,
+    /// Whom its clients act for, if they have no certificates. Without: for the address that they come from.
+    pub tenant: Option<String>,
+}
+
+/// A running node.
+#[derive(Debug)]
+pub(super) struct RdmaHost {
+    engine: Arc<Engine>,
+    desk: Arc<Desk>,
+    server: Arc<Mutex<Option<Server>>>,
+    device: DeviceChoice,
+    addresses: Vec<SocketAddr>,
+    mechanism: Mechanism,
+    unenforced: Vec<Guarantee>,
+}
+
+impl RdmaHost {
+    pub fn start(
+        config: &HostConfig,
+        rdma: &RdmaConfig,
+        mut node_config: NodeConfig,
+        audit: Option<&AuditWriter>,
+    ) -> Result<Self, HostError> {
+        let nic = IbNic::open(&rdma.device, WorkRequests::default())?;
+        check_memlock(node_config.pool_bytes)?;
+        let (mechanism, unenforced) = choose(rdma, node_config.mechanism)?;
+        node_config.mechanism = mechanism;
+        let mut listeners = Vec::new();
+        for RdmaListen { address, security, plain_anywhere, .. } in &rdma.listen {
+            listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
+        }
+        let addresses = listeners.iter().map(Listener::local_address).collect();
+        let server = Arc::new(Mutex::new(None));
+        let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
+        let sink = audit.map(AuditWriter::sink);
+        let terms = desk::terms(&node_config, config.port);
+        let engine = Engine::start(nic, node_config, sink, Arc::clone(&server), config.processor)?;
+        let engine = Arc::new(engine);
+        let desk = Arc::new(Desk::new(Arc::clone(&engine), tenants, terms));
+        if !listeners.is_empty() {
+            let started = Server::start(listeners, desk::Counter(Arc::clone(&desk)), ServerLimits::default());
+            let started = started.map_err(machine("cannot take clients in".to_owned()))?;
+            *server.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+        }
+        let device = rdma.device.clone();
+        Ok(Self { engine, desk, server, device, addresses, mechanism, unenforced })
+    }
+
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    pub fn unenforced(&self) -> &[Guarantee] {
+        &self.unenforced
+    }
+
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
+        let door = SideDoor { desk: Arc::clone(&self.desk), device: self.device.clone() };
+        door.open(tenant, options)
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.engine.call(|life| life.node.counters()).unwrap_or_default()
+    }
+
+    pub fn stop(&self) {
+        // Out of the lock before it goes: its thread may be waiting for the engine, and the engine for the lock.
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(server);
+        self.engine.stop();
+    }
+}
+
+/// The way in for sessions of the node's own process.
+#[derive(Clone)]
+struct SideDoor {
+    desk: Arc<Desk>,
+    device: DeviceChoice,
+}
+
+impl SideDoor {
+    fn open(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
+        let (ends, mut endpoint) =
+            make(self.desk.terms(), options, &self.device).map_err(ConnectError::Host)?;
+        let admitted =
+            self.desk.admit(tenant.to_owned(), std::process::id(), ends).map_err(ConnectError::Host)?;
+        let leave = Leave { desk: Arc::clone(&self.desk), client: admitted.client };
+        let life = Local([self.desk.engine().over(), self.desk.farewell(admitted.client)]);
+        endpoint.connect(admitted.ends.control, admitted.ends.data, Box::new(life))?;
+        let (door, tenant, again) = (self.clone(), tenant.to_owned(), options.clone());
+        let opener: Opener = Box::new(move || door.open(&tenant, &again));
+        let departure: Departure = Box::new(leave);
+        let endpoint = SessionEndpoint::Rdma(endpoint);
+        Session::new(endpoint, admitted.client, options.client, opener, Some(departure))
+    }
+}
+
+/// In one process: one of them is set when the node ends, the other when it shows this client out.
+struct Local([Arc<AtomicBool>; 2]);
+
+impl NodeLife for Local {
+    fn node_alive(&mut self) -> bool {
+        !self.0.iter().any(|end| end.load(Ordering::Acquire))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Tells the node, when it is dropped, that a client of this process is gone.
+struct Leave {
+    desk: Arc<Desk>,
+    client: u32,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.desk.show_out(self.client);
+    }
+}

@@ -1,0 +1,126 @@
+//! A host on the software NIC: its engine with the node on its thread, and the sockets that clients come to.
+
+mod admission;
+mod resident;
+
+use super::audit::AuditWriter;
+use super::{Counters, HostConfig, HostError, machine};
+use crate::session::{Departure, Opener, SessionOptions};
+use crate::{ConnectError, Session, SessionEndpoint};
+use admission::Gate;
+use portcullis_nic::Lkey;
+use portcullis_node::NodeConfig;
+use portcullis_softnic::attach::{Listener, Server, ServerLimits};
+use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
+use portcullis_softnic::shared::Mapping;
+use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortLayout, PortSize, SoftNic};
+use resident::NodeResident;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A running node.
+#[derive(Debug)]
+pub(super) struct SoftwareHost {
+    engine: Engine<NodeResident>,
+    gate: Arc<Gate>,
+    server: Arc<Mutex<Option<Server>>>,
+}
+
+impl SoftwareHost {
+    pub fn start(
+        config: &HostConfig,
+        node_config: NodeConfig,
+        audit: Option<&AuditWriter>,
+    ) -> Result<Self, HostError> {
+        let mut listeners = Vec::new();
+        for listen in &config.listen {
+            let failed = machine(format!("cannot listen at {}", listen.path.display()));
+            listeners.push(Listener::bind(&listen.path).map_err(failed)?);
+        }
+        let mut nic = SoftNic::new();
+        let server = Arc::new(Mutex::new(None));
+        let sink = audit.map(AuditWriter::sink);
+        let resident = NodeResident::new(&mut nic, node_config.clone(), sink, Arc::clone(&server))?;
+        let options = EngineOptions { processor: config.processor };
+        let engine =
+            Engine::start(nic, resident, options).map_err(machine("cannot start the engine".to_owned()))?;
+        let tenants = config.listen.iter().map(|listen| listen.tenant.clone()).collect();
+        let gate = Arc::new(Gate::new(engine.clone(), tenants, &node_config, config.port));
+        if !listeners.is_empty() {
+            let desk = admission::Desk(Arc::clone(&gate));
+            let waker = engine.waker().clone();
+            let started = Server::start(listeners, desk, waker, ServerLimits::default())
+                .map_err(machine("cannot take clients in".to_owned()))?;
+            *server.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+        }
+        Ok(Self { engine, gate, server })
+    }
+
+    pub fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
+        let door = SideDoor { engine: self.engine.clone(), gate: Arc::clone(&self.gate) };
+        door.open(tenant, options)
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.engine.call(|_, resident, _| resident.counters()).unwrap_or_default()
+    }
+
+    pub fn stop(&self) {
+        // Out of the lock before it goes: its thread may be waiting for the engine, and the engine for the lock.
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(server);
+        self.engine.stop();
+    }
+}
+
+/// The way in for sessions of the node's own process.
+#[derive(Clone)]
+struct SideDoor {
+    engine: Engine<NodeResident>,
+    gate: Arc<Gate>,
+}
+
+impl SideDoor {
+    fn open(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
+        let refused = |reason: String| ConnectError::Host(reason);
+        let size = self.gate.size(options.arena_bytes).map_err(refused)?;
+        let memory = Mapping::shareable("portcullis-port", PortLayout::new(size).bytes())
+            .map_err(|error| refused(error.to_string()))?;
+        let (endpoint, number, departure) = self.port(tenant, memory, size)?;
+        let (door, tenant, again) = (self.clone(), tenant.to_owned(), options.clone());
+        let opener: Opener = Box::new(move || door.open(&tenant, &again));
+        Session::new(SessionEndpoint::Port(endpoint), number, options.client, opener, Some(departure))
+    }
+
+    fn port(
+        &self,
+        tenant: &str,
+        memory: Mapping,
+        size: PortSize,
+    ) -> Result<(PortEndpoint, u32, Departure), ConnectError> {
+        let refused = |reason: String| ConnectError::Host(reason);
+        let waker = self.engine.waker().clone();
+        let event = waker.new_event().map_err(|error| refused(error.to_string()))?;
+        let again = event.try_clone().map_err(|error| refused(error.to_string()))?;
+        let admitted = self.gate.admit(tenant, std::process::id(), memory.clone(), size).map_err(refused)?;
+        let doorbell = Doorbell::new(waker.page().clone(), event);
+        let life = Life::Local([self.engine.over(), self.gate.farewell(admitted.client)]);
+        let endpoint = PortEndpoint::new(memory, size, Lkey(admitted.arena_key), doorbell, life);
+        let leave = Leave { gate: Arc::clone(&self.gate), client: admitted.client, waker, event: again };
+        Ok((endpoint, admitted.client, Box::new(leave)))
+    }
+}
+
+/// Tells the node, when it is dropped, that a client of this process is gone.
+struct Leave {
+    gate: Arc<Gate>,
+    client: u32,
+    waker: Waker,
+    event: std::os::fd::OwnedFd,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.waker.forget_event(&self.event);
+        self.gate.depart(self.client);
+    }
+}

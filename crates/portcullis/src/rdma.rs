@@ -1,0 +1,76 @@
+//! A session with a node of another machine: a control connection, and queue pairs on a device of this one.
+
+use crate::SessionOptions;
+use crate::session::ConnectError;
+use portcullis_attach::{ClientSecurity, Connection, Ends, Terms, attach};
+use portcullis_ibverbs::{DeviceChoice, IbEndpoint, NodeLife};
+use portcullis_nic::EndpointSize;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// How a session reaches nodes at `rdma:HOST:PORT`.
+#[derive(Clone, Debug)]
+pub struct RdmaOptions {
+    /// The device of this machine.
+    pub device: DeviceChoice,
+    /// How this client and the node prove who they are.
+    pub security: ClientSecurity,
+}
+
+impl Default for RdmaOptions {
+    /// The only device there is, and no certificates: good for nodes on this machine.
+    fn default() -> Self {
+        Self { device: DeviceChoice::default(), security: ClientSecurity::Plain { anywhere: false } }
+    }
+}
+
+struct Attachment(Connection);
+
+impl NodeLife for Attachment {
+    fn node_alive(&mut self) -> bool {
+        self.0.node_alive()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}
+
+/// The end that meets a node's terms, with `arena_bytes` for buffers. What messages take comes on top.
+pub(crate) fn size(terms: &Terms, arena_bytes: u64) -> EndpointSize {
+    let messages = 2 * u64::from(terms.control_depth) * u64::from(terms.message_bytes);
+    EndpointSize {
+        data_queue_pairs: terms.data_queue_pairs,
+        send_depth: terms.send_depth,
+        control_depth: terms.control_depth,
+        message_bytes: terms.message_bytes,
+        arena_bytes: arena_bytes.saturating_add(messages).next_multiple_of(4096),
+    }
+}
+
+/// Makes a client's end and says where it is.
+pub(crate) fn make(
+    terms: &Terms,
+    options: &SessionOptions,
+    device: &DeviceChoice,
+) -> Result<(Ends, IbEndpoint), String> {
+    let size = size(terms, options.arena_bytes);
+    portcullis_ibverbs::check_memlock(size.arena_bytes).map_err(|error| error.to_string())?;
+    let endpoint = IbEndpoint::new(device, size).map_err(|error| error.to_string())?;
+    let (control, data) = endpoint.addresses().map_err(|error| error.to_string())?;
+    Ok((Ends { control, data }, endpoint))
+}
+
+/// Attaches to the node at `HOST:PORT`. Returns the client's end and its number.
+pub(crate) fn connect(
+    place: &str,
+    options: &SessionOptions,
+    within: Duration,
+) -> Result<(IbEndpoint, u32), ConnectError> {
+    let make = |terms: &Terms| make(terms, options, &options.rdma.device);
+    let attached = attach(place, &options.rdma.security, within, make)?;
+    let mut endpoint = attached.made;
+    let Ends { control, data } = attached.node;
+    endpoint.connect(control, data, Box::new(Attachment(attached.connection)))?;
+    Ok((endpoint, attached.client))
+}

@@ -1,0 +1,357 @@
+//! The software NIC, spoilt in one way: what a device with a fault of its hardware, firmware or driver looks like.
+
+use portcullis_nic::{
+    Access, Capabilities, Completion, CqId, Event, Misuse, Nic, Operation, PdId, QpAddress, QpAttributes,
+    QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, Rkey, Status, VerbsError,
+    Window, WindowBinding, WindowId, WindowKind, WorkRequest,
+};
+use portcullis_softnic::SoftNic;
+use portcullis_softnic::shared::Mapping;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// What is wrong with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spoiler {
+    WideWindows,
+    WideRegions,
+    AllRightsOfWindows,
+    AllRightsOfRegions,
+    AllRightsOfQueuePairs,
+    KeyStays,
+    NoUnbind,
+    NoInvalidate,
+    NoDeregistration,
+    TypeTwoIsTypeOne,
+    OneDomain,
+    /// The bind of this number opens the bytes beside those it is for.
+    StrayBind(u32),
+    FaultsSpread,
+    NobodyInError,
+    FewWindows,
+    AddsTwice,
+    NoWindows,
+    DiesOfMisuse,
+    HangsOfMisuse,
+    /// A long transfer outlives its key's end; what comes later does not.
+    TransfersGoOn,
+    RefusesQueuePairs,
+    NeverAnswers,
+    PanicsAtAtomics,
+}
+
+/// Bytes from which on a transfer is long.
+const LONG: u32 = 1 << 20;
+
+/// Windows that a device with too few of them has.
+const FEW: usize = 100;
+
+/// A spoilt NIC.
+pub struct Spoilt {
+    nic: SoftNic,
+    spoiler: Spoiler,
+    /// Where each region starts, and how long it is.
+    regions: HashMap<RegionId, (u64, u64)>,
+    /// What each window was last bound to; nothing for one that is free.
+    windows: HashMap<WindowId, Option<WindowBinding>>,
+    kinds: HashMap<WindowId, WindowKind>,
+    /// The key of each window's first bind.
+    first_keys: HashMap<WindowId, Rkey>,
+    queue_pairs: Vec<(QpId, PdId)>,
+    /// Domains that were asked for; there is one behind them.
+    domains: u32,
+    binds: u32,
+    panicked: bool,
+    hung: bool,
+    /// Where a long transfer is under way.
+    transfer: Option<QpId>,
+    /// Promises of the conformance suite that it says it breaks.
+    deviations: Vec<&'static str>,
+}
+
+impl Spoilt {
+    /// One that knows what is wrong with it.
+    pub fn admitting(spoiler: Spoiler, deviations: &[&'static str]) -> Self {
+        Self { deviations: deviations.to_vec(), ..Self::new(spoiler) }
+    }
+
+    pub fn new(spoiler: Spoiler) -> Self {
+        Self {
+            nic: SoftNic::self_driven(),
+            spoiler,
+            regions: HashMap::new(),
+            windows: HashMap::new(),
+            kinds: HashMap::new(),
+            first_keys: HashMap::new(),
+            queue_pairs: Vec::new(),
+            domains: 0,
+            binds: 0,
+            panicked: false,
+            hung: false,
+            transfer: None,
+            deviations: Vec::new(),
+        }
+    }
+
+    /// The domain behind one that was asked for.
+    fn domain(&self, pd: PdId) -> PdId {
+        if self.spoiler == Spoiler::OneDomain { PdId(0) } else { pd }
+    }
+
+    fn spoil(&mut self, qp: QpId, request: WorkRequest) -> WorkRequest {
+        let operation = match request.operation {
+            Operation::BindWindow(binding) if binding.length > 0 => {
+                let spoilt = self.spoil_bind(binding);
+                self.windows.insert(binding.window, Some(spoilt));
+                Operation::BindWindow(spoilt)
+            }
+            Operation::BindWindow(binding) => self.spoil_unbind(binding),
+            Operation::LocalInvalidate { rkey } => {
+                self.live_through(rkey);
+                self.spoil_invalidate(qp, rkey)
+            }
+            Operation::SendWithInvalidate { local, rkey } => {
+                self.live_through(rkey);
+                self.windows.insert(WindowId(rkey.index()), None);
+                Operation::SendWithInvalidate { local, rkey }
+            }
+            Operation::Read { local, .. } | Operation::Write { local, .. } => {
+                self.transfer = self.transfer.or((local.length >= LONG).then_some(qp));
+                request.operation
+            }
+            Operation::FetchAndAdd { local, remote, add } if self.spoiler == Spoiler::AddsTwice => {
+                Operation::FetchAndAdd { local, remote, add: 2 * add }
+            }
+            Operation::FetchAndAdd { .. } if self.spoiler == Spoiler::PanicsAtAtomics => {
+                self.panicked = true;
+                panic!("this driver knows no atomics")
+            }
+            other => other,
+        };
+        WorkRequest { operation, ..request }
+    }
+
+    fn spoil_bind(&mut self, binding: WindowBinding) -> WindowBinding {
+        self.binds += 1;
+        let first = *self.first_keys.entry(binding.window).or_insert(binding.rkey);
+        let (base, length) = self.regions.get(&binding.region).copied().unwrap_or_default();
+        match self.spoiler {
+            Spoiler::WideWindows => WindowBinding { address: RemoteAddress(base), length, ..binding },
+            Spoiler::AllRightsOfWindows => WindowBinding { access: Access::REMOTE, ..binding },
+            Spoiler::KeyStays => WindowBinding { rkey: first, ..binding },
+            Spoiler::StrayBind(number) if number == self.binds => {
+                WindowBinding { address: RemoteAddress(binding.address.0 + binding.length), ..binding }
+            }
+            _ => binding,
+        }
+    }
+
+    /// An unbind that does nothing is the bind before once more.
+    fn spoil_unbind(&mut self, binding: WindowBinding) -> Operation {
+        let before = self.windows.insert(binding.window, None).flatten();
+        match before {
+            Some(before)
+                if self.spoiler == Spoiler::NoUnbind
+                    || (self.spoiler == Spoiler::TransfersGoOn && self.transfer.is_some()) =>
+            {
+                Operation::BindWindow(before)
+            }
+            _ => Operation::BindWindow(binding),
+        }
+    }
+
+    /// Whoever does not survive it dies of an invalidate, one's own or a peer's, of a type-2 window that is free.
+    fn live_through(&mut self, rkey: Rkey) {
+        let window = WindowId(rkey.index());
+        let free = self.kinds.get(&window) == Some(&WindowKind::Two)
+            && self.windows.get(&window).copied().flatten().is_none();
+        assert!(!free || self.spoiler != Spoiler::DiesOfMisuse, "a free window was invalidated");
+        self.hung |= free && self.spoiler == Spoiler::HangsOfMisuse;
+    }
+
+    fn spoil_invalidate(&mut self, qp: QpId, rkey: Rkey) -> Operation {
+        let window = WindowId(rkey.index());
+        let bound = self.windows.get(&window).copied().flatten();
+        let Some(bound) = bound.filter(|bound| bound.rkey == rkey) else {
+            return Operation::LocalInvalidate { rkey };
+        };
+        match self.spoiler {
+            Spoiler::NoInvalidate => self.nothing(qp, bound),
+            Spoiler::TypeTwoIsTypeOne => {
+                self.windows.insert(window, None);
+                Operation::BindWindow(WindowBinding { length: 0, ..bound })
+            }
+            _ => {
+                self.windows.insert(window, None);
+                Operation::LocalInvalidate { rkey }
+            }
+        }
+    }
+
+    /// A request that succeeds and does nothing to anybody: another window is bound over the same bytes.
+    fn nothing(&mut self, qp: QpId, like: WindowBinding) -> Operation {
+        let pd = self.queue_pairs.iter().find(|(there, _)| *there == qp).expect("it was made here").1;
+        let other = self.nic.allocate_window(pd, WindowKind::One).expect("there are enough");
+        Operation::BindWindow(WindowBinding { window: other.id, rkey: other.rkey.advanced(), ..like })
+    }
+}
+
+impl Nic for Spoilt {
+    type Memory = Mapping;
+
+    fn capabilities(&self) -> Capabilities {
+        let windows = self.spoiler != Spoiler::NoWindows;
+        let dies = self.spoiler == Spoiler::DiesOfMisuse;
+        let misuses = [Misuse::InvalidateFreeWindow, Misuse::QueuePairBeforeBoundWindow];
+        Capabilities {
+            name: format!("softnic with {:?}", self.spoiler),
+            window_type_1: windows,
+            window_type_2: windows,
+            deviations: self.deviations.clone(),
+            crashes_on: if dies { misuses.to_vec() } else { Vec::new() },
+            ..self.nic.capabilities()
+        }
+    }
+
+    fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
+        self.nic.allocate_memory(length)
+    }
+
+    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
+        if self.spoiler != Spoiler::OneDomain {
+            return self.nic.allocate_pd();
+        }
+        if self.domains == 0 {
+            assert_eq!(self.nic.allocate_pd()?, PdId(0));
+        }
+        self.domains += 1;
+        Ok(PdId(self.domains - 1))
+    }
+
+    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        if self.spoiler == Spoiler::OneDomain { Ok(()) } else { self.nic.deallocate_pd(pd) }
+    }
+
+    fn register_region(
+        &mut self,
+        pd: PdId,
+        memory: &Mapping,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        use portcullis_nic::Memory;
+        let pd = self.domain(pd);
+        let (span, base) = if self.spoiler == Spoiler::WideRegions {
+            (0..memory.length(), RemoteAddress(base.0 - span.start))
+        } else {
+            (span, base)
+        };
+        let all = self.spoiler == Spoiler::AllRightsOfRegions && access.contains(Access::LOCAL_WRITE);
+        let access = if all { access | Access::REMOTE } else { access };
+        let length = span.end - span.start;
+        let region = self.nic.register_region(pd, memory, span, base, access)?;
+        self.regions.insert(region.id, (base.0, length));
+        Ok(region)
+    }
+
+    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
+        if self.spoiler == Spoiler::NoDeregistration { Ok(()) } else { self.nic.deregister_region(region) }
+    }
+
+    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        if self.spoiler == Spoiler::FewWindows && self.kinds.len() == FEW {
+            return Err(VerbsError::Exhausted { what: "memory windows", limit: FEW as u64 });
+        }
+        let real = if self.spoiler == Spoiler::TypeTwoIsTypeOne { WindowKind::One } else { kind };
+        let window = self.nic.allocate_window(self.domain(pd), real)?;
+        self.kinds.insert(window.id, kind);
+        Ok(window)
+    }
+
+    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+        self.kinds.remove(&window);
+        self.windows.remove(&window);
+        self.nic.deallocate_window(window)
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        self.nic.create_cq(depth)
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.nic.destroy_cq(cq)
+    }
+
+    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        if self.spoiler == Spoiler::RefusesQueuePairs {
+            return Err(VerbsError::Exhausted { what: "queue pairs", limit: 0 });
+        }
+        let pd = self.domain(pd);
+        let qp = self.nic.create_qp(pd, attributes)?;
+        self.queue_pairs.push((qp, pd));
+        Ok(qp)
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        assert!(!self.panicked, "nor how to go on after that");
+        let said = self.nic.destroy_qp(qp);
+        let busy = matches!(said, Err(VerbsError::Busy { .. }));
+        assert!(!busy || self.spoiler != Spoiler::DiesOfMisuse, "a queue pair went before its window");
+        if said.is_ok() {
+            self.queue_pairs.retain(|(there, _)| *there != qp);
+        }
+        said
+    }
+
+    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
+        self.nic.qp_address(qp)
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        let state = self.nic.qp_state(qp)?;
+        let hidden = self.spoiler == Spoiler::NobodyInError && state == QpState::Error;
+        Ok(if hidden { QpState::ReadyToSend } else { state })
+    }
+
+    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        let all = self.spoiler == Spoiler::AllRightsOfQueuePairs;
+        let change = match change {
+            QpChange::Init { .. } if all => QpChange::Init { access: Access::REMOTE },
+            QpChange::Access { .. } if all => QpChange::Access { access: Access::REMOTE },
+            other => other,
+        };
+        self.nic.modify_qp(qp, change)
+    }
+
+    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+        let spoilt: Vec<_> = requests.iter().map(|request| self.spoil(qp, *request)).collect();
+        self.nic.post_send(qp, &spoilt)
+    }
+
+    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
+        self.nic.post_receive(qp, requests)
+    }
+
+    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+        if self.spoiler == Spoiler::NeverAnswers || self.hung {
+            return Ok(0);
+        }
+        let polled = self.nic.poll(cq, most, into)?;
+        if into.iter().any(|completion| Some(completion.queue_pair) == self.transfer) {
+            self.transfer = None;
+        }
+        let refused = into.iter().any(|completion| completion.status == Status::RemoteAccessError);
+        if self.spoiler == Spoiler::FaultsSpread && refused {
+            for (qp, _) in self.queue_pairs.clone() {
+                // Those that were never connected have nothing to lose.
+                let _ = self.nic.modify_qp(qp, QpChange::Error);
+            }
+        }
+        Ok(polled)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.nic.poll_event()
+    }
+}
