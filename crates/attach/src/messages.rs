@@ -165,11 +165,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn end() -> impl Strategy<Value = QpAddress> {
-        (any::<u32>(), any::<[u8; 16]>(), any::<u32>()).prop_map(|(number, port, first_packet)| QpAddress {
-            number,
-            port,
-            first_packet,
-        })
+        (any::<u32>(), any::<[u8; 16]>(), any::<u16>(), any::<u32>())
+            .prop_map(|(number, port, lid, first_packet)| QpAddress { lid, number, port, first_packet })
     }
 
     fn ends() -> impl Strategy<Value = Ends> {
@@ -213,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_longest_message_fits_a_frame() {
-        let end = QpAddress { number: u32::MAX, port: [255; 16], first_packet: u32::MAX };
+        let end = QpAddress { number: u32::MAX, port: [255; 16], lid: u16::MAX, first_packet: u32::MAX };
         let ends = Ends { control: end, data: vec![end; DATA_QUEUE_PAIRS_MAX as usize] };
         assert!(NodeSays::Welcome { client: u32::MAX, ends }.encode().len() <= FRAME_BYTES_MAX);
         let reason = "ü".repeat(REASON_BYTES_MAX);

@@ -79,7 +79,7 @@ mod tests {
     const TERMS: Terms = Terms { data_queue_pairs: 2, send_depth: 256, control_depth: 64, message_bytes: 64 };
 
     fn end(number: u32) -> QpAddress {
-        QpAddress { number, port: [1; 16], first_packet: 0 }
+        QpAddress { number, port: [1; 16], lid: 0, first_packet: 0 }
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn names_that_no_tenant_may_have_are_refused_with_the_reason() {
     let papers = Papers::new();
     let rig = Rig::secured(&papers, UNHURRIED);
     let long = "n".repeat(65);
-    let cases: [&[&str]; 9] = [
+    let cases: [&[&str]; 10] = [
         &["uid:0"],
         &["address:10.0.0.1"],
         &["two\nlines"],
@@ -92,6 +92,7 @@ fn names_that_no_tenant_may_have_are_refused_with_the_reason() {
         &[""],
         &[&long],
         &[],
+        &["orange", "blue"],
     ];
     for names in cases {
         let answer = answer_to(&papers, &rig, Some(papers.forge(names, &[ClientAuth])));
@@ -164,6 +165,28 @@ fn a_byte_after_the_welcome_ends_the_client_with_tls_too() {
             stream.sock.write_all(&[0]).expect("sent");
         }
         assert!(last_words(&mut stream.sock).is_empty());
+        rig.ledger.wait_until_empty();
+    }
+    rig.assert_untouched();
+}
+
+#[test]
+fn whoever_says_goodbye_within_tls_is_gone_without_closing_its_socket() {
+    let papers = Papers::new();
+    let rig = Rig::secured(&papers, UNHURRIED);
+    papers.make_tenant("blue", today(10));
+    for ends_too in [false, true] {
+        let mut stream = papers.call(rig.address, Some(papers.pair("tenant-blue")));
+        stream.write_all(&wire::frame(&wire::hello())).expect("sent");
+        assert_eq!(wire::read(&mut stream), wire::terms());
+        if ends_too {
+            stream.conn.writer().write_all(&wire::frame(&wire::of_ends(&ends(1)))).expect("written");
+        }
+        stream.conn.send_close_notify();
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut stream.sock).expect("sent");
+        }
+        last_words(&mut stream.sock);
         rig.ledger.wait_until_empty();
     }
     rig.assert_untouched();

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod certificates;
 mod demo;
 mod doctor;
 mod rdma;
@@ -29,6 +30,7 @@ Examples:
   portcullis bench permissions --json                the steps of Patronus, Table 4
   portcullis doctor                                  what of all this holds on your own device
   portcullis sim --seeds 1000                        a thousand clusters in virtual time, and their checkers
+  portcullis certificates --help                     an authority of one's own, for nodes on other machines
 
 Exit codes: 0 done; 1 what was shown or tried did not hold; 2 the call was wrong; 3 the machine refused.";
 
@@ -44,6 +46,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Try a whole cluster in virtual time, with every fault, from seeds.
     Sim(sim::Options),
+    /// Make the certificates by which nodes and clients of other machines know each other.
+    Certificates(certificates::Options),
 }
 
 fn main() -> ExitCode {
@@ -57,5 +61,6 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Sim(options) => sim::run_command(&options),
+        Command::Certificates(options) => certificates::run(&options),
     }
 }

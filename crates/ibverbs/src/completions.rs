@@ -103,21 +103,17 @@ impl IbNic {
         match (effect, succeeded) {
             (Effect::None, _) | (Effect::Invalidate { .. }, false) => {}
             (Effect::Invalidate { rkey }, true) => self.freed(rkey),
-            (Effect::Bind { window, key_before, .. }, false) => {
-                // The library has taken the key for moved.
-                if let Ok(window) = self.windows.get_mut(window.0) {
-                    window.mw.set_rkey(key_before);
-                }
-            }
+            (Effect::Bind { .. }, false) => self.books.undo(effect),
             (Effect::Bind { window, over, .. }, true) => {
-                let Ok(entry) = self.windows.get_mut(window.0) else { return };
+                let Ok(entry) = self.books.windows.get_mut(window.0) else { return };
                 let before = std::mem::replace(&mut entry.over, over);
                 let two = entry.kind == WindowKind::Two;
                 if two {
                     entry.on = Some(on);
                 }
                 for (region, up) in [(before, false), (over, true)] {
-                    if let Some(region) = region.and_then(|region| self.regions.get_mut(region.0).ok()) {
+                    if let Some(region) = region.and_then(|region| self.books.regions.get_mut(region.0).ok())
+                    {
                         region.windows =
                             if up { region.windows + 1 } else { region.windows.saturating_sub(1) };
                     }
@@ -131,7 +127,8 @@ impl IbNic {
 
     /// A type-2 window is free.
     fn freed(&mut self, rkey: u32) {
-        let found = self.windows.iter().find(|(_, window)| window.on.is_some() && window.mw.rkey() == rkey);
+        let found =
+            self.books.windows.iter().find(|(_, window)| window.on.is_some() && window.mw.rkey() == rkey);
         if let Some(id) = found.map(|(id, _)| id) {
             self.let_go(id);
         }
@@ -139,9 +136,9 @@ impl IbNic {
 
     /// A window lies over nothing any more.
     pub(crate) fn let_go(&mut self, window: u32) {
-        let Ok(window) = self.windows.get_mut(window) else { return };
+        let Ok(window) = self.books.windows.get_mut(window) else { return };
         let (over, on) = (window.over.take(), window.on.take());
-        if let Some(region) = over.and_then(|region| self.regions.get_mut(region.0).ok()) {
+        if let Some(region) = over.and_then(|region| self.books.regions.get_mut(region.0).ok()) {
             region.windows = region.windows.saturating_sub(1);
         }
         if let Some(pair) = on.and_then(|on| self.queue_pairs.get_mut(on.0).ok()) {

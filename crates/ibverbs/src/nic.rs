@@ -5,9 +5,9 @@ use crate::device::{DeviceChoice, OpenError, Opened, open};
 use crate::known::known;
 use crate::ledger::Ledger;
 use crate::queue_pair::{Effect, Posted, QueuePair, Trip};
-use crate::regions::{MemoryRegion, MemoryWindow};
+use crate::regions::{Books, MemoryRegion, MemoryWindow};
 use crate::slots::Slots;
-use crate::sys::{Cq, DeviceEvent, Mr, Mw, Pd, Posting, Qp, QpPlan, RawOperation, RawRequest, RawSpan};
+use crate::sys::{Cq, DeviceEvent, Mr, Mw, Pd, Posting, Qp, QpPlan, RawRequest, RawSpan};
 use crate::ticket::{SLOTS_MAX, Ticket};
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, LocalSpan, Memory, Nic, Operation, PdId, QpAddress,
@@ -17,7 +17,7 @@ use portcullis_nic::{
 use portcullis_softnic::shared::Mapping;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::BorrowedFd;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::time::Duration;
@@ -46,16 +46,13 @@ struct Domain {
     users: u32,
 }
 
-/// A NIC through libibverbs. What is made on it goes with it, in the order MW, QP, CQ, MR, PD: that is the order of
-/// the fields.
+/// A NIC through libibverbs. What is made on it goes with it, in the order MW, QP, CQ, MR, PD: the windows first (see
+/// `drop`), the rest in the order of the fields.
 pub struct IbNic {
-    pub(crate) windows: Slots<MemoryWindow>,
     pub(crate) queue_pairs: Slots<QueuePair>,
     pub(crate) cqs: Slots<CompletionQueue>,
-    pub(crate) regions: Slots<MemoryRegion>,
+    pub(crate) books: Books,
     domains: Slots<Domain>,
-    /// Regions by the key of local spans.
-    by_lkey: HashMap<u32, u32>,
     /// Queue pairs that broke, and that are not told of yet.
     pub(crate) trips: VecDeque<QpId>,
     /// Requests that a completion settled, kept for its room.
@@ -98,12 +95,10 @@ impl IbNic {
             crashes_on: known.crashes_on,
         };
         Ok(Self {
-            windows: Slots::new("window"),
             queue_pairs: Slots::new("queue pair"),
             cqs: Slots::new("completion queue"),
-            regions: Slots::new("region"),
+            books: Books::default(),
             domains: Slots::new("protection domain"),
-            by_lkey: HashMap::new(),
             trips: VecDeque::new(),
             done: Vec::new(),
             opened,
@@ -163,108 +158,47 @@ impl IbNic {
         }
     }
 
-    /// A span as libibverbs wants it; with its bytes, if they can travel in the request.
-    fn span(&self, pair: &QueuePair, span: &LocalSpan, may_inline: bool) -> RawSpan {
-        let short = may_inline && span.length > 0 && span.length <= pair.qp.inline_bytes();
-        let region = short.then(|| self.by_lkey.get(&span.lkey.0)).flatten();
-        let region = region.and_then(|&region| self.regions.get(region).ok());
-        // A key of another domain is the device's to refuse.
-        let inline = region.filter(|region| region.pd == pair.pd).and_then(|region| region.bytes(span));
-        RawSpan { address: span.address, length: span.length, lkey: span.lkey.0, inline }
-    }
-
     /// Posts what there is room for. Stops before the first request that the library does not take, and says why.
     fn post_some(
         &mut self,
         qp: QpId,
         requests: &[WorkRequest],
     ) -> Result<(usize, Option<std::io::Error>), VerbsError> {
-        // Out of the table while its requests borrow the others.
-        let mut pair = self.queue_pairs.take(qp.0)?;
-        let said = self.post_to(qp, &mut pair, requests);
-        self.queue_pairs.put_back(qp.0, pair);
-        said
-    }
-
-    fn post_to(
-        &mut self,
-        qp: QpId,
-        pair: &mut QueuePair,
-        requests: &[WorkRequest],
-    ) -> Result<(usize, Option<std::io::Error>), VerbsError> {
-        let count = requests.len().min(pair.send.room());
-        let spans: Vec<RawSpan> =
-            requests[..count].iter().map(|request| self.span_of(pair, &request.operation)).collect();
-        for (at, request) in requests[..count].iter().enumerate() {
-            if !self.is_sound(pair, &request.operation)? {
-                // Those before it go their way; the caller comes back for this one.
-                let said = if at == 0 { 0 } else { self.post_to(qp, pair, &requests[..at])?.0 };
-                return Ok((said, Some(std::io::ErrorKind::InvalidInput.into())));
+        let QueuePair { qp: queue, pd, epoch, send, .. } = self.queue_pairs.get_mut(qp.0)?;
+        let (pd, epoch, inline_bytes) = (*pd, *epoch, queue.inline_bytes());
+        let count = requests.len().min(send.room());
+        let (mut entered, mut stopped) = (0, None);
+        // Begun with the first sound request.
+        let (mut queue, mut posting) = (Some(queue), None);
+        for request in &requests[..count] {
+            match self.books.is_sound(pd, &request.operation) {
+                Ok(true) => {}
+                Ok(false) => {
+                    stopped = Some(std::io::ErrorKind::InvalidInput.into());
+                    break;
+                }
+                // What is posted already is not taken back.
+                Err(_) if entered > 0 => break,
+                Err(unknown) => return Err(unknown),
             }
-        }
-        let epoch = pair.epoch;
-        let mut posting = Posting::begin(&mut pair.qp);
-        for (request, &local) in requests[..count].iter().zip(&spans) {
-            let effect = self.effect(&request.operation);
-            let position = pair.send.enter(Posted { id: request.id, effect });
+            let effect = self.books.effect(&request.operation);
+            let position = send.enter(Posted { id: request.id, effect });
+            entered += 1;
             let id = Ticket { slot: qp.0, epoch, position, receive: false }.number();
-            if let Some(operation) = raw(&mut self.windows, &self.regions, &request.operation, local) {
-                posting.add(RawRequest { id, signalled: request.signalled, operation });
+            if let Some(operation) = self.books.raw(pd, inline_bytes, &request.operation) {
+                posting = posting.or_else(|| queue.take().map(Posting::begin));
+                if let Some(posting) = &mut posting {
+                    posting.add(RawRequest { id, signalled: request.signalled, operation });
+                }
             }
         }
-        let (posted, error) = posting.ring();
-        for _ in posted..count {
-            if let Some(Posted { effect: Effect::Bind { window, key_before, .. }, .. }) = pair.send.withdraw()
-                && let Ok(window) = self.windows.get_mut(window.0)
-            {
-                window.mw.set_rkey(key_before);
+        let (posted, error) = posting.map_or((0, None), Posting::ring);
+        for _ in posted..entered {
+            if let Some(posted) = send.withdraw() {
+                self.books.undo(posted.effect);
             }
         }
-        Ok((posted, error))
-    }
-
-    fn span_of(&self, pair: &QueuePair, operation: &Operation) -> RawSpan {
-        match operation {
-            Operation::Send { local }
-            | Operation::SendWithInvalidate { local, .. }
-            | Operation::Write { local, .. } => self.span(pair, local, true),
-            Operation::Read { local, .. }
-            | Operation::CompareAndSwap { local, .. }
-            | Operation::FetchAndAdd { local, .. } => self.span(pair, local, false),
-            Operation::BindWindow(_) | Operation::LocalInvalidate { .. } => {
-                RawSpan { address: 0, length: 0, lkey: 0, inline: None }
-            }
-        }
-    }
-
-    /// Whether a request may reach the device. What devices are known to be careless with is checked here as well:
-    /// binds beyond their region or across domains, and atomics that bring more or less than a word.
-    fn is_sound(&self, pair: &QueuePair, operation: &Operation) -> Result<bool, VerbsError> {
-        match operation {
-            Operation::CompareAndSwap { local, .. } | Operation::FetchAndAdd { local, .. } => {
-                Ok(local.length == 8)
-            }
-            Operation::BindWindow(binding) => {
-                let window = self.windows.get(binding.window.0)?;
-                let region = self.regions.get(binding.region.0)?;
-                let one_domain = window.pd == pair.pd && region.pd == pair.pd;
-                let own_key = Rkey(window.mw.rkey()).index() == binding.rkey.index();
-                Ok(one_domain && own_key && region.carries(binding))
-            }
-            _ => Ok(true),
-        }
-    }
-
-    fn effect(&self, operation: &Operation) -> Effect {
-        match *operation {
-            Operation::BindWindow(binding) => Effect::Bind {
-                window: binding.window,
-                key_before: self.windows.get(binding.window.0).map_or(0, |window| window.mw.rkey()),
-                over: (binding.length > 0).then_some(binding.region),
-            },
-            Operation::LocalInvalidate { rkey } => Effect::Invalidate { rkey: rkey.0 },
-            _ => Effect::None,
-        }
+        Ok((posted, error.or(stopped)))
     }
 
     fn take_events(&mut self) {
@@ -338,11 +272,7 @@ impl IbNic {
         let epoch = self.next_epoch();
         let pair = self.queue_pairs.get_mut(qp.0)?;
         while let Some(posted) = pair.send.withdraw() {
-            if let Effect::Bind { window, key_before, .. } = posted.effect
-                && let Ok(window) = self.windows.get_mut(window.0)
-            {
-                window.mw.set_rkey(key_before);
-            }
+            self.books.undo(posted.effect);
         }
         while pair.receive.withdraw().is_some() {}
         pair.epoch = epoch;
@@ -385,48 +315,6 @@ fn packet_number(first_packet: u32) -> u32 {
     first_packet.wrapping_mul(CONNECTION_STRIDE) % PACKETS
 }
 
-/// A request with libibverbs' own objects.
-fn raw<'a>(
-    windows: &'a mut Slots<MemoryWindow>,
-    regions: &'a Slots<MemoryRegion>,
-    operation: &Operation,
-    local: RawSpan,
-) -> Option<RawOperation<'a>> {
-    Some(match *operation {
-        Operation::Send { .. } => RawOperation::Send { local, invalidate: None },
-        Operation::SendWithInvalidate { rkey, .. } => RawOperation::Send { local, invalidate: Some(rkey.0) },
-        Operation::Read { remote, .. } => {
-            RawOperation::Read { local, address: remote.address.0, rkey: remote.rkey.0 }
-        }
-        Operation::Write { remote, .. } => {
-            RawOperation::Write { local, address: remote.address.0, rkey: remote.rkey.0 }
-        }
-        Operation::CompareAndSwap { remote, compare, swap, .. } => RawOperation::CompareAndSwap {
-            local,
-            address: remote.address.0,
-            rkey: remote.rkey.0,
-            compare,
-            swap,
-        },
-        Operation::FetchAndAdd { remote, add, .. } => {
-            RawOperation::FetchAndAdd { local, address: remote.address.0, rkey: remote.rkey.0, add }
-        }
-        Operation::BindWindow(binding) => {
-            let window = windows.get_mut(binding.window.0).ok()?;
-            RawOperation::Bind {
-                kind: window.kind,
-                mw: &mut window.mw,
-                rkey: binding.rkey.0,
-                mr: &regions.get(binding.region.0).ok()?.mr,
-                address: binding.address.0,
-                length: binding.length,
-                access: binding.access,
-            }
-        }
-        Operation::LocalInvalidate { rkey } => RawOperation::Invalidate { rkey: rkey.0 },
-    })
-}
-
 /// A call that the device did not carry out.
 fn refused(error: &std::io::Error) -> VerbsError {
     VerbsError::Machine(error.to_string())
@@ -438,6 +326,12 @@ fn not_made(what: &'static str, limit: u32, error: &std::io::Error) -> VerbsErro
         Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => VerbsError::Unsupported(what),
         Some(rustix::io::Errno::NOSPC) => VerbsError::Exhausted { what, limit: limit.into() },
         _ => VerbsError::Machine(format!("no {what}: {error}")),
+    }
+}
+
+impl Drop for IbNic {
+    fn drop(&mut self) {
+        self.books.windows.clear();
     }
 }
 
@@ -490,17 +384,17 @@ impl Nic for IbNic {
         self.domain(pd)?.users += 1;
         let region =
             MemoryRegion { mr, pd, memory: memory.clone(), start, base: base.0, length, access, windows: 0 };
-        let id = self.regions.insert(region);
-        self.by_lkey.insert(lkey, id);
+        let id = self.books.regions.insert(region);
+        self.books.by_lkey.insert(lkey, id);
         Ok(Region { id: RegionId(id), lkey: portcullis_nic::Lkey(lkey), rkey: Rkey(rkey) })
     }
 
     fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
-        if self.regions.get(region.0)?.windows > 0 {
+        if self.books.regions.get(region.0)?.windows > 0 {
             return Err(VerbsError::Busy { what: "region", by: "window" });
         }
-        let gone = self.regions.remove(region.0)?;
-        self.by_lkey.remove(&gone.mr.keys().0);
+        let gone = self.books.regions.remove(region.0)?;
+        self.books.by_lkey.remove(&gone.mr.keys().0);
         let pd = gone.pd;
         drop(gone);
         self.leave_domain(pd);
@@ -520,14 +414,14 @@ impl Nic for IbNic {
         let mw = Mw::new(&domain.pd, kind).map_err(|error| not_made("windows", most, &error))?;
         self.domain(pd)?.users += 1;
         let rkey = Rkey(mw.rkey());
-        let id = self.windows.insert(MemoryWindow { mw, pd, kind, over: None, on: None });
+        let id = self.books.windows.insert(MemoryWindow { mw, pd, kind, over: None, on: None });
         Ok(Window { id: WindowId(id), rkey })
     }
 
     fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
-        self.windows.get(window.0)?;
+        self.books.windows.get(window.0)?;
         self.let_go(window.0);
-        let gone = self.windows.remove(window.0)?;
+        let gone = self.books.windows.remove(window.0)?;
         let pd = gone.pd;
         drop(gone);
         self.leave_domain(pd);

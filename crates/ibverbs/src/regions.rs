@@ -1,8 +1,13 @@
-//! Regions and windows, and which lies over which.
+//! Regions and windows, which lies over which, and requests that name them.
 
-use crate::sys::{Mr, Mw};
-use portcullis_nic::{Access, LocalSpan, PdId, QpId, RegionId, WindowBinding, WindowKind};
+use crate::queue_pair::Effect;
+use crate::slots::Slots;
+use crate::sys::{Mr, Mw, RawOperation, RawSpan};
+use portcullis_nic::{
+    Access, LocalSpan, Operation, PdId, QpId, RegionId, Rkey, VerbsError, WindowBinding, WindowKind,
+};
 use portcullis_softnic::shared::Mapping;
+use std::collections::HashMap;
 use std::ptr::NonNull;
 
 /// A registered region.
@@ -50,4 +55,111 @@ pub(crate) struct MemoryWindow {
     pub over: Option<RegionId>,
     /// The queue pair that it is bound to, if it is of type 2.
     pub on: Option<QpId>,
+}
+
+/// All regions and windows of a NIC.
+pub(crate) struct Books {
+    pub windows: Slots<MemoryWindow>,
+    pub regions: Slots<MemoryRegion>,
+    /// Regions by the key of local spans.
+    pub by_lkey: HashMap<u32, u32>,
+}
+
+impl Default for Books {
+    fn default() -> Self {
+        Self { windows: Slots::new("window"), regions: Slots::new("region"), by_lkey: HashMap::new() }
+    }
+}
+
+impl Books {
+    /// Whether a request may reach the device from a queue pair of this domain. What devices are known to be careless
+    /// with is checked here as well: binds beyond their region or across domains, and atomics that bring more or less
+    /// than a word.
+    pub fn is_sound(&self, pd: PdId, operation: &Operation) -> Result<bool, VerbsError> {
+        match operation {
+            Operation::CompareAndSwap { local, .. } | Operation::FetchAndAdd { local, .. } => {
+                Ok(local.length == 8)
+            }
+            Operation::BindWindow(binding) => {
+                let window = self.windows.get(binding.window.0)?;
+                let region = self.regions.get(binding.region.0)?;
+                let own_key = Rkey(window.mw.rkey()).index() == binding.rkey.index();
+                Ok(window.pd == pd && region.pd == pd && own_key && region.carries(binding))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// What a request changes when it is done.
+    pub fn effect(&self, operation: &Operation) -> Effect {
+        match *operation {
+            Operation::BindWindow(binding) => Effect::Bind {
+                window: binding.window,
+                key_before: self.windows.get(binding.window.0).map_or(0, |window| window.mw.rkey()),
+                over: (binding.length > 0).then_some(binding.region),
+            },
+            Operation::LocalInvalidate { rkey } => Effect::Invalidate { rkey: rkey.0 },
+            _ => Effect::None,
+        }
+    }
+
+    /// A request was not done, or not posted after all: the library has taken the key of its window for moved.
+    pub fn undo(&mut self, effect: Effect) {
+        if let Effect::Bind { window, key_before, .. } = effect
+            && let Ok(window) = self.windows.get_mut(window.0)
+        {
+            window.mw.set_rkey(key_before);
+        }
+    }
+
+    /// A span as libibverbs wants it; with its bytes, if they are to travel in the request.
+    fn span(&self, pd: PdId, inline_bytes: u32, span: &LocalSpan) -> RawSpan {
+        let short = span.length > 0 && span.length <= inline_bytes;
+        let region = short.then(|| self.by_lkey.get(&span.lkey.0)).flatten();
+        let region = region.and_then(|&region| self.regions.get(region).ok());
+        // A key of another domain is the device's to refuse.
+        let inline = region.filter(|region| region.pd == pd).and_then(|region| region.bytes(span));
+        RawSpan { address: span.address, length: span.length, lkey: span.lkey.0, inline }
+    }
+
+    /// A request with libibverbs' own objects, if it names some that are there.
+    pub fn raw(&mut self, pd: PdId, inline_bytes: u32, operation: &Operation) -> Option<RawOperation<'_>> {
+        let outgoing = |span: &LocalSpan| self.span(pd, inline_bytes, span);
+        let incoming = |span: &LocalSpan| self.span(pd, 0, span);
+        Some(match *operation {
+            Operation::Send { local } => RawOperation::Send { local: outgoing(&local), invalidate: None },
+            Operation::SendWithInvalidate { local, rkey } => {
+                RawOperation::Send { local: outgoing(&local), invalidate: Some(rkey.0) }
+            }
+            Operation::Write { local, remote } => {
+                let (address, rkey) = (remote.address.0, remote.rkey.0);
+                RawOperation::Write { local: outgoing(&local), address, rkey }
+            }
+            Operation::Read { local, remote } => {
+                let (address, rkey) = (remote.address.0, remote.rkey.0);
+                RawOperation::Read { local: incoming(&local), address, rkey }
+            }
+            Operation::CompareAndSwap { local, remote, compare, swap } => {
+                let (address, rkey) = (remote.address.0, remote.rkey.0);
+                RawOperation::CompareAndSwap { local: incoming(&local), address, rkey, compare, swap }
+            }
+            Operation::FetchAndAdd { local, remote, add } => {
+                let (address, rkey) = (remote.address.0, remote.rkey.0);
+                RawOperation::FetchAndAdd { local: incoming(&local), address, rkey, add }
+            }
+            Operation::BindWindow(binding) => {
+                let window = self.windows.get_mut(binding.window.0).ok()?;
+                RawOperation::Bind {
+                    kind: window.kind,
+                    mw: &mut window.mw,
+                    rkey: binding.rkey.0,
+                    mr: &self.regions.get(binding.region.0).ok()?.mr,
+                    address: binding.address.0,
+                    length: binding.length,
+                    access: binding.access,
+                }
+            }
+            Operation::LocalInvalidate { rkey } => RawOperation::Invalidate { rkey: rkey.0 },
+        })
+    }
 }

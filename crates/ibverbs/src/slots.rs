@@ -42,17 +42,10 @@ impl<T> Slots<T> {
         Ok(gone)
     }
 
-    /// Takes an object out for a while: its id stays its own.
-    pub fn take(&mut self, id: u32) -> Result<T, VerbsError> {
-        let taken = self.items.get_mut(id as usize).and_then(Option::take);
-        taken.ok_or(VerbsError::NoSuch { what: self.what })
-    }
-
-    /// Puts it back.
-    pub fn put_back(&mut self, id: u32, item: T) {
-        if let Some(place) = self.items.get_mut(id as usize) {
-            *place = Some(item);
-        }
+    /// Lets all of them go.
+    pub fn clear(&mut self) {
+        self.items.clear();
+        self.free.clear();
     }
 
     #[inline]

@@ -152,8 +152,9 @@ pub fn self_signed(name: &str) -> Pair {
 fn params(names: &[&str], usages: &[ExtendedKeyUsagePurpose]) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    for name in names {
-        params.distinguished_name.push(DnType::CommonName, *name);
+    let types = [DnType::CommonName, DnType::CustomDnType(vec![2, 5, 4, 3])];
+    for (name, kind) in names.iter().zip(types) {
+        params.distinguished_name.push(kind, *name);
     }
     params.extended_key_usages = usages.to_vec();
     params.use_authority_key_identifier_extension = true;
