@@ -17,6 +17,16 @@ pub enum NicKind {
     Ibverbs,
 }
 
+impl NicKind {
+    /// As benchmarks call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Software => "softnic",
+            Self::Ibverbs => "ibverbs",
+        }
+    }
+}
+
 /// Which device.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceOptions {

@@ -55,6 +55,8 @@ pub struct IbNic {
     domains: Slots<Domain>,
     /// Queue pairs that broke, and that are not told of yet.
     pub(crate) trips: VecDeque<QpId>,
+    /// Events of queue pairs that were reset before their owner asked.
+    untold: VecDeque<Event>,
     /// Requests that a completion settled, kept for its room.
     pub(crate) done: Vec<(Effect, bool)>,
     opened: Opened,
@@ -100,6 +102,7 @@ impl IbNic {
             books: Books::default(),
             domains: Slots::new("protection domain"),
             trips: VecDeque::new(),
+            untold: VecDeque::new(),
             done: Vec::new(),
             opened,
             capabilities,
@@ -203,10 +206,16 @@ impl IbNic {
 
     fn take_events(&mut self) {
         while let Some(event) = self.opened.context.next_event() {
-            if let DeviceEvent::Refused(tag) | DeviceEvent::Broken(tag) = event
-                && let Ok(slot) = u32::try_from(tag)
-            {
-                self.tripped(QpId(slot));
+            match event {
+                DeviceEvent::Refused(qp) => self.tripped(QpId(qp)),
+                // The device's own failure is nobody's violation.
+                DeviceEvent::Broken(qp) => {
+                    if let Ok(pair) = self.queue_pairs.get_mut(qp) {
+                        (pair.state, pair.trip) = (QpState::Error, Trip::Told);
+                        self.untold.push_back(Event::Fatal(QpId(qp)));
+                    }
+                }
+                DeviceEvent::Other => {}
             }
         }
     }
@@ -271,6 +280,9 @@ impl IbNic {
         self.forget_requests(qp)?;
         let epoch = self.next_epoch();
         let pair = self.queue_pairs.get_mut(qp.0)?;
+        if pair.trip == Trip::Seen && !pair.broken_by_owner {
+            self.untold.push_back(Event::AccessError(qp));
+        }
         while let Some(posted) = pair.send.withdraw() {
             self.books.undo(posted.effect);
         }
@@ -470,7 +482,7 @@ impl Nic for IbNic {
             send_depth,
             receive_depth: receives,
             inline_bytes: INLINE_BYTES,
-            tag: slot as usize,
+            tag: slot,
             extended: self.requests == WorkRequests::Extended,
         };
         let qp = Qp::new(&plan).map_err(|error| not_made("queue pairs", 0, &error))?;
@@ -505,6 +517,8 @@ impl Nic for IbNic {
             return Err(VerbsError::Busy { what: "queue pair", by: "type-2 window" });
         }
         self.forget_requests(qp)?;
+        // Its number may be another's soon.
+        self.untold.retain(|event| !matches!(event, Event::AccessError(of) | Event::Fatal(of) if *of == qp));
         let QueuePair { qp: gone, pd, send_cq, receive_cq, entries, .. } = self.queue_pairs.remove(qp.0)?;
         drop(gone);
         self.release_entries(send_cq, entries.0);
@@ -645,6 +659,11 @@ impl Nic for IbNic {
             self.watch();
         }
         self.looks = self.looks.wrapping_add(1);
-        self.next_trip()
+        // Tripwires tell through completion queues, and an owner may be about to let go of somebody.
+        for id in 0..self.cqs.reach() {
+            // An id without a queue has nothing to say.
+            let _ = self.take_in(CqId(id));
+        }
+        self.untold.pop_front().or_else(|| self.next_trip())
     }
 }

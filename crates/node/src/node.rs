@@ -389,6 +389,10 @@ impl<N: Nic> Node<N> {
         completions.clear();
         let most = self.config.requests_per_turn as usize;
         let polled = nic.poll(self.control_cq, most, &mut completions).unwrap_or(0);
+        if polled > 0 {
+            // Who asks for a rebuild has broken something just before.
+            self.take_events(nic, now);
+        }
         for completion in &completions {
             self.hear(nic, completion, now);
         }

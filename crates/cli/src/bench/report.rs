@@ -20,7 +20,7 @@ impl Setting {
     pub fn new(options: &Options, iterations: u64, pingpong_rtt: f64) -> Self {
         Self {
             benchmark: options.name.text(),
-            nic: "softnic",
+            nic: options.nic.name(),
             protection: options.protection.name(),
             size: if options.name == Name::AtomicLat { 8 } else { options.size },
             iterations,

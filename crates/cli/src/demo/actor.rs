@@ -4,9 +4,10 @@
 use super::loops;
 use super::orders::{Answer, Order, Raw, Stored, Wanted};
 use super::processors;
+use crate::rdma::DeviceOptions;
 use portcullis::{
-    Acquire, Allocate, ConnectError, Error, Lifetime, Operation, Permission, RemoteAddress, Rights, Rkey,
-    Session, Token, connect,
+    Acquire, Allocate, ConnectError, Error, Lifetime, Operation, Permission, RdmaOptions, RemoteAddress,
+    Rights, Rkey, Session, SessionOptions, Token, connect_with,
 };
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -44,9 +45,9 @@ pub struct Actor {
 }
 
 /// Acts as a client of the node at `address`, on some processors, until nobody gives orders any more.
-pub fn run(address: &str, processors: &[usize]) -> ExitCode {
+pub fn run(address: &str, device: &DeviceOptions, processors: &[usize]) -> ExitCode {
     processors::stay_on(processors);
-    match Actor::start(address).and_then(|mut actor| actor.act()) {
+    match Actor::start(address, device).and_then(|mut actor| actor.act()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Whoever listens hears why; if nobody does, that was why.
@@ -80,10 +81,11 @@ fn hear() -> Result<Receiver<Order>, Failure> {
 }
 
 impl Actor {
-    fn start(address: &str) -> Result<Self, Failure> {
+    fn start(address: &str, device: &DeviceOptions) -> Result<Self, Failure> {
         let orders = hear()?;
-        let session = connect(address)?;
-        say(&Answer::Ready)?;
+        let rdma = RdmaOptions { device: device.choice(), ..RdmaOptions::default() };
+        let session = connect_with(address, SessionOptions { rdma, ..SessionOptions::default() })?;
+        say(&Answer::Ready { client: session.number() })?;
         Ok(Self { session, blocks: Vec::new(), orders })
     }
 

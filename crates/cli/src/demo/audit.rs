@@ -12,7 +12,7 @@ use std::path::Path;
 struct Line {
     event: String,
     tenant: Option<String>,
-    process: Option<u32>,
+    client: Option<u32>,
 }
 
 /// Reads the log of a node that has stopped.
@@ -29,7 +29,7 @@ pub fn examine(log: &Path, offences: &[Offence], stopped_cleanly: bool) -> std::
             continue;
         };
         if line.event == "violation" {
-            let who = (line.tenant.unwrap_or_default(), line.process.unwrap_or_default());
+            let who = (line.tenant.unwrap_or_default(), line.client.unwrap_or_default());
             *blamed.entry(who).or_default() += 1;
         }
         *events.entry(line.event).or_default() += 1;
@@ -38,9 +38,9 @@ pub fn examine(log: &Path, offences: &[Offence], stopped_cleanly: bool) -> std::
         .iter()
         .map(|offence| Offender {
             tenant: offence.tenant.to_owned(),
-            process: offence.process,
+            client: offence.client,
             seen: offence.count,
-            logged: blamed.remove(&(offence.tenant.to_owned(), offence.process)).unwrap_or_default(),
+            logged: blamed.remove(&(offence.tenant.to_owned(), offence.client)).unwrap_or_default(),
         })
         .collect();
     let unexplained = blamed.values().sum();
@@ -61,14 +61,14 @@ mod tests {
 
     #[test]
     fn a_log_holds_when_it_blames_those_who_did_it_and_nobody_else() {
-        let offences = [Offence { tenant: "orange", process: 7, count: 2 }];
-        let line = |tenant: &str, process: u32| {
-            format!("{{\"at_us\":1,\"event\":\"violation\",\"tenant\":\"{tenant}\",\"process\":{process}}}\n")
+        let offences = [Offence { tenant: "orange", client: 7, count: 2 }];
+        let line = |tenant: &str, client: u32| {
+            format!("{{\"at_us\":1,\"event\":\"violation\",\"tenant\":\"{tenant}\",\"client\":{client}}}\n")
         };
         let right = line("orange", 7).repeat(2);
         assert!(holds(&right, &offences));
         assert!(!holds(&line("orange", 7), &offences), "one is missing");
-        assert!(!holds(&line("orange", 8).repeat(2), &offences), "another process");
+        assert!(!holds(&line("orange", 8).repeat(2), &offences), "another client");
         assert!(!holds(&line("blue", 7).repeat(2), &offences), "another tenant");
         assert!(!holds(&format!("{right}{}", line("blue", 9)), &offences), "somebody innocent too");
         assert!(!holds(&format!("{right}garbage\n"), &offences), "not a record");

@@ -2,7 +2,9 @@
 
 use super::orders::{Answer, Order};
 use super::processors::Processors;
+use crate::rdma::{DeviceOptions, NicKind};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -169,13 +171,29 @@ pub struct Ground<'a> {
     pub processors: Processors,
     /// Of all waits.
     pub patience: &'a Patience,
+    /// What nodes are on.
+    pub nic: NicKind,
+    /// Which RDMA device, if that is what they are on.
+    pub device: &'a DeviceOptions,
 }
 
-/// A node process, with a socket for each of the two tenants.
+/// What a node says first.
+#[derive(Deserialize)]
+struct Listening {
+    listening: Vec<String>,
+    protection: String,
+}
+
+/// A node process, with an address for each of the two tenants.
 #[derive(Debug)]
 pub struct Node {
     process: Process,
     folder: PathBuf,
+    /// Where clients come to, by tenant.
+    addresses: Vec<String>,
+    protection: String,
+    /// Arguments that name the device to its clients.
+    device: Vec<String>,
     clients_on: Vec<usize>,
 }
 
@@ -187,16 +205,25 @@ impl Node {
         let mut arguments =
             vec!["serve".to_owned(), "--json".to_owned(), "--stop-at-end-of-input".to_owned()];
         for tenant in ORANGE_AND_BLUE {
-            let socket = socket_of(&folder, tenant);
-            arguments.extend(["--listen".to_owned(), format!("shm:{}?tenant={tenant}", socket.display())]);
+            let address = match ground.nic {
+                NicKind::Software => format!("shm:{}", socket_of(&folder, tenant).display()),
+                NicKind::Ibverbs => "rdma:127.0.0.1:0".to_owned(),
+            };
+            arguments.extend(["--listen".to_owned(), format!("{address}?tenant={tenant}")]);
         }
+        arguments.extend(ground.device.arguments());
         arguments.extend(options.iter().map(|&option| option.to_owned()));
         if let Some(processor) = ground.processors.node {
             arguments.extend(["--processor".to_owned(), processor.to_string()]);
         }
         let process = Process::start(format!("the {name} node"), &arguments, ground.patience)?;
-        process.line(ANSWER_WITHIN)?;
-        Ok(Self { process, folder, clients_on: ground.processors.clients.clone() })
+        let line = process.line(ANSWER_WITHIN)?;
+        let strange = |_| Trouble::Strange { who: process.who.clone(), answer: line.clone() };
+        let Listening { listening, protection } = serde_json::from_str(&line).map_err(strange)?;
+        let addresses =
+            listening.iter().filter_map(|place| Some(place.split_once('?')?.0.to_owned())).collect();
+        let (device, clients_on) = (ground.device.arguments(), ground.processors.clients.clone());
+        Ok(Self { process, folder, addresses, protection, device, clients_on })
     }
 
     /// Its process id.
@@ -204,19 +231,29 @@ impl Node {
         self.process.child.id()
     }
 
+    /// What enforces its permissions.
+    pub fn protection(&self) -> &str {
+        &self.protection
+    }
+
     /// A new client process of a tenant.
     pub fn client(&self, tenant: &'static str, role: &str) -> Result<ClientProcess, Trouble> {
-        let address = format!("shm:{}", socket_of(&self.folder, tenant).display());
+        let place = ORANGE_AND_BLUE.iter().position(|&it| it == tenant);
+        let address = place.and_then(|place| self.addresses.get(place)).cloned().unwrap_or_default();
         let mut arguments = vec!["demo".to_owned(), "--act-at".to_owned(), address];
+        arguments.extend(self.device.iter().cloned());
         if !self.clients_on.is_empty() {
             let processors: Vec<String> = self.clients_on.iter().map(usize::to_string).collect();
             arguments.extend(["--act-on".to_owned(), processors.join(",")]);
         }
         let who = format!("the {role} of tenant {tenant}");
         let process = Process::start(who, &arguments, &self.process.patience)?;
-        let mut client = ClientProcess { process, tenant };
+        let mut client = ClientProcess { process, tenant, number: 0 };
         match client.answer()? {
-            Answer::Ready => Ok(client),
+            Answer::Ready { client: number } => {
+                client.number = number;
+                Ok(client)
+            }
             other => Err(client.strange(&other)),
         }
     }
@@ -239,6 +276,7 @@ fn socket_of(folder: &Path, tenant: &str) -> PathBuf {
 pub struct ClientProcess {
     process: Process,
     tenant: &'static str,
+    number: u32,
 }
 
 impl ClientProcess {
@@ -247,9 +285,9 @@ impl ClientProcess {
         self.tenant
     }
 
-    /// Its process id.
-    pub fn process(&self) -> u32 {
-        self.process.child.id()
+    /// Its number on its node: what the audit log calls it, also where it comes from another machine.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Gives it an order.

@@ -292,8 +292,8 @@ impl Figures for Latency {
 pub struct Offender {
     /// For whom it acted.
     pub tenant: String,
-    /// Its process id.
-    pub process: u32,
+    /// Its number on the node.
+    pub client: u32,
     /// Refused accesses that the demo saw.
     pub seen: u64,
     /// Those that the log blames it for.
@@ -322,7 +322,7 @@ impl Figures for Audit {
         let matches = self.offenders.iter().all(|offender| offender.seen == offender.logged);
         let right = matches && self.unexplained == 0 && self.unreadable == 0;
         let blamed = format!(
-            "{logged} of {seen} violations under the right tenant and process, {} others",
+            "{logged} of {seen} violations under the right tenant and client, {} others",
             self.unexplained
         );
         let complete = !self.events.contains_key("lost");

@@ -30,8 +30,8 @@ const LIFETIME_US: u64 = 10_000_000;
 pub struct Offence {
     /// For whom it acted.
     pub tenant: &'static str,
-    /// Its process id.
-    pub process: u32,
+    /// Its number on the node.
+    pub client: u32,
     /// How many.
     pub count: u64,
 }
@@ -39,7 +39,7 @@ pub struct Offence {
 impl Offence {
     /// Of a client.
     pub fn of(client: &ClientProcess, count: u64) -> Self {
-        Self { tenant: client.tenant(), process: client.process(), count }
+        Self { tenant: client.tenant(), client: client.number(), count }
     }
 }
 
@@ -71,14 +71,14 @@ pub fn show_late_reader(
     careless: &Node,
     offences: &mut Vec<Offence>,
 ) -> Result<LateReader, Trouble> {
-    let (protected, offence) = read_late(protecting, "memory-window")?;
+    let (protected, offence) = read_late(protecting)?;
     offences.push(offence);
-    let (unprotected, _) = read_late(careless, "none")?;
+    let (unprotected, _) = read_late(careless)?;
     Ok(LateReader { secret: SECRET.to_owned(), protected, unprotected })
 }
 
 /// Orange reads, its permission ends, blue gets the memory and writes; orange reads again with what it still knows.
-fn read_late(node: &Node, protection: &str) -> Result<(LateRead, Offence), Trouble> {
+fn read_late(node: &Node) -> Result<(LateRead, Offence), Trouble> {
     let mut orange = node.client("orange", "late reader")?;
     let mut blue = node.client("blue", "next owner")?;
     let (block, at) = allocate(&mut orange)?;
@@ -96,7 +96,7 @@ fn read_late(node: &Node, protection: &str) -> Result<(LateRead, Offence), Troub
     done(&mut blue, &Order::Write { block, text: SECRET.to_owned() })?;
 
     let bytes = u32::try_from(SECRET.len()).unwrap_or(0);
-    let protection = protection.to_owned();
+    let protection = node.protection().to_owned();
     let read = match orange.ask(&Order::RawRead { at, bytes })? {
         Answer::Violation { took_us } => LateRead { protection, refused: true, got: None, took_us },
         Answer::Bytes { bytes, took_us } => {

@@ -15,6 +15,7 @@ mod orders;
 mod processors;
 mod stage;
 
+use crate::rdma::{DeviceOptions, NicKind};
 use cast::{Ground, Node, Patience, Trouble};
 use clap::Args;
 use figures::{Figures, Finding};
@@ -40,9 +41,10 @@ Examples:
   portcullis demo                    with the files of this folder
   portcullis demo ~/photos           with others: up to 64 MiB and 4,000 of them
   portcullis demo --json | jq .ok    for programs
+  portcullis demo --nic ibverbs      over the RDMA device of this machine
 
 It starts two nodes and a dozen clients, each a process of its own, in a temporary folder. It needs no privileges, no
-network and no RDMA hardware, and leaves nothing behind.";
+network and no RDMA hardware, and leaves nothing behind. With --nic ibverbs all of them are on an RDMA device.";
 
 /// Options of `portcullis demo`.
 #[derive(Args, Debug)]
@@ -51,6 +53,11 @@ pub struct Options {
     /// The folder whose files go through remote memory.
     #[arg(default_value = ".")]
     folder: PathBuf,
+    /// The NIC: in software, or an RDMA device of this machine through libibverbs.
+    #[arg(long, value_enum, default_value_t)]
+    nic: NicKind,
+    #[command(flatten)]
+    device: DeviceOptions,
     /// One JSON object instead of a show: `ok`, what was found, and `problems`.
     #[arg(long)]
     json: bool,
@@ -82,7 +89,7 @@ struct Report {
 /// Plays the demo.
 pub fn run(options: Options) -> ExitCode {
     if let Some(address) = &options.act_at {
-        return actor::run(address, &options.act_on);
+        return actor::run(address, &options.device, &options.act_on);
     }
     let listing = match Listing::of(&options.folder) {
         Ok(listing) => listing,
@@ -97,7 +104,7 @@ pub fn run(options: Options) -> ExitCode {
         let _ = signal_hook::flag::register(signal, Arc::clone(&stopped));
     }
     let mut show = Show::new(options.json, Patience::new(ALL_WITHIN, stopped));
-    if let Err(trouble) = show.play(&options.folder, listing) {
+    if let Err(trouble) = show.play(&options, listing) {
         if show.findings.is_empty() && !matches!(trouble, Trouble::Interrupted) {
             eprintln!("portcullis demo: nothing could be shown: {trouble}");
             return ExitCode::from(3);
@@ -125,19 +132,24 @@ impl Show {
         Self { stage: Stage::new(json), patience, started: Instant::now(), findings, offences, report }
     }
 
-    fn play(&mut self, folder: &Path, listing: Listing) -> Result<(), Trouble> {
+    fn play(&mut self, options: &Options, listing: Listing) -> Result<(), Trouble> {
         let scratch = tempfile::Builder::new().prefix("portcullis-demo-").tempdir()?;
         let log = scratch.path().join("audit.jsonl");
         let path = log.display().to_string();
-        let ground =
-            Ground { folder: scratch.path(), processors: Processors::usable(), patience: &self.patience };
+        let ground = Ground {
+            folder: scratch.path(),
+            processors: Processors::usable(),
+            patience: &self.patience,
+            nic: options.nic,
+            device: &options.device,
+        };
         let protecting = Node::start(&ground, "protecting", &["--memory", "256MiB", "--audit", &path])?;
         let careless = Node::start(&ground, "careless", &["--memory", "16MiB", "--protection", "none"])?;
         let processes = format!("{} and {}", protecting.process(), careless.process());
         self.stage
             .line(&format!("Two nodes, processes {processes}, lend memory to the tenants orange and blue."));
 
-        self.play_files(&protecting, folder, listing)?;
+        self.play_files(&protecting, &options.folder, listing)?;
         self.stage.part("2. A read that comes after its permission has ended");
         let late = mischief::show_late_reader(&protecting, &careless, &mut self.offences);
         self.report.late_reader = self.settle(late)?;

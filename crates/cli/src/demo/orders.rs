@@ -79,7 +79,10 @@ pub enum Order {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// It is attached.
-    Ready,
+    Ready {
+        /// Its number on the node.
+        client: u32,
+    },
     /// A file is in remote memory.
     Stored(Stored),
     /// A file could not be read.

@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceEvent {
     /// A peer's access through the queue pair with this tag was refused.
-    Refused(usize),
+    Refused(u32),
     /// The queue pair with this tag broke for another reason.
-    Broken(usize),
+    Broken(u32),
     /// Anything else.
     Other,
 }
@@ -177,9 +177,10 @@ impl Context {
     }
 
     /// What the queue pair was made with.
-    fn tag(qp: *mut ibv_qp) -> usize {
+    fn tag(qp: *mut ibv_qp) -> u32 {
         // SAFETY: a queue pair with an event that is not acknowledged yet: it waits for that before it goes.
-        unsafe { (*qp).qp_context }.addr()
+        let tag = unsafe { (*qp).qp_context }.addr();
+        u32::try_from(tag).unwrap_or(u32::MAX)
     }
 
     /// Keeps what the device would not take back, with everything that it needs.

@@ -20,7 +20,7 @@ pub(crate) struct QpPlan<'a> {
     /// Bytes that a request may carry in itself.
     pub inline_bytes: u32,
     /// Comes back in events.
-    pub tag: usize,
+    pub tag: u32,
     /// Whether to ask for `ibv_wr_*`.
     pub extended: bool,
 }
@@ -101,7 +101,7 @@ impl Qp {
             | IBV_QP_EX_WITH_LOCAL_INV;
         // SAFETY: plain numbers and pointers, for which zero says «nothing».
         let mut attributes: ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
-        attributes.qp_context = std::ptr::without_provenance_mut(plan.tag);
+        attributes.qp_context = std::ptr::without_provenance_mut(plan.tag as usize);
         attributes.send_cq = plan.send_cq.raw.as_ptr();
         attributes.recv_cq = plan.receive_cq.raw.as_ptr();
         attributes.cap = Self::capabilities(plan, plan.inline_bytes);
@@ -121,7 +121,7 @@ impl Qp {
         for inline_bytes in [plan.inline_bytes, 0] {
             // SAFETY: plain numbers and pointers, for which zero says «nothing».
             let mut attributes: ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-            attributes.qp_context = std::ptr::without_provenance_mut(plan.tag);
+            attributes.qp_context = std::ptr::without_provenance_mut(plan.tag as usize);
             attributes.send_cq = plan.send_cq.raw.as_ptr();
             attributes.recv_cq = plan.receive_cq.raw.as_ptr();
             attributes.cap = Self::capabilities(plan, inline_bytes);

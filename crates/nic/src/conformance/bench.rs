@@ -214,8 +214,10 @@ impl<N: Nic> Bench<N> {
     }
 
     fn end(&mut self, pd: PdId, depth: u32) -> Result<End, Stop> {
-        let send_cq = self.nic.create_cq(CQ_DEPTH)?;
-        let receive_cq = self.nic.create_cq(CQ_DEPTH)?;
+        // Deep enough for whatever is posted: a device may insist on that.
+        let entries = CQ_DEPTH.max(depth);
+        let send_cq = self.nic.create_cq(entries)?;
+        let receive_cq = self.nic.create_cq(entries)?;
         let attributes = QpAttributes { send_cq, receive_cq, send_depth: depth, receive_depth: depth };
         Ok(End { qp: self.nic.create_qp(pd, attributes)?, send_cq, receive_cq })
     }
