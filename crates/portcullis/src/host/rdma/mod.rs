@@ -70,14 +70,14 @@ impl RdmaHost {
         mut node_config: NodeConfig,
         audit: Option<&AuditWriter>,
     ) -> Result<Self, HostError> {
-        let nic = IbNic::open(&rdma.device, WorkRequests::default())?;
-        check_memlock(node_config.pool_bytes)?;
-        let (mechanism, unenforced) = choose(rdma, node_config.mechanism)?;
-        node_config.mechanism = mechanism;
         let mut listeners = Vec::new();
         for RdmaListen { address, security, plain_anywhere, .. } in &rdma.listen {
             listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
         }
+        let nic = IbNic::open(&rdma.device, WorkRequests::default())?;
+        check_memlock(node_config.pool_bytes)?;
+        let (mechanism, unenforced) = choose(rdma, node_config.mechanism)?;
+        node_config.mechanism = mechanism;
         let addresses = listeners.iter().map(Listener::local_address).collect();
         let server = Arc::new(Mutex::new(None));
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
