@@ -1,7 +1,7 @@
 # The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
 # Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
 
-.PHONY: demo test build lint unit planted fuzz instructions soak setup help
+.PHONY: demo test build lint unit planted verbs fuzz instructions soak setup help
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 15
@@ -10,6 +10,7 @@ SOAK_HOURS ?= 8
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (about a minute with the build)'
 	@echo 'make test   everything that has to hold (about ten minutes with the build)'
+	@echo 'make verbs  the part of it that needs an RDMA device, in a virtual machine with Soft-RoCE'
 	@echo 'make soak   clusters in virtual time, seed after seed, for SOAK_HOURS (8)'
 
 build: setup
@@ -18,7 +19,7 @@ build: setup
 demo: setup
 	$(CARGO) run --quiet --profile demo --locked -p portcullis-cli -- demo .
 
-test: setup lint unit planted fuzz instructions
+test: setup lint unit planted verbs fuzz instructions
 	@echo 'All of make test passed.'
 
 # Style is a test: formatting, lints, documentation, and no file that has outgrown one idea.
@@ -34,6 +35,10 @@ unit: setup
 # The simulator's checkers against mistakes that are planted in the real code: each has to be found.
 planted: setup
 	$(CARGO) test -p portcullis-sim --features planted --test planted --locked
+
+# What needs an RDMA device: on Soft-RoCE, in a virtual machine. Skipped aloud where there can be none.
+verbs: setup
+	scripts/verbs
 
 fuzz: setup
 	fuzz/run $(FUZZ_SECONDS)

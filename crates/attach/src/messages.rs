@@ -2,7 +2,7 @@
 //! here, or nothing.
 
 use crate::terms::{Ends, Terms};
-use portcullis_nic::QpAddress;
+use portcullis_nic::{GuaranteeSet, QpAddress};
 use serde::{Deserialize, Serialize};
 
 /// Says that this is an attach.
@@ -34,7 +34,7 @@ enum FromClient {
 
 #[derive(Serialize, Deserialize)]
 enum FromNode {
-    Terms { data_queue_pairs: u32, send_depth: u32, control_depth: u32, message_bytes: u32 },
+    Terms { data_queue_pairs: u32, send_depth: u32, control_depth: u32, message_bytes: u32, unenforced: u16 },
     Refused(String),
     Welcome { client: u32, ends: WireEnds },
 }
@@ -92,8 +92,9 @@ impl NodeSays {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match parse(bytes)? {
-            FromNode::Terms { data_queue_pairs, send_depth, control_depth, message_bytes } => {
-                let terms = Terms { data_queue_pairs, send_depth, control_depth, message_bytes };
+            FromNode::Terms { data_queue_pairs, send_depth, control_depth, message_bytes, unenforced } => {
+                let unenforced = GuaranteeSet::of_bits(unenforced)?;
+                let terms = Terms { data_queue_pairs, send_depth, control_depth, message_bytes, unenforced };
                 terms.is_sound().then_some(Self::Terms(terms))
             }
             FromNode::Refused(reason) => Some(Self::Refused(presentable(&reason))),
@@ -106,8 +107,9 @@ impl NodeSays {
     pub fn encode(&self) -> Vec<u8> {
         encode(&match self {
             Self::Terms(terms) => {
-                let &Terms { data_queue_pairs, send_depth, control_depth, message_bytes } = terms;
-                FromNode::Terms { data_queue_pairs, send_depth, control_depth, message_bytes }
+                let &Terms { data_queue_pairs, send_depth, control_depth, message_bytes, unenforced } = terms;
+                let unenforced = unenforced.bits();
+                FromNode::Terms { data_queue_pairs, send_depth, control_depth, message_bytes, unenforced }
             }
             Self::Refused(reason) => FromNode::Refused(presentable(reason)),
             Self::Welcome { client, ends } => FromNode::Welcome { client: *client, ends: ends.into() },

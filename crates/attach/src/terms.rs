@@ -1,6 +1,6 @@
 //! What node and client agree on: how many queue pairs, how deep, and where each one can be reached.
 
-use portcullis_nic::QpAddress;
+use portcullis_nic::{GuaranteeSet, QpAddress};
 use std::collections::HashSet;
 
 /// Data queue pairs that a client may have.
@@ -25,6 +25,8 @@ pub struct Terms {
     pub control_depth: u32,
     /// Bytes of a control message: a multiple of 64 between [`MESSAGE_BYTES_MIN`] and [`MESSAGE_BYTES_MAX`].
     pub message_bytes: u32,
+    /// What the node's permissions rest on and its device does not keep: empty, unless the node was told to go without.
+    pub unenforced: GuaranteeSet,
 }
 
 impl Terms {
@@ -76,7 +78,13 @@ impl Ends {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms { data_queue_pairs: 2, send_depth: 256, control_depth: 64, message_bytes: 64 };
+    const TERMS: Terms = Terms {
+        data_queue_pairs: 2,
+        send_depth: 256,
+        control_depth: 64,
+        message_bytes: 64,
+        unenforced: GuaranteeSet::NONE,
+    };
 
     fn end(number: u32) -> QpAddress {
         QpAddress { number, port: [1; 16], lid: 0, first_packet: 0 }
@@ -86,8 +94,14 @@ mod tests {
     fn terms_beyond_their_bounds_are_not_sound() {
         assert!(TERMS.is_sound());
         assert!(
-            Terms { data_queue_pairs: 16, send_depth: 4096, control_depth: 1, message_bytes: 65_536 }
-                .is_sound()
+            Terms {
+                data_queue_pairs: 16,
+                send_depth: 4096,
+                control_depth: 1,
+                message_bytes: 65_536,
+                ..TERMS
+            }
+            .is_sound()
         );
         let unsound = [
             Terms { data_queue_pairs: 0, ..TERMS },

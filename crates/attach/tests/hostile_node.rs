@@ -40,8 +40,13 @@ fn exchange(stream: &mut TcpStream, bytes: &[u8]) {
 
 #[test]
 fn what_is_no_node_is_called_none() {
-    let unsound =
-        FromNode::Terms { data_queue_pairs: 17, send_depth: 256, control_depth: 64, message_bytes: 64 };
+    let unsound = FromNode::Terms {
+        data_queue_pairs: 17,
+        send_depth: 256,
+        control_depth: 64,
+        message_bytes: 64,
+        unenforced: 0,
+    };
     for (what, bytes) in [
         ("HTTP", b"HTTP/1.1 400 Bad Request\r\n\r\n".repeat(300)),
         ("nothing in a frame", vec![0, 0]),

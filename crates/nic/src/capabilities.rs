@@ -1,5 +1,7 @@
 //! What a device can do, and which guarantees it keeps.
 
+use std::fmt;
+
 /// Against what a NIC's atomics are atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicScope {
@@ -66,6 +68,48 @@ impl Guarantee {
     }
 }
 
+/// Some of the guarantees.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct GuaranteeSet(u16);
+
+impl GuaranteeSet {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+
+    /// As a number: a bit for each of [`Guarantee::ALL`], in that order.
+    #[must_use]
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// From a number, if it has no bits that mean nothing here.
+    #[must_use]
+    pub fn of_bits(bits: u16) -> Option<Self> {
+        (bits >> Guarantee::ALL.len() == 0).then_some(Self(bits))
+    }
+
+    /// The guarantees.
+    pub fn iter(self) -> impl Iterator<Item = Guarantee> {
+        (0..)
+            .zip(Guarantee::ALL)
+            .filter(move |(bit, _)| self.0 >> bit & 1 == 1)
+            .map(|(_, guarantee)| guarantee)
+    }
+}
+
+impl FromIterator<Guarantee> for GuaranteeSet {
+    fn from_iter<I: IntoIterator<Item = Guarantee>>(guarantees: I) -> Self {
+        let bit = |guarantee| Guarantee::ALL.iter().position(|&it| it == guarantee).map_or(0, |at| 1 << at);
+        Self(guarantees.into_iter().map(bit).fold(0, |bits, bit: u16| bits | bit))
+    }
+}
+
+impl fmt::Debug for GuaranteeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
 /// An owner's mistake that takes some devices, or the kernel under them, down: where a device is known for it, nobody
 /// makes it on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -119,4 +163,23 @@ pub struct Capabilities {
     /// Names of promises of the conformance suite that the device is known to break, beside those that
     /// `unenforced` stands for: they have to fail, and it is an error when they do not.
     pub deviations: Vec<&'static str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_guarantees_reads_back_from_its_number() {
+        let all: GuaranteeSet = Guarantee::ALL.into_iter().collect();
+        assert!(all.iter().eq(Guarantee::ALL));
+        for some in
+            [vec![], vec![Guarantee::StaleKey], vec![Guarantee::WindowRange, Guarantee::QueuePairRights]]
+        {
+            let set: GuaranteeSet = some.iter().copied().collect();
+            assert_eq!(GuaranteeSet::of_bits(set.bits()), Some(set));
+            assert!(set.iter().eq(some));
+        }
+        assert_eq!(GuaranteeSet::of_bits(all.bits() + 1), None);
+    }
 }

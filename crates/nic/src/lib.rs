@@ -23,7 +23,7 @@ mod objects;
 mod request;
 
 pub use access::Access;
-pub use capabilities::{AtomicScope, Capabilities, Guarantee, Misuse};
+pub use capabilities::{AtomicScope, Capabilities, Guarantee, GuaranteeSet, Misuse};
 pub use client_ends::{ClientQueues, EndpointSize, connect_qp};
 pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};

@@ -1,6 +1,7 @@
 //! A permission that does not outlive its owner's interest.
 
 use portcullis_client::Permission as Bare;
+use portcullis_nic::GuaranteeSet;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
@@ -21,6 +22,7 @@ pub struct Permission {
     bare: Option<Bare>,
     at_drop: AtDrop,
     dropped: Dropped,
+    unenforced: GuaranteeSet,
 }
 
 /// Permissions that were dropped and are still to be revoked.
@@ -28,7 +30,19 @@ pub(crate) type Dropped = Arc<Mutex<Vec<Bare>>>;
 
 impl Permission {
     pub(crate) fn new(bare: Bare, dropped: Dropped) -> Self {
-        Self { bare: Some(bare), at_drop: AtDrop::default(), dropped }
+        Self { bare: Some(bare), at_drop: AtDrop::default(), dropped, unenforced: GuaranteeSet::NONE }
+    }
+
+    pub(crate) fn without(mut self, unenforced: GuaranteeSet) -> Self {
+        self.unenforced = unenforced;
+        self
+    }
+
+    /// What this permission rests on and the node's device does not keep. Empty, unless the node was started with
+    /// `--allow-unenforced`: its operator knows, and so does its holder.
+    #[must_use]
+    pub fn unenforced(&self) -> GuaranteeSet {
+        self.unenforced
     }
 
     /// Chooses what happens when it is dropped.

@@ -48,7 +48,7 @@ pub use portcullis_client::{
     Outcome, Rejected,
 };
 pub use portcullis_ibverbs::DeviceChoice;
-pub use portcullis_nic::Guarantee;
+pub use portcullis_nic::{Guarantee, GuaranteeSet};
 pub use portcullis_node::{AuditEvent, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits};
 pub use portcullis_protocol::{
     Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,

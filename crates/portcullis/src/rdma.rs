@@ -4,7 +4,7 @@ use crate::SessionOptions;
 use crate::session::ConnectError;
 use portcullis_attach::{ClientSecurity, Connection, Ends, Terms, attach};
 use portcullis_ibverbs::{DeviceChoice, IbEndpoint, NodeLife};
-use portcullis_nic::EndpointSize;
+use portcullis_nic::{EndpointSize, GuaranteeSet};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -61,16 +61,19 @@ pub(crate) fn make(
     Ok((Ends { control, data }, endpoint))
 }
 
-/// Attaches to the node at `HOST:PORT`. Returns the client's end and its number.
+/// Attaches to the node at `HOST:PORT`. Returns the client's end, its number, and what the node's device does not keep.
 pub(crate) fn connect(
     place: &str,
     options: &SessionOptions,
     within: Duration,
-) -> Result<(IbEndpoint, u32), ConnectError> {
-    let make = |terms: &Terms| make(terms, options, &options.rdma.device);
+) -> Result<(IbEndpoint, u32, GuaranteeSet), ConnectError> {
+    let make = |terms: &Terms| {
+        let (ends, endpoint) = make(terms, options, &options.rdma.device)?;
+        Ok((ends, (endpoint, terms.unenforced)))
+    };
     let attached = attach(place, &options.rdma.security, within, make)?;
-    let mut endpoint = attached.made;
+    let (mut endpoint, unenforced) = attached.made;
     let Ends { control, data } = attached.node;
     endpoint.connect(control, data, Box::new(Attachment(attached.connection)))?;
-    Ok((endpoint, attached.client))
+    Ok((endpoint, attached.client, unenforced))
 }

@@ -7,7 +7,7 @@ use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
-use portcullis_nic::{Endpoint, VerbsError};
+use portcullis_nic::{Endpoint, GuaranteeSet, VerbsError};
 use portcullis_protocol::{Lifetime, Moment, RemoteAddress};
 use portcullis_softnic::ArenaMemory;
 use portcullis_softnic::attach::{AttachError, attach};
@@ -87,19 +87,19 @@ pub fn connect(address: &str) -> Result<Session, ConnectError> {
 /// # Errors
 /// As [`connect`].
 pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-    let (endpoint, number) = match address.parse()? {
+    let (endpoint, number, unenforced) = match address.parse()? {
         Address::Shm(path) => {
             let attached = attach(&path, options.arena_bytes, ATTACH_WITHIN)?;
-            (SessionEndpoint::Port(attached.endpoint), attached.client)
+            (SessionEndpoint::Port(attached.endpoint), attached.client, GuaranteeSet::NONE)
         }
         Address::Rdma(place) => {
-            let (endpoint, number) = rdma::connect(&place, &options, ATTACH_WITHIN)?;
-            (SessionEndpoint::Rdma(endpoint), number)
+            let (endpoint, number, unenforced) = rdma::connect(&place, &options, ATTACH_WITHIN)?;
+            (SessionEndpoint::Rdma(endpoint), number, unenforced)
         }
     };
     let (address, client) = (address.to_owned(), options.client);
     let opener: Opener = Box::new(move || connect_with(&address, options.clone()));
-    Session::new(endpoint, number, client, opener, None)
+    Ok(Session::new(endpoint, number, client, opener, None)?.without(unenforced))
 }
 
 /// The clock of a process's sessions: leases are told on it, and keepers share it.
@@ -133,6 +133,7 @@ pub struct Session {
     clock: Clock,
     dropped: Dropped,
     number: u32,
+    unenforced: GuaranteeSet,
     opener: Opener,
     keeper: Option<Keeper>,
     looks: u32,
@@ -165,6 +166,7 @@ impl Session {
             clock,
             dropped: Arc::new(Mutex::new(Vec::new())),
             number,
+            unenforced: GuaranteeSet::NONE,
             opener,
             keeper: None,
             looks: 0,
@@ -173,6 +175,12 @@ impl Session {
             heard: clock.now(),
             _departure: departure,
         })
+    }
+
+    /// The same, with a node whose device does not keep all that its permissions rest on.
+    pub(crate) fn without(mut self, unenforced: GuaranteeSet) -> Self {
+        self.unenforced = unenforced;
+        self
     }
 
     pub(crate) fn set_clock(&mut self, clock: Clock) {
@@ -235,7 +243,9 @@ impl Session {
 
     fn granted(&mut self, call: Call) -> Result<Permission, Error> {
         match self.wait_call(call)? {
-            Answer::Granted(bare) => Ok(Permission::new(bare, Arc::clone(&self.dropped))),
+            Answer::Granted(bare) => {
+                Ok(Permission::new(bare, Arc::clone(&self.dropped)).without(self.unenforced))
+            }
             Answer::Extended(_) | Answer::Done => Err(Error::SessionLost),
         }
     }

@@ -71,6 +71,7 @@ fn what_is_written_is_read_back_under_every_mechanism() {
         let host = host(mechanism);
         let mut session = session(&host, "red");
         let block = session.allocate(Allocate::bytes(100_000)).expect("memory");
+        assert!(block.unenforced().iter().eq(host.unenforced().iter().copied()), "a holder knows as much");
         let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 253).to_le_bytes()[0]).collect();
         session.write(&block, 0, &bytes).unwrap_or_else(|error| panic!("{mechanism}: {error}"));
         let mut back = vec![0; bytes.len()];

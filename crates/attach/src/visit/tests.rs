@@ -9,7 +9,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-const TERMS: Terms = Terms { data_queue_pairs: 1, send_depth: 2, control_depth: 2, message_bytes: 64 };
+const TERMS: Terms = Terms {
+    data_queue_pairs: 1,
+    send_depth: 2,
+    control_depth: 2,
+    message_bytes: 64,
+    unenforced: portcullis_nic::GuaranteeSet::NONE,
+};
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 const WITHIN: Duration = Duration::from_secs(3);
 

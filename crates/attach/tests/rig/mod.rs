@@ -28,7 +28,13 @@ pub const UNHURRIED: ServerLimits =
 /// For servers whose deadline is what is tried.
 pub const HURRIED: ServerLimits = ServerLimits { attach_within: Duration::from_millis(300), ..UNHURRIED };
 
-pub const TERMS: Terms = Terms { data_queue_pairs: 2, send_depth: 256, control_depth: 64, message_bytes: 64 };
+pub const TERMS: Terms = Terms {
+    data_queue_pairs: 2,
+    send_depth: 256,
+    control_depth: 64,
+    message_bytes: 64,
+    unenforced: portcullis_nic::GuaranteeSet::NONE,
+};
 
 pub fn end(number: u32) -> QpAddress {
     QpAddress { number, port: [7; 16], lid: 3, first_packet: 0x00AB_CDEF }

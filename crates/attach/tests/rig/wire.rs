@@ -19,7 +19,7 @@ pub enum FromClient {
 
 #[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
 pub enum FromNode {
-    Terms { data_queue_pairs: u32, send_depth: u32, control_depth: u32, message_bytes: u32 },
+    Terms { data_queue_pairs: u32, send_depth: u32, control_depth: u32, message_bytes: u32, unenforced: u16 },
     Refused(String),
     Welcome { client: u32, control: End, data: Vec<End> },
 }
@@ -29,7 +29,13 @@ pub fn hello() -> FromClient {
 }
 
 pub fn terms() -> FromNode {
-    FromNode::Terms { data_queue_pairs: 2, send_depth: 256, control_depth: 64, message_bytes: 64 }
+    FromNode::Terms {
+        data_queue_pairs: 2,
+        send_depth: 256,
+        control_depth: 64,
+        message_bytes: 64,
+        unenforced: 0,
+    }
 }
 
 fn on_wire(end: &portcullis_nic::QpAddress) -> End {

@@ -3,20 +3,21 @@
 use super::engine::Engine;
 use crate::host::PortLimits;
 use portcullis_attach::{Admission, Admitted, Ends, Peer, Terms};
-use portcullis_nic::EndpointSize;
+use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::{ClientEnds, NodeConfig};
 use portcullis_protocol::{ClientId, DATA_BYTES_MAX, MESSAGE_BYTES, Mechanism};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// What a client of this node has to bring.
-pub(super) fn terms(config: &NodeConfig, limits: PortLimits) -> Terms {
+pub(super) fn terms(config: &NodeConfig, limits: PortLimits, unenforced: &[Guarantee]) -> Terms {
     let data = if config.mechanism == Mechanism::Rpc { DATA_BYTES_MAX } else { 0 };
     Terms {
         data_queue_pairs: 1 + config.spare_queue_pairs,
         send_depth: limits.send_depth,
         control_depth: limits.control_depth,
         message_bytes: u32::try_from(MESSAGE_BYTES + data).unwrap_or(u32::MAX),
+        unenforced: unenforced.iter().copied().collect(),
     }
 }
 

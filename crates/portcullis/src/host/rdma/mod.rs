@@ -82,7 +82,7 @@ impl RdmaHost {
         let server = Arc::new(Mutex::new(None));
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
         let sink = audit.map(AuditWriter::sink);
-        let terms = desk::terms(&node_config, config.port);
+        let terms = desk::terms(&node_config, config.port, &unenforced);
         let engine = Engine::start(nic, node_config, sink, Arc::clone(&server), config.processor)?;
         let engine = Arc::new(engine);
         let desk = Arc::new(Desk::new(Arc::clone(&engine), tenants, terms));
@@ -144,7 +144,9 @@ impl SideDoor {
         let opener: Opener = Box::new(move || door.open(&tenant, &again));
         let departure: Departure = Box::new(leave);
         let endpoint = SessionEndpoint::Rdma(endpoint);
-        Session::new(endpoint, admitted.client, options.client, opener, Some(departure))
+        let unenforced = self.desk.terms().unenforced;
+        let session = Session::new(endpoint, admitted.client, options.client, opener, Some(departure))?;
+        Ok(session.without(unenforced))
     }
 }
 
