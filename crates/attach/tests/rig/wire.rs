@@ -8,6 +8,7 @@ use std::io::Read;
 pub struct End {
     pub number: u32,
     pub port: [u8; 16],
+    pub lid: u16,
     pub first_packet: u32,
 }
 
@@ -39,7 +40,7 @@ pub fn terms() -> FromNode {
 }
 
 fn on_wire(end: &portcullis_nic::QpAddress) -> End {
-    End { number: end.number, port: end.port, first_packet: end.first_packet }
+    End { number: end.number, port: end.port, lid: end.lid, first_packet: end.first_packet }
 }
 
 pub fn of_ends(ends: &Ends) -> FromClient {
