@@ -94,7 +94,7 @@ fn run_way(
     let node = NodeProcess::start(&setup)?;
     let mut session = options.connect(node.address())?;
     let mut holders = Holders::new(&mut session, way, options.size)?;
-    while holders.extended < WARM_UP {
+    while holders.extended < options.warm_up(WARM_UP) {
         holders.turn(&mut session)?;
     }
     holders.samples = Samples::new();

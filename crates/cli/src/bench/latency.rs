@@ -26,9 +26,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 
     let mut samples = Samples::new();
     let (mut done, mut started) = (0u64, Instant::now());
-    let until = options.until(ITERATIONS);
+    let (until, warm_up) = (options.until(ITERATIONS), options.warm_up(WARM_UP));
     loop {
-        if done == WARM_UP {
+        if done == warm_up {
             started = Instant::now();
         }
         let index = usize::try_from(done).unwrap_or(0) % OBJECTS;
@@ -37,9 +37,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         buffer = one(&mut session, options.name, (object, before), buffer)?;
         let time = before.elapsed();
         done += 1;
-        if done > WARM_UP {
+        if done > warm_up {
             samples.add(time);
-            let counted = done - WARM_UP;
+            let counted = done - warm_up;
             let over = match until {
                 Until::Iterations(most) => counted >= most,
                 Until::Elapsed(most) => counted.is_multiple_of(1024) && started.elapsed() >= most,
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
             }
         }
     }
-    let counted = done - WARM_UP;
+    let counted = done - warm_up;
     let mut report = Report::new(options, counted, pingpong_rtt);
     report.times = Some(samples.summary());
     report.mops = crate::samples::mops(counted, started.elapsed());

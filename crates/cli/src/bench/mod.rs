@@ -152,6 +152,11 @@ impl Options {
         }
     }
 
+    /// Operations that do not count, before those that do: no more than of those, where few are asked for.
+    fn warm_up(&self, default: u64) -> u64 {
+        self.iterations.map_or(default, |iterations| iterations.min(default))
+    }
+
     fn until(&self, default: u64) -> Until {
         match (self.iterations, self.duration) {
             (_, Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds)),

@@ -112,7 +112,7 @@ fn run_step(options: &Options, step: &Step, until: Until) -> Result<(Row, u64), 
     let mut session = options.connect(node.address())?;
     let objects = make_objects(&mut session, options.size)?;
     let mut life = Lives::new(objects, step.expire);
-    while life.ended < WARM_UP {
+    while life.ended < options.warm_up(WARM_UP) {
         life.turn(&mut session)?;
     }
     life.samples = Samples::new();

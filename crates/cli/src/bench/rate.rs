@@ -44,7 +44,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
             done += lane.turn(options, &mut samples)?;
         }
         let Some(from) = counted_from else {
-            if done >= WARM_UP {
+            if done >= options.warm_up(WARM_UP) {
                 (counted_from, started, samples) = (Some(done), Instant::now(), Samples::new());
             }
             continue;
