@@ -2,6 +2,7 @@
 
 use portcullis_nic::{GuaranteeSet, QpAddress};
 use std::collections::HashSet;
+use std::net::Ipv6Addr;
 
 /// Data queue pairs that a client may have.
 pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
@@ -63,6 +64,9 @@ impl Ends {
         }
         let mut seen = HashSet::new();
         for end in std::iter::once(&self.control).chain(&self.data) {
+            if !is_somebody(end.port) {
+                return Err(format!("{} is no address of a port", Ipv6Addr::from(end.port)));
+            }
             if end.number > QUEUE_PAIR_MAX {
                 return Err(format!("queue pair {:#x} has more than 24 bits", end.number));
             }
@@ -72,6 +76,16 @@ impl Ends {
         }
         Ok(())
     }
+}
+
+/// Whether a GID can be one port's. Many, all and nobody cannot; and no peer is where this machine talks to itself.
+fn is_somebody(gid: [u8; 16]) -> bool {
+    let address = Ipv6Addr::from(gid);
+    let odd = address.is_multicast() || address.is_unspecified() || address.is_loopback();
+    let odd_ipv4 = address.to_ipv4_mapped().is_some_and(|address| {
+        address.is_multicast() || address.is_unspecified() || address.is_loopback() || address.is_broadcast()
+    });
+    !odd && !odd_ipv4
 }
 
 #[cfg(test)]

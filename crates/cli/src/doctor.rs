@@ -35,6 +35,12 @@ pub struct Options {
     /// The device, by its name, or `software` [default: an RDMA device if there is one, else `software`].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// The device's port, from one [default: the one with a link].
+    #[arg(long, value_name = "N")]
+    device_port: Option<u8>,
+    /// The index of the port's address [default: RoCE v2 over IPv4, if there is one].
+    #[arg(long, value_name = "N")]
+    gid_index: Option<u8>,
     /// One JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -42,7 +48,7 @@ pub struct Options {
 
 /// Examines a device.
 pub fn run(options: &Options) -> ExitCode {
-    let device = match Device::choose(options.device.as_deref()) {
+    let device = match Device::choose(options.device.as_deref(), options.device_port, options.gid_index) {
         Ok(device) => device,
         Err(error) => {
             eprintln!("portcullis doctor: {error}");

@@ -67,6 +67,10 @@ impl IbNic {
             if status == Status::Success {
                 // A message that nobody waits for took it.
                 Self::set_tripwire(pair, ticket.slot);
+                // If it broke before that, a device may never say so.
+                if pair.qp.state().is_ok_and(|state| state == QpState::Error) {
+                    self.tripped(queue_pair);
+                }
             }
             return None;
         }

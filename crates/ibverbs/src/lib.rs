@@ -1,6 +1,6 @@
 //! A NIC through libibverbs, which is looked for at run time: everything builds and runs without it.
 //!
-//! [`IbNic`] carries out [`portcullis_nic::Nic`] on any RDMA card, and on Linux's Soft-RoCE. [`sys`] is the library
+//! [`IbNic`] carries out [`portcullis_nic::Nic`] on any RDMA card, and on Linux's Soft-RoCE. `sys` is the library
 //! with its calls and the only unsafe code; everything else here counts, remembers and decides in safe code: which
 //! device, how much room a queue has, whose completion this is, which window lies over what.
 #![deny(unsafe_code)]

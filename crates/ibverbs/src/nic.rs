@@ -55,7 +55,7 @@ pub struct IbNic {
     domains: Slots<Domain>,
     /// Queue pairs that broke, and that are not told of yet.
     pub(crate) trips: VecDeque<QpId>,
-    /// Events of queue pairs that were reset before their owner asked.
+    /// Events of queue pairs that their owner took on to another state before it asked.
     untold: VecDeque<Event>,
     /// Requests that a completion settled, kept for its room.
     pub(crate) done: Vec<(Effect, bool)>,
@@ -85,8 +85,8 @@ impl IbNic {
         let known = known(limits);
         let capabilities = Capabilities {
             name: opened.name.clone(),
-            window_type_1: limits.window_type_1,
-            window_type_2: limits.window_type_2,
+            window_type_1: limits.window_type_1 && has_windows(&opened, WindowKind::One),
+            window_type_2: limits.window_type_2 && has_windows(&opened, WindowKind::Two),
             atomics: limits.atomics,
             windows_max: limits.windows_max,
             send_depth_max: limits.send_depth_max,
@@ -276,13 +276,11 @@ impl IbNic {
     }
 
     fn reset(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.keep_in_mind(qp)?;
         self.queue_pairs.get_mut(qp.0)?.qp.enter_reset().map_err(|error| refused(&error))?;
         self.forget_requests(qp)?;
         let epoch = self.next_epoch();
         let pair = self.queue_pairs.get_mut(qp.0)?;
-        if pair.trip == Trip::Seen && !pair.broken_by_owner {
-            self.untold.push_back(Event::AccessError(qp));
-        }
         while let Some(posted) = pair.send.withdraw() {
             self.books.undo(posted.effect);
         }
@@ -291,6 +289,19 @@ impl IbNic {
         pair.first_packet = pair.first_packet.wrapping_add(1);
         pair.state = QpState::Reset;
         (pair.trip, pair.broken_by_owner) = (Trip::No, false);
+        Ok(())
+    }
+
+    /// Its owner resets a queue pair or takes it out of use, and the word that a peer broke it may still be on its way:
+    /// the peer was told at the same time, and may be quick to ask for a reset, or to leave.
+    fn keep_in_mind(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        let send_cq = self.queue_pairs.get(qp.0)?.send_cq;
+        self.take_in_all(send_cq);
+        let pair = self.queue_pairs.get_mut(qp.0)?;
+        if pair.state == QpState::Error && !pair.broken_by_owner && pair.trip != Trip::Told {
+            pair.trip = Trip::Told;
+            self.untold.push_back(Event::AccessError(qp));
+        }
         Ok(())
     }
 
@@ -313,6 +324,11 @@ impl IbNic {
             queue.users -= 1;
         }
     }
+}
+
+/// Whether the device has windows of a type, by asking for one: flags say that there are windows, not always which.
+fn has_windows(opened: &Opened, kind: WindowKind) -> bool {
+    Pd::new(&opened.context).and_then(|pd| Mw::new(&pd, kind)).is_ok()
 }
 
 /// A number that another process, and this one at another time, hardly takes too: packets that are still on their way
@@ -389,7 +405,10 @@ impl Nic for IbNic {
         if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
             return Err(VerbsError::Invalid("remote write and atomic rights need local write"));
         }
-        let mr = Mr::new(&domain.pd, memory, &span, base.0, access);
+        // Some drivers refuse the flag where there are no windows.
+        let windows = self.capabilities.window_type_1 || self.capabilities.window_type_2;
+        let flags = if windows { access } else { access - Access::WINDOW_BIND };
+        let mr = Mr::new(&domain.pd, memory, &span, base.0, flags);
         let mr =
             mr.map_err(|error| VerbsError::Machine(format!("cannot register {length} bytes: {error}")))?;
         let (lkey, rkey) = mr.keys();
@@ -566,7 +585,7 @@ impl Nic for IbNic {
             (QpChange::Access { access }, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend) => {
                 (from, pair.qp.set_access(access))
             }
-            (QpChange::Error, QpState::Error) => return Ok(()),
+            (QpChange::Error, QpState::Error) => return self.keep_in_mind(qp),
             (QpChange::Error, state) if state != QpState::Reset => {
                 pair.broken_by_owner = true;
                 (QpState::Error, pair.qp.enter_error())
@@ -647,7 +666,7 @@ impl Nic for IbNic {
             if (polled == most && most > 0) || !self.take_in(cq)? && self.cqs.get(cq.0)?.waiting.is_empty() {
                 return Ok(polled);
             }
-            if most == 0 || self.trips.len() > trips && polled > 0 {
+            if most == 0 || self.trips.len() > trips {
                 return Ok(polled);
             }
         }

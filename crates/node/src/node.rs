@@ -303,6 +303,12 @@ impl<N: Nic> Node<N> {
 
     /// A client is gone: its permissions end, its queue pairs stop. They can be destroyed after this.
     pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
+        // Nothing more comes from it, and a NIC that has not told yet what it refused knows now.
+        if let Some(going) = self.clients.get(client.0) {
+            for &qp in going.ends.data.iter().chain([&going.ends.control]) {
+                let _ = nic.modify_qp(qp, QpChange::Error);
+            }
+        }
         // What it has broken is charged to its tenant, also if it leaves at once.
         self.take_events(nic, now);
         let Some(first) = self.clients.get(client.0).map(|client| client.first) else { return };
@@ -319,7 +325,6 @@ impl<N: Nic> Node<N> {
         let Some(gone) = self.clients.remove(client.0) else { return };
         for &qp in gone.ends.data.iter().chain([&gone.ends.control]) {
             self.qp_owners.remove(qp);
-            let _ = nic.modify_qp(qp, QpChange::Error);
         }
         gone.end(nic);
         self.leave_tenant(nic, gone.tenant, now);

@@ -381,6 +381,12 @@ impl<N: Nic> Node<N> {
             // Nothing to mend, or being mended already: an honest client asks once.
             return Err(Refusal::Malformed);
         }
+        if !self.sees_peer_ends {
+            // It goes to be reset in any case; and a NIC that has not told yet that an access broke it knows now.
+            let _ = nic.modify_qp(qp, portcullis_nic::QpChange::Error);
+            self.take_events(nic, now);
+            self.standing(tenant, now).check(now)?;
+        }
         self.recoveries.ask(Recovery::new(client, sequence, (qp, number)));
         Ok(())
     }

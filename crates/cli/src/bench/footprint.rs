@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let percent = |ticks: f64| 100.0 * ticks / TICKS_A_SECOND / IDLE.as_secs_f64();
     let report = Report {
         benchmark: "footprint",
-        nic: options.nic.name(),
+        nic: options.nic().name(),
         protection: options.protection.name(),
         attach_typical_ms: attaches.typical() / 1_000.0,
         attach_p99_ms: attaches.quantile(0.99) / 1_000.0,

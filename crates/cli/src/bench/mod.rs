@@ -141,6 +141,15 @@ impl Options {
         Ok(SessionOptions { rdma: self.client.rdma()?, ..SessionOptions::default() })
     }
 
+    /// The NIC that is measured.
+    fn nic(&self) -> NicKind {
+        match &self.node {
+            Some(address) if address.starts_with("rdma:") => NicKind::Ibverbs,
+            Some(_) => NicKind::Software,
+            None => self.nic,
+        }
+    }
+
     /// The node that is started for the run, if nothing more is said.
     fn setup(&self) -> Setup {
         Setup {

@@ -20,8 +20,9 @@ impl Setting {
     pub fn new(options: &Options, iterations: u64, pingpong_rtt: f64) -> Self {
         Self {
             benchmark: options.name.text(),
-            nic: options.nic.name(),
-            protection: options.protection.name(),
+            nic: options.nic().name(),
+            // A node that runs already has its own, which is not known here.
+            protection: if options.node.is_some() { "the node's own" } else { options.protection.name() },
             size: if options.name == Name::AtomicLat { 8 } else { options.size },
             iterations,
             pingpong_rtt,

@@ -14,8 +14,8 @@ const SOFTWARE: &str = "software";
 pub enum Device {
     /// The software NIC.
     Software,
-    /// The RDMA device of this name.
-    Rdma(String),
+    /// The RDMA device of this name, with this port and address.
+    Rdma(DeviceChoice),
 }
 
 /// There is no such device, or it is not clear which one is meant.
@@ -28,10 +28,14 @@ pub struct Unclear {
 
 impl Device {
     /// The device of this name; without one, the machine's RDMA device, or the software NIC where there is none.
-    pub fn choose(named: Option<&str>) -> Result<Self, Unclear> {
+    pub fn choose(named: Option<&str>, port: Option<u8>, gid_index: Option<u8>) -> Result<Self, Unclear> {
         // Without libibverbs there are no others.
         let found = devices().unwrap_or_default();
-        Self::choose_among(found.into_iter().map(|DeviceSummary { name, .. }| name).collect(), named)
+        let found = found.into_iter().map(|DeviceSummary { name, .. }| name).collect();
+        Ok(match Self::choose_among(found, named)? {
+            Self::Software => Self::Software,
+            Self::Rdma(choice) => Self::Rdma(DeviceChoice { port, gid_index, ..choice }),
+        })
     }
 
     fn choose_among(rdma: Vec<String>, named: Option<&str>) -> Result<Self, Unclear> {
@@ -41,23 +45,22 @@ impl Device {
         };
         match (named, &rdma[..]) {
             (Some(SOFTWARE), _) | (None, []) => Ok(Self::Software),
-            (Some(name), devices) if devices.iter().any(|device| device == name) => {
-                Ok(Self::Rdma(name.to_owned()))
-            }
+            (Some(name), devices) if devices.iter().any(|device| device == name) => Ok(Self::rdma(name)),
             (Some(name), _) => unclear(format!("there is no device {name:?}")),
-            (None, [only]) => Ok(Self::Rdma(only.clone())),
+            (None, [only]) => Ok(Self::rdma(only)),
             (None, _) => unclear("there are several devices, name one with --device".to_owned()),
         }
+    }
+
+    fn rdma(name: &str) -> Self {
+        Self::Rdma(DeviceChoice { device: Some(name.to_owned()), ..DeviceChoice::default() })
     }
 
     /// Examines it.
     pub fn examine(&self, progress: impl FnMut(&Finding)) -> Result<Examination, VerbsError> {
         match self {
             Self::Software => examine(|| Ok(SoftNic::self_driven()), progress),
-            Self::Rdma(name) => {
-                let choice = DeviceChoice { device: Some(name.clone()), ..DeviceChoice::default() };
-                examine(|| Ok(IbNic::open(&choice, WorkRequests::default())?), progress)
-            }
+            Self::Rdma(choice) => examine(|| Ok(IbNic::open(choice, WorkRequests::default())?), progress),
         }
     }
 }
@@ -66,7 +69,7 @@ impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Software => f.write_str(SOFTWARE),
-            Self::Rdma(name) => f.write_str(name),
+            Self::Rdma(choice) => f.write_str(choice.device.as_deref().unwrap_or_default()),
         }
     }
 }
@@ -83,9 +86,9 @@ mod tests {
     #[test]
     fn the_only_rdma_device_comes_before_the_software_nic() {
         assert_eq!(chosen(&[], None), Ok(Device::Software));
-        assert_eq!(chosen(&["mlx5_0"], None), Ok(Device::Rdma("mlx5_0".to_owned())));
+        assert_eq!(chosen(&["mlx5_0"], None), Ok(Device::rdma("mlx5_0")));
         assert_eq!(chosen(&["mlx5_0"], Some("software")), Ok(Device::Software));
-        assert_eq!(chosen(&["mlx5_0", "mlx5_1"], Some("mlx5_1")), Ok(Device::Rdma("mlx5_1".to_owned())));
+        assert_eq!(chosen(&["mlx5_0", "mlx5_1"], Some("mlx5_1")), Ok(Device::rdma("mlx5_1")));
     }
 
     #[test]

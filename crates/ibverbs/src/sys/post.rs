@@ -1,6 +1,6 @@
 //! Posting requests: with `ibv_wr_*` where the provider has it, with `ibv_post_send` elsewhere. Either way one
-//! doorbell for all that is posted together, but for binds of type-1 windows without `ibv_wr_*`: those are verbs of
-//! their own.
+//! doorbell for all that is posted together, but for binds of type-1 windows: those are verbs of their own
+//! (`ibv_bind_mw`), with a doorbell for each.
 
 use super::bindings::*;
 use super::convention;
@@ -81,11 +81,14 @@ pub(crate) struct RawRequest<'a> {
     pub operation: RawOperation<'a>,
 }
 
-/// Requests that are posted together. Nothing reaches the device before [`Posting::ring`].
+/// Requests that are posted together. Nothing reaches the device before [`Posting::ring`], but what stands before a bind
+/// of a type-1 window.
 pub(crate) struct Posting<'a> {
     qp: &'a mut Qp,
     /// For `ibv_post_send`: the requests and their spans, linked when the doorbell is rung.
     chain: Vec<(ibv_send_wr, ibv_sge)>,
+    /// Requests between `ibv_wr_start` and `ibv_wr_complete`, if that is under way.
+    begun: Option<usize>,
     /// Requests that the device has, or is to get with the next ring.
     posted: usize,
     error: Option<io::Error>,
@@ -93,49 +96,70 @@ pub(crate) struct Posting<'a> {
 
 impl<'a> Posting<'a> {
     pub fn begin(qp: &'a mut Qp) -> Self {
-        if let Some(extended) = qp.extended {
-            // SAFETY: a live queue pair, held exclusively: nobody else writes requests to it.
-            if let Some(start) = unsafe { (*extended.as_ptr()).wr_start } {
-                // SAFETY: as above.
-                unsafe { start(extended.as_ptr()) };
-            }
-        }
-        Self { qp, chain: Vec::new(), posted: 0, error: None }
+        Self { qp, chain: Vec::new(), begun: None, posted: 0, error: None }
     }
 
     pub fn add(&mut self, request: RawRequest<'_>) {
         if self.error.is_some() {
             return;
         }
-        match self.qp.extended {
-            Some(extended) => self.add_extended(extended, request),
-            None => self.add_classic(request),
+        if let RawOperation::Bind { mw, kind: WindowKind::One, rkey, mr, address, length, access } =
+            request.operation
+        {
+            // Not with `ibv_wr_bind_mw`: mlx5 takes every window there for one of type 2.
+            self.hand_over();
+            let bind = ibv_mw_bind {
+                wr_id: request.id,
+                send_flags: if request.signalled { IBV_SEND_SIGNALED } else { 0 },
+                bind_info: bind_info(mr, address, length, access),
+            };
+            self.bind_type_1(mw, rkey, bind);
+        } else if let Some(extended) = self.qp.extended {
+            self.add_extended(extended, request);
+        } else {
+            self.add_classic(request);
         }
         self.posted += usize::from(self.error.is_none());
     }
 
     /// Hands all to the device. Says how many requests it took, and why not more.
     pub fn ring(mut self) -> (usize, Option<io::Error>) {
-        match self.qp.extended {
-            Some(extended) => {
-                // SAFETY: a live queue pair with a posting under way.
-                let complete = unsafe { (*extended.as_ptr()).wr_complete };
-                let said = match complete {
-                    // SAFETY: as above; it is ended once.
-                    Some(complete) => convention::error_number(unsafe { complete(extended.as_ptr()) }),
-                    None => Err(io::ErrorKind::Unsupported.into()),
-                };
-                if let Err(error) = said {
-                    // All or nothing.
-                    return (0, Some(error));
-                }
-            }
-            None => self.ring_chain(),
-        }
+        self.hand_over();
         (self.posted, self.error)
     }
 
+    /// Hands what has been added to the device.
+    fn hand_over(&mut self) {
+        self.ring_chain();
+        let (Some(begun), Some(extended)) = (self.begun.take(), self.qp.extended) else { return };
+        // SAFETY: a live queue pair with a posting under way; the functions do not change.
+        let complete = unsafe { (*extended.as_ptr()).wr_complete };
+        let said = match complete {
+            // SAFETY: as above; it is ended once.
+            Some(complete) => convention::error_number(unsafe { complete(extended.as_ptr()) }),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        };
+        if let Err(error) = said {
+            // All or nothing.
+            self.posted -= begun.min(self.posted);
+            self.error = self.error.take().or(Some(error));
+        }
+    }
+
+    /// Begins a posting with `ibv_wr_*`, unless one is under way, and counts one request in.
+    fn count_in(&mut self, extended: NonNull<ibv_qp_ex>) {
+        if self.begun.is_none() {
+            // SAFETY: a live queue pair, held exclusively: nobody else writes requests to it.
+            if let Some(start) = unsafe { (*extended.as_ptr()).wr_start } {
+                // SAFETY: as above.
+                unsafe { start(extended.as_ptr()) };
+            }
+        }
+        *self.begun.get_or_insert(0) += 1;
+    }
+
     fn add_extended(&mut self, extended: NonNull<ibv_qp_ex>, request: RawRequest<'_>) {
+        self.count_in(extended);
         let qp = extended.as_ptr();
         // SAFETY: a live queue pair, held exclusively, with a posting under way.
         unsafe { (*qp).wr_id = request.id };
@@ -247,19 +271,7 @@ impl<'a> Posting<'a> {
                     ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap: 0, rkey };
                 span = Some(local);
             }
-            RawOperation::Bind { mw, kind: WindowKind::One, rkey, mr, address, length, access } => {
-                self.ring_chain();
-                if self.error.is_none() {
-                    let bind = ibv_mw_bind {
-                        wr_id: request.id,
-                        send_flags: wr.send_flags,
-                        bind_info: bind_info(mr, address, length, access),
-                    };
-                    self.bind_type_1(mw, rkey, bind);
-                }
-                return;
-            }
-            RawOperation::Bind { mw, kind: WindowKind::Two, rkey, mr, address, length, access } => {
+            RawOperation::Bind { mw, rkey, mr, address, length, access, .. } => {
                 wr.opcode = IBV_WR_BIND_MW;
                 let bind_info = bind_info(mr, address, length, access);
                 wr.__bindgen_anon_2.bind_mw =

@@ -1,6 +1,7 @@
 //! Who gets in, and on what terms.
 
 use super::engine::Engine;
+use super::scout::Scout;
 use crate::host::PortLimits;
 use portcullis_attach::{Admission, Admitted, Ends, Peer, Terms};
 use portcullis_nic::{EndpointSize, Guarantee};
@@ -25,14 +26,15 @@ pub(super) fn terms(config: &NodeConfig, limits: PortLimits, unenforced: &[Guara
 #[derive(Debug)]
 pub(super) struct Desk {
     engine: Arc<Engine>,
+    scout: Scout,
     /// Whom the clients of each listener act for, if they have no certificates.
     tenants: Vec<Option<String>>,
     terms: Terms,
 }
 
 impl Desk {
-    pub fn new(engine: Arc<Engine>, tenants: Vec<Option<String>>, terms: Terms) -> Self {
-        Self { engine, tenants, terms }
+    pub fn new(engine: Arc<Engine>, scout: Scout, tenants: Vec<Option<String>>, terms: Terms) -> Self {
+        Self { engine, scout, tenants, terms }
     }
 
     pub fn engine(&self) -> &Engine {
@@ -45,6 +47,7 @@ impl Desk {
 
     /// Lets a client in: its tenant's domain, the node's ends of its queue pairs, its place on the node.
     pub fn admit(&self, tenant: String, process: u32, theirs: Ends) -> Result<Admitted, String> {
+        self.scout.look(&theirs)?;
         let size = EndpointSize {
             data_queue_pairs: self.terms.data_queue_pairs,
             send_depth: self.terms.send_depth,

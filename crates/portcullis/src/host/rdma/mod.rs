@@ -4,6 +4,7 @@
 mod choice;
 mod desk;
 mod engine;
+mod scout;
 
 pub use choice::Unenforced;
 
@@ -21,6 +22,7 @@ use portcullis_nic::Guarantee;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::Mechanism;
 use rustix::fd::BorrowedFd;
+use scout::Scout;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,7 +87,8 @@ impl RdmaHost {
         let terms = desk::terms(&node_config, config.port, &unenforced);
         let engine = Engine::start(nic, node_config, sink, Arc::clone(&server), config.processor)?;
         let engine = Arc::new(engine);
-        let desk = Arc::new(Desk::new(Arc::clone(&engine), tenants, terms));
+        let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
+        let desk = Arc::new(Desk::new(Arc::clone(&engine), scout, tenants, terms));
         if !listeners.is_empty() {
             let started = Server::start(listeners, desk::Counter(Arc::clone(&desk)), ServerLimits::default());
             let started = started.map_err(machine("cannot take clients in".to_owned()))?;

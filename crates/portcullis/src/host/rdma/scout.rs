@@ -1,0 +1,48 @@
+//! Looking whether a peer can be reached, before the node's thread has anything to do with it.
+//!
+//! The kernel resolves a peer's address when a queue pair is connected to it, and waits a second for an answer that may
+//! never come. Whoever attaches may name any address; so that is tried here, on the thread that takes clients in, with
+//! a queue pair that is thrown away. After that the kernel knows the way, and the node's thread does not wait.
+
+use portcullis_attach::Ends;
+use portcullis_ibverbs::IbNic;
+use portcullis_nic::{Access, CqId, Nic, PdId, QpAddress, QpAttributes, QpChange, VerbsError};
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+/// A NIC of its own on the node's device.
+#[derive(Debug)]
+pub(super) struct Scout {
+    nic: Mutex<IbNic>,
+    pd: PdId,
+    cq: CqId,
+}
+
+impl Scout {
+    pub fn new(mut nic: IbNic) -> Result<Self, VerbsError> {
+        let (pd, cq) = (nic.allocate_pd()?, nic.create_cq(16)?);
+        Ok(Self { nic: Mutex::new(nic), pd, cq })
+    }
+
+    /// Whether each port that is named answers for its address.
+    pub fn look(&self, ends: &Ends) -> Result<(), String> {
+        let mut seen = HashSet::new();
+        for &end in std::iter::once(&ends.control).chain(&ends.data) {
+            if seen.insert((end.port, end.lid)) {
+                let there = self.reach(end);
+                there.map_err(|error| format!("your RDMA port cannot be reached from this node: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reach(&self, peer: QpAddress) -> Result<(), VerbsError> {
+        let mut nic = self.nic.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = QpAttributes { send_cq: self.cq, receive_cq: self.cq, send_depth: 1, receive_depth: 0 };
+        let qp = nic.create_qp(self.pd, queues)?;
+        let connected = nic
+            .modify_qp(qp, QpChange::Init { access: Access::empty() })
+            .and_then(|()| nic.modify_qp(qp, QpChange::ReadyToReceive { peer }));
+        nic.destroy_qp(qp).and(connected)
+    }
+}

@@ -1,0 +1,79 @@
+//! The control connection, byte by byte: for clients that say what the library would not let them say.
+
+use portcullis_attach::Ends;
+use portcullis_nic::QpAddress;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// A control connection without certificates.
+pub struct Door(TcpStream);
+
+impl Door {
+    pub fn knock(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("the node listens");
+        stream.set_read_timeout(Some(crate::stage::PATIENCE)).expect("a socket");
+        Self(stream)
+    }
+
+    /// Says a message. That the node has hung up already is its right.
+    pub fn say(&mut self, message: &[u8]) {
+        let length = u16::try_from(message.len()).expect("a short message");
+        let _ = self.0.write_all(&[&length.to_le_bytes()[..], message].concat());
+    }
+
+    /// The node's next message, or `None` when it hangs up.
+    pub fn hear(&mut self) -> Option<Vec<u8>> {
+        let mut length = [0; 2];
+        self.0.read_exact(&mut length).ok()?;
+        let mut message = vec![0; u16::from_le_bytes(length).into()];
+        self.0.read_exact(&mut message).ok()?;
+        Some(message)
+    }
+
+    /// What the node answers to these ends: whether it lets their owner in, or else why not.
+    pub fn bring(&mut self, ends: &Ends) -> Result<(), String> {
+        self.say(&hello());
+        self.hear().expect("terms");
+        self.say(&say_ends(ends));
+        match self.hear() {
+            Some(answer) if answer[0] == WELCOME => Ok(()),
+            Some(answer) => Err(String::from_utf8_lossy(&answer[1..]).into_owned()),
+            None => Err("hung up".to_owned()),
+        }
+    }
+}
+
+/// The node's message that lets a client in.
+const WELCOME: u8 = 2;
+
+/// The first message: which protocol, and which version of it.
+pub fn hello() -> Vec<u8> {
+    [&[0][..], b"PORTCUL\0", &[1]].concat()
+}
+
+/// The second: where the client's queue pairs are.
+pub fn say_ends(ends: &Ends) -> Vec<u8> {
+    let mut bytes = vec![1];
+    end(&mut bytes, &ends.control);
+    number(&mut bytes, ends.data.len() as u64);
+    for data in &ends.data {
+        end(&mut bytes, data);
+    }
+    bytes
+}
+
+fn end(bytes: &mut Vec<u8>, end: &QpAddress) {
+    number(bytes, end.number.into());
+    bytes.extend(end.port);
+    number(bytes, end.lid.into());
+    number(bytes, end.first_packet.into());
+}
+
+/// Seven bits a byte, the lowest first.
+fn number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number.to_le_bytes()[0]);
+}

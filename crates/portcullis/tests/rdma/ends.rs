@@ -1,0 +1,137 @@
+//! Clients that say that their queue pairs are where they are not.
+
+use crate::attacker::{Attacker, DATA, key, make};
+use crate::canary::Canary;
+use crate::door::Door;
+use crate::stage::{BLUE, PATIENCE, Stage, wait_for};
+use portcullis::{RemoteAddress, Rkey, Session};
+use portcullis_attach::{Ends, Terms};
+use portcullis_nic::{Operation, QpAddress, RemoteSpan};
+use portcullis_protocol::{Request, RequestBody};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Instant;
+
+/// Where an honest client's queue pairs are.
+fn ends_of(session: &mut Session) -> Ends {
+    let endpoint = session.client().endpoint().rdma().expect("on the device");
+    let (control, data) = endpoint.addresses().expect("it has queue pairs");
+    Ends { control, data }
+}
+
+/// The numbers of others' queue pairs, with one's own packets.
+fn claimed(own: &Ends, theirs: &Ends) -> Ends {
+    let claim = |(own, theirs): (&QpAddress, &QpAddress)| QpAddress { number: theirs.number, ..*own };
+    Ends {
+        control: claim((&own.control, &theirs.control)),
+        data: own.data.iter().zip(&theirs.data).map(claim).collect(),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whoever_claims_anothers_queue_pairs_does_not_disturb_it() {
+    let stage = Stage::set();
+    let mut victim = stage.session(BLUE);
+    let theirs = ends_of(&mut victim);
+    let mut canary = Canary::new(victim, 4096);
+    // Its own packet numbers, so that the node takes what it sends.
+    let mut attacker = Attacker::attach_as(&stage.address(), |own| claimed(&own, &theirs));
+    // The node's answers go to the victim's control queue pair, which does not take them for its own node's.
+    let message = Request { sequence: 0, body: RequestBody::Free { address: RemoteAddress(0) } }.encode();
+    for _ in 0..20 {
+        attacker.say(&message, true);
+    }
+    canary.assert_untouched();
+    // Nobody confirms them, and the node gives up.
+    wait_for("the node to show it out", || {
+        canary.assert_untouched();
+        attacker.is_out()
+    });
+    stage.others_go_on(10);
+    canary.assert_untouched();
+    drop((attacker, canary));
+    stage.clear();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whoever_only_claims_anothers_data_queue_pairs_gets_nothing_through_them() {
+    let stage = Stage::set();
+    let mut victim = stage.session(BLUE);
+    let theirs = ends_of(&mut victim);
+    let mut canary = Canary::new(victim, 4096);
+    let mut attacker =
+        Attacker::attach_as(&stage.address(), |own| Ends { control: own.control, ..claimed(&own, &theirs) });
+    let own = attacker.allocate(4096);
+    // Its own queue pairs reach the node, whose answers go elsewhere.
+    let local = attacker.local(DATA, 4096);
+    let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token)) };
+    for id in 0..4 {
+        attacker.post(0, id, Operation::Read { local, remote });
+    }
+    for _ in 0..20 {
+        canary.assert_untouched();
+    }
+    stage.others_go_on(10);
+    drop((attacker, canary));
+    stage.clear();
+}
+
+/// Terms as nodes with the defaults give them.
+fn terms(stage: &Stage) -> Terms {
+    stage.attacker().terms
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn ends_that_make_no_sense_are_refused_and_leave_nothing() {
+    let stage = Stage::set();
+    let (own, endpoint) = make(&terms(&stage));
+    let with = |change: &dyn Fn(&mut Ends)| {
+        let mut ends = own.clone();
+        change(&mut ends);
+        ends
+    };
+    let refused = [
+        ("twice", with(&|ends| ends.data[1] = ends.data[0])),
+        ("twice", with(&|ends| ends.data[0] = ends.control)),
+        ("24 bits", with(&|ends| ends.data[0].number = 1 << 24)),
+        ("24 bits", with(&|ends| ends.control.number = u32::MAX)),
+        ("data queue pairs", with(&|ends| ends.data.truncate(1))),
+        ("data queue pairs", with(&|ends| ends.data.push(QpAddress { number: 77, ..ends.control }))),
+    ];
+    for (why, ends) in refused {
+        let said = Door::knock(&stage.address()).bring(&ends).expect_err(why);
+        assert!(said.contains(why), "{said}");
+    }
+    stage.others_go_on(5);
+    // Ports where nobody is: the node may let them in or not, but not for long, and the others do not wait for it.
+    let ports = [
+        [0; 16],
+        [255; 16],
+        Ipv4Addr::new(192, 0, 2, 77).to_ipv6_mapped().octets(),
+        Ipv4Addr::new(10, 1, 2, 3).to_ipv6_mapped().octets(),
+        Ipv4Addr::new(127, 0, 0, 1).to_ipv6_mapped().octets(),
+        Ipv4Addr::BROADCAST.to_ipv6_mapped().octets(),
+        Ipv6Addr::LOCALHOST.octets(),
+        Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets(),
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 99).octets(),
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).octets(),
+    ];
+    for port in ports {
+        let ends = with(&|ends| {
+            ends.control.port = port;
+            ends.data.iter_mut().for_each(|end| end.port = port);
+        });
+        let before = Instant::now();
+        let said = Door::knock(&stage.address()).bring(&ends);
+        assert!(before.elapsed() < PATIENCE, "{port:?}: {said:?} after {:?}", before.elapsed());
+        stage.others_go_on(5);
+    }
+    // One queue pair under two ports counts as two.
+    let both = with(&|ends| ends.data[1] = QpAddress { port: [7; 16], ..ends.data[0] });
+    let _ = Door::knock(&stage.address()).bring(&both);
+    stage.others_go_on(5);
+    drop(endpoint);
+    stage.clear();
+}

@@ -1,0 +1,120 @@
+//! Keys that are another's, no longer valid, or for something else.
+
+use crate::attacker::{Attacker, DATA, key};
+use crate::canary::Canary;
+use crate::stage::{BLUE, RED, Stage, lenient, wait_for, windows};
+use portcullis::{Lifetime, NodeConfig, RemoteAddress, Rights, Rkey};
+use portcullis_nic::{Endpoint, Operation, RemoteSpan, Status};
+use portcullis_protocol::{Granted, ReplyBody};
+
+/// Both mechanisms whose keys the NIC checks.
+fn mechanisms() -> [NodeConfig; 2] {
+    [lenient(), windows()]
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn another_tenants_key_opens_nothing_and_each_try_is_charged_to_who_tried() {
+    for config in mechanisms() {
+        let stage = Stage::with(config, &[RED, BLUE]);
+        let mut canary = Canary::new(stage.session(BLUE), 4096);
+        let mut attacker = stage.attacker();
+        let own = attacker.allocate(4096);
+        let tried = attacker.try_all(canary.address(), canary.key());
+        stage.others_go_on(5);
+        stage.assert_charged(tried);
+        assert!(!Canary::is_in(attacker.endpoint.arena(), DATA, 4096));
+        canary.assert_untouched();
+        // It goes on itself, too.
+        assert_eq!(attacker.try_read(0, own.address.0, key(own.token), 4096), Status::Success);
+        drop((canary, attacker));
+        stage.clear();
+    }
+}
+
+/// Reads until that is refused, which must be soon, and has the queue pair rebuilt.
+fn wait_for_the_end(attacker: &mut Attacker, own: &Granted) {
+    wait_for("an ended permission to be taken down", || {
+        attacker.try_read(0, own.address.0, key(own.token), 64) == Status::RemoteAccessError
+    });
+    attacker.recover(0).expect("a lenient node");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
+    for config in mechanisms() {
+        let stage = Stage::with(config, &[RED, BLUE]);
+        let mut attacker = stage.attacker();
+        let revoked = attacker.allocate(64);
+        assert_eq!(attacker.revoke(revoked.permission), ReplyBody::Done);
+        wait_for_the_end(&mut attacker, &revoked);
+        let expired = attacker.allocate_for(64, Rights::all(), Lifetime::millis(20));
+        wait_for_the_end(&mut attacker, &expired);
+        let mut tried = 2;
+        // Whoever has the memory now is safe from both.
+        let mut next = [(); 2].map(|()| Canary::new(stage.session(RED), 64));
+        for ended in [revoked, expired] {
+            for canary in &mut next {
+                tried += attacker.try_all(canary.address(), key(ended.token));
+                canary.assert_untouched();
+            }
+            tried += attacker.try_all(ended.address.0, key(ended.token));
+        }
+        stage.others_go_on(5);
+        stage.assert_charged(tried);
+        drop((next, attacker));
+        stage.clear();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_key_opens_nothing_for_which_its_permission_has_no_right() {
+    for config in mechanisms() {
+        let stage = Stage::with(config, &[RED, BLUE]);
+        let mut attacker = stage.attacker();
+        let mut tried = 0;
+        for rights in [Rights::READ, Rights::WRITE, Rights::READ | Rights::WRITE] {
+            let own = attacker.allocate_for(64, rights, Lifetime::seconds(10));
+            let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token)) };
+            let local = attacker.local(DATA, 8);
+            let cases = [
+                (Rights::READ, Operation::Read { local, remote }),
+                (Rights::WRITE, Operation::Write { local, remote }),
+                (Rights::ATOMIC, Operation::FetchAndAdd { local, remote, add: 1 }),
+                (Rights::ATOMIC, Operation::CompareAndSwap { local, remote, compare: 0, swap: 1 }),
+            ];
+            for (needed, operation) in cases {
+                if rights.contains(needed) {
+                    assert_eq!(attacker.try_operation(0, operation), Status::Success, "{operation:?}");
+                } else {
+                    attacker.assert_refused(operation);
+                    tried += 1;
+                }
+            }
+        }
+        stage.others_go_on(5);
+        stage.assert_charged(tried);
+        drop(attacker);
+        stage.clear();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn keys_that_nobody_was_given_open_nothing() {
+    let stage = Stage::with(windows(), &[RED, BLUE]);
+    let mut canary = Canary::new(stage.session(BLUE), 64);
+    let mut attacker = stage.attacker();
+    let near = canary.key();
+    let guesses = [0, 1, u32::MAX, near ^ 1, near ^ 0x80, near.wrapping_add(0x100), near.wrapping_sub(0x100)];
+    for rkey in guesses {
+        let remote = RemoteSpan { address: RemoteAddress(canary.address()), rkey: Rkey(rkey) };
+        attacker.assert_refused(Operation::Write { local: attacker.local(DATA, 8), remote });
+    }
+    stage.assert_charged(guesses.len() as u64);
+    canary.assert_untouched();
+    drop((canary, attacker));
+    stage.clear();
+}

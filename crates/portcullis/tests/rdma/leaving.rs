@@ -1,0 +1,87 @@
+//! Clients that leave, at every step of what they do.
+
+use crate::attacker::{ATTACH_WITHIN, DATA, PLAIN, key, make};
+use crate::door::{Door, hello, say_ends};
+use crate::stage::{Stage, wait_for};
+use portcullis::{Lifetime, Rights, Rkey, Sharing};
+use portcullis_attach::{AttachError, attach};
+use portcullis_nic::{Operation, RemoteSpan};
+use portcullis_protocol::{Request, RequestBody};
+
+/// Departures at each step.
+const DEPARTURES: usize = 4;
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whoever_leaves_on_its_way_in_leaves_nothing() {
+    let stage = Stage::set();
+    let address = stage.address();
+    let (ends, endpoint) = make(&stage.attacker().terms);
+    for _ in 0..DEPARTURES {
+        drop(Door::knock(&address));
+        Door::knock(&address).say(&hello());
+        let mut door = Door::knock(&address);
+        door.say(&hello());
+        door.hear().expect("terms");
+        drop(door);
+        let refuses = attach::<()>(&address, &PLAIN, ATTACH_WITHIN, |_| Err("changed its mind".to_owned()));
+        assert!(matches!(refuses, Err(AttachError::Unable(_))));
+        // Gone before the node can answer.
+        let mut door = Door::knock(&address);
+        door.say(&hello());
+        door.hear().expect("terms");
+        door.say(&say_ends(&ends));
+        drop(door);
+        // Gone before anything is connected at its own end.
+        assert_eq!(Door::knock(&address).bring(&ends), Ok(()));
+        stage.others_go_on(2);
+        drop(stage.attacker());
+    }
+    drop(endpoint);
+    stage.clear();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whoever_leaves_with_requests_under_way_leaves_nothing() {
+    let stage = Stage::set();
+    for round in 0..DEPARTURES {
+        let mut attacker = stage.attacker();
+        let own = attacker.allocate(1 << 20);
+        let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token)) };
+        let local = attacker.local(DATA, 1 << 20);
+        for _ in 0..=2 * round {
+            attacker.post(0, 0, Operation::Read { local, remote });
+            attacker.post(1, 0, Operation::Write { local, remote });
+        }
+        let (rights, sharing, lifetime) = (Rights::all(), Sharing::Exclusive, Lifetime::seconds(10));
+        for keep in [true, false] {
+            let body = RequestBody::Allocate { size: 300_000, lifetime, rights, sharing, keep };
+            attacker.say(&Request { sequence: 0, body }.encode(), keep);
+        }
+        attacker.say(&Request { sequence: 0, body: RequestBody::Recover { queue_pair: 0 } }.encode(), true);
+        drop(attacker);
+    }
+    stage.clear();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whoever_leaves_right_after_a_violation_is_charged_with_it() {
+    let stage = Stage::set();
+    let mut charged = 0;
+    for _ in 0..DEPARTURES {
+        let mut attacker = stage.attacker();
+        let own = attacker.allocate(64);
+        let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token) ^ 0x100) };
+        for queue_pair in 0..attacker.terms.data_queue_pairs {
+            let read = Operation::Read { local: attacker.local(DATA, 8), remote };
+            assert!(attacker.try_operation(queue_pair, read).breaks());
+            charged += 1;
+        }
+        drop(attacker);
+        wait_for("it to be gone", || stage.host.counters().clients == 2);
+    }
+    stage.assert_charged(charged);
+    stage.clear();
+}
