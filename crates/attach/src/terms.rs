@@ -156,6 +156,22 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_is_nobodys_is_refused() {
+        let at = |text: &str| {
+            let port = text.parse::<Ipv6Addr>().expect("an address").octets();
+            let end = |number| QpAddress { number, port, ..QpAddress::default() };
+            Ends { control: end(1), data: vec![end(2), end(3)] }.check(&TERMS)
+        };
+        for good in ["fe80::1", "fd00::7", "::ffff:10.0.0.1"] {
+            assert_eq!(at(good), Ok(()), "{good}");
+        }
+        for odd in ["::", "::1", "ff02::1", "::ffff:255.255.255.255", "::ffff:224.0.0.1", "::ffff:127.0.0.1"]
+        {
+            assert!(at(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
     fn one_number_on_two_ports_is_two_queue_pairs() {
         let other_port = QpAddress { port: [2; 16], ..end(1) };
         assert_eq!(Ends { control: end(1), data: vec![other_port, end(2)] }.check(&TERMS), Ok(()));

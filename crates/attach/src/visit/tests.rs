@@ -51,7 +51,7 @@ fn visit(channel: Channel) -> Visit {
 }
 
 fn ends(control: u32) -> Ends {
-    let end = |number| QpAddress { number, port: [0; 16], lid: 0, first_packet: 0 };
+    let end = |number| QpAddress { number, port: [2; 16], lid: 0, first_packet: 0 };
     Ends { control: end(control), data: vec![end(control + 1)] }
 }
 

@@ -56,7 +56,7 @@ impl Engine {
         let (mut nic, started) = (nic, Instant::now());
         let node = Node::new(&mut nic, config)?;
         let (clients, farewells) = (HashMap::new(), HashMap::new());
-        let life = Life { node, nic, clients, farewells, audit, server, started };
+        let life = Life { node, nic, clients, farewells, evicted: Vec::new(), audit, server, started };
         let driver = Driver {
             life,
             commands: receiver,
@@ -129,6 +129,8 @@ pub(super) struct Life {
     pub clients: HashMap<ClientId, ClientEnds>,
     /// Told to clients of this process that are shown out: they have no connection that could be closed.
     farewells: HashMap<ClientId, Arc<AtomicBool>>,
+    /// Shown out by the node, and still connected.
+    evicted: Vec<ClientId>,
     audit: Option<AuditSink>,
     server: Arc<Mutex<Option<Server>>>,
     started: Instant,
@@ -164,11 +166,17 @@ impl Life {
         let worked = self.node.turn(&mut self.nic, now);
         while let Some(client) = self.node.poll_evicted() {
             self.depart(client);
-            // Never waits: the lock is held for a moment only, and who holds it may be waiting for us.
-            if let Ok(server) = self.server.try_lock()
-                && let Some(server) = server.as_ref()
-            {
-                server.evict(client.0);
+            self.evicted.push(client);
+        }
+        // Never waits: the lock is held for a moment only, and who holds it may be waiting for us. The next turn tries
+        // again.
+        if !self.evicted.is_empty()
+            && let Ok(server) = self.server.try_lock()
+        {
+            for client in self.evicted.drain(..) {
+                if let Some(server) = server.as_ref() {
+                    server.evict(client.0);
+                }
             }
         }
         if let Some(audit) = &mut self.audit {

@@ -18,6 +18,8 @@ pub(super) struct NodeResident {
     ports: HashMap<ClientId, PortId>,
     /// Told to clients of this process that are shown out: they have no socket that could be closed.
     farewells: HashMap<ClientId, Arc<AtomicBool>>,
+    /// Shown out by the node, and still connected.
+    evicted: Vec<u32>,
     audit: Option<AuditSink>,
     server: Arc<Mutex<Option<Server>>>,
 }
@@ -33,6 +35,7 @@ impl NodeResident {
             node: Node::new(nic, config)?,
             ports: HashMap::new(),
             farewells: HashMap::new(),
+            evicted: Vec::new(),
             audit,
             server,
         })
@@ -103,11 +106,17 @@ impl NodeResident {
     fn show_out_evicted(&mut self, nic: &mut SoftNic, now: Moment) {
         while let Some(client) = self.node.poll_evicted() {
             self.depart(nic, client.0, now);
-            // Never waits: the lock is held for a moment only, and who holds it may be waiting for us.
-            if let Ok(server) = self.server.try_lock()
-                && let Some(server) = server.as_ref()
-            {
-                server.evict(client.0);
+            self.evicted.push(client.0);
+        }
+        // Never waits: the lock is held for a moment only, and who holds it may be waiting for us. A later turn tries
+        // again.
+        if !self.evicted.is_empty()
+            && let Ok(server) = self.server.try_lock()
+        {
+            for client in self.evicted.drain(..) {
+                if let Some(server) = server.as_ref() {
+                    server.evict(client);
+                }
             }
         }
     }
@@ -116,7 +125,7 @@ impl NodeResident {
 impl Resident for NodeResident {
     fn turn(&mut self, nic: &mut SoftNic, now: Moment) -> bool {
         let worked = self.node.turn(nic, now);
-        if worked {
+        if worked || !self.evicted.is_empty() {
             self.show_out_evicted(nic, now);
         }
         if let Some(audit) = &mut self.audit {
