@@ -2,7 +2,7 @@
 
 use crate::{DeviceChoice, IbNic, WorkRequests};
 use portcullis_nic::{
-    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, QpAddress, ReceiveRequest, VerbsError,
+    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Nic, QpAddress, ReceiveRequest, VerbsError,
     WorkRequest,
 };
 use portcullis_softnic::ArenaMemory;
@@ -137,6 +137,9 @@ impl Endpoint for IbEndpoint {
     }
 
     fn wait(&mut self, at_most: Duration) {
+        // A client learns from its completions what broke; what the device says about it is taken off its hands here,
+        // or it would be woken by it for ever.
+        while self.nic.poll_event().is_some() {}
         self.nic.sleep(at_most, self.life.as_ref().and_then(|life| life.descriptor()));
     }
 

@@ -126,7 +126,10 @@ impl IbNic {
         for &id in &ids {
             self.take_in_all(CqId(id));
         }
-        if self.cqs.iter().any(|(_, queue)| !queue.waiting.is_empty()) || !self.trips.is_empty() {
+        if let Some(event) = self.next_trip() {
+            self.untold.push_back(event);
+        }
+        if self.cqs.iter().any(|(_, queue)| !queue.waiting.is_empty()) || !self.untold.is_empty() {
             return;
         }
         let context = &self.opened.context;
@@ -206,16 +209,22 @@ impl IbNic {
 
     fn take_events(&mut self) {
         while let Some(event) = self.opened.context.next_event() {
-            match event {
-                DeviceEvent::Refused(qp) => self.tripped(QpId(qp)),
-                // The device's own failure is nobody's violation.
-                DeviceEvent::Broken(qp) => {
-                    if let Ok(pair) = self.queue_pairs.get_mut(qp) {
-                        (pair.state, pair.trip) = (QpState::Error, Trip::Told);
-                        self.untold.push_back(Event::Fatal(QpId(qp)));
-                    }
+            let (DeviceEvent::Refused(qp) | DeviceEvent::Broken(qp)) = event else { continue };
+            // It may have been told of already, and rebuilt since: then it is about what it was before.
+            if !self
+                .queue_pairs
+                .get(qp)
+                .is_ok_and(|pair| pair.qp.state().is_ok_and(|it| it == QpState::Error))
+            {
+                continue;
+            }
+            // The device's own failure is nobody's violation, unless one came before.
+            match self.queue_pairs.get_mut(qp) {
+                Ok(pair) if event == DeviceEvent::Broken(qp) && pair.trip == Trip::No => {
+                    (pair.state, pair.trip) = (QpState::Error, Trip::Told);
+                    self.untold.push_back(Event::Fatal(QpId(qp)));
                 }
-                DeviceEvent::Other => {}
+                _ => self.tripped(QpId(qp)),
             }
         }
     }
@@ -614,6 +623,10 @@ impl Nic for IbNic {
             // One of them is not to the library's liking: one by one, to find out which.
             let Some(request) = requests.get(taken) else { break };
             let (posted, again) = self.post_some(qp, std::slice::from_ref(request))?;
+            if posted == 0 && again.is_none() {
+                // There is no room, which is nobody's fault.
+                break;
+            }
             taken += 1;
             if posted == 0 {
                 tracing::debug!(%reason, ?request, "the library does not post a request");

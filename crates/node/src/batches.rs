@@ -381,7 +381,11 @@ impl<N: Nic> Node<N> {
         for qp in queue_pairs {
             // One that is in error gets its flags when it is rebuilt.
             if nic.qp_state(qp).is_ok_and(|state| state == QpState::ReadyToSend) {
-                let _ = nic.modify_qp(qp, QpChange::Access { access });
+                let changed = nic.modify_qp(qp, QpChange::Access { access });
+                if changed.is_err() {
+                    // Rather no access than more than is held.
+                    let _ = nic.modify_qp(qp, QpChange::Error);
+                }
             }
         }
     }

@@ -113,13 +113,15 @@ impl<'a> Posting<'a> {
                 send_flags: if request.signalled { IBV_SEND_SIGNALED } else { 0 },
                 bind_info: bind_info(mr, address, length, access),
             };
-            self.bind_type_1(mw, rkey, bind);
+            if self.error.is_none() {
+                self.bind_type_1(mw, rkey, bind);
+                self.posted += usize::from(self.error.is_none());
+            }
         } else if let Some(extended) = self.qp.extended {
             self.add_extended(extended, request);
         } else {
             self.add_classic(request);
         }
-        self.posted += usize::from(self.error.is_none());
     }
 
     /// Hands all to the device. Says how many requests it took, and why not more.
@@ -156,6 +158,7 @@ impl<'a> Posting<'a> {
             }
         }
         *self.begun.get_or_insert(0) += 1;
+        self.posted += 1;
     }
 
     fn add_extended(&mut self, extended: NonNull<ibv_qp_ex>, request: RawRequest<'_>) {
@@ -227,6 +230,8 @@ impl<'a> Posting<'a> {
             }
         };
         if done.is_none() {
+            self.posted -= 1;
+            self.begun = self.begun.map(|begun| begun - 1);
             self.error = Some(io::ErrorKind::Unsupported.into());
         }
     }
@@ -303,6 +308,7 @@ impl<'a> Posting<'a> {
             }
         }
         self.chain.push((wr, sge));
+        self.posted += 1;
     }
 
     /// Hands what is in the chain to the device.

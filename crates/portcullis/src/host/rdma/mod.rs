@@ -85,6 +85,12 @@ impl RdmaHost {
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
         let sink = audit.map(AuditWriter::sink);
         let terms = desk::terms(&node_config, config.port, &unenforced);
+        if !terms.is_sound() {
+            return Err(HostError::Config(
+                "clients could not meet these terms: at most 15 spare queue pairs, and queues of at most 4,096 requests, \
+                 a power of two",
+            ));
+        }
         let engine = Engine::start(nic, node_config, sink, Arc::clone(&server), config.processor)?;
         let engine = Arc::new(engine);
         let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
