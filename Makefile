@@ -9,7 +9,7 @@ SOAK_HOURS ?= 8
 
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (about a minute with the build)'
-	@echo 'make test   everything that has to hold (about ten minutes with the build)'
+	@echo 'make test   everything that has to hold (about fourteen minutes with the build)'
 	@echo 'make verbs  the part of it that needs an RDMA device, in a virtual machine with Soft-RoCE'
 	@echo 'make soak   clusters in virtual time, seed after seed, for SOAK_HOURS (8)'
 
