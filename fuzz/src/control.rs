@@ -3,15 +3,15 @@
 
 use crate::input::Input;
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
-    WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
+    RemoteSpan, Status, WorkRequest,
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
     ClientId, Granted, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Token,
 };
 use portcullis_softnic::shared::Mapping;
-use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, PortSize, SoftNic};
+use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
 use rustix::event::{EventfdFlags, eventfd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,7 +25,7 @@ const TURNS_MAX: u32 = 5000;
 /// Grants that a client remembers.
 const GRANTS_MAX: usize = 6;
 /// What the port of each client is like.
-const SIZE: PortSize = PortSize {
+const SIZE: EndpointSize = EndpointSize {
     data_queue_pairs: 2,
     send_depth: 4,
     control_depth: 4,

@@ -52,6 +52,4 @@ pub use credentials::{ClientCredentials, CredentialsError, NodeCredentials};
 pub use identity::{TENANT_LETTERS_MAX, check_tenant_name};
 pub use listener::{ListenError, Listener, NodeSecurity};
 pub use server::{Server, ServerLimits};
-pub use terms::{
-    DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, Ends, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, QUEUE_PAIR_MAX, Terms,
-};
+pub use terms::{Ends, QUEUE_PAIR_MAX, Terms};

@@ -163,7 +163,7 @@ impl From<&Ends> for WireEnds {
 mod tests {
     use super::*;
     use crate::frames::FRAME_BYTES_MAX;
-    use crate::terms::DATA_QUEUE_PAIRS_MAX;
+    use portcullis_nic::DATA_QUEUE_PAIRS_MAX;
     use proptest::prelude::*;
 
     fn end() -> impl Strategy<Value = QpAddress> {

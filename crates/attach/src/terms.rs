@@ -1,45 +1,41 @@
 //! What node and client agree on: how many queue pairs, how deep, and where each one can be reached.
 
-use portcullis_nic::{GuaranteeSet, QpAddress};
+use portcullis_nic::{EndpointSize, GuaranteeSet, QpAddress};
 use std::collections::HashSet;
 use std::net::Ipv6Addr;
 
-/// Data queue pairs that a client may have.
-pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
-/// Requests that a queue may hold.
-pub const DEPTH_MAX: u32 = 4096;
-/// Bytes of the smallest control message.
-pub const MESSAGE_BYTES_MIN: u32 = 64;
-/// Bytes of the largest control message.
-pub const MESSAGE_BYTES_MAX: u32 = 65_536;
 /// The largest number of a queue pair: InfiniBand has 24 bits for it.
 pub const QUEUE_PAIR_MAX: u32 = (1 << 24) - 1;
 
 /// What the node tells a client to bring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// Queue pairs for one-sided access: 1 to [`DATA_QUEUE_PAIRS_MAX`].
+    /// See [`EndpointSize`]: this and the next three.
     pub data_queue_pairs: u32,
-    /// Requests that each data queue pair holds: a power of two, at most [`DEPTH_MAX`].
+    /// Requests that each data queue pair holds.
     pub send_depth: u32,
-    /// Control messages that may be under way, each way: a power of two, at most [`DEPTH_MAX`].
+    /// Control messages that may be under way, each way.
     pub control_depth: u32,
-    /// Bytes of a control message: a multiple of 64 between [`MESSAGE_BYTES_MIN`] and [`MESSAGE_BYTES_MAX`].
+    /// Bytes of a control message.
     pub message_bytes: u32,
     /// What the node's permissions rest on and its device does not keep: empty, unless the node was told to go without.
     pub unenforced: GuaranteeSet,
 }
 
 impl Terms {
+    /// The end of a client that meets them and has so many bytes of buffers.
+    #[must_use]
+    pub fn size(&self, buffers: u64) -> EndpointSize {
+        let &Self { data_queue_pairs, send_depth, control_depth, message_bytes, .. } = self;
+        let size =
+            EndpointSize { data_queue_pairs, send_depth, control_depth, message_bytes, arena_bytes: 0 };
+        size.with_buffers(buffers)
+    }
+
     /// Whether all of it is within its bounds.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let is_depth = |depth: u32| depth.is_power_of_two() && depth <= DEPTH_MAX;
-        (1..=DATA_QUEUE_PAIRS_MAX).contains(&self.data_queue_pairs)
-            && is_depth(self.send_depth)
-            && is_depth(self.control_depth)
-            && (MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&self.message_bytes)
-            && self.message_bytes.is_multiple_of(64)
+        self.size(0).is_sound()
     }
 }
 

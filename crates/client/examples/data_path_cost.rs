@@ -7,8 +7,8 @@
 
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, Lkey, Memory, Operation as Action, QpId, ReceiveRequest, Status,
-    WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Memory, Operation as Action, QpId,
+    ReceiveRequest, Status, WorkRequest,
 };
 use portcullis_protocol::{
     Granted, Lifetime, Mechanism, Moment, PermissionId, RemoteAddress, Reply, ReplyBody, Request, Rights,
@@ -62,17 +62,14 @@ struct Null {
 
 impl Endpoint for Null {
     type Memory = Arena;
-    fn data_queue_pairs(&self) -> u32 {
-        2
-    }
-    fn send_depth(&self) -> u32 {
-        256
-    }
-    fn control_depth(&self) -> u32 {
-        8
-    }
-    fn message_bytes(&self) -> u32 {
-        64
+    fn size(&self) -> EndpointSize {
+        EndpointSize {
+            data_queue_pairs: 2,
+            send_depth: 256,
+            control_depth: 8,
+            message_bytes: 64,
+            arena_bytes: self.arena.length(),
+        }
     }
     fn arena(&self) -> &Arena {
         &self.arena

@@ -63,11 +63,11 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(endpoint: &impl Endpoint) -> Self {
-        let depth = u16::try_from(endpoint.control_depth()).unwrap_or(u16::MAX);
+        let depth = u16::try_from(endpoint.size().control_depth).unwrap_or(u16::MAX);
         let slot = |_| Slot { generation: 0, purpose: None, sending: false };
         Self {
             key: endpoint.arena_key(),
-            message_bytes: endpoint.message_bytes(),
+            message_bytes: endpoint.size().message_bytes,
             slots: (0..depth).map(slot).collect(),
             free: (0..depth).rev().collect(),
             owed: (0..depth).collect(),

@@ -64,14 +64,14 @@ pub(crate) struct Flights {
 
 impl Flights {
     pub(crate) fn new(endpoint: &impl Endpoint, config: ClientConfig) -> Self {
-        let depth = usize::try_from(endpoint.send_depth()).unwrap_or(usize::MAX);
+        let depth = usize::try_from(endpoint.size().send_depth).unwrap_or(usize::MAX);
         let lane = |_| Lane {
             state: LaneState::Ready,
             flights: VecDeque::with_capacity(depth.min(1 << 16)),
             unsignalled: 0,
         };
         let mut flights = Self {
-            lanes: (0..endpoint.data_queue_pairs()).map(lane).collect(),
+            lanes: (0..endpoint.size().data_queue_pairs).map(lane).collect(),
             active: None,
             previous: None,
             backlog: VecDeque::with_capacity(config.backlog_max.min(1 << 16)),

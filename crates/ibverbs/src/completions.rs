@@ -1,7 +1,7 @@
 //! What completion queues say, turned into completions of their owner's requests.
 
 use crate::nic::IbNic;
-use crate::queue_pair::{Effect, Posted, QueuePair, Trip};
+use crate::queue_pair::{Effect, QueuePair, Trip};
 use crate::sys::{Cq, WorkCompletion};
 use crate::ticket::Ticket;
 use portcullis_nic::{Completion, CompletionKind, CqId, QpId, QpState, Rkey, Status, VerbsError, WindowKind};
@@ -161,7 +161,7 @@ impl IbNic {
     }
 
     /// A request that the library would not post: it fails as if the device had refused it, and breaks its queue pair.
-    pub(crate) fn refuse_request(&mut self, qp: QpId, posted: &Posted, status: Status) {
+    pub(crate) fn refuse_request(&mut self, qp: QpId, request: u64, status: Status) {
         let Ok(pair) = self.queue_pairs.get_mut(qp.0) else { return };
         pair.broken_by_owner = true;
         pair.state = QpState::Error;
@@ -170,7 +170,7 @@ impl IbNic {
         self.take_in_all(send_cq);
         if let Ok(queue) = self.cqs.get_mut(send_cq.0) {
             let kind = CompletionKind::Send;
-            queue.waiting.push_back(Completion { request: posted.id, queue_pair: qp, status, kind });
+            queue.waiting.push_back(Completion { request, queue_pair: qp, status, kind });
         }
     }
 

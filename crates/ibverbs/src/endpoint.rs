@@ -87,20 +87,8 @@ impl IbEndpoint {
 impl Endpoint for IbEndpoint {
     type Memory = ArenaMemory;
 
-    fn data_queue_pairs(&self) -> u32 {
-        self.queues.size().data_queue_pairs
-    }
-
-    fn send_depth(&self) -> u32 {
-        self.queues.size().send_depth
-    }
-
-    fn control_depth(&self) -> u32 {
-        self.queues.size().control_depth
-    }
-
-    fn message_bytes(&self) -> u32 {
-        self.queues.size().message_bytes
+    fn size(&self) -> EndpointSize {
+        *self.queues.size()
     }
 
     fn arena(&self) -> &ArenaMemory {

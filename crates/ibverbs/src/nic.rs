@@ -632,8 +632,7 @@ impl Nic for IbNic {
                 tracing::debug!(%reason, ?request, "the library does not post a request");
                 let bind = matches!(request.operation, Operation::BindWindow(_));
                 let status = if bind { Status::WindowBindError } else { Status::LocalQpOperationError };
-                let guilty = Posted { id: request.id, effect: Effect::None };
-                self.refuse_request(qp, &guilty, status);
+                self.refuse_request(qp, request.id, status);
                 let (rest, more) = self.post_some(qp, &requests[taken..])?;
                 taken += rest;
                 error = more;

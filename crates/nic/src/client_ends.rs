@@ -3,36 +3,9 @@
 
 use crate::endpoint::CONTROL;
 use crate::{
-    Access, Completion, CqId, Lkey, Memory, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
+    Access, Completion, CqId, EndpointSize, Lkey, Memory, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
     ReceiveRequest, RegionId, RemoteAddress, VerbsError, WorkRequest,
 };
-
-/// What a client's end is made of. Depths are powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndpointSize {
-    /// Data queue pairs: the one in use and the spares.
-    pub data_queue_pairs: u32,
-    /// Requests that each holds.
-    pub send_depth: u32,
-    /// Requests, and receives, that the control queue pair holds.
-    pub control_depth: u32,
-    /// Bytes of a control message.
-    pub message_bytes: u32,
-    /// Bytes of the arena.
-    pub arena_bytes: u64,
-}
-
-impl EndpointSize {
-    /// The depth of a completion queue that everything posted at a time fits into. The numbers may come from a peer.
-    fn completions(&self) -> Result<u32, VerbsError> {
-        // One more for each: a device may keep a receive of its own there.
-        let data = self.send_depth.checked_add(1).and_then(|each| self.data_queue_pairs.checked_mul(each));
-        let control = self.control_depth.checked_mul(2);
-        let all = data.zip(control).and_then(|(data, control)| data.checked_add(control));
-        let depth = all.and_then(u32::checked_next_power_of_two);
-        depth.ok_or(VerbsError::Invalid("no completion queue is as deep as all these queues"))
-    }
-}
 
 /// Takes a queue pair from RESET to RTS, with no rights for its peer. Its SENDs wait for as long as the peer has no
 /// receive posted.
@@ -74,7 +47,7 @@ struct Objects {
 
 impl Objects {
     fn make<N: Nic>(&mut self, nic: &mut N, size: &EndpointSize) -> Result<(N::Memory, Lkey), VerbsError> {
-        let completions = size.completions()?;
+        let completions = completions(size)?;
         let pd = *self.pd.insert(nic.allocate_pd()?);
         let arena = nic.allocate_memory(size.arena_bytes)?;
         let span = 0..size.arena_bytes;
@@ -270,4 +243,14 @@ impl<M: Memory> ClientQueues<M> {
         let place = self.numbers.binary_search_by_key(&qp, |&(qp, _)| qp);
         place.map_or(CONTROL, |place| QpId(self.numbers[place].1))
     }
+}
+
+/// The depth of a completion queue that everything posted at a time fits into. The numbers may come from a peer.
+fn completions(size: &EndpointSize) -> Result<u32, VerbsError> {
+    // One more for each: a device may keep a receive of its own there.
+    let data = size.send_depth.checked_add(1).and_then(|each| size.data_queue_pairs.checked_mul(each));
+    let control = size.control_depth.checked_mul(2);
+    let all = data.zip(control).and_then(|(data, control)| data.checked_add(control));
+    let depth = all.and_then(u32::checked_next_power_of_two);
+    depth.ok_or(VerbsError::Invalid("no completion queue is as deep as all these queues"))
 }

@@ -1,6 +1,6 @@
 //! A NIC as a client sees it.
 
-use crate::{Completion, Lkey, Memory, QpId, ReceiveRequest, WorkRequest};
+use crate::{Completion, EndpointSize, Lkey, Memory, QpId, ReceiveRequest, WorkRequest};
 use std::time::Duration;
 
 /// See [`Endpoint::CONTROL`].
@@ -17,17 +17,8 @@ pub trait Endpoint {
     /// The number that completions of the control queue pair carry as [`Completion::queue_pair`].
     const CONTROL: QpId = CONTROL;
 
-    /// How many data queue pairs there are; completions carry their numbers.
-    fn data_queue_pairs(&self) -> u32;
-
-    /// Requests that a data queue pair holds.
-    fn send_depth(&self) -> u32;
-
-    /// Receives and requests that the control queue pair holds, each.
-    fn control_depth(&self) -> u32;
-
-    /// Bytes of one control message, as the node expects them: 64, and the data that the `rpc` mechanism adds.
-    fn message_bytes(&self) -> u32;
+    /// What it is made of.
+    fn size(&self) -> EndpointSize;
 
     /// The arena: registered for local use at addresses that start at zero.
     fn arena(&self) -> &Self::Memory;

@@ -16,18 +16,23 @@ mod completion;
 pub mod conformance;
 mod device;
 mod endpoint;
+mod endpoint_size;
 mod error;
 pub mod examination;
+mod forward;
 mod memory;
 mod objects;
 mod request;
 
 pub use access::Access;
 pub use capabilities::{AtomicScope, Capabilities, Guarantee, GuaranteeSet, Misuse};
-pub use client_ends::{ClientQueues, EndpointSize, connect_qp};
+pub use client_ends::{ClientQueues, connect_qp};
 pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};
 pub use endpoint::Endpoint;
+pub use endpoint_size::{
+    ARENA_BYTES_MAX, DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, EndpointSize, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN,
+};
 pub use error::VerbsError;
 pub use memory::Memory;
 pub use objects::{

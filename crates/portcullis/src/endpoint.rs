@@ -1,7 +1,7 @@
 //! The client's end of either NIC.
 
 use portcullis_ibverbs::IbEndpoint;
-use portcullis_nic::{Completion, Endpoint, Lkey, ReceiveRequest, WorkRequest};
+use portcullis_nic::{Completion, Endpoint, EndpointSize, Lkey, ReceiveRequest, WorkRequest};
 use portcullis_softnic::{ArenaMemory, PortEndpoint};
 use std::time::Duration;
 
@@ -50,20 +50,8 @@ macro_rules! forward {
 impl Endpoint for SessionEndpoint {
     type Memory = ArenaMemory;
 
-    fn data_queue_pairs(&self) -> u32 {
-        forward!(self.data_queue_pairs())
-    }
-
-    fn send_depth(&self) -> u32 {
-        forward!(self.send_depth())
-    }
-
-    fn control_depth(&self) -> u32 {
-        forward!(self.control_depth())
-    }
-
-    fn message_bytes(&self) -> u32 {
-        forward!(self.message_bytes())
+    fn size(&self) -> EndpointSize {
+        forward!(self.size())
     }
 
     fn arena(&self) -> &ArenaMemory {

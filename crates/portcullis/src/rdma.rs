@@ -4,7 +4,7 @@ use crate::SessionOptions;
 use crate::session::ConnectError;
 use portcullis_attach::{ClientSecurity, Connection, Ends, Terms, attach};
 use portcullis_ibverbs::{DeviceChoice, IbEndpoint, NodeLife};
-use portcullis_nic::{EndpointSize, GuaranteeSet};
+use portcullis_nic::GuaranteeSet;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -36,25 +36,13 @@ impl NodeLife for Attachment {
     }
 }
 
-/// The end that meets a node's terms, with `arena_bytes` for buffers. What messages take comes on top.
-pub(crate) fn size(terms: &Terms, arena_bytes: u64) -> EndpointSize {
-    let messages = 2 * u64::from(terms.control_depth) * u64::from(terms.message_bytes);
-    EndpointSize {
-        data_queue_pairs: terms.data_queue_pairs,
-        send_depth: terms.send_depth,
-        control_depth: terms.control_depth,
-        message_bytes: terms.message_bytes,
-        arena_bytes: arena_bytes.saturating_add(messages).next_multiple_of(4096),
-    }
-}
-
 /// Makes a client's end and says where it is.
 pub(crate) fn make(
     terms: &Terms,
     options: &SessionOptions,
     device: &DeviceChoice,
 ) -> Result<(Ends, IbEndpoint), String> {
-    let size = size(terms, options.arena_bytes);
+    let size = terms.size(options.arena_bytes);
     portcullis_ibverbs::check_memlock(size.arena_bytes).map_err(|error| error.to_string())?;
     let endpoint = IbEndpoint::new(device, size).map_err(|error| error.to_string())?;
     let (control, data) = endpoint.addresses().map_err(|error| error.to_string())?;

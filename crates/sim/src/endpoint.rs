@@ -86,20 +86,8 @@ impl Drop for SimEndpoint {
 impl Endpoint for SimEndpoint {
     type Memory = SimMemory;
 
-    fn data_queue_pairs(&self) -> u32 {
-        self.queues.size().data_queue_pairs
-    }
-
-    fn send_depth(&self) -> u32 {
-        self.queues.size().send_depth
-    }
-
-    fn control_depth(&self) -> u32 {
-        self.queues.size().control_depth
-    }
-
-    fn message_bytes(&self) -> u32 {
-        self.queues.size().message_bytes
+    fn size(&self) -> EndpointSize {
+        *self.queues.size()
     }
 
     fn arena(&self) -> &SimMemory {

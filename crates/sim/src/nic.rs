@@ -4,9 +4,8 @@ use crate::dice::Dice;
 use crate::endpoint::AroundSoftNic;
 use crate::memory::{SimMemory, Touches};
 use portcullis_nic::{
-    Access, Capabilities, Completion, CqId, Event, Nic, Operation, PdId, QpAddress, QpAttributes, QpChange,
-    QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
-    WorkRequest,
+    Access, Completion, CqId, Nic, Operation, PdId, QpChange, QpId, Region, RemoteAddress, VerbsError,
+    Window, WindowKind, WorkRequest,
 };
 use portcullis_softnic::SoftNic;
 use std::ops::Range;
@@ -66,8 +65,9 @@ fn spoilt(request: &WorkRequest) -> WorkRequest {
 impl Nic for NodeNic {
     type Memory = SimMemory;
 
-    fn capabilities(&self) -> Capabilities {
-        self.nic.capabilities()
+    portcullis_nic::forward_nic! { nic:
+        capabilities, allocate_pd, deallocate_pd, deregister_region, deallocate_window, destroy_cq,
+        create_qp, destroy_qp, qp_address, qp_state, post_receive, poll_event
     }
 
     fn allocate_memory(&mut self, length: u64) -> Result<SimMemory, VerbsError> {
@@ -78,14 +78,6 @@ impl Nic for NodeNic {
         let (noted, touches) = memory.noted();
         self.pool = Some((memory, touches));
         Ok(noted)
-    }
-
-    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.nic.allocate_pd()
-    }
-
-    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        self.nic.deallocate_pd(pd)
     }
 
     fn register_region(
@@ -102,10 +94,6 @@ impl Nic for NodeNic {
         self.nic.register_region(pd, memory, span, base, access)
     }
 
-    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
-        self.nic.deregister_region(region)
-    }
-
     fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
         if self.fails(self.faults.window) {
             return Err(VerbsError::Exhausted { what: "windows", limit: 0 });
@@ -113,32 +101,8 @@ impl Nic for NodeNic {
         self.nic.allocate_window(pd, kind)
     }
 
-    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
-        self.nic.deallocate_window(window)
-    }
-
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         self.nic.create_cq(depth.min(self.completions_max))
-    }
-
-    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        self.nic.destroy_cq(cq)
-    }
-
-    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
-        self.nic.create_qp(pd, attributes)
-    }
-
-    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        self.nic.destroy_qp(qp)
-    }
-
-    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
-        self.nic.qp_address(qp)
-    }
-
-    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.nic.qp_state(qp)
     }
 
     fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
@@ -163,19 +127,11 @@ impl Nic for NodeNic {
         self.nic.post_send(qp, &requests)
     }
 
-    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_receive(qp, requests)
-    }
-
     fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
         if self.fails(self.faults.poll) {
             return Ok(0);
         }
         self.nic.poll(cq, most, into)
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        self.nic.poll_event()
     }
 }
 

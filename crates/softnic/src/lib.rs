@@ -15,6 +15,4 @@ mod port;
 pub mod shared;
 
 pub use nic::{NicMemory, PortId, SoftNic};
-pub use port::{
-    ARENA_BYTES_MAX, ArenaMemory, Doorbell, Life, PortEndpoint, PortLayout, PortQueuePairs, PortSize,
-};
+pub use port::{ArenaMemory, Doorbell, Life, PortEndpoint, PortLayout, PortQueuePairs};

@@ -2,12 +2,12 @@
 
 use crate::completions::Completions;
 use crate::core::{Bytes, CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
-use crate::port::{PortLayout, PortQueuePairs, PortSize};
+use crate::port::{PortLayout, PortQueuePairs};
 use crate::shared::Mapping;
 use portcullis_nic::{
-    Access, AtomicScope, Capabilities, Completion, CompletionKind, CqId, Event, Lkey, Nic, PdId, QpAddress,
-    QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError,
-    Window, WindowId, WindowKind, WorkRequest,
+    Access, AtomicScope, Capabilities, Completion, CompletionKind, CqId, EndpointSize, Event, Lkey, Nic,
+    PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress,
+    VerbsError, Window, WindowId, WindowKind, WorkRequest,
 };
 use portcullis_protocol::Moment;
 use std::collections::HashMap;
@@ -183,7 +183,7 @@ impl<M: NicMemory> SoftNic<M> {
     pub fn create_port(
         &mut self,
         memory: M,
-        size: PortSize,
+        size: EndpointSize,
         pd: PdId,
         cq: CqId,
     ) -> Result<(PortId, PortQueuePairs, Lkey), VerbsError> {
@@ -203,7 +203,7 @@ impl<M: NicMemory> SoftNic<M> {
     fn furnish_port(
         &mut self,
         id: PortId,
-        size: PortSize,
+        size: EndpointSize,
         pd: PdId,
         cq: CqId,
     ) -> Result<(PortQueuePairs, Lkey), VerbsError> {

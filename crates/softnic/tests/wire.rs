@@ -1,15 +1,13 @@
 //! The same promises where every request crosses a network: a NIC whose packets go out and come back in.
 
 use portcullis_nic::{
-    Access, Capabilities, Completion, CqId, Event, LocalSpan, Nic, Operation, PdId, QpAddress, QpAttributes,
-    QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, Status, VerbsError, Window,
-    WindowId, WindowKind, WorkRequest,
+    Access, Capabilities, Completion, CqId, Event, LocalSpan, Nic, Operation, QpAttributes, QpChange,
+    ReceiveRequest, RemoteAddress, Status, VerbsError, WorkRequest,
 };
 use portcullis_protocol::{Lifetime, Moment};
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
 use portcullis_softnic::shared::Mapping;
-use std::ops::Range;
 
 /// A NIC on a network that ends at its own port. Each poll is ten microseconds.
 struct Looped {
@@ -40,63 +38,14 @@ impl Looped {
 impl Nic for Looped {
     type Memory = Mapping;
 
+    portcullis_nic::forward_nic! { nic:
+        allocate_memory, allocate_pd, deallocate_pd, register_region, deregister_region, allocate_window,
+        deallocate_window, create_cq, destroy_cq, create_qp, destroy_qp, qp_address, qp_state, modify_qp,
+        post_send, post_receive
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities { name: "softnic over a wire".to_owned(), ..self.nic.capabilities() }
-    }
-    fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
-        self.nic.allocate_memory(length)
-    }
-    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.nic.allocate_pd()
-    }
-    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        self.nic.deallocate_pd(pd)
-    }
-    fn register_region(
-        &mut self,
-        pd: PdId,
-        memory: &Mapping,
-        span: Range<u64>,
-        base: RemoteAddress,
-        access: Access,
-    ) -> Result<Region, VerbsError> {
-        self.nic.register_region(pd, memory, span, base, access)
-    }
-    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
-        self.nic.deregister_region(region)
-    }
-    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
-        self.nic.allocate_window(pd, kind)
-    }
-    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
-        self.nic.deallocate_window(window)
-    }
-    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        self.nic.create_cq(depth)
-    }
-    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        self.nic.destroy_cq(cq)
-    }
-    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
-        self.nic.create_qp(pd, attributes)
-    }
-    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        self.nic.destroy_qp(qp)
-    }
-    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
-        self.nic.qp_address(qp)
-    }
-    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.nic.qp_state(qp)
-    }
-    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
-        self.nic.modify_qp(qp, change)
-    }
-    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_send(qp, requests)
-    }
-    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_receive(qp, requests)
     }
     fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
         self.turn();

@@ -6,8 +6,8 @@ pub mod node;
 pub use node::Node;
 
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, Lkey, LocalSpan, Memory, Operation as Action, QpId, ReceiveRequest,
-    RemoteSpan, Status, WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, LocalSpan, Memory, Operation as Action, QpId,
+    ReceiveRequest, RemoteSpan, Status, WorkRequest,
 };
 use portcullis_protocol::Rkey;
 use std::cell::{Ref, RefCell, RefMut};
@@ -220,17 +220,15 @@ impl World {
 impl Endpoint for Fake {
     type Memory = Bytes;
 
-    fn data_queue_pairs(&self) -> u32 {
-        u32::try_from(self.world.borrow().pairs.len()).unwrap()
-    }
-    fn send_depth(&self) -> u32 {
-        u32::try_from(self.world.borrow().depth).unwrap()
-    }
-    fn control_depth(&self) -> u32 {
-        self.world.borrow().control_depth
-    }
-    fn message_bytes(&self) -> u32 {
-        64 + self.world.borrow().data
+    fn size(&self) -> EndpointSize {
+        let world = self.world.borrow();
+        EndpointSize {
+            data_queue_pairs: u32::try_from(world.pairs.len()).unwrap(),
+            send_depth: u32::try_from(world.depth).unwrap(),
+            control_depth: world.control_depth,
+            message_bytes: 64 + world.data,
+            arena_bytes: self.arena.length(),
+        }
     }
     fn arena(&self) -> &Bytes {
         &self.arena

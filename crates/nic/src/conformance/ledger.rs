@@ -2,9 +2,8 @@
 //! domains, in that order. On a real device nothing goes by itself in time, and some do not survive another order.
 
 use crate::{
-    Access, Capabilities, Completion, CqId, Event, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
-    QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
-    WorkRequest,
+    Access, CqId, Nic, PdId, QpAttributes, QpId, Region, RegionId, RemoteAddress, VerbsError, Window,
+    WindowId, WindowKind,
 };
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -83,12 +82,9 @@ fn gone<T: PartialEq>(said: Result<(), VerbsError>, list: &mut Vec<T>, id: &T) -
 impl<N: Nic> Nic for Ledger<N> {
     type Memory = N::Memory;
 
-    fn capabilities(&self) -> Capabilities {
-        self.nic.capabilities()
-    }
-
-    fn allocate_memory(&mut self, length: u64) -> Result<N::Memory, VerbsError> {
-        self.nic.allocate_memory(length)
+    crate::forward_nic! { nic:
+        capabilities, allocate_memory, qp_address, qp_state, modify_qp, post_send, post_receive, poll,
+        poll_event
     }
 
     fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
@@ -137,33 +133,5 @@ impl<N: Nic> Nic for Ledger<N> {
 
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         gone(self.nic.destroy_qp(qp), &mut self.queue_pairs, &qp)
-    }
-
-    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
-        self.nic.qp_address(qp)
-    }
-
-    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.nic.qp_state(qp)
-    }
-
-    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
-        self.nic.modify_qp(qp, change)
-    }
-
-    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_send(qp, requests)
-    }
-
-    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_receive(qp, requests)
-    }
-
-    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
-        self.nic.poll(cq, most, into)
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        self.nic.poll_event()
     }
 }

@@ -1,9 +1,8 @@
 //! A NIC that fails once, at whichever of its calls it is told to.
 
 use portcullis_nic::{
-    Access, Capabilities, Completion, CqId, Event, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
-    QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
-    WorkRequest,
+    Access, Completion, CqId, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, Region, RemoteAddress,
+    VerbsError, Window, WindowKind,
 };
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::ObjectCounts;
@@ -48,8 +47,9 @@ impl Faltering {
 impl Nic for Faltering {
     type Memory = Mapping;
 
-    fn capabilities(&self) -> Capabilities {
-        self.nic.capabilities()
+    portcullis_nic::forward_nic! { nic:
+        capabilities, deallocate_pd, deregister_region, deallocate_window, destroy_cq, destroy_qp,
+        qp_state, post_send, post_receive, poll_event
     }
 
     fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
@@ -60,10 +60,6 @@ impl Nic for Faltering {
     fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
         self.count()?;
         self.nic.allocate_pd()
-    }
-
-    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        self.nic.deallocate_pd(pd)
     }
 
     fn register_region(
@@ -78,17 +74,9 @@ impl Nic for Faltering {
         self.nic.register_region(pd, memory, span, base, access)
     }
 
-    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
-        self.nic.deregister_region(region)
-    }
-
     fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
         self.count()?;
         self.nic.allocate_window(pd, kind)
-    }
-
-    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
-        self.nic.deallocate_window(window)
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
@@ -96,17 +84,9 @@ impl Nic for Faltering {
         self.nic.create_cq(depth)
     }
 
-    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        self.nic.destroy_cq(cq)
-    }
-
     fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
         self.count()?;
         self.nic.create_qp(pd, attributes)
-    }
-
-    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        self.nic.destroy_qp(qp)
     }
 
     fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
@@ -114,29 +94,13 @@ impl Nic for Faltering {
         self.nic.qp_address(qp)
     }
 
-    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.nic.qp_state(qp)
-    }
-
     fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         self.count()?;
         self.nic.modify_qp(qp, change)
     }
 
-    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_send(qp, requests)
-    }
-
-    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_receive(qp, requests)
-    }
-
     fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
         self.count()?;
         self.nic.poll(cq, most, into)
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        self.nic.poll_event()
     }
 }

@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
 
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
-    WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
+    RemoteSpan, Status, WorkRequest,
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig};
 use portcullis_protocol::{
@@ -13,14 +13,14 @@ use portcullis_protocol::{
     ReplyBody, Request, RequestBody, Rights, Rkey, Sharing, Token,
 };
 use portcullis_softnic::shared::Mapping;
-use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, PortSize, SoftNic};
+use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// When every rig starts, in µs: some moment that is not zero.
 pub const START: Moment = Moment(1_000_000);
-const SIZE: PortSize = PortSize {
+const SIZE: EndpointSize = EndpointSize {
     data_queue_pairs: 2,
     send_depth: 16,
     control_depth: 16,

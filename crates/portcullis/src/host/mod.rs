@@ -14,9 +14,9 @@ use crate::{ConnectError, Session};
 use audit::AuditWriter;
 use portcullis_attach::ListenError;
 use portcullis_ibverbs::{MemlockTooLow, OpenError};
-use portcullis_nic::{Guarantee, VerbsError};
+use portcullis_nic::{EndpointSize, Guarantee, VerbsError};
 use portcullis_node::{NodeConfig, StartError};
-use portcullis_protocol::Mechanism;
+use portcullis_protocol::{DATA_BYTES_MAX, MESSAGE_BYTES, Mechanism};
 use rdma::RdmaHost;
 use software::SoftwareHost;
 use std::net::SocketAddr;
@@ -45,6 +45,21 @@ pub struct PortLimits {
 impl Default for PortLimits {
     fn default() -> Self {
         Self { send_depth: 256, control_depth: 64, arena_bytes_max: 64 << 20 }
+    }
+}
+
+impl PortLimits {
+    /// What clients of a node get, without their buffers.
+    fn size(&self, config: &NodeConfig) -> EndpointSize {
+        let data = if config.mechanism == Mechanism::Rpc { DATA_BYTES_MAX } else { 0 };
+        let size = EndpointSize {
+            data_queue_pairs: 1 + config.spare_queue_pairs,
+            send_depth: self.send_depth,
+            control_depth: self.control_depth,
+            message_bytes: u32::try_from(MESSAGE_BYTES + data).unwrap_or(u32::MAX),
+            arena_bytes: 0,
+        };
+        size.with_buffers(0)
     }
 }
 

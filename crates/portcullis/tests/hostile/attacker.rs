@@ -5,13 +5,13 @@ use portcullis::{
     Lifetime, PermissionId, PortEndpoint, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
 };
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
-    WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
+    RemoteSpan, Status, WorkRequest,
 };
 use portcullis_protocol::{Granted, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+use portcullis_softnic::PortLayout;
 use portcullis_softnic::attach::attach;
 use portcullis_softnic::shared::Mapping;
-use portcullis_softnic::{PortLayout, PortSize};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const ATTACH_WITHIN: Duration = Duration::from_secs(20);
 pub struct Attacker {
     pub endpoint: PortEndpoint,
     pub memory: Mapping,
-    pub size: PortSize,
+    pub size: EndpointSize,
     pub layout: PortLayout,
     completions: VecDeque<Completion>,
     receives: u64,

@@ -6,10 +6,11 @@ use crate::door::{Door, hello};
 use crate::stage::{BLUE, RED, Stage, alone, descriptors, lenient, random, resident_bytes, wait_for};
 use portcullis::NodeConfig;
 use portcullis::host::{Host, HostConfig, Listen};
+use portcullis_nic::EndpointSize;
+use portcullis_softnic::SoftNic;
 use portcullis_softnic::attach::{Admission, Admitted, Listener, Peer, Server, ServerLimits};
 use portcullis_softnic::engine::{Engine, EngineOptions};
 use portcullis_softnic::shared::Mapping;
-use portcullis_softnic::{PortSize, SoftNic};
 use rand::{Rng, RngExt};
 use rustix::fd::AsFd;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -158,11 +159,11 @@ fn a_storm_of_connections_keeps_nobody_out_for_long() {
 struct Closed;
 
 impl Admission for Closed {
-    fn size(&self, _: &Peer, _: u64) -> Result<PortSize, String> {
+    fn size(&self, _: &Peer, _: u64) -> Result<EndpointSize, String> {
         Err("closed".to_owned())
     }
 
-    fn admit(&self, _: &Peer, _: Mapping, _: PortSize) -> Result<Admitted, String> {
+    fn admit(&self, _: &Peer, _: Mapping, _: EndpointSize) -> Result<Admitted, String> {
         Err("closed".to_owned())
     }
 

@@ -7,9 +7,8 @@ use crate::clock::Nanos;
 use crate::endpoint::AroundSoftNic;
 use crate::memory::SimMemory;
 use portcullis_nic::{
-    Access, Capabilities, Completion, CqId, Event, Nic, Operation, PdId, QpAddress, QpAttributes, QpChange,
-    QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
-    WorkRequest,
+    Access, Completion, CqId, Nic, Operation, PdId, QpAttributes, QpChange, QpId, Region, RegionId,
+    RemoteAddress, VerbsError, Window, WindowKind, WorkRequest,
 };
 use portcullis_protocol::MESSAGE_BYTES;
 use portcullis_softnic::SoftNic;
@@ -120,20 +119,9 @@ impl MeteredNic {
 impl Nic for MeteredNic {
     type Memory = SimMemory;
 
-    fn capabilities(&self) -> Capabilities {
-        self.nic.capabilities()
-    }
-
-    fn allocate_memory(&mut self, length: u64) -> Result<SimMemory, VerbsError> {
-        self.nic.allocate_memory(length)
-    }
-
-    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.nic.allocate_pd()
-    }
-
-    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        self.nic.deallocate_pd(pd)
+    portcullis_nic::forward_nic! { nic:
+        capabilities, allocate_memory, allocate_pd, deallocate_pd, deallocate_window, destroy_cq,
+        destroy_qp, qp_address, qp_state, post_receive, poll_event
     }
 
     fn register_region(
@@ -163,35 +151,15 @@ impl Nic for MeteredNic {
         Ok(window)
     }
 
-    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
-        self.nic.deallocate_window(window)
-    }
-
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         // The few clients of the model never fill more.
         self.nic.create_cq(depth.min(1 << 14))
-    }
-
-    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        self.nic.destroy_cq(cq)
     }
 
     fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
         let qp = self.nic.create_qp(pd, attributes)?;
         self.completes_on.insert(qp, attributes.send_cq);
         Ok(qp)
-    }
-
-    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        self.nic.destroy_qp(qp)
-    }
-
-    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
-        self.nic.qp_address(qp)
-    }
-
-    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.nic.qp_state(qp)
     }
 
     fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
@@ -213,10 +181,6 @@ impl Nic for MeteredNic {
         Ok(posted)
     }
 
-    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_receive(qp, requests)
-    }
-
     fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
         if self.bind_cq != Some(cq) {
             return self.nic.poll(cq, most, into);
@@ -225,10 +189,6 @@ impl Nic for MeteredNic {
         let polled = self.nic.poll(cq, most.min(over), into)?;
         self.ends.drain(..polled);
         Ok(polled)
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        self.nic.poll_event()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The two messages of an attach.
 
-use crate::port::PortSize;
+use portcullis_nic::EndpointSize;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -58,13 +58,13 @@ pub(super) const WELCOME_BYTES: usize = size_of::<Welcome>();
 /// A parsed answer.
 pub(super) enum Answer {
     /// A port.
-    Port { client: u32, arena_key: u32, size: PortSize, memory_bytes: u64 },
+    Port { client: u32, arena_key: u32, size: EndpointSize, memory_bytes: u64 },
     /// No, and why.
     Refused(String),
 }
 
 impl Welcome {
-    pub fn port(client: u32, arena_key: u32, size: PortSize, memory_bytes: u64) -> Self {
+    pub fn port(client: u32, arena_key: u32, size: EndpointSize, memory_bytes: u64) -> Self {
         Self {
             magic: U64::new(MAGIC),
             client: U32::new(client),
@@ -100,7 +100,7 @@ impl Welcome {
             let length = usize::try_from(welcome.refused.get()).ok()?.min(REASON_BYTES);
             return Some(Answer::Refused(String::from_utf8_lossy(&welcome.reason[..length]).into_owned()));
         }
-        let size = PortSize {
+        let size = EndpointSize {
             data_queue_pairs: welcome.data_queue_pairs.get(),
             send_depth: welcome.send_depth.get(),
             control_depth: welcome.control_depth.get(),

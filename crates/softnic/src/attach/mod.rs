@@ -11,7 +11,7 @@ mod server;
 pub use client::{AttachError, Attached, attach};
 pub use server::{Admission, Admitted, Listener, Peer, Server, ServerLimits};
 
-use crate::port::PortSize;
+use portcullis_nic::EndpointSize;
 
 /// The arena that a hello asks for, if the bytes are one: what the server does with what it hears, for fuzzing.
 #[doc(hidden)]
@@ -23,7 +23,7 @@ pub fn parse_hello(bytes: &[u8]) -> Option<u64> {
 /// The port or the refusal that a welcome tells of, if the bytes are one: as above, for clients.
 #[doc(hidden)]
 #[must_use]
-pub fn parse_welcome(bytes: &[u8]) -> Option<Result<PortSize, String>> {
+pub fn parse_welcome(bytes: &[u8]) -> Option<Result<EndpointSize, String>> {
     messages::Welcome::parse(bytes).map(|answer| match answer {
         messages::Answer::Port { size, .. } => Ok(size),
         messages::Answer::Refused(reason) => Err(reason),

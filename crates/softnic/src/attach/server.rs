@@ -2,8 +2,9 @@
 
 use super::messages::{HELLO_BYTES, Hello, Welcome};
 use crate::engine::Waker;
-use crate::port::{PortLayout, PortSize};
+use crate::port::PortLayout;
 use crate::shared::Mapping;
+use portcullis_nic::EndpointSize;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -46,13 +47,13 @@ pub trait Admission: Send + 'static {
     ///
     /// # Errors
     /// Why it gets none.
-    fn size(&self, peer: &Peer, arena_bytes: u64) -> Result<PortSize, String>;
+    fn size(&self, peer: &Peer, arena_bytes: u64) -> Result<EndpointSize, String>;
 
     /// Makes the port in `memory`.
     ///
     /// # Errors
     /// Why not. Nothing is left behind.
-    fn admit(&self, peer: &Peer, memory: Mapping, size: PortSize) -> Result<Admitted, String>;
+    fn admit(&self, peer: &Peer, memory: Mapping, size: EndpointSize) -> Result<Admitted, String>;
 
     /// The client is gone, or broke the rules of the socket.
     fn depart(&self, client: u32);

@@ -1,9 +1,11 @@
 //! The client's end of a port.
 
-use super::layout::{POLLED, PortLayout, PortSize, SLEEPING};
+use super::layout::{POLLED, PortLayout, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
 use crate::shared::Mapping;
-use portcullis_nic::{Completion, CompletionKind, Endpoint, Lkey, Memory, QpId, ReceiveRequest, WorkRequest};
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Memory, QpId, ReceiveRequest, WorkRequest,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::thread::futex;
@@ -55,7 +57,7 @@ pub struct PortEndpoint {
     memory: Mapping,
     arena: ArenaMemory,
     arena_key: Lkey,
-    size: PortSize,
+    size: EndpointSize,
     data: Vec<SendPoster<Mapping>>,
     control: SendPoster<Mapping>,
     control_receive: ReceivePoster<Mapping>,
@@ -67,7 +69,7 @@ pub struct PortEndpoint {
 impl PortEndpoint {
     /// The client's end of a port of this size in `memory`.
     #[must_use]
-    pub fn new(memory: Mapping, size: PortSize, arena_key: Lkey, doorbell: Doorbell, life: Life) -> Self {
+    pub fn new(memory: Mapping, size: EndpointSize, arena_key: Lkey, doorbell: Doorbell, life: Life) -> Self {
         let layout = PortLayout::new(size);
         let ring = |offset, depth| Ring::new(memory.clone(), offset, depth);
         Self {
@@ -92,12 +94,6 @@ impl PortEndpoint {
         &self.memory
     }
 
-    /// What the port has.
-    #[must_use]
-    pub fn size(&self) -> PortSize {
-        self.size
-    }
-
     fn retire(&mut self, completion: &Completion, taken: u32) {
         match completion.kind {
             CompletionKind::Receive { .. } => self.control_receive.retire(),
@@ -114,20 +110,8 @@ impl PortEndpoint {
 impl Endpoint for PortEndpoint {
     type Memory = ArenaMemory;
 
-    fn data_queue_pairs(&self) -> u32 {
-        self.size.data_queue_pairs
-    }
-
-    fn send_depth(&self) -> u32 {
-        self.size.send_depth
-    }
-
-    fn control_depth(&self) -> u32 {
-        self.size.control_depth
-    }
-
-    fn message_bytes(&self) -> u32 {
-        self.size.message_bytes
+    fn size(&self) -> EndpointSize {
+        self.size
     }
 
     fn arena(&self) -> &ArenaMemory {

@@ -1,15 +1,7 @@
 //! Where everything lies in a port's file.
 
 use crate::core::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
-
-/// The most data queue pairs of a port.
-pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
-/// The deepest queue of a port, in requests.
-pub const DEPTH_MAX: u32 = 4096;
-/// The largest control message, in bytes.
-pub const MESSAGE_BYTES_MAX: u32 = 64 << 10;
-/// The largest arena, in bytes.
-pub const ARENA_BYTES_MAX: u64 = 1 << 30;
+use portcullis_nic::EndpointSize;
 
 /// Where the client says that it sleeps, and the engine wakes it: a futex.
 pub const SLEEPING: u64 = 0;
@@ -17,40 +9,10 @@ pub const SLEEPING: u64 = 0;
 pub const POLLED: u64 = 64;
 const QUEUES: u64 = 4096;
 
-/// What a port has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortSize {
-    /// Data queue pairs: one in use and the spares.
-    pub data_queue_pairs: u32,
-    /// Requests that each data queue pair holds: a power of two.
-    pub send_depth: u32,
-    /// Requests, and receives, that the control queue pair holds: a power of two.
-    pub control_depth: u32,
-    /// Bytes of a control message.
-    pub message_bytes: u32,
-    /// Bytes of the arena.
-    pub arena_bytes: u64,
-}
-
-impl PortSize {
-    /// Whether such a port can be: a peer may have sent the numbers.
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        let depth = |depth: u32| depth.is_power_of_two() && depth <= DEPTH_MAX;
-        (1..=DATA_QUEUE_PAIRS_MAX).contains(&self.data_queue_pairs)
-            && depth(self.send_depth)
-            && depth(self.control_depth)
-            && (64..=MESSAGE_BYTES_MAX).contains(&self.message_bytes)
-            && self.message_bytes.is_multiple_of(64)
-            && self.arena_bytes <= ARENA_BYTES_MAX
-            && self.arena_bytes >= 2 * u64::from(self.control_depth) * u64::from(self.message_bytes)
-    }
-}
-
 /// Where in a port's file things lie, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortLayout {
-    size: PortSize,
+    size: EndpointSize,
 }
 
 impl PortLayout {
@@ -59,7 +21,7 @@ impl PortLayout {
     /// # Panics
     /// The size is not sound.
     #[must_use]
-    pub fn new(size: PortSize) -> Self {
+    pub fn new(size: EndpointSize) -> Self {
         assert!(size.is_sound(), "a port of {size:?} cannot be");
         Self { size }
     }
@@ -121,7 +83,7 @@ mod tests {
         ) {
             let control_depth = 1 << control;
             let message_bytes = blocks * 64;
-            let size = PortSize {
+            let size = EndpointSize {
                 data_queue_pairs, send_depth: 1 << send, control_depth, message_bytes,
                 arena_bytes: 2 * u64::from(control_depth) * u64::from(message_bytes),
             };

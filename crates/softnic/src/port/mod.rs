@@ -8,7 +8,7 @@ mod layout;
 
 pub(crate) use endpoint::CONTROL_LABEL;
 pub use endpoint::{ArenaMemory, Doorbell, Life, PortEndpoint};
-pub use layout::{ARENA_BYTES_MAX, PortLayout, PortSize};
+pub use layout::PortLayout;
 pub(crate) use layout::{POLLED, SLEEPING};
 
 use portcullis_nic::{QpAddress, QpId};

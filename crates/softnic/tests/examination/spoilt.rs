@@ -1,9 +1,9 @@
 //! The software NIC, spoilt in one way: what a device with a fault of its hardware, firmware or driver looks like.
 
 use portcullis_nic::{
-    Access, Capabilities, Completion, CqId, Event, Misuse, Nic, Operation, PdId, QpAddress, QpAttributes,
-    QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, Rkey, Status, VerbsError,
-    Window, WindowBinding, WindowId, WindowKind, WorkRequest,
+    Access, Capabilities, Completion, CqId, Misuse, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
+    QpState, Region, RegionId, RemoteAddress, Rkey, Status, VerbsError, Window, WindowBinding, WindowId,
+    WindowKind, WorkRequest,
 };
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::shared::Mapping;
@@ -199,6 +199,10 @@ impl Spoilt {
 impl Nic for Spoilt {
     type Memory = Mapping;
 
+    portcullis_nic::forward_nic! { nic:
+        allocate_memory, create_cq, destroy_cq, qp_address, post_receive, poll_event
+    }
+
     fn capabilities(&self) -> Capabilities {
         let windows = self.spoiler != Spoiler::NoWindows;
         let dies = self.spoiler == Spoiler::DiesOfMisuse;
@@ -211,10 +215,6 @@ impl Nic for Spoilt {
             crashes_on: if dies { misuses.to_vec() } else { Vec::new() },
             ..self.nic.capabilities()
         }
-    }
-
-    fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
-        self.nic.allocate_memory(length)
     }
 
     fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
@@ -275,14 +275,6 @@ impl Nic for Spoilt {
         self.nic.deallocate_window(window)
     }
 
-    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        self.nic.create_cq(depth)
-    }
-
-    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        self.nic.destroy_cq(cq)
-    }
-
     fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
         if self.spoiler == Spoiler::RefusesQueuePairs {
             return Err(VerbsError::Exhausted { what: "queue pairs", limit: 0 });
@@ -302,10 +294,6 @@ impl Nic for Spoilt {
             self.queue_pairs.retain(|(there, _)| *there != qp);
         }
         said
-    }
-
-    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
-        self.nic.qp_address(qp)
     }
 
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
@@ -329,10 +317,6 @@ impl Nic for Spoilt {
         self.nic.post_send(qp, &spoilt)
     }
 
-    fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError> {
-        self.nic.post_receive(qp, requests)
-    }
-
     fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
         if self.spoiler == Spoiler::NeverAnswers || self.hung {
             return Ok(0);
@@ -349,9 +333,5 @@ impl Nic for Spoilt {
             }
         }
         Ok(polled)
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        self.nic.poll_event()
     }
 }

@@ -6,20 +6,15 @@ use crate::host::PortLimits;
 use portcullis_attach::{Admission, Admitted, Ends, Peer, Terms};
 use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::{ClientEnds, NodeConfig};
-use portcullis_protocol::{ClientId, DATA_BYTES_MAX, MESSAGE_BYTES, Mechanism};
+use portcullis_protocol::ClientId;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// What a client of this node has to bring.
 pub(super) fn terms(config: &NodeConfig, limits: PortLimits, unenforced: &[Guarantee]) -> Terms {
-    let data = if config.mechanism == Mechanism::Rpc { DATA_BYTES_MAX } else { 0 };
-    Terms {
-        data_queue_pairs: 1 + config.spare_queue_pairs,
-        send_depth: limits.send_depth,
-        control_depth: limits.control_depth,
-        message_bytes: u32::try_from(MESSAGE_BYTES + data).unwrap_or(u32::MAX),
-        unenforced: unenforced.iter().copied().collect(),
-    }
+    let EndpointSize { data_queue_pairs, send_depth, control_depth, message_bytes, .. } = limits.size(config);
+    let unenforced = unenforced.iter().copied().collect();
+    Terms { data_queue_pairs, send_depth, control_depth, message_bytes, unenforced }
 }
 
 /// Where clients get in.
@@ -48,14 +43,8 @@ impl Desk {
     /// Lets a client in: its tenant's domain, the node's ends of its queue pairs, its place on the node.
     pub fn admit(&self, tenant: String, process: u32, theirs: Ends) -> Result<Admitted, String> {
         self.scout.look(&theirs)?;
-        let size = EndpointSize {
-            data_queue_pairs: self.terms.data_queue_pairs,
-            send_depth: self.terms.send_depth,
-            control_depth: self.terms.control_depth,
-            message_bytes: self.terms.message_bytes,
-            // The client's own affair.
-            arena_bytes: 0,
-        };
+        // Its buffers are its own affair.
+        let size = self.terms.size(0);
         let admitted = self.engine.call(move |life| {
             let now = life.now();
             let (node, nic) = (&mut life.node, &mut life.nic);

@@ -2,9 +2,8 @@
 
 use super::resident::NodeResident;
 use crate::host::PortLimits;
+use portcullis_nic::EndpointSize;
 use portcullis_node::NodeConfig;
-use portcullis_protocol::{DATA_BYTES_MAX, MESSAGE_BYTES, Mechanism};
-use portcullis_softnic::PortSize;
 use portcullis_softnic::attach::{Admission, Admitted, Peer};
 use portcullis_softnic::engine::Engine;
 use portcullis_softnic::shared::Mapping;
@@ -17,9 +16,9 @@ pub(super) struct Gate {
     engine: Engine<NodeResident>,
     /// Whom the clients of each listener act for.
     tenants: Vec<Option<String>>,
-    data_queue_pairs: u32,
-    message_bytes: u32,
-    limits: PortLimits,
+    /// What clients get, but for their buffers.
+    size: EndpointSize,
+    arena_bytes_max: u64,
 }
 
 impl Gate {
@@ -29,30 +28,16 @@ impl Gate {
         config: &NodeConfig,
         limits: PortLimits,
     ) -> Self {
-        let data = if config.mechanism == Mechanism::Rpc { DATA_BYTES_MAX } else { 0 };
-        Self {
-            engine,
-            tenants,
-            data_queue_pairs: 1 + config.spare_queue_pairs,
-            message_bytes: u32::try_from(MESSAGE_BYTES + data).unwrap_or(u32::MAX),
-            limits,
-        }
+        Self { engine, tenants, size: limits.size(config), arena_bytes_max: limits.arena_bytes_max }
     }
 
     /// The port that a client with an arena of `arena_bytes` gets. What messages take comes on top.
-    pub fn size(&self, arena_bytes: u64) -> Result<PortSize, String> {
-        let most = self.limits.arena_bytes_max;
+    pub fn size(&self, arena_bytes: u64) -> Result<EndpointSize, String> {
+        let most = self.arena_bytes_max;
         if arena_bytes > most {
             return Err(format!("an arena of {arena_bytes} bytes is beyond this node's limit of {most}"));
         }
-        let messages = 2 * u64::from(self.limits.control_depth) * u64::from(self.message_bytes);
-        let size = PortSize {
-            data_queue_pairs: self.data_queue_pairs,
-            send_depth: self.limits.send_depth,
-            control_depth: self.limits.control_depth,
-            message_bytes: self.message_bytes,
-            arena_bytes: (arena_bytes + messages).next_multiple_of(4096),
-        };
+        let size = self.size.with_buffers(arena_bytes);
         if size.is_sound() { Ok(size) } else { Err(format!("the node's limits make no port: {size:?}")) }
     }
 
@@ -61,7 +46,7 @@ impl Gate {
         tenant: &str,
         process: u32,
         memory: Mapping,
-        size: PortSize,
+        size: EndpointSize,
     ) -> Result<Admitted, String> {
         let tenant = tenant.to_owned();
         self.engine
@@ -89,11 +74,11 @@ impl Gate {
 pub(super) struct Desk(pub Arc<Gate>);
 
 impl Admission for Desk {
-    fn size(&self, _peer: &Peer, arena_bytes: u64) -> Result<PortSize, String> {
+    fn size(&self, _peer: &Peer, arena_bytes: u64) -> Result<EndpointSize, String> {
         self.0.size(arena_bytes)
     }
 
-    fn admit(&self, peer: &Peer, memory: Mapping, size: PortSize) -> Result<Admitted, String> {
+    fn admit(&self, peer: &Peer, memory: Mapping, size: EndpointSize) -> Result<Admitted, String> {
         let named = self.0.tenants.get(peer.listener).cloned().flatten();
         let tenant = named.unwrap_or_else(|| format!("uid:{}", peer.user));
         self.0.admit(&tenant, peer.process, memory, size)

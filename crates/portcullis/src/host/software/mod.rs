@@ -8,12 +8,12 @@ use super::{Counters, HostConfig, HostError, machine};
 use crate::session::{Departure, Opener, SessionOptions};
 use crate::{ConnectError, Session, SessionEndpoint};
 use admission::Gate;
-use portcullis_nic::Lkey;
+use portcullis_nic::{EndpointSize, Lkey};
 use portcullis_node::NodeConfig;
 use portcullis_softnic::attach::{Listener, Server, ServerLimits};
 use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
 use portcullis_softnic::shared::Mapping;
-use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortLayout, PortSize, SoftNic};
+use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortLayout, SoftNic};
 use resident::NodeResident;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -95,7 +95,7 @@ impl SideDoor {
         &self,
         tenant: &str,
         memory: Mapping,
-        size: PortSize,
+        size: EndpointSize,
     ) -> Result<(PortEndpoint, u32, Departure), ConnectError> {
         let refused = |reason: String| ConnectError::Host(reason);
         let waker = self.engine.waker().clone();

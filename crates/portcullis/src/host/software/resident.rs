@@ -1,12 +1,13 @@
 //! The node on its engine's thread.
 
 use crate::host::audit::AuditSink;
+use portcullis_nic::EndpointSize;
 use portcullis_node::{ClientEnds, Counters, Node, NodeConfig, StartError};
 use portcullis_protocol::{ClientId, Moment};
 use portcullis_softnic::attach::{Admitted, Server};
 use portcullis_softnic::engine::Resident;
 use portcullis_softnic::shared::Mapping;
-use portcullis_softnic::{PortId, PortSize, SoftNic};
+use portcullis_softnic::{PortId, SoftNic};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -47,7 +48,7 @@ impl NodeResident {
         nic: &mut SoftNic,
         (tenant, process): (&str, u32),
         memory: Mapping,
-        size: PortSize,
+        size: EndpointSize,
         now: Moment,
     ) -> Result<Admitted, String> {
         let admission = self.node.admit(nic, tenant, now).map_err(|refusal| refusal.to_string())?;

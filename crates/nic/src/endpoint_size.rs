@@ -1,0 +1,57 @@
+//! How large a client's end is, and what node and client may ask of each other.
+
+/// Data queue pairs that a client may have.
+pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
+/// Requests that a queue may hold.
+pub const DEPTH_MAX: u32 = 4096;
+/// Bytes of the smallest control message; all are multiples of it.
+pub const MESSAGE_BYTES_MIN: u32 = 64;
+/// Bytes of the largest control message.
+pub const MESSAGE_BYTES_MAX: u32 = 64 << 10;
+/// Bytes of the largest arena that a node makes.
+pub const ARENA_BYTES_MAX: u64 = 1 << 30;
+
+/// Arenas are whole pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// What a client's end is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointSize {
+    /// Data queue pairs, the one in use and the spares: 1 to [`DATA_QUEUE_PAIRS_MAX`]. Completions carry their numbers.
+    pub data_queue_pairs: u32,
+    /// Requests that each data queue pair holds: a power of two, at most [`DEPTH_MAX`].
+    pub send_depth: u32,
+    /// Requests, and receives, that the control queue pair holds: a power of two, at most [`DEPTH_MAX`].
+    pub control_depth: u32,
+    /// Bytes of a control message, a multiple of 64 up to [`MESSAGE_BYTES_MAX`]: 64, and the data that the mechanism
+    /// `rpc` adds.
+    pub message_bytes: u32,
+    /// Bytes of the arena: room for all messages, both ways, and for the client's buffers.
+    pub arena_bytes: u64,
+}
+
+impl EndpointSize {
+    /// The same with an arena for so many bytes of buffers. What messages take comes on top.
+    #[must_use]
+    pub fn with_buffers(self, bytes: u64) -> Self {
+        let pages = bytes.saturating_add(self.messages()).div_ceil(PAGE_BYTES);
+        Self { arena_bytes: pages.saturating_mul(PAGE_BYTES), ..self }
+    }
+
+    /// Bytes of all messages that may be under way.
+    fn messages(&self) -> u64 {
+        (2 * u64::from(self.control_depth)).saturating_mul(self.message_bytes.into())
+    }
+
+    /// Whether such an end can be: a peer may have sent the numbers.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let is_depth = |depth: u32| depth.is_power_of_two() && depth <= DEPTH_MAX;
+        (1..=DATA_QUEUE_PAIRS_MAX).contains(&self.data_queue_pairs)
+            && is_depth(self.send_depth)
+            && is_depth(self.control_depth)
+            && (MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&self.message_bytes)
+            && self.message_bytes.is_multiple_of(MESSAGE_BYTES_MIN)
+            && (self.messages()..=ARENA_BYTES_MAX).contains(&self.arena_bytes)
+    }
+}
