@@ -3,12 +3,12 @@
 
 use crate::input::Input;
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
-    RemoteSpan, Status, WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
+    WorkRequest,
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
-    ClientId, Granted, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Token,
+    ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Token,
 };
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
@@ -86,7 +86,7 @@ fn config(input: &mut Input<'_>) -> NodeConfig {
 impl Stage {
     fn set(input: &mut Input<'_>) -> Self {
         let mut nic = SoftNic::self_driven();
-        let node = Node::new(&mut nic, config(input)).expect("a node starts");
+        let node = Node::new(&mut nic, config(input), Incarnation(1)).expect("a node starts");
         let known = vec![0, 1, 64, 4096, 1 << 16, 3 << 16, 1000, 10_000_000];
         Self { nic, node, clients: Vec::new(), known, now: Moment(1000) }
     }

@@ -19,7 +19,7 @@ use crate::{ConfigError, NodeConfig};
 use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ClientId, Header, Mechanism, Moment, Refusal, RemoteAddress, Reply, ReplyBody, TenantId,
+    ClientId, Header, Incarnation, Mechanism, Moment, Refusal, RemoteAddress, Reply, ReplyBody, TenantId,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -98,6 +98,7 @@ pub struct Counters {
 /// It does nothing by itself: whoever owns it calls [`Node::turn`] with the time, and turns the NIC.
 pub struct Node<N: Nic> {
     pub(crate) config: NodeConfig,
+    pub(crate) incarnation: Incarnation,
     pub(crate) memory: N::Memory,
     pub(crate) scale: u64,
     /// See [`portcullis_nic::Capabilities::sees_peer_ends`].
@@ -153,11 +154,11 @@ impl<N: Nic> std::fmt::Debug for Node<N> {
 }
 
 impl<N: Nic> Node<N> {
-    /// A node that lends memory of `nic`.
+    /// A node that lends memory of `nic`. `incarnation` is a random number that no run of a node had before.
     ///
     /// # Errors
     /// The configuration makes no sense, or the NIC has no memory or queues.
-    pub fn new(nic: &mut N, config: NodeConfig) -> Result<Self, StartError> {
+    pub fn new(nic: &mut N, config: NodeConfig, incarnation: Incarnation) -> Result<Self, StartError> {
         config.validate()?;
         if config.mechanism == Mechanism::MemoryWindow && !nic.capabilities().window_type_1 {
             return Err(VerbsError::Unsupported("memory windows of type 1").into());
@@ -176,6 +177,7 @@ impl<N: Nic> Node<N> {
             AuditQueue::disabled()
         };
         Ok(Self {
+            incarnation,
             memory,
             scale: config.pool_bytes.div_ceil(1 << 16).next_power_of_two(),
             sees_peer_ends: nic.capabilities().sees_peer_ends,
@@ -209,6 +211,12 @@ impl<N: Nic> Node<N> {
             next_mark: 0,
             config,
         })
+    }
+
+    /// Which run of a node this is.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// The configuration it runs with.

@@ -10,7 +10,8 @@ use portcullis_nic::{
 };
 use portcullis_node::{Admission, ClientEnds, Node, NodeConfig};
 use portcullis_protocol::{
-    Lifetime, MESSAGE_BYTES, Moment, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey, TenantId,
+    Incarnation, Lifetime, MESSAGE_BYTES, Moment, RemoteAddress, Reply, ReplyBody, Request, RequestBody,
+    Rkey, TenantId,
 };
 use portcullis_softnic::core::NetworkPort;
 use portcullis_softnic::shared::Mapping;
@@ -154,7 +155,7 @@ impl Pair {
         let [node_nic, own] = &mut nics;
         let config =
             NodeConfig { pool_bytes: 4 << 20, headers: 1024, windows_ready: 8, ..NodeConfig::default() };
-        let mut node = Node::new(node_nic, config).expect("the configuration is sound");
+        let mut node = Node::new(node_nic, config, Incarnation(1)).expect("the configuration is sound");
         let admission = node.admit(node_nic, "tenant", NOW).expect("it may come");
         let mut queues = ClientQueues::new(own, SIZE).expect("there is room");
         let (control, data) = queues.addresses(own).expect("they are there");

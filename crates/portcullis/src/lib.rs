@@ -51,7 +51,8 @@ pub use portcullis_ibverbs::DeviceChoice;
 pub use portcullis_nic::{Guarantee, GuaranteeSet};
 pub use portcullis_node::{AuditEvent, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits};
 pub use portcullis_protocol::{
-    Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
+    Incarnation, Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing,
+    Token,
 };
 pub use portcullis_softnic::{ArenaMemory, PortEndpoint};
 pub use rdma::RdmaOptions;

@@ -140,6 +140,16 @@ pub struct TenantId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ClientId(pub u32);
 
+/// One run of a node, from its start to its end: a random number that tells it from every other run of any node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Incarnation(pub u64);
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 /// Names one permission on its node: the address of its header, and when it started. The start time keeps an
 /// obsolete request from ending a permission that took over the header (Patronus §5.6, double invalidation).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -15,7 +15,7 @@ mod rights;
 mod token;
 
 pub use header::{Header, LIFETIME_OFFSET, LengthTooLarge};
-pub use ids::{ClientId, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};
+pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};
 pub use messages::{
     DATA_BYTES_MAX, Granted, MESSAGE_BYTES, MalformedMessage, Reply, ReplyBody, Request, RequestBody,
 };

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 use portcullis_client::{Client, ClientConfig};
 use portcullis_nic::EndpointSize;
 use portcullis_node::Node;
-use portcullis_protocol::Lifetime;
+use portcullis_protocol::{Incarnation, Lifetime};
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
 use std::cell::RefCell;
@@ -55,7 +55,8 @@ impl Cluster {
         let mut nic = NodeNic::new(nic, dice);
         let config = self.node_plan.config.clone();
         let (linger, bytes) = (config.linger_max, config.pool_bytes);
-        let Ok(started) = Node::new(&mut nic, config) else {
+        let incarnation = Incarnation(self.nodes[node].dice.any());
+        let Ok(started) = Node::new(&mut nic, config, incarnation) else {
             return self.oracle.fail(crate::Promise::Progress, self.now, "a node does not start".to_owned());
         };
         let whole = nic.pool.as_ref().map_or(bytes, |(pool, _)| portcullis_nic::Memory::length(pool));

@@ -9,8 +9,8 @@ use portcullis_nic::{
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig};
 use portcullis_protocol::{
-    ClientId, Granted, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress, Reply,
-    ReplyBody, Request, RequestBody, Rights, Rkey, Sharing, Token,
+    ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress,
+    Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing, Token,
 };
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
@@ -56,6 +56,9 @@ pub struct Rig {
     page: Mapping,
 }
 
+/// The run that the nodes of tests say they are.
+pub const INCARNATION: Incarnation = Incarnation(0x1234_5678_9abc_def0);
+
 /// A configuration for tests: a pool of 4 MiB, and audit records that a failing test can show.
 pub fn config() -> NodeConfig {
     NodeConfig { pool_bytes: 4 << 20, headers: 1024, windows_ready: 8, ..NodeConfig::default() }
@@ -64,7 +67,7 @@ pub fn config() -> NodeConfig {
 impl Rig {
     pub fn new(config: NodeConfig) -> Self {
         let mut nic = SoftNic::new();
-        let node = Node::new(&mut nic, config).expect("the configuration is sound");
+        let node = Node::new(&mut nic, config, INCARNATION).expect("the configuration is sound");
         let page = Mapping::shareable("page", 4096).expect("a page");
         Self { nic, node, now: START, seats: Vec::new(), page }
     }

@@ -16,7 +16,7 @@ use portcullis_attach::ListenError;
 use portcullis_ibverbs::{MemlockTooLow, OpenError};
 use portcullis_nic::{EndpointSize, Guarantee, VerbsError};
 use portcullis_node::{NodeConfig, StartError};
-use portcullis_protocol::{DATA_BYTES_MAX, MESSAGE_BYTES, Mechanism};
+use portcullis_protocol::{DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism};
 use rdma::RdmaHost;
 use software::SoftwareHost;
 use std::net::SocketAddr;
@@ -130,6 +130,7 @@ enum Backend {
 pub struct Host {
     backend: Backend,
     mechanism: Mechanism,
+    incarnation: Incarnation,
     audit: Option<AuditWriter>,
 }
 
@@ -140,6 +141,8 @@ impl Host {
     /// The configuration makes no sense, the device does not keep what is asked of it, or the machine refuses.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
         let mut node_config = config.node.clone();
+        let incarnation = getrandom::u64().map(Incarnation).map_err(std::io::Error::other);
+        let incarnation = incarnation.map_err(machine("no random number for the node".to_owned()))?;
         let audit = match &config.audit {
             Some(path) => {
                 node_config.audit = true;
@@ -151,7 +154,14 @@ impl Host {
         let (backend, mechanism) = match &config.rdma {
             None => {
                 let mechanism = node_config.mechanism;
-                (Backend::Software(SoftwareHost::start(&config, node_config, audit.as_ref())?), mechanism)
+                (
+                    Backend::Software(SoftwareHost::start(
+                        &config,
+                        (node_config, incarnation),
+                        audit.as_ref(),
+                    )?),
+                    mechanism,
+                )
             }
             Some(_) if !config.listen.is_empty() => {
                 return Err(HostError::Config(
@@ -159,12 +169,18 @@ impl Host {
                 ));
             }
             Some(rdma) => {
-                let started = RdmaHost::start(&config, rdma, node_config, audit.as_ref())?;
+                let started = RdmaHost::start(&config, rdma, (node_config, incarnation), audit.as_ref())?;
                 let mechanism = started.mechanism();
                 (Backend::Rdma(started), mechanism)
             }
         };
-        Ok(Self { backend, mechanism, audit })
+        Ok(Self { backend, mechanism, incarnation, audit })
+    }
+
+    /// Which run of a node this is: a random number of each start.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// What enforces its permissions.

@@ -15,7 +15,7 @@ use crate::scene::SimClient;
 use portcullis_client::{Client, ClientConfig};
 use portcullis_nic::{EndpointSize, VerbsError};
 use portcullis_node::{Node, NodeConfig};
-use portcullis_protocol::Moment;
+use portcullis_protocol::{Incarnation, Moment};
 use portcullis_softnic::core::{Answer, Packet, PacketBody, WireRequest};
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -114,7 +114,9 @@ impl Rig {
         let cores = (0..count)
             .map(|core| {
                 let mut nic = MeteredNic::new(soft_nic(core), *inputs);
-                let node = Node::new(&mut nic, config.clone()).expect("the model's configuration is sound");
+                let incarnation = Incarnation(core as u64);
+                let node = Node::new(&mut nic, config.clone(), incarnation)
+                    .expect("the model's configuration is sound");
                 Core { nic, node, busy_until: 0, busy: 0, turn: Alarm::default(), clients: 0, beats: 0 }
             })
             .collect();

@@ -8,7 +8,7 @@ use crate::host::{HostError, machine};
 use portcullis_attach::Server;
 use portcullis_ibverbs::IbNic;
 use portcullis_node::{ClientEnds, Node, NodeConfig};
-use portcullis_protocol::{ClientId, Moment};
+use portcullis_protocol::{ClientId, Incarnation, Moment};
 use portcullis_softnic::engine::{Idle, pin};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -42,7 +42,7 @@ pub(super) struct Engine {
 impl Engine {
     pub fn start(
         nic: IbNic,
-        config: NodeConfig,
+        (config, incarnation): (NodeConfig, Incarnation),
         audit: Option<AuditSink>,
         server: Arc<Mutex<Option<Server>>>,
         processor: Option<usize>,
@@ -54,7 +54,7 @@ impl Engine {
         let (commands, receiver) = channel();
         let (stop, over) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let (mut nic, started) = (nic, Instant::now());
-        let node = Node::new(&mut nic, config)?;
+        let node = Node::new(&mut nic, config, incarnation)?;
         let (clients, farewells) = (HashMap::new(), HashMap::new());
         let life = Life { node, nic, clients, farewells, evicted: Vec::new(), audit, server, started };
         let driver = Driver {

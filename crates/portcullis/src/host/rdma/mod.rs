@@ -20,7 +20,7 @@ use portcullis_attach::{Listener, NodeSecurity, Server, ServerLimits};
 use portcullis_ibverbs::{DeviceChoice, IbNic, NodeLife, WorkRequests, check_memlock};
 use portcullis_nic::Guarantee;
 use portcullis_node::NodeConfig;
-use portcullis_protocol::Mechanism;
+use portcullis_protocol::{Incarnation, Mechanism};
 use rustix::fd::BorrowedFd;
 use scout::Scout;
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ impl RdmaHost {
     pub fn start(
         config: &HostConfig,
         rdma: &RdmaConfig,
-        mut node_config: NodeConfig,
+        (mut node_config, incarnation): (NodeConfig, Incarnation),
         audit: Option<&AuditWriter>,
     ) -> Result<Self, HostError> {
         let mut listeners = Vec::new();
@@ -91,7 +91,8 @@ impl RdmaHost {
                  a power of two",
             ));
         }
-        let engine = Engine::start(nic, node_config, sink, Arc::clone(&server), config.processor)?;
+        let engine =
+            Engine::start(nic, (node_config, incarnation), sink, Arc::clone(&server), config.processor)?;
         let engine = Arc::new(engine);
         let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
         let desk = Arc::new(Desk::new(Arc::clone(&engine), scout, tenants, terms));

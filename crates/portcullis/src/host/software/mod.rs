@@ -10,6 +10,7 @@ use crate::{ConnectError, Session, SessionEndpoint};
 use admission::Gate;
 use portcullis_nic::{EndpointSize, Lkey};
 use portcullis_node::NodeConfig;
+use portcullis_protocol::Incarnation;
 use portcullis_softnic::attach::{Listener, Server, ServerLimits};
 use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
 use portcullis_softnic::shared::Mapping;
@@ -28,7 +29,7 @@ pub(super) struct SoftwareHost {
 impl SoftwareHost {
     pub fn start(
         config: &HostConfig,
-        node_config: NodeConfig,
+        (node_config, incarnation): (NodeConfig, Incarnation),
         audit: Option<&AuditWriter>,
     ) -> Result<Self, HostError> {
         let mut listeners = Vec::new();
@@ -39,7 +40,8 @@ impl SoftwareHost {
         let mut nic = SoftNic::new();
         let server = Arc::new(Mutex::new(None));
         let sink = audit.map(AuditWriter::sink);
-        let resident = NodeResident::new(&mut nic, node_config.clone(), sink, Arc::clone(&server))?;
+        let resident =
+            NodeResident::new(&mut nic, (node_config.clone(), incarnation), sink, Arc::clone(&server))?;
         let options = EngineOptions { processor: config.processor };
         let engine =
             Engine::start(nic, resident, options).map_err(machine("cannot start the engine".to_owned()))?;

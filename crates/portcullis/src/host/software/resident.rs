@@ -3,7 +3,7 @@
 use crate::host::audit::AuditSink;
 use portcullis_nic::EndpointSize;
 use portcullis_node::{ClientEnds, Counters, Node, NodeConfig, StartError};
-use portcullis_protocol::{ClientId, Moment};
+use portcullis_protocol::{ClientId, Incarnation, Moment};
 use portcullis_softnic::attach::{Admitted, Server};
 use portcullis_softnic::engine::Resident;
 use portcullis_softnic::shared::Mapping;
@@ -28,12 +28,12 @@ pub(super) struct NodeResident {
 impl NodeResident {
     pub fn new(
         nic: &mut SoftNic,
-        config: NodeConfig,
+        (config, incarnation): (NodeConfig, Incarnation),
         audit: Option<AuditSink>,
         server: Arc<Mutex<Option<Server>>>,
     ) -> Result<Self, StartError> {
         Ok(Self {
-            node: Node::new(nic, config)?,
+            node: Node::new(nic, config, incarnation)?,
             ports: HashMap::new(),
             farewells: HashMap::new(),
             evicted: Vec::new(),
