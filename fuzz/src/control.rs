@@ -171,7 +171,7 @@ impl Stage {
         }
         for _ in 0..4 {
             self.rest();
-            self.now = self.now.after(Lifetime::seconds(11));
+            self.now = self.now.after(Lifetime::seconds(11)).after(self.node.config().longest_keep);
         }
         let it = self.node.counters();
         let held =
@@ -188,13 +188,17 @@ fn request(input: &mut Input<'_>, known: &[u64], grants: &[Granted]) -> [u8; MES
     let mut message = [0; MESSAGE_BYTES];
     message[0] = input.byte() % 11;
     message[1] = if input.byte().is_multiple_of(4) { input.byte() } else { 7 };
-    message[2] = input.byte() % 4;
+    message[2] = input.byte() % 16;
     let mut put = |at: usize, word: u64| message[at..at + 8].copy_from_slice(&word.to_le_bytes());
-    for at in [24, 32, 40, 48] {
+    for at in [24, 32, 40, 48, 80, 88] {
         put(at, input.number(known));
     }
     match grants.get(input.choice(GRANTS_MAX)) {
-        Some(granted) if message_names_object(input) => put(8, granted.address.0),
+        Some(granted) if message_names_object(input) => {
+            put(8, granted.object.address.0);
+            put(64, granted.object.incarnation.0);
+            put(72, granted.object.birth);
+        }
         Some(granted) => {
             put(8, granted.permission.header.0);
             put(16, granted.permission.start.0);
@@ -220,10 +224,11 @@ impl Client {
         let depth = u64::from(SIZE.control_depth);
         if heard {
             let slot = depth + self.received % depth;
-            let receive = ReceiveRequest { id: slot, local: self.local(slot * 64, 64) };
+            let bytes = u64::from(SIZE.message_bytes);
+            let receive = ReceiveRequest { id: slot, local: self.local(slot * bytes, SIZE.message_bytes) };
             self.received += self.endpoint.post_control_receive(&[receive]) as u64;
         }
-        let at = self.sent % depth * 64;
+        let at = self.sent % depth * u64::from(SIZE.message_bytes);
         self.endpoint.arena().write(at, message);
         let local = self.local(at, u32::try_from(message.len()).expect("short"));
         let request = WorkRequest { id: 0, signalled: true, operation: Operation::Send { local } };
@@ -238,9 +243,9 @@ impl Client {
         let length = u32::from(input.byte());
         let (address, rkey) = match input.choice(4) {
             0 => (word, lifetime),
-            1 => (granted.address, lifetime),
+            1 => (granted.address(), lifetime),
             2 => (portcullis_protocol::RemoteAddress(input.number(known)), buffer),
-            _ => (granted.address, buffer),
+            _ => (granted.address(), buffer),
         };
         let remote = RemoteSpan { address, rkey };
         let local = self.local(DATA, length);
@@ -266,11 +271,11 @@ impl Client {
                 continue;
             }
             let mut message = [0; MESSAGE_BYTES];
-            self.endpoint.arena().read(slot * 64, &mut message);
+            self.endpoint.arena().read(slot * u64::from(SIZE.message_bytes), &mut message);
             let reply = Reply::decode(message).expect("a node's replies are sound");
             if let ReplyBody::Granted(granted) = reply.body {
                 known.truncate(16);
-                known.extend([granted.address.0, granted.permission.header.0, granted.permission.start.0]);
+                known.extend([granted.address().0, granted.permission.header.0, granted.permission.start.0]);
                 self.grants.truncate(GRANTS_MAX - 1);
                 self.grants.insert(0, granted);
             }

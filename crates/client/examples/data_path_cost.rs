@@ -11,8 +11,8 @@ use portcullis_nic::{
     ReceiveRequest, Status, WorkRequest,
 };
 use portcullis_protocol::{
-    Granted, Lifetime, Mechanism, Moment, PermissionId, RemoteAddress, Reply, ReplyBody, Request, Rights,
-    Rkey, Sharing, Token,
+    Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress,
+    Reply, ReplyBody, Request, Rkey, Token,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ impl Endpoint for Null {
             data_queue_pairs: 2,
             send_depth: 256,
             control_depth: 8,
-            message_bytes: 64,
+            message_bytes: 128,
             arena_bytes: self.arena.length(),
         }
     }
@@ -88,12 +88,13 @@ impl Endpoint for Null {
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         for request in requests {
             let Action::Send { local } = request.operation else { continue };
-            let mut head = [0; 64];
+            let mut head = [0; MESSAGE_BYTES];
             self.arena.read(local.address, &mut head);
             let asked = Request::decode(head).expect("the client speaks the protocol");
             let granted = Granted {
                 permission: PermissionId { header: RemoteAddress(0), start: Moment(0) },
-                address: RemoteAddress(32),
+                object: ObjectRef { incarnation: Incarnation(1), address: RemoteAddress(32), birth: 1 },
+                offset: 0,
                 length: 1 << 20,
                 lifetime: Lifetime::seconds(1_000),
                 waited: Lifetime(0),
@@ -107,7 +108,7 @@ impl Endpoint for Null {
             let (queue_pair, status) = (Self::CONTROL, Status::Success);
             let kind = CompletionKind::Send;
             self.completions.push_back(Completion { request: request.id, queue_pair, status, kind });
-            let kind = CompletionKind::Receive { length: 64, invalidated: None };
+            let kind = CompletionKind::Receive { length: 128, invalidated: None };
             self.completions.push_back(Completion { request: receive.id, queue_pair, status, kind });
         }
         requests.len()
@@ -129,9 +130,7 @@ impl Endpoint for Null {
 }
 
 fn permission(client: &mut Client<Null>) -> Result<Permission, Error> {
-    let (lifetime, rights, sharing) = (Lifetime::seconds(1_000), Rights::all(), Sharing::Exclusive);
-    let call =
-        client.allocate(Moment(0), Allocate { size: 1 << 20, lifetime, rights, sharing, keep: false })?;
+    let call = client.allocate(Moment(0), Allocate::bytes(1 << 20).lifetime(Lifetime::seconds(1_000)))?;
     client.poll(Moment(0));
     match client.take_call(call) {
         Some(Ok(Answer::Granted(permission))) => Ok(permission),

@@ -98,19 +98,14 @@ impl<E: Endpoint> Batch<'_, E> {
     ///
     /// # Errors
     /// As there; the rest of the batch stays as it is.
-    pub fn extend(
-        &mut self,
-        now: Moment,
-        permission: &Permission,
-        lifetime: Lifetime,
-    ) -> Result<Call, Error> {
-        let client = &mut *self.client;
+    pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
+        let (client, deadline) = (&mut *self.client, now.after(time));
         if client.staged.len() >= client.flights.room() {
             return Err(client.flights.full());
         }
-        let (call, request) = match client.stage_extension(now, permission.lease(), lifetime)? {
+        let (call, request) = match client.stage_extension(now, permission.lease(), deadline)? {
             Some(staged) => staged,
-            None => return client.extend_by_rpc(now, permission.lease(), lifetime),
+            None => return client.extend_by_rpc(now, permission.lease(), deadline),
         };
         client.staged_calls.push(call.id);
         client.staged.push(WorkRequest { signalled: false, ..request });

@@ -6,11 +6,11 @@ use crate::control::{Arrived, Control, Purpose};
 use crate::flights::Flights;
 use crate::operations::{Operations, WORD_BYTES};
 use crate::remote_procedure::{Job, RemoteProcedures};
-use crate::{Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission};
-use portcullis_nic::{Completion, Endpoint, Memory, WorkRequest};
-use portcullis_protocol::{
-    Lifetime, Moment, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
+use crate::{
+    Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
 };
+use portcullis_nic::{Completion, Endpoint, Memory, WorkRequest};
+use portcullis_protocol::{Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -20,121 +20,6 @@ const COMPLETIONS_MOST: usize = 256;
 
 /// How often one poll asks for so many: a bound on the time that one call takes.
 const ROUNDS_MOST: usize = 16;
-
-/// What is asked of [`Client::allocate`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Allocate {
-    /// Bytes.
-    pub size: u64,
-    /// How long the permission is to live.
-    pub lifetime: Lifetime,
-    /// What it is to allow.
-    pub rights: Rights,
-    /// Beside whom it may be held.
-    pub sharing: Sharing,
-    /// Whether the object outlives its permissions.
-    pub keep: bool,
-}
-
-/// What is asked of [`Client::acquire`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Acquire {
-    /// Where the object starts.
-    pub address: RemoteAddress,
-    /// The object's size; zero takes whatever it is.
-    pub size: u64,
-    /// How long the permission is to live.
-    pub lifetime: Lifetime,
-    /// What it is to allow.
-    pub rights: Rights,
-    /// Beside whom it may be held.
-    pub sharing: Sharing,
-    /// How long the node may let the request wait for conflicting holders.
-    pub wait: Lifetime,
-}
-
-/// How long a permission is asked for when nothing is said: a second.
-const LIFETIME: Lifetime = Lifetime::seconds(1);
-/// How long a request may wait when nothing is said: a second.
-const WAIT: Lifetime = Lifetime::seconds(1);
-
-impl Allocate {
-    /// Exclusive memory of `size` bytes with all rights, for a second, that goes with its permission.
-    #[must_use]
-    pub fn bytes(size: u64) -> Self {
-        Self { size, lifetime: LIFETIME, rights: Rights::all(), sharing: Sharing::Exclusive, keep: false }
-    }
-
-    /// For so long.
-    #[must_use]
-    pub fn lifetime(self, lifetime: Lifetime) -> Self {
-        Self { lifetime, ..self }
-    }
-
-    /// With these rights only.
-    #[must_use]
-    pub fn rights(self, rights: Rights) -> Self {
-        Self { rights, ..self }
-    }
-
-    /// Beside others who share it.
-    #[must_use]
-    pub fn shared(self) -> Self {
-        Self { sharing: Sharing::Shared, ..self }
-    }
-
-    /// The object stays when its permissions end, until it is freed or the tenant's last client goes.
-    #[must_use]
-    pub fn keep(self) -> Self {
-        Self { keep: true, ..self }
-    }
-}
-
-impl Acquire {
-    /// The object at `address`, whatever its size, exclusively and with all rights, for a second, waiting for a
-    /// second.
-    #[must_use]
-    pub fn at(address: RemoteAddress) -> Self {
-        Self {
-            address,
-            size: 0,
-            lifetime: LIFETIME,
-            rights: Rights::all(),
-            sharing: Sharing::Exclusive,
-            wait: WAIT,
-        }
-    }
-
-    /// For so long.
-    #[must_use]
-    pub fn lifetime(self, lifetime: Lifetime) -> Self {
-        Self { lifetime, ..self }
-    }
-
-    /// With these rights only.
-    #[must_use]
-    pub fn rights(self, rights: Rights) -> Self {
-        Self { rights, ..self }
-    }
-
-    /// To read only.
-    #[must_use]
-    pub fn read_only(self) -> Self {
-        self.rights(Rights::READ)
-    }
-
-    /// Beside others who share it.
-    #[must_use]
-    pub fn shared(self) -> Self {
-        Self { sharing: Sharing::Shared, ..self }
-    }
-
-    /// Waiting for so long for those who hold it otherwise.
-    #[must_use]
-    pub fn wait(self, wait: Lifetime) -> Self {
-        Self { wait, ..self }
-    }
-}
 
 /// A revocation that was not begun, and the permission back.
 #[derive(Debug, thiserror::Error)]
@@ -214,9 +99,7 @@ impl<E: Endpoint> Client<E> {
     /// # Errors
     /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
     pub fn allocate(&mut self, now: Moment, ask: Allocate) -> Result<Call, Error> {
-        let Allocate { size, lifetime, rights, sharing, keep } = ask;
-        let body = RequestBody::Allocate { size, lifetime, rights, sharing, keep };
-        self.call(Awaited::Grant { requested_at: now, rights, sharing }, body)
+        self.call(ask.awaited(now), ask.body())
     }
 
     /// Asks for a permission over an object that exists. Answered with [`Answer::Granted`].
@@ -227,9 +110,7 @@ impl<E: Endpoint> Client<E> {
     /// # Errors
     /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
     pub fn acquire(&mut self, now: Moment, ask: Acquire) -> Result<Call, Error> {
-        let Acquire { address, size, lifetime, rights, sharing, wait } = ask;
-        let body = RequestBody::Acquire { address, size, lifetime, rights, sharing, wait };
-        self.call(Awaited::Grant { requested_at: now, rights, sharing }, body)
+        self.call(ask.awaited(now), ask.body())
     }
 
     /// Ends a permission; `free` also lets the object go that was kept. Answered with [`Answer::Done`].
@@ -247,8 +128,16 @@ impl<E: Endpoint> Client<E> {
     ///
     /// # Errors
     /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
-    pub fn free(&mut self, address: RemoteAddress) -> Result<Call, Error> {
-        self.call(Awaited::Done, RequestBody::Free { address })
+    pub fn free(&mut self, object: ObjectRef) -> Result<Call, Error> {
+        self.call(Awaited::Done, RequestBody::Free { object: object.into() })
+    }
+
+    /// The same for whatever object of the tenant starts at `address` now: see [`Acquire::dangerous_at`].
+    ///
+    /// # Errors
+    /// As [`Client::free`].
+    pub fn dangerous_free(&mut self, address: RemoteAddress) -> Result<Call, Error> {
+        self.call(Awaited::Done, RequestBody::Free { object: ObjectName::Address(address) })
     }
 
     pub(crate) fn call(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
@@ -282,7 +171,16 @@ impl<E: Endpoint> Client<E> {
 
     /// Takes in what the NIC has to say and acts on it: ends operations and calls, switches queue pairs, sends
     /// what waited. Returns how many operations and calls ended. Never blocks.
+    ///
+    /// `now` must not have been read before something else that takes time, such as a sleep: what came in is judged by
+    /// it. Where it may have been, there is [`Client::poll_with`].
     pub fn poll(&mut self, now: Moment) -> usize {
+        self.poll_with(|| now)
+    }
+
+    /// The same with a clock, which is read where the time decides something, and after that has come in: for callers
+    /// that poll often and cannot read a clock each time.
+    pub fn poll_with(&mut self, mut clock: impl FnMut() -> Moment) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         for _ in 0..ROUNDS_MOST {
             if self.over.is_some() {
@@ -292,9 +190,9 @@ impl<E: Endpoint> Client<E> {
             let came = self.endpoint.poll(COMPLETIONS_MOST, &mut completions);
             for completion in &completions {
                 if completion.queue_pair == E::CONTROL {
-                    self.control_completed(now, completion);
+                    self.control_completed(&mut clock, completion);
                 } else {
-                    self.flights.completed(&mut self.endpoint, &mut self.operations, now, completion);
+                    self.flights.completed(&mut self.endpoint, &mut self.operations, &mut clock, completion);
                 }
             }
             if came < COMPLETIONS_MOST {
@@ -302,30 +200,36 @@ impl<E: Endpoint> Client<E> {
             }
         }
         self.completions = completions;
-        self.settle(now);
+        self.settle(&mut clock);
         self.operations.count_ended() + self.calls.count_ended()
     }
 
     /// Acts on what has become possible.
-    fn settle(&mut self, now: Moment) {
+    fn settle(&mut self, clock: &mut impl FnMut() -> Moment) {
         while let Some(extended) = self.operations.next_extended() {
-            self.lifetime_swapped(now, extended);
+            self.lifetime_swapped(clock(), extended);
         }
         if self.over.is_some() {
             return;
         }
         self.control.post_receives(&mut self.endpoint);
-        self.ask_for_rebuilds(now);
+        if self.flights.next_wake().is_some() {
+            self.ask_for_rebuilds(clock());
+        }
         self.ask_for_confirmations();
         self.send_pieces();
-        self.flights.pump(&mut self.endpoint);
+        if self.flights.is_backed_up() {
+            self.flights.pump(&mut self.endpoint, &mut self.operations, clock());
+        }
     }
 
-    fn control_completed(&mut self, now: Moment, completion: &Completion) {
+    fn control_completed(&mut self, clock: &mut impl FnMut() -> Moment, completion: &Completion) {
         if self.over.is_some() {
             return;
         }
-        match self.control.completed(&self.endpoint, completion) {
+        let arrived = self.control.completed(&self.endpoint, completion);
+        let now = clock();
+        match arrived {
             Ok(None) => {}
             Ok(Some(Arrived { purpose: Purpose::Call(id), body, .. })) => self.call_answered(now, id, body),
             Ok(Some(Arrived { purpose: Purpose::Recover(index), body, .. })) => {

@@ -15,6 +15,14 @@ pub enum Error {
     /// The permission died early: the node ended it before its deadline.
     #[error("the node ended the permission before its deadline: acquire it again")]
     Revoked,
+    /// The caller's mistake, found here: the permission lives longer than the extension asked for. Nothing was sent.
+    #[error(
+        "the permission lives for another {left}: an extension does not shorten it, a revocation ends it"
+    )]
+    LivesLonger {
+        /// What it has left.
+        left: Lifetime,
+    },
     /// The caller's mistake, found here: nothing was sent.
     #[error("{length} bytes at {offset} reach outside the permission's {size}")]
     OutsideRange {
@@ -83,6 +91,36 @@ pub enum Error {
     /// The node is gone, and everything on it.
     #[error("the node is gone")]
     NodeGone,
+}
+
+impl Error {
+    /// Whether the same call may succeed later in this session, without the caller changing anything but to wait, to take
+    /// what is finished, or to acquire the permission again.
+    ///
+    /// An operation that was [`Error::Interrupted`] may have been carried out: only what may happen twice can be
+    /// tried again.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Expired
+            | Self::Revoked
+            | Self::Interrupted
+            | Self::QueueFull { .. }
+            | Self::ArenaFull { .. }
+            | Self::Paused { .. }
+            | Self::Quota { .. } => true,
+            Self::Refused(refusal) => refusal.is_retryable(),
+            Self::LivesLonger { .. }
+            | Self::OutsideRange { .. }
+            | Self::WrongRight { .. }
+            | Self::Misaligned
+            | Self::Violation
+            | Self::LocalFault(_)
+            | Self::Barred
+            | Self::SessionLost
+            | Self::NodeGone => false,
+        }
+    }
 }
 
 impl From<Refusal> for Error {

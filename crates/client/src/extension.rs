@@ -10,35 +10,27 @@ use portcullis_protocol::{LIFETIME_OFFSET, Lifetime, Moment, Refusal, RequestBod
 use std::sync::Arc;
 
 impl<E: Endpoint> Client<E> {
-    /// Asks for a lifetime of `lifetime` from the permission's start. Answered with [`Answer::Extended`].
+    /// Asks that the permission live for `time` from now. Answered with [`Answer::Extended`].
     ///
     /// The node's CPU has no part in it. When the node has given notice that it will not extend the permission,
     /// or its operator's limit is reached, the call ends with [`Refusal::NotExtendable`].
     ///
     /// # Errors
-    /// [`Error::Expired`], [`Error::QueueFull`], [`Refusal::Nothing`] for a lifetime of zero,
-    /// [`Refusal::LifetimeTooLong`] for one beyond the node's longest, or what ended the session. Nothing was begun.
-    pub fn extend(
-        &mut self,
-        now: Moment,
-        permission: &Permission,
-        lifetime: Lifetime,
-    ) -> Result<Call, Error> {
-        self.extend_lease(now, permission.lease(), lifetime)
+    /// [`Error::Expired`], [`Error::QueueFull`], [`Error::LivesLonger`] where the permission has more time left than
+    /// that, [`Refusal::LifetimeTooLong`] where it would reach beyond [`Lease::longest`], counted from its start, or
+    /// what ended the session. Nothing was begun.
+    pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
+        self.extend_to(now, permission.lease(), now.after(time))
     }
 
-    /// The same for a lease alone, so that a keeper can do it from another session of the same tenant.
+    /// Asks that a lease last until `deadline` on the client's clock; of a permission, or of one that another session
+    /// of the same tenant holds and that is kept alive from here. Answered with [`Answer::Extended`].
     ///
     /// # Errors
     /// As [`Client::extend`].
-    pub fn extend_lease(
-        &mut self,
-        now: Moment,
-        lease: &Arc<Lease>,
-        lifetime: Lifetime,
-    ) -> Result<Call, Error> {
-        let Some((call, request)) = self.stage_extension(now, lease, lifetime)? else {
-            return self.extend_by_rpc(now, lease, lifetime);
+    pub fn extend_to(&mut self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Call, Error> {
+        let Some((call, request)) = self.stage_extension(now, lease, deadline)? else {
+            return self.extend_by_rpc(now, lease, deadline);
         };
         self.flights.submit(&mut self.endpoint, request).inspect_err(|_| {
             self.operations.cancel(request.id);
@@ -52,10 +44,10 @@ impl<E: Endpoint> Client<E> {
         &mut self,
         now: Moment,
         lease: &Arc<Lease>,
-        lifetime: Lifetime,
+        deadline: Moment,
     ) -> Result<Option<(Call, WorkRequest)>, Error> {
         let Some(key) = lease.key else { return Ok(None) };
-        let extending = self.extending(now, lease, lifetime)?;
+        let extending = self.extending(now, lease, deadline)?;
         let id = self.calls.begin(Awaited::Extension(extending.clone()))?;
         let request = self.swap_lifetime(id, &extending, key).inspect_err(|_| {
             self.calls.cancel(id);
@@ -67,33 +59,35 @@ impl<E: Endpoint> Client<E> {
     /// no key to the lifetime word.
     ///
     /// # Errors
-    /// As [`Client::extend`].
+    /// As [`Client::extend_to`].
     pub fn extend_by_rpc(
         &mut self,
         now: Moment,
         lease: &Arc<Lease>,
-        lifetime: Lifetime,
+        deadline: Moment,
     ) -> Result<Call, Error> {
-        let extending = self.extending(now, lease, lifetime)?;
-        let body = RequestBody::Extend { permission: lease.permission, lifetime };
+        let extending = self.extending(now, lease, deadline)?;
+        let body = RequestBody::Extend { permission: lease.permission, lifetime: extending.asked };
         self.call(Awaited::Extension(extending), body)
     }
 
-    fn extending(&self, now: Moment, lease: &Arc<Lease>, asked: Lifetime) -> Result<Extending, Error> {
+    fn extending(&self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Extending, Error> {
         if let Some(error) = self.over {
             return Err(error);
         }
-        if asked == Lifetime(0) {
-            // Zero in the word is the node's notice, not a lifetime.
-            return Err(Error::Refused(Refusal::Nothing));
+        let (believed, ends) = (lease.lifetime(), lease.deadline());
+        if now >= ends {
+            return Err(Error::Expired);
         }
+        if deadline < ends {
+            return Err(Error::LivesLonger { left: ends.since(now) });
+        }
+        // The lifetime word counts from the start, which is at this moment or later: the node ends it no sooner.
+        let asked = deadline.since(lease.started_after());
         if asked > lease.longest {
             return Err(Error::Refused(Refusal::LifetimeTooLong { longest: lease.longest }));
         }
-        if now >= lease.deadline() {
-            return Err(Error::Expired);
-        }
-        Ok(Extending { lease: Arc::clone(lease), asked, believed: lease.lifetime(), retry: true })
+        Ok(Extending { lease: Arc::clone(lease), asked, believed, retry: true })
     }
 
     /// The compare and swap of an extension, with its slot taken.

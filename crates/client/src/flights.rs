@@ -152,15 +152,38 @@ impl Flights {
         self.backlog.extend(&requests[posted..]);
     }
 
-    /// Posts from the backlog what there is room for.
-    pub(crate) fn pump<E: Endpoint>(&mut self, endpoint: &mut E) {
+    /// Whether something waits that [`Flights::pump`] could post.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        !self.backlog.is_empty() && self.lane_room() > 0
+    }
+
+    /// Posts from the backlog what there is room for, but for what has waited beyond its permission's end: the node
+    /// would refuse that, and charge it.
+    pub(crate) fn pump<E: Endpoint>(
+        &mut self,
+        endpoint: &mut E,
+        operations: &mut Operations<E::Memory>,
+        now: Moment,
+    ) {
         while let Some(active) = self.active {
             let room = self.lane_room();
+            if room == 0 {
+                return;
+            }
+            while let Some(waiting) = self.backlog.front()
+                && operations.has_expired(waiting.id, now)
+            {
+                operations.finish(waiting.id, Err(Error::Expired));
+                self.backlog.pop_front();
+            }
             let (first, _) = self.backlog.as_mut_slices();
-            let most = room.min(first.len());
+            let live = first.iter().take(room).take_while(|waiting| !operations.has_expired(waiting.id, now));
+            let most = live.count();
             if most == 0 {
                 return;
             }
+            // The one that was to tell of all before it may be the one that has expired.
+            first[most - 1].signalled = true;
             let lane = &mut self.lanes[active as usize];
             let posted = lane.post(endpoint, active, &mut first[..most], self.signal_every);
             lane.flights.extend(self.backlog.drain(..posted));
@@ -176,7 +199,7 @@ impl Flights {
         &mut self,
         endpoint: &mut E,
         operations: &mut Operations<E::Memory>,
-        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
         completion: &Completion,
     ) {
         let index = completion.queue_pair.0;
@@ -195,11 +218,12 @@ impl Flights {
                     lane.flights.pop_front();
                     operations.succeed(id);
                 } else {
-                    self.broke(endpoint, operations, now, completion);
+                    self.broke(endpoint, operations, clock(), completion);
                 }
             }
             LaneState::Draining(left) => {
-                lane.state = if left <= 1 { LaneState::Drained(now) } else { LaneState::Draining(left - 1) };
+                lane.state =
+                    if left <= 1 { LaneState::Drained(clock()) } else { LaneState::Draining(left - 1) };
             }
             LaneState::Drained(_) | LaneState::Rebuilding | LaneState::Lost => {}
         }
@@ -231,7 +255,7 @@ impl Flights {
             }
             // Sent again it would be refused, and break the next queue pair: with many short leases under way, one
             // late access would bring down the rest, one queue pair each.
-            if operations.deadline(flight.id).is_some_and(|deadline| now >= deadline) {
+            if operations.has_expired(flight.id, now) {
                 operations.finish(flight.id, Err(Error::Expired));
                 continue;
             }
@@ -241,7 +265,7 @@ impl Flights {
             self.counters.replayed += 1;
         }
         self.promote();
-        self.pump(endpoint);
+        self.pump(endpoint, operations, now);
     }
 
     /// Makes a ready queue pair the active one, if there is one.
@@ -290,13 +314,19 @@ impl Flights {
     }
 
     /// The node has rebuilt it: a spare again, or active at once if nothing else is.
-    pub(crate) fn rebuilt<E: Endpoint>(&mut self, endpoint: &mut E, index: u32) {
+    pub(crate) fn rebuilt<E: Endpoint>(
+        &mut self,
+        endpoint: &mut E,
+        operations: &mut Operations<E::Memory>,
+        index: u32,
+        now: Moment,
+    ) {
         endpoint.rebuilt(index);
         self.lanes[index as usize].state = LaneState::Ready;
         self.counters.recoveries += 1;
         if self.active.is_none() {
             self.promote();
-            self.pump(endpoint);
+            self.pump(endpoint, operations, now);
         }
     }
 

@@ -9,6 +9,7 @@
 //! request's id is the slot and the slot's generation.
 #![forbid(unsafe_code)]
 
+mod asks;
 mod batch;
 mod buffer;
 mod calls;
@@ -24,10 +25,11 @@ mod permission;
 mod recovery;
 mod remote_procedure;
 
+pub use asks::{Acquire, Allocate};
 pub use batch::Batch;
 pub use buffer::{BUFFERS_BYTES_MAX, Buffer};
 pub use calls::{Answer, Call};
-pub use client::{Acquire, Allocate, Client, NotRevoked};
+pub use client::{Client, NotRevoked};
 pub use config::{BACKLOG_MAX, CALLS_MAX, ClientConfig, OPERATIONS_MAX};
 pub use error::{Error, Rejected};
 pub use flights::Counters;

@@ -200,11 +200,11 @@ impl<M: Memory> Operations<M> {
         }
     }
 
-    /// When the permission of an operation under way ends, as it was known when the operation began.
-    pub(crate) fn deadline(&self, id: u64) -> Option<Moment> {
+    /// Whether the permission of an operation under way has ended, as its end was known when the operation began.
+    pub(crate) fn has_expired(&self, id: u64, now: Moment) -> bool {
         match self.slots[slot_of(id)].owner {
-            Owner::Checked { deadline } | Owner::Extension { deadline, .. } => Some(deadline),
-            Owner::Unchecked => None,
+            Owner::Checked { deadline } | Owner::Extension { deadline, .. } => now >= deadline,
+            Owner::Unchecked => false,
         }
     }
 

@@ -2,7 +2,8 @@
 
 use crate::Error;
 use portcullis_protocol::{
-    Granted, Lifetime, Mechanism, Moment, PermissionId, RemoteAddress, Rights, Rkey, Sharing, Token,
+    Granted, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress, Rights, Rkey, Sharing,
+    Token,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +72,8 @@ impl Lease {
 #[derive(Debug)]
 pub struct Permission {
     id: PermissionId,
-    address: RemoteAddress,
+    object: ObjectRef,
+    offset: u64,
     length: u64,
     rights: Rights,
     sharing: Sharing,
@@ -88,7 +90,8 @@ impl Permission {
         };
         Self {
             id: granted.permission,
-            address: granted.address,
+            object: granted.object,
+            offset: granted.offset,
             length: granted.length,
             rights,
             sharing,
@@ -104,10 +107,22 @@ impl Permission {
         self.id
     }
 
-    /// Where its bytes start; what others need to acquire the same object.
+    /// The object that it is over: what others need to acquire it as well.
+    #[must_use]
+    pub fn object(&self) -> ObjectRef {
+        self.object
+    }
+
+    /// Where in the object its bytes start.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Where its bytes start. For work requests and traces: to name the object, there is [`Permission::object`].
     #[must_use]
     pub fn address(&self) -> RemoteAddress {
-        self.address
+        self.at(0)
     }
 
     /// How many bytes it covers.
@@ -166,6 +181,6 @@ impl Permission {
 
     /// The address `offset` bytes in; the range has been checked.
     pub(crate) fn at(&self, offset: u64) -> RemoteAddress {
-        RemoteAddress(self.address.0.wrapping_add(offset))
+        RemoteAddress(self.object.address.0.wrapping_add(self.offset).wrapping_add(offset))
     }
 }

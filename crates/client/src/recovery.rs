@@ -23,7 +23,9 @@ impl<E: Endpoint> Client<E> {
 
     pub(crate) fn rebuild_answered(&mut self, now: Moment, queue_pair: u32, body: ReplyBody) {
         match body {
-            ReplyBody::Done => self.flights.rebuilt(&mut self.endpoint, queue_pair),
+            ReplyBody::Done => {
+                self.flights.rebuilt(&mut self.endpoint, &mut self.operations, queue_pair, now)
+            }
             ReplyBody::Refused(Refusal::Paused { wait }) => {
                 self.flights.ask_again(queue_pair, now.after(wait.max(REBUILD_PAUSE)));
             }

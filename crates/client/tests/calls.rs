@@ -7,7 +7,8 @@ use fake::{BAD, Fake, Handle, UNANSWERED, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Call, Client, ClientConfig, Error, Permission};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
-    Lifetime, Moment, Refusal, RemoteAddress, Reply, ReplyBody, RequestBody, Rights, Rkey, Sharing,
+    Incarnation, Lifetime, Moment, ObjectRef, Refusal, RemoteAddress, Reply, ReplyBody, RequestBody, Rights,
+    Rkey, Sharing,
 };
 
 const NOW: Moment = Moment(100);
@@ -17,8 +18,7 @@ fn client(key: Option<Rkey>) -> (Client<Fake>, Handle, Permission) {
     let (endpoint, handle) = fake(2, 16);
     handle.world().node.key = key;
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
-    let (rights, sharing) = (Rights::READ, Sharing::Shared);
-    let ask = Allocate { size: 64, lifetime: LIFETIME, rights, sharing, keep: true };
+    let ask = Allocate::bytes(64).lifetime(LIFETIME).rights(Rights::READ).shared().keep();
     let call = client.allocate(NOW, ask).unwrap();
     let Ok(Answer::Granted(permission)) = end(&mut client, &handle, NOW, call) else { panic!("granted") };
     (client, handle, permission)
@@ -48,9 +48,9 @@ fn extends(handle: &Handle) -> usize {
 fn the_deadline_counts_from_the_sending_of_the_request() {
     let (endpoint, _handle) = fake(1, 4);
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
-    let (rights, sharing, wait) = (Rights::READ, Sharing::Shared, Lifetime::micros(0));
-    let address = RemoteAddress(64);
-    let ask = Acquire { address, size: 64, lifetime: LIFETIME, rights, sharing, wait };
+    let (rights, sharing) = (Rights::READ, Sharing::Shared);
+    let object = ObjectRef { incarnation: Incarnation(1), address: RemoteAddress(64), birth: 1 };
+    let ask = Acquire::object(object).part(0, 64).lifetime(LIFETIME).read_only().shared();
     let call = client.acquire(Moment(7), ask).unwrap();
     client.poll(Moment(500));
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
@@ -67,7 +67,7 @@ fn a_refusal_reaches_its_call() {
         (Refusal::NoSuchObject, Error::Refused(Refusal::NoSuchObject)),
     ] {
         handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Refused(refusal)));
-        let call = client.free(permission.address()).unwrap();
+        let call = client.free(permission.object()).unwrap();
         assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), error);
     }
 }
@@ -76,7 +76,7 @@ fn a_refusal_reaches_its_call() {
 fn a_full_control_queue_begins_nothing_and_loses_nothing() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.hold = true;
-    let calls: Vec<_> = (0..4).map(|_| client.free(permission.address()).unwrap()).collect();
+    let calls: Vec<_> = (0..4).map(|_| client.free(permission.object()).unwrap()).collect();
     let not_revoked = client.revoke(NOW, permission, true).unwrap_err();
     assert_eq!(not_revoked.error, Error::QueueFull { limit: 4 });
     client.poll(NOW);
@@ -90,11 +90,11 @@ fn a_full_control_queue_begins_nothing_and_loses_nothing() {
 #[test]
 fn stale_and_forged_replies_are_ignored() {
     let (mut client, handle, permission) = client(None);
-    let first = client.free(permission.address()).unwrap();
+    let first = client.free(permission.object()).unwrap();
     end(&mut client, &handle, NOW, first).unwrap();
     let sequence = handle.look().node.asked.last().unwrap().sequence;
     handle.world().node.hold = true;
-    let second = client.free(permission.address()).unwrap();
+    let second = client.free(permission.object()).unwrap();
     client.poll(NOW);
     // An old number, a slot that does not exist, and a slot that nobody waits for. One at a time: each takes
     // a receive.
@@ -111,7 +111,7 @@ fn stale_and_forged_replies_are_ignored() {
 fn many_more_calls_than_slots_can_follow_each_other() {
     let (mut client, handle, permission) = client(None);
     for _ in 0..200_000 {
-        let call = client.free(permission.address()).unwrap();
+        let call = client.free(permission.object()).unwrap();
         client.poll(NOW);
         assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))));
         handle.world().node.asked.clear();
@@ -122,7 +122,7 @@ fn many_more_calls_than_slots_can_follow_each_other() {
 fn an_answer_to_another_question_ends_the_call() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Value(3)));
-    let call = client.free(permission.address()).unwrap();
+    let call = client.free(permission.object()).unwrap();
     assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), Error::SessionLost);
 }
 
@@ -130,7 +130,7 @@ fn an_answer_to_another_question_ends_the_call() {
 fn garbage_from_the_node_ends_the_session() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.reactions.push_back(Reaction::Ignore);
-    let call = client.free(permission.address()).unwrap();
+    let call = client.free(permission.object()).unwrap();
     handle.world().deliver(&[0xEE; 64]);
     client.poll(NOW);
     assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::SessionLost);
@@ -142,7 +142,7 @@ fn a_broken_control_queue_pair_ends_everything() {
     let buffer = client.buffer(8).unwrap();
     let operation = client.read(NOW, &permission, 0, buffer).unwrap();
     handle.world().control_broken = true;
-    let call = client.free(permission.address()).unwrap();
+    let call = client.free(permission.object()).unwrap();
     client.poll(NOW);
     assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::SessionLost);
     assert_eq!(client.take(operation).unwrap().result, Err(Error::SessionLost));
@@ -223,7 +223,7 @@ fn a_keeper_with_its_own_session_extends_the_lease_of_the_holder() {
     let (_holder, _, permission) = client(None);
     let (mut keeper, handle, _) = client(None);
     let lease = std::sync::Arc::clone(permission.lease());
-    let call = keeper.extend_lease(NOW, &lease, Lifetime::micros(5_000)).unwrap();
+    let call = keeper.extend_to(NOW, &lease, NOW.after(Lifetime::micros(5_000))).unwrap();
     end(&mut keeper, &handle, NOW, call).unwrap();
     assert_eq!(permission.lease().lifetime(), Lifetime(5_000));
 }
@@ -233,6 +233,62 @@ fn an_expired_permission_is_not_extended() {
     let (mut client, _handle, permission) = client(None);
     let late = permission.lease().deadline();
     assert_eq!(client.extend(late, &permission, Lifetime::micros(5_000)).unwrap_err(), Error::Expired);
-    let nothing = client.extend(NOW, &permission, Lifetime::micros(0)).unwrap_err();
-    assert_eq!(nothing, Error::Refused(Refusal::Nothing));
+}
+
+#[test]
+fn an_extension_counts_from_the_moment_it_is_asked_for() {
+    let (mut client, handle, permission) = client(None);
+    let now = Moment(permission.lease().deadline().0 - 10);
+    let call = client.extend(now, &permission, Lifetime::micros(500)).unwrap();
+    end(&mut client, &handle, now, call).unwrap();
+    assert_eq!(permission.lease().deadline(), now.after(Lifetime::micros(500)));
+    let word = now.since(NOW).0 + 500;
+    assert_eq!(handle.look().remote.load(lifetime_word(&permission)), word, "counted from the start");
+}
+
+#[test]
+fn an_extension_never_shortens() {
+    let (mut client, handle, permission) = client(None);
+    let (before, left) = (handle.look().doorbells, permission.lease().deadline().since(NOW));
+    for shorter in [0, 1, left.0 - 1] {
+        let error = client.extend(NOW, &permission, Lifetime::micros(shorter)).unwrap_err();
+        assert_eq!(error, Error::LivesLonger { left });
+    }
+    assert_eq!(handle.look().doorbells, before, "nothing was sent");
+    assert_eq!(permission.lease().lifetime(), LIFETIME);
+}
+
+#[test]
+fn an_extension_beyond_the_longest_lifetime_is_refused_at_once() {
+    let (mut client, _handle, permission) = client(None);
+    let longest = permission.lease().longest();
+    let lease = permission.lease();
+    let last = lease.started_after().after(longest);
+    let error = client.extend_to(NOW, lease, last.after(Lifetime(1))).unwrap_err();
+    assert_eq!(error, Error::Refused(Refusal::LifetimeTooLong { longest }));
+    assert!(client.extend_to(NOW, lease, last).is_ok());
+}
+
+/// Who polls in a loop and reads the clock now and then must not judge by a time that is long over.
+#[test]
+fn the_clock_is_read_after_what_it_judges_has_come_in() {
+    let (mut client, handle, permission) = client(None);
+    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    handle.run_all();
+    let late = permission.lease().deadline();
+    let mut reads = 0;
+    client.poll_with(|| {
+        reads += 1;
+        late
+    });
+    assert!(reads > 0);
+    assert_eq!(extends(&handle), 1, "the node is asked whether it saw the extension in time");
+    client.poll(late);
+    assert!(matches!(client.take_call(call), Some(Ok(Answer::Extended(Lifetime(5_000))))));
+    // Where time decides nothing, the clock costs nothing.
+    let buffer = client.buffer(8).unwrap();
+    let operation = client.read(NOW, &permission, 0, buffer).unwrap();
+    handle.run_all();
+    client.poll_with(|| panic!("nothing depends on the time"));
+    assert!(client.take(operation).unwrap().result.is_ok());
 }

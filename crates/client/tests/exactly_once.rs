@@ -5,7 +5,7 @@ mod fake;
 use fake::{BAD, Fake, GOOD, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
 use portcullis_nic::Memory;
-use portcullis_protocol::{Lifetime, Moment, Rights, Sharing};
+use portcullis_protocol::{Lifetime, Moment};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -41,8 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn grant(client: &mut Client<Fake>, handle: &Handle, key: portcullis_protocol::Rkey) -> Permission {
     handle.world().node.key = Some(key);
-    let (lifetime, rights, sharing) = (Lifetime::millis(10), Rights::all(), Sharing::Exclusive);
-    let ask = Allocate { size: 64, lifetime, rights, sharing, keep: false };
+    let ask = Allocate::bytes(64).lifetime(Lifetime::millis(10));
     let call = client.allocate(NOW, ask).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };

@@ -5,9 +5,7 @@ mod fake;
 use fake::node::{Reaction, release};
 use fake::{Fake, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
-use portcullis_protocol::{
-    DATA_BYTES_MAX, Lifetime, Moment, Refusal, ReplyBody, RequestBody, Rights, Sharing,
-};
+use portcullis_protocol::{DATA_BYTES_MAX, Lifetime, Moment, Refusal, ReplyBody, RequestBody};
 
 const NOW: Moment = Moment(10);
 const LENGTH: u32 = 30_000;
@@ -17,10 +15,8 @@ fn start() -> (Client<Fake>, Handle, Permission) {
     handle.world().node.by_messages = true;
     handle.world().data = u32::try_from(DATA_BYTES_MAX).unwrap();
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
-    let (lifetime, rights, sharing) = (Lifetime::millis(10), Rights::all(), Sharing::Exclusive);
-    let call = client
-        .allocate(NOW, Allocate { size: u64::from(LENGTH) + 8, lifetime, rights, sharing, keep: false })
-        .unwrap();
+    let lifetime = Lifetime::millis(10);
+    let call = client.allocate(NOW, Allocate::bytes(u64::from(LENGTH) + 8).lifetime(lifetime)).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     (client, handle, permission)

@@ -3,20 +3,17 @@
 mod fake;
 
 use fake::node::{Reaction, paused, release};
-use fake::{BAD, Fake, Handle, UNANSWERED, fake};
+use fake::{BAD, Fake, GOOD, Handle, UNANSWERED, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Outcome, Permission};
 use portcullis_nic::Memory;
-use portcullis_protocol::{
-    Lifetime, Moment, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Rkey, Sharing,
-};
+use portcullis_protocol::{Lifetime, Moment, Refusal, RemoteAddress, ReplyBody, RequestBody, Rkey};
 
 const NOW: Moment = Moment(10);
 
 fn start(queue_pairs: usize, depth: usize, config: ClientConfig) -> (Client<Fake>, Handle, Permission) {
     let (endpoint, handle) = fake(queue_pairs, depth);
     let mut client = Client::new(endpoint, config).unwrap();
-    let (lifetime, rights, sharing) = (Lifetime::millis(10), Rights::all(), Sharing::Exclusive);
-    let ask = Allocate { size: 4096, lifetime, rights, sharing, keep: false };
+    let ask = Allocate::bytes(4096).lifetime(Lifetime::millis(10));
     let call = client.allocate(NOW, ask).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
@@ -201,9 +198,8 @@ fn a_refusal_before_the_deadline_means_revoked_and_after_it_expired() {
         let (endpoint, handle) = fake(2, 16);
         handle.world().node.key = Some(BAD);
         let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
-        let (lifetime, rights, sharing) = (Lifetime::millis(10), Rights::READ, Sharing::Shared);
-        let call =
-            client.allocate(NOW, Allocate { size: 64, lifetime, rights, sharing, keep: false }).unwrap();
+        let lifetime = Lifetime::millis(10);
+        let call = client.allocate(NOW, Allocate::bytes(64).lifetime(lifetime)).unwrap();
         client.poll(NOW);
         let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
         let buffer = client.buffer(8).unwrap();
@@ -239,8 +235,7 @@ fn unsignalled_operations_before_a_violation_have_succeeded() {
     let (mut client, handle, permission) = start(2, 64, ClientConfig::default());
     let granted = {
         handle.world().node.key = Some(BAD);
-        let (lifetime, rights, sharing) = (Lifetime::millis(10), Rights::all(), Sharing::Exclusive);
-        let ask = Allocate { size: 64, lifetime, rights, sharing, keep: false };
+        let ask = Allocate::bytes(64).lifetime(Lifetime::millis(10));
         let call = client.allocate(NOW, ask).unwrap();
         client.poll(NOW);
         client.take_call(call)
@@ -348,7 +343,7 @@ fn when_the_node_is_gone_everything_ends() {
     handle.world().node.hold = true;
     let operations: Vec<_> = (0..5).map(|byte| write(&mut client, &permission, 0, byte)).collect();
     let extension = client.extend(NOW, &permission, Lifetime::millis(20)).unwrap();
-    let free = client.free(permission.address()).unwrap();
+    let free = client.free(permission.object()).unwrap();
     client.node_gone();
     assert_eq!(client.poll(NOW), 7);
     for operation in operations {
@@ -358,7 +353,7 @@ fn when_the_node_is_gone_everything_ends() {
         assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::NodeGone);
     }
     assert_eq!(client.pending(), 0);
-    assert_eq!(client.free(permission.address()).unwrap_err(), Error::NodeGone);
+    assert_eq!(client.free(permission.object()).unwrap_err(), Error::NodeGone);
     assert_eq!(client.revoke(NOW, permission, false).unwrap_err().error, Error::NodeGone);
 }
 
@@ -390,4 +385,61 @@ fn a_completion_of_an_unknown_request_completes_nothing() {
     handle.world().completions.push_back(forged);
     assert_eq!(client.poll(NOW), 0);
     assert!(client.take(operation).is_none());
+}
+
+/// Sent after all, it would be refused, charged to an honest client, and break the queue pair that was just rebuilt.
+#[test]
+fn what_expires_while_it_waits_for_a_rebuild_is_never_sent() {
+    let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
+    handle.world().node.hold = true;
+    let guilty = raw(&mut client, BAD);
+    handle.run_all();
+    client.poll(NOW);
+    assert_eq!(result(&mut client, guilty), Err(Error::Violation));
+    let late: Vec<_> = (0..3).map(|byte| write(&mut client, &permission, 0, byte)).collect();
+    let deadline = permission.lease().deadline();
+    let unchecked = raw(&mut client, GOOD);
+    release(&mut handle.world());
+    let before = handle.look().executed.len();
+    client.poll(deadline);
+    handle.run_all();
+    client.poll(deadline);
+    for operation in late {
+        assert_eq!(result(&mut client, operation), Err(Error::Expired));
+    }
+    // What nobody put a deadline on goes, and tells of its end.
+    assert_eq!(result(&mut client, unchecked), Ok(8));
+    assert_eq!(handle.look().executed.len() - before, 1);
+}
+
+/// A batch tells of its end by its last request; that one may be what has expired.
+#[test]
+fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
+    let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
+    handle.world().node.hold = true;
+    let _guilty = raw(&mut client, BAD);
+    handle.run_all();
+    client.poll(NOW);
+    let short = permission.lease().deadline();
+    let call = client.allocate(NOW, Allocate::bytes(64).lifetime(Lifetime::millis(50))).unwrap();
+    release(&mut handle.world());
+    handle.world().node.hold = true;
+    client.poll(NOW);
+    let Some(Ok(Answer::Granted(long))) = client.take_call(call) else { panic!("granted") };
+    // The rebuild of the only queue pair is done by now: break it again, and let the batch wait.
+    let _guilty = raw(&mut client, BAD);
+    handle.run_all();
+    client.poll(NOW);
+    let buffers: Vec<_> = (0..2).map(|_| client.buffer(8).unwrap()).collect();
+    let [one, two] = <[_; 2]>::try_from(buffers).unwrap();
+    let mut batch = client.batch();
+    let lives = batch.write(NOW, &long, 0, one).unwrap();
+    let expires = batch.write(NOW, &permission, 0, two).unwrap();
+    batch.post();
+    release(&mut handle.world());
+    client.poll(short);
+    handle.run_all();
+    client.poll(short);
+    assert_eq!(result(&mut client, lives), Ok(8));
+    assert_eq!(result(&mut client, expires), Err(Error::Expired));
 }

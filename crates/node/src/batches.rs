@@ -150,7 +150,7 @@ impl<N: Nic> Node<N> {
         slot: u32,
     ) -> bool {
         let Some(&permission) = self.permissions.get(slot) else { return false };
-        let (address, length) = (self.slabs.address(permission.object), self.slabs.size(permission.object));
+        let (address, length) = self.bytes_of(&permission);
         let header = permission.id.header;
         let word = RemoteAddress(header.0 + LIFETIME_OFFSET);
         let contiguous = header.0 + Header::BYTES == address.0;
@@ -202,8 +202,9 @@ impl<N: Nic> Node<N> {
             Grip::Regions { header, buffer } => (header.id.0, buffer.id.0),
             Grip::None => (u32::MAX, u32::MAX),
         };
-        let (id, lifetime, object) = (permission.id, permission.lifetime, permission.object);
-        let (address, length) = (self.slabs.address(object), self.slabs.size(object));
+        let permission = *permission;
+        let (id, lifetime) = (permission.id, permission.lifetime);
+        let (address, length) = self.bytes_of(&permission);
         let Ok(header) = Header::new(address, length, scale, windows, id.start, lifetime) else { return };
         let at = Self::offset(id.header);
         for (offset, word) in (0..).step_by(8).zip(header.words()) {
@@ -328,7 +329,7 @@ impl<N: Nic> Node<N> {
     fn register(&mut self, nic: &mut N, tenant: u32, slot: u32) -> Option<Token> {
         let pd = self.tenant(tenant)?.pd;
         let permission = *self.permissions.get(slot)?;
-        let (address, length) = (self.slabs.address(permission.object), self.slabs.size(permission.object));
+        let (address, length) = self.bytes_of(&permission);
         let word = RemoteAddress(permission.id.header.0 + LIFETIME_OFFSET);
         let memory = self.memory.clone();
         let mut make = |from: RemoteAddress, bytes: u64, access: Access| {

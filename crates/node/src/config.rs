@@ -1,5 +1,6 @@
 //! What a node is told when it starts. Every limit it keeps stands here, with its unit.
 
+use crate::keeping::FOR_EVER;
 use crate::quota::Quota;
 use crate::slabs::PAGE_BYTES;
 use crate::violations::ViolationLimits;
@@ -46,6 +47,9 @@ pub struct NodeConfig {
     pub longest_lifetime: Lifetime,
     /// The longest that a request may wait for conflicting holders.
     pub longest_wait: Lifetime,
+    /// The longest that an object may stay after its tenant's last client has gone. [`Lifetime`]'s largest value: for
+    /// as long as the node runs.
+    pub longest_keep: Lifetime,
     /// What a tenant may hold that was given no quota of its own.
     pub quota: Quota,
     /// What violations cost a tenant.
@@ -83,6 +87,7 @@ impl Default for NodeConfig {
             headers: 65_536,
             longest_lifetime: Lifetime::seconds(10),
             longest_wait: Lifetime::seconds(10),
+            longest_keep: Lifetime::seconds(60 * 60),
             quota: Quota::default(),
             violations: ViolationLimits::default(),
             recoveries_max: 8,
@@ -131,6 +136,9 @@ impl NodeConfig {
         within("the header pool", "bytes", header_bytes, Header::BYTES, HEADER_POOL_BYTES_MAX)?;
         within("longest_lifetime", "µs", self.longest_lifetime.0, 1, LIFETIME_MAX.0)?;
         within("longest_wait", "µs", self.longest_wait.0, 0, LIFETIME_MAX.0)?;
+        if self.longest_keep != FOR_EVER {
+            within("longest_keep", "µs", self.longest_keep.0, 0, LIFETIME_MAX.0)?;
+        }
         within("quota.bytes_max", "bytes", self.quota.bytes_max, 1, u64::MAX)?;
         within("quota.permissions_max", "permissions", self.quota.permissions_max, 1, u64::MAX)?;
         within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;

@@ -22,11 +22,11 @@ impl<N: Nic> Node<N> {
         if !permission.rights.contains(right) {
             return Err(Refusal::WrongRight);
         }
-        let size = self.slabs.size(permission.object);
+        let (address, size) = self.bytes_of(permission);
         if offset > size || length > size - offset {
             return Err(Refusal::OutsideRange);
         }
-        Ok(Self::offset(self.slabs.address(permission.object)) + offset)
+        Ok(Self::offset(address) + offset)
     }
 
     pub(crate) fn copy_out(

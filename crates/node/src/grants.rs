@@ -5,14 +5,14 @@ use crate::node::Node;
 use crate::object::Object;
 use crate::permissions::{Chain, Grip, NONE, Permission, Stage};
 use crate::postponed::Parked;
-use crate::requests::Wish;
+use crate::requests::{NewObject, Wish};
 use crate::slabs::ObjectId;
 use crate::tenant::{Answer, Ending};
 use crate::windows::Residue;
 use portcullis_nic::{Memory, Nic};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody, Rights,
+    Keep, Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody, Rights, Sharing,
 };
 
 /// A header that was used so recently gets a later start, so that no two permissions share an id.
@@ -27,11 +27,14 @@ impl<N: Nic> Node<N> {
     pub(crate) fn make_object(
         &mut self,
         wish: &Wish,
-        size: u64,
-        keep: bool,
+        memory: NewObject,
     ) -> Result<Option<ObjectId>, Refusal> {
-        match self.slabs.allocate(size, Object::new(wish.tenant, keep)) {
-            Ok(object) => Ok(Some(object)),
+        let NewObject { size, alignment, keep } = memory;
+        match self.slabs.allocate(size, alignment, Object::new(wish.tenant, self.births + 1, keep)) {
+            Ok(object) => {
+                self.births += 1;
+                Ok(Some(object))
+            }
             Err(Refusal::OutOfMemory { .. }) if self.going > 0 => Ok(None),
             Err(refusal) => Err(refusal),
         }
@@ -48,7 +51,7 @@ impl<N: Nic> Node<N> {
         let quota = self.config.quota;
         let tenant = self.tenant_mut(wish.tenant).ok_or(Refusal::NicFailed)?;
         tenant.usage.charge_permission(&quota)?;
-        let header = match self.take_header(object, wish.rights) {
+        let header = match self.take_header(object, wish) {
             Ok(header) => header,
             Err(refusal) => {
                 if let Some(tenant) = self.tenant_mut(wish.tenant) {
@@ -63,7 +66,7 @@ impl<N: Nic> Node<N> {
         let start = if tied { Moment(last + 1) } else { now };
         let id = PermissionId { header, start };
         let holder = (wish.client, wish.tenant);
-        let mut permission = Permission::new(id, object, holder, wish.rights, wish.sharing);
+        let mut permission = Permission::new(id, object, holder, wish.rights, wish.claim);
         permission.lifetime = wish.lifetime;
         permission.waited = start.since(wish.asked);
         permission.stage = Stage::Starting { sequence: wish.sequence };
@@ -72,7 +75,7 @@ impl<N: Nic> Node<N> {
         let record = self.slabs.get_mut(object);
         record.holders += 1;
         record.exposed += 1;
-        record.sharing = wish.sharing;
+        record.exclusive += u32::from(wish.claim.sharing == Sharing::Exclusive);
         self.permissions.link(Chain::Object, &mut record.first, slot);
         if let Some(client) = self.clients.get_mut(wish.client) {
             self.permissions.link(Chain::Client, &mut client.first, slot);
@@ -91,9 +94,10 @@ impl<N: Nic> Node<N> {
     ///
     /// The window over lifetime word and buffer has one set of rights, and the word needs atomics: so only a
     /// permission with all rights can have it without getting more than it was granted.
-    fn take_header(&mut self, object: ObjectId, rights: Rights) -> Result<RemoteAddress, Refusal> {
+    fn take_header(&mut self, object: ObjectId, wish: &Wish) -> Result<RemoteAddress, Refusal> {
         let record = self.slabs.get_mut(object);
-        if self.config.reductions.contiguity && rights == Rights::all() && !record.hole_used {
+        let beside = wish.rights == Rights::all() && wish.claim.extent.offset == 0;
+        if self.config.reductions.contiguity && beside && !record.hole_used {
             record.hole_used = true;
             return Ok(self.slabs.header_hole(object));
         }
@@ -169,6 +173,7 @@ impl<N: Nic> Node<N> {
         let Some(&permission) = self.permissions.get(slot) else { return };
         let record = self.slabs.get_mut(permission.object);
         record.holders -= 1;
+        record.exclusive -= u32::from(permission.claim.sharing == Sharing::Exclusive);
         self.permissions.unlink(Chain::Object, &mut record.first, slot);
         let mut nowhere = NONE;
         let head = match self.clients.get_mut(permission.client) {
@@ -186,7 +191,8 @@ impl<N: Nic> Node<N> {
     /// Whether an object goes now that a permission over it, or what kept it, has ended. It is not freed yet.
     pub(crate) fn let_go(&mut self, object: ObjectId) -> bool {
         let record = self.slabs.get_mut(object);
-        let goes = record.holders == 0 && !record.kept && !record.going && record.waiting.is_empty();
+        let unwanted = record.keep == Keep::No && record.waiting.is_empty();
+        let goes = record.holders == 0 && unwanted && !record.going;
         if goes {
             record.going = true;
             self.going += 1;
@@ -221,65 +227,16 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    /// Lets those in that wait for an object, as far as they may be there together.
-    pub(crate) fn serve_waiters(&mut self, object: ObjectId, now: Moment) {
-        loop {
-            let record = self.slabs.get_mut(object);
-            let Some(&waiter) = record.waiting.front() else { return };
-            let Some(wish) = self.postponed.get(waiter).map(|waiter| waiter.wish) else {
-                record.waiting.pop_front();
-                continue;
-            };
-            if !record.admits(wish.sharing) || planted::is(Fault::WaiterForgotten) {
-                return;
-            }
-            record.waiting.pop_front();
-            self.postponed.take(waiter);
-            match self.start(&wish, object, now) {
-                Ok(slot) => self.enlist(slot),
-                Err(refusal) => self.refuse(wish.client, wish.sequence, refusal),
-            }
-        }
-    }
-
-    /// Requests that have waited for as long as they were ready to.
-    pub(crate) fn time_out_requests(&mut self, now: Moment) -> bool {
-        let mut worked = false;
-        while let Some(slot) = self.postponed.timed_out(now) {
-            let Some(waiter) = self.drop_waiter(slot) else { continue };
-            self.refuse(waiter.wish.client, waiter.wish.sequence, Refusal::Conflict);
-            // Those behind it may be let in beside the present holders.
-            self.serve_waiters(waiter.object, now);
-            worked = true;
-        }
-        worked
-    }
-
-    fn drop_waiter(&mut self, slot: u32) -> Option<crate::postponed::Waiter> {
-        let waiter = self.postponed.take(slot)?;
-        self.slabs.get_mut(waiter.object).waiting.retain(|&other| other != slot);
-        Some(waiter)
-    }
-
-    /// A client is going: what it waits for is not wanted any more.
-    pub(crate) fn forget_requests_of(&mut self, client: u32, now: Moment) {
-        for slot in self.postponed.of_client(client) {
-            if let Some(waiter) = self.drop_waiter(slot) {
-                self.serve_waiters(waiter.object, now);
-            }
-        }
-    }
-
     /// Memory came back: those that wait for some try again.
     pub(crate) fn retry_parked(&mut self, now: Moment) {
         if !self.postponed.is_thirsty() {
             return;
         }
-        for Parked { wish, size, keep } in self.postponed.unpark() {
+        for Parked { wish, memory } in self.postponed.unpark() {
             if self.clients.get(wish.client).is_none() {
                 continue;
             }
-            if let Err(refusal) = self.allocate(wish, size, keep, now) {
+            if let Err(refusal) = self.allocate(wish, memory, now) {
                 self.refuse(wish.client, wish.sequence, refusal);
             }
         }
@@ -321,10 +278,12 @@ impl<N: Nic> Node<N> {
         permission.stage = Stage::Live;
         let (client, tenant, object) = (permission.client, permission.tenant, permission.object);
         let final_notice = permission.final_notice;
+        let permission = *permission;
         let granted = portcullis_protocol::Granted {
             permission: permission.id,
-            address: self.slabs.address(object),
-            length: self.slabs.size(object),
+            object: self.reference(object),
+            offset: permission.claim.extent.offset,
+            length: permission.claim.extent.length,
             lifetime: permission.lifetime,
             waited: permission.waited,
             longest: self.config.longest_lifetime,
@@ -340,7 +299,7 @@ impl<N: Nic> Node<N> {
             return;
         }
         // One that had its notice before its header was written needs it again: the word says otherwise.
-        if final_notice || !self.slabs.get(object).waiting.is_empty() {
+        if final_notice || self.is_awaited(object, permission.claim) {
             self.notify(slot, now);
         }
         self.reply(client, sequence, ReplyBody::Granted(granted), Vec::new());

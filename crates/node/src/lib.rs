@@ -12,6 +12,7 @@ mod config;
 mod copying;
 mod grants;
 mod headers;
+mod keeping;
 mod leases;
 mod node;
 mod object;
@@ -26,6 +27,7 @@ mod slabs;
 mod taint;
 mod tenant;
 mod violations;
+mod waiting;
 mod windows;
 
 pub use audit::{AuditEvent, AuditRecord, AuditedPermission};

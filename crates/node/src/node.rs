@@ -11,7 +11,7 @@ use crate::permissions::{Chain, NONE, Permissions};
 use crate::postponed::Postponed;
 use crate::recovery::Recoveries;
 use crate::roster::Roster;
-use crate::slabs::{ObjectId, Slabs};
+use crate::slabs::{ObjectId, PAGE_BYTES, Slabs};
 use crate::taint::Taint;
 use crate::tenant::{Answer, Tenant};
 use crate::violations::{Standing, ViolationBudget};
@@ -19,7 +19,8 @@ use crate::{ConfigError, NodeConfig};
 use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ClientId, Header, Incarnation, Mechanism, Moment, Refusal, RemoteAddress, Reply, ReplyBody, TenantId,
+    ClientId, Header, Incarnation, Mechanism, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, Reply,
+    ReplyBody, TenantId,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -120,6 +121,10 @@ pub struct Node<N: Nic> {
     pub(crate) stock: Stock,
     /// Tenants with something to set up or take down in this turn.
     pub(crate) busy: Vec<u32>,
+    /// Objects that there have been.
+    pub(crate) births: u64,
+    /// When kept objects of tenants without clients are looked at next.
+    pub(crate) kept_check: Option<Moment>,
     /// Objects that wait until nothing exposes them any more.
     pub(crate) going: u32,
     /// When lingering windows are looked at next.
@@ -163,7 +168,7 @@ impl<N: Nic> Node<N> {
         if config.mechanism == Mechanism::MemoryWindow && !nic.capabilities().window_type_1 {
             return Err(VerbsError::Unsupported("memory windows of type 1").into());
         }
-        let header_bytes = (u64::from(config.headers) * Header::BYTES).next_multiple_of(4096);
+        let header_bytes = (u64::from(config.headers) * Header::BYTES).next_multiple_of(PAGE_BYTES);
         let bytes = header_bytes + config.pool_bytes;
         let memory = nic.allocate_memory(bytes)?;
         // On a device with shorter queues fewer clients and tenants fit.
@@ -195,6 +200,8 @@ impl<N: Nic> Node<N> {
             tenants: Vec::new(),
             stock: Stock::default(),
             busy: Vec::new(),
+            births: 0,
+            kept_check: None,
             going: 0,
             linger_check: Moment(0),
             tend_check: Moment(0),
@@ -244,6 +251,7 @@ impl<N: Nic> Node<N> {
         };
         let tenant = self.tenants[slot].as_mut().ok_or(Refusal::NicFailed)?;
         tenant.clients += 1;
+        tenant.alone_since = None;
         let id = TenantId(u32::try_from(slot).unwrap_or(u32::MAX));
         let own = tenant.pd;
         let other = self.tenants.iter().flatten().map(|tenant| tenant.pd).find(|&pd| pd != own);
@@ -338,12 +346,13 @@ impl<N: Nic> Node<N> {
         self.leave_tenant(nic, gone.tenant, now);
     }
 
-    /// One client less. With the last one the tenant ends: its objects, its windows, its domain.
+    /// One client less. With the last one the tenant ends, unless it has objects that stay: its windows, its domain.
     fn leave_tenant(&mut self, nic: &mut N, slot: u32, now: Moment) {
         let Some(tenant) = self.tenants.get_mut(slot as usize).and_then(Option::as_mut) else { return };
         tenant.clients -= 1;
         if tenant.clients == 0 {
-            self.end_tenant(nic, slot, now);
+            tenant.alone_since = Some(now);
+            self.keep_without_clients(nic, slot, now);
         }
     }
 
@@ -365,6 +374,7 @@ impl<N: Nic> Node<N> {
         worked |= self.take_requests(nic, now);
         worked |= self.expire(now);
         worked |= self.time_out_requests(now);
+        worked |= self.expire_kept(nic, now);
         worked |= self.scrub(now);
         worked |= self.recover(nic);
         worked |= self.carry_out(nic, now);
@@ -383,7 +393,8 @@ impl<N: Nic> Node<N> {
     pub fn next_wake(&self) -> Option<Moment> {
         let lingering = self.tenants.iter().flatten().filter_map(|tenant| tenant.windows.lingering_since());
         let lingering = lingering.map(|since| since.after(self.config.linger_max)).min();
-        [self.leases.next(), self.postponed.next_timeout(), lingering].into_iter().flatten().min()
+        let wakes = [self.leases.next(), self.postponed.next_timeout(), lingering, self.kept_check];
+        wakes.into_iter().flatten().min()
     }
 
     fn take_confirmations(&mut self, nic: &mut N, now: Moment) -> bool {
@@ -493,6 +504,10 @@ impl<N: Nic> Node<N> {
         for client in clients {
             self.detach(nic, client, now);
         }
+        // Those without clients that have left objects behind.
+        for slot in 0..u32::try_from(self.tenants.len()).unwrap_or(u32::MAX) {
+            self.end_tenant(nic, slot, now);
+        }
         let _ = nic.destroy_cq(self.control_cq);
         let _ = nic.destroy_cq(self.bind_cq);
     }
@@ -520,11 +535,27 @@ impl<N: Nic> Node<N> {
         address.0 - POOL_BASE.0
     }
 
-    /// The object that starts at an address, if it is this tenant's and not about to go.
-    pub(crate) fn object_of(&self, tenant: u32, address: RemoteAddress) -> Option<ObjectId> {
-        let object = self.slabs.find(address)?;
+    /// What names an object for ever.
+    pub(crate) fn reference(&self, object: ObjectId) -> ObjectRef {
+        let (address, birth) = (self.slabs.address(object), self.slabs.get(object).birth);
+        ObjectRef { incarnation: self.incarnation, address, birth }
+    }
+
+    /// The object that a request means, if it is this tenant's and not about to go.
+    ///
+    /// What is another tenant's is refused as what is gone is: whether it lives is not this tenant's to know.
+    pub(crate) fn object_named(&self, tenant: u32, name: ObjectName) -> Result<ObjectId, Refusal> {
+        let (missing, birth) = match name {
+            ObjectName::Reference(it) if it.incarnation != self.incarnation => {
+                return Err(Refusal::AnotherNode);
+            }
+            ObjectName::Reference(it) => (Refusal::Gone, Some(it.birth)),
+            ObjectName::Address(_) => (Refusal::NoSuchObject, None),
+        };
+        let object = self.slabs.find(name.address()).ok_or(missing)?;
         let record = self.slabs.get(object);
-        (record.tenant == tenant && !record.going).then_some(object)
+        let meant = birth.is_none_or(|birth| birth == record.birth) || planted::is(Fault::BirthNotCompared);
+        if meant && record.tenant == tenant && !record.going { Ok(object) } else { Err(missing) }
     }
 
     /// How a tenant stands.

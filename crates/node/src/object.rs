@@ -1,16 +1,17 @@
 //! An object's record: who holds it, who waits for it.
 
 use crate::permissions::NONE;
-use portcullis_protocol::Sharing;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_protocol::{Keep, Lifetime};
 use std::collections::VecDeque;
 
 /// What the node keeps about an object beside its place.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub tenant: u32,
-    /// It outlives its permissions.
-    pub kept: bool,
+    /// Which object of this run of the node it is: see [`portcullis_protocol::ObjectRef`].
+    pub birth: u64,
+    /// What it outlives.
+    pub keep: Keep,
     /// Its last permission has ended: it goes when no window exposes it any more.
     pub going: bool,
     /// The header hole before its buffer is in use.
@@ -19,9 +20,11 @@ pub(crate) struct Object {
     pub hole_slot: u32,
     /// Permissions over it whose protection is not known to be down: until then its memory is not used again.
     pub exposed: u32,
-    /// How its present holders share it.
-    pub sharing: Sharing,
     pub holders: u32,
+    /// Holders among them that share it with nobody.
+    pub exclusive: u32,
+    /// Somebody has asked for a part of it: holders and waiters may get along beside each other.
+    pub divided: bool,
     /// The first of its holders.
     pub first: u32,
     /// Requests that wait for it, first come first served.
@@ -31,28 +34,30 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    pub fn new(tenant: u32, kept: bool) -> Self {
+    pub fn new(tenant: u32, birth: u64, keep: Keep) -> Self {
         Self {
             tenant,
-            kept,
+            birth,
+            keep,
             going: false,
             hole_used: false,
             hole_slot: NONE,
             exposed: 0,
-            sharing: Sharing::Shared,
             holders: 0,
+            exclusive: 0,
+            divided: false,
             first: NONE,
             waiting: VecDeque::new(),
             scrubbing: false,
         }
     }
 
-    /// Whether a permission may start beside the present holders.
-    pub fn admits(&self, sharing: Sharing) -> bool {
-        // Nobody but the holder that waits for it: other tenants' bytes may still lie there.
-        !self.scrubbing
-            && (self.holders == 0
-                || (self.sharing == Sharing::Shared
-                    && (sharing == Sharing::Shared || planted::is(Fault::ExclusiveBesideShared))))
+    /// How long it stays after its tenant's last client has gone; `None`: for as long as the node runs.
+    pub fn outlasts(&self) -> Option<Lifetime> {
+        match self.keep {
+            Keep::No | Keep::Attached => Some(Lifetime(0)),
+            Keep::For(time) => Some(time),
+            Keep::Pinned => None,
+        }
     }
 }

@@ -47,15 +47,45 @@ pub(crate) enum Grip {
     },
 }
 
+/// Some of an object's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    /// Where in the object they start.
+    pub offset: u64,
+    pub length: u64,
+}
+
+impl Extent {
+    /// Whether the two share a byte. Neither reaches beyond its object.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.offset < other.offset + other.length && other.offset < self.offset + self.length
+    }
+}
+
+/// What a permission is over, and beside whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Claim {
+    pub extent: Extent,
+    pub sharing: Sharing,
+}
+
+impl Claim {
+    /// Whether both cannot be held at once.
+    pub fn conflicts(self, other: Self) -> bool {
+        let shared = self.sharing == Sharing::Shared && other.sharing == Sharing::Shared;
+        !shared && self.extent.overlaps(other.extent)
+    }
+}
+
 /// A permission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Permission {
     pub id: PermissionId,
     pub object: ObjectId,
+    pub claim: Claim,
     pub client: u32,
     pub tenant: u32,
     pub rights: Rights,
-    pub sharing: Sharing,
     /// As last seen, from the start.
     pub lifetime: Lifetime,
     /// How long its request waited.
@@ -84,20 +114,14 @@ pub(crate) enum Chain {
 
 impl Permission {
     /// A permission in no list.
-    pub fn new(
-        id: PermissionId,
-        object: ObjectId,
-        holder: (u32, u32),
-        rights: Rights,
-        sharing: Sharing,
-    ) -> Self {
+    pub fn new(id: PermissionId, object: ObjectId, holder: (u32, u32), rights: Rights, claim: Claim) -> Self {
         Self {
             id,
             object,
+            claim,
             client: holder.0,
             tenant: holder.1,
             rights,
-            sharing,
             lifetime: Lifetime(0),
             waited: Lifetime(0),
             final_notice: false,
@@ -196,8 +220,9 @@ mod tests {
         fn a_chain_holds_what_was_linked_and_not_unlinked(steps in prop::collection::vec(0usize..24, 0..200)) {
             let mut table = Permissions::default();
             let id = PermissionId { header: RemoteAddress(0), start: Moment(0) };
+            let claim = Claim { extent: Extent { offset: 0, length: 8 }, sharing: Sharing::Shared };
             let slots: Vec<u32> = (0..24)
-                .map(|_| table.insert(Permission::new(id, ObjectId(0), (0, 0), Rights::READ, Sharing::Shared)))
+                .map(|_| table.insert(Permission::new(id, ObjectId(0), (0, 0), Rights::READ, claim)))
                 .collect();
             let (mut head, mut model) = (NONE, Vec::new());
             for step in steps {

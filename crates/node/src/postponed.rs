@@ -1,7 +1,7 @@
 //! Requests that wait: for holders of an object to let go (Patronus §5.1), or for memory that is on its way back.
 
 use crate::leases::Leases;
-use crate::requests::Wish;
+use crate::requests::{NewObject, Wish};
 use crate::slabs::ObjectId;
 use portcullis_protocol::{Moment, Refusal};
 use std::collections::{HashMap, VecDeque};
@@ -20,8 +20,7 @@ pub(crate) struct Waiter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parked {
     pub wish: Wish,
-    pub size: u64,
-    pub keep: bool,
+    pub memory: NewObject,
 }
 
 /// All requests that wait.
@@ -124,9 +123,9 @@ impl Postponed {
     }
 
     /// Keeps a request for memory.
-    pub fn park(&mut self, wish: Wish, size: u64, keep: bool) -> Result<(), Refusal> {
+    pub fn park(&mut self, wish: Wish, memory: NewObject) -> Result<(), Refusal> {
         self.enter(wish.tenant)?;
-        self.parked.push_back(Parked { wish, size, keep });
+        self.parked.push_back(Parked { wish, memory });
         Ok(())
     }
 

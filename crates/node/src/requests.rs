@@ -2,15 +2,16 @@
 
 use crate::audit::{AuditEvent, AuditRecord, AuditedPermission};
 use crate::node::Node;
-use crate::permissions::{NONE, Stage};
+use crate::permissions::{Claim, Extent, NONE, Permission, Stage};
 use crate::postponed::Waiter;
 use crate::recovery::Recovery;
+use crate::slabs::ObjectId;
 use crate::tenant::Answer;
 use portcullis_nic::{Completion, CompletionKind, Memory, Nic, Status};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    Header, LIFETIME_OFFSET, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress,
-    ReplyBody, Request, RequestBody, Rights, Sharing,
+    Header, Keep, LIFETIME_OFFSET, Lifetime, MESSAGE_BYTES, Moment, ObjectName, PermissionId, Refusal,
+    RemoteAddress, ReplyBody, Request, RequestBody, Rights,
 };
 use std::sync::Arc;
 
@@ -21,10 +22,18 @@ pub(crate) struct Wish {
     pub tenant: u32,
     pub sequence: u32,
     pub rights: Rights,
-    pub sharing: Sharing,
+    pub claim: Claim,
     pub lifetime: Lifetime,
     /// When the request came.
     pub asked: Moment,
+}
+
+/// What a request for memory asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewObject {
+    pub size: u64,
+    pub alignment: u64,
+    pub keep: Keep,
 }
 
 impl<N: Nic> Node<N> {
@@ -72,21 +81,18 @@ impl<N: Nic> Node<N> {
     fn serve(&mut self, nic: &mut N, client: u32, request: Request, data: Vec<u8>, now: Moment) {
         let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
         let sequence = request.sequence;
-        let wish = |rights, sharing, lifetime| Wish {
-            client,
-            tenant,
-            sequence,
-            rights,
-            sharing,
-            lifetime,
-            asked: now,
+        let wish = |rights, (offset, length), sharing, lifetime| {
+            let claim = Claim { extent: Extent { offset, length }, sharing };
+            Wish { client, tenant, sequence, rights, claim, lifetime, asked: now }
         };
         let refusal = match request.body {
-            RequestBody::Allocate { size, lifetime, rights, sharing, keep } => {
-                self.allocate(wish(rights, sharing, lifetime), size, keep, now)
+            RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep } => {
+                let memory = NewObject { size, alignment, keep };
+                self.allocate(wish(rights, (0, size), sharing, lifetime), memory, now)
             }
-            RequestBody::Acquire { address, size, lifetime, rights, sharing, wait } => {
-                self.acquire(wish(rights, sharing, lifetime), (address, size), wait, now)
+            RequestBody::Acquire { object, part, lifetime, rights, sharing, wait } => {
+                let part = (part.offset, part.length);
+                self.acquire(wish(rights, part, sharing, lifetime), object, wait, now)
             }
             RequestBody::Extend { permission, lifetime } => {
                 self.extend(client, sequence, permission, lifetime, now)
@@ -94,7 +100,7 @@ impl<N: Nic> Node<N> {
             RequestBody::Revoke { permission, free } => {
                 self.revoke((client, sequence), permission, free, now)
             }
-            RequestBody::Free { address } => self.free((client, tenant, sequence), address),
+            RequestBody::Free { object } => self.free((client, tenant, sequence), object),
             RequestBody::Recover { queue_pair } => {
                 self.ask_recovery(nic, (client, tenant, sequence), queue_pair, now)
             }
@@ -129,19 +135,21 @@ impl<N: Nic> Node<N> {
         Ok(())
     }
 
-    pub(crate) fn allocate(&mut self, wish: Wish, size: u64, keep: bool, now: Moment) -> Result<(), Refusal> {
+    pub(crate) fn allocate(&mut self, wish: Wish, memory: NewObject, now: Moment) -> Result<(), Refusal> {
         self.check_wish(&wish, now)?;
+        self.check_keep(memory.keep)?;
+        let size = memory.size;
         let quota = self.config.quota;
         let tenant = self.tenant_mut(wish.tenant).ok_or(Refusal::NicFailed)?;
         tenant.usage.charge_bytes(&quota, size)?;
         let mark = tenant.mark;
-        let made = self.make_object(&wish, size, keep);
+        let made = self.make_object(&wish, memory);
         let object = match made {
             Ok(Some(object)) => object,
             // Memory that lingers is on its way back: the request waits for it.
             Ok(None) => {
                 self.refund(wish.tenant, size);
-                return self.postponed.park(wish, size, keep);
+                return self.postponed.park(wish, memory);
             }
             Err(refusal) => {
                 self.refund(wish.tenant, size);
@@ -204,19 +212,16 @@ impl<N: Nic> Node<N> {
 
     fn acquire(
         &mut self,
-        wish: Wish,
-        (address, size): (RemoteAddress, u64),
+        mut wish: Wish,
+        name: ObjectName,
         wait: Lifetime,
         now: Moment,
     ) -> Result<(), Refusal> {
         self.check_wish(&wish, now)?;
-        let object = self.object_of(wish.tenant, address).ok_or(Refusal::NoSuchObject)?;
-        if size != 0 && size != self.slabs.size(object) {
-            return Err(Refusal::NoSuchObject);
-        }
-        let record = self.slabs.get(object);
+        let object = self.object_named(wish.tenant, name)?;
+        wish.claim.extent = self.part_of(object, wish.claim.extent)?;
         // First come, first served: nobody overtakes those who wait already.
-        if record.waiting.is_empty() && record.admits(wish.sharing) {
+        if !self.is_awaited(object, wish.claim) && self.admits(object, wish.claim) {
             let slot = self.start(&wish, object, now)?;
             self.enlist(slot);
             return Ok(());
@@ -227,21 +232,26 @@ impl<N: Nic> Node<N> {
         }
         let waiter = self.postponed.insert(Waiter { wish, object, since: now, timeout: now.after(wait) })?;
         self.slabs.get_mut(object).waiting.push_back(waiter);
-        self.give_notice(object, now);
+        self.give_notice(object, wish.claim, now);
         Ok(())
     }
 
-    /// Somebody waits for the object: its holders cannot extend any more (Patronus §5.3).
-    pub(crate) fn give_notice(&mut self, object: crate::slabs::ObjectId, now: Moment) {
-        let first = self.slabs.get(object).first;
-        // The latest holders come first: behind one that has had its notice, all have. A crowd of holders costs each
-        // of those who wait nothing that way.
-        let unaware = |slot: &u32| self.permissions.get(*slot).is_some_and(|it| !it.final_notice);
-        let chain = self.permissions.chain(crate::permissions::Chain::Object, first);
-        let holders: Vec<u32> = chain.take_while(unaware).collect();
-        for slot in holders {
-            self.notify(slot, now);
+    /// The bytes of an object that a request means.
+    fn part_of(&mut self, object: ObjectId, part: Extent) -> Result<Extent, Refusal> {
+        let size = self.slabs.size(object);
+        let rest = size.checked_sub(part.offset).filter(|&rest| rest > 0 && part.length <= rest);
+        let rest = rest.ok_or(Refusal::OutsideObject { size })?;
+        let length = if part.length == 0 { rest } else { part.length };
+        if length < size {
+            self.divide(object)?;
         }
+        Ok(Extent { offset: part.offset, length })
+    }
+
+    /// Where a permission's bytes start, and how many they are.
+    pub(crate) fn bytes_of(&self, permission: &Permission) -> (RemoteAddress, u64) {
+        let Extent { offset, length } = permission.claim.extent;
+        (RemoteAddress(self.slabs.address(permission.object).0 + offset), length)
     }
 
     /// One holder cannot extend any more.
@@ -341,25 +351,16 @@ impl<N: Nic> Node<N> {
         let slot = self.held(client, id)?;
         if free && let Some(permission) = self.permissions.get(slot) {
             let object = permission.object;
-            self.slabs.get_mut(object).kept = false;
+            self.slabs.get_mut(object).keep = Keep::No;
         }
         let answer = Answer { client, sequence, body: ReplyBody::Done };
         self.finish(slot, AuditEvent::Revoke, None, Some(answer), now);
         Ok(())
     }
 
-    fn free(
-        &mut self,
-        (client, tenant, sequence): (u32, u32, u32),
-        address: RemoteAddress,
-    ) -> Result<(), Refusal> {
-        let object = self.object_of(tenant, address).ok_or(Refusal::NoSuchObject)?;
-        let record = self.slabs.get_mut(object);
-        record.kept = false;
-        let exposed = record.exposed > 0;
-        if self.let_go(object) && !exposed {
-            self.release_object(object);
-        }
+    fn free(&mut self, (client, tenant, sequence): (u32, u32, u32), name: ObjectName) -> Result<(), Refusal> {
+        let object = self.object_named(tenant, name)?;
+        self.keep_no_longer(object);
         self.reply(client, sequence, ReplyBody::Done, Vec::new());
         Ok(())
     }
@@ -410,10 +411,10 @@ impl<N: Nic> Node<N> {
                 process: client.map(|client| client.process),
                 permission: permission.map(|it| AuditedPermission {
                     id: it.id,
-                    address: slabs.address(it.object),
-                    length: slabs.size(it.object),
+                    address: RemoteAddress(slabs.address(it.object).0 + it.claim.extent.offset),
+                    length: it.claim.extent.length,
                     rights: it.rights,
-                    sharing: it.sharing,
+                    sharing: it.claim.sharing,
                     lifetime: it.lifetime,
                 }),
                 reason,
@@ -423,7 +424,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// Notes which permission a header is for; [`NONE`]: for none.
-    pub(crate) fn note_header(&mut self, header: RemoteAddress, object: crate::slabs::ObjectId, slot: u32) {
+    pub(crate) fn note_header(&mut self, header: RemoteAddress, object: ObjectId, slot: u32) {
         match self.headers.index(header) {
             Some(index) => self.header_slots[index as usize] = slot,
             None => self.slabs.get_mut(object).hole_slot = slot,

@@ -2,29 +2,27 @@
 //!
 //! An object is a buffer with a 32-byte hole right before it for a permission's header, so that one window can
 //! expose both (Patronus §5.4, contiguity). Small objects lie in spans of one size class, like a slab allocator's;
-//! large ones have pages of their own.
+//! large ones have pages of their own. Where an alignment is asked for, the buffer has it, and the hole lies before.
 
 mod classes;
 mod span;
 
 use crate::page_runs::PageRuns;
-use classes::{CLASSES, class_of, span_pages, span_pages_min};
+use classes::{CLASSES, class_of, lead, span_pages, span_pages_min, stride};
 use portcullis_protocol::{Header, Refusal, RemoteAddress};
 use span::Span;
 
 /// Bytes of a page: what spans and large objects are made of.
 pub(crate) const PAGE_BYTES: u64 = 64 << 10;
 
-/// What a header hole, and so a buffer, is aligned to, in bytes.
-const ALIGNMENT: u64 = Header::BYTES;
+/// What a header hole, and so a buffer, is aligned to at least, in bytes.
+const HOLE_ALIGNMENT: u64 = Header::BYTES;
+
+/// The most that a buffer can be aligned to, in bytes.
+pub(crate) const ALIGNMENT_MAX: u64 = 2 << 20;
 
 /// «No index», where an `Option<u32>` would double a record. No table has so many entries.
 const NONE: u32 = u32::MAX;
-
-/// Bytes that an object with a buffer of so many bytes takes. Saturates: no pool is that large.
-fn stride_of(buffer_bytes: u64) -> u64 {
-    buffer_bytes.saturating_add(Header::BYTES)
-}
 
 /// Names a live object of one [`Slabs`]. Used again after the object was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -73,9 +71,9 @@ pub(crate) struct Slabs<T> {
 }
 
 impl<T> Slabs<T> {
-    /// An empty pool of `bytes` bytes from `base` on. Whole pages are used: up to 64 KiB at the end are not.
+    /// An empty pool of `bytes` bytes from `base` on. Whole pages are used: up to 64 KiB at either end are not.
     pub(crate) fn new(base: RemoteAddress, bytes: u64) -> Self {
-        let aligned = base.0.checked_next_multiple_of(ALIGNMENT).unwrap_or(base.0);
+        let aligned = base.0.checked_next_multiple_of(PAGE_BYTES).unwrap_or(base.0);
         let usable = bytes.min(u64::MAX - base.0).saturating_sub(aligned - base.0);
         let pages = u32::try_from(usable / PAGE_BYTES).unwrap_or(NONE - 1);
         let class = |class| Class {
@@ -99,20 +97,26 @@ impl<T> Slabs<T> {
         }
     }
 
-    /// A new object with a buffer of at least `size` bytes, and what the node keeps about it.
+    /// A new object with a buffer of at least `size` bytes, whose address is a multiple of `alignment`, and what the node
+    /// keeps about it.
     ///
     /// # Errors
-    /// [`Refusal::Nothing`] for no bytes; [`Refusal::OutOfMemory`] where the pool has no room in one piece.
-    pub(crate) fn allocate(&mut self, size: u64, payload: T) -> Result<ObjectId, Refusal> {
+    /// [`Refusal::Nothing`] for no bytes; [`Refusal::Alignment`]; [`Refusal::OutOfMemory`] where the pool has no room in
+    /// one piece.
+    pub(crate) fn allocate(&mut self, size: u64, alignment: u64, payload: T) -> Result<ObjectId, Refusal> {
         if size == 0 {
             return Err(Refusal::Nothing);
+        }
+        let alignment = alignment.max(1);
+        if !alignment.is_power_of_two() || alignment > ALIGNMENT_MAX {
+            return Err(Refusal::Alignment { most: ALIGNMENT_MAX });
         }
         let out_of_memory = Refusal::OutOfMemory { size };
         let next_object = u32::try_from(self.objects.len()).ok().filter(|&next| next != NONE);
         let object = self.vacant_objects.last().copied().or(next_object).ok_or(out_of_memory)?;
-        let span = match class_of(size) {
+        let span = match class_of(size, alignment) {
             Some(class) => self.span_with_room(class),
-            None => self.large_span(size),
+            None => self.large_span(size, alignment),
         };
         let span = span.ok_or(out_of_memory)?;
         let slot = self.take_slot(span, ObjectId(object)).ok_or(out_of_memory)?;
@@ -248,9 +252,9 @@ impl<T> Slabs<T> {
             Some(first_page) => (first_page, pages),
             None => (self.runs.take(pages_min)?, pages_min),
         };
-        let stride = stride_of(classes::buffer_bytes(class));
-        let count = u32::try_from(u64::from(pages) * PAGE_BYTES / stride).ok()?;
-        let span = self.cut_span(first_page, pages, Some(class), stride, count);
+        let (stride, lead) = (stride(class), lead(class));
+        let count = u32::try_from((u64::from(pages) * PAGE_BYTES - lead) / stride).ok()?;
+        let span = self.cut_span((first_page, pages), Some(class), (lead, stride), count);
         for page in first_page..first_page + pages {
             self.span_of_page[page as usize] = span;
         }
@@ -258,10 +262,28 @@ impl<T> Slabs<T> {
         Some(span)
     }
 
-    fn large_span(&mut self, size: u64) -> Option<u32> {
-        let pages = u32::try_from(stride_of(size).div_ceil(PAGE_BYTES)).ok()?;
-        let first_page = self.take_run(pages)?;
-        let span = self.cut_span(first_page, pages, None, u64::from(pages) * PAGE_BYTES, 1);
+    /// Pages of its own for one object. As many more than it needs are taken as its alignment may cost, and those before
+    /// it and behind it given back.
+    fn large_span(&mut self, size: u64, alignment: u64) -> Option<u32> {
+        let alignment = alignment.max(HOLE_ALIGNMENT);
+        let most = size.checked_add(Header::BYTES)?.checked_add(alignment - HOLE_ALIGNMENT)?;
+        let taken = u32::try_from(most.div_ceil(PAGE_BYTES)).ok()?;
+        let first = self.take_run(taken)?;
+        let run = self.base + u64::from(first) * PAGE_BYTES;
+        let buffer = (run + Header::BYTES).next_multiple_of(alignment);
+        let hole = buffer - Header::BYTES - self.base;
+        // Both lie within the run, whose pages are counted in 32 bits.
+        let first_page = u32::try_from(hole / PAGE_BYTES).ok()?;
+        let end = u32::try_from((buffer - self.base + size).div_ceil(PAGE_BYTES)).ok()?;
+        if first_page > first {
+            self.runs.give(first, first_page - first);
+        }
+        if end < first + taken {
+            self.runs.give(end, first + taken - end);
+        }
+        let lead = hole - u64::from(first_page) * PAGE_BYTES;
+        let stride = u64::from(end) * PAGE_BYTES - hole;
+        let span = self.cut_span((first_page, end - first_page), None, (lead, stride), 1);
         self.span_of_page[first_page as usize] = span;
         Some(span)
     }
@@ -282,10 +304,9 @@ impl<T> Slabs<T> {
 
     fn cut_span(
         &mut self,
-        first_page: u32,
-        pages: u32,
+        (first_page, pages): (u32, u32),
         class: Option<usize>,
-        stride: u64,
+        (lead, stride): (u64, u64),
         count: u32,
     ) -> u32 {
         let index = self.vacant_spans.pop().unwrap_or_else(|| {
@@ -294,7 +315,7 @@ impl<T> Slabs<T> {
             u32::try_from(self.spans.len() - 1).unwrap_or(NONE)
         });
         let span = &mut self.spans[index as usize];
-        span.start = u64::from(first_page) * PAGE_BYTES;
+        span.start = u64::from(first_page) * PAGE_BYTES + lead;
         (span.first_page, span.pages) = (first_page, pages);
         (span.class, span.stride) = (class, stride);
         span.cut(count);

@@ -9,7 +9,7 @@ use crate::windows::{Residue, WindowIndex, Windows};
 use portcullis_nic::{
     Access, CqId, Nic, PdId, QpAttributes, QpChange, QpId, Region, RemoteAddress, VerbsError, WorkRequest,
 };
-use portcullis_protocol::{Mechanism, ReplyBody, Rights};
+use portcullis_protocol::{Mechanism, Moment, ReplyBody, Rights};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -82,6 +82,8 @@ pub(crate) struct Tenant {
     pub windows: Windows,
     pub usage: Usage,
     pub clients: u32,
+    /// Since when it has no clients, and stays for what it has left behind.
+    pub alone_since: Option<Moment>,
     /// It has broken a rule on this node before: its standing has to be looked up.
     pub offended: bool,
     /// Permissions that wait for this turn's batch.
@@ -125,6 +127,7 @@ impl Tenant {
             windows: Windows::new(pd, config.windows_max),
             usage: Usage::default(),
             clients: 0,
+            alone_since: None,
             offended: false,
             starting: Vec::new(),
             ending: Vec::new(),

@@ -5,8 +5,8 @@ mod rig;
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
-    Lifetime, MESSAGE_BYTES, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody, Request,
-    RequestBody, Rights, Sharing,
+    Incarnation, Keep, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectName, ObjectRef, Part, PermissionId,
+    Refusal, RemoteAddress, ReplyBody, Request, RequestBody, Rights, Sharing,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -40,20 +40,41 @@ fn request() -> impl Strategy<Value = RequestBody> {
     let rights = (0u8..8).prop_map(Rights::from_bits_truncate).boxed();
     let sharing = || prop_oneof![Just(Sharing::Exclusive), Just(Sharing::Shared)];
     let lifetime = || number().prop_map(Lifetime);
+    let keep = prop_oneof![
+        Just(Keep::No),
+        Just(Keep::Attached),
+        lifetime().prop_map(Keep::For),
+        Just(Keep::Pinned),
+    ];
+    let alignment = prop_oneof![number(), (0u32..64).prop_map(|power| 1 << power)];
+    let part = (number(), number()).prop_map(|(offset, length)| Part { offset, length });
+    let incarnation = prop_oneof![Just(rig::INCARNATION), any::<u64>().prop_map(Incarnation)].boxed();
+    let object = || {
+        let reference = (incarnation.clone(), address(), prop_oneof![0u64..10, number()]);
+        prop_oneof![
+            address().prop_map(ObjectName::Address),
+            reference.prop_map(|(incarnation, address, birth)| ObjectName::Reference(ObjectRef {
+                incarnation,
+                address,
+                birth
+            })),
+        ]
+    };
     prop_oneof![
-        (number(), lifetime(), rights.clone(), sharing(), any::<bool>()).prop_map(
-            |(size, lifetime, rights, sharing, keep)| RequestBody::Allocate {
+        (number(), alignment, lifetime(), rights.clone(), sharing(), keep).prop_map(
+            |(size, alignment, lifetime, rights, sharing, keep)| RequestBody::Allocate {
                 size,
+                alignment,
                 lifetime,
                 rights,
                 sharing,
                 keep
             }
         ),
-        (address(), number(), lifetime(), rights, sharing(), lifetime()).prop_map(
-            |(address, size, lifetime, rights, sharing, wait)| RequestBody::Acquire {
-                address,
-                size,
+        (object(), part, lifetime(), rights, sharing(), lifetime()).prop_map(
+            |(object, part, lifetime, rights, sharing, wait)| RequestBody::Acquire {
+                object,
+                part,
                 lifetime,
                 rights,
                 sharing,
@@ -64,7 +85,7 @@ fn request() -> impl Strategy<Value = RequestBody> {
             .prop_map(|(permission, lifetime)| RequestBody::Extend { permission, lifetime }),
         (permission.clone(), any::<bool>())
             .prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
-        address().prop_map(|address| RequestBody::Free { address }),
+        object().prop_map(|object| RequestBody::Free { object }),
         any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
         (permission.clone(), number(), number()).prop_map(|(permission, offset, length)| RequestBody::Read {
             permission,
@@ -100,7 +121,12 @@ proptest! {
         let mut rig = Rig::new(NodeConfig { mechanism, pool_bytes: 1 << 20, headers: 16, ..rig::config() });
         let (hostile, honest) = (rig.attach("a"), rig.attach("b"));
         let body = RequestBody::Allocate {
-            size: 64, lifetime: Lifetime::seconds(10), rights: Rights::all(), sharing: Sharing::Exclusive, keep: true,
+            size: 64,
+            alignment: 0,
+            lifetime: Lifetime::seconds(10),
+            rights: Rights::all(),
+            sharing: Sharing::Exclusive,
+            keep: Keep::Attached,
         };
         let it = granted(rig.ask(honest, body));
         rig.allocate(hostile, 64, true);
@@ -110,7 +136,7 @@ proptest! {
             rig.pass(Lifetime(*micros));
         }
         if mechanism != Mechanism::Rpc {
-            let (status, _) = rig.read(honest, keys(&it).0, it.address.0, 8);
+            let (status, _) = rig.read(honest, keys(&it).0, it.address().0, 8);
             prop_assert_eq!(status, Status::Success);
         }
         rig.revoke(honest, it.permission);
@@ -136,10 +162,10 @@ proptest! {
             for request in 0..requests {
                 let body = match request {
                     0 => allocate(64, true),
-                    1 => acquire(shared.address, Sharing::Shared, Lifetime::millis(3)),
+                    1 => acquire(shared.object, Sharing::Shared, Lifetime::millis(3)),
                     2 => allocate(400_000, false),
                     3 => allocate(200_000, true),
-                    4 => RequestBody::Free { address: shared.address },
+                    4 => rig::free(shared.object),
                     _ => allocate(1000, false),
                 };
                 rig.send(goes, body);
@@ -209,7 +235,7 @@ fn a_client_that_takes_no_answers_is_shown_out_and_harms_nobody() {
     rig.seat(deaf).is_deaf = true;
     let mut evicted = false;
     for _ in 0..400 {
-        rig.send(deaf, RequestBody::Free { address: RemoteAddress(0) });
+        rig.send(deaf, RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) });
         for _ in 0..3 {
             rig.turn();
         }

@@ -42,12 +42,12 @@ fn a_permission_lives_until_its_lifetime_is_over_and_no_longer() {
     let it = rig.allocate(client, 64, false);
     let end = it.permission.start.after(LIFETIME);
     until(&mut rig, Moment(end.0 - 1));
-    assert_eq!(rig.read(client, keys(&it).0, it.address.0, 8).0, Status::Success);
+    assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::Success);
     assert_eq!(rig.node.counters().permissions, 1);
     until(&mut rig, end);
     assert_eq!((rig.node.counters().permissions, rig.node.counters().expiries), (0, 1));
     until(&mut rig, end.after(Lifetime::millis(2)));
-    assert_eq!(rig.read(client, keys(&it).0, it.address.0, 8).0, Status::RemoteAccessError);
+    assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::RemoteAccessError);
     rig.end();
 }
 
@@ -59,7 +59,7 @@ fn a_node_that_looks_late_still_ends_what_is_over() {
     rig.pass(Lifetime::seconds(60));
     assert_eq!((rig.node.counters().permissions, rig.node.counters().expiries), (0, 50));
     for it in held {
-        assert_eq!(rig.read(client, keys(&it).0, it.address.0, 1).0, Status::RemoteAccessError);
+        assert_eq!(rig.read(client, keys(&it).0, it.address().0, 1).0, Status::RemoteAccessError);
         rig.settle();
         rig.pass(Lifetime::millis(100));
         rig.recover(client);
@@ -117,7 +117,7 @@ fn who_holds_what_another_waits_for_cannot_extend_any_more() {
     let mut rig = rig();
     let (holder, waiter) = (rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(holder, 64, true);
-    let waits = rig.send(waiter, acquire(it.address, Sharing::Exclusive, Lifetime::seconds(1)));
+    let waits = rig.send(waiter, acquire(it.object, Sharing::Exclusive, Lifetime::seconds(1)));
     rig.settle();
     assert_eq!(
         rig.swap(holder, keys(&it).1, word(&it), LIFETIME.0, 400_000),
@@ -139,7 +139,7 @@ fn an_extension_before_the_notice_counts() {
     let (holder, waiter) = (rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(holder, 64, true);
     extend_word(&mut rig, holder, &it, LIFETIME, 300_000);
-    let waits = rig.send(waiter, acquire(it.address, Sharing::Exclusive, Lifetime::seconds(1)));
+    let waits = rig.send(waiter, acquire(it.object, Sharing::Exclusive, Lifetime::seconds(1)));
     until(&mut rig, it.permission.start.after(Lifetime(299_999)));
     assert_eq!(rig.reply(waiter, waits), None);
     until(&mut rig, it.permission.start.after(Lifetime(300_000)));
@@ -155,8 +155,8 @@ fn what_a_former_holder_left_in_the_word_extends_nobody() {
     let first = rig.allocate(holder, 64, true);
     rig.swap(holder, keys(&first).1, word(&first), LIFETIME.0, u64::MAX);
     rig.revoke(holder, first.permission);
-    let second = rig.send(holder, acquire(first.address, Sharing::Exclusive, Lifetime(0)));
-    let waits = rig.send(waiter, acquire(first.address, Sharing::Exclusive, Lifetime::seconds(1)));
+    let second = rig.send(holder, acquire(first.object, Sharing::Exclusive, Lifetime(0)));
+    let waits = rig.send(waiter, acquire(first.object, Sharing::Exclusive, Lifetime::seconds(1)));
     rig.settle();
     let second = granted(rig.reply(holder, second).expect("a reply"));
     assert_eq!(word(&second), word(&first), "the hole was used again");
@@ -172,16 +172,16 @@ fn exclusive_holders_are_alone_and_shared_ones_are_not() {
     let (one, two) = (rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(one, 64, true);
     for sharing in [Sharing::Exclusive, Sharing::Shared] {
-        assert_eq!(refused(rig.ask(two, acquire(it.address, sharing, Lifetime(0)))), Refusal::Conflict);
+        assert_eq!(refused(rig.ask(two, acquire(it.object, sharing, Lifetime(0)))), Refusal::Conflict);
     }
     rig.revoke(one, it.permission);
-    let first = granted(rig.ask(one, acquire(it.address, Sharing::Shared, Lifetime(0))));
-    let second = granted(rig.ask(two, acquire(it.address, Sharing::Shared, Lifetime(0))));
+    let first = granted(rig.ask(one, acquire(it.object, Sharing::Shared, Lifetime(0))));
+    let second = granted(rig.ask(two, acquire(it.object, Sharing::Shared, Lifetime(0))));
     assert_ne!(first.permission, second.permission);
-    let alone = acquire(it.address, Sharing::Exclusive, Lifetime(0));
+    let alone = acquire(it.object, Sharing::Exclusive, Lifetime(0));
     assert_eq!(refused(rig.ask(two, alone)), Refusal::Conflict);
     rig.revoke(one, first.permission);
-    assert_eq!(rig.read(two, keys(&second).0, it.address.0, 8).0, Status::Success);
+    assert_eq!(rig.read(two, keys(&second).0, it.address().0, 8).0, Status::Success);
     assert_eq!(refused(rig.ask(one, alone)), Refusal::Conflict);
     rig.revoke(two, second.permission);
     granted(rig.ask(one, alone));
@@ -195,16 +195,16 @@ fn nobody_overtakes_those_who_wait() {
     let it = rig.allocate(clients[0], 64, true);
     rig.revoke(clients[0], it.permission);
     let wait = Lifetime::seconds(1);
-    let reader = granted(rig.ask(clients[0], acquire(it.address, Sharing::Shared, Lifetime(0))));
-    let writer = rig.send(clients[1], acquire(it.address, Sharing::Exclusive, wait));
+    let reader = granted(rig.ask(clients[0], acquire(it.object, Sharing::Shared, Lifetime(0))));
+    let writer = rig.send(clients[1], acquire(it.object, Sharing::Exclusive, wait));
     rig.settle();
     // Beside the reader it could be, but the writer came first.
     assert_eq!(
-        refused(rig.ask(clients[2], acquire(it.address, Sharing::Shared, Lifetime(0)))),
+        refused(rig.ask(clients[2], acquire(it.object, Sharing::Shared, Lifetime(0)))),
         Refusal::Conflict
     );
     let late =
-        [clients[2], clients[3]].map(|it_| (it_, rig.send(it_, acquire(it.address, Sharing::Shared, wait))));
+        [clients[2], clients[3]].map(|it_| (it_, rig.send(it_, acquire(it.object, Sharing::Shared, wait))));
     rig.settle();
     assert!(late.iter().all(|&(client, sequence)| rig.reply(client, sequence).is_none()));
     rig.revoke(clients[0], reader.permission);
@@ -222,7 +222,7 @@ fn who_waits_in_vain_hears_so_when_the_wait_is_over() {
     let mut rig = rig();
     let (holder, waiter) = (rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(holder, 64, true);
-    let waits = rig.send(waiter, acquire(it.address, Sharing::Exclusive, Lifetime::millis(5)));
+    let waits = rig.send(waiter, acquire(it.object, Sharing::Exclusive, Lifetime::millis(5)));
     rig.settle();
     let asked = rig.now;
     until(&mut rig, Moment(asked.0 + 4_999));
@@ -239,11 +239,11 @@ fn a_wait_is_not_cut_short_by_an_earlier_one() {
     let mut rig = rig();
     let (holder, waiter) = (rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(holder, 64, true);
-    let first = rig.send(waiter, acquire(it.address, Sharing::Exclusive, Lifetime::millis(5)));
+    let first = rig.send(waiter, acquire(it.object, Sharing::Exclusive, Lifetime::millis(5)));
     rig.settle();
     rig.revoke(holder, it.permission);
     granted(rig.reply(waiter, first).expect("its turn"));
-    let second = rig.send(holder, acquire(it.address, Sharing::Exclusive, Lifetime::millis(50)));
+    let second = rig.send(holder, acquire(it.object, Sharing::Exclusive, Lifetime::millis(50)));
     rig.settle();
     rig.pass(Lifetime::millis(10));
     assert_eq!(rig.reply(holder, second), None, "it was ready to wait for longer");
@@ -259,10 +259,10 @@ fn those_behind_one_that_gave_up_come_in() {
         let (reader, writer, late) = (rig.attach("a"), rig.attach("a"), rig.attach("a"));
         let it = rig.allocate(reader, 64, true);
         rig.revoke(reader, it.permission);
-        granted(rig.ask(reader, acquire(it.address, Sharing::Shared, Lifetime(0))));
-        rig.send(writer, acquire(it.address, Sharing::Exclusive, Lifetime::millis(5)));
+        granted(rig.ask(reader, acquire(it.object, Sharing::Shared, Lifetime(0))));
+        rig.send(writer, acquire(it.object, Sharing::Exclusive, Lifetime::millis(5)));
         rig.settle();
-        let waits = rig.send(late, acquire(it.address, Sharing::Shared, Lifetime::millis(50)));
+        let waits = rig.send(late, acquire(it.object, Sharing::Shared, Lifetime::millis(50)));
         rig.settle();
         if gives_up == "in time" {
             rig.pass(Lifetime::millis(5));
@@ -282,12 +282,12 @@ fn a_holder_that_leaves_lets_the_next_in() {
     let mut rig = rig();
     let (holder, waiter) = (rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(holder, 64, false);
-    let waits = rig.send(waiter, acquire(it.address, Sharing::Exclusive, Lifetime::seconds(1)));
+    let waits = rig.send(waiter, acquire(it.object, Sharing::Exclusive, Lifetime::seconds(1)));
     rig.settle();
     rig.detach(holder);
     rig.settle();
     let next = granted(rig.reply(waiter, waits).expect("its turn"));
-    assert_eq!(rig.write(waiter, keys(&next).0, next.address.0, b"mine"), Status::Success);
+    assert_eq!(rig.write(waiter, keys(&next).0, next.address().0, b"mine"), Status::Success);
     rig.end();
 }
 
@@ -297,7 +297,7 @@ fn a_name_that_was_used_before_ends_nothing() {
     let (client, sibling) = (rig.attach("a"), rig.attach("a"));
     let first = rig.allocate(client, 64, true);
     rig.revoke(client, first.permission);
-    let second = rig.acquire(client, first.address);
+    let second = rig.acquire(client, first.object);
     assert_eq!(second.permission.header, first.permission.header, "the header was used again");
     assert_ne!(second.permission.start, first.permission.start, "even in the same microsecond");
     let stale = RequestBody::Revoke { permission: first.permission, free: true };
@@ -308,14 +308,14 @@ fn a_name_that_was_used_before_ends_nothing() {
         let foreign = RequestBody::Revoke { permission: second.permission, free };
         assert_eq!(refused(rig.ask(sibling, foreign)), Refusal::NotLive);
     }
-    for header in [0, 1, u64::MAX, u64::MAX - 31, second.permission.header.0 + 8, second.address.0] {
+    for header in [0, 1, u64::MAX, u64::MAX - 31, second.permission.header.0 + 8, second.address().0] {
         let forged = PermissionId { header: RemoteAddress(header), start: second.permission.start };
         let forged = RequestBody::Revoke { permission: forged, free: true };
         assert_eq!(refused(rig.ask(client, forged)), Refusal::NotLive);
     }
     assert!(is_live(&mut rig, client, &second));
     rig.revoke(client, second.permission);
-    rig.acquire(client, first.address);
+    rig.acquire(client, first.object);
     rig.end();
 }
 
@@ -339,9 +339,10 @@ fn a_permission_over_less_than_all_rights_extends_too() {
     let RequestBody::Allocate { size, lifetime, sharing, keep, .. } = allocate(64, false) else {
         unreachable!()
     };
-    let it = granted(
-        rig.ask(client, RequestBody::Allocate { size, lifetime, sharing, keep, rights: Rights::READ }),
-    );
+    let it = granted(rig.ask(
+        client,
+        RequestBody::Allocate { size, alignment: 0, lifetime, sharing, keep, rights: Rights::READ },
+    ));
     extend_word(&mut rig, client, &it, LIFETIME, 200_000);
     rig.pass(Lifetime::millis(150));
     assert!(is_live(&mut rig, client, &it));

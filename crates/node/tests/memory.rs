@@ -5,7 +5,7 @@ mod rig;
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Quota, Reductions};
 use portcullis_protocol::{
-    Granted, Lifetime, Mechanism, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
+    Granted, Keep, Lifetime, Mechanism, ObjectName, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing,
 };
 use rig::{Rig, acquire, allocate, granted, keys, refused};
 
@@ -45,9 +45,9 @@ fn permissions_are_counted_too() {
     assert_eq!(rig.node.counters().objects, before.objects, "nothing is left of what was refused");
     assert_eq!(rig.node.counters().bytes_used, before.bytes_used);
     rig.revoke(client, held[0].permission);
-    rig.acquire(client, held[0].address);
+    rig.acquire(client, held[0].object);
     assert_eq!(
-        refused(rig.ask(client, acquire(held[0].address, Sharing::Shared, Lifetime(0)))),
+        refused(rig.ask(client, acquire(held[0].object, Sharing::Shared, Lifetime(0)))),
         Refusal::Conflict
     );
     rig.end();
@@ -87,10 +87,10 @@ fn requests_for_nothing_and_for_too_much_are_refused_by_name() {
         // The quota of a tenant with 64 bytes cannot hold all there is: that is refused first.
         let refusal =
             if size > u64::MAX - 64 { Refusal::Quota { used: 64, limit: u64::MAX } } else { refusal };
-        let body = RequestBody::Allocate { size, lifetime, rights, sharing, keep: false };
+        let body = RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep: Keep::No };
         assert_eq!(refused(rig.ask(client, body)), refusal, "{body:?}");
-        let (address, wait) = (it.address, Lifetime(0));
-        let body = RequestBody::Acquire { address, size: 0, lifetime, rights, sharing, wait };
+        let (object, part, wait) = (it.object.into(), Part::WHOLE, Lifetime(0));
+        let body = RequestBody::Acquire { object, part, lifetime, rights, sharing, wait };
         if matches!(refusal, Refusal::Nothing | Refusal::LifetimeTooLong { .. }) && size == 64 {
             assert_eq!(refused(rig.ask(client, body)), refusal, "{body:?}");
         }
@@ -107,7 +107,7 @@ fn the_whole_pool_can_be_one_object_and_again_many() {
         let it = rig.allocate(client, POOL - 32, false);
         assert_eq!(refused(rig.ask(client, allocate(1, false))), Refusal::OutOfMemory { size: 1 });
         assert_eq!(rig.node.counters().bytes_used, POOL);
-        assert_eq!(rig.write(client, keys(&it).0, it.address.0 + POOL - 33, &[9]), Status::Success);
+        assert_eq!(rig.write(client, keys(&it).0, it.address().0 + POOL - 33, &[9]), Status::Success);
         rig.revoke(client, it.permission);
         // Its window lingers, so the next request waits for the unbind: no time passes over it.
         let many: Vec<Granted> = (0..POOL / LARGE).map(|_| rig.allocate(client, LARGE - 32, false)).collect();
@@ -132,7 +132,7 @@ fn requests_that_wait_for_memory_end_with_their_client() {
     assert_eq!(rig.node.counters().postponed, 0);
     let two = rig.attach("b");
     let again = rig.allocate(two, POOL - 32, false);
-    assert_eq!(rig.read(two, keys(&again).0, again.address.0, 4096), (Status::Success, vec![0; 4096]));
+    assert_eq!(rig.read(two, keys(&again).0, again.address().0, 4096), (Status::Success, vec![0; 4096]));
     rig.end();
 }
 
@@ -144,18 +144,18 @@ fn scrubbed(mechanism: Mechanism, size: u64) {
     let it = rig.allocate(one, size, false);
     for at in (0..size).step_by(1 << 16) {
         let length = usize::try_from((size - at).min(1 << 16)).expect("small");
-        assert_eq!(rig.write(one, keys(&it).0, it.address.0 + at, &vec![0xa5; length]), Status::Success);
+        assert_eq!(rig.write(one, keys(&it).0, it.address().0 + at, &vec![0xa5; length]), Status::Success);
     }
     rig.revoke(one, it.permission);
     loop {
         let mine = rig.allocate(two, size, false);
         for at in (0..size).step_by(1 << 16) {
             let length = u32::try_from((size - at).min(1 << 16)).expect("small");
-            let (status, bytes) = rig.read(two, keys(&mine).0, mine.address.0 + at, length);
+            let (status, bytes) = rig.read(two, keys(&mine).0, mine.address().0 + at, length);
             assert_eq!(status, Status::Success);
             assert!(bytes.iter().all(|&byte| byte == 0), "{size} bytes, at {at}: another tenant's");
         }
-        if mine.address == it.address {
+        if mine.address() == it.address() {
             break;
         }
     }
@@ -173,11 +173,11 @@ fn nobody_sees_another_tenants_bytes() {
 
 /// A pool of one object of 2 MiB that another tenant has filled with 0xa5, and a client of tenant «b» that has asked for
 /// it to share: the scrub has begun, and takes many turns.
-fn being_scrubbed() -> (Rig, usize, RemoteAddress, u32) {
+fn being_scrubbed() -> (Rig, usize, ObjectName, u32) {
     let mut rig = Rig::new(NodeConfig { pool_bytes: LARGE + PAGE, ..rig::config() });
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     let it = rig.allocate(one, LARGE, false);
-    let last = it.address.0 + LARGE - 64;
+    let last = it.address().0 + LARGE - 64;
     assert_eq!(rig.write(one, keys(&it).0, last, &[0xa5; 64]), Status::Success);
     rig.revoke(one, it.permission);
     rig.pass(Lifetime::millis(5));
@@ -185,14 +185,15 @@ fn being_scrubbed() -> (Rig, usize, RemoteAddress, u32) {
         two,
         RequestBody::Allocate {
             size: LARGE,
+            alignment: 0,
             lifetime: Lifetime::millis(3),
             rights: Rights::all(),
             sharing: Sharing::Shared,
-            keep: false,
+            keep: Keep::No,
         },
     );
     rig.turn();
-    (rig, two, it.address, first)
+    (rig, two, ObjectName::Address(it.address()), first)
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn nobody_is_let_in_while_another_tenants_bytes_are_scrubbed() {
         rig.turn();
         if let Some(reply) = rig.reply(two, waiter) {
             let held = granted(reply);
-            let (status, bytes) = rig.read(two, keys(&held).0, address.0 + LARGE - 64, 64);
+            let (status, bytes) = rig.read(two, keys(&held).0, address.address().0 + LARGE - 64, 64);
             assert_eq!(status, Status::Success);
             assert_eq!(bytes, vec![0; 64], "another tenant's");
             break;
@@ -222,8 +223,8 @@ fn those_who_may_share_a_scrubbed_object_get_it_with_its_first_holder() {
     let (mut rig, two, address, first) = being_scrubbed();
     let waiter = rig.send(two, acquire(address, Sharing::Shared, Lifetime::seconds(1)));
     rig.settle();
-    assert!(rig.reply(two, first).is_some_and(|reply| granted(reply).address == address));
-    assert!(rig.reply(two, waiter).is_some_and(|reply| granted(reply).address == address));
+    assert!(rig.reply(two, first).is_some_and(|reply| granted(reply).address() == address.address()));
+    assert!(rig.reply(two, waiter).is_some_and(|reply| granted(reply).address() == address.address()));
     rig.end();
 }
 
@@ -236,9 +237,9 @@ fn a_lease_does_not_run_while_its_memory_is_scrubbed() {
     rig.settle();
     let held = granted(rig.reply(two, first).expect("a grant"));
     assert_eq!(held.waited, Lifetime::millis(6));
-    assert_eq!(rig.read(two, keys(&held).0, address.0, 8).0, Status::Success);
+    assert_eq!(rig.read(two, keys(&held).0, address.address().0, 8).0, Status::Success);
     rig.pass(Lifetime::millis(3));
-    assert_eq!(rig.read(two, keys(&held).0, address.0, 8).0, Status::RemoteAccessError);
+    assert_eq!(rig.read(two, keys(&held).0, address.address().0, 8).0, Status::RemoteAccessError);
     rig.end();
 }
 
@@ -249,19 +250,19 @@ fn a_scrub_touches_no_neighbour() {
     // Two tenants' objects side by side in one page, coming and going.
     let stays: Vec<Granted> = (0..8).map(|_| rig.allocate(one, 200, true)).collect();
     for it in &stays {
-        rig.write(one, keys(it).0, it.address.0, &[0x11; 200]);
+        rig.write(one, keys(it).0, it.address().0, &[0x11; 200]);
     }
     for _ in 0..40 {
         let comes = rig.allocate(two, 200, false);
-        assert_eq!(rig.read(two, keys(&comes).0, comes.address.0, 200).1, vec![0; 200]);
-        rig.write(two, keys(&comes).0, comes.address.0, &[0x22; 200]);
+        assert_eq!(rig.read(two, keys(&comes).0, comes.address().0, 200).1, vec![0; 200]);
+        rig.write(two, keys(&comes).0, comes.address().0, &[0x22; 200]);
         rig.revoke(two, comes.permission);
         let other = rig.allocate(one, 200, false);
-        let seen = rig.read(one, keys(&other).0, other.address.0, 200).1;
+        let seen = rig.read(one, keys(&other).0, other.address().0, 200).1;
         assert!(!seen.contains(&0x22));
         rig.revoke(one, other.permission);
         for it in &stays {
-            assert_eq!(rig.read(one, keys(it).0, it.address.0, 200).1, vec![0x11; 200]);
+            assert_eq!(rig.read(one, keys(it).0, it.address().0, 200).1, vec![0x11; 200]);
         }
     }
     rig.end();
@@ -272,12 +273,12 @@ fn a_tenant_that_comes_again_is_another_one() {
     let mut rig = Rig::new(NodeConfig { pool_bytes: PAGE, ..rig::config() });
     let one = rig.attach("a");
     let it = rig.allocate(one, 4096, true);
-    rig.write(one, keys(&it).0, it.address.0, &[7; 4096]);
+    rig.write(one, keys(&it).0, it.address().0, &[7; 4096]);
     rig.detach(one);
     let two = rig.attach("b");
     for _ in 0..10 {
         let fresh = rig.allocate(two, 4096, false);
-        assert_eq!(rig.read(two, keys(&fresh).0, fresh.address.0, 4096).1, vec![0; 4096]);
+        assert_eq!(rig.read(two, keys(&fresh).0, fresh.address().0, 4096).1, vec![0; 4096]);
     }
     rig.end();
 }
@@ -288,13 +289,13 @@ fn a_kept_object_stays_until_it_is_freed() {
         let mut rig = Rig::new(rig::config());
         let client = rig.attach("a");
         let it = rig.allocate(client, 64, true);
-        rig.write(client, keys(&it).0, it.address.0, b"kept for ever");
+        rig.write(client, keys(&it).0, it.address().0, b"kept for ever");
         rig.revoke(client, it.permission);
         rig.pass(Lifetime::seconds(1));
-        let it = rig.acquire(client, it.address);
-        assert_eq!(rig.read(client, keys(&it).0, it.address.0, 13).1, b"kept for ever");
+        let it = rig.acquire(client, it.object);
+        assert_eq!(rig.read(client, keys(&it).0, it.address().0, 13).1, b"kept for ever");
         let revoke = RequestBody::Revoke { permission: it.permission, free: false };
-        let free = RequestBody::Free { address: it.address };
+        let free = rig::free(it.object);
         match (held, at_once) {
             (false, _) => {
                 rig.ask(client, revoke);
@@ -302,7 +303,11 @@ fn a_kept_object_stays_until_it_is_freed() {
             }
             (true, false) => {
                 assert_eq!(rig.ask(client, free), ReplyBody::Done);
-                assert_eq!(rig.read(client, keys(&it).0, it.address.0, 13).1, b"kept for ever", "still held");
+                assert_eq!(
+                    rig.read(client, keys(&it).0, it.address().0, 13).1,
+                    b"kept for ever",
+                    "still held"
+                );
                 assert_eq!(rig.node.counters().objects, 1);
                 rig.ask(client, revoke);
             }
@@ -312,11 +317,8 @@ fn a_kept_object_stays_until_it_is_freed() {
                 assert_eq!(sent.map(|it| rig.reply(client, it)), [Some(ReplyBody::Done); 2]);
             }
         }
-        assert_eq!(
-            refused(rig.ask(client, acquire(it.address, Sharing::Shared, Lifetime(0)))),
-            Refusal::NoSuchObject
-        );
-        assert_eq!(refused(rig.ask(client, free)), Refusal::NoSuchObject);
+        assert_eq!(refused(rig.ask(client, acquire(it.object, Sharing::Shared, Lifetime(0)))), Refusal::Gone);
+        assert_eq!(refused(rig.ask(client, free)), Refusal::Gone);
         rig.pass(Lifetime::millis(5));
         assert_eq!(rig.node.counters().objects, 0);
         rig.end();
@@ -330,10 +332,10 @@ fn a_revoke_that_frees_frees_after_the_last_holder() {
     let it = rig.allocate(one, 64, true);
     rig.revoke(one, it.permission);
     let [first, second] =
-        [one, two].map(|client| granted(rig.ask(client, acquire(it.address, Sharing::Shared, Lifetime(0)))));
+        [one, two].map(|client| granted(rig.ask(client, acquire(it.object, Sharing::Shared, Lifetime(0)))));
     let free = RequestBody::Revoke { permission: first.permission, free: true };
     assert_eq!(rig.ask(one, free), ReplyBody::Done);
-    assert_eq!(rig.read(two, keys(&second).0, it.address.0, 8).0, Status::Success);
+    assert_eq!(rig.read(two, keys(&second).0, it.address().0, 8).0, Status::Success);
     rig.revoke(two, second.permission);
     rig.pass(Lifetime::millis(5));
     assert_eq!(rig.node.counters().objects, 0);
@@ -349,41 +351,13 @@ fn kept_objects_go_with_their_tenants_last_client() {
         rig.allocate(other, 64, true);
         rig.detach(one);
         rig.settle();
-        rig.acquire(two, it.address);
+        rig.acquire(two, it.object);
         rig.detach(two);
         rig.settle();
         let left = rig.node.counters();
         assert_eq!((left.objects, left.tenants, left.permissions), (1, 1, 1));
         rig.end();
     }
-}
-
-#[test]
-fn an_object_is_acquired_whole_and_by_its_tenant() {
-    let mut rig = Rig::new(rig::config());
-    let (one, other) = (rig.attach("a"), rig.attach("b"));
-    let it = rig.allocate(one, 100, true);
-    rig.revoke(one, it.permission);
-    let with = |address, size| RequestBody::Acquire {
-        address,
-        size,
-        lifetime: Lifetime(1000),
-        rights: Rights::READ,
-        sharing: Sharing::Shared,
-        wait: Lifetime(0),
-    };
-    assert_eq!(refused(rig.ask(other, with(it.address, 100))), Refusal::NoSuchObject);
-    assert_eq!(refused(rig.ask(other, RequestBody::Free { address: it.address })), Refusal::NoSuchObject);
-    for size in [99, 101, 128, u64::MAX] {
-        assert_eq!(refused(rig.ask(one, with(it.address, size))), Refusal::NoSuchObject);
-    }
-    for address in [0, 1, it.address.0 - 32, it.address.0 + 1, it.address.0 + 8, it.address.0 + 160, u64::MAX]
-    {
-        assert_eq!(refused(rig.ask(one, with(RemoteAddress(address), 0))), Refusal::NoSuchObject);
-    }
-    granted(rig.ask(one, with(it.address, 100)));
-    granted(rig.ask(one, with(it.address, 0)));
-    rig.end();
 }
 
 /// Headers are few, and lingering windows must not keep them from those who ask.

@@ -6,7 +6,7 @@ mod world;
 
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
-use portcullis_protocol::{Lifetime, Mechanism, RequestBody, Rights, Sharing};
+use portcullis_protocol::{Keep, Lifetime, Mechanism, Part, RequestBody, Rights, Sharing};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use rig::{Rig, keys, word};
@@ -100,7 +100,9 @@ impl World {
         match op {
             Op::Allocate { by, size, keep, rights, sharing } => {
                 let Some(client) = self.client(by, None) else { return };
-                let body = RequestBody::Allocate { size, lifetime: LIFETIME, rights, sharing, keep };
+                let keep = if keep { Keep::Attached } else { Keep::No };
+                let body =
+                    RequestBody::Allocate { size, alignment: 0, lifetime: LIFETIME, rights, sharing, keep };
                 let reply = self.rig.ask(client, body);
                 self.note(client, (rights, sharing), true, reply);
             }
@@ -125,20 +127,20 @@ impl World {
             Op::WaitAndRevoke { which, by } => {
                 let Some(at) = self.live(which) else { return };
                 let Some(client) = self.client(by, Some(self.records[at].tenant)) else { return };
-                let address = self.records[at].granted.address;
-                for record in self.records.iter_mut().filter(|it| it.granted.address == address) {
+                let object = self.records[at].granted.object;
+                for record in self.records.iter_mut().filter(|it| it.granted.object == object) {
                     record.touched = true;
                 }
-                self.both(at, client, rig::acquire(address, Sharing::Exclusive, Lifetime(1)), false);
+                self.both(at, client, rig::acquire(object, Sharing::Exclusive, Lifetime(1)), false);
             }
             Op::Free { which } => {
                 if self.records.is_empty() {
                     return;
                 }
                 let record = &self.records[which % self.records.len()];
-                let address = record.granted.address;
+                let object = record.granted.object;
                 let Some(client) = self.client(which, Some(record.tenant)) else { return };
-                self.rig.ask(client, RequestBody::Free { address });
+                self.rig.ask(client, rig::free(object));
             }
             Op::TouchWord { which, value } => {
                 let Some(at) = self.live(which) else { return };
@@ -176,8 +178,8 @@ impl World {
     ) -> Option<(usize, RequestBody)> {
         let record = self.records.iter().rev().nth(which % self.records.len().max(1))?;
         let client = self.client(by, Some(record.tenant))?;
-        let address = record.granted.address;
-        Some((client, RequestBody::Acquire { address, size: 0, lifetime: LIFETIME, rights, sharing, wait }))
+        let (object, part) = (record.granted.object.into(), Part::WHOLE);
+        Some((client, RequestBody::Acquire { object, part, lifetime: LIFETIME, rights, sharing, wait }))
     }
 
     /// A revoke of record `at` and a request of `client`, in one turn.

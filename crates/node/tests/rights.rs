@@ -5,8 +5,8 @@ mod rig;
 use portcullis_nic::{Endpoint, Operation, RemoteSpan, Status};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
-    Granted, Lifetime, Mechanism, PermissionId, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Rkey,
-    Sharing, Token,
+    Granted, Keep, Lifetime, Mechanism, PermissionId, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights,
+    Rkey, Sharing, Token,
 };
 use rig::{Rig, granted, keys, refused, word};
 
@@ -36,7 +36,10 @@ fn each_exact_mechanism(check: impl Fn(&mut Rig, usize, &dyn Fn(&mut Rig, Rights
 
 fn allocate(rig: &mut Rig, client: usize, rights: Rights) -> Granted {
     let (lifetime, sharing) = (Lifetime::millis(100), Sharing::Exclusive);
-    granted(rig.ask(client, RequestBody::Allocate { size: SIZE, lifetime, rights, sharing, keep: false }))
+    granted(rig.ask(
+        client,
+        RequestBody::Allocate { size: SIZE, alignment: 0, lifetime, rights, sharing, keep: Keep::No },
+    ))
 }
 
 fn must_refuse(rig: &mut Rig, client: usize, status: Status, what: &str) {
@@ -51,15 +54,15 @@ fn a_holder_reaches_exactly_its_bytes() {
         let it = allocate(rig, Rights::all());
         let (key, lifetime_key) = keys(&it);
         assert_eq!(it.length, SIZE);
-        assert_eq!(rig.write(client, key, it.address.0, &FULL), Status::Success);
-        assert_eq!(rig.read(client, key, it.address.0, 256), (Status::Success, vec![7; 256]));
-        assert_eq!(rig.read(client, key, it.address.0 + SIZE - 1, 1), (Status::Success, vec![7]));
-        let above = rig.read(client, key, it.address.0 + SIZE - 1, 2).0;
+        assert_eq!(rig.write(client, key, it.address().0, &FULL), Status::Success);
+        assert_eq!(rig.read(client, key, it.address().0, 256), (Status::Success, vec![7; 256]));
+        assert_eq!(rig.read(client, key, it.address().0 + SIZE - 1, 1), (Status::Success, vec![7]));
+        let above = rig.read(client, key, it.address().0 + SIZE - 1, 2).0;
         must_refuse(rig, client, above, "a byte above");
-        let above = rig.write(client, key, it.address.0 + SIZE, &[1]);
+        let above = rig.write(client, key, it.address().0 + SIZE, &[1]);
         must_refuse(rig, client, above, "a byte written above");
         // One window over both parts opens the eight bytes of the lifetime word as well, and no byte before them.
-        let first = if key == lifetime_key { word(&it) } else { it.address.0 };
+        let first = if key == lifetime_key { word(&it) } else { it.address().0 };
         let below = rig.read(client, key, first - 1, 1).0;
         must_refuse(rig, client, below, "a byte below");
         let below = rig.write(client, key, first - 1, &[0; 2]);
@@ -74,11 +77,11 @@ fn a_refused_operation_changes_nothing_and_brings_nothing() {
     each_exact_mechanism(|rig, client, allocate| {
         let it = allocate(rig, Rights::all());
         let (key, _) = keys(&it);
-        rig.write(client, key, it.address.0, &FULL);
-        let status = rig.write(client, key, it.address.0 + 1, &[8; 256]);
+        rig.write(client, key, it.address().0, &FULL);
+        let status = rig.write(client, key, it.address().0 + 1, &[8; 256]);
         must_refuse(rig, client, status, "a write that ends a byte too far");
-        assert_eq!(rig.read(client, key, it.address.0, 256).1, vec![7; 256]);
-        let (status, bytes) = rig.read(client, key, it.address.0 + 1, 256);
+        assert_eq!(rig.read(client, key, it.address().0, 256).1, vec![7; 256]);
+        let (status, bytes) = rig.read(client, key, it.address().0 + 1, 256);
         must_refuse(rig, client, status, "a read that ends a byte too far");
         assert_eq!(bytes, vec![0xee; 256], "nothing came");
     });
@@ -92,14 +95,14 @@ fn each_right_opens_its_operation_and_no_other() {
             let it = allocate(rig, rights);
             let (key, lifetime_key) = keys(&it);
             let tried = [
-                (Rights::READ, rig.read(client, key, it.address.0, 8).0),
+                (Rights::READ, rig.read(client, key, it.address().0, 8).0),
                 (Rights::WRITE, {
                     back(rig, client);
-                    rig.write(client, key, it.address.0, &[1; 8])
+                    rig.write(client, key, it.address().0, &[1; 8])
                 }),
                 (Rights::ATOMIC, {
                     back(rig, client);
-                    rig.swap(client, key, it.address.0, 0, 1).0
+                    rig.swap(client, key, it.address().0, 0, 1).0
                 }),
             ];
             back(rig, client);
@@ -115,7 +118,7 @@ fn each_right_opens_its_operation_and_no_other() {
                 must_refuse(rig, client, status, "a read of the lifetime word");
                 let status = rig.write(client, lifetime_key, word(&it), &[0; 8]);
                 must_refuse(rig, client, status, "a write of the lifetime word");
-                let status = rig.swap(client, lifetime_key, it.address.0, 0, 1).0;
+                let status = rig.swap(client, lifetime_key, it.address().0, 0, 1).0;
                 must_refuse(rig, client, status, "the buffer by the lifetime word's key");
                 let status = rig.swap(client, key, word(&it), 0, 1).0;
                 must_refuse(rig, client, status, "the lifetime word by the buffer's key");
@@ -138,17 +141,17 @@ fn a_key_means_nothing_to_another_tenant_and_works_for_a_sibling() {
         let (stranger, sibling) = (rig.attach("b"), rig.attach("a"));
         let it = allocate(rig, Rights::all());
         let (key, lifetime_key) = keys(&it);
-        let status = rig.read(stranger, key, it.address.0, 8).0;
+        let status = rig.read(stranger, key, it.address().0, 8).0;
         must_refuse(rig, stranger, status, "a stranger's read");
         let status = rig.swap(stranger, lifetime_key, word(&it), 0, 0).0;
         must_refuse(rig, stranger, status, "a stranger's extension");
         assert_eq!(
-            rig.read(sibling, key, it.address.0, 8).0,
+            rig.read(sibling, key, it.address().0, 8).0,
             Status::Success,
             "documented: one domain a tenant"
         );
         assert_eq!(
-            rig.read(client, key, it.address.0, 8).0,
+            rig.read(client, key, it.address().0, 8).0,
             Status::Success,
             "another's violation is not ours"
         );
@@ -162,7 +165,7 @@ fn no_neighbouring_key_opens_anything_of_another_tenant() {
         let it = allocate(rig, Rights::all());
         for low in [0, 1, 2, 3, 127, 128, 255] {
             let key = Rkey::new(keys(&it).0.index(), low);
-            let status = rig.read(stranger, key, it.address.0, 1).0;
+            let status = rig.read(stranger, key, it.address().0, 1).0;
             must_refuse(rig, stranger, status, "a guess");
         }
     });
@@ -174,19 +177,19 @@ fn queue_pairs_open_what_their_client_holds_anywhere_and_close_with_it() {
     let (reader, other) = (rig.attach("a"), rig.attach("a"));
     let it = allocate(&mut rig, reader, Rights::READ);
     let (key, _) = keys(&it);
-    assert_eq!(rig.read(reader, key, it.address.0, 8).0, Status::Success);
-    let status = rig.write(reader, key, it.address.0, &[1]);
+    assert_eq!(rig.read(reader, key, it.address().0, 8).0, Status::Success);
+    let status = rig.write(reader, key, it.address().0, &[1]);
     must_refuse(&mut rig, reader, status, "a write without the right");
-    let status = rig.read(other, key, it.address.0, 8).0;
+    let status = rig.read(other, key, it.address().0, 8).0;
     must_refuse(&mut rig, other, status, "a client that holds nothing");
     let second = allocate(&mut rig, reader, Rights::READ | Rights::WRITE);
-    assert_eq!(rig.write(reader, key, second.address.0, &[1]), Status::Success);
+    assert_eq!(rig.write(reader, key, second.address().0, &[1]), Status::Success);
     rig.revoke(reader, second.permission);
-    assert_eq!(rig.read(reader, key, it.address.0, 8).0, Status::Success, "the first is still held");
-    let status = rig.write(reader, key, second.address.0, &[1]);
+    assert_eq!(rig.read(reader, key, it.address().0, 8).0, Status::Success, "the first is still held");
+    let status = rig.write(reader, key, second.address().0, &[1]);
     must_refuse(&mut rig, reader, status, "the only one with that right is gone");
     rig.revoke(reader, it.permission);
-    let status = rig.read(reader, key, it.address.0, 8).0;
+    let status = rig.read(reader, key, it.address().0, 8).0;
     must_refuse(&mut rig, reader, status, "none is held");
     rig.end();
 }
@@ -200,7 +203,7 @@ fn a_right_that_ends_during_a_recovery_does_not_come_back_with_the_queue_pair() 
         let it = allocate(&mut rig, client, Rights::READ);
         let kept = allocate(&mut rig, other, Rights::READ);
         let (key, _) = keys(&it);
-        let status = rig.write(client, key, it.address.0, &[1]);
+        let status = rig.write(client, key, it.address().0, &[1]);
         assert_eq!(status, REFUSED);
         rig.settle();
         let recovery = rig.send(client, RequestBody::Recover { queue_pair: 0 });
@@ -210,7 +213,7 @@ fn a_right_that_ends_during_a_recovery_does_not_come_back_with_the_queue_pair() 
         rig.revoke(client, it.permission);
         assert_eq!(rig.reply(client, recovery), Some(ReplyBody::Done));
         rig.seat(client).endpoint.rebuilt(0);
-        let status = rig.read(client, key, kept.address.0, 8).0;
+        let status = rig.read(client, key, kept.address().0, 8).0;
         must_refuse(&mut rig, client, status, &format!("after {turns} turns"));
         rig.end();
     }
@@ -278,9 +281,9 @@ fn without_protection_everything_is_open_and_with_rpc_no_key_opens_anything() {
     let (holder, other) = (rig.attach("a"), rig.attach("a"));
     let it = allocate(&mut rig, holder, Rights::READ);
     let (key, _) = keys(&it);
-    assert_eq!(rig.write(other, key, it.address.0, &[1]), Status::Success);
+    assert_eq!(rig.write(other, key, it.address().0, &[1]), Status::Success);
     rig.revoke(holder, it.permission);
-    assert_eq!(rig.read(holder, key, it.address.0, 1).0, Status::Success, "by name: none");
+    assert_eq!(rig.read(holder, key, it.address().0, 1).0, Status::Success, "by name: none");
     rig.end();
 
     let mut rig = Rig::new(with(Mechanism::Rpc));
@@ -288,7 +291,7 @@ fn without_protection_everything_is_open_and_with_rpc_no_key_opens_anything() {
     let it = allocate(&mut rig, client, Rights::all());
     for index in 0..16 {
         let local = portcullis_nic::LocalSpan { address: 0, length: 8, lkey: rig.seat(client).lkey() };
-        let remote = RemoteSpan { address: it.address, rkey: Rkey::new(index, 0) };
+        let remote = RemoteSpan { address: it.address(), rkey: Rkey::new(index, 0) };
         let status = rig.operate(client, 0, Operation::Read { local, remote });
         must_refuse(&mut rig, client, status, "no queue pair lets anything in");
     }

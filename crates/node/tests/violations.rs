@@ -23,7 +23,7 @@ fn config() -> NodeConfig {
 
 /// A read one byte beyond what is held.
 fn violate(rig: &mut Rig, client: usize, it: &Granted) {
-    let (status, _) = rig.read(client, keys(it).0, it.address.0 + it.length, 1);
+    let (status, _) = rig.read(client, keys(it).0, it.address().0 + it.length, 1);
     assert_eq!(status, Status::RemoteAccessError);
     rig.settle();
 }
@@ -45,7 +45,7 @@ fn a_queue_pair_that_broke_by_a_fault_at_the_clients_end_is_rebuilt_too() {
     assert_eq!(rig.operate(client, 0, fault), Status::LocalQpOperationError);
     assert_eq!(rig.node.counters().violations, 0, "nobody was harmed");
     assert_eq!(recover(&mut rig, client), ReplyBody::Done);
-    assert_eq!(rig.read(client, keys(&it).0, it.address.0, 8).0, Status::Success);
+    assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::Success);
     rig.end();
 }
 
@@ -65,11 +65,11 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
         for asked in [allocate(64, false), RequestBody::Recover { queue_pair: 0 }] {
             assert_eq!(refused(rig.ask(client, asked)), Refusal::Paused { wait: pause });
         }
-        let sibling_asks = acquire(it.address, Sharing::Shared, Lifetime(0));
+        let sibling_asks = acquire(it.object, Sharing::Shared, Lifetime(0));
         assert_eq!(refused(rig.ask(sibling, sibling_asks)), Refusal::Paused { wait: pause }, "the tenant's");
         assert_eq!(rig.try_attach("a").err(), Some(Refusal::Paused { wait: pause }));
         // What is held already goes on, and so do others.
-        assert_eq!(rig.read(sibling, keys(&theirs).0, theirs.address.0, 8).0, Status::Success);
+        assert_eq!(rig.read(sibling, keys(&theirs).0, theirs.address().0, 8).0, Status::Success);
         rig.allocate(other, 64, false);
         rig.pass(pause);
         assert_eq!(recover(&mut rig, client), ReplyBody::Done);
@@ -83,8 +83,8 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
     let stale = RequestBody::Revoke { permission: theirs.permission, free: false };
     assert_eq!(refused(rig.ask(sibling, stale)), Refusal::NotLive, "all that it holds has ended");
     rig.pass(Lifetime::millis(2));
-    assert_eq!(rig.read(sibling, keys(&theirs).0, theirs.address.0, 8).0, Status::RemoteAccessError);
-    assert_eq!(rig.read(other, keys(&others).0, others.address.0, 8).0, Status::Success);
+    assert_eq!(rig.read(sibling, keys(&theirs).0, theirs.address().0, 8).0, Status::RemoteAccessError);
+    assert_eq!(rig.read(other, keys(&others).0, others.address().0, 8).0, Status::Success);
     rig.detach(client);
     rig.detach(sibling);
     assert_eq!(rig.try_attach("a").err(), Some(Refusal::Barred), "leaving changes nothing");
@@ -104,7 +104,7 @@ fn a_request_under_way_when_the_bar_falls_is_refused() {
             assert_eq!(recover(&mut rig, client), ReplyBody::Done);
         }
         let asked = rig.send(sibling, allocate(64, false));
-        let waits = rig.send(sibling, acquire(it.address, Sharing::Exclusive, Lifetime::millis(50)));
+        let waits = rig.send(sibling, acquire(it.object, Sharing::Exclusive, Lifetime::millis(50)));
         for _ in 0..turns {
             rig.turn();
         }
@@ -141,14 +141,14 @@ fn only_a_broken_queue_pair_is_rebuilt_and_once() {
     for queue_pair in [0, 1, 2, u32::MAX] {
         assert_eq!(refused(rig.ask(client, RequestBody::Recover { queue_pair })), Refusal::Malformed);
     }
-    assert_eq!(rig.read(client, keys(&it).0, it.address.0, 8).0, Status::Success, "asking broke nothing");
+    assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::Success, "asking broke nothing");
     violate(&mut rig, client, &it);
     let twice = [(); 2].map(|()| rig.send(client, RequestBody::Recover { queue_pair: 0 }));
     rig.settle();
     assert_eq!(rig.reply(client, twice[0]), Some(ReplyBody::Done));
     assert_eq!(rig.reply(client, twice[1]).map(refused), Some(Refusal::Malformed));
     rig.seat(client).endpoint.rebuilt(0);
-    assert_eq!(rig.read(client, keys(&it).0, it.address.0, 8).0, Status::Success);
+    assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::Success);
     assert_eq!((rig.node.counters().recoveries, rig.node.counters().violations), (1, 1));
     rig.end();
 }
@@ -175,7 +175,7 @@ fn recoveries_beyond_the_limit_wait_and_all_come_back() {
     assert_eq!((done, rig.node.counters().recoveries), (7, 7));
     for (&client, it) in clients.iter().zip(&held) {
         rig.seat(client).endpoint.rebuilt(0);
-        assert_eq!(rig.read(client, keys(it).0, it.address.0, 8).0, Status::Success);
+        assert_eq!(rig.read(client, keys(it).0, it.address().0, 8).0, Status::Success);
     }
     rig.end();
 }
@@ -229,7 +229,7 @@ fn a_waiter_of_a_barred_tenant_is_not_let_in_behind_the_bar() {
         rig.pass(Lifetime::millis(10));
         assert_eq!(recover(&mut rig, client), ReplyBody::Done);
     }
-    let waits = rig.send(waiter, acquire(it.address, Sharing::Exclusive, Lifetime::millis(20)));
+    let waits = rig.send(waiter, acquire(it.object, Sharing::Exclusive, Lifetime::millis(20)));
     rig.settle();
     violate(&mut rig, client, &it);
     assert_eq!(rig.reply(waiter, waits).map(refused), Some(Refusal::Barred));

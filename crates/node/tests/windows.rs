@@ -3,7 +3,7 @@
 mod rig;
 
 use portcullis_node::{NodeConfig, Reductions};
-use portcullis_protocol::{Granted, Lifetime, Refusal, RemoteAddress, RequestBody, Rights, Rkey, Sharing};
+use portcullis_protocol::{Granted, Keep, Lifetime, ObjectRef, Refusal, RequestBody, Rights, Rkey, Sharing};
 use rig::{Rig, acquire, granted, keys, refused};
 use std::collections::{HashMap, HashSet};
 
@@ -22,11 +22,11 @@ fn cost(rig: &mut Rig, of: impl FnOnce(&mut Rig)) -> u64 {
     rig.node.counters().window_operations - before
 }
 
-fn kept(rig: &mut Rig, client: usize) -> RemoteAddress {
+fn kept(rig: &mut Rig, client: usize) -> ObjectRef {
     let it = rig.allocate(client, 64, true);
     rig.revoke(client, it.permission);
     rig.pass(Lifetime::millis(5));
-    it.address
+    it.object
 }
 
 /// Patronus Table 4: an acquire and a revoke of all rights over an object that stays.
@@ -184,12 +184,17 @@ fn thousands_of_permissions_end_together() {
             let lifetime = Lifetime::seconds(1);
             let (rights, sharing) = (Rights::READ, Sharing::Exclusive);
             for _ in 0..3000 {
-                granted(
-                    rig.ask(
-                        client,
-                        RequestBody::Allocate { size: 64, lifetime, rights, sharing, keep: true },
-                    ),
-                );
+                granted(rig.ask(
+                    client,
+                    RequestBody::Allocate {
+                        size: 64,
+                        alignment: 0,
+                        lifetime,
+                        rights,
+                        sharing,
+                        keep: Keep::Attached,
+                    },
+                ));
             }
             match end {
                 "expiry" => rig.pass(Lifetime::seconds(2)),

@@ -104,14 +104,14 @@ fn tend(session: &mut Session, state: &State) -> bool {
     if now < due_at(state) {
         return true;
     }
-    let lived = now.since(state.lease.started_after());
-    let asked = Lifetime(lived.0 + state.by.0).min(state.lease.longest());
-    if asked <= state.lease.lifetime() {
+    let last = state.lease.started_after().after(state.lease.longest());
+    let asked = now.after(state.by).min(last);
+    if asked <= state.lease.deadline() {
         state.over.store(true, Ordering::Release);
         return false;
     }
     let result =
-        session.client().extend_lease(now, &state.lease, asked).and_then(|call| session.wait_call(call));
+        session.client().extend_to(now, &state.lease, asked).and_then(|call| session.wait_call(call));
     // At the node's longest lifetime, or after its notice, what it has is what it gets.
     let goes_on = result.is_ok();
     if !goes_on {

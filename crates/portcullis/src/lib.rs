@@ -11,10 +11,10 @@
 //! let mut session = connect("shm:/run/portcullis.sock")?;
 //! let block = session.allocate(Allocate::bytes(4096).keep().lifetime(Lifetime::millis(50)))?;
 //! session.write(&block, 0, b"hello, remote memory")?;
-//! let address = block.address();
+//! let object = block.object(); // names this object for ever: pass it on as text or bytes
 //! session.revoke(block)?;
 //!
-//! let block = session.acquire(Acquire::at(address).read_only().shared())?;
+//! let block = session.acquire(Acquire::object(object).read_only().shared())?;
 //! let mut bytes = [0; 20];
 //! session.read(&block, 0, &mut bytes)?;
 //! assert_eq!(&bytes, b"hello, remote memory");
@@ -51,8 +51,8 @@ pub use portcullis_ibverbs::DeviceChoice;
 pub use portcullis_nic::{Guarantee, GuaranteeSet};
 pub use portcullis_node::{AuditEvent, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits};
 pub use portcullis_protocol::{
-    Incarnation, Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing,
-    Token,
+    Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectName, ObjectRef, Part, PermissionId, Refusal,
+    RemoteAddress, Rights, Rkey, Sharing, Token, UnknownObjectRef,
 };
 pub use portcullis_softnic::{ArenaMemory, PortEndpoint};
 pub use rdma::RdmaOptions;

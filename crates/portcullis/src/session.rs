@@ -8,7 +8,7 @@ use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
 use portcullis_nic::{Endpoint, GuaranteeSet, VerbsError};
-use portcullis_protocol::{Lifetime, Moment, RemoteAddress};
+use portcullis_protocol::{Lifetime, Moment, ObjectRef};
 use portcullis_softnic::ArenaMemory;
 use portcullis_softnic::attach::{AttachError, attach};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,8 +26,6 @@ const PIECES_MAX: usize = 4;
 const SPINS: u32 = 4_000;
 /// How long it yields before it sleeps. On a busy machine one yield can take milliseconds: time counts, not how often.
 const YIELD_FOR: Lifetime = Lifetime::micros(500);
-/// Looks between two at the clock.
-const SPINS_PER_CLOCK: u32 = 64;
 /// The longest sleep: a bound on how long the node's end can go unnoticed.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 /// How long a session that polls goes without hearing of its node before it asks whether that is still there.
@@ -137,7 +135,6 @@ pub struct Session {
     opener: Opener,
     keeper: Option<Keeper>,
     looks: u32,
-    now: Moment,
     /// Since when the present wait yields.
     yielding_since: Moment,
     /// When the node was last known to be there.
@@ -170,7 +167,6 @@ impl Session {
             opener,
             keeper: None,
             looks: 0,
-            now: clock.now(),
             yielding_since: clock.now(),
             heard: clock.now(),
             _departure: departure,
@@ -225,8 +221,7 @@ impl Session {
     /// The node refuses, or is gone.
     pub fn allocate(&mut self, ask: Allocate) -> Result<Permission, Error> {
         self.revoke_dropped()?;
-        let now = self.now();
-        let call = self.begin(|client| client.allocate(now, ask))?;
+        let call = self.begin(|client, now| client.allocate(now, ask))?;
         self.granted(call)
     }
 
@@ -236,8 +231,7 @@ impl Session {
     /// The node refuses, others hold the object for longer than the request waits, or the node is gone.
     pub fn acquire(&mut self, ask: Acquire) -> Result<Permission, Error> {
         self.revoke_dropped()?;
-        let now = self.now();
-        let call = self.begin(|client| client.acquire(now, ask))?;
+        let call = self.begin(|client, now| client.acquire(now, ask))?;
         self.granted(call)
     }
 
@@ -250,16 +244,28 @@ impl Session {
         }
     }
 
-    /// A longer life for a permission: `lifetime` from its start. One atomic on the node's memory, without its CPU.
-    /// Returns what it has now.
+    /// A longer life for a permission: it lives for `time` from now. One atomic on the node's memory, without its CPU.
+    /// Returns when it ends now, on the session's clock.
     ///
     /// # Errors
-    /// The permission has ended, or cannot be extended any more.
-    pub fn extend(&mut self, permission: &Permission, lifetime: Lifetime) -> Result<Lifetime, Error> {
-        let now = self.now();
-        let call = self.begin(|client| client.extend(now, permission, lifetime))?;
+    /// The permission has ended, lives longer already, or cannot be extended (so far, or at all any more).
+    pub fn extend(&mut self, permission: &Permission, time: Lifetime) -> Result<Moment, Error> {
+        let call = self.begin(|client, now| client.extend(now, permission, time))?;
+        self.extended(call, permission)
+    }
+
+    /// The same until a moment on the session's clock.
+    ///
+    /// # Errors
+    /// As [`Session::extend`].
+    pub fn extend_to(&mut self, permission: &Permission, deadline: Moment) -> Result<Moment, Error> {
+        let call = self.begin(|client, now| client.extend_to(now, permission.lease(), deadline))?;
+        self.extended(call, permission)
+    }
+
+    fn extended(&mut self, call: Call, permission: &Permission) -> Result<Moment, Error> {
         match self.wait_call(call)? {
-            Answer::Extended(lifetime) => Ok(lifetime),
+            Answer::Extended(_) => Ok(permission.lease().deadline()),
             Answer::Granted(_) | Answer::Done => Err(Error::SessionLost),
         }
     }
@@ -283,8 +289,7 @@ impl Session {
     fn end(&mut self, permission: Permission, free: bool) -> Result<(), Error> {
         let Some(bare) = permission.into_bare() else { return Ok(()) };
         let mut bare = Some(bare);
-        let now = self.now();
-        let call = self.begin(|client| {
+        let call = self.begin(|client, now| {
             let Some(permission) = bare.take() else { return Err(Error::SessionLost) };
             client.revoke(now, permission, free).map_err(|refused| {
                 bare = Some(refused.permission);
@@ -297,9 +302,9 @@ impl Session {
     /// Lets a kept object go once its last permission has ended.
     ///
     /// # Errors
-    /// No object of this tenant starts there, or the node is gone.
-    pub fn free(&mut self, address: RemoteAddress) -> Result<(), Error> {
-        let call = self.begin(|client| client.free(address))?;
+    /// The object is gone, or not this node's; or the node is gone.
+    pub fn free(&mut self, object: ObjectRef) -> Result<(), Error> {
+        let call = self.begin(|client, _| client.free(object))?;
         self.wait_call(call).map(|_| ())
     }
 
@@ -437,9 +442,11 @@ impl Session {
     /// Begins something that a full queue may keep waiting.
     fn begin<T>(
         &mut self,
-        mut begin: impl FnMut(&mut Client<SessionEndpoint>) -> Result<T, Error>,
+        mut begin: impl FnMut(&mut Client<SessionEndpoint>, Moment) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.wait_until(|client| match begin(client) {
+        let clock = self.clock;
+        // Each attempt goes by its own time: one that waited may come too late.
+        self.wait_until(|client| match begin(client, clock.now()) {
             Err(Error::QueueFull { .. }) => None,
             begun => Some(begun),
         })?
@@ -454,9 +461,8 @@ impl Session {
             Buffer<ArenaMemory>,
         ) -> Result<Operation, Rejected<ArenaMemory>>,
     ) -> Result<Operation, Error> {
-        let now = self.now();
         let mut buffer = Some(buffer);
-        self.begin(|client| {
+        self.begin(|client, now| {
             let Some(given) = buffer.take() else { return Err(Error::SessionLost) };
             begin(client, now, given).map_err(|rejected| {
                 buffer = rejected.buffer;
@@ -499,7 +505,9 @@ impl Session {
             if let Some(error) = self.client.over() {
                 return Err(error);
             }
-            if self.client.poll(self.now) == 0 {
+            // The clock is read when what it decides about has come in, and not before.
+            let clock = self.clock;
+            if self.client.poll_with(|| clock.now()) == 0 {
                 self.pause();
             }
         }
@@ -508,21 +516,18 @@ impl Session {
     /// Passes a little time between two looks.
     fn pause(&mut self) {
         self.looks += 1;
-        if self.looks.is_multiple_of(SPINS_PER_CLOCK) {
-            self.now = self.clock.now();
-        }
         if self.looks < SPINS {
             std::hint::spin_loop();
             return;
         }
-        self.now = self.clock.now();
+        let now = self.clock.now();
         if self.looks == SPINS {
-            self.yielding_since = self.now;
+            self.yielding_since = now;
         }
-        if self.now.since(self.yielding_since) < YIELD_FOR {
+        if now.since(self.yielding_since) < YIELD_FOR {
             std::thread::yield_now();
         } else {
-            let timer = self.client.next_wake().map_or(SLEEP_MAX, |wake| wake.since(self.now).into());
+            let timer = self.client.next_wake().map_or(SLEEP_MAX, |wake| wake.since(now).into());
             self.client.endpoint().wait(timer.min(SLEEP_MAX));
             if !self.client.endpoint().node_alive() {
                 self.client.node_gone();
@@ -532,13 +537,14 @@ impl Session {
 
     /// Takes in what has happened, without waiting. Returns how many operations and calls ended.
     pub fn poll(&mut self) -> usize {
-        self.now = self.clock.now();
-        let ended = self.client.poll(self.now);
+        let clock = self.clock;
+        let ended = self.client.poll_with(|| clock.now());
+        let now = clock.now();
         if ended > 0 {
-            self.heard = self.now;
-        } else if self.now.since(self.heard) > LIFE_CHECKED_EVERY {
+            self.heard = now;
+        } else if now.since(self.heard) > LIFE_CHECKED_EVERY {
             // Asking the kernel costs as much as several operations: not at each look.
-            self.heard = self.now;
+            self.heard = now;
             if !self.client.endpoint().node_alive() {
                 self.client.node_gone();
             }

@@ -4,8 +4,8 @@
 
 use portcullis::host::{Host, HostConfig, Listen, RdmaConfig, RdmaListen};
 use portcullis::{
-    Acquire, Allocate, AtDrop, Error, Guarantee, Lifetime, Mechanism, NodeConfig, NodeSecurity, Refusal,
-    Rights, Session, SessionOptions, connect,
+    Acquire, Allocate, AtDrop, Error, Guarantee, Lifetime, Mechanism, NodeConfig, NodeSecurity, ObjectRef,
+    Refusal, Rights, Session, SessionOptions, connect,
 };
 use std::path::Path;
 
@@ -81,9 +81,13 @@ fn what_is_written_is_read_back_under_every_mechanism() {
         assert_eq!(session.fetch_and_add(&block, 8, 5), Ok(7), "{mechanism}");
         assert_eq!(session.compare_and_swap(&block, 8, 12, 99), Ok(12), "{mechanism}");
         assert_eq!(session.compare_and_swap(&block, 8, 12, 100), Ok(99), "{mechanism}");
-        let extended =
+        let before = session.now();
+        let ends =
             session.extend(&block, Lifetime::seconds(2)).unwrap_or_else(|e| panic!("{mechanism}: {e}"));
-        assert_eq!(extended, Lifetime::seconds(2), "{mechanism}");
+        assert!(ends >= before.after(Lifetime::seconds(2)), "{mechanism}: what is asked for counts from now");
+        assert_eq!(ends, block.lease().deadline(), "{mechanism}");
+        let shorter = session.extend(&block, Lifetime::millis(1));
+        assert!(matches!(shorter, Err(Error::LivesLonger { .. })), "{mechanism}: {shorter:?}");
         session.revoke(block).expect("it was live");
         drop(session);
         assert_empty(&host);
@@ -97,14 +101,14 @@ fn a_kept_object_is_read_by_another_client_of_the_tenant_only() {
         (session(&host, "red"), session(&host, "red"), session(&host, "blue"));
     let block = writer.allocate(Allocate::bytes(5000).keep()).expect("memory");
     writer.write(&block, 4990, b"0123456789").expect("inside");
-    let address = block.address();
+    let object: ObjectRef = block.object().to_string().parse().expect("a reference passes on as text");
     writer.revoke(block).expect("it was live");
-    let block = reader.acquire(Acquire::at(address).read_only().shared()).expect("the tenant's");
+    let block = reader.acquire(Acquire::object(object).read_only().shared()).expect("the tenant's");
     let mut bytes = [0; 10];
     reader.read(&block, 4990, &mut bytes).expect("inside");
     assert_eq!(&bytes, b"0123456789");
-    let refused = stranger.acquire(Acquire::at(address).read_only().shared()).map(|_| ());
-    assert_eq!(refused, Err(Error::Refused(Refusal::NoSuchObject)));
+    let refused = stranger.acquire(Acquire::object(object).read_only().shared()).map(|_| ());
+    assert_eq!(refused, Err(Error::Refused(Refusal::Gone)));
     assert_eq!(reader.write(&block, 0, b"x"), Err(Error::WrongRight { needed: Rights::WRITE }));
     drop((writer, reader, stranger));
     drop(block);
@@ -175,10 +179,10 @@ fn an_exclusive_holder_lets_the_next_one_in_when_its_lease_is_over() {
     let host = host(Mechanism::MemoryWindow);
     let (mut first, mut second) = (session(&host, "red"), session(&host, "red"));
     let block = first.allocate(Allocate::bytes(64).keep().lifetime(Lifetime::millis(20))).expect("memory");
-    let at = block.address();
-    let refused = second.acquire(Acquire::at(at).wait(Lifetime(0))).map(|_| ());
+    let at = block.object();
+    let refused = second.acquire(Acquire::object(at).wait(Lifetime(0))).map(|_| ());
     assert_eq!(refused, Err(Error::Refused(Refusal::Conflict)));
-    let next = second.acquire(Acquire::at(at).wait(Lifetime::seconds(5))).expect("its turn comes");
+    let next = second.acquire(Acquire::object(at).wait(Lifetime::seconds(5))).expect("its turn comes");
     second.write(&next, 0, b"mine now").expect("exclusively");
     assert!(matches!(first.write(&block, 0, b"late"), Err(Error::Expired | Error::Revoked)));
     drop(block.at_drop(AtDrop::Expire));

@@ -8,7 +8,9 @@
 
 mod header;
 mod ids;
+mod keep;
 mod messages;
+mod object_ref;
 pub mod planted;
 mod refusal;
 mod rights;
@@ -16,9 +18,12 @@ mod token;
 
 pub use header::{Header, LIFETIME_OFFSET, LengthTooLarge};
 pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};
+pub use keep::Keep;
 pub use messages::{
-    DATA_BYTES_MAX, Granted, MESSAGE_BYTES, MalformedMessage, Reply, ReplyBody, Request, RequestBody,
+    DATA_BYTES_MAX, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request,
+    RequestBody,
 };
+pub use object_ref::{ObjectRef, UnknownObjectRef};
 pub use refusal::Refusal;
 pub use rights::{Rights, Sharing};
 pub use token::{Mechanism, Token};

@@ -46,11 +46,13 @@ pub enum Fault {
     DepartedKeepHolding,
     /// An extension is believed although its deadline had passed when it was confirmed.
     LateExtensionBelieved,
+    /// A reference is taken for whatever object lies at its address.
+    BirthNotCompared,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -71,6 +73,7 @@ impl Fault {
         Self::WaiterForgotten,
         Self::DepartedKeepHolding,
         Self::LateExtensionBelieved,
+        Self::BirthNotCompared,
     ];
 }
 

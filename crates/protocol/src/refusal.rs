@@ -12,8 +12,8 @@ pub enum Refusal {
     /// No live permission has this id, or it belongs to another client: it expired, or was revoked already.
     #[error("the permission is not live any more: acquire it again")]
     NotLive,
-    /// The address is not the start of an object of this tenant, or the size is not its size.
-    #[error("no object of this tenant starts at that address with that size: acquire whole objects only")]
+    /// No object of this tenant starts at the address.
+    #[error("no object of this tenant starts at that address")]
     NoSuchObject,
     /// The size or the rights asked for mean nothing.
     #[error("the request asks for nothing: give a size above zero and at least one right")]
@@ -68,9 +68,49 @@ pub enum Refusal {
     /// The node's NIC failed to carry out the request.
     #[error("the node's NIC failed: nothing was granted")]
     NicFailed,
+    /// The reference names an object that was freed, or that never was this tenant's.
+    #[error("the object is gone, or was never this tenant's: get a reference to one that is there")]
+    Gone,
+    /// The reference is from another run of a node: this node has started again since, or it is another one.
+    #[error(
+        "the reference is from another node, or from before this node's last start: its object is not here"
+    )]
+    AnotherNode,
+    /// The bytes asked for do not lie within the object.
+    #[error("the part asked for reaches outside the object's {size} bytes")]
+    OutsideObject {
+        /// The object's size, in bytes.
+        size: u64,
+    },
+    /// The alignment is none that the node can give.
+    #[error("an object can be aligned to a power of two up to {most} bytes")]
+    Alignment {
+        /// The largest alignment, in bytes.
+        most: u64,
+    },
+    /// The object was to be kept for longer than the node allows.
+    #[error("the node keeps objects for {longest} at the most after their tenant's last client has gone")]
+    KeptTooLong {
+        /// The node's limit; zero: it keeps none.
+        longest: Lifetime,
+    },
 }
 
 impl Refusal {
+    /// Whether the same request may be granted later, when others have let go or time has passed.
+    #[must_use]
+    pub fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Self::Conflict
+                | Self::Quota { .. }
+                | Self::OutOfMemory { .. }
+                | Self::NodeFull { .. }
+                | Self::Paused { .. }
+                | Self::NicFailed
+        )
+    }
+
     /// The number on the wire, and its two operands.
     pub(crate) fn wire(self) -> (u8, u64, u64) {
         match self {
@@ -89,6 +129,11 @@ impl Refusal {
             Self::OutsideRange => (13, 0, 0),
             Self::WrongRight => (14, 0, 0),
             Self::NicFailed => (15, 0, 0),
+            Self::Gone => (16, 0, 0),
+            Self::AnotherNode => (17, 0, 0),
+            Self::OutsideObject { size } => (18, size, 0),
+            Self::Alignment { most } => (19, most, 0),
+            Self::KeptTooLong { longest } => (20, longest.0, 0),
         }
     }
 
@@ -109,6 +154,11 @@ impl Refusal {
             13 => Self::OutsideRange,
             14 => Self::WrongRight,
             15 => Self::NicFailed,
+            16 => Self::Gone,
+            17 => Self::AnotherNode,
+            18 => Self::OutsideObject { size: a },
+            19 => Self::Alignment { most: a },
+            20 => Self::KeptTooLong { longest: Lifetime(a) },
             _ => return None,
         })
     }

@@ -9,7 +9,8 @@ use crate::worker::sighting;
 use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Outcome, Permission};
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
-    Lifetime, MESSAGE_BYTES, Moment, PermissionId, RemoteAddress, Request, RequestBody, Rights, Rkey, Sharing,
+    Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part, PermissionId, RemoteAddress, Request,
+    RequestBody, Rights, Rkey, Sharing,
 };
 
 /// Permissions of its own that it holds, to reach out from.
@@ -85,9 +86,8 @@ impl Hostile {
         let lifetime = Lifetime(self.dice.magnitude(50..2_000));
         let known = scene.gossip.objects[scene.tenant].make_contiguous();
         let call = match self.dice.pick(known) {
-            Some(&object) if self.dice.per_mille(300) => {
-                client.acquire(scene.moment, Acquire::at(object).lifetime(lifetime).rights(rights).shared())
-            }
+            Some(&object) if self.dice.per_mille(300) => client
+                .acquire(scene.moment, Acquire::object(object).lifetime(lifetime).rights(rights).shared()),
             _ => {
                 let size = self.dice.magnitude(8..2_000);
                 client.allocate(scene.moment, Allocate::bytes(size).lifetime(lifetime).rights(rights))
@@ -189,6 +189,15 @@ impl Hostile {
         endpoint.send_raw(&bytes);
     }
 
+    /// How it names an object that it has heard of: truly, by its address, or as one that is not there yet.
+    fn name(&mut self, of: &Sighting) -> ObjectName {
+        match self.dice.of(0..3) {
+            0 => of.object.into(),
+            1 => ObjectName::Address(of.object.address),
+            _ => ObjectRef { birth: of.object.birth + self.dice.of(0..100), ..of.object }.into(),
+        }
+    }
+
     /// A well-formed request for what is not its own.
     fn ask_for_anything(&mut self, endpoint: &mut SimEndpoint, scene: &mut Scene<'_>) {
         let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
@@ -203,17 +212,24 @@ impl Hostile {
         let body = match self.dice.of(0..6) {
             0 => RequestBody::Revoke { permission, free: true },
             1 => RequestBody::Extend { permission, lifetime },
-            2 => RequestBody::Free { address: of.address },
+            2 => RequestBody::Free { object: self.name(&of) },
             3 => RequestBody::Acquire {
-                address: of.address,
-                size: 0,
+                object: self.name(&of),
+                part: Part { offset: self.dice.of(0..3) * 32, length: self.dice.of(0..3) * 32 },
                 lifetime,
                 rights,
                 sharing,
                 wait: lifetime,
             },
             4 => RequestBody::Recover { queue_pair: u32::try_from(self.dice.of(0..5)).unwrap_or(0) },
-            _ => RequestBody::Allocate { size: self.dice.any(), lifetime, rights, sharing, keep: true },
+            _ => RequestBody::Allocate {
+                size: self.dice.any(),
+                alignment: 0,
+                lifetime,
+                rights,
+                sharing,
+                keep: Keep::Attached,
+            },
         };
         // A number that its client library does not use.
         let sequence = 0xffff_0000 | u32::try_from(self.dice.of(0..0xffff)).unwrap_or(0);

@@ -11,7 +11,6 @@ use crate::hosts::{Life, Stay, Work};
 use crate::network::{Cut, port_address};
 use crate::nic::NodeNic;
 use crate::oracle::SessionId;
-use crate::scene::Gossip;
 use crate::turns::nic_time;
 use crate::worker::Worker;
 use portcullis_client::{Client, ClientConfig};
@@ -64,7 +63,7 @@ impl Cluster {
         let host = &mut self.nodes[node];
         host.life = Some(Life { nic, node: started, clients: Default::default() });
         host.paused_until = 0;
-        self.gossip[node] = Gossip::new(self.plan.tenants + self.plan.hostile);
+        self.gossip[node] = self.gossip[node].after_restart();
         self.wake_node(node, self.now + 1);
     }
 

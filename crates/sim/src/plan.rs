@@ -2,7 +2,7 @@
 
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
-use crate::oracle::LONGEST_WAIT;
+use crate::oracle::{LONGEST_KEEP, LONGEST_WAIT};
 use portcullis_node::{NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{Lifetime, Mechanism};
 
@@ -203,6 +203,7 @@ impl NodePlan {
             headers: narrow(headers),
             longest_lifetime: Lifetime(dice.magnitude(2_000..20_000)),
             longest_wait: LONGEST_WAIT,
+            longest_keep: LONGEST_KEEP,
             quota: Quota { permissions_max: if scarce { 12 } else { 1 << 30 }, ..Quota::default() },
             violations,
             recoveries_max: narrow(dice.of(1..4)),

@@ -5,7 +5,7 @@ use crate::endpoint::SimEndpoint;
 use crate::oracle::{Oracle, Promise, SessionId};
 use crate::trace::Trace;
 use portcullis_client::Client;
-use portcullis_protocol::{Moment, PermissionId, RemoteAddress, Rkey};
+use portcullis_protocol::{Moment, ObjectRef, PermissionId, RemoteAddress, Rkey};
 use std::collections::VecDeque;
 
 /// A client of the simulator.
@@ -17,6 +17,7 @@ const REMEMBERED: usize = 96;
 /// A key and where it opens something, or once did.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sighting {
+    pub object: ObjectRef,
     pub address: RemoteAddress,
     pub length: u64,
     pub key: Rkey,
@@ -30,17 +31,26 @@ pub(crate) struct Sighting {
 #[derive(Debug, Default)]
 pub(crate) struct Gossip {
     /// Objects by tenant.
-    pub objects: Vec<VecDeque<RemoteAddress>>,
+    pub objects: Vec<VecDeque<ObjectRef>>,
+    /// Objects of nodes that are no more, by tenant: references to them are still around.
+    pub lost: Vec<Vec<ObjectRef>>,
     pub sightings: VecDeque<Sighting>,
 }
 
 impl Gossip {
     pub fn new(tenants: usize) -> Self {
-        Self { objects: vec![VecDeque::new(); tenants], sightings: VecDeque::new() }
+        let (objects, lost) = (vec![VecDeque::new(); tenants], vec![Vec::new(); tenants]);
+        Self { objects, lost, sightings: VecDeque::new() }
+    }
+
+    /// What is still told after the node has started again.
+    pub fn after_restart(&self) -> Self {
+        let lost = self.objects.iter().map(|objects| objects.iter().copied().collect()).collect();
+        Self { lost, ..Self::new(self.objects.len()) }
     }
 
     /// Tells of an object that siblings may acquire.
-    pub fn share(&mut self, tenant: usize, object: RemoteAddress) {
+    pub fn share(&mut self, tenant: usize, object: ObjectRef) {
         let objects = &mut self.objects[tenant];
         if objects.len() == REMEMBERED {
             objects.pop_front();

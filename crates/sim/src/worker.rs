@@ -2,10 +2,10 @@
 
 use crate::dice::Dice;
 use crate::memory::SimMemory;
-use crate::oracle::{Kind, Promise};
+use crate::oracle::{Kind, LONGEST_KEEP, Promise};
 use crate::scene::{Scene, Sighting, SimClient};
 use portcullis_client::{
-    Acquire, Allocate, Answer, Buffer, Call, Error, Operation, Outcome, Permission, Rejected,
+    Acquire, Allocate, Answer, Buffer, Call, Error, Lease, Operation, Outcome, Permission, Rejected,
 };
 use portcullis_nic::RemoteSpan;
 use portcullis_protocol::{
@@ -49,6 +49,8 @@ struct Habits {
     lifetime_max: u64,
     shared: u64,
     kept: u64,
+    /// How often it asks for a part of an object.
+    parts: u64,
     /// How often it extends what is about to end.
     eager: u64,
 }
@@ -62,6 +64,7 @@ impl Habits {
             lifetime_max: dice.of(100..longest.0 + 1),
             shared: dice.of(0..1000),
             kept: dice.of(0..1000),
+            parts: if dice.per_mille(300) { dice.of(0..1000) } else { 0 },
             eager: dice.of(0..600),
         }
     }
@@ -205,7 +208,7 @@ impl Worker {
         if let Purpose::Grant { sharing } = purpose
             && (*sharing == Sharing::Shared || self.dice.per_mille(500))
         {
-            scene.gossip.share(scene.tenant, permission.address());
+            scene.gossip.share(scene.tenant, permission.object());
         }
         scene.gossip.sight(sighting(&permission));
         self.first_end = self.first_end.min(permission.lease().deadline());
@@ -221,6 +224,7 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
     };
     let word = RemoteAddress(permission.id().header.0 + LIFETIME_OFFSET);
     Sighting {
+        object: permission.object(),
         address: permission.address(),
         length: permission.length(),
         key,
@@ -319,19 +323,31 @@ impl Worker {
             ask = ask.shared();
         }
         if self.dice.per_mille(self.habits.kept) {
-            ask = ask.keep();
+            let time = Lifetime(self.dice.magnitude(1..LONGEST_KEEP.0 + 1));
+            ask = if self.dice.per_mille(500) { ask.keep() } else { ask.keep_for(time) };
+        }
+        if self.dice.per_mille(100) {
+            ask = ask.aligned(1 << self.dice.of(0..17));
         }
         let call = client.allocate(scene.moment, ask);
         self.began(call, Purpose::Grant { sharing: ask.sharing });
     }
 
     fn acquire(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
-        let known = scene.gossip.objects[scene.tenant].make_contiguous();
+        let lost = self.dice.per_mille(30);
+        let known = match lost {
+            true => &scene.gossip.lost[scene.tenant][..],
+            false => scene.gossip.objects[scene.tenant].make_contiguous(),
+        };
         let Some(&object) = self.dice.pick(known) else { return self.allocate(client, scene) };
         let wait = Lifetime(self.dice.magnitude(1..20_000));
-        let mut ask = Acquire::at(object).lifetime(self.lifetime()).rights(self.rights()).wait(wait);
+        let mut ask = Acquire::object(object).lifetime(self.lifetime()).rights(self.rights()).wait(wait);
         if self.dice.per_mille(self.habits.shared) {
             ask = ask.shared();
+        }
+        if self.dice.per_mille(self.habits.parts) {
+            let offset = self.dice.of(0..self.habits.size_max.min(256));
+            ask = ask.part(offset, self.dice.of(0..128));
         }
         let call = client.acquire(scene.moment, ask);
         self.began(call, Purpose::Grant { sharing: ask.sharing });
@@ -346,11 +362,11 @@ impl Worker {
     fn extend(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let Some(at) = self.some_held() else { return };
         let lease = self.held[at].lease().clone();
-        let lifetime = Lifetime(lease.lifetime().0 + self.dice.magnitude(1..4_000)).min(lease.longest());
+        let deadline = longer(&lease, Lifetime(self.dice.magnitude(1..4_000)));
         let call = if self.dice.per_mille(800) {
-            client.extend_lease(scene.moment, &lease, lifetime)
+            client.extend_to(scene.moment, &lease, deadline)
         } else {
-            client.extend_by_rpc(scene.moment, &lease, lifetime)
+            client.extend_by_rpc(scene.moment, &lease, deadline)
         };
         self.began(call, Purpose::Extension);
     }
@@ -367,8 +383,8 @@ impl Worker {
             if left.0 == 0 || left > LAST_MOMENT || !self.dice.per_mille(eager) {
                 continue;
             }
-            let lifetime = Lifetime(lease.lifetime().0 + self.dice.magnitude(1..2_000)).min(lease.longest());
-            let call = client.extend_lease(now, &lease, lifetime);
+            let deadline = longer(&lease, Lifetime(self.dice.magnitude(1..2_000)));
+            let call = client.extend_to(now, &lease, deadline);
             self.began(call, Purpose::Extension);
         }
     }
@@ -530,6 +546,12 @@ impl Worker {
         scene.oracle.begun(scene.now, number, kind, Some(intended));
         self.under_way.push(UnderWay { operation, kind, permission, deadline, raced: false });
     }
+}
+
+/// When a lease ends that gets so much more time, as far as its node lets it.
+fn longer(lease: &Lease, by: Lifetime) -> Moment {
+    let last = lease.started_after().after(lease.longest());
+    lease.deadline().after(by).min(last)
 }
 
 /// Where an operation under a permission goes.

@@ -54,6 +54,7 @@ faults! {
     handover_across_tenants: HandoverAcrossTenants by Access | Scrub;
     start_not_checked: StartNotChecked by Service | Truth | Reuse | Exclusion;
     executed_replayed: ExecutedReplayed by Truth;
+    birth_not_compared: BirthNotCompared by Reference;
     word_trusted_over_unbind: WordTrustedOverUnbind by Access | Reuse;
     scrub_skipped: ScrubSkipped by Scrub;
     exclusive_beside_shared: ExclusiveBesideShared by Exclusion;

@@ -7,7 +7,7 @@ use super::{BenchError, Options, Until, pingpong};
 use crate::samples::{Samples, mops};
 use comfy_table::{Table, presets};
 use portcullis::{
-    Acquire, Allocate, Answer, BarePermission, Call, Error, Lifetime, Refusal, RemoteAddress, Session,
+    Acquire, Allocate, Answer, BarePermission, Call, Error, Lifetime, ObjectRef, Refusal, Session,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -123,7 +123,7 @@ fn run_way(
 
 /// One who wants to stay in possession.
 struct Holder {
-    object: RemoteAddress,
+    object: ObjectRef,
     permission: Option<BarePermission>,
     extensions: u32,
 }
@@ -144,7 +144,7 @@ impl Holders {
         let mut holders = Vec::new();
         for _ in 0..HELD {
             let made = session.allocate(Allocate::bytes(size).keep().lifetime(LIFETIME))?;
-            holders.push(Holder { object: made.address(), permission: None, extensions: 0 });
+            holders.push(Holder { object: made.object(), permission: None, extensions: 0 });
             session.revoke(made)?;
         }
         let mut all = Self {
@@ -169,8 +169,8 @@ impl Holders {
             let holder = &self.holders[index];
             match holder.permission.as_ref().filter(|_| holder.extensions < EXTENSIONS) {
                 Some(permission) if self.way == Way::Client => {
-                    let longer = Lifetime(permission.lease().lifetime().0 + LEASE.0);
-                    match batch.extend(now, permission, longer) {
+                    let longer = permission.lease().deadline().after(LEASE);
+                    match batch.extend(now, permission, longer.since(now)) {
                         Ok(call) => self.extending.push_back((index, call, at)),
                         Err(Error::Expired) => others.push(index),
                         Err(error) => return Err(error.into()),
@@ -193,7 +193,7 @@ impl Holders {
         let alive = holder.permission.as_ref().filter(|_| holder.extensions < EXTENSIONS);
         let extended = match (self.way, alive) {
             (Way::Rpc, Some(permission)) => {
-                let longer = Lifetime(permission.lease().lifetime().0 + LEASE.0);
+                let longer = permission.lease().deadline().after(LEASE);
                 Some(session.client().extend_by_rpc(now, permission.lease(), longer))
             }
             _ => None,
@@ -202,7 +202,7 @@ impl Holders {
             Some(Err(Error::Expired)) | None => {
                 // What it held goes by itself.
                 holder.permission = None;
-                let ask = Acquire::at(holder.object).shared().lifetime(LEASE).wait(LIFETIME);
+                let ask = Acquire::object(holder.object).shared().lifetime(LEASE).wait(LIFETIME);
                 session.client().acquire(now, ask)
             }
             Some(call) => call,

@@ -7,7 +7,7 @@ use super::{BenchError, Options, Until, pingpong};
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
-use portcullis::{Acquire, Allocate, Answer, Call, Error, Lifetime, RemoteAddress, Session, Sharing};
+use portcullis::{Acquire, Allocate, Answer, Call, Error, Lifetime, ObjectRef, Session};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -135,19 +135,19 @@ fn run_step(options: &Options, step: &Step, until: Until) -> Result<(Row, u64), 
 }
 
 /// Kept objects that nobody holds.
-fn make_objects(session: &mut Session, size: u64) -> Result<Vec<RemoteAddress>, BenchError> {
-    let mut addresses = Vec::with_capacity(OBJECTS);
+fn make_objects(session: &mut Session, size: u64) -> Result<Vec<ObjectRef>, BenchError> {
+    let mut objects = Vec::with_capacity(OBJECTS);
     for _ in 0..OBJECTS {
         let object = session.allocate(Allocate::bytes(size).keep().lifetime(LIFETIME))?;
-        addresses.push(object.address());
+        objects.push(object.object());
         session.revoke(object)?;
     }
-    Ok(addresses)
+    Ok(objects)
 }
 
 /// Permissions on their way through life.
 struct Lives {
-    objects: Vec<RemoteAddress>,
+    objects: Vec<ObjectRef>,
     expire: bool,
     random: u64,
     acquiring: VecDeque<(Call, Instant)>,
@@ -157,7 +157,7 @@ struct Lives {
 }
 
 impl Lives {
-    fn new(objects: Vec<RemoteAddress>, expire: bool) -> Self {
+    fn new(objects: Vec<ObjectRef>, expire: bool) -> Self {
         Self {
             objects,
             expire,
@@ -169,8 +169,8 @@ impl Lives {
         }
     }
 
-    /// An address, from a xorshift generator: good enough to miss caches.
-    fn address(&mut self) -> RemoteAddress {
+    /// One of the objects, from a xorshift generator: good enough to miss caches.
+    fn object(&mut self) -> ObjectRef {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -183,14 +183,7 @@ impl Lives {
         let now = session.at(at);
         while self.acquiring.len() + self.revoking.len() < UNDER_WAY {
             let lifetime = if self.expire { SHORT_LEASE } else { LIFETIME };
-            let ask = Acquire {
-                address: self.address(),
-                size: 0,
-                lifetime,
-                rights: portcullis::Rights::all(),
-                sharing: Sharing::Shared,
-                wait: LIFETIME,
-            };
+            let ask = Acquire::object(self.object()).shared().lifetime(lifetime).wait(LIFETIME);
             match session.client().acquire(now, ask) {
                 Ok(call) => self.acquiring.push_back((call, at)),
                 Err(Error::QueueFull { .. }) => break,

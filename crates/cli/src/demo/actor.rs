@@ -6,8 +6,8 @@ use super::orders::{Answer, Order, Raw, Stored, Wanted};
 use super::processors;
 use crate::rdma::DeviceOptions;
 use portcullis::{
-    Acquire, Allocate, ConnectError, Error, Lifetime, Operation, Permission, RdmaOptions, RemoteAddress,
-    Rights, Rkey, Session, SessionOptions, Token, connect_with,
+    Acquire, Allocate, ConnectError, Error, Lifetime, ObjectRef, Operation, Permission, RdmaOptions,
+    RemoteAddress, Rights, Rkey, Session, SessionOptions, Token, connect_with,
 };
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -112,7 +112,7 @@ impl Actor {
                 Ok(self.hold(permission))
             }
             Order::AllocateAt { address, bytes, tries_most } => self.allocate_at(address, bytes, tries_most),
-            Order::Acquire { address, lifetime_us, wait_us } => self.acquire(address, lifetime_us, wait_us),
+            Order::Acquire { object, lifetime_us, wait_us } => self.acquire(object, lifetime_us, wait_us),
             Order::Write { block, text } => {
                 let Self { session, blocks, .. } = self;
                 session.write(held(blocks, block)?, 0, text.as_bytes())?;
@@ -146,8 +146,9 @@ impl Actor {
     /// Keeps a permission, and says where it is.
     fn hold(&mut self, permission: Permission) -> Answer {
         let at = Raw { address: permission.address().0, key: key_of(&permission) };
+        let object = permission.object();
         self.blocks.push(Some(permission));
-        Answer::Granted { block: self.blocks.len() - 1, at }
+        Answer::Granted { block: self.blocks.len() - 1, object, at }
     }
 
     fn store(&mut self, files: &[Wanted]) -> Result<Answer, Failure> {
@@ -164,12 +165,12 @@ impl Actor {
             let sha256 = digest(&bytes);
             let before = Instant::now();
             // An empty file is an object of one byte, of which nothing counts.
-            let object = self.session.allocate(Allocate::bytes(length.max(1)).lifetime(LIFETIME).keep())?;
-            self.session.write(&object, 0, &bytes)?;
-            let address = object.address().0;
-            self.session.revoke(object)?;
+            let held = self.session.allocate(Allocate::bytes(length.max(1)).lifetime(LIFETIME).keep())?;
+            self.session.write(&held, 0, &bytes)?;
+            let object = held.object();
+            self.session.revoke(held)?;
             remote += before.elapsed();
-            say(&Answer::Stored(Stored { number: file.number, address, bytes: length, sha256 }))?;
+            say(&Answer::Stored(Stored { number: file.number, object, bytes: length, sha256 }))?;
         }
         Ok(Answer::Moved { remote_us: micros(remote) })
     }
@@ -180,8 +181,7 @@ impl Actor {
             let length = usize::try_from(object.bytes).map_err(|_| Failure::Order("too long".to_owned()))?;
             let mut bytes = vec![0; length];
             let before = Instant::now();
-            let ask =
-                Acquire::at(RemoteAddress(object.address)).rights(Rights::READ).shared().lifetime(LIFETIME);
+            let ask = Acquire::object(object.object).rights(Rights::READ).shared().lifetime(LIFETIME);
             let permission = self.session.acquire(ask)?;
             self.session.read(&permission, 0, &mut bytes)?;
             self.session.revoke(permission)?;
@@ -209,8 +209,8 @@ impl Actor {
         Err(Failure::Order(why))
     }
 
-    fn acquire(&mut self, address: u64, lifetime_us: u64, wait_us: u64) -> Result<Answer, Failure> {
-        let ask = Acquire::at(RemoteAddress(address)).lifetime(Lifetime(lifetime_us)).wait(Lifetime(wait_us));
+    fn acquire(&mut self, object: ObjectRef, lifetime_us: u64, wait_us: u64) -> Result<Answer, Failure> {
+        let ask = Acquire::object(object).lifetime(Lifetime(lifetime_us)).wait(Lifetime(wait_us));
         say(&Answer::Started)?;
         let permission = self.session.acquire(ask)?;
         Ok(self.hold(permission))

@@ -154,7 +154,7 @@ fn ask_as_strangers(
         let others = &stored[(number + 1) % stored.len()];
         for file in others.iter().take(STRANGERS_MOST) {
             asked += 1;
-            reader.order(&Order::Acquire { address: file.address, lifetime_us: 1_000_000, wait_us: 0 })?;
+            reader.order(&Order::Acquire { object: file.object, lifetime_us: 1_000_000, wait_us: 0 })?;
             match (reader.answer()?, reader.answer()?) {
                 (Answer::Started, Answer::Refused { .. }) => refused += 1,
                 (Answer::Started, Answer::Granted { .. }) => {}

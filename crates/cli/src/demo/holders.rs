@@ -64,7 +64,8 @@ fn lose(
     let answer = holder.ask(&Order::Allocate { bytes: 64, lifetime_us: lease_us, keep: true })?;
     let granted_at = Instant::now();
     let (_, at) = granted(&holder, &answer)?;
-    let acquire = Order::Acquire { address: at.address, lifetime_us: micros(WAIT), wait_us: micros(WAIT) };
+    let Answer::Granted { object, .. } = answer else { return Err(holder.strange(&answer)) };
+    let acquire = Order::Acquire { object, lifetime_us: micros(WAIT), wait_us: micros(WAIT) };
     match next.ask(&acquire)? {
         Answer::Started => std::thread::sleep(SETTLED),
         other => return Err(next.strange(&other)),

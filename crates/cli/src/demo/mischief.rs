@@ -46,7 +46,7 @@ impl Offence {
 /// Where a block is, as its holder was told.
 pub fn granted(client: &ClientProcess, answer: &Answer) -> Result<(usize, Raw), Trouble> {
     match answer {
-        Answer::Granted { block, at } => Ok((*block, *at)),
+        Answer::Granted { block, at, .. } => Ok((*block, *at)),
         other => Err(client.strange(other)),
     }
 }

@@ -1,7 +1,9 @@
 //! What the demo says to its client processes, and what they answer: JSON, one object a line, on their standard input
-//! and output. Addresses and keys travel as bare numbers, as they do between programs that share remote memory.
+//! and output. Objects travel as references, as they should between programs that share remote memory; addresses and keys
+//! as bare numbers, as they do between programs that should not.
 
 use super::figures::{Guilt, Latency, Traffic};
+use portcullis::ObjectRef;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -21,8 +23,8 @@ pub struct Wanted {
 pub struct Stored {
     /// Its number in the demo.
     pub number: usize,
-    /// Where its object starts.
-    pub address: u64,
+    /// Its object.
+    pub object: ObjectRef,
     /// Bytes of the file; its object has at least one.
     pub bytes: u64,
     /// Its digest, as its writer saw it before it wrote.
@@ -53,7 +55,7 @@ pub enum Order {
     AllocateAt { address: u64, bytes: u64, tries_most: u32 },
     /// Ask for an object that exists, exclusively. Answered with [`Answer::Started`] right
     /// before the request goes out.
-    Acquire { address: u64, lifetime_us: u64, wait_us: u64 },
+    Acquire { object: ObjectRef, lifetime_us: u64, wait_us: u64 },
     /// Write to a block that is held.
     Write { block: usize, text: String },
     /// Read from a block that is held.
@@ -92,7 +94,7 @@ pub enum Answer {
     /// That was all; time spent in remote operations.
     Moved { remote_us: u64 },
     /// A permission.
-    Granted { block: usize, at: Raw },
+    Granted { block: usize, object: ObjectRef, at: Raw },
     /// The bytes that were read, and how long it took.
     Bytes { bytes: Vec<u8>, took_us: f64 },
     /// The NIC refused, and how long it took to say so.

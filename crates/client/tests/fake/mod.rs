@@ -226,7 +226,7 @@ impl Endpoint for Fake {
             data_queue_pairs: u32::try_from(world.pairs.len()).unwrap(),
             send_depth: u32::try_from(world.depth).unwrap(),
             control_depth: world.control_depth,
-            message_bytes: 64 + world.data,
+            message_bytes: 128 + world.data,
             arena_bytes: self.arena.length(),
         }
     }

@@ -3,8 +3,8 @@
 use super::{GOOD, REMOTE_BYTES, World};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
-    Granted, Lifetime, MESSAGE_BYTES, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, Reply,
-    ReplyBody, Request, RequestBody, Rkey, Token,
+    Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, Part, PermissionId, Refusal,
+    RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey, Token,
 };
 use std::collections::VecDeque;
 
@@ -64,7 +64,8 @@ pub fn release(world: &mut World) {
 fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u8>) {
     let at = |permission: PermissionId, offset: u64| permission.header.0 + 32 + offset;
     let reply = match body {
-        RequestBody::Allocate { size, lifetime, .. } | RequestBody::Acquire { size, lifetime, .. } => {
+        RequestBody::Allocate { size, lifetime, .. }
+        | RequestBody::Acquire { part: Part { length: size, .. }, lifetime, .. } => {
             let header = world.node.next;
             world.node.next += 32 + size.next_multiple_of(8);
             assert!(world.node.next <= REMOTE_BYTES as u64);
@@ -73,7 +74,12 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
             let keys = Token::Keys { buffer: key, lifetime: key };
             ReplyBody::Granted(Granted {
                 permission: PermissionId { header: RemoteAddress(header), start: Moment(1_000_000) },
-                address: RemoteAddress(header + 32),
+                object: ObjectRef {
+                    incarnation: Incarnation(1),
+                    address: RemoteAddress(header + 32),
+                    birth: header,
+                },
+                offset: 0,
                 length: size,
                 lifetime,
                 waited: Lifetime(0),

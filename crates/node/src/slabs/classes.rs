@@ -1,9 +1,17 @@
-//! The sizes that slabs come in: 64 bytes to 1 MiB, powers of two and the steps half-way between them.
+//! The sizes that slabs come in: 64 bytes to 1 MiB, powers of two and the steps half-way between them; and the same
+//! again for each alignment beyond that of a header.
 
-use super::{PAGE_BYTES, stride_of};
+use super::{HOLE_ALIGNMENT, PAGE_BYTES};
+use portcullis_protocol::Header;
 
-/// How many size classes there are.
-pub(super) const CLASSES: usize = 29;
+/// How many sizes there are.
+const SIZES: usize = 29;
+
+/// Alignments that have classes of their own: from twice a header's to a page's.
+const ALIGNMENTS: usize = (PAGE_BYTES.ilog2() - HOLE_ALIGNMENT.ilog2()) as usize;
+
+/// How many classes there are: each size without an alignment, then each size with the smallest, and so on.
+pub(super) const CLASSES: usize = SIZES * (1 + ALIGNMENTS);
 
 /// Bytes of the smallest class.
 const SMALLEST: u64 = 64;
@@ -20,8 +28,16 @@ const SPAN_WASTE_PART: u64 = 16;
 /// A span takes at most this part of the pool, so that a few classes with one object each do not take it all.
 const SPAN_POOL_PART: u64 = 64;
 
-/// The smallest class that `size` bytes fit, or `None` above the largest.
-pub(super) fn class_of(size: u64) -> Option<usize> {
+/// The smallest class that `size` bytes fit, aligned to `alignment`, or `None` above the largest of either.
+pub(super) fn class_of(size: u64, alignment: u64) -> Option<usize> {
+    if alignment > PAGE_BYTES {
+        return None;
+    }
+    let doublings = alignment.max(HOLE_ALIGNMENT).ilog2() - HOLE_ALIGNMENT.ilog2();
+    Some(SIZES * usize::try_from(doublings).ok()? + size_class(size)?)
+}
+
+fn size_class(size: u64) -> Option<usize> {
     if size > LARGEST {
         return None;
     }
@@ -34,22 +50,39 @@ pub(super) fn class_of(size: u64) -> Option<usize> {
     Some(2 * doublings + if size <= half_way { 1 } else { 2 })
 }
 
-/// Bytes of the buffers of a class.
+/// What the buffers of a class are aligned to.
+pub(super) fn alignment(class: usize) -> u64 {
+    HOLE_ALIGNMENT << (class / SIZES)
+}
+
+/// Bytes from one object of a class to the next: its header hole, its buffer, and what its alignment rounds up.
+pub(super) fn stride(class: usize) -> u64 {
+    (buffer_bytes(class) + Header::BYTES).next_multiple_of(alignment(class))
+}
+
+/// Bytes of a span before its first header hole, so that the buffer behind that is aligned.
+pub(super) fn lead(class: usize) -> u64 {
+    alignment(class) - Header::BYTES
+}
+
+/// Bytes that the buffers of a class hold at least.
 pub(super) fn buffer_bytes(class: usize) -> u64 {
+    let class = class % SIZES;
     let power = SMALLEST << (class / 2);
     if class.is_multiple_of(2) { power } else { power + power / 2 }
 }
 
 /// Pages that hold one object of a class.
 pub(super) fn span_pages_min(class: usize) -> u64 {
-    stride_of(buffer_bytes(class)).div_ceil(PAGE_BYTES)
+    (lead(class) + stride(class)).div_ceil(PAGE_BYTES)
 }
 
 /// Pages of a span of a class, in a pool of so many pages.
 pub(super) fn span_pages(class: usize, pool_pages: u64) -> u64 {
-    let stride = stride_of(buffer_bytes(class));
-    let fewest = (SPAN_OBJECTS_MIN * stride).div_ceil(PAGE_BYTES);
-    let dense = |pages: &u64| (pages * PAGE_BYTES) % stride <= pages * PAGE_BYTES / SPAN_WASTE_PART;
+    let (stride, lead) = (stride(class), lead(class));
+    let fewest = (lead + SPAN_OBJECTS_MIN * stride).div_ceil(PAGE_BYTES);
+    let waste = |pages: u64| lead + (pages * PAGE_BYTES - lead) % stride;
+    let dense = |pages: &u64| waste(*pages) <= pages * PAGE_BYTES / SPAN_WASTE_PART;
     let wanted = (fewest..=4 * fewest).find(dense).unwrap_or(fewest);
     wanted.min(pool_pages / SPAN_POOL_PART).max(span_pages_min(class))
 }
@@ -61,22 +94,26 @@ mod tests {
     #[test]
     fn every_size_gets_the_smallest_class_that_holds_it() {
         for class in 0..CLASSES {
-            let bytes = buffer_bytes(class);
-            assert_eq!(class_of(bytes), Some(class), "{bytes} bytes");
-            assert_eq!(class_of(bytes + 1), Some(class + 1).filter(|&next| next < CLASSES), "{bytes} + 1");
+            let (bytes, alignment) = (buffer_bytes(class), alignment(class));
+            assert_eq!(class_of(bytes, alignment), Some(class), "{bytes} bytes");
+            let next = Some(class + 1).filter(|&next| !next.is_multiple_of(SIZES));
+            assert_eq!(class_of(bytes + 1, alignment), next, "{bytes} + 1");
             assert_eq!(bytes % 32, 0);
+            assert_eq!((lead(class) + Header::BYTES) % alignment, 0);
         }
-        assert_eq!(class_of(1), Some(0));
-        assert_eq!(class_of(u64::MAX), None);
+        assert_eq!(class_of(1, 1), Some(0));
+        assert_eq!(class_of(u64::MAX, 1), None);
+        assert_eq!(class_of(1, 2 * PAGE_BYTES), None);
     }
 
     #[test]
     fn a_span_of_a_large_pool_holds_eight_objects_and_wastes_little() {
         for class in 0..CLASSES {
             let bytes = span_pages(class, 1 << 20) * PAGE_BYTES;
-            let stride = stride_of(buffer_bytes(class));
-            assert!(bytes / stride >= SPAN_OBJECTS_MIN, "class {class}");
-            assert!((bytes % stride) * SPAN_WASTE_PART <= bytes, "class {class} wastes {}", bytes % stride);
+            let (stride, lead) = (stride(class), lead(class));
+            assert!((bytes - lead) / stride >= SPAN_OBJECTS_MIN, "class {class}");
+            let waste = lead + (bytes - lead) % stride;
+            assert!(waste * SPAN_WASTE_PART <= bytes, "class {class} wastes {waste}");
         }
     }
 }

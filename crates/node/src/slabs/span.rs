@@ -14,7 +14,7 @@ enum Slot {
 
 /// Pages cut into objects. A record outlives its span and is used again, so that steady work allocates nothing.
 pub(super) struct Span {
-    /// Bytes from the pool's start.
+    /// Where the first header hole is, in bytes from the pool's start.
     pub(super) start: u64,
     pub(super) first_page: u32,
     pub(super) pages: u32,
@@ -89,9 +89,9 @@ impl Span {
         self.live -= 1;
     }
 
-    /// The live object whose header hole starts `offset` bytes into the pool, at or behind the span's start.
+    /// The live object whose header hole starts `offset` bytes into the pool.
     pub(super) fn object_at(&self, offset: u64) -> Option<ObjectId> {
-        let relative = offset - self.start;
+        let relative = offset.checked_sub(self.start)?;
         let slot = usize::try_from(relative / self.stride).ok()?;
         match self.slots.get(slot)? {
             Slot::Live(object) if relative.is_multiple_of(self.stride) => Some(*object),

@@ -21,16 +21,21 @@ fn size() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 1u64..300, 4 => 1u64..70_000, 2 => 1u64..2 << 20, 1 => 1u64..=POOL]
 }
 
+/// A size and an alignment, mostly none.
+fn wanted() -> impl Strategy<Value = (u64, u64)> {
+    (size(), prop_oneof![3 => Just(0u32), 1 => 0u32..22]).prop_map(|(size, power)| (size, 1 << power))
+}
+
 fn check_new(
     slabs: &Slabs<u64>,
     model: &mut Model,
     object: ObjectId,
-    size: u64,
+    (size, alignment): (u64, u64),
 ) -> Result<(), TestCaseError> {
     let (hole, address) = (slabs.header_hole(object).0, slabs.address(object).0);
     let end = address + slabs.capacity(object);
     prop_assert_eq!(address - hole, Header::BYTES);
-    prop_assert_eq!(address % 32, 0);
+    prop_assert_eq!(address % alignment.max(32), 0);
     prop_assert_eq!(slabs.size(object), size);
     prop_assert!(slabs.capacity(object) >= size);
     prop_assert!(BASE.0 <= hole && end <= BASE.0 + POOL, "inside the pool");
@@ -49,15 +54,15 @@ fn check_find(slabs: &Slabs<u64>, model: &Model, address: u64) -> Result<(), Tes
 proptest! {
     #[test]
     fn live_objects_never_overlap_and_are_found_by_their_start_alone(
-        steps in prop::collection::vec((0u8..5, size(), any::<prop::sample::Index>(), any::<u64>()), 0..300),
+        steps in prop::collection::vec((0u8..5, wanted(), any::<prop::sample::Index>(), any::<u64>()), 0..300),
     ) {
         let mut slabs = pool();
         let mut model = Model::new();
-        for (payload, (choice, size, which, probe)) in (0..).zip(steps) {
+        for (payload, (choice, (size, alignment), which, probe)) in (0..).zip(steps) {
             if choice < 3 {
-                match slabs.allocate(size, payload) {
+                match slabs.allocate(size, alignment, payload) {
                     Ok(object) => {
-                        check_new(&slabs, &mut model, object, size)?;
+                        check_new(&slabs, &mut model, object, (size, alignment))?;
                         prop_assert_eq!(*slabs.get(object), payload);
                     }
                     Err(refusal) => prop_assert_eq!(refusal, Refusal::OutOfMemory { size }),
@@ -82,7 +87,7 @@ proptest! {
         for (_, object, _) in model.into_values() {
             slabs.free(object);
         }
-        prop_assert!(slabs.allocate(WHOLE, 0).is_ok(), "the whole pool is one piece again");
+        prop_assert!(slabs.allocate(WHOLE, 1, 0).is_ok(), "the whole pool is one piece again");
     }
 }
 
@@ -90,10 +95,10 @@ proptest! {
 fn the_whole_pool_is_one_object_and_no_more() {
     let mut slabs = pool();
     for size in [WHOLE + 1, POOL, u64::MAX - 31, u64::MAX] {
-        assert_eq!(slabs.allocate(size, 0), Err(Refusal::OutOfMemory { size }));
+        assert_eq!(slabs.allocate(size, 1, 0), Err(Refusal::OutOfMemory { size }));
     }
-    let object = slabs.allocate(WHOLE, 7).expect("it fits exactly");
-    assert_eq!(slabs.allocate(1, 0), Err(Refusal::OutOfMemory { size: 1 }));
+    let object = slabs.allocate(WHOLE, 1, 7).expect("it fits exactly");
+    assert_eq!(slabs.allocate(1, 1, 0), Err(Refusal::OutOfMemory { size: 1 }));
     assert_eq!(slabs.bytes_free(), 0);
     assert_eq!(slabs.find(RemoteAddress(BASE.0 + 32 + PAGE_BYTES)), None, "inside a large object");
     assert_eq!(slabs.free(object), 7);
@@ -103,7 +108,7 @@ fn the_whole_pool_is_one_object_and_no_more() {
 #[test]
 fn addresses_outside_the_pool_are_no_object() {
     let mut slabs = pool();
-    slabs.allocate(64, 0).expect("room");
+    slabs.allocate(64, 1, 0).expect("room");
     for address in [0, 1, 31, BASE.0 - 1, BASE.0, BASE.0 + 31, BASE.0 + POOL, u64::MAX - 31, u64::MAX] {
         assert_eq!(slabs.find(RemoteAddress(address)), None, "{address:#x}");
     }
@@ -111,18 +116,18 @@ fn addresses_outside_the_pool_are_no_object() {
 
 #[test]
 fn zero_bytes_are_no_object() {
-    assert_eq!(pool().allocate(0, 0), Err(Refusal::Nothing));
+    assert_eq!(pool().allocate(0, 1, 0), Err(Refusal::Nothing));
 }
 
 #[test]
 fn a_freed_object_rests_while_others_of_its_span_are_free() {
     let mut slabs = pool();
-    let first = slabs.allocate(64, 0).expect("room");
+    let first = slabs.allocate(64, 1, 0).expect("room");
     let address = slabs.address(first);
     slabs.free(first);
     let spans_objects = PAGE_BYTES / 96;
     for turn in 1..spans_objects {
-        let object = slabs.allocate(64, 0).expect("room");
+        let object = slabs.allocate(64, 1, 0).expect("room");
         assert_ne!(slabs.address(object), address, "used again after {turn} turns");
         slabs.free(object);
     }
@@ -132,7 +137,7 @@ fn a_freed_object_rests_while_others_of_its_span_are_free() {
 fn small_objects_fill_the_pool_but_for_what_spans_leave() {
     let mut slabs = pool();
     let mut count = 0;
-    while slabs.allocate(64, 0).is_ok() {
+    while slabs.allocate(64, 1, 0).is_ok() {
         count += 1;
     }
     assert_eq!(count, 256 * (PAGE_BYTES / 96));
@@ -141,16 +146,16 @@ fn small_objects_fill_the_pool_but_for_what_spans_leave() {
 #[test]
 fn an_object_fits_a_pool_that_its_usual_span_does_not() {
     let mut slabs: Slabs<()> = Slabs::new(BASE, 17 * PAGE_BYTES);
-    slabs.allocate(1 << 20, ()).expect("17 pages hold 1 MiB and a header hole");
+    slabs.allocate(1 << 20, 1, ()).expect("17 pages hold 1 MiB and a header hole");
 }
 
 #[test]
 fn pools_at_the_edges_of_the_address_space_work_or_are_empty() {
-    assert!(Slabs::new(RemoteAddress(u64::MAX), u64::MAX).allocate(1, ()).is_err());
-    assert!(Slabs::new(RemoteAddress(u64::MAX - 3 * PAGE_BYTES), u64::MAX).allocate(1, ()).is_ok());
-    assert!(Slabs::new(BASE, PAGE_BYTES - 1).allocate(1, ()).is_err());
+    assert!(Slabs::new(RemoteAddress(u64::MAX), u64::MAX).allocate(1, 1, ()).is_err());
+    assert!(Slabs::new(RemoteAddress(u64::MAX - 3 * PAGE_BYTES), u64::MAX).allocate(1, 1, ()).is_ok());
+    assert!(Slabs::new(BASE, PAGE_BYTES - 1).allocate(1, 1, ()).is_err());
     let mut odd = Slabs::new(RemoteAddress(BASE.0 + 5), 2 * PAGE_BYTES);
-    let object = odd.allocate(1, ()).expect("one page is left");
+    let object = odd.allocate(1, 1, ()).expect("one page is left");
     assert_eq!(odd.address(object).0 % 32, 0);
     assert_eq!(odd.bytes_free(), PAGE_BYTES - 96);
 }

@@ -39,7 +39,7 @@ impl Record {
     }
 
     fn end(&self) -> u64 {
-        self.granted.address.0 + self.granted.length
+        self.granted.address().0 + self.granted.length
     }
 }
 
@@ -106,10 +106,7 @@ impl World {
         let granted = match reply {
             ReplyBody::Granted(granted) => granted,
             ReplyBody::Refused(
-                Refusal::OutOfMemory { .. }
-                | Refusal::NodeFull { .. }
-                | Refusal::Conflict
-                | Refusal::NoSuchObject,
+                Refusal::OutOfMemory { .. } | Refusal::NodeFull { .. } | Refusal::Conflict | Refusal::Gone,
             ) => return,
             other => panic!("{other:?}"),
         };
@@ -119,14 +116,14 @@ impl World {
             Record { granted, rights, tenant, client, ended: false, touched: false, alone, over_at: None };
         let now = self.rig.now;
         for other in self.records.iter().filter(|other| other.is_live(now)) {
-            let apart = other.end() <= granted.address.0 || record.end() <= other.granted.address.0;
-            let same = other.granted.address == granted.address && other.tenant == tenant && !is_new;
+            let apart = other.end() <= granted.address().0 || record.end() <= other.granted.address().0;
+            let same = other.granted.address() == granted.address() && other.tenant == tenant && !is_new;
             assert!(apart || same, "{granted:?} lies over {:?}", other.granted);
             assert_ne!(other.granted.permission.header, granted.permission.header, "a header for two");
         }
         self.records.push(record);
         if is_new {
-            self.contents.insert(granted.address.0, None);
+            self.contents.insert(granted.address().0, None);
         }
         self.look(self.records.len() - 1);
         self.fill(self.records.len() - 1);
@@ -139,9 +136,9 @@ impl World {
         }
         let stamp = self.stamp(tenant);
         let bytes = stamp.to_le_bytes().repeat(usize::try_from(granted.length / 8).expect("small"));
-        let status = self.rig.write(client, keys(&granted).0, granted.address.0, &bytes);
+        let status = self.rig.write(client, keys(&granted).0, granted.address().0, &bytes);
         assert_eq!(status, Status::Success, "a live permission writes: {granted:?}");
-        self.contents.insert(granted.address.0, Some(stamp));
+        self.contents.insert(granted.address().0, Some(stamp));
     }
 
     fn stamp(&mut self, tenant: usize) -> u64 {
@@ -172,16 +169,16 @@ impl World {
             return;
         }
         let length = u32::try_from(granted.length).expect("small");
-        let (status, bytes) = self.rig.read(client, keys(&granted).0, granted.address.0, length);
+        let (status, bytes) = self.rig.read(client, keys(&granted).0, granted.address().0, length);
         assert_eq!(status, Status::Success, "a live permission reads: {granted:?}");
-        match self.contents.get(&granted.address.0).copied().flatten() {
+        match self.contents.get(&granted.address().0).copied().flatten() {
             Some(stamp) => {
                 assert!(
                     bytes.chunks_exact(8).all(|word| word == stamp.to_le_bytes()),
                     "{granted:?} was changed"
                 );
             }
-            None => self.check_words(tenant, granted.address.0, &bytes, "fresh memory"),
+            None => self.check_words(tenant, granted.address().0, &bytes, "fresh memory"),
         }
     }
 
@@ -205,7 +202,7 @@ impl World {
     fn is_anothers(&self, at: usize, from: u64, to: u64) -> bool {
         let now = self.rig.now;
         self.records.iter().enumerate().any(|(other, record)| {
-            let overlaps = record.granted.address.0 < to && from < record.end();
+            let overlaps = record.granted.address().0 < to && from < record.end();
             let since = self.records[at].over_at.is_some_and(|over_at| other >= over_at);
             other != at && overlaps && (since || (record.alone && other > at) || record.is_live(now))
         })
@@ -224,7 +221,7 @@ impl World {
         let Record { granted, tenant, .. } = self.records[at];
         let (key, lifetime_key) = keys(&granted);
         let own = self.tenants[&client] == tenant;
-        let (first, last) = (granted.address.0, granted.address.0 + granted.length);
+        let (first, last) = (granted.address().0, granted.address().0 + granted.length);
         for start in [first, last - EDGE.min(granted.length)] {
             let length = EDGE.min(granted.length);
             let may = own && !self.is_anothers(at, start, start + length);

@@ -9,8 +9,9 @@ use portcullis_nic::{
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig};
 use portcullis_protocol::{
-    ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Moment, PermissionId, Refusal, RemoteAddress,
-    Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing, Token,
+    ClientId, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part,
+    PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing,
+    Token,
 };
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
@@ -25,7 +26,7 @@ const SIZE: EndpointSize = EndpointSize {
     send_depth: 16,
     control_depth: 16,
     // A message, and the most data behind it.
-    message_bytes: 64 + 8192,
+    message_bytes: 128 + 8192,
     arena_bytes: 1 << 20,
 };
 /// Where in an arena the bytes of one-sided operations lie: behind all message slots.
@@ -257,8 +258,8 @@ impl Rig {
         granted(self.ask(client, allocate(size, keep)))
     }
 
-    pub fn acquire(&mut self, client: usize, address: RemoteAddress) -> Granted {
-        granted(self.ask(client, acquire(address, Sharing::Exclusive, Lifetime(0))))
+    pub fn acquire(&mut self, client: usize, object: ObjectRef) -> Granted {
+        granted(self.ask(client, acquire(object, Sharing::Exclusive, Lifetime(0))))
     }
 
     pub fn revoke(&mut self, client: usize, permission: PermissionId) {
@@ -270,7 +271,8 @@ impl Rig {
         for client in self.clients() {
             self.detach(client);
         }
-        self.settle();
+        // What was kept for its tenant's next client goes with its time.
+        self.pass(self.node.config().longest_keep);
         let left = self.node.counters();
         let held = [left.permissions, left.objects, left.bytes_used, left.headers_used, left.windows];
         let there = [left.clients, left.tenants, left.postponed];
@@ -343,12 +345,18 @@ fn receive(lkey: portcullis_nic::Lkey, slot: u32) -> ReceiveRequest {
 
 pub fn allocate(size: u64, keep: bool) -> RequestBody {
     let (lifetime, rights) = (Lifetime::millis(100), Rights::all());
-    RequestBody::Allocate { size, lifetime, rights, sharing: Sharing::Exclusive, keep }
+    let keep = if keep { Keep::Attached } else { Keep::No };
+    RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing: Sharing::Exclusive, keep }
 }
 
-pub fn acquire(address: RemoteAddress, sharing: Sharing, wait: Lifetime) -> RequestBody {
+pub fn free(object: ObjectRef) -> RequestBody {
+    RequestBody::Free { object: object.into() }
+}
+
+pub fn acquire(object: impl Into<ObjectName>, sharing: Sharing, wait: Lifetime) -> RequestBody {
     let (lifetime, rights) = (Lifetime::millis(100), Rights::all());
-    RequestBody::Acquire { address, size: 0, lifetime, rights, sharing, wait }
+    let object = object.into();
+    RequestBody::Acquire { object, part: Part::WHOLE, lifetime, rights, sharing, wait }
 }
 
 pub fn granted(reply: ReplyBody) -> Granted {

@@ -8,7 +8,7 @@ use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
     RemoteSpan, Status, WorkRequest,
 };
-use portcullis_protocol::{Granted, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 use portcullis_softnic::PortLayout;
 use portcullis_softnic::attach::attach;
 use portcullis_softnic::shared::Mapping;
@@ -139,7 +139,14 @@ impl Attacker {
 
     pub fn allocate(&mut self, size: u64, sharing: Sharing) -> Granted {
         let lifetime = Lifetime::seconds(10);
-        let body = RequestBody::Allocate { size, lifetime, rights: Rights::all(), sharing, keep: false };
+        let body = RequestBody::Allocate {
+            size,
+            alignment: 0,
+            lifetime,
+            rights: Rights::all(),
+            sharing,
+            keep: Keep::No,
+        };
         match self.ask(body) {
             ReplyBody::Granted(granted) => granted,
             other => panic!("no memory: {other:?}"),

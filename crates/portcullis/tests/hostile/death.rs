@@ -6,7 +6,7 @@ use crate::door::{Door, hello};
 use crate::stage::{RED, Stage, descriptors, wait_for};
 use portcullis::{Acquire, Allocate, Lifetime, Rights, Rkey, SessionOptions, Sharing};
 use portcullis_nic::{Operation, RemoteSpan};
-use portcullis_protocol::{ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Keep, ObjectRef, Part, ReplyBody, Request, RequestBody};
 
 /// Deaths at each step.
 const DEATHS: u32 = 12;
@@ -34,16 +34,16 @@ fn whoever_dies_with_requests_under_way_leaves_nothing() {
     for round in 0..DEATHS {
         let mut attacker = stage.attacker();
         let own = attacker.allocate(1 << 20, Sharing::Exclusive);
-        let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token)) };
+        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
         let local = attacker.local(DATA, 1 << 20);
         for _ in 0..round {
             attacker.post(0, 0, Operation::Read { local, remote });
             attacker.post(1, 0, Operation::Write { local, remote });
         }
         let (rights, sharing, lifetime) = (Rights::all(), Sharing::Exclusive, Lifetime::seconds(10));
-        for keep in [true, false] {
-            let body = RequestBody::Allocate { size: 300_000, lifetime, rights, sharing, keep };
-            attacker.say(&Request { sequence: 0, body }.encode(), keep);
+        for keep in [Keep::Attached, Keep::No] {
+            let body = RequestBody::Allocate { size: 300_000, alignment: 0, lifetime, rights, sharing, keep };
+            attacker.say(&Request { sequence: 0, body }.encode(), keep == Keep::Attached);
         }
         // The socket goes with the rest, somewhere in the middle of the transfers.
         drop(attacker);
@@ -56,23 +56,25 @@ fn whoever_dies_while_it_waits_or_holds_leaves_the_way_free() {
     let stage = Stage::set();
     let mut session = stage.host.connect(RED, SessionOptions::default()).expect("a session");
     let object = session.allocate(Allocate::bytes(4096).keep()).expect("memory");
-    let address = object.address();
+    let reference = object.object();
     session.revoke(object).expect("it has not ended");
     for _ in 0..DEATHS {
         let (mut holder, mut waiter) = (stage.attacker(), stage.attacker());
         let wait = Lifetime::seconds(9);
         let (lifetime, rights, sharing) = (Lifetime::seconds(10), Rights::all(), Sharing::Exclusive);
-        let body = RequestBody::Acquire { address, size: 0, lifetime, rights, sharing, wait };
+        let object = reference.into();
+        let body = RequestBody::Acquire { object, part: Part::WHOLE, lifetime, rights, sharing, wait };
         assert!(matches!(holder.ask(body), ReplyBody::Granted(_)));
         assert!(waiter.say(&Request { sequence: 0, body }.encode(), true));
         wait_for("somebody to wait", || stage.host.counters().postponed == 1);
         drop(waiter);
         wait_for("nobody to wait", || stage.host.counters().postponed == 0);
         drop(holder);
-        let next = session.acquire(Acquire::at(address).wait(Lifetime::seconds(5))).expect("the way is free");
+        let next =
+            session.acquire(Acquire::object(reference).wait(Lifetime::seconds(5))).expect("the way is free");
         session.revoke(next).expect("it has not ended");
     }
-    session.free(address).expect("it is the tenant's");
+    session.free(reference).expect("it is the tenant's");
     drop(session);
     stage.clear();
 }
@@ -84,10 +86,17 @@ fn a_child_that_works_until_it_is_killed() {
     let mut attacker = crate::attacker::Attacker::attach(&socket);
     let rights = Rights::all();
     let (lifetime, sharing) = (Lifetime::seconds(10), Sharing::Exclusive);
-    let kept = attacker.ask(RequestBody::Allocate { size: 1 << 20, lifetime, rights, sharing, keep: true });
+    let kept = attacker.ask(RequestBody::Allocate {
+        size: 1 << 20,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing,
+        keep: Keep::Attached,
+    });
     let ReplyBody::Granted(own) = kept else { panic!("no memory: {kept:?}") };
-    child::say_ready(own.address.0);
-    let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token)) };
+    child::say_ready(own.object);
+    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
     let write = Operation::Write { local: attacker.local(DATA, 1 << 20), remote };
     loop {
         attacker.post(0, 0, write);
@@ -101,11 +110,11 @@ fn a_killed_process_loses_what_it_held_at_once() {
     let stage = Stage::set();
     for _ in 0..4 {
         let mut session = stage.host.connect(RED, SessionOptions::default()).expect("a session");
-        let (child, address) =
+        let (child, object) =
             Child::start("death::a_child_that_works_until_it_is_killed", &stage.socket(RED));
         child.kill();
-        let address = portcullis::RemoteAddress(address.parse().expect("an address"));
-        let ask = Acquire::at(address).wait(Lifetime::seconds(5));
+        let object: ObjectRef = object.parse().expect("a reference");
+        let ask = Acquire::object(object).wait(Lifetime::seconds(5));
         let next = session.acquire(ask).expect("free long before its lease is over");
         session.write(&next, 0, &[7; 4096]).expect("exclusively");
         session.revoke_and_free(next).expect("it has not ended");

@@ -95,7 +95,7 @@ fn holes_in_the_file_while_it_is_used_are_zeros_and_no_faults() {
             }
         });
         for _ in 0..100 {
-            let status = attacker.try_read(0, own.address.0, key(own.token), 1 << 20);
+            let status = attacker.try_read(0, own.address().0, key(own.token), 1 << 20);
             assert_eq!(status, Status::Success);
         }
         stop.store(true, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use crate::canary::Canary;
 use crate::stage::{BLUE, RED, Stage, random, wait_for};
 use portcullis::{Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, SessionOptions, Sharing};
 use portcullis_nic::{Endpoint, Operation, Status, WorkRequest};
-use portcullis_protocol::{MESSAGE_BYTES, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
 use rand::{Rng, RngExt, rngs::StdRng};
 
 /// A message of random bytes, most of them nearly sound.
@@ -61,7 +61,9 @@ fn random_messages_are_answered_or_refused() {
 fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
     let stage = Stage::set();
     let mut attacker = stage.attacker();
-    let whole = Request { sequence: 7, body: RequestBody::Free { address: RemoteAddress(0) } }.encode();
+    let whole =
+        Request { sequence: 7, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
+            .encode();
     for length in 0..MESSAGE_BYTES {
         assert!(attacker.say(&whole[..length], true));
         let mut reply = None;
@@ -130,8 +132,8 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
     assert!(matches!(attacker.ask(more), ReplyBody::Extended(_)));
     let most = RequestBody::Extend { permission, lifetime: Lifetime(u64::MAX) };
     assert!(matches!(attacker.ask(most), ReplyBody::Refused(Refusal::LifetimeTooLong { .. })));
-    let blue = RequestBody::Free { address: others[0].object().address() };
-    assert_eq!(attacker.ask(blue), ReplyBody::Refused(Refusal::NoSuchObject));
+    let blue = RequestBody::Free { object: others[0].object().object().into() };
+    assert_eq!(attacker.ask(blue), ReplyBody::Refused(Refusal::Gone));
     for other in &mut others {
         other.assert_untouched();
     }
@@ -143,7 +145,7 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
 fn requests_for_impossible_amounts_are_refused_with_a_reason() {
     let stage = Stage::set();
     let mut attacker = stage.attacker();
-    let (rights, sharing, keep) = (Rights::all(), Sharing::Exclusive, false);
+    let (rights, sharing, keep) = (Rights::all(), Sharing::Exclusive, Keep::No);
     let second = Lifetime::seconds(1);
     for (size, lifetime, rights) in [
         (u64::MAX, second, rights),
@@ -155,7 +157,8 @@ fn requests_for_impossible_amounts_are_refused_with_a_reason() {
         (64, Lifetime(u64::MAX), rights),
         (64, second, Rights::empty()),
     ] {
-        let answer = attacker.ask(RequestBody::Allocate { size, lifetime, rights, sharing, keep });
+        let answer =
+            attacker.ask(RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep });
         assert!(
             matches!(answer, ReplyBody::Refused(_)),
             "{size} bytes for {lifetime} as {rights:?}: {answer:?}"
@@ -174,7 +177,7 @@ fn requests_for_impossible_amounts_are_refused_with_a_reason() {
             "queue pair {queue_pair} is healthy, or not there"
         );
     }
-    assert_eq!(attacker.try_read(0, own.address.0, crate::attacker::key(own.token), 64), Status::Success);
+    assert_eq!(attacker.try_read(0, own.address().0, crate::attacker::key(own.token), 64), Status::Success);
     drop(attacker);
     stage.clear();
 }
@@ -202,7 +205,14 @@ fn whoever_takes_no_answers_is_shown_out_and_nobody_else_notices() {
             match kind {
                 0 => RequestBody::Extend { permission, lifetime },
                 1 => RequestBody::Revoke { permission, free: true },
-                _ => RequestBody::Allocate { size: 64, lifetime, rights, sharing, keep: true },
+                _ => RequestBody::Allocate {
+                    size: 64,
+                    alignment: 0,
+                    lifetime,
+                    rights,
+                    sharing,
+                    keep: Keep::Attached,
+                },
             },
         );
         stage.others_go_on(20);

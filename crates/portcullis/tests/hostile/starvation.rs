@@ -2,8 +2,8 @@
 
 use crate::attacker::Attacker;
 use crate::stage::{BLUE, RED, Stage, lenient, wait_for};
-use portcullis::{Acquire, Allocate, Lifetime, NodeConfig, RemoteAddress, Rights, SessionOptions, Sharing};
-use portcullis_protocol::{Reply, ReplyBody, Request, RequestBody};
+use portcullis::{Acquire, Allocate, Lifetime, NodeConfig, Rights, SessionOptions, Sharing};
+use portcullis_protocol::{ObjectRef, Part, Reply, ReplyBody, Request, RequestBody};
 use std::time::{Duration, Instant};
 
 /// The longest that an honest operation may take while a client does its worst within its limits. Far above what it
@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 const STALL_MAX: Duration = Duration::from_millis(500);
 
 /// A request for a share of an object.
-fn acquire(address: RemoteAddress, sharing: Sharing, wait: Lifetime) -> RequestBody {
+fn acquire(object: ObjectRef, sharing: Sharing, wait: Lifetime) -> RequestBody {
     let (lifetime, rights) = (Lifetime::seconds(10), Rights::READ);
-    RequestBody::Acquire { address, size: 0, lifetime, rights, sharing, wait }
+    let object = object.into();
+    RequestBody::Acquire { object, part: Part::WHOLE, lifetime, rights, sharing, wait }
 }
 
 /// Sends `count` requests as fast as it can and hands each answer on.
@@ -39,7 +40,7 @@ fn whoever_waits_in_crowds_leaves_others_room_to_wait() {
     for attacker in &mut attackers {
         let held = attacker.allocate(64, Sharing::Exclusive);
         let wait =
-            Request { sequence: 0, body: acquire(held.address, Sharing::Exclusive, Lifetime::seconds(9)) };
+            Request { sequence: 0, body: acquire(held.object, Sharing::Exclusive, Lifetime::seconds(9)) };
         let before = stage.host.counters().rpcs;
         let mut said = 0;
         wait_for("requests to be taken in", || {
@@ -54,7 +55,7 @@ fn whoever_waits_in_crowds_leaves_others_room_to_wait() {
     let (mut first, mut second) = (session(), session());
     let brief = Allocate::bytes(64).keep().lifetime(Lifetime::millis(20));
     let held = first.allocate(brief).expect("memory");
-    let ask = Acquire::at(held.address()).wait(Lifetime::seconds(5));
+    let ask = Acquire::object(held.object()).wait(Lifetime::seconds(5));
     second.acquire(ask).expect("there is room to wait, and its turn comes");
     drop((held, first, second, attackers));
     stage.clear();
@@ -67,14 +68,14 @@ fn a_crowd_of_holders_and_requests_against_it_do_not_stall_the_node() {
     let mut attacker = stage.attacker();
     let object = attacker.allocate(64, Sharing::Shared);
     let mut granted = 0;
-    ask_many(&mut attacker, 25_000, acquire(object.address, Sharing::Shared, Lifetime(0)), |reply| {
+    ask_many(&mut attacker, 25_000, acquire(object.object, Sharing::Shared, Lifetime(0)), |reply| {
         granted += u32::from(matches!(reply.body, ReplyBody::Granted(_)));
     });
     assert_eq!(granted, 25_000);
     let mut session = stage.host.connect(BLUE, SessionOptions::default()).expect("a session");
     let own = session.allocate(Allocate::bytes(64).lifetime(Lifetime::seconds(9))).expect("memory");
     let conflict =
-        Request { sequence: 0, body: acquire(object.address, Sharing::Exclusive, Lifetime(1)) }.encode();
+        Request { sequence: 0, body: acquire(object.object, Sharing::Exclusive, Lifetime(1)) }.encode();
     let mut longest = Duration::ZERO;
     for _ in 0..20 {
         while attacker.say(&conflict, true) {}
@@ -100,21 +101,22 @@ fn exclusive_holders_that_never_let_go_lose_to_their_lease() {
     let mut attacker = stage.attacker();
     let mut session = stage.host.connect(RED, SessionOptions::default()).expect("a session");
     let object = session.allocate(Allocate::bytes(64).keep()).expect("memory");
-    let address = object.address();
+    let reference = object.object();
     session.revoke(object).expect("it has not ended");
-    let body = acquire(address, Sharing::Exclusive, Lifetime(0));
-    let RequestBody::Acquire { size, rights, sharing, wait, .. } = body else {
+    let body = acquire(reference, Sharing::Exclusive, Lifetime(0));
+    let RequestBody::Acquire { object, part, rights, sharing, wait, .. } = body else {
         unreachable!("as it was made")
     };
     let lifetime = Lifetime::millis(100);
     let ReplyBody::Granted(held) =
-        attacker.ask(RequestBody::Acquire { address, size, lifetime, rights, sharing, wait })
+        attacker.ask(RequestBody::Acquire { object, part, lifetime, rights, sharing, wait })
     else {
         panic!("nobody holds it")
     };
     // It extends for as long as the node lets it.
-    let next =
-        session.client().acquire(portcullis::Moment(0), Acquire::at(address).wait(Lifetime::seconds(9)));
+    let next = session
+        .client()
+        .acquire(portcullis::Moment(0), Acquire::object(reference).wait(Lifetime::seconds(9)));
     let next = next.expect("a request");
     let mut extended = 0;
     while session.client().take_call(next).is_none() {

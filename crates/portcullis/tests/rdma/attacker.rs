@@ -10,7 +10,7 @@ use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
     RemoteSpan, Status, VerbsError, WorkRequest,
 };
-use portcullis_protocol::{Granted, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -228,7 +228,14 @@ impl Attacker {
 
     pub fn allocate_for(&mut self, size: u64, rights: Rights, lifetime: Lifetime) -> Granted {
         let sharing = Sharing::Exclusive;
-        match self.ask(RequestBody::Allocate { size, lifetime, rights, sharing, keep: false }) {
+        match self.ask(RequestBody::Allocate {
+            size,
+            alignment: 0,
+            lifetime,
+            rights,
+            sharing,
+            keep: Keep::No,
+        }) {
             ReplyBody::Granted(granted) => granted,
             other => panic!("no memory: {other:?}"),
         }

@@ -3,7 +3,7 @@
 use crate::device::InUse;
 use crate::process::{self, Child};
 use crate::stage::{BLUE, PATIENCE, RED, Stage, alone, lenient, node, random, wait_for, windows};
-use portcullis::{Acquire, Allocate, Error, Lifetime, RemoteAddress, Session, SessionOptions, connect};
+use portcullis::{Acquire, Allocate, Error, Lifetime, ObjectRef, Session, SessionOptions, connect};
 use rand::RngExt;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn a_client_that_works_until_it_is_killed() {
     let mut session = connect(&address).expect("a session");
     let kept =
         session.allocate(Allocate::bytes(1 << 20).keep().lifetime(Lifetime::seconds(60))).expect("memory");
-    process::say_ready(kept.address().0);
+    process::say_ready(kept.object());
     let mut bytes = vec![7; 1 << 20];
     loop {
         session.write(&kept, 0, &bytes).expect("its own");
@@ -74,8 +74,8 @@ fn a_killed_client_loses_what_it_held_at_once_and_nothing_of_it_stays_on_the_dev
         let started = Instant::now();
         wait_for("a moment in the middle of its work", || started.elapsed() >= work);
         child.kill();
-        let kept = RemoteAddress(kept.parse().expect("an address"));
-        let next = session.acquire(Acquire::at(kept).wait(Lifetime::seconds(5)));
+        let kept: ObjectRef = kept.parse().expect("a reference");
+        let next = session.acquire(Acquire::object(kept).wait(Lifetime::seconds(5)));
         let next = next.expect("free long before its lease is over");
         session.write(&next, 0, &[9; 4096]).expect("exclusively");
         session.revoke_and_free(next).expect("it has not ended");

@@ -7,7 +7,7 @@ use crate::stage::{BLUE, PATIENCE, Stage, wait_for};
 use portcullis::{RemoteAddress, Rkey, Session};
 use portcullis_attach::{Ends, Terms};
 use portcullis_nic::{Operation, QpAddress, RemoteSpan};
-use portcullis_protocol::{Request, RequestBody};
+use portcullis_protocol::{ObjectName, Request, RequestBody};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
@@ -37,7 +37,9 @@ fn whoever_claims_anothers_queue_pairs_does_not_disturb_it() {
     // Its own packet numbers, so that the node takes what it sends.
     let mut attacker = Attacker::attach_as(&stage.address(), |own| claimed(&own, &theirs));
     // The node's answers go to the victim's control queue pair, which does not take them for its own node's.
-    let message = Request { sequence: 0, body: RequestBody::Free { address: RemoteAddress(0) } }.encode();
+    let message =
+        Request { sequence: 0, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
+            .encode();
     for _ in 0..20 {
         attacker.say(&message, true);
     }
@@ -65,7 +67,7 @@ fn whoever_only_claims_anothers_data_queue_pairs_gets_nothing_through_them() {
     let own = attacker.allocate(4096);
     // Its own queue pairs reach the node, whose answers go elsewhere.
     let local = attacker.local(DATA, 4096);
-    let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token)) };
+    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
     for id in 0..4 {
         attacker.post(0, id, Operation::Read { local, remote });
     }

@@ -23,7 +23,7 @@ fn a_peers_message_invalidates_neither_windows_nor_regions() {
                 canary.assert_untouched();
             }
             attacker.recover(0).expect("a lenient node");
-            let status = attacker.try_read(0, own.address.0, known, 8);
+            let status = attacker.try_read(0, own.address().0, known, 8);
             assert_eq!(status, Status::Success, "after {rkey:?}");
         }
         stage.others_go_on(5);

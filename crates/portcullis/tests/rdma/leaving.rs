@@ -6,7 +6,7 @@ use crate::stage::{Stage, wait_for};
 use portcullis::{Lifetime, Rights, Rkey, Sharing};
 use portcullis_attach::{AttachError, attach};
 use portcullis_nic::{Operation, RemoteSpan};
-use portcullis_protocol::{Request, RequestBody};
+use portcullis_protocol::{Keep, Request, RequestBody};
 
 /// Departures at each step.
 const DEPARTURES: usize = 4;
@@ -48,16 +48,16 @@ fn whoever_leaves_with_requests_under_way_leaves_nothing() {
     for round in 0..DEPARTURES {
         let mut attacker = stage.attacker();
         let own = attacker.allocate(1 << 20);
-        let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token)) };
+        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
         let local = attacker.local(DATA, 1 << 20);
         for _ in 0..=2 * round {
             attacker.post(0, 0, Operation::Read { local, remote });
             attacker.post(1, 0, Operation::Write { local, remote });
         }
         let (rights, sharing, lifetime) = (Rights::all(), Sharing::Exclusive, Lifetime::seconds(10));
-        for keep in [true, false] {
-            let body = RequestBody::Allocate { size: 300_000, lifetime, rights, sharing, keep };
-            attacker.say(&Request { sequence: 0, body }.encode(), keep);
+        for keep in [Keep::Attached, Keep::No] {
+            let body = RequestBody::Allocate { size: 300_000, alignment: 0, lifetime, rights, sharing, keep };
+            attacker.say(&Request { sequence: 0, body }.encode(), keep == Keep::Attached);
         }
         attacker.say(&Request { sequence: 0, body: RequestBody::Recover { queue_pair: 0 } }.encode(), true);
         drop(attacker);
@@ -73,7 +73,7 @@ fn whoever_leaves_right_after_a_violation_is_charged_with_it() {
     for _ in 0..DEPARTURES {
         let mut attacker = stage.attacker();
         let own = attacker.allocate(64);
-        let remote = RemoteSpan { address: own.address, rkey: Rkey(key(own.token) ^ 0x100) };
+        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token) ^ 0x100) };
         for queue_pair in 0..attacker.terms.data_queue_pairs {
             let read = Operation::Read { local: attacker.local(DATA, 8), remote };
             assert!(attacker.try_operation(queue_pair, read).breaks());

@@ -5,7 +5,7 @@ use crate::canary::Canary;
 use crate::stage::{BLUE, Stage, random, wait_for};
 use portcullis::{Lifetime, Refusal, RemoteAddress, Rights, Sharing};
 use portcullis_nic::Operation;
-use portcullis_protocol::{MESSAGE_BYTES, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
 use rand::Rng;
 
 #[test]
@@ -13,7 +13,9 @@ use rand::Rng;
 fn cut_messages_are_refused_and_longer_ones_end_their_sender() {
     let stage = Stage::set();
     let mut attacker = stage.attacker();
-    let whole = Request { sequence: 7, body: RequestBody::Free { address: RemoteAddress(0) } }.encode();
+    let whole =
+        Request { sequence: 7, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
+            .encode();
     for length in [0, 1, 2, 8, 63] {
         assert!(attacker.say(&whole[..length], true));
         assert_eq!(attacker.answer().body, ReplyBody::Refused(Refusal::Malformed), "{length} bytes");
@@ -73,9 +75,9 @@ fn whoever_takes_no_answers_is_shown_out_and_nobody_else_notices() {
     let stage = Stage::set();
     let (lifetime, rights, sharing) = (Lifetime::seconds(10), Rights::all(), Sharing::Exclusive);
     let floods = [
-        RequestBody::Free { address: RemoteAddress(0) },
+        RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) },
         RequestBody::Recover { queue_pair: 0 },
-        RequestBody::Allocate { size: 64, lifetime, rights, sharing, keep: true },
+        RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing, keep: Keep::Attached },
     ];
     for body in floods {
         let mut attacker = stage.attacker();

@@ -32,7 +32,7 @@ fn memory_region_stops_what_soft_roce_windows_do_not() {
     let mut canaries = [RED, BLUE].map(|tenant| Canary::new(stage.session(tenant), BYTES as usize));
     let mut attacker = stage.attacker();
     let own = attacker.allocate(BYTES.into());
-    let (at, rkey) = (own.address.0, key(own.token));
+    let (at, rkey) = (own.address().0, key(own.token));
     let mut tried = stray(&mut attacker, at, rkey);
     for canary in &mut canaries {
         tried += attacker.try_all(canary.address(), rkey);

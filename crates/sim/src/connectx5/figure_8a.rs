@@ -12,7 +12,7 @@ use super::{Effort, Progress};
 use crate::clock::{MICROSECOND, Nanos};
 use crate::scene::SimClient;
 use portcullis_client::{Acquire, Allocate, Answer, Call, ClientConfig, Operation, Permission};
-use portcullis_protocol::{Lifetime, Mechanism, Moment, RemoteAddress};
+use portcullis_protocol::{Lifetime, Mechanism, Moment, ObjectRef};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -42,7 +42,7 @@ struct Table {
     crash_at: Nanos,
     crashed: Option<Nanos>,
     /// The object that stands for the entries, and the one for the metadata.
-    objects: Vec<RemoteAddress>,
+    objects: Vec<ObjectRef>,
 }
 
 impl Table {
@@ -92,7 +92,7 @@ impl Loader {
 
     fn ask(&mut self, client: &mut SimClient, now: Nanos, object: usize) {
         let Some(&address) = self.table.borrow().objects.get(object) else { return };
-        let ask = Acquire::at(address).wait(LONG);
+        let ask = Acquire::object(address).wait(LONG);
         let ask = if object == 0 { ask.lifetime(LONG).shared() } else { ask.lifetime(self.lease) };
         self.call = client.acquire(moment(now), ask).ok();
     }
@@ -104,7 +104,7 @@ impl Loader {
             self.call = None;
             if let Ok(Answer::Granted(permission)) = answer {
                 match self.doing {
-                    Doing::Making => self.table.borrow_mut().objects.push(permission.address()),
+                    Doing::Making => self.table.borrow_mut().objects.push(permission.object()),
                     Doing::Joining => self.entries = Some(permission),
                     _ => self.metadata = Some(permission),
                 }

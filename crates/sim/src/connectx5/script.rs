@@ -6,7 +6,7 @@ use crate::clock::Nanos;
 use crate::dice::Dice;
 use crate::scene::SimClient;
 use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Permission};
-use portcullis_protocol::{Lifetime, Moment, RemoteAddress, Sharing};
+use portcullis_protocol::{Lifetime, Moment, ObjectRef, Sharing};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -59,7 +59,7 @@ counts!(Score: rounds, round_ns, accesses, grants, grant_ns, given_up);
 #[derive(Debug)]
 pub(super) struct Common {
     /// Objects, by the core that they are with.
-    pub objects: Vec<RefCell<Vec<RemoteAddress>>>,
+    pub objects: Vec<RefCell<Vec<ObjectRef>>>,
     /// Clients that have gathered.
     pub ready: Cell<usize>,
     /// They may go on.
@@ -143,7 +143,7 @@ impl Script {
                     self.score.grants += 1;
                     self.score.grant_ns += now - self.asked;
                     if matches!(self.steps[self.at], Step::Allocate { .. }) {
-                        self.common.objects[self.core].borrow_mut().push(permission.address());
+                        self.common.objects[self.core].borrow_mut().push(permission.object());
                     }
                     self.permission = Some(permission);
                     true
@@ -192,11 +192,11 @@ impl Script {
 
     fn extend(&mut self, client: &mut SimClient, by: Lifetime, message: bool, now: Nanos) {
         let Some(permission) = &self.permission else { return self.give_up() };
-        let lifetime = Lifetime(permission.lease().lifetime().0 + by.0);
+        let (lease, deadline) = (permission.lease(), permission.lease().deadline().after(by));
         let call = if message {
-            client.extend_by_rpc(moment(now), permission.lease(), lifetime)
+            client.extend_by_rpc(moment(now), lease, deadline)
         } else {
-            client.extend(moment(now), permission, lifetime)
+            client.extend_to(moment(now), lease, deadline)
         };
         self.call(call, now);
     }
@@ -224,7 +224,7 @@ impl Script {
             Step::Acquire { lifetime, sharing } => {
                 let object = self.dice.pick(&self.common.objects[self.core].borrow()).copied();
                 let Some(object) = object else { return Err(None) };
-                let ask = Acquire { sharing, ..Acquire::at(object).lifetime(lifetime) };
+                let ask = Acquire { sharing, ..Acquire::object(object).lifetime(lifetime) };
                 let call = client.acquire(moment(now), ask);
                 self.call(call, now);
             }

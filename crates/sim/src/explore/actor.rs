@@ -10,7 +10,7 @@ use crate::scene::{Sighting, SimClient};
 use crate::worker::sighting;
 use portcullis_client::{Acquire, Answer, Call, Error, Lease, Operation, Outcome, Permission, Rejected};
 use portcullis_node::ClientEnds;
-use portcullis_protocol::{ClientId, Lifetime, Moment, RemoteAddress};
+use portcullis_protocol::{ClientId, Lifetime, Moment, ObjectRef};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl fmt::Display for Told {
 /// What everybody may know: the object that the race is about, and the lease on it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Common {
-    pub object: Option<RemoteAddress>,
+    pub object: Option<ObjectRef>,
     pub lease: Option<Arc<Lease>>,
 }
 
@@ -158,8 +158,12 @@ impl Actor {
             return self.ask(act, now, common);
         };
         let begun = match act {
-            Act::Extend(lifetime) | Act::ExtendOther(lifetime) => library.extend_lease(now, &lease, lifetime),
-            Act::ExtendByMessage(lifetime) => library.extend_by_rpc(now, &lease, lifetime),
+            Act::Extend(lifetime) | Act::ExtendOther(lifetime) => {
+                library.extend_to(now, &lease, lease.started_after().after(lifetime))
+            }
+            Act::ExtendByMessage(lifetime) => {
+                library.extend_by_rpc(now, &lease, lease.started_after().after(lifetime))
+            }
             _ => return self.ask(act, now, common),
         };
         self.note_call(begun);
@@ -172,7 +176,7 @@ impl Actor {
             Act::Allocate(ask) => library.allocate(now, ask),
             Act::Acquire(ask) => {
                 let Some(object) = common.object else { return true };
-                library.acquire(now, Acquire { address: object, ..ask })
+                library.acquire(now, Acquire { object: object.into(), ..ask })
             }
             Act::Revoke => {
                 let Some(permission) = self.held.take() else { return true };

@@ -102,7 +102,7 @@ impl Scenario {
 
     /// Who plays.
     pub(super) fn cast(self) -> Cast {
-        let all = Acquire::at(RemoteAddress(0)).lifetime(LIFE).wait(PATIENCE);
+        let all = Acquire::dangerous_at(RemoteAddress(0)).lifetime(LIFE).wait(PATIENCE);
         let kept = Allocate::bytes(64).lifetime(LIFE).keep();
         let kept_not = |bytes| Allocate::bytes(bytes).lifetime(LIFE);
         let holder = |script: &[Act]| Role::new(0, &[Act::Allocate(kept)], script);

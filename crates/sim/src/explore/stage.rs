@@ -132,7 +132,7 @@ impl Stage {
             stage.settle();
             if number == 0 {
                 let first = &stage.actors[0];
-                let object = first.held.as_ref().map(portcullis_client::Permission::address);
+                let object = first.held.as_ref().map(portcullis_client::Permission::object);
                 stage.common = Common { object, lease: first.lease.clone() };
             }
         }

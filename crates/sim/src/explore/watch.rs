@@ -32,7 +32,7 @@ impl Watch {
     pub fn left(&mut self, client: usize, reply: &Reply) {
         match reply.body {
             ReplyBody::Granted(granted) => {
-                let bytes = granted.address.0..granted.address.0 + granted.length;
+                let bytes = granted.address().0..granted.address().0 + granted.length;
                 self.given.push((client, bytes));
             }
             ReplyBody::Done => self.revoked.push(client),

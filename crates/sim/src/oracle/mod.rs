@@ -5,6 +5,7 @@ mod ledger;
 mod memory_model;
 mod network;
 mod node_model;
+mod objects;
 mod permission;
 mod promise;
 mod requests;
@@ -225,10 +226,10 @@ impl Oracle {
             let base = portcullis_node::POOL_BASE.0;
             if let Touch::Write { offset, bytes } = touch
                 && bytes[..] == [0; 8]
-                && let Some(of) = model.notice(base + offset, node_now)
-                && !model.requests.wanted(of.1)
+                && let Some((id, object, bytes)) = model.notice(base + offset, node_now)
+                && !model.requests.wanted(object, &bytes)
             {
-                failure = Some((Promise::Service, format!("{:?} had its notice though nobody waits", of.0)));
+                failure = Some((Promise::Service, format!("{id:?} had its notice though nobody waits")));
             }
             if let Some(id) = model.written_by_node(&(base + span.start..base + span.end), node_now) {
                 failure = Some((
@@ -313,6 +314,9 @@ impl Oracle {
         }
     }
 }
+
+/// The longest that an object stays after its tenant's last client has gone: what the simulated nodes are told.
+pub(crate) const LONGEST_KEEP: Lifetime = Lifetime::millis(4);
 
 /// The longest that a node lets a request wait: what the simulated nodes are told.
 pub(crate) const LONGEST_WAIT: Lifetime = Lifetime::millis(40);

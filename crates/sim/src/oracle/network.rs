@@ -1,12 +1,13 @@
 //! What the network shows: requests that reach a node's memory, and messages that leave it.
 
 use super::permission::Wanted;
-use super::requests::Asked;
+use super::requests::{Asked, part_of};
 use super::{Failure, LONGEST_WAIT, Oracle, Promise, Session, SessionId, Suspect};
 use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
-    Granted, MESSAGE_BYTES, Moment, Refusal, Reply, ReplyBody, Request, RequestBody, Rights, Token,
+    Granted, MESSAGE_BYTES, Moment, ObjectName, Refusal, Reply, ReplyBody, Request, RequestBody, Rights,
+    Token,
 };
 use portcullis_softnic::core::{Answer, WireRequest};
 
@@ -195,7 +196,7 @@ impl Oracle {
 
     /// A message leaves a node for a client.
     pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
-        let Session { node, hostile, .. } = self.sessions[session];
+        let Session { node, tenant, hostile, .. } = self.sessions[session];
         let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok())
         else {
             return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
@@ -212,13 +213,23 @@ impl Oracle {
             (RequestBody::Allocate { .. } | RequestBody::Acquire { .. }, ReplyBody::Granted(granted)) => {
                 self.granted(session, &asked, &granted, now, node_now);
             }
-            (RequestBody::Acquire { address, .. }, ReplyBody::Refused(Refusal::Conflict))
+            (RequestBody::Acquire { object, part, .. }, ReplyBody::Refused(Refusal::Conflict)) => {
+                let address = object.address();
+                let bytes = part_of(address.0, part);
                 // Somebody else's grant may be on its way, held up by a client that takes no messages.
-                if !model.requests.wanted(address.0)
-                    && model.was_free(address.0, asked.at, node_now, asked.stood_still) =>
-            {
-                let what = format!("session {session} waited in vain for {address}, which nobody held");
-                self.fail(Promise::Progress, now, what);
+                if !model.requests.wanted(address.0, &bytes)
+                    && model.was_free(&bytes, asked.at, node_now, asked.stood_still)
+                {
+                    let what = format!("session {session} waited in vain for {address}, which nobody held");
+                    self.fail(Promise::Progress, now, what);
+                }
+            }
+            (
+                RequestBody::Acquire { object: ObjectName::Reference(object), .. },
+                ReplyBody::Refused(Refusal::Gone | Refusal::AnotherNode),
+            ) if model.is_held(object, tenant, asked.at, node_now) => {
+                let what = format!("session {session} was told that {object} is not there, which is held");
+                self.fail(Promise::Reference, now, what);
             }
             (RequestBody::Recover { .. }, ReplyBody::Refused(Refusal::Malformed)) if !hostile => {
                 let what =
@@ -261,8 +272,10 @@ impl Oracle {
         let Some(model) = &mut self.nodes[node] else { return };
         let (rights, sharing, overtaken) = match asked.body {
             RequestBody::Allocate { rights, sharing, .. } => (rights, sharing, None),
-            RequestBody::Acquire { address, rights, sharing, .. } => {
-                (rights, sharing, model.requests.overtaken(address.0, asked.at, sharing))
+            RequestBody::Acquire { rights, sharing, .. } => {
+                let bytes = granted.address().0..granted.address().0 + granted.length;
+                let object = granted.object.address.0;
+                (rights, sharing, model.requests.overtaken(object, &bytes, asked.at, sharing))
             }
             _ => return,
         };
@@ -271,10 +284,11 @@ impl Oracle {
             self.fail(stray.promise, now, what);
         }
         if let Some(other) = overtaken.filter(|&other| !self.sessions[other].hostile) {
-            let what = format!("session {session} overtook session {other} at {}", granted.address);
+            let what = format!("session {session} overtook session {other} at {}", granted.object);
             self.fail(Promise::Progress, now, what);
         }
         self.check_asked(session, asked, granted, now);
+        self.check_reference(session, asked, granted, (now, node_now));
         // One whose message waited until it was over says nothing of what lies there now.
         if node_now < granted.permission.start.after(granted.lifetime) {
             self.check_scrub(session, tenant, granted, now);
@@ -298,12 +312,14 @@ impl Oracle {
     fn check_asked(&mut self, session: SessionId, asked: &Asked, granted: &Granted, now: Nanos) {
         let Session { node, tenant, .. } = self.sessions[session];
         let fits = match asked.body {
-            RequestBody::Allocate { size, lifetime, .. } => {
-                granted.length == size && granted.lifetime <= lifetime
+            RequestBody::Allocate { size, alignment, lifetime, .. } => {
+                let aligned = granted.address().0.is_multiple_of(alignment.max(1));
+                granted.offset == 0 && granted.length == size && aligned && granted.lifetime <= lifetime
             }
-            RequestBody::Acquire { address, size, lifetime, .. } => {
-                let whole = size == 0 || size == granted.length;
-                granted.address == address && whole && granted.lifetime <= lifetime
+            RequestBody::Acquire { object, part, lifetime, .. } => {
+                let sized = part.length == 0 || part.length == granted.length;
+                let there = granted.object.address == object.address() && granted.offset == part.offset;
+                there && sized && granted.lifetime <= lifetime
             }
             _ => false,
         };
@@ -318,10 +334,37 @@ impl Oracle {
         }
     }
 
+    /// Whether a grant is over the object that was meant.
+    fn check_reference(
+        &mut self,
+        session: SessionId,
+        asked: &Asked,
+        granted: &Granted,
+        (now, node_now): (Nanos, Moment),
+    ) {
+        let node = self.sessions[session].node;
+        let Some(model) = &mut self.nodes[node] else { return };
+        let is_over = node_now >= granted.permission.start.after(granted.lifetime);
+        let wrong = match asked.body {
+            RequestBody::Allocate { .. } => model.objects.born(granted),
+            RequestBody::Acquire { object: ObjectName::Reference(meant), .. } if meant != granted.object => {
+                Some("another object was meant")
+            }
+            // One whose message waited until it was over says nothing of what lies there now.
+            RequestBody::Acquire { .. } if !is_over => model.objects.opened(granted),
+            _ => None,
+        };
+        if let Some(why) = wrong {
+            let what =
+                format!("session {session} was granted {} for {:?}: {why}", granted.object, asked.body);
+            self.fail(Promise::Reference, now, what);
+        }
+    }
+
     fn check_scrub(&mut self, session: SessionId, tenant: usize, granted: &Granted, now: Nanos) {
         let node = self.sessions[session].node;
         let Some(model) = &self.nodes[node] else { return };
-        let Some(offset) = model.offset(granted.address.0, granted.length) else {
+        let Some(offset) = model.offset(granted.address().0, granted.length) else {
             return self.fail(Promise::Memory, now, format!("{granted:?} lies outside the pool"));
         };
         if let Some((at, other)) = model.memory.foreign_byte(tenant, offset..offset + granted.length) {

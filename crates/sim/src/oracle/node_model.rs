@@ -1,11 +1,12 @@
 //! One node as the checkers know it: its memory, its permissions, what it owes answers to.
 
 use super::memory_model::MemoryModel;
+use super::objects::Objects;
 use super::permission::{Known, Wanted, overlaps};
 use super::requests::Requests;
 use super::{Promise, SessionId};
 use portcullis_node::POOL_BASE;
-use portcullis_protocol::{Granted, Lifetime, Moment, PermissionId, Rights, Rkey, Sharing, Token};
+use portcullis_protocol::{Granted, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey, Sharing, Token};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
@@ -32,6 +33,7 @@ pub(super) struct Stray {
 pub(super) struct NodeModel {
     pub memory: MemoryModel,
     pub requests: Requests,
+    pub objects: Objects,
     /// Windows of ended permissions may stay bound for so long.
     linger: Lifetime,
     permissions: Vec<Known>,
@@ -54,6 +56,7 @@ impl NodeModel {
         Self {
             memory: MemoryModel::new(pool_bytes),
             requests: Requests::default(),
+            objects: Objects::default(),
             linger,
             permissions: Vec::new(),
             by_key: HashMap::new(),
@@ -192,7 +195,7 @@ impl NodeModel {
             let other = &mut self.permissions[at];
             let compatible = other.sharing == Sharing::Shared
                 && sharing == Sharing::Shared
-                && other.buffer == known.buffer;
+                && other.object == known.object;
             let buffers = overlaps(&other.buffer, &known.buffer) && !compatible;
             let loses_buffer = buffers || overlaps(&other.buffer, &known.header());
             let loses_header =
@@ -239,6 +242,12 @@ impl NodeModel {
         broken
     }
 
+    /// Whether somebody of the tenant has surely held an object from one moment to another.
+    pub fn is_held(&self, object: ObjectRef, tenant: usize, from: Moment, now: Moment) -> bool {
+        let mut of_it = self.permissions.iter().filter(|it| it.object == object && it.tenant == tenant);
+        of_it.any(|known| known.id.start <= from && now < known.served_until && !known.ended)
+    }
+
     /// Whether a key is granted again before its window has gone through its others: each permission takes one of 256
     /// at least, and its end another at most.
     fn repeats_a_key(&mut self, token: Token) -> bool {
@@ -253,9 +262,9 @@ impl NodeModel {
         repeats
     }
 
-    /// Whether nobody has held the object at `address` for so long that a request waited in vain for it.
-    pub fn was_free(&self, address: u64, since: Moment, now: Moment, stood_still: Lifetime) -> bool {
-        let holders = self.permissions.iter().filter(|known| known.buffer.start == address);
+    /// Whether nobody has held these bytes for so long that a request waited in vain for them.
+    pub fn was_free(&self, bytes: &Range<u64>, since: Moment, now: Moment, stood_still: Lifetime) -> bool {
+        let holders = self.permissions.iter().filter(|known| overlaps(&known.buffer, bytes));
         let last = holders.map(|known| known.over_from.min(now)).max().unwrap_or(since).max(since);
         now.since(last).0 > VAIN_WAIT.0 + stood_still.0
     }
@@ -280,8 +289,9 @@ impl NodeModel {
         self.permissions.push(known);
     }
 
-    /// The node has written zero at `word`: the live permission whose lifetime word that is, and where its object lies.
-    pub fn notice(&mut self, word: u64, now: Moment) -> Option<(PermissionId, u64)> {
+    /// The node has written zero at `word`: the live permission whose lifetime word that is, where its object lies, and
+    /// which bytes it is over.
+    pub fn notice(&mut self, word: u64, now: Moment) -> Option<(PermissionId, u64, Range<u64>)> {
         let near = self.near(&(word..word + 8));
         let at = near.into_iter().find(|&at| {
             let known = &self.permissions[at];
@@ -289,7 +299,7 @@ impl NodeModel {
         })?;
         let known = &mut self.permissions[at];
         known.noticed.get_or_insert(now);
-        Some((known.id, known.buffer.start))
+        Some((known.id, known.object.address.0, known.buffer.clone()))
     }
 
     /// A permission that is surely live and whose buffer the node's processor has just changed.

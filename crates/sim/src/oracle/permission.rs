@@ -2,7 +2,7 @@
 
 use super::SessionId;
 use portcullis_protocol::{
-    Granted, Header, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Rights, Rkey, Sharing, Token,
+    Granted, Header, LIFETIME_OFFSET, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey, Sharing, Token,
 };
 use std::ops::Range;
 
@@ -14,6 +14,7 @@ pub(super) struct Known {
     pub tenant: usize,
     pub rights: Rights,
     pub sharing: Sharing,
+    pub object: ObjectRef,
     pub buffer: Range<u64>,
     /// The keys of the buffer and of the lifetime word.
     pub keys: (Rkey, Rkey),
@@ -71,7 +72,8 @@ impl Known {
             tenant,
             rights,
             sharing,
-            buffer: granted.address.0..granted.address.0 + granted.length,
+            object: granted.object,
+            buffer: granted.address().0..granted.address().0 + granted.length,
             keys,
             longest: granted.longest,
             served_until: end,

@@ -12,6 +12,8 @@ pub enum Promise {
     Access,
     /// Never two exclusive holders, never exclusive beside shared.
     Exclusion,
+    /// An old reference never opens a new object, and no two objects have the same one.
+    Reference,
     /// When a permission ends, its memory and its header are used again only after no access can reach them.
     Reuse,
     /// Nobody gets memory with another tenant's bytes in it.
@@ -39,6 +41,7 @@ impl Promise {
         match self {
             Self::Access => "access",
             Self::Exclusion => "exclusion",
+            Self::Reference => "reference",
             Self::Reuse => "reuse",
             Self::Scrub => "scrub",
             Self::Service => "service",

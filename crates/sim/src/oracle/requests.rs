@@ -1,8 +1,10 @@
 //! Requests that nodes have taken in and not answered: what each reply is to, and how late it is.
 
 use super::SessionId;
-use portcullis_protocol::{Lifetime, Moment, Request, RequestBody, Sharing};
+use super::permission::overlaps;
+use portcullis_protocol::{Lifetime, Moment, Part, Request, RequestBody, Sharing};
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 /// How long a node may take beyond what a request agreed to wait: parked requests wait for lingering windows and for
 /// scrubs, rebuilds for those before them.
@@ -11,6 +13,19 @@ const SLACK: Lifetime = Lifetime::millis(60);
 const ANSWER_ON_ITS_WAY: Lifetime = Lifetime::millis(4);
 /// How long it may take over what needs nobody else's end.
 const SOON: Lifetime = Lifetime::millis(25);
+
+/// Which bytes of a node's memory a request wants of the object at `address`, if it wants that one, and how.
+pub(super) fn wanted_of(body: &RequestBody, address: u64) -> Option<(Range<u64>, Sharing)> {
+    let RequestBody::Acquire { object, part, sharing, .. } = body else { return None };
+    (object.address().0 == address).then(|| (part_of(address, *part), *sharing))
+}
+
+/// The bytes of a node's memory that a part of the object at `address` means; without a length, all that follow.
+pub(super) fn part_of(address: u64, part: Part) -> Range<u64> {
+    let from = address.saturating_add(part.offset);
+    let end = if part.length == 0 { u64::MAX } else { from.saturating_add(part.length) };
+    from..end
+}
 
 /// A request that waits for its answer.
 #[derive(Clone, Copy, Debug)]
@@ -66,21 +81,22 @@ impl Requests {
         }
     }
 
-    /// Whether somebody has asked for the object at `address` and has no answer.
-    pub fn wanted(&self, address: u64) -> bool {
-        let wants =
-            |asked: &Asked| matches!(asked.body, RequestBody::Acquire { address: at, .. } if at.0 == address);
+    /// Whether somebody has asked for these bytes of the object at `address` and has no answer.
+    pub fn wanted(&self, address: u64, bytes: &Range<u64>) -> bool {
+        let wants = |asked: &Asked| {
+            wanted_of(&asked.body, address).is_some_and(|(wanted, _)| overlaps(&wanted, bytes))
+        };
         self.asked.values().flatten().any(wants)
     }
 
-    /// Who asked for the object at `address` well before `at`, cannot hold it beside `by`, and has no answer.
-    pub fn overtaken(&self, address: u64, at: Moment, by: Sharing) -> Option<SessionId> {
-        let waits = |asked: &Asked| match asked.body {
-            RequestBody::Acquire { address: wanted, sharing, .. } if wanted.0 == address => {
+    /// Who asked for these bytes of the object at `address` well before `at`, cannot hold them beside `by`, and has no
+    /// answer.
+    pub fn overtaken(&self, address: u64, bytes: &Range<u64>, at: Moment, by: Sharing) -> Option<SessionId> {
+        let waits = |asked: &Asked| {
+            wanted_of(&asked.body, address).is_some_and(|(wanted, sharing)| {
                 let beside = by == Sharing::Shared && sharing == Sharing::Shared;
-                !beside && asked.at.after(ANSWER_ON_ITS_WAY) < at
-            }
-            _ => false,
+                !beside && overlaps(&wanted, bytes) && asked.at.after(ANSWER_ON_ITS_WAY) < at
+            })
         };
         self.asked.iter().filter(|(_, queue)| queue.iter().any(waits)).map(|(key, _)| key.0).min()
     }

@@ -1,0 +1,17 @@
+//! What an object outlives.
+
+use crate::Lifetime;
+
+/// How long an object stays that nobody holds a permission on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Keep {
+    /// Not at all: the object goes with its last permission.
+    #[default]
+    No,
+    /// Until it is freed, or the last client of its tenant has gone.
+    Attached,
+    /// Until it is freed, or the last client of its tenant has been gone for so long: a producer may restart.
+    For(Lifetime),
+    /// Until it is freed, or the node ends.
+    Pinned,
+}

@@ -1,0 +1,233 @@
+//! The control messages: what a client SENDs to its node, and the node's replies.
+//!
+//! Each message is 128 bytes, little-endian, fields at fixed places; data of the `rpc` mechanism follows behind.
+//! A codec, not a transport: the same bytes travel through a software NIC's queues and over real verbs.
+
+mod wire;
+
+use crate::{
+    Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights, Sharing, Token,
+};
+
+/// Bytes of a control message.
+pub const MESSAGE_BYTES: usize = 128;
+
+/// The most data one message of the `rpc` mechanism carries behind its 128 bytes; longer accesses are split.
+pub const DATA_BYTES_MAX: usize = 8192;
+
+/// A client's request. `sequence` comes back in the reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Chosen by the client, echoed by the node.
+    pub sequence: u32,
+    /// What is asked.
+    pub body: RequestBody,
+}
+
+/// What a client asks of its node (Patronus §5.1, Table 2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestBody {
+    /// Memory, and a permission over it.
+    Allocate {
+        /// Bytes.
+        size: u64,
+        /// What the address of the object's first byte is a multiple of: a power of two; zero and one ask for nothing.
+        alignment: u64,
+        /// How long the permission lives, from its grant.
+        lifetime: Lifetime,
+        /// What the permission allows.
+        rights: Rights,
+        /// Beside whom.
+        sharing: Sharing,
+        /// What the object outlives.
+        keep: Keep,
+    },
+    /// A permission over an object that exists, or over a part of it.
+    Acquire {
+        /// Which object.
+        object: ObjectName,
+        /// Which bytes of it.
+        part: Part,
+        /// How long the permission lives, from its grant.
+        lifetime: Lifetime,
+        /// What the permission allows.
+        rights: Rights,
+        /// Beside whom.
+        sharing: Sharing,
+        /// How long the request may wait for conflicting holders.
+        wait: Lifetime,
+    },
+    /// A longer life for a permission, by RPC: the naive way of Patronus §5.3.
+    Extend {
+        /// Which.
+        permission: PermissionId,
+        /// Its new lifetime, from its start.
+        lifetime: Lifetime,
+    },
+    /// The end of a permission.
+    Revoke {
+        /// Which.
+        permission: PermissionId,
+        /// Also lets the object go that `keep` kept.
+        free: bool,
+    },
+    /// Lets a kept object go once its last permission has ended.
+    Free {
+        /// Which object.
+        object: ObjectName,
+    },
+    /// Rebuild a queue pair that went to error. The client has taken all completions off it.
+    Recover {
+        /// Its number among the client's data queue pairs.
+        queue_pair: u32,
+    },
+    /// `rpc` mechanism: bytes from the node.
+    Read {
+        /// The permission that covers them.
+        permission: PermissionId,
+        /// Where in the permission's buffer.
+        offset: u64,
+        /// How many, at most [`DATA_BYTES_MAX`].
+        length: u64,
+    },
+    /// `rpc` mechanism: the bytes behind this message go to the node.
+    Write {
+        /// The permission that covers them.
+        permission: PermissionId,
+        /// Where in the permission's buffer.
+        offset: u64,
+        /// How many, at most [`DATA_BYTES_MAX`].
+        length: u64,
+    },
+    /// `rpc` mechanism: compare and swap of an aligned 8-byte word.
+    CompareAndSwap {
+        /// The permission that covers it.
+        permission: PermissionId,
+        /// Where in the permission's buffer.
+        offset: u64,
+        /// The value that must be there.
+        compare: u64,
+        /// The value to put there.
+        swap: u64,
+    },
+    /// `rpc` mechanism: fetch and add on an aligned 8-byte word.
+    FetchAndAdd {
+        /// The permission that covers it.
+        permission: PermissionId,
+        /// Where in the permission's buffer.
+        offset: u64,
+        /// What to add, wrapping.
+        add: u64,
+    },
+}
+
+/// A node's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reply {
+    /// The request's.
+    pub sequence: u32,
+    /// What came of it.
+    pub body: ReplyBody,
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplyBody {
+    /// A permission (to `Allocate` and `Acquire`).
+    Granted(Granted),
+    /// The new lifetime, from the permission's start (to `Extend`).
+    Extended(Lifetime),
+    /// Done (to `Revoke`, `Free`, `Recover` and `Write`).
+    Done,
+    /// So many bytes follow behind this message (to `Read`).
+    Data(u64),
+    /// The word's value before the operation (to the atomics).
+    Value(u64),
+    /// No, and why.
+    Refused(Refusal),
+}
+
+impl Granted {
+    /// Where the permission's bytes start.
+    #[must_use]
+    pub fn address(&self) -> RemoteAddress {
+        RemoteAddress(self.object.address.0.wrapping_add(self.offset))
+    }
+}
+
+/// How a request names an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ObjectName {
+    /// This object and no other, ever.
+    Reference(ObjectRef),
+    /// Whatever object of the tenant starts here now.
+    Address(RemoteAddress),
+}
+
+impl From<ObjectRef> for ObjectName {
+    fn from(reference: ObjectRef) -> Self {
+        Self::Reference(reference)
+    }
+}
+
+impl ObjectName {
+    /// Where the object starts, or started.
+    #[must_use]
+    pub fn address(self) -> RemoteAddress {
+        match self {
+            Self::Reference(reference) => reference.address,
+            Self::Address(address) => address,
+        }
+    }
+}
+
+/// Some of an object's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Where in the object they start.
+    pub offset: u64,
+    /// How many; zero: all from there to the object's end.
+    pub length: u64,
+}
+
+impl Part {
+    /// All of the object.
+    pub const WHOLE: Self = Self { offset: 0, length: 0 };
+}
+
+/// A permission as its holder gets it: the paper's `Perm` (Patronus §5.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Granted {
+    /// Its name.
+    pub permission: PermissionId,
+    /// The object that it is over.
+    pub object: ObjectRef,
+    /// Where in the object its bytes start.
+    pub offset: u64,
+    /// How many bytes it covers.
+    pub length: u64,
+    /// How long it lives, from its start.
+    pub lifetime: Lifetime,
+    /// How long the request waited on the node before it started: its holder's clock may count from that much after
+    /// the request was sent.
+    pub waited: Lifetime,
+    /// The longest that it can live, extensions included.
+    pub longest: Lifetime,
+    /// What its holder shows with each access.
+    pub token: Token,
+    /// What enforces it.
+    pub mechanism: Mechanism,
+}
+
+/// Bytes that are no message of this protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what} in byte {at} of a control message means nothing")]
+pub struct MalformedMessage {
+    /// What was found there.
+    pub what: u8,
+    /// Where.
+    pub at: usize,
+}
+
+#[cfg(test)]
+mod tests;

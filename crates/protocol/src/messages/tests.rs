@@ -1,0 +1,138 @@
+//! What is said survives the wire, and what means nothing is an error.
+
+use super::*;
+use crate::{Incarnation, Moment, Rkey};
+use proptest::prelude::*;
+
+fn permission() -> impl Strategy<Value = PermissionId> {
+    (any::<u64>(), any::<u64>())
+        .prop_map(|(header, start)| PermissionId { header: RemoteAddress(header), start: Moment(start) })
+}
+
+fn rights() -> impl Strategy<Value = Rights> {
+    (0u8..8).prop_map(Rights::from_bits_truncate)
+}
+
+fn sharing() -> impl Strategy<Value = Sharing> {
+    prop_oneof![Just(Sharing::Exclusive), Just(Sharing::Shared)]
+}
+
+fn reference() -> impl Strategy<Value = ObjectRef> {
+    any::<(u64, u64, u64)>().prop_map(|(incarnation, address, birth)| ObjectRef {
+        incarnation: Incarnation(incarnation),
+        address: RemoteAddress(address),
+        birth,
+    })
+}
+
+fn object() -> impl Strategy<Value = ObjectName> {
+    prop_oneof![
+        reference().prop_map(ObjectName::Reference),
+        any::<u64>().prop_map(|address| ObjectName::Address(RemoteAddress(address))),
+    ]
+}
+
+fn keep() -> impl Strategy<Value = Keep> {
+    prop_oneof![
+        Just(Keep::No),
+        Just(Keep::Attached),
+        any::<u64>().prop_map(|time| Keep::For(Lifetime(time))),
+        Just(Keep::Pinned),
+    ]
+}
+
+fn request() -> impl Strategy<Value = RequestBody> {
+    let word = any::<u64>;
+    prop_oneof![
+        (word(), word(), word(), rights(), sharing(), keep()).prop_map(
+            |(size, alignment, lifetime, rights, sharing, keep)| RequestBody::Allocate {
+                size,
+                alignment,
+                lifetime: Lifetime(lifetime),
+                rights,
+                sharing,
+                keep
+            }
+        ),
+        (object(), word(), word(), word(), rights(), sharing(), word()).prop_map(
+            |(object, offset, length, lifetime, rights, sharing, wait)| RequestBody::Acquire {
+                object,
+                part: Part { offset, length },
+                lifetime: Lifetime(lifetime),
+                rights,
+                sharing,
+                wait: Lifetime(wait)
+            }
+        ),
+        (permission(), word()).prop_map(|(permission, lifetime)| RequestBody::Extend {
+            permission,
+            lifetime: Lifetime(lifetime)
+        }),
+        (permission(), any::<bool>()).prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
+        object().prop_map(|object| RequestBody::Free { object }),
+        any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
+        (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Read {
+            permission,
+            offset,
+            length
+        }),
+        (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Write {
+            permission,
+            offset,
+            length
+        }),
+        (permission(), word(), word(), word()).prop_map(|(permission, offset, compare, swap)| {
+            RequestBody::CompareAndSwap { permission, offset, compare, swap }
+        }),
+        (permission(), word(), word()).prop_map(|(permission, offset, add)| RequestBody::FetchAndAdd {
+            permission,
+            offset,
+            add
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_request_survives_the_wire(sequence: u32, body in request()) {
+        let request = Request { sequence, body };
+        prop_assert_eq!(Request::decode(request.encode()), Ok(request));
+    }
+
+    #[test]
+    fn any_bytes_become_a_message_or_an_error(words: [[u8; 32]; MESSAGE_BYTES / 32]) {
+        let mut message = [0; MESSAGE_BYTES];
+        message.copy_from_slice(words.as_flattened());
+        if let Ok(request) = Request::decode(message) {
+            prop_assert_eq!(Request::decode(request.encode()), Ok(request));
+        }
+        if let Ok(reply) = Reply::decode(message) {
+            prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
+        }
+    }
+
+    #[test]
+    fn a_grant_survives_the_wire(
+        permission in permission(), object in reference(), part: (u64, u64), times: (u64, u32, u32), keys: Option<(u32, u32)>,
+        mechanism in 0usize..5,
+    ) {
+        let token = keys.map_or(Token::Node, |(buffer, lifetime)| {
+            Token::Keys { buffer: Rkey(buffer), lifetime: Rkey(lifetime) }
+        });
+        let granted = Granted {
+            permission, object, offset: part.0, length: part.1, lifetime: Lifetime(times.0),
+            waited: Lifetime(times.1.into()), longest: Lifetime(times.2.into()), token,
+            mechanism: Mechanism::ALL[mechanism],
+        };
+        let reply = Reply { sequence: 7, body: ReplyBody::Granted(granted) };
+        prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
+    }
+
+    #[test]
+    fn every_refusal_number_reads_back(number: u8, a: u64, b: u64) {
+        if let Some(refusal) = Refusal::from_wire((number, a, b)) {
+            let reply = Reply { sequence: 1, body: ReplyBody::Refused(refusal) };
+            prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
+        }
+    }
+}

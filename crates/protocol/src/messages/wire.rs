@@ -1,0 +1,399 @@
+//! The layout of control messages: where each field stands, and the only place where a peer's bytes become values.
+
+use super::{
+    Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request, RequestBody,
+};
+use crate::{
+    Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights,
+    Rkey, Sharing, Token,
+};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The layout of both directions. What a field means depends on `kind`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct Wire {
+    kind: u8,
+    rights: u8,
+    flags: u8,
+    detail: u8,
+    sequence: U32,
+    address: U64,
+    start: U64,
+    length: U64,
+    lifetime: U64,
+    first: U64,
+    second: U64,
+    /// Of a grant: how long the request waited, in µs.
+    waited: U32,
+    /// Of a grant: the longest lifetime, in µs.
+    longest: U32,
+    /// Of what names an object: the node's incarnation and the object's birth.
+    incarnation: U64,
+    birth: U64,
+    /// Of what names a part of an object: where in the object it starts.
+    offset: U64,
+    /// Of an allocation: the alignment.
+    alignment: U64,
+    unused: [U64; 4],
+}
+
+const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
+
+const FLAG_SHARED: u8 = 1;
+/// The object is named by its address alone.
+const FLAG_ADDRESS: u8 = 2;
+/// What an allocated object outlives, in two bits.
+const KEEP_SHIFT: u32 = 2;
+const KEEP_BITS: u8 = 3 << KEEP_SHIFT;
+
+mod kind {
+    pub const ALLOCATE: u8 = 1;
+    pub const ACQUIRE: u8 = 2;
+    pub const EXTEND: u8 = 3;
+    pub const REVOKE: u8 = 4;
+    pub const FREE: u8 = 5;
+    pub const RECOVER: u8 = 6;
+    pub const READ: u8 = 7;
+    pub const WRITE: u8 = 8;
+    pub const COMPARE_AND_SWAP: u8 = 9;
+    pub const FETCH_AND_ADD: u8 = 10;
+    pub const GRANTED_KEYS: u8 = 129;
+    pub const GRANTED_NODE: u8 = 130;
+    pub const EXTENDED: u8 = 131;
+    pub const DONE: u8 = 132;
+    pub const DATA: u8 = 133;
+    pub const VALUE: u8 = 134;
+    pub const REFUSED: u8 = 135;
+}
+
+impl Wire {
+    fn new(kind: u8, sequence: u32) -> Self {
+        Self {
+            kind,
+            rights: 0,
+            flags: 0,
+            detail: 0,
+            sequence: U32::new(sequence),
+            address: U64::ZERO,
+            start: U64::ZERO,
+            length: U64::ZERO,
+            lifetime: U64::ZERO,
+            first: U64::ZERO,
+            second: U64::ZERO,
+            waited: U32::ZERO,
+            longest: U32::ZERO,
+            incarnation: U64::ZERO,
+            birth: U64::ZERO,
+            offset: U64::ZERO,
+            alignment: U64::ZERO,
+            unused: [U64::ZERO; 4],
+        }
+    }
+
+    fn with_permission(mut self, permission: PermissionId) -> Self {
+        self.address = U64::new(permission.header.0);
+        self.start = U64::new(permission.start.0);
+        self
+    }
+
+    fn with_access(mut self, rights: Rights, sharing: Sharing) -> Self {
+        self.rights = rights.bits();
+        self.flags |= match sharing {
+            Sharing::Exclusive => 0,
+            Sharing::Shared => FLAG_SHARED,
+        };
+        self
+    }
+
+    fn with_keep(mut self, keep: Keep) -> Self {
+        let (kind, time) = match keep {
+            Keep::No => (0, 0),
+            Keep::Attached => (1, 0),
+            Keep::For(time) => (2, time.0),
+            Keep::Pinned => (3, 0),
+        };
+        self.flags |= kind << KEEP_SHIFT;
+        self.first = U64::new(time);
+        self
+    }
+
+    fn keep(&self) -> Keep {
+        match (self.flags & KEEP_BITS) >> KEEP_SHIFT {
+            0 => Keep::No,
+            1 => Keep::Attached,
+            2 => Keep::For(Lifetime(self.first.get())),
+            _ => Keep::Pinned,
+        }
+    }
+
+    fn with_reference(mut self, reference: ObjectRef) -> Self {
+        self.incarnation = U64::new(reference.incarnation.0);
+        self.birth = U64::new(reference.birth);
+        self
+    }
+
+    fn reference(&self, address: RemoteAddress) -> ObjectRef {
+        let incarnation = Incarnation(self.incarnation.get());
+        ObjectRef { incarnation, address, birth: self.birth.get() }
+    }
+
+    fn with_object(mut self, object: ObjectName) -> Self {
+        self.address = U64::new(object.address().0);
+        match object {
+            ObjectName::Reference(reference) => self.with_reference(reference),
+            ObjectName::Address(_) => {
+                self.flags |= FLAG_ADDRESS;
+                self
+            }
+        }
+    }
+
+    fn object(&self) -> ObjectName {
+        let address = RemoteAddress(self.address.get());
+        if self.flags & FLAG_ADDRESS != 0 {
+            ObjectName::Address(address)
+        } else {
+            ObjectName::Reference(self.reference(address))
+        }
+    }
+
+    /// Finds flags that nobody of this version sets.
+    fn check_flags(&self, known: u8) -> Result<(), MalformedMessage> {
+        let unknown = self.flags & !known != 0;
+        if unknown { Err(MalformedMessage { what: self.flags, at: 2 }) } else { Ok(()) }
+    }
+
+    fn permission(&self) -> PermissionId {
+        PermissionId { header: RemoteAddress(self.address.get()), start: Moment(self.start.get()) }
+    }
+
+    fn access(&self) -> Result<(Rights, Sharing), MalformedMessage> {
+        let rights = Rights::from_bits(self.rights).ok_or(MalformedMessage { what: self.rights, at: 1 })?;
+        let shared = self.flags & FLAG_SHARED != 0;
+        Ok((rights, if shared { Sharing::Shared } else { Sharing::Exclusive }))
+    }
+}
+
+impl Request {
+    /// The request as bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        let new = |kind| Wire::new(kind, self.sequence);
+        let access = |kind, permission, offset: u64| {
+            let mut wire = new(kind).with_permission(permission);
+            wire.lifetime = U64::new(offset);
+            wire
+        };
+        let wire = match self.body {
+            RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep } => {
+                let mut wire = new(kind::ALLOCATE).with_access(rights, sharing).with_keep(keep);
+                wire.length = U64::new(size);
+                wire.alignment = U64::new(alignment);
+                wire.lifetime = U64::new(lifetime.0);
+                wire
+            }
+            RequestBody::Acquire { object, part, lifetime, rights, sharing, wait } => {
+                let mut wire = new(kind::ACQUIRE).with_access(rights, sharing).with_object(object);
+                wire.offset = U64::new(part.offset);
+                wire.length = U64::new(part.length);
+                wire.lifetime = U64::new(lifetime.0);
+                wire.first = U64::new(wait.0);
+                wire
+            }
+            RequestBody::Extend { permission, lifetime } => {
+                let mut wire = new(kind::EXTEND).with_permission(permission);
+                wire.lifetime = U64::new(lifetime.0);
+                wire
+            }
+            RequestBody::Revoke { permission, free } => {
+                let mut wire = new(kind::REVOKE).with_permission(permission);
+                wire.flags = u8::from(free);
+                wire
+            }
+            RequestBody::Free { object } => new(kind::FREE).with_object(object),
+            RequestBody::Recover { queue_pair } => {
+                let mut wire = new(kind::RECOVER);
+                wire.length = U64::new(u64::from(queue_pair));
+                wire
+            }
+            RequestBody::Read { permission, offset, length } => {
+                let mut wire = access(kind::READ, permission, offset);
+                wire.length = U64::new(length);
+                wire
+            }
+            RequestBody::Write { permission, offset, length } => {
+                let mut wire = access(kind::WRITE, permission, offset);
+                wire.length = U64::new(length);
+                wire
+            }
+            RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
+                let mut wire = access(kind::COMPARE_AND_SWAP, permission, offset);
+                wire.first = U64::new(compare);
+                wire.second = U64::new(swap);
+                wire
+            }
+            RequestBody::FetchAndAdd { permission, offset, add } => {
+                let mut wire = access(kind::FETCH_AND_ADD, permission, offset);
+                wire.first = U64::new(add);
+                wire
+            }
+        };
+        zerocopy::transmute!(wire)
+    }
+
+    /// The request in `bytes`.
+    ///
+    /// # Errors
+    /// A field holds what no client of this version writes.
+    pub fn decode(bytes: [u8; MESSAGE_BYTES]) -> Result<Self, MalformedMessage> {
+        let wire: Wire = zerocopy::transmute!(bytes);
+        let permission = wire.permission();
+        let offset = wire.lifetime.get();
+        let length = wire.length.get();
+        let lifetime = Lifetime(wire.lifetime.get());
+        let body = match wire.kind {
+            kind::ALLOCATE => {
+                wire.check_flags(FLAG_SHARED | KEEP_BITS)?;
+                let ((rights, sharing), keep) = (wire.access()?, wire.keep());
+                let alignment = wire.alignment.get();
+                RequestBody::Allocate { size: length, alignment, lifetime, rights, sharing, keep }
+            }
+            kind::ACQUIRE => {
+                wire.check_flags(FLAG_SHARED | FLAG_ADDRESS)?;
+                let (rights, sharing) = wire.access()?;
+                let (object, wait) = (wire.object(), Lifetime(wire.first.get()));
+                let part = Part { offset: wire.offset.get(), length };
+                RequestBody::Acquire { object, part, lifetime, rights, sharing, wait }
+            }
+            kind::EXTEND => RequestBody::Extend { permission, lifetime },
+            kind::REVOKE => match wire.flags {
+                0 | 1 => RequestBody::Revoke { permission, free: wire.flags == 1 },
+                what => return Err(MalformedMessage { what, at: 2 }),
+            },
+            kind::FREE => {
+                wire.check_flags(FLAG_ADDRESS)?;
+                RequestBody::Free { object: wire.object() }
+            }
+            kind::RECOVER => RequestBody::Recover {
+                queue_pair: u32::try_from(length)
+                    .map_err(|_| MalformedMessage { what: wire.length.as_bytes()[7], at: 31 })?,
+            },
+            kind::READ => RequestBody::Read { permission, offset, length },
+            kind::WRITE => RequestBody::Write { permission, offset, length },
+            kind::COMPARE_AND_SWAP => RequestBody::CompareAndSwap {
+                permission,
+                offset,
+                compare: wire.first.get(),
+                swap: wire.second.get(),
+            },
+            kind::FETCH_AND_ADD => RequestBody::FetchAndAdd { permission, offset, add: wire.first.get() },
+            what => return Err(MalformedMessage { what, at: 0 }),
+        };
+        Ok(Self { sequence: wire.sequence.get(), body })
+    }
+}
+
+impl Reply {
+    /// The reply as bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        let new = |kind| Wire::new(kind, self.sequence);
+        let wire = match self.body {
+            ReplyBody::Granted(granted) => granted.wire(self.sequence),
+            ReplyBody::Extended(lifetime) => {
+                let mut wire = new(kind::EXTENDED);
+                wire.lifetime = U64::new(lifetime.0);
+                wire
+            }
+            ReplyBody::Done => new(kind::DONE),
+            ReplyBody::Data(length) => {
+                let mut wire = new(kind::DATA);
+                wire.length = U64::new(length);
+                wire
+            }
+            ReplyBody::Value(value) => {
+                let mut wire = new(kind::VALUE);
+                wire.first = U64::new(value);
+                wire
+            }
+            ReplyBody::Refused(refusal) => {
+                let (number, first, second) = refusal.wire();
+                let mut wire = new(kind::REFUSED);
+                wire.detail = number;
+                wire.first = U64::new(first);
+                wire.second = U64::new(second);
+                wire
+            }
+        };
+        zerocopy::transmute!(wire)
+    }
+
+    /// The reply in `bytes`.
+    ///
+    /// # Errors
+    /// A field holds what no node of this version writes.
+    pub fn decode(bytes: [u8; MESSAGE_BYTES]) -> Result<Self, MalformedMessage> {
+        let wire: Wire = zerocopy::transmute!(bytes);
+        let body = match wire.kind {
+            kind::GRANTED_KEYS | kind::GRANTED_NODE => ReplyBody::Granted(Granted::from_wire(&wire)?),
+            kind::EXTENDED => ReplyBody::Extended(Lifetime(wire.lifetime.get())),
+            kind::DONE => ReplyBody::Done,
+            kind::DATA => ReplyBody::Data(wire.length.get()),
+            kind::VALUE => ReplyBody::Value(wire.first.get()),
+            kind::REFUSED => ReplyBody::Refused(
+                Refusal::from_wire((wire.detail, wire.first.get(), wire.second.get()))
+                    .ok_or(MalformedMessage { what: wire.detail, at: 3 })?,
+            ),
+            what => return Err(MalformedMessage { what, at: 0 }),
+        };
+        Ok(Self { sequence: wire.sequence.get(), body })
+    }
+}
+
+impl Granted {
+    fn wire(&self, sequence: u32) -> Wire {
+        let (kind, keys) = match self.token {
+            Token::Keys { buffer, lifetime } => {
+                (kind::GRANTED_KEYS, u64::from(buffer.0) | u64::from(lifetime.0) << 32)
+            }
+            Token::Node => (kind::GRANTED_NODE, 0),
+        };
+        let mut wire = Wire::new(kind, sequence).with_permission(self.permission).with_reference(self.object);
+        wire.detail = self.mechanism.wire();
+        wire.length = U64::new(self.length);
+        wire.lifetime = U64::new(self.lifetime.0);
+        wire.first = U64::new(self.object.address.0);
+        wire.second = U64::new(keys);
+        wire.offset = U64::new(self.offset);
+        // Told shorter than it is, where it does not fit: that errs to the safe side.
+        wire.waited = U32::new(u32::try_from(self.waited.0).unwrap_or(u32::MAX));
+        wire.longest = U32::new(u32::try_from(self.longest.0).unwrap_or(u32::MAX));
+        wire
+    }
+
+    fn from_wire(wire: &Wire) -> Result<Self, MalformedMessage> {
+        let (buffer, lifetime): (U32, U32) = {
+            let [buffer, lifetime]: [U32; 2] = zerocopy::transmute!(wire.second);
+            (buffer, lifetime)
+        };
+        let token = if wire.kind == kind::GRANTED_KEYS {
+            Token::Keys { buffer: Rkey(buffer.get()), lifetime: Rkey(lifetime.get()) }
+        } else {
+            Token::Node
+        };
+        Ok(Self {
+            permission: wire.permission(),
+            object: wire.reference(RemoteAddress(wire.first.get())),
+            offset: wire.offset.get(),
+            length: wire.length.get(),
+            lifetime: Lifetime(wire.lifetime.get()),
+            waited: Lifetime(wire.waited.get().into()),
+            longest: Lifetime(wire.longest.get().into()),
+            token,
+            mechanism: Mechanism::from_wire(wire.detail)
+                .ok_or(MalformedMessage { what: wire.detail, at: 3 })?,
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! Objects as the checkers know them: from the grants that crossed the network, which one lies where.
+
+use portcullis_protocol::{Granted, ObjectRef};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+
+/// The objects of one life of a node.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    births: HashSet<u64>,
+    /// The latest object at each place: by where its bytes begin, where they end.
+    latest: BTreeMap<u64, (u64, ObjectRef)>,
+}
+
+impl Objects {
+    /// An object has been allocated. Says what is wrong with its reference.
+    pub fn born(&mut self, granted: &Granted) -> Option<&'static str> {
+        let place = granted.object.address.0..granted.object.address.0.saturating_add(granted.length);
+        let before: Vec<u64> = self.over(&place).map(|(start, _)| start).collect();
+        for start in before {
+            self.latest.remove(&start);
+        }
+        self.latest.insert(place.start, (place.end, granted.object));
+        let known = !self.births.insert(granted.object.birth);
+        known.then_some("a new object has the reference of another one")
+    }
+
+    /// A permission over an object that was there. Says whether another one lies there now.
+    pub fn opened(&self, granted: &Granted) -> Option<&'static str> {
+        let from = granted.address().0;
+        let other =
+            self.over(&(from..from.saturating_add(granted.length))).any(|(_, it)| it != granted.object);
+        other.then_some("another object has been allocated there since")
+    }
+
+    fn over(&self, place: &Range<u64>) -> impl Iterator<Item = (u64, ObjectRef)> {
+        let found = self.latest.range(..place.end).rev().take_while(|(_, (end, _))| *end > place.start);
+        found.map(|(&start, &(_, object))| (start, object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_protocol::{Incarnation, Lifetime, Mechanism, Moment, PermissionId, RemoteAddress, Token};
+
+    fn granted(address: u64, birth: u64, length: u64) -> Granted {
+        let (incarnation, address) = (Incarnation(1), RemoteAddress(address));
+        Granted {
+            permission: PermissionId { header: RemoteAddress(0), start: Moment(0) },
+            object: ObjectRef { incarnation, address, birth },
+            offset: 0,
+            length,
+            lifetime: Lifetime(1),
+            waited: Lifetime(0),
+            longest: Lifetime(1),
+            token: Token::Node,
+            mechanism: Mechanism::Rpc,
+        }
+    }
+
+    #[test]
+    fn an_object_under_a_later_one_is_gone() {
+        let mut objects = Objects::default();
+        let (old, beside) = (granted(100, 1, 50), granted(150, 2, 50));
+        assert_eq!([objects.born(&old), objects.born(&beside)], [None, None]);
+        assert_eq!([objects.opened(&old), objects.opened(&beside)], [None, None]);
+        assert_eq!(objects.born(&granted(140, 3, 5)), None);
+        assert!(objects.opened(&old).is_some());
+        assert_eq!(objects.opened(&beside), None);
+    }
+
+    #[test]
+    fn a_reference_that_comes_twice_is_noticed() {
+        let mut objects = Objects::default();
+        assert_eq!(objects.born(&granted(100, 1, 50)), None);
+        assert!(objects.born(&granted(500, 1, 50)).is_some());
+    }
+}
