@@ -8,7 +8,7 @@ use crate::hosts::{Alarm, ClientHost, NodeHost};
 use crate::memory::SimMemory;
 use crate::network::Network;
 use crate::nic::NicFaults;
-use crate::oracle::{Oracle, Promise, SessionId};
+use crate::oracle::{LONGEST_KEEP, Oracle, Promise, SessionId};
 use crate::plan::{FaultKind, NodePlan, Plan};
 use crate::scene::Gossip;
 use crate::trace::Trace;
@@ -23,6 +23,8 @@ const WIND_DOWN: Nanos = 400 * MILLISECOND;
 const PATIENCE_WITH_OFFENDERS: Nanos = 200 * MILLISECOND;
 /// How long a node is given to tidy up after the last client has left.
 const QUIET: Nanos = 2 * MILLISECOND;
+/// How long objects may stay that their tenants have left behind, on a node whose clock is slow.
+const KEPT: Nanos = 2 * LONGEST_KEEP.0 * MICROSECOND;
 /// How often the checkers look round.
 const LOOK_EVERY: Nanos = MILLISECOND;
 
@@ -160,7 +162,7 @@ impl Cluster {
     fn is_over(&self) -> bool {
         let gone = self.clients.iter().all(|client| client.stay.is_none());
         let let_go = self.sessions.iter().all(|session| session.id.is_none());
-        gone && let_go && self.now >= self.last_farewell.max(self.plan.duration_ns) + QUIET
+        gone && let_go && self.now >= self.last_farewell.max(self.plan.duration_ns) + QUIET + KEPT
             || self.now > self.plan.duration_ns + WIND_DOWN
     }
 
