@@ -26,7 +26,7 @@ test: setup lint unit planted verbs fuzz instructions
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
+	scripts/docs
 	scripts/tidy
 
 unit: setup
