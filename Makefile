@@ -51,4 +51,4 @@ instructions: setup
 	scripts/instructions
 
 setup:
-	@scripts/setup
+	@scripts/setup linker
