@@ -1,15 +1,19 @@
-//! Several operations with one doorbell, of which only the last tells of its end.
+//! Several operations with one doorbell, of which only the last tells of its end; and several requests to the node with
+//! another.
 
+use crate::calls::Awaited;
 use crate::data_path::{MaybeBuffer, Ready, Shape, Target};
-use crate::{Buffer, Call, Client, Error, Operation, Permission, Rejected};
+use crate::{Acquire, Allocate, Buffer, Call, Client, Error, NotRevoked, Operation, Permission, Rejected};
 use portcullis_nic::{Endpoint, WorkRequest};
-use portcullis_protocol::{Lifetime, Moment};
+use portcullis_protocol::{Lifetime, Moment, RequestBody};
 use std::fmt;
 
 /// Operations that are posted together, in order, once [`Batch::post`] is called. Each has its own outcome.
 ///
-/// One doorbell and, while the queue has room, one completion for all of them. Dropped without being posted, the
-/// batch has begun nothing: its buffers are given back, and its operations never get an outcome.
+/// One doorbell and, while the queue has room, one completion for all of them; one more doorbell for the requests to
+/// the node among them, which the node takes in at one turn where it can: then windows of permissions that end go over
+/// to those that start (Patronus §5.4). Dropped without being posted, the batch has begun nothing: its buffers are given
+/// back, its operations and calls never get an outcome, and permissions that it was to revoke end by themselves.
 pub struct Batch<'a, E: Endpoint> {
     client: &'a mut Client<E>,
 }
@@ -19,10 +23,11 @@ impl<E: Endpoint> Client<E> {
     pub fn batch(&mut self) -> Batch<'_, E> {
         // A batch that was leaked left its operations here.
         self.cancel_staged();
+        self.control.hold();
         Batch { client: self }
     }
 
-    fn cancel_staged(&mut self) {
+    pub(crate) fn cancel_staged(&mut self) {
         for request in self.staged.drain(..) {
             self.operations.cancel(request.id);
         }
@@ -32,6 +37,7 @@ impl<E: Endpoint> Client<E> {
         for call in self.staged_calls.drain(..) {
             self.calls.cancel(call);
         }
+        self.control.drop_held();
     }
 }
 
@@ -94,7 +100,38 @@ impl<E: Endpoint> Batch<'_, E> {
         self.add(now, Target::Permission(permission, offset), None, Shape::FetchAndAdd { add })
     }
 
-    /// Adds a [`Client::extend`]. Where only the node's CPU changes the lifetime, a message goes out at once.
+    /// Adds a [`Client::allocate`].
+    ///
+    /// # Errors
+    /// As there; the rest of the batch stays as it is.
+    pub fn allocate(&mut self, now: Moment, ask: Allocate) -> Result<Call, Error> {
+        self.stage_call(ask.awaited(now), ask.body())
+    }
+
+    /// Adds a [`Client::acquire`].
+    ///
+    /// # Errors
+    /// As there; the rest of the batch stays as it is.
+    pub fn acquire(&mut self, now: Moment, ask: Acquire) -> Result<Call, Error> {
+        self.stage_call(ask.awaited(now), ask.body())
+    }
+
+    /// Adds a [`Client::revoke`].
+    ///
+    /// # Errors
+    /// As there; the rest of the batch stays as it is.
+    pub fn revoke(&mut self, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
+        let body = RequestBody::Revoke { permission: permission.id(), free };
+        self.stage_call(Awaited::Done, body).map_err(|error| NotRevoked { permission, error })
+    }
+
+    fn stage_call(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
+        let call = self.client.ask(awaited, body)?;
+        self.client.staged_calls.push(call.id);
+        Ok(call)
+    }
+
+    /// Adds a [`Client::extend`].
     ///
     /// # Errors
     /// As there; the rest of the batch stays as it is.
@@ -105,17 +142,22 @@ impl<E: Endpoint> Batch<'_, E> {
         }
         let (call, request) = match client.stage_extension(now, permission.lease(), deadline)? {
             Some(staged) => staged,
-            None => return client.extend_by_rpc(now, permission.lease(), deadline),
+            None => {
+                let (awaited, body) = client.extension_message(now, permission.lease(), deadline)?;
+                return self.stage_call(awaited, body);
+            }
         };
         client.staged_calls.push(call.id);
         client.staged.push(WorkRequest { signalled: false, ..request });
         Ok(call)
     }
 
-    /// How many operations it holds.
+    /// How many operations and calls it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.client.staged.len() + self.client.staged_jobs.len()
+        let client = &*self.client;
+        let extensions = client.staged.iter().filter(|it| client.operations.is_extension(it.id)).count();
+        client.staged.len() - extensions + client.staged_calls.len() + client.staged_jobs.len()
     }
 
     /// Whether it holds none.
@@ -124,8 +166,8 @@ impl<E: Endpoint> Batch<'_, E> {
         self.len() == 0
     }
 
-    /// Begins everything in it. Returns how many operations that were. Cannot fail: room was found when each
-    /// was added.
+    /// Begins everything in it. Returns how many operations and calls that were. Cannot fail: room was found when
+    /// each was added.
     pub fn post(self) -> usize {
         let count = self.len();
         let client = &mut *self.client;
@@ -133,8 +175,9 @@ impl<E: Endpoint> Batch<'_, E> {
             last.signalled = true;
             client.flights.submit_all(&mut client.endpoint, &mut client.staged);
             client.staged.clear();
-            client.staged_calls.clear();
         }
+        client.staged_calls.clear();
+        client.control.release(&mut client.endpoint);
         for job in client.staged_jobs.drain(..) {
             client.remote.push(job);
         }

@@ -1,7 +1,7 @@
 //! Buffers in the endpoint's arena, which the NIC reads and writes.
 
 use crate::Error;
-use portcullis_nic::{Lkey, LocalSpan, Memory};
+use portcullis_nic::{Lend, Lkey, LocalSpan, Memory};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -203,6 +203,20 @@ impl<M: Memory> Buffer<M> {
     /// Where in the arena it starts.
     pub(crate) fn at(&self) -> u64 {
         self.blocks.base + self.place.block()
+    }
+}
+
+impl<M: Lend> Buffer<M> {
+    /// Its bytes, in place: what an operation has read, without a copy.
+    #[must_use]
+    pub fn bytes(&self) -> M::Bytes<'_> {
+        self.blocks.memory.lend(self.at(), self.len().into())
+    }
+
+    /// Its bytes, in place, to be filled for a write.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> M::BytesMut<'_> {
+        self.blocks.memory.lend_mut(self.at(), self.len().into())
     }
 }
 

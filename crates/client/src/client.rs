@@ -141,6 +141,15 @@ impl<E: Endpoint> Client<E> {
     }
 
     pub(crate) fn call(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
+        if self.control.is_holding() {
+            // A batch that was leaked left its requests here.
+            self.cancel_staged();
+        }
+        self.ask(awaited, body)
+    }
+
+    /// The same within a batch.
+    pub(crate) fn ask(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
         if let Some(error) = self.over {
             return Err(error);
         }
@@ -213,6 +222,7 @@ impl<E: Endpoint> Client<E> {
             return;
         }
         self.control.post_receives(&mut self.endpoint);
+        self.control.send_held(&mut self.endpoint);
         if self.flights.next_wake().is_some() {
             self.ask_for_rebuilds(clock());
         }
@@ -287,6 +297,12 @@ impl<E: Endpoint> Client<E> {
     #[must_use]
     pub fn over(&self) -> Option<Error> {
         self.over
+    }
+
+    /// Whether a call of the control path would find room now.
+    #[must_use]
+    pub fn has_room_for_calls(&self) -> bool {
+        self.control.has_room()
     }
 
     /// Operations and calls that have begun and not ended.

@@ -59,6 +59,10 @@ pub(crate) struct Control {
     free: Vec<u16>,
     /// Receives that are to be posted.
     owed: Vec<u16>,
+    /// Requests of a batch that is being collected, and what the queue had no room for of one that was posted.
+    held: Vec<WorkRequest>,
+    /// Requests are collected.
+    holding: bool,
 }
 
 impl Control {
@@ -71,6 +75,8 @@ impl Control {
             slots: (0..depth).map(slot).collect(),
             free: (0..depth).rev().collect(),
             owed: (0..depth).collect(),
+            held: Vec::new(),
+            holding: false,
         }
     }
 
@@ -124,7 +130,9 @@ impl Control {
         let local = LocalSpan { address: at, length, lkey: self.key };
         let operation = Action::Send { local };
         let request = WorkRequest { id: u64::from(sequence), signalled: true, operation };
-        if endpoint.post_control(std::slice::from_ref(&request)) != 1 {
+        if self.holding || !self.held.is_empty() {
+            self.held.push(request);
+        } else if endpoint.post_control(std::slice::from_ref(&request)) != 1 {
             return false;
         }
         self.free.pop();
@@ -132,6 +140,42 @@ impl Control {
         slot.purpose = Some(purpose);
         slot.sending = true;
         true
+    }
+
+    /// Collects what is asked from here on, to be sent with one doorbell.
+    pub(crate) fn hold(&mut self) {
+        self.holding = true;
+    }
+
+    /// Whether requests are collected.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.holding
+    }
+
+    /// Sends what was collected.
+    pub(crate) fn release<E: Endpoint>(&mut self, endpoint: &mut E) {
+        self.holding = false;
+        self.send_held(endpoint);
+    }
+
+    /// Sends what was collected, as far as the queue has room for it.
+    pub(crate) fn send_held<E: Endpoint>(&mut self, endpoint: &mut E) {
+        if !self.held.is_empty() && !self.holding {
+            let posted = endpoint.post_control(&self.held);
+            self.held.drain(..posted);
+        }
+    }
+
+    /// Forgets what was collected and not sent: it was never asked.
+    pub(crate) fn drop_held(&mut self) {
+        if !std::mem::take(&mut self.holding) {
+            return;
+        }
+        for request in std::mem::take(&mut self.held) {
+            let Ok(sequence) = u32::try_from(request.id) else { continue };
+            self.answered(sequence);
+            self.sent(sequence);
+        }
     }
 
     /// Posts the receives that are owed.

@@ -66,9 +66,20 @@ impl<E: Endpoint> Client<E> {
         lease: &Arc<Lease>,
         deadline: Moment,
     ) -> Result<Call, Error> {
+        let (awaited, body) = self.extension_message(now, lease, deadline)?;
+        self.call(awaited, body)
+    }
+
+    /// The message that asks the node for an extension.
+    pub(crate) fn extension_message(
+        &self,
+        now: Moment,
+        lease: &Arc<Lease>,
+        deadline: Moment,
+    ) -> Result<(Awaited, RequestBody), Error> {
         let extending = self.extending(now, lease, deadline)?;
         let body = RequestBody::Extend { permission: lease.permission, lifetime: extending.asked };
-        self.call(Awaited::Extension(extending), body)
+        Ok((Awaited::Extension(extending), body))
     }
 
     fn extending(&self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Extending, Error> {

@@ -145,6 +145,10 @@ impl Flights {
             && let Some(active) = self.active
         {
             let most = self.lane_room().min(requests.len());
+            if let Some(last) = requests[..most].last_mut() {
+                // What waits behind it may expire, and would then tell of nothing.
+                last.signalled = true;
+            }
             let lane = &mut self.lanes[active as usize];
             posted = lane.post(endpoint, active, &mut requests[..most], self.signal_every);
             lane.flights.extend(&requests[..posted]);

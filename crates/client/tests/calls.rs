@@ -292,3 +292,64 @@ fn the_clock_is_read_after_what_it_judges_has_come_in() {
     client.poll_with(|| panic!("nothing depends on the time"));
     assert!(client.take(operation).unwrap().result.is_ok());
 }
+
+fn kept_object(address: u64) -> ObjectRef {
+    ObjectRef { incarnation: Incarnation(1), address: RemoteAddress(address), birth: 1 }
+}
+
+#[test]
+fn requests_of_a_batch_share_a_doorbell_and_are_answered_each() {
+    let (endpoint, handle) = fake(1, 4);
+    let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
+    let before = handle.look().control_doorbells;
+    let mut batch = client.batch();
+    let calls: Vec<_> = (0..3)
+        .map(|at| batch.acquire(NOW, Acquire::object(kept_object(64 * at)).part(0, 8)).unwrap())
+        .collect();
+    let allocated = batch.allocate(NOW, Allocate::bytes(64)).unwrap();
+    // The control queue holds four.
+    let full = batch.allocate(NOW, Allocate::bytes(64)).unwrap_err();
+    assert_eq!(full, Error::QueueFull { limit: 4 });
+    assert_eq!(batch.len(), 4);
+    assert_eq!(batch.post(), 4);
+    assert_eq!(handle.look().control_doorbells - before, 1);
+    client.poll(NOW);
+    let mut held = Vec::new();
+    for call in calls.into_iter().chain([allocated]) {
+        let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
+        held.push(permission);
+    }
+    let mut batch = client.batch();
+    let calls: Vec<_> = held.into_iter().map(|it| batch.revoke(it, false).unwrap()).collect();
+    batch.post();
+    client.poll(NOW);
+    assert!(calls.into_iter().all(|call| matches!(client.take_call(call), Some(Ok(Answer::Done)))));
+    assert_eq!((handle.look().control_doorbells - before, client.pending()), (2, 0));
+}
+
+#[test]
+fn requests_of_a_batch_that_is_dropped_or_leaked_were_never_asked() {
+    let (endpoint, handle) = fake(1, 4);
+    let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
+    for leak in [false, true] {
+        let asked = handle.look().node.asked.len();
+        let mut batch = client.batch();
+        let never = batch.allocate(NOW, Allocate::bytes(64)).unwrap();
+        if leak {
+            std::mem::forget(batch)
+        } else {
+            drop(batch)
+        }
+        let call = client.free(kept_object(64)).unwrap();
+        client.poll(NOW);
+        assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))), "leaked: {leak}");
+        assert!(client.take_call(never).is_none());
+        assert_eq!((handle.look().node.asked.len() - asked, client.pending()), (1, 0));
+    }
+    // All slots are free again.
+    let mut batch = client.batch();
+    for _ in 0..4 {
+        batch.allocate(NOW, Allocate::bytes(8)).unwrap();
+    }
+    assert_eq!(batch.post(), 4);
+}

@@ -443,3 +443,19 @@ fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
     assert_eq!(result(&mut client, lives), Ok(8));
     assert_eq!(result(&mut client, expires), Err(Error::Expired));
 }
+
+/// A batch that is longer than the queue has room for: what is posted of it tells of its end by itself.
+#[test]
+fn what_was_posted_of_a_batch_tells_of_its_end_though_the_rest_expires() {
+    let (mut client, handle, permission) = start(1, 4, ClientConfig::default());
+    let mut batch = client.batch();
+    let operations: Vec<_> = (0..6).map(|_| batch.fetch_and_add(NOW, &permission, 0, 1).unwrap()).collect();
+    batch.post();
+    handle.run(3);
+    client.poll(permission.lease().deadline());
+    handle.run_all();
+    client.poll(permission.lease().deadline());
+    let ended: Vec<_> = operations.into_iter().map(|it| result(&mut client, it)).collect();
+    assert_eq!(ended[..4], [Ok(0), Ok(1), Ok(2), Ok(3)]);
+    assert_eq!(ended[4..], [Err(Error::Expired), Err(Error::Expired)]);
+}

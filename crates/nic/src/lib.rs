@@ -34,7 +34,7 @@ pub use endpoint_size::{
     ARENA_BYTES_MAX, DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, EndpointSize, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN,
 };
 pub use error::VerbsError;
-pub use memory::Memory;
+pub use memory::{Lend, Memory};
 pub use objects::{
     CqId, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, Region, RegionId, Window, WindowId,
     WindowKind,

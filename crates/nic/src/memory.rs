@@ -1,5 +1,7 @@
 //! Memory that a NIC may change at any moment.
 
+use std::ops::{Deref, DerefMut};
+
 /// Memory that can be registered with a NIC. Bytes are copied in and out: no reference into it exists, since peers
 /// write it whenever they may.
 ///
@@ -23,4 +25,26 @@ pub trait Memory: Clone {
 
     /// Stores an aligned 8-byte word, with release ordering.
     fn store(&self, offset: u64, value: u64);
+}
+
+/// Memory that lends its bytes, to be looked at or filled in place.
+///
+/// While bytes are lent, every other way to them through the memory or its clones panics where it would break the loan:
+/// any access for an exclusive loan, a change for a shared one. It is for memory that a NIC writes only where, and while,
+/// an operation of its owner says so: a client's arena.
+pub trait Lend: Memory {
+    /// Bytes that nothing changes.
+    type Bytes<'a>: Deref<Target = [u8]>
+    where
+        Self: 'a;
+    /// Bytes that nobody else reads or changes.
+    type BytesMut<'a>: DerefMut<Target = [u8]>
+    where
+        Self: 'a;
+
+    /// Lends `length` bytes from `offset` on, to look at.
+    fn lend(&self, offset: u64, length: u64) -> Self::Bytes<'_>;
+
+    /// Lends `length` bytes from `offset` on, to change.
+    fn lend_mut(&self, offset: u64, length: u64) -> Self::BytesMut<'_>;
 }

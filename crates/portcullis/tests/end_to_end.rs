@@ -207,3 +207,124 @@ fn a_session_that_breaks_its_control_queue_pair_is_over_and_leaves_nothing() {
     drop((block, session));
     assert_empty(&host);
 }
+
+#[test]
+fn what_was_read_is_looked_at_in_place_and_what_is_written_filled_in_in_place() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let block = session.allocate(Allocate::bytes(100_000)).expect("memory");
+    let mut buffer = session.buffer(70_000).expect("room in the arena");
+    for (at, byte) in buffer.bytes_mut().iter_mut().enumerate() {
+        *byte = (at % 251).to_le_bytes()[0];
+    }
+    let buffer = session.write_buffer(&block, 1000, buffer).expect("inside");
+    drop(buffer);
+    let buffer = session.buffer(70_000).expect("room in the arena");
+    let buffer = session.read_buffer(&block, 1000, buffer).expect("inside");
+    assert!(buffer.bytes().iter().enumerate().all(|(at, byte)| *byte == (at % 251).to_le_bytes()[0]));
+    let (one, two) = (buffer.bytes(), buffer.bytes());
+    assert_eq!(*one, *two);
+}
+
+#[test]
+fn lists_of_parts_are_scattered_and_gathered_in_order() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let length = 700_000;
+    let block = session.allocate(Allocate::bytes(length)).expect("memory");
+    let bytes: Vec<u8> = (0..length).map(|at| (at % 253).to_le_bytes()[0]).collect();
+    // Nothing, a byte, some that fit together, one that fits nowhere.
+    let cuts = [0, 0, 1, 5000, 100_000, 200_000, 600_000, 600_000, 700_000];
+    let parts: Vec<_> = cuts.windows(2).map(|cut| std::io::IoSlice::new(&bytes[cut[0]..cut[1]])).collect();
+    session.write_vectored(&block, 0, &parts).expect("inside");
+    let mut read = vec![0; bytes.len()];
+    session.read(&block, 0, &mut read).expect("inside");
+    assert_eq!(read, bytes);
+    let mut parts: Vec<Vec<u8>> = cuts.windows(2).map(|cut| vec![0; cut[1] - cut[0]]).collect();
+    let mut into: Vec<_> = parts.iter_mut().map(|part| std::io::IoSliceMut::new(part)).collect();
+    session.read_vectored(&block, 0, &mut into).expect("inside");
+    assert_eq!(parts.concat(), bytes);
+    let beyond = session.write_vectored(&block, length - 1, &[std::io::IoSlice::new(&[1, 2])]);
+    assert!(matches!(beyond, Err(Error::OutsideRange { .. })));
+}
+
+#[test]
+fn many_permissions_come_and_go_in_batches() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let mut objects = Vec::new();
+    for _ in 0..200 {
+        let block = session.allocate(Allocate::bytes(64).keep()).expect("memory");
+        objects.push(block.object());
+        session.revoke(block).expect("it was live");
+    }
+    session.free(objects[7]).expect("it is there");
+    let asks: Vec<_> = objects.iter().map(|&object| Acquire::object(object)).collect();
+    let answers = session.acquire_all(&asks).expect("the node is there");
+    assert_eq!(answers.len(), 200, "more than the control queue holds");
+    let mut held = Vec::new();
+    for (number, (answer, object)) in answers.into_iter().zip(objects).enumerate() {
+        match answer {
+            Ok(permission) => {
+                assert_eq!(permission.object(), object);
+                session.write(&permission, 0, b"mine").expect("it is held");
+                held.push(permission);
+            }
+            Err(error) => assert_eq!((number, error), (7, Error::Refused(Refusal::Gone))),
+        }
+    }
+    assert_eq!(held.len(), 199);
+    session.revoke_all(held).expect("the node is there");
+    assert_eq!(host.counters().permissions, 0);
+}
+
+/// The caller is busy while its lease runs out, in the middle of a wait: what has come in meanwhile is judged by the time at
+/// which the session looks, not by the time at which it looked last.
+#[test]
+fn an_extension_that_is_seen_too_late_is_confirmed_by_the_node() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let block = session.allocate(Allocate::bytes(64).lifetime(Lifetime::millis(20))).expect("memory");
+    let messages = host.counters().rpcs;
+    let (now, deadline) = (session.now(), block.lease().deadline());
+    let call = session.client().extend(now, &block, Lifetime::seconds(2)).expect("it has not ended");
+    let started = std::time::Instant::now();
+    let mut busy = true;
+    let answer = session.wait_until(|client| {
+        if std::mem::take(&mut busy) {
+            while now.after(started.elapsed().into()) <= deadline {
+                std::hint::spin_loop();
+            }
+            return None;
+        }
+        client.take_call(call)
+    });
+    answer.expect("the node is there").expect("the node has seen it in time");
+    assert_eq!(host.counters().rpcs - messages, 1, "the node was asked");
+}
+
+#[test]
+fn a_read_that_is_refused_after_its_lease_has_expired_says_so() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let ask = Allocate::bytes(64).keep().lifetime(Lifetime::millis(5));
+    let block = session.allocate(ask).expect("memory");
+    let before = session.now();
+    let mut expired = false;
+    let error = loop {
+        let operation = session.wait_until(|client| {
+            while !expired {
+                expired = host.counters().expiries == 1;
+            }
+            let buffer = client.buffer(8).expect("room in the arena");
+            // A client that has not looked at its clock.
+            Some(client.read(before, &block, 0, buffer).expect("by that time it is live"))
+        });
+        let outcome = session.wait(operation.expect("the node is there")).expect("the node is there");
+        // Until the window is down, it may be served.
+        if let Err(error) = outcome.result {
+            break error;
+        }
+    };
+    assert_eq!(error, Error::Expired);
+}

@@ -15,4 +15,5 @@ mod port;
 pub mod shared;
 
 pub use nic::{NicMemory, PortId, SoftNic};
-pub use port::{ArenaMemory, Doorbell, Life, PortEndpoint, PortLayout, PortQueuePairs};
+pub use port::{Doorbell, Life, PortEndpoint, PortLayout, PortQueuePairs};
+pub use shared::{ArenaMemory, LentBytes, LentBytesMut};

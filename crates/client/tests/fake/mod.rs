@@ -76,6 +76,7 @@ pub struct World {
     pub pairs: Vec<QueuePair>,
     pub completions: VecDeque<Completion>,
     pub doorbells: usize,
+    pub control_doorbells: usize,
     pub signalled: usize,
     /// Ids of executed requests, in order.
     pub executed: Vec<u64>,
@@ -123,6 +124,7 @@ pub fn fake(data_queue_pairs: usize, depth: usize) -> (Fake, Handle) {
         pairs: (0..data_queue_pairs).map(|_| QueuePair::default()).collect(),
         completions: VecDeque::new(),
         doorbells: 0,
+        control_doorbells: 0,
         signalled: 0,
         executed: Vec::new(),
         depth,
@@ -248,6 +250,7 @@ impl Endpoint for Fake {
     }
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         let mut world = self.world.borrow_mut();
+        world.control_doorbells += 1;
         for request in requests {
             let Action::Send { local } = request.operation else { panic!("control carries sends") };
             let mut message = vec![0; local.length as usize];

@@ -2,9 +2,9 @@
 
 use super::layout::{POLLED, PortLayout, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
-use crate::shared::Mapping;
+use crate::shared::{ArenaMemory, Mapping};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Memory, QpId, ReceiveRequest, WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, QpId, ReceiveRequest, WorkRequest,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -73,7 +73,7 @@ impl PortEndpoint {
         let layout = PortLayout::new(size);
         let ring = |offset, depth| Ring::new(memory.clone(), offset, depth);
         Self {
-            arena: ArenaMemory { memory: memory.clone(), start: layout.arena(), length: size.arena_bytes },
+            arena: ArenaMemory::part(memory.clone(), layout.arena(), size.arena_bytes),
             arena_key,
             size,
             data: (0..size.data_queue_pairs)
@@ -192,58 +192,6 @@ impl Endpoint for PortEndpoint {
                 !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
             }
         }
-    }
-}
-
-/// The arena's part of a port's memory, at offsets from zero.
-#[derive(Clone, Debug)]
-pub struct ArenaMemory {
-    memory: Mapping,
-    start: u64,
-    length: u64,
-}
-
-impl ArenaMemory {
-    /// An arena that is all of a mapping but what its length was rounded up by.
-    ///
-    /// # Panics
-    /// The mapping is shorter.
-    #[must_use]
-    pub fn whole(memory: Mapping, length: u64) -> Self {
-        assert!(length <= memory.length(), "{} bytes are no arena of {length}", memory.length());
-        Self { memory, start: 0, length }
-    }
-
-    fn at(&self, offset: u64, length: u64) -> u64 {
-        let inside = offset <= self.length && length <= self.length - offset;
-        assert!(inside, "{length} bytes at {offset} lie outside an arena of {}", self.length);
-        self.start + offset
-    }
-}
-
-impl Memory for ArenaMemory {
-    fn length(&self) -> u64 {
-        self.length
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        self.memory.read(self.at(offset, into.len() as u64), into);
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) {
-        self.memory.write(self.at(offset, from.len() as u64), from);
-    }
-
-    fn zero(&self, offset: u64, length: u64) {
-        self.memory.zero(self.at(offset, length), length);
-    }
-
-    fn load(&self, offset: u64) -> u64 {
-        self.memory.load(self.at(offset, 8))
-    }
-
-    fn store(&self, offset: u64, value: u64) {
-        self.memory.store(self.at(offset, 8), value);
     }
 }
 

@@ -180,7 +180,7 @@ impl Mapping {
     }
 
     #[inline]
-    fn pointer(&self, offset: u64, length: u64, align: u64) -> *mut u8 {
+    pub(super) fn pointer(&self, offset: u64, length: u64, align: u64) -> *mut u8 {
         let count = self.check(offset, length);
         assert!(offset.is_multiple_of(align), "an atomic access at {offset} is not aligned");
         // SAFETY: the count was checked to lie inside the mapping, which is one allocation.
