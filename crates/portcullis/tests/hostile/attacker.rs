@@ -20,6 +20,8 @@ use std::time::Duration;
 pub const ARENA_BYTES: u64 = 2 << 20;
 /// Where in the arena its data lies: behind its messages.
 pub const DATA: u64 = 64 << 10;
+/// Bytes of a reply, as the length of a receive.
+const REPLY_BYTES: u32 = MESSAGE_BYTES as u32;
 /// How long an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(20);
 
@@ -88,7 +90,7 @@ impl Attacker {
         let slot = u64::from(self.sequence) % depth;
         self.sequence += 1;
         if heard {
-            let local = self.local((depth + self.receives % depth) * 128, 64);
+            let local = self.local((depth + self.receives % depth) * 128, REPLY_BYTES);
             let receive = ReceiveRequest { id: self.receives % depth, local };
             if self.endpoint.post_control_receive(&[receive]) == 0 {
                 return false;
