@@ -23,10 +23,12 @@ pub enum AuditEvent {
     Expiry,
     /// A client touched what it may not.
     Violation,
-    /// The tenant is paused.
+    /// A client, or a tenant, is paused.
     Pause,
-    /// The tenant is barred.
+    /// A client, or a tenant where no client is named, is barred.
     Bar,
+    /// A bar or a pause has ended: a bar by time, either by the operator.
+    Unbar,
     /// A client came.
     Attach,
     /// A client went.
@@ -80,6 +82,9 @@ pub struct AuditRecord {
     /// Why, in a few words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
+    /// When a pause or a bar ends, in µs of the node's time.
+    #[serde(rename = "until_us", skip_serializing_if = "Option::is_none", serialize_with = "until_us")]
+    pub until: Option<Moment>,
     /// How many: of a [`Lost`](AuditEvent::Lost) record, the records that are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -97,6 +102,7 @@ impl AuditRecord {
             process: None,
             permission: None,
             reason: None,
+            until: None,
             count: None,
         }
     }
@@ -195,6 +201,10 @@ fn sharing_name<S: Serializer>(sharing: &Sharing, serializer: S) -> Result<S::Ok
 
 fn moment_us<S: Serializer>(moment: &Moment, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(moment.0)
+}
+
+fn until_us<S: Serializer>(until: &Option<Moment>, serializer: S) -> Result<S::Ok, S::Error> {
+    until.map(|moment| moment.0).serialize(serializer)
 }
 
 fn lifetime_us<S: Serializer>(lifetime: &Lifetime, serializer: S) -> Result<S::Ok, S::Error> {

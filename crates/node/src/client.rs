@@ -1,6 +1,7 @@
 //! A client as its node sees it: queue pairs, messages in, messages out.
 
 use crate::client_ends::ClientEnds;
+use crate::violations::Violations;
 use portcullis_nic::{
     Access, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest, Region, RemoteAddress, VerbsError,
     WorkRequest,
@@ -50,6 +51,8 @@ pub(crate) struct Client<M> {
     pub first: u32,
     /// What its data queue pairs let it do, where that is what enforces permissions: holders of each right.
     pub rights_held: [u32; 3],
+    /// What it was refused.
+    pub violations: Violations,
     messages: M,
     region: Region,
     outgoing: VecDeque<(Reply, Vec<u8>)>,
@@ -80,6 +83,7 @@ impl<M: Memory> Client<M> {
             process,
             first: crate::permissions::NONE,
             rights_held: [0; 3],
+            violations: Violations::default(),
             messages,
             region,
             outgoing: VecDeque::new(),

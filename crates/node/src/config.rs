@@ -52,7 +52,7 @@ pub struct NodeConfig {
     pub longest_keep: Lifetime,
     /// What a tenant may hold that was given no quota of its own.
     pub quota: Quota,
-    /// What violations cost a tenant.
+    /// What violations cost.
     pub violations: ViolationLimits,
     /// Queue pairs that are rebuilt at the same time; further ones wait.
     pub recoveries_max: u32,
@@ -143,6 +143,7 @@ impl NodeConfig {
         within("quota.permissions_max", "permissions", self.quota.permissions_max, 1, u64::MAX)?;
         within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;
         within("violations.pause_max", "µs", violations.pause_max.0, 1, LIFETIME_MAX.0)?;
+        within("violations.bar_for", "µs", violations.bar_for.0, 1, LIFETIME_MAX.0)?;
         within("window_rest", "µs", self.window_rest.0, 0, LIFETIME_MAX.0)?;
         within("linger_max", "µs", self.linger_max.0, 0, LIFETIME_MAX.0)?;
         within("spare_queue_pairs", "queue pairs", self.spare_queue_pairs.into(), 0, SPARE_QUEUE_PAIRS_MAX)?;
@@ -262,6 +263,7 @@ mod tests {
             refused(|config| config.quota.permissions_max = 0),
             refused(|config| config.violations.free_again = Lifetime(0)),
             refused(|config| config.violations.bar_after = 0),
+            refused(|config| config.violations.bar_for = Lifetime(0)),
             refused(|config| config.recoveries_max = 0),
             refused(|config| config.windows_max = u32::MAX),
             refused(|config| config.clients_max = 0),

@@ -292,7 +292,7 @@ impl<N: Nic> Node<N> {
         };
         self.counters.grants += 1;
         self.audit_permission(now, AuditEvent::Grant, slot, None);
-        let barred = self.standing(tenant, now) == crate::violations::Standing::Barred;
+        let barred = self.standing(tenant, now).is_barred();
         if barred || self.clients.get(client).is_none() {
             self.refuse(client, sequence, Refusal::Barred);
             self.finish(slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);

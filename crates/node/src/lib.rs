@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod audit;
+mod bars;
 mod batches;
+mod charging;
 mod client;
 mod client_ends;
 mod config;
@@ -31,8 +33,9 @@ mod waiting;
 mod windows;
 
 pub use audit::{AuditEvent, AuditRecord, AuditedPermission};
+pub use bars::{Bar, ClientReport};
 pub use client_ends::ClientEnds;
 pub use config::{ConfigError, NodeConfig, Reductions};
 pub use node::{Admission, Counters, Node, POOL_BASE, StartError};
 pub use quota::Quota;
-pub use violations::{Standing, ViolationLimits};
+pub use violations::{Charge, Standing, ViolationLimits, Violations};

@@ -1,6 +1,7 @@
 //! The node itself: what it consists of, who comes and goes, and the order of a turn.
 
 use crate::audit::{AuditEvent, AuditQueue, AuditRecord};
+use crate::bars::NEVER;
 use crate::batches::Stock;
 use crate::client::{Client, QpOwners};
 use crate::client_ends::ClientEnds;
@@ -14,7 +15,7 @@ use crate::roster::Roster;
 use crate::slabs::{ObjectId, PAGE_BYTES, Slabs};
 use crate::taint::Taint;
 use crate::tenant::{Answer, Tenant};
-use crate::violations::{Standing, ViolationBudget};
+use crate::violations::ViolationBudget;
 use crate::{ConfigError, NodeConfig};
 use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
@@ -32,8 +33,6 @@ pub const POOL_BASE: RemoteAddress = RemoteAddress(0x1000_0000_0000);
 const CONTROL_CQ_DEPTH: u32 = 1 << 17;
 /// Entries of the completion queue for binds: failures complete each request, also the unsignalled ones.
 const BIND_CQ_DEPTH: u32 = 1 << 15;
-/// Tenants that broke a rule and are remembered for it.
-const STANDINGS_MAX: usize = 1 << 16;
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +138,8 @@ pub struct Node<N: Nic> {
     /// Tenants by queue pair for binds.
     pub(crate) binders: HashMap<QpId, u32>,
     pub(crate) standings: HashMap<Arc<str>, ViolationBudget>,
+    /// When the first bar ends.
+    pub(crate) next_bar_end: Moment,
     pub(crate) audit: AuditQueue,
     pub(crate) counters: Counters,
     /// Clients with replies to send.
@@ -210,6 +211,7 @@ impl<N: Nic> Node<N> {
             empty_domains: Vec::new(),
             binders: HashMap::new(),
             standings: HashMap::new(),
+            next_bar_end: NEVER,
             audit,
             counters: Counters::default(),
             outbox: Vec::new(),
@@ -372,6 +374,7 @@ impl<N: Nic> Node<N> {
         // What was refused is charged before its client is heard: a rebuild is judged by how it stands now.
         worked |= self.take_events(nic, now);
         worked |= self.take_requests(nic, now);
+        worked |= self.end_bars(now);
         worked |= self.expire(now);
         worked |= self.time_out_requests(now);
         worked |= self.expire_kept(nic, now);
@@ -393,7 +396,8 @@ impl<N: Nic> Node<N> {
     pub fn next_wake(&self) -> Option<Moment> {
         let lingering = self.tenants.iter().flatten().filter_map(|tenant| tenant.windows.lingering_since());
         let lingering = lingering.map(|since| since.after(self.config.linger_max)).min();
-        let wakes = [self.leases.next(), self.postponed.next_timeout(), lingering, self.kept_check];
+        let bar = Some(self.next_bar_end).filter(|&end| end != NEVER);
+        let wakes = [self.leases.next(), self.postponed.next_timeout(), lingering, self.kept_check, bar];
         wakes.into_iter().flatten().min()
     }
 
@@ -519,14 +523,26 @@ impl<N: Nic> Node<N> {
         client: u32,
         reason: Option<&'static str>,
     ) {
+        self.audit_of_client(at, event, client, |record| AuditRecord { reason, ..record });
+    }
+
+    /// The same, with what `add` adds to the record.
+    pub(crate) fn audit_of_client(
+        &mut self,
+        at: Moment,
+        event: AuditEvent,
+        client: u32,
+        add: impl FnOnce(AuditRecord) -> AuditRecord,
+    ) {
         let client = self.clients.get(client);
         let tenant = client.and_then(|it| self.tenants.get(it.tenant as usize)?.as_ref());
-        self.audit.push(|| AuditRecord {
-            tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
-            client: client.map(|client| client.id),
-            process: client.map(|client| client.process),
-            reason,
-            ..AuditRecord::new(at, event)
+        self.audit.push(|| {
+            add(AuditRecord {
+                tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
+                client: client.map(|client| client.id),
+                process: client.map(|client| client.process),
+                ..AuditRecord::new(at, event)
+            })
         });
     }
 
@@ -556,24 +572,5 @@ impl<N: Nic> Node<N> {
         let record = self.slabs.get(object);
         let meant = birth.is_none_or(|birth| birth == record.birth) || planted::is(Fault::BirthNotCompared);
         if meant && record.tenant == tenant && !record.going { Ok(object) } else { Err(missing) }
-    }
-
-    /// How a tenant stands.
-    pub(crate) fn standing(&self, tenant: u32, now: Moment) -> Standing {
-        let offender = self.tenant(tenant).filter(|tenant| tenant.offended);
-        let budget = offender.and_then(|tenant| self.standings.get(&tenant.name));
-        budget.map_or(Standing::Good, |budget| budget.standing(now))
-    }
-
-    pub(crate) fn record_violation(&mut self, tenant: u32, now: Moment) -> Standing {
-        let Some(it) = self.tenant_mut(tenant) else { return Standing::Good };
-        it.offended = true;
-        let name = Arc::clone(&it.name);
-        if self.standings.len() >= STANDINGS_MAX && !self.standings.contains_key(&name) {
-            // Whoever stands well needs no memory of it.
-            self.standings.retain(|_, budget| budget.standing(now) != Standing::Good);
-        }
-        let limits = self.config.violations;
-        self.standings.entry(name).or_insert_with(|| ViolationBudget::new(limits)).record(now)
     }
 }

@@ -1,14 +1,10 @@
 //! Rebuilding queue pairs that broke, in the background: a step each turn, a few at a time (Patronus §5.5).
 
-use crate::audit::{AuditEvent, AuditRecord};
 use crate::node::Node;
 use crate::tenant::connect_binder;
-use crate::violations::Standing;
 use portcullis_nic::{Access, Event, Nic, QpAddress, QpChange, QpId, VerbsError};
-use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Mechanism, Moment, Refusal, ReplyBody};
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Retries of a SEND to a client that has no receive posted.
 const RNR_RETRIES: u8 = 6;
@@ -136,41 +132,6 @@ impl<N: Nic> Node<N> {
             }
         }
         worked
-    }
-
-    fn note_violation(&mut self, qp: QpId, now: Moment) {
-        let Some((client, number)) = self.qp_owners.get(qp) else { return };
-        let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
-        self.counters.violations += 1;
-        let first = self.tenants.iter().position(Option::is_some).and_then(|slot| u32::try_from(slot).ok());
-        let tenant = first.filter(|_| planted::is(Fault::ViolationToWrongTenant)).unwrap_or(tenant);
-        let before = self.standing(tenant, now);
-        let after = self.record_violation(tenant, now);
-        let reason = if number.is_some() { "a refused access" } else { "a broken control queue pair" };
-        self.audit_client(now, AuditEvent::Violation, client, Some(reason));
-        match after {
-            Standing::Paused { .. } => self.audit_client(now, AuditEvent::Pause, client, None),
-            Standing::Barred if before != Standing::Barred => self.bar(tenant, now),
-            Standing::Barred | Standing::Good => {}
-        }
-        if number.is_none() {
-            self.evict(client);
-        }
-    }
-
-    /// A tenant has broken the rules too often: all that it holds ends.
-    fn bar(&mut self, tenant: u32, now: Moment) {
-        let name = self.tenant(tenant).map(|tenant| Arc::clone(&tenant.name));
-        self.audit.push(|| AuditRecord { tenant: name, ..AuditRecord::new(now, AuditEvent::Bar) });
-        let clients: Vec<u32> =
-            self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.id.0).collect();
-        for client in clients {
-            let first = self.clients.get(client).map_or(crate::permissions::NONE, |client| client.first);
-            let held: Vec<u32> = self.permissions.chain(crate::permissions::Chain::Client, first).collect();
-            for slot in held {
-                self.finish(slot, AuditEvent::Revoke, Some("its tenant is barred"), None, now);
-            }
-        }
     }
 
     /// Takes the queue pair for binds up again after it broke. Where that fails too, its posts fail from here on, and

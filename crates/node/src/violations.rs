@@ -1,12 +1,14 @@
-//! How long a node puts up with a tenant that breaks the rules.
+//! What breaking the rules costs, and whom.
 //!
-//! An honest client is late now and then: its access arrives after the permission has ended, one to ten times a
-//! second at worst (Patronus §5.5). One that is not honest guesses keys, of which a window has 256. So a tenant has
-//! some violations free, is paused for longer and longer beyond them, and is barred in the end.
+//! To a NIC three things look alike. An honest client is *late* now and then: its access arrives after its permission
+//! has ended, one to ten times a second at worst (Patronus §5.5). A broken client *strays*: it shows a key that it
+//! holds and reaches where the key does not. And one that is not honest *guesses* keys, of which a window has 256.
+//! The first two are their client's own affair. Guesses are counted for the tenant, since who guesses can do so from
+//! many clients: a tenant has some free, is paused for longer and longer beyond them, and is barred in the end.
 
 use portcullis_protocol::{Lifetime, Moment, Refusal};
 
-/// How many violations cost a tenant how much.
+/// How many violations cost how much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ViolationLimits {
     /// Violations that cost nothing, at most, after a time without any.
@@ -17,8 +19,10 @@ pub struct ViolationLimits {
     pub pause_min: Lifetime,
     /// The longest pause.
     pub pause_max: Lifetime,
-    /// Violations that cost a pause, until the last of them bars the tenant.
+    /// Violations that cost a pause, until the last of them bars.
     pub bar_after: u32,
+    /// How long a bar lasts. Its beginning ends all permissions of the tenant, so that none of their keys outlives it.
+    pub bar_for: Lifetime,
 }
 
 impl Default for ViolationLimits {
@@ -29,11 +33,56 @@ impl Default for ViolationLimits {
             pause_min: Lifetime::millis(1),
             pause_max: Lifetime::seconds(1),
             bar_after: 64,
+            bar_for: Lifetime::seconds(600),
         }
     }
 }
 
-/// Whether a node serves a tenant.
+/// What a refused access looks like to the node, and so who pays for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Charge {
+    /// The client held the key until a moment ago: the client alone is slowed, and never barred for it.
+    Late,
+    /// The client holds the key, and reached where it does not: the client alone is slowed, and then shown out.
+    Stray,
+    /// The client never had the key: its tenant is paused, and then barred.
+    Guess,
+}
+
+impl Charge {
+    /// The reason that the audit log gives.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Late => "late accesses",
+            Self::Stray => "accesses outside what it holds",
+            Self::Guess => "guessing keys",
+        }
+    }
+}
+
+/// A client's refused accesses since it attached, by what they looked like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Violations {
+    /// See [`Charge::Late`].
+    pub late: u64,
+    /// See [`Charge::Stray`].
+    pub stray: u64,
+    /// See [`Charge::Guess`].
+    pub guesses: u64,
+}
+
+impl Violations {
+    pub(crate) fn count(&mut self, charge: Charge) {
+        *match charge {
+            Charge::Late => &mut self.late,
+            Charge::Stray => &mut self.stray,
+            Charge::Guess => &mut self.guesses,
+        } += 1;
+    }
+}
+
+/// Whether a node serves a tenant, or a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     /// It does.
@@ -43,64 +92,107 @@ pub enum Standing {
         /// When the pause ends.
         until: Moment,
     },
-    /// Not any more.
-    Barred,
+    /// Not before that moment, and all that it held has ended.
+    Barred {
+        /// When the bar ends.
+        until: Moment,
+    },
 }
 
 impl Standing {
-    /// Whether a tenant that stands so is served now.
+    /// Whether who stands so is served now.
     ///
     /// # Errors
-    /// It is barred, or paused for so much longer.
+    /// Barred, or paused for so much longer.
     pub(crate) fn check(self, now: Moment) -> Result<(), Refusal> {
         match self {
             Self::Good => Ok(()),
             Self::Paused { until } => Err(Refusal::Paused { wait: until.since(now) }),
-            Self::Barred => Err(Refusal::Barred),
+            Self::Barred { .. } => Err(Refusal::Barred),
         }
+    }
+
+    pub(crate) fn is_barred(self) -> bool {
+        matches!(self, Self::Barred { .. })
     }
 }
 
-/// One tenant's violations.
+/// The violations that somebody answers for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ViolationBudget {
     limits: ViolationLimits,
     free: u32,
     /// Up to when `free` has been counted.
     counted: Moment,
-    /// Violations that cost a pause. Never forgiven: guessing slowly shall not pay.
+    /// Violations that cost a pause. Not forgiven before a bar has ended: guessing slowly shall not pay.
     paused: u32,
+    /// When the present pause or bar began, and when it ends.
+    since: Moment,
     until: Moment,
 }
 
 impl ViolationBudget {
-    /// The budget of a tenant that has broken no rule yet.
+    /// The budget of somebody who has broken no rule yet.
     pub(crate) fn new(limits: ViolationLimits) -> Self {
-        Self { limits, free: limits.free_max, counted: Moment(0), paused: 0, until: Moment(0) }
+        Self {
+            limits,
+            free: limits.free_max,
+            counted: Moment(0),
+            paused: 0,
+            since: Moment(0),
+            until: Moment(0),
+        }
     }
 
-    /// The tenant has broken a rule. Says how it stands after that.
+    /// A rule was broken. Says how its breaker stands after that.
     pub(crate) fn record(&mut self, now: Moment) -> Standing {
+        if self.has_served_bar(now) {
+            *self = Self::new(self.limits);
+        }
+        let standing = self.standing(now);
+        if standing.is_barred() {
+            return standing;
+        }
         self.refill(now);
         if self.free > 0 {
             self.free -= 1;
+            return self.standing(now);
+        }
+        if standing == Standing::Good {
+            self.since = now;
+        }
+        let doublings = self.paused;
+        self.paused = self.paused.saturating_add(1);
+        if self.is_spent() {
+            (self.since, self.until) = (now, now.after(self.limits.bar_for));
         } else {
-            let doublings = self.paused;
-            self.paused = self.paused.saturating_add(1);
             self.until = self.until.max(now.after(self.pause(doublings)));
         }
         self.standing(now)
     }
 
-    /// How the tenant stands.
+    /// How its owner stands.
     pub(crate) fn standing(&self, now: Moment) -> Standing {
-        if self.paused >= self.limits.bar_after {
-            Standing::Barred
-        } else if now < self.until {
-            Standing::Paused { until: self.until }
-        } else {
-            Standing::Good
+        let until = self.until;
+        match (now < until, self.is_spent()) {
+            (false, _) => Standing::Good,
+            (true, false) => Standing::Paused { until },
+            (true, true) => Standing::Barred { until },
         }
+    }
+
+    /// When the present pause or bar began.
+    pub(crate) fn since(&self) -> Moment {
+        self.since
+    }
+
+    /// Whether its owner was barred, and is not any more.
+    pub(crate) fn has_served_bar(&self, now: Moment) -> bool {
+        self.is_spent() && now >= self.until
+    }
+
+    fn is_spent(&self) -> bool {
+        self.paused >= self.limits.bar_after
     }
 
     fn refill(&mut self, now: Moment) {
@@ -176,12 +268,21 @@ mod tests {
     }
 
     #[test]
-    fn a_barred_tenant_stays_barred() {
+    fn a_bar_lasts_as_long_as_is_said_whatever_follows_and_then_all_begins_anew() {
         let mut budget = budget();
-        let served = (0..KEYS).take_while(|_| budget.record(Moment(NOW)) != Standing::Barred).count();
+        let served = (0..KEYS).take_while(|_| !budget.record(Moment(NOW)).is_barred()).count();
         assert_eq!(served, 16 + 63, "the 64th violation that costs a pause bars");
-        assert_eq!(budget.standing(Moment(u64::MAX)), Standing::Barred);
-        assert_eq!(budget.record(Moment(u64::MAX)), Standing::Barred);
+        let until = Moment(NOW).after(ViolationLimits::default().bar_for);
+        let last = Moment(until.0 - 1);
+        assert_eq!(budget.record(last), Standing::Barred { until });
+        assert_eq!((budget.standing(last), budget.since()), (Standing::Barred { until }, Moment(NOW)));
+        assert_eq!(budget.standing(until), Standing::Good);
+        assert!(budget.has_served_bar(until));
+        for _ in 0..16 {
+            assert_eq!(budget.record(until), Standing::Good, "free again");
+        }
+        let pause = Standing::Paused { until: until.after(Lifetime::millis(1)) };
+        assert_eq!(budget.record(until), pause, "the first pause is the shortest again");
     }
 
     proptest! {
@@ -198,7 +299,7 @@ mod tests {
             let mut guesses = 0u64;
             for gap in gaps {
                 now = Moment(now.0 + gap);
-                if now > end || budget.record(now) == Standing::Barred {
+                if now > end || budget.record(now).is_barred() {
                     break;
                 }
                 guesses += 1;
@@ -221,7 +322,7 @@ mod tests {
             match budget.record(now) {
                 Standing::Good => {}
                 Standing::Paused { until } => now = until,
-                Standing::Barred => break,
+                Standing::Barred { .. } => break,
             }
         }
         assert!(guesses < KEYS, "{guesses} guesses");

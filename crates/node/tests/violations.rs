@@ -3,7 +3,7 @@
 mod rig;
 
 use portcullis_nic::{Endpoint, Operation, Status};
-use portcullis_node::{AuditEvent, NodeConfig, ViolationLimits};
+use portcullis_node::{AuditEvent, Charge, NodeConfig, Standing, ViolationLimits};
 use portcullis_protocol::Sharing;
 use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody};
 use rig::{Rig, acquire, allocate, keys, refused};
@@ -17,6 +17,7 @@ fn config() -> NodeConfig {
         pause_min: PAUSE,
         pause_max: Lifetime::millis(4),
         bar_after: 4,
+        bar_for: Lifetime::seconds(60),
     };
     NodeConfig { violations, ..rig::config() }
 }
@@ -88,6 +89,72 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
     rig.detach(client);
     rig.detach(sibling);
     assert_eq!(rig.try_attach("a").err(), Some(Refusal::Barred), "leaving changes nothing");
+    rig.end();
+}
+
+/// A client of tenant "a" that has guessed until its tenant was barred, in a node that writes an audit log.
+fn barred_rig() -> (Rig, usize) {
+    let mut rig = Rig::new(NodeConfig { audit: true, ..config() });
+    let client = rig.attach("a");
+    let it = rig.allocate(client, 64, true);
+    for _ in 0..6 {
+        violate(&mut rig, client, &it);
+        rig.pass(Lifetime::millis(10));
+        recover(&mut rig, client);
+    }
+    assert_eq!(rig.try_attach("a").err(), Some(Refusal::Barred));
+    (rig, client)
+}
+
+/// What the audit log tells of the end of bars: whose, and why.
+fn unbarred(rig: &mut Rig) -> Vec<(Option<String>, Option<&'static str>)> {
+    let records = std::iter::from_fn(|| rig.node.poll_audit());
+    let ends = records.filter(|record| record.event == AuditEvent::Unbar);
+    ends.map(|record| (record.tenant.map(|name| name.to_string()), record.reason)).collect()
+}
+
+#[test]
+fn a_bar_is_listed_with_its_reason_and_ends_by_time() {
+    let (mut rig, client) = barred_rig();
+    let bars = rig.node.bars(rig.now);
+    let [bar] = &bars[..] else { panic!("one tenant is barred: {bars:?}") };
+    assert_eq!((&*bar.tenant, bar.client, bar.barred, bar.charge), ("a", None, true, Charge::Guess));
+    assert_eq!(bar.until, bar.since.after(config().violations.bar_for));
+    assert_eq!(rig.node.clients(rig.now)[0].standing, Standing::Barred { until: bar.until });
+    let (since, until) = (bar.since, bar.until);
+    let records: Vec<_> = std::iter::from_fn(|| rig.node.poll_audit()).collect();
+    let told = records.iter().find(|record| record.event == AuditEvent::Bar).expect("the log has the bar");
+    assert_eq!((told.at, told.until, told.reason), (since, Some(until), Some(Charge::Guess.reason())));
+    // No lease is left to wake the node for.
+    rig.pass(Lifetime::seconds(1));
+    assert_eq!(rig.node.next_wake(), Some(until), "the node wakes for its end");
+    rig.pass(until.since(rig.now));
+    assert_eq!(rig.node.bars(rig.now), []);
+    assert_eq!(unbarred(&mut rig), [(Some("a".to_owned()), Some("its time is over"))]);
+    assert_eq!(recover(&mut rig, client), ReplyBody::Done, "who stayed is served again");
+    rig.attach("a");
+    rig.end();
+}
+
+#[test]
+fn the_operator_ends_a_bar_and_a_pause_and_nothing_else() {
+    let (mut rig, client) = barred_rig();
+    rig.attach("b");
+    assert!(!rig.node.unbar("b", rig.now), "it is served");
+    assert!(!rig.node.unbar("nobody", rig.now));
+    assert!(rig.node.unbar("a", rig.now));
+    assert!(!rig.node.unbar("a", rig.now), "it is served again");
+    assert_eq!(unbarred(&mut rig), [(Some("a".to_owned()), Some("by the operator"))]);
+    assert_eq!(recover(&mut rig, client), ReplyBody::Done);
+    let it = rig.allocate(client, 64, true);
+    for _ in 0..3 {
+        violate(&mut rig, client, &it);
+        rig.ask(client, RequestBody::Recover { queue_pair: 0 });
+        rig.seat(client).endpoint.rebuilt(0);
+    }
+    assert_eq!(rig.node.bars(rig.now).iter().map(|bar| bar.barred).collect::<Vec<_>>(), [false]);
+    assert!(rig.node.unbar("a", rig.now));
+    assert_eq!(rig.node.bars(rig.now), []);
     rig.end();
 }
 

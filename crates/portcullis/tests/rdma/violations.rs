@@ -19,6 +19,7 @@ fn strict() -> NodeConfig {
         pause_min: Lifetime::millis(100),
         pause_max: Lifetime::millis(100),
         bar_after: PAUSES,
+        ..ViolationLimits::default()
     };
     NodeConfig { violations, ..lenient() }
 }

@@ -1,0 +1,128 @@
+//! Who is barred or paused, and how that ends: by time, or by the operator.
+
+use crate::audit::{AuditEvent, AuditRecord};
+use crate::node::Node;
+use crate::violations::{Charge, Standing, Violations};
+use portcullis_nic::Nic;
+use portcullis_protocol::{ClientId, Moment};
+use std::sync::Arc;
+
+/// «No bar will end».
+pub(crate) const NEVER: Moment = Moment(u64::MAX);
+
+/// Somebody whom the node does not serve for a while.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Bar {
+    /// The tenant's name.
+    pub tenant: Arc<str>,
+    /// The client that it is about; `None`: the tenant with all its clients.
+    pub client: Option<ClientId>,
+    /// Whether all that it held has ended. Otherwise it is paused: what it holds goes on.
+    pub barred: bool,
+    /// Since when, on the node's clock.
+    pub since: Moment,
+    /// Until when.
+    pub until: Moment,
+    /// What for.
+    pub charge: Charge,
+}
+
+/// An attached client, as its node's operator sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientReport {
+    /// The node's number for it.
+    pub id: ClientId,
+    /// Its tenant's name.
+    pub tenant: Arc<str>,
+    /// Its process id, where the node knows it; otherwise zero.
+    pub process: u32,
+    /// What it was refused since it attached.
+    pub violations: Violations,
+    /// Whether it is served, its tenant's standing included.
+    pub standing: Standing,
+}
+
+impl<N: Nic> Node<N> {
+    /// Who is barred or paused now: tenants by name, then clients by number.
+    #[must_use]
+    pub fn bars(&self, now: Moment) -> Vec<Bar> {
+        let mut bars: Vec<Bar> = self
+            .standings
+            .iter()
+            .filter_map(|(name, budget)| {
+                let (barred, until) = not_served(budget.standing(now))?;
+                let (tenant, since) = (Arc::clone(name), budget.since());
+                Some(Bar { tenant, client: None, barred, since, until, charge: Charge::Guess })
+            })
+            .collect();
+        bars.sort_by(|one, other| one.tenant.cmp(&other.tenant));
+        bars
+    }
+
+    /// Lifts the bar, or the pause, of the tenant called `name`, as if it had never broken a rule. Says whether there was
+    /// one.
+    pub fn unbar(&mut self, name: &str, now: Moment) -> bool {
+        let served = self.standings.get(name).is_none_or(|it| not_served(it.standing(now)).is_none());
+        if served {
+            return false;
+        }
+        if let Some((name, _)) = self.standings.remove_entry(name) {
+            self.audit_unbar(name, "by the operator", now);
+        }
+        true
+    }
+
+    /// The attached clients, by number.
+    #[must_use]
+    pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
+        let report = |client: &crate::client::Client<N::Memory>| {
+            let tenant = Arc::clone(&self.tenant(client.tenant)?.name);
+            Some(ClientReport {
+                id: client.id,
+                tenant,
+                process: client.process,
+                violations: client.violations,
+                standing: self.standing(client.tenant, now),
+            })
+        };
+        let mut clients: Vec<ClientReport> = self.clients.iter().filter_map(report).collect();
+        clients.sort_by_key(|client| client.id.0);
+        clients
+    }
+
+    /// Ends the bars whose time is over.
+    pub(crate) fn end_bars(&mut self, now: Moment) -> bool {
+        if now < self.next_bar_end {
+            return false;
+        }
+        let served = self.standings.extract_if(|_, budget| budget.has_served_bar(now));
+        let served: Vec<Arc<str>> = served.map(|(name, _)| name).collect();
+        for name in served {
+            self.audit_unbar(name, "its time is over", now);
+        }
+        let barred = self.standings.values().map(|budget| budget.standing(now));
+        let ends = barred.filter_map(|standing| match standing {
+            Standing::Barred { until } => Some(until),
+            _ => None,
+        });
+        self.next_bar_end = ends.min().unwrap_or(NEVER);
+        true
+    }
+
+    fn audit_unbar(&mut self, tenant: Arc<str>, reason: &'static str, now: Moment) {
+        self.audit.push(|| AuditRecord {
+            tenant: Some(tenant),
+            reason: Some(reason),
+            ..AuditRecord::new(now, AuditEvent::Unbar)
+        });
+    }
+}
+
+/// Whether somebody who stands so is barred, and until when that lasts; `None`: is served.
+fn not_served(standing: Standing) -> Option<(bool, Moment)> {
+    match standing {
+        Standing::Good => None,
+        Standing::Paused { until } => Some((false, until)),
+        Standing::Barred { until } => Some((true, until)),
+    }
+}
