@@ -11,8 +11,8 @@ use crate::sys::{Cq, DeviceEvent, Mr, Mw, Pd, Posting, Qp, QpPlan, RawRequest, R
 use crate::ticket::{SLOTS_MAX, Ticket};
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, LocalSpan, Memory, Nic, Operation, PdId, QpAddress,
-    QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, Rkey, Status,
-    VerbsError, Window, WindowId, WindowKind, WorkRequest,
+    QpAttributes, QpChange, QpId, QpState, ReceiveRequest, RefusedAccess, Region, RegionId, RemoteAddress,
+    Rkey, Status, VerbsError, Window, WindowId, WindowKind, WorkRequest,
 };
 use portcullis_softnic::shared::Mapping;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -22,6 +22,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::time::Duration;
 
+/// What is known of a refused access. The verbs tell the owner that there was one, and nothing of it: the details stay in
+/// the device (IBV_EVENT_QP_ACCESS_ERR names the queue pair alone).
+const NOT_TOLD: Option<RefusedAccess> = None;
 /// Bytes that a request may carry in itself: a control message.
 const INLINE_BYTES: u32 = 64;
 /// Packet sequence numbers have 24 bits.
@@ -264,7 +267,7 @@ impl IbNic {
                 pair.trip = Trip::Told;
             } else if pair.send.is_empty() {
                 pair.trip = Trip::Told;
-                return Some(Event::AccessError(qp));
+                return Some(Event::AccessError(qp, NOT_TOLD));
             } else {
                 self.trips.push_back(qp);
             }
@@ -309,7 +312,7 @@ impl IbNic {
         let pair = self.queue_pairs.get_mut(qp.0)?;
         if pair.state == QpState::Error && !pair.broken_by_owner && pair.trip != Trip::Told {
             pair.trip = Trip::Told;
-            self.untold.push_back(Event::AccessError(qp));
+            self.untold.push_back(Event::AccessError(qp, NOT_TOLD));
         }
         Ok(())
     }
@@ -546,7 +549,7 @@ impl Nic for IbNic {
         }
         self.forget_requests(qp)?;
         // Its number may be another's soon.
-        self.untold.retain(|event| !matches!(event, Event::AccessError(of) | Event::Fatal(of) if *of == qp));
+        self.untold.retain(|event| event.queue_pair() != qp);
         let QueuePair { qp: gone, pd, send_cq, receive_cq, entries, .. } = self.queue_pairs.remove(qp.0)?;
         drop(gone);
         self.release_entries(send_cq, entries.0);

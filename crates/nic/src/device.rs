@@ -2,7 +2,8 @@
 
 use crate::{
     Access, Capabilities, Completion, CqId, Memory, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState,
-    ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind, WorkRequest,
+    ReceiveRequest, RefusedAccess, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
+    WorkRequest,
 };
 use std::ops::Range;
 
@@ -10,9 +11,20 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A peer's access through this queue pair was refused: it is in error now (`IBV_EVENT_QP_ACCESS_ERR`).
-    AccessError(QpId),
+    /// With it, what the NIC knows of that access: no RDMA device tells its owner, a NIC in software can.
+    AccessError(QpId, Option<RefusedAccess>),
     /// The queue pair went to error for another reason (`IBV_EVENT_QP_FATAL`).
     Fatal(QpId),
+}
+
+impl Event {
+    /// The queue pair that it happened to.
+    #[must_use]
+    pub const fn queue_pair(&self) -> QpId {
+        match *self {
+            Self::AccessError(qp, _) | Self::Fatal(qp) => qp,
+        }
+    }
 }
 
 /// A NIC, as the node that owns it uses it. Objects are named by id; one that is still in use cannot go

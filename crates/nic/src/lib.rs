@@ -22,6 +22,7 @@ pub mod examination;
 mod forward;
 mod memory;
 mod objects;
+mod refused_access;
 mod request;
 
 pub use access::Access;
@@ -40,4 +41,5 @@ pub use objects::{
     WindowKind,
 };
 pub use portcullis_protocol::{RemoteAddress, Rights, Rkey};
+pub use refused_access::{AccessFault, RefusedAccess};
 pub use request::{Lkey, LocalSpan, Operation, ReceiveRequest, RemoteSpan, WindowBinding, WorkRequest};

@@ -1,8 +1,11 @@
 //! What a violation costs, whom, and how one comes back from it.
 
-use super::bench::{Bench, HELD, Holder, Plan, remote};
+use super::bench::{Bench, HELD, Holder, Pair, Plan, remote};
 use super::report::{Check, ensure};
-use crate::{Access, Event, Nic, Operation, QpChange, QpState, Status};
+use crate::{Access, AccessFault, Nic, Operation, QpChange, QpState, Rkey, Status};
+
+/// Upper bits of a key that no NIC gives out before it has given out millions.
+const NOBODYS_INDEX: u32 = 0x00ff_fff0;
 
 pub(super) fn put_both_ends_in_error_and_name_the_owners<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE_READ)?;
@@ -12,7 +15,7 @@ pub(super) fn put_both_ends_in_error_and_name_the_owners<N: Nic>(bench: &mut Ben
     bench.refused(pair, stray)?;
     bench.expect_state(pair.client, QpState::Error)?;
     bench.expect_state(pair.owner, QpState::Error)?;
-    bench.expect_event(Event::AccessError(pair.owner.qp))?;
+    bench.expect_access_error(pair.owner)?;
     let surplus = bench.nic.poll_event();
     ensure!(surplus.is_none(), "one violation gave {surplus:?} too");
     Ok(())
@@ -35,8 +38,46 @@ pub(super) fn leave_other_queue_pairs_undisturbed<N: Nic>(bench: &mut Bench<N>) 
         bench.succeed(bystander.client, good)?;
         bench.expect_state(bystander.client, QpState::ReadyToSend)?;
         bench.expect_state(bystander.owner, QpState::ReadyToSend)?;
-        bench.expect_event(Event::AccessError(culprit.owner.qp))?;
+        bench.expect_access_error(culprit.owner)?;
     }
+    Ok(())
+}
+
+/// A NIC need not say what it refused; what it says is so.
+pub(super) fn are_what_the_nic_says_of_them<N: Nic>(bench: &mut Bench<N>) -> Check {
+    use AccessFault::{MissingRight, OutsideRange, StaleKey, UnknownKey, WrongDomain};
+    let (_, held) = bench.fresh(Holder::Region, Access::REMOTE_READ)?;
+    let (family, stranger) = (bench.plan(), bench.stranger()?);
+    let stale = Rkey::new(held.rkey.index(), held.rkey.low_byte().wrapping_add(1));
+    let nobodys = Rkey::new(NOBODYS_INDEX, 0);
+    let read = Access::REMOTE_READ;
+    let strays = [
+        (Access::REMOTE, bench.read(HELD - 1, 9, held.rkey), (HELD - 1, 9, read, held.rkey, OutsideRange)),
+        (Access::REMOTE, bench.read(HELD, 8, stale), (HELD, 8, read, stale, StaleKey)),
+        (Access::REMOTE, bench.read(HELD, 8, nobodys), (HELD, 8, read, nobodys, UnknownKey)),
+        (
+            Access::REMOTE,
+            bench.write(HELD + 8, 16, held.rkey),
+            (HELD + 8, 16, Access::REMOTE_WRITE, held.rkey, MissingRight),
+        ),
+        (Access::REMOTE_WRITE, bench.read(HELD, 4, held.rkey), (HELD, 4, read, held.rkey, MissingRight)),
+    ];
+    for (access, stray, expected) in strays {
+        let pair = bench.pair_as(Plan { access, ..family })?;
+        tells_truly(bench, pair, stray, expected)?;
+    }
+    let elsewhere = bench.read(HELD, 8, held.rkey);
+    tells_truly(bench, stranger, elsewhere, (HELD, 8, read, held.rkey, WrongDomain))
+}
+
+/// Address, length, right, key and fault of a refused access.
+type Refused = (u64, u64, Access, Rkey, AccessFault);
+
+fn tells_truly<N: Nic>(bench: &mut Bench<N>, pair: Pair, stray: Operation, expected: Refused) -> Check {
+    bench.fails(pair.client, stray, &[Status::RemoteAccessError, Status::RemoteInvalidRequestError])?;
+    let told = bench.expect_access_error(pair.owner)?;
+    let told = told.map(|it| (it.address.0, it.length, it.needs, it.rkey, it.fault));
+    ensure!(told.is_none_or(|told| told == expected), "{stray:?} was told as {told:x?}, not {expected:x?}");
     Ok(())
 }
 

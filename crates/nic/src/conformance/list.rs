@@ -235,6 +235,7 @@ macro_rules! for_each_promise {
                 faults {
                     put_both_ends_in_error_and_name_the_owners;
                     leave_other_queue_pairs_undisturbed;
+                    are_what_the_nic_says_of_them;
                     at_home_leave_the_peer_in_service;
                     of_the_peer_show_as_retries_exceeded;
                     of_a_peer_that_is_gone_show_as_retries_exceeded;

@@ -3,8 +3,8 @@
 use super::bench::{Bench, End, Pair};
 use super::report::{Check, Stop, ensure};
 use crate::{
-    Completion, CompletionKind, CqId, Event, LocalSpan, Nic, Operation, QpState, ReceiveRequest, Rkey,
-    Status, WorkRequest,
+    Completion, CompletionKind, CqId, Event, LocalSpan, Nic, Operation, QpState, ReceiveRequest,
+    RefusedAccess, Rkey, Status, WorkRequest,
 };
 use std::time::Instant;
 
@@ -147,9 +147,12 @@ impl<N: Nic> Bench<N> {
         })
     }
 
-    pub(crate) fn expect_event(&mut self, expected: Event) -> Check {
-        let seen = self.until(&format!("{expected:?}"), |bench| Ok(bench.nic.poll_event()))?;
-        ensure!(seen == expected, "there should be {expected:?} and there is {seen:?}");
-        Ok(())
+    /// Waits for the event that a peer's access on `end` was refused, and says what the NIC tells of it.
+    pub(crate) fn expect_access_error(&mut self, end: End) -> Result<Option<RefusedAccess>, Stop> {
+        let what = format!("access error of {:?}", end.qp);
+        match self.until(&what, |bench| Ok(bench.nic.poll_event()))? {
+            Event::AccessError(qp, refused) if qp == end.qp => Ok(refused),
+            other => Err(Stop::Broken(format!("there should be an {what} and there is {other:?}"))),
+        }
     }
 }

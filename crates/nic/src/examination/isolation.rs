@@ -75,7 +75,7 @@ pub(super) fn takes_both_ends<N: Nic>(bench: &mut Bench<N>) -> Said {
     // A missing event is no missing answer: waiting for it must not count as one.
     bench.limits.reached = false;
     Ok(match told {
-        Some(Event::AccessError(qp)) if qp == pair.owner.qp => String::new(),
+        Some(Event::AccessError(qp, _)) if qp == pair.owner.qp => String::new(),
         Some(other) => format!("the device told the owner {other:?}"),
         None => "no event tells the owner, who has to look at states".to_owned(),
     })

@@ -7,7 +7,8 @@ use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
 use super::schedule::{BYTES_PER_VISIT_MAX, REQUESTS_PER_VISIT_MAX, Visit};
 use portcullis_nic::{
-    Access, Completion, CompletionKind, Event, LocalSpan, Operation, QpId, QpState, RemoteSpan, Rkey, Status,
+    Access, Completion, CompletionKind, Event, LocalSpan, Operation, QpId, QpState, RefusedAccess,
+    RemoteSpan, Rkey, Status,
 };
 use portcullis_protocol::{Lifetime, Moment};
 
@@ -129,7 +130,7 @@ impl<M: Bytes> Core<M> {
                 Step::Refused(status) => {
                     pair.send.advance();
                     self.fail(id, pair, &current, status, pair.send.taken());
-                    self.break_peer(pair);
+                    self.break_peer(pair, &current);
                     return Visit::Again;
                 }
             }
@@ -190,11 +191,12 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    fn break_peer(&mut self, pair: &QueuePair<M>) {
+    fn break_peer(&mut self, pair: &QueuePair<M>, current: &Current) {
         let Some(peer) = pair.peer else { return };
+        let refused = self.responder(pair).and_then(|responder| self.refused(&responder, current.operation?));
         if let Some(there) = self.qps.get_mut(peer.0 as usize).and_then(Option::as_deref_mut) {
             there.state = QpState::Error;
-            self.raise(Event::AccessError(peer));
+            self.raise(Event::AccessError(peer, refused));
             self.ring(peer);
         }
     }
@@ -304,6 +306,32 @@ impl<M: Bytes> Core<M> {
             return None;
         }
         self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, length, access)
+    }
+
+    /// What is known of an access that was refused just now. Of a message there is nothing to know.
+    #[cold]
+    fn refused(&self, responder: &Responder, operation: Operation) -> Option<RefusedAccess> {
+        let (remote, length, needs) = match operation {
+            Operation::Read { local, remote } => (remote, local.length, Access::REMOTE_READ),
+            Operation::Write { local, remote } => (remote, local.length, Access::REMOTE_WRITE),
+            Operation::CompareAndSwap { remote, .. } | Operation::FetchAndAdd { remote, .. } => {
+                (remote, 8, Access::REMOTE_ATOMIC)
+            }
+            _ => return None,
+        };
+        Some(self.refused_access(responder, remote, length.into(), needs))
+    }
+
+    pub(super) fn refused_access(
+        &self,
+        responder: &Responder,
+        RemoteSpan { address, rkey }: RemoteSpan,
+        length: u64,
+        needs: Access,
+    ) -> RefusedAccess {
+        let queue_pair = (responder.id, responder.access);
+        let fault = self.keys.fault(responder.pd, queue_pair, rkey, (address, length), needs);
+        RefusedAccess { address, length, needs, rkey, fault }
     }
 
     fn transfer(

@@ -1,8 +1,8 @@
 //! Regions and windows: one table by key index, one check.
 
 use portcullis_nic::{
-    Access, LocalSpan, PdId, QpId, RegionId, RemoteAddress, Rkey, Status, VerbsError, WindowBinding,
-    WindowId, WindowKind,
+    Access, AccessFault, LocalSpan, PdId, QpId, RegionId, RemoteAddress, Rkey, Status, VerbsError,
+    WindowBinding, WindowId, WindowKind,
 };
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::VecDeque;
@@ -253,6 +253,38 @@ impl KeyTable {
             && length <= entry.length - from;
         let elsewhere = entry.kind == Kind::Window(WindowKind::Two) && entry.queue_pair != queue_pair;
         (held && !elsewhere).then(|| Target { memory: entry.memory, offset: entry.offset + from })
+    }
+
+    /// Why [`authorize`](Self::authorize), with the rights `queue_pair` has, said no. Off the path of accesses that are
+    /// let through: what only a refusal needs is made when there is one.
+    #[cold]
+    pub fn fault(
+        &self,
+        pd: PdId,
+        (queue_pair, rights): (QpId, Access),
+        rkey: Rkey,
+        (address, length): (RemoteAddress, u64),
+        needs: Access,
+    ) -> AccessFault {
+        let entry = self.entries.get(rkey.index() as usize).filter(|entry| entry.kind != Kind::Free);
+        let Some(entry) = entry else { return AccessFault::UnknownKey };
+        let from = address.0.wrapping_sub(entry.base);
+        let inside = from <= entry.length && length <= entry.length - from;
+        if entry.pd != pd {
+            AccessFault::WrongDomain
+        } else if entry.key != rkey.low_byte() {
+            AccessFault::StaleKey
+        } else if !entry.live {
+            AccessFault::Unbound
+        } else if entry.kind == Kind::Window(WindowKind::Two) && entry.queue_pair != queue_pair {
+            AccessFault::WrongQueuePair
+        } else if !(rights & entry.access).contains(needs) {
+            AccessFault::MissingRight
+        } else if inside {
+            AccessFault::Misaligned
+        } else {
+            AccessFault::OutsideRange
+        }
     }
 
     /// Where a local span lies, if its key names a region of the domain that covers it.

@@ -330,7 +330,7 @@ impl<M: Bytes> Core<M> {
         self.leave_domain(gone.pd);
         self.schedule.remove(qp);
         // Its number may be another's soon, which is to hear nothing of this one's past.
-        self.events.retain(|event| !matches!(event, Event::AccessError(it) | Event::Fatal(it) if *it == qp));
+        self.events.retain(|event| event.queue_pair() != qp);
         self.free_qps.push_back(qp.0);
         Ok(())
     }

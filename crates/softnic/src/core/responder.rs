@@ -5,7 +5,7 @@ use super::execute::{Delivery, Responder};
 use super::keys::Target;
 use super::objects::Core;
 use super::wire::{Answer, Packet, PacketBody, WireRequest};
-use portcullis_nic::{Access, QpId, QpState, RemoteSpan, Status};
+use portcullis_nic::{Access, QpId, QpState, RefusedAccess, RemoteSpan, Status};
 use portcullis_protocol::Moment;
 use portcullis_protocol::planted::{self, Fault};
 
@@ -18,7 +18,10 @@ impl<M: Bytes> Core<M> {
             PacketBody::Request { request, .. } => {
                 if let Some(responder) = self.expected_by(packet) {
                     let answer = self.respond(&responder, request);
-                    self.conclude(responder.id, packet, answer);
+                    let refused = matches!(answer, Answer::Refused(_))
+                        .then(|| self.refused_request(&responder, request))
+                        .flatten();
+                    self.conclude(responder.id, packet, answer, refused);
                 }
             }
         }
@@ -39,7 +42,7 @@ impl<M: Bytes> Core<M> {
         })
     }
 
-    fn conclude(&mut self, id: QpId, packet: &Packet, answer: Answer) {
+    fn conclude(&mut self, id: QpId, packet: &Packet, answer: Answer, known: Option<RefusedAccess>) {
         let Some(pair) = self.qps.get_mut(id.0 as usize).and_then(Option::as_deref_mut) else { return };
         let refused = matches!(answer, Answer::Refused(_));
         if let Some(connection) = &mut pair.connection
@@ -49,11 +52,25 @@ impl<M: Bytes> Core<M> {
         }
         if refused {
             pair.state = QpState::Error;
-            self.raise(portcullis_nic::Event::AccessError(id));
+            self.raise(portcullis_nic::Event::AccessError(id, known));
             self.ring(id);
         }
         let body = PacketBody::Answer(answer);
         self.emit(Packet { from: packet.to, to: packet.from, number: packet.number, body });
+    }
+
+    /// What is known of a request that was refused just now. Of a message there is nothing to know.
+    #[cold]
+    fn refused_request(&self, responder: &Responder, request: &WireRequest) -> Option<RefusedAccess> {
+        let (remote, length, needs) = match request {
+            WireRequest::Read { remote, length } => (remote, u64::from(*length), Access::REMOTE_READ),
+            WireRequest::Write { remote, bytes } => (remote, bytes.len() as u64, Access::REMOTE_WRITE),
+            WireRequest::CompareAndSwap { remote, .. } | WireRequest::FetchAndAdd { remote, .. } => {
+                (remote, 8, Access::REMOTE_ATOMIC)
+            }
+            WireRequest::Send { .. } => return None,
+        };
+        Some(self.refused_access(responder, *remote, length, needs))
     }
 
     fn respond(&mut self, responder: &Responder, request: &WireRequest) -> Answer {
