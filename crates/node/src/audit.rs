@@ -3,7 +3,8 @@
 //! Records are queued as values and become text only where they are written, off the node's turn. The queue is
 //! bounded: a reader that falls behind costs records, which are counted, and never the node's time or memory.
 
-use portcullis_protocol::{ClientId, Lifetime, Moment, PermissionId, RemoteAddress, Rights, Sharing};
+use portcullis_nic::{Access, RefusedAccess};
+use portcullis_protocol::{ClientId, Lifetime, Moment, PermissionId, RemoteAddress, Rights, Rkey, Sharing};
 use serde::{Serialize, Serializer};
 use std::collections::VecDeque;
 use std::io;
@@ -59,6 +60,35 @@ pub struct AuditedPermission {
     pub lifetime: Lifetime,
 }
 
+/// A refused access, as far as the NIC tells of it, as the audit log tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct AuditedAccess {
+    /// `read`, `write` or `atomic`.
+    pub operation: &'static str,
+    /// Its first byte; hexadecimal in the log.
+    #[serde(serialize_with = "hexadecimal")]
+    pub address: RemoteAddress,
+    /// How many bytes.
+    pub length: u64,
+    /// The key that it showed; hexadecimal in the log.
+    #[serde(serialize_with = "key_hexadecimal")]
+    pub rkey: Rkey,
+    /// What the NIC had against it.
+    pub fault: &'static str,
+}
+
+impl From<RefusedAccess> for AuditedAccess {
+    fn from(refused: RefusedAccess) -> Self {
+        let operation = match refused.needs {
+            Access::REMOTE_READ => "read",
+            Access::REMOTE_WRITE => "write",
+            _ => "atomic",
+        };
+        let RefusedAccess { address, length, rkey, fault, .. } = refused;
+        Self { operation, address, length, rkey, fault: fault.reason() }
+    }
+}
+
 /// One line of the audit log. Fields that say nothing about the event are left out of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct AuditRecord {
@@ -79,6 +109,9 @@ pub struct AuditRecord {
     /// The permission.
     #[serde(flatten)]
     pub permission: Option<AuditedPermission>,
+    /// The access that was refused, where the NIC tells.
+    #[serde(flatten)]
+    pub access: Option<AuditedAccess>,
     /// Why, in a few words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
@@ -101,6 +134,7 @@ impl AuditRecord {
             client: None,
             process: None,
             permission: None,
+            access: None,
             reason: None,
             until: None,
             count: None,
@@ -188,6 +222,10 @@ fn hexadecimal<S: Serializer>(address: &RemoteAddress, serializer: S) -> Result<
     serializer.collect_str(address)
 }
 
+fn key_hexadecimal<S: Serializer>(key: &Rkey, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{:#x}", key.0))
+}
+
 fn letters<S: Serializer>(rights: &Rights, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&rights.letters())
 }
@@ -254,6 +292,24 @@ mod tests {
             r#"{"at_us":7,"event":"grant","tenant":"a \"quoted\"\nname","client":3,"process":4242,"#,
             r#""header":"0x1000","start_us":5,"address":"0x1020","length":64,"rights":"ra","sharing":"shared","#,
             r#""lifetime_us":2000,"reason":"asked for"}"#,
+            "\n"
+        );
+        assert_eq!(line(&record), expected);
+    }
+
+    #[test]
+    fn a_violation_says_what_was_refused() {
+        let refused = RefusedAccess {
+            address: RemoteAddress(0x1040),
+            length: 8,
+            needs: Access::REMOTE_WRITE,
+            rkey: Rkey(0x205),
+            fault: portcullis_nic::AccessFault::StaleKey,
+        };
+        let record = AuditRecord { access: Some(refused.into()), reason: Some("late access"), ..event(9) };
+        let expected = concat!(
+            r#"{"at_us":9,"event":"violation","operation":"write","address":"0x1040","length":8,"rkey":"0x205","#,
+            r#""fault":"stale key","reason":"late access"}"#,
             "\n"
         );
         assert_eq!(line(&record), expected);

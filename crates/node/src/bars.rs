@@ -1,6 +1,7 @@
 //! Who is barred or paused, and how that ends: by time, or by the operator.
 
 use crate::audit::{AuditEvent, AuditRecord};
+use crate::client::Client;
 use crate::node::Node;
 use crate::violations::{Charge, Standing, Violations};
 use portcullis_nic::Nic;
@@ -46,43 +47,62 @@ impl<N: Nic> Node<N> {
     /// Who is barred or paused now: tenants by name, then clients by number.
     #[must_use]
     pub fn bars(&self, now: Moment) -> Vec<Bar> {
-        let mut bars: Vec<Bar> = self
-            .standings
-            .iter()
-            .filter_map(|(name, budget)| {
-                let (barred, until) = not_served(budget.standing(now))?;
-                let (tenant, since) = (Arc::clone(name), budget.since());
-                Some(Bar { tenant, client: None, barred, since, until, charge: Charge::Guess })
-            })
-            .collect();
-        bars.sort_by(|one, other| one.tenant.cmp(&other.tenant));
+        let tenants = self.standings.iter().filter_map(|(name, record)| {
+            let (barred, until) = not_served(record.guesses.standing(now))?;
+            let (tenant, since) = (Arc::clone(name), record.guesses.since());
+            Some(Bar { tenant, client: None, barred, since, until, charge: Charge::Guess })
+        });
+        let mut bars: Vec<Bar> = tenants.collect();
+        bars.extend(self.clients.iter().filter_map(|client| {
+            let (barred, until) = not_served(client.conduct.standing(now))?;
+            let (charge, since) = client.conduct.cause(now);
+            let tenant = Arc::clone(&self.tenant(client.tenant)?.name);
+            Some(Bar { tenant, client: Some(client.id), barred, since, until, charge })
+        }));
+        let number = |bar: &Bar| bar.client.map(|client| client.0);
+        bars.sort_by(|one, other| {
+            number(one).cmp(&number(other)).then_with(|| one.tenant.cmp(&other.tenant))
+        });
         bars
     }
 
-    /// Lifts the bar, or the pause, of the tenant called `name`, as if it had never broken a rule. Says whether there was
-    /// one.
+    /// Lifts the bars and pauses of the tenant called `name` and of its clients, as if none of them had ever broken a
+    /// rule. Says whether there was one. A client that was shown out for its bar stays out until it attaches again.
     pub fn unbar(&mut self, name: &str, now: Moment) -> bool {
-        let served = self.standings.get(name).is_none_or(|it| not_served(it.standing(now)).is_none());
-        if served {
-            return false;
-        }
-        if let Some((name, _)) = self.standings.remove_entry(name) {
+        let is_served = |standing| not_served(standing).is_none();
+        let mut lifted = false;
+        if self.standings.get(name).is_some_and(|record| !is_served(record.guesses.standing(now)))
+            && let Some((name, _)) = self.standings.remove_entry(name)
+        {
             self.audit_unbar(name, "by the operator", now);
+            lifted = true;
         }
-        true
+        let of_tenant = |tenant: u32| self.tenant(tenant).is_some_and(|tenant| &*tenant.name == name);
+        let paused = |client: &&Client<N::Memory>| {
+            of_tenant(client.tenant) && !client.lost && !is_served(client.conduct.standing(now))
+        };
+        let paused: Vec<u32> = self.clients.iter().filter(paused).map(|client| client.id.0).collect();
+        for id in paused {
+            if let Some(client) = self.clients.get_mut(id) {
+                client.conduct.forgive();
+            }
+            self.audit_client(now, AuditEvent::Unbar, id, Some("by the operator"));
+            lifted = true;
+        }
+        lifted
     }
 
     /// The attached clients, by number.
     #[must_use]
     pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
-        let report = |client: &crate::client::Client<N::Memory>| {
+        let report = |client: &Client<N::Memory>| {
             let tenant = Arc::clone(&self.tenant(client.tenant)?.name);
             Some(ClientReport {
                 id: client.id,
                 tenant,
                 process: client.process,
-                violations: client.violations,
-                standing: self.standing(client.tenant, now),
+                violations: client.conduct.violations,
+                standing: self.standing(client.tenant, now).and(client.conduct.standing(now)),
             })
         };
         let mut clients: Vec<ClientReport> = self.clients.iter().filter_map(report).collect();
@@ -95,12 +115,12 @@ impl<N: Nic> Node<N> {
         if now < self.next_bar_end {
             return false;
         }
-        let served = self.standings.extract_if(|_, budget| budget.has_served_bar(now));
+        let served = self.standings.extract_if(|_, record| record.guesses.has_served_bar(now));
         let served: Vec<Arc<str>> = served.map(|(name, _)| name).collect();
         for name in served {
             self.audit_unbar(name, "its time is over", now);
         }
-        let barred = self.standings.values().map(|budget| budget.standing(now));
+        let barred = self.standings.values().map(|record| record.guesses.standing(now));
         let ends = barred.filter_map(|standing| match standing {
             Standing::Barred { until } => Some(until),
             _ => None,

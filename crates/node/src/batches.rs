@@ -10,7 +10,7 @@ use portcullis_nic::{
     WorkRequest,
 };
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rights, Token};
+use portcullis_protocol::{Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rights, Rkey, Token};
 
 /// The bytes of a header that a client may reach.
 const EXPOSED_BYTES: u64 = Header::BYTES - LIFETIME_OFFSET;
@@ -252,13 +252,26 @@ impl<N: Nic> Node<N> {
     }
 
     fn window_token(&self, tenant: u32, permission: u32) -> Option<Token> {
-        let windows = &self.tenant(tenant)?.windows;
-        let (header, buffer) = match self.permissions.get(permission)?.grip {
-            Grip::Window(window) => (window, window),
-            Grip::Windows { header, buffer } => (header, buffer),
-            Grip::None | Grip::Regions { .. } => return None,
-        };
-        Some(Token::Keys { buffer: windows.rkey(buffer)?, lifetime: windows.rkey(header)? })
+        let (buffer, lifetime) = self.keys(tenant, self.permissions.get(permission)?.grip)?;
+        Some(Token::Keys { buffer, lifetime })
+    }
+
+    /// The keys that a live permission of a tenant's opens with: its buffer's, and its lifetime word's.
+    pub(crate) fn keys(&self, tenant: u32, grip: Grip) -> Option<(Rkey, Rkey)> {
+        let tenant = self.tenant(tenant)?;
+        match grip {
+            Grip::Window(window) => {
+                let key = tenant.windows.rkey(window)?;
+                Some((key, key))
+            }
+            Grip::Windows { header, buffer } => {
+                Some((tenant.windows.rkey(buffer)?, tenant.windows.rkey(header)?))
+            }
+            Grip::Regions { header, buffer } => Some((buffer.rkey, header.rkey)),
+            Grip::None if self.mechanism() == Mechanism::Rpc => None,
+            // All permissions of the tenant are reached with the one key over the pool.
+            Grip::None => Some((tenant.region.rkey, tenant.region.rkey)),
+        }
     }
 
     /// A bind failed: it is not known which windows are bound to what, so all of them go, and their keys with them.

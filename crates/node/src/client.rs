@@ -1,7 +1,8 @@
 //! A client as its node sees it: queue pairs, messages in, messages out.
 
 use crate::client_ends::ClientEnds;
-use crate::violations::Violations;
+use crate::recent_keys::RecentKeys;
+use crate::violations::{Conduct, ViolationLimits};
 use portcullis_nic::{
     Access, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest, Region, RemoteAddress, VerbsError,
     WorkRequest,
@@ -51,8 +52,9 @@ pub(crate) struct Client<M> {
     pub first: u32,
     /// What its data queue pairs let it do, where that is what enforces permissions: holders of each right.
     pub rights_held: [u32; 3],
-    /// What it was refused.
-    pub violations: Violations,
+    pub conduct: Conduct,
+    /// Keys that it held until a moment ago.
+    pub recent: RecentKeys,
     messages: M,
     region: Region,
     outgoing: VecDeque<(Reply, Vec<u8>)>,
@@ -73,6 +75,7 @@ impl<M: Memory> Client<M> {
         (id, tenant, process): (ClientId, u32, u32),
         pd: PdId,
         ends: ClientEnds,
+        limits: ViolationLimits,
     ) -> Result<Self, VerbsError> {
         let bytes = 2 * u64::from(ends.control_depth) * u64::from(ends.message_bytes);
         let messages = nic.allocate_memory(bytes)?;
@@ -83,7 +86,8 @@ impl<M: Memory> Client<M> {
             process,
             first: crate::permissions::NONE,
             rights_held: [0; 3],
-            violations: Violations::default(),
+            conduct: Conduct::new(limits),
+            recent: RecentKeys::default(),
             messages,
             region,
             outgoing: VecDeque::new(),

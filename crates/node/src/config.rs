@@ -144,12 +144,15 @@ impl NodeConfig {
         within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;
         within("violations.pause_max", "µs", violations.pause_max.0, 1, LIFETIME_MAX.0)?;
         within("violations.bar_for", "µs", violations.bar_for.0, 1, LIFETIME_MAX.0)?;
+        within("violations.late_grace", "µs", violations.late_grace.0, 0, LIFETIME_MAX.0)?;
+        within("violations.excuse_again", "µs", violations.excuse_again.0, 1, LIFETIME_MAX.0)?;
         within("window_rest", "µs", self.window_rest.0, 0, LIFETIME_MAX.0)?;
         within("linger_max", "µs", self.linger_max.0, 0, LIFETIME_MAX.0)?;
         within("spare_queue_pairs", "queue pairs", self.spare_queue_pairs.into(), 0, SPARE_QUEUE_PAIRS_MAX)?;
         within("windows_max", "windows", self.windows_max.into(), 1, WINDOWS_MAX)?;
         for (limit, unit, value) in [
             ("violations.bar_after", "violations", violations.bar_after),
+            ("violations.keys_remembered", "permissions", violations.keys_remembered),
             ("recoveries_max", "queue pairs", self.recoveries_max),
             ("postponed_max", "requests", self.postponed_max),
             ("clients_max", "clients", self.clients_max),
@@ -264,6 +267,8 @@ mod tests {
             refused(|config| config.violations.free_again = Lifetime(0)),
             refused(|config| config.violations.bar_after = 0),
             refused(|config| config.violations.bar_for = Lifetime(0)),
+            refused(|config| config.violations.keys_remembered = 0),
+            refused(|config| config.violations.excuse_again = Lifetime(0)),
             refused(|config| config.recoveries_max = 0),
             refused(|config| config.windows_max = u32::MAX),
             refused(|config| config.clients_max = 0),

@@ -5,6 +5,7 @@ use crate::node::Node;
 use crate::object::Object;
 use crate::permissions::{Chain, Grip, NONE, Permission, Stage};
 use crate::postponed::Parked;
+use crate::recent_keys::EndedKeys;
 use crate::requests::{NewObject, Wish};
 use crate::slabs::ObjectId;
 use crate::tenant::{Answer, Ending};
@@ -12,7 +13,8 @@ use crate::windows::Residue;
 use portcullis_nic::{Memory, Nic};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    Keep, Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody, Rights, Sharing,
+    Keep, LIFETIME_OFFSET, Lifetime, Mechanism, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody,
+    Rights, Sharing,
 };
 
 /// A header that was used so recently gets a later start, so that no two permissions share an id.
@@ -150,6 +152,7 @@ impl<N: Nic> Node<N> {
             _ => self.counters.revokes += 1,
         }
         self.audit_permission(now, event, slot, reason);
+        self.remember_keys(&permission, now);
         self.strike(slot);
         self.serve_waiters(permission.object, now);
         let last = self.let_go(permission.object);
@@ -166,6 +169,16 @@ impl<N: Nic> Node<N> {
             tenant.ending.push(ending);
             self.mark_busy(permission.tenant);
         }
+    }
+
+    /// What its client shows from now on is shown too late.
+    fn remember_keys(&mut self, permission: &Permission, now: Moment) {
+        let Some(keys) = self.keys(permission.tenant, permission.grip) else { return };
+        let Some(client) = self.clients.get_mut(permission.client) else { return };
+        let word = RemoteAddress(permission.id.header.0 + LIFETIME_OFFSET);
+        let (buffer, lifetime) = keys;
+        let ended = EndedKeys { buffer, lifetime, word, at: now };
+        client.recent.push(ended, self.config.violations.keys_remembered);
     }
 
     /// Takes a permission out of all books but its tenant's windows.
@@ -292,7 +305,7 @@ impl<N: Nic> Node<N> {
         };
         self.counters.grants += 1;
         self.audit_permission(now, AuditEvent::Grant, slot, None);
-        let barred = self.standing(tenant, now).is_barred();
+        let barred = self.standing(tenant, now).and(self.own_standing(client, now)).is_barred();
         if barred || self.clients.get(client).is_none() {
             self.refuse(client, sequence, Refusal::Barred);
             self.finish(slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);

@@ -22,6 +22,7 @@ mod page_runs;
 mod permissions;
 mod postponed;
 mod quota;
+mod recent_keys;
 mod recovery;
 mod requests;
 mod roster;
@@ -32,7 +33,7 @@ mod violations;
 mod waiting;
 mod windows;
 
-pub use audit::{AuditEvent, AuditRecord, AuditedPermission};
+pub use audit::{AuditEvent, AuditRecord, AuditedAccess, AuditedPermission};
 pub use bars::{Bar, ClientReport};
 pub use client_ends::ClientEnds;
 pub use config::{ConfigError, NodeConfig, Reductions};

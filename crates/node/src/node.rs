@@ -15,7 +15,7 @@ use crate::roster::Roster;
 use crate::slabs::{ObjectId, PAGE_BYTES, Slabs};
 use crate::taint::Taint;
 use crate::tenant::{Answer, Tenant};
-use crate::violations::ViolationBudget;
+use crate::violations::TenantRecord;
 use crate::{ConfigError, NodeConfig};
 use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
@@ -137,7 +137,7 @@ pub struct Node<N: Nic> {
     pub(crate) empty_domains: Vec<PdId>,
     /// Tenants by queue pair for binds.
     pub(crate) binders: HashMap<QpId, u32>,
-    pub(crate) standings: HashMap<Arc<str>, ViolationBudget>,
+    pub(crate) standings: HashMap<Arc<str>, TenantRecord>,
     /// When the first bar ends.
     pub(crate) next_bar_end: Moment,
     pub(crate) audit: AuditQueue,
@@ -241,7 +241,7 @@ impl<N: Nic> Node<N> {
     /// The tenant is barred or paused, or the node or its NIC is full.
     pub fn admit(&mut self, nic: &mut N, name: &str, now: Moment) -> Result<Admission, Refusal> {
         let known = self.standings.get(name);
-        known.map_or(Ok(()), |budget| budget.standing(now).check(now))?;
+        known.map_or(Ok(()), |record| record.guesses.standing(now).check(now))?;
         if self.clients.attached() >= self.config.clients_max {
             return Err(Refusal::NodeFull { limit: self.config.clients_max.into() });
         }
@@ -309,7 +309,7 @@ impl<N: Nic> Node<N> {
             nic.modify_qp(qp, QpChange::Access { access })?;
         }
         let id = self.clients.next_id();
-        let client = Client::new(nic, (id, tenant.0, process), pd, ends)?;
+        let client = Client::new(nic, (id, tenant.0, process), pd, ends, self.config.violations)?;
         self.qp_owners.insert(client.ends.control, (id.0, None));
         for (number, &qp) in (0..).zip(&client.ends.data) {
             self.qp_owners.insert(qp, (id.0, Some(number)));

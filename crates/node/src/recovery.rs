@@ -123,7 +123,7 @@ impl<N: Nic> Node<N> {
         while let Some(event) = nic.poll_event() {
             worked = true;
             match event {
-                Event::AccessError(qp, _) => self.note_violation(qp, now),
+                Event::AccessError(qp, refused) => self.note_violation(qp, refused, now),
                 Event::Fatal(qp) => {
                     if let Some(&tenant) = self.binders.get(&qp) {
                         self.fail_batches(nic, tenant, now);

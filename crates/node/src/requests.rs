@@ -125,6 +125,10 @@ impl<N: Nic> Node<N> {
 
     fn check_wish(&self, wish: &Wish, now: Moment) -> Result<(), Refusal> {
         self.standing(wish.tenant, now).check(now)?;
+        // A pause of the client's own holds up its rebuilds and nothing else.
+        if self.own_standing(wish.client, now).is_barred() {
+            return Err(Refusal::Barred);
+        }
         if wish.rights.is_empty() || wish.lifetime.0 == 0 {
             return Err(Refusal::Nothing);
         }
@@ -372,7 +376,7 @@ impl<N: Nic> Node<N> {
         number: u32,
         now: Moment,
     ) -> Result<(), Refusal> {
-        self.standing(tenant, now).check(now)?;
+        self.standing(tenant, now).and(self.own_standing(client, now)).check(now)?;
         let it = self.clients.get(client).ok_or(Refusal::NotLive)?;
         let &qp = it.ends.data.get(number as usize).ok_or(Refusal::Malformed)?;
         // A client whose requests had no answer for too long has a broken end that nobody else can see.
@@ -386,7 +390,7 @@ impl<N: Nic> Node<N> {
             // It goes to be reset in any case; and a NIC that has not told yet that an access broke it knows now.
             let _ = nic.modify_qp(qp, portcullis_nic::QpChange::Error);
             self.take_events(nic, now);
-            self.standing(tenant, now).check(now)?;
+            self.standing(tenant, now).and(self.own_standing(client, now)).check(now)?;
         }
         self.recoveries.ask(Recovery::new(client, sequence, (qp, number)));
         Ok(())

@@ -23,6 +23,18 @@ pub struct ViolationLimits {
     pub bar_after: u32,
     /// How long a bar lasts. Its beginning ends all permissions of the tenant, so that none of their keys outlives it.
     pub bar_for: Lifetime,
+    /// How long after a permission's end an access with its key counts as late.
+    pub late_grace: Lifetime,
+    /// The longest pause for late accesses, where the NIC says what it refused.
+    pub late_pause_max: Lifetime,
+    /// Ended permissions of a client whose keys are remembered. With a key that is forgotten, who comes late looks like a
+    /// guesser.
+    pub keys_remembered: u32,
+    /// Where the NIC does not say what it refused: accesses of a tenant's clients that are taken for late ones, at most,
+    /// after a time without any. Further ones count as guesses.
+    pub excuses_max: u32,
+    /// The time in which one of those comes back.
+    pub excuse_again: Lifetime,
 }
 
 impl Default for ViolationLimits {
@@ -34,6 +46,11 @@ impl Default for ViolationLimits {
             pause_max: Lifetime::seconds(1),
             bar_after: 64,
             bar_for: Lifetime::seconds(600),
+            late_grace: Lifetime::seconds(1),
+            late_pause_max: Lifetime::millis(16),
+            keys_remembered: 1024,
+            excuses_max: 16,
+            excuse_again: Lifetime::millis(200),
         }
     }
 }
@@ -50,13 +67,13 @@ pub enum Charge {
 }
 
 impl Charge {
-    /// The reason that the audit log gives.
+    /// The reason that the audit log gives for a violation, and for the pauses and bars that follow.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::Late => "late accesses",
-            Self::Stray => "accesses outside what it holds",
-            Self::Guess => "guessing keys",
+            Self::Late => "late access",
+            Self::Stray => "access outside what it holds",
+            Self::Guess => "guess of a key",
         }
     }
 }
@@ -115,16 +132,69 @@ impl Standing {
     pub(crate) fn is_barred(self) -> bool {
         matches!(self, Self::Barred { .. })
     }
+
+    /// How somebody stands for whom both hold.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Barred { until: one }, Self::Barred { until: other }) => {
+                Self::Barred { until: one.max(other) }
+            }
+            (Self::Barred { until }, _) | (_, Self::Barred { until }) => Self::Barred { until },
+            (Self::Paused { until: one }, Self::Paused { until: other }) => {
+                Self::Paused { until: one.max(other) }
+            }
+            (Self::Paused { until }, _) | (_, Self::Paused { until }) => Self::Paused { until },
+            (Self::Good, Self::Good) => Self::Good,
+        }
+    }
 }
 
-/// The violations that somebody answers for.
+/// So many are there at most, and they come back one by one.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    left: u32,
+    /// Up to when `left` has been counted.
+    counted: Moment,
+}
+
+impl Bucket {
+    fn full(most: u32) -> Self {
+        Self { left: most, counted: Moment(0) }
+    }
+
+    /// Counts what has come back. Returns whether all have.
+    fn refill(&mut self, most: u32, again: Lifetime, now: Moment) -> bool {
+        let again = again.0.max(1);
+        let back = now.since(self.counted).0 / again;
+        let left = u64::from(self.left).saturating_add(back);
+        match u32::try_from(left) {
+            Ok(left) if left < most => {
+                self.left = left;
+                self.counted = self.counted.after(Lifetime(back * again));
+                false
+            }
+            // A full bucket saves nothing up.
+            _ => {
+                self.left = most;
+                self.counted = self.counted.max(now);
+                true
+            }
+        }
+    }
+
+    fn take(&mut self) -> bool {
+        let some = self.left > 0;
+        self.left -= u32::from(some);
+        some
+    }
+}
+
+/// The violations of one kind that somebody answers for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ViolationBudget {
     limits: ViolationLimits,
-    free: u32,
-    /// Up to when `free` has been counted.
-    counted: Moment,
-    /// Violations that cost a pause. Not forgiven before a bar has ended: guessing slowly shall not pay.
+    free: Bucket,
+    /// Violations that cost a pause.
     paused: u32,
     /// When the present pause or bar began, and when it ends.
     since: Moment,
@@ -134,41 +204,52 @@ pub(crate) struct ViolationBudget {
 impl ViolationBudget {
     /// The budget of somebody who has broken no rule yet.
     pub(crate) fn new(limits: ViolationLimits) -> Self {
-        Self {
-            limits,
-            free: limits.free_max,
-            counted: Moment(0),
-            paused: 0,
-            since: Moment(0),
-            until: Moment(0),
-        }
+        let (since, until) = (Moment(0), Moment(0));
+        Self { limits, free: Bucket::full(limits.free_max), paused: 0, since, until }
     }
 
-    /// A rule was broken. Says how its breaker stands after that.
+    /// A rule was broken. Pauses are not forgiven before a bar has ended: guessing slowly shall not pay. Says how its
+    /// owner stands after that.
     pub(crate) fn record(&mut self, now: Moment) -> Standing {
         if self.has_served_bar(now) {
             *self = Self::new(self.limits);
         }
-        let standing = self.standing(now);
-        if standing.is_barred() {
-            return standing;
-        }
-        self.refill(now);
-        if self.free > 0 {
-            self.free -= 1;
+        if self.standing(now).is_barred() {
             return self.standing(now);
         }
-        if standing == Standing::Good {
-            self.since = now;
-        }
-        let doublings = self.paused;
-        self.paused = self.paused.saturating_add(1);
+        self.free.refill(self.limits.free_max, self.limits.free_again, now);
+        self.charge(self.limits.pause_max, now);
         if self.is_spent() {
             (self.since, self.until) = (now, now.after(self.limits.bar_for));
-        } else {
-            self.until = self.until.max(now.after(self.pause(doublings)));
         }
         self.standing(now)
+    }
+
+    /// A rule was broken by lateness: pauses no longer than `longest` follow, which are forgiven once all is free again,
+    /// and never a bar.
+    pub(crate) fn record_lateness(&mut self, longest: Lifetime, now: Moment) -> Standing {
+        if self.free.refill(self.limits.free_max, self.limits.free_again, now) {
+            self.paused = 0;
+        }
+        self.charge(longest, now);
+        self.paused = self.paused.min(self.limits.bar_after.saturating_sub(1));
+        self.standing(now)
+    }
+
+    fn charge(&mut self, longest: Lifetime, now: Moment) {
+        if self.free.take() {
+            return;
+        }
+        if now >= self.until {
+            self.since = now;
+        }
+        self.until = self.until.max(now.after(self.pause(longest)));
+        self.paused = self.paused.saturating_add(1);
+    }
+
+    fn pause(&self, longest: Lifetime) -> Lifetime {
+        let factor = 1u64.checked_shl(self.paused).unwrap_or(u64::MAX);
+        Lifetime(self.limits.pause_min.0.saturating_mul(factor).min(longest.0))
     }
 
     /// How its owner stands.
@@ -194,27 +275,68 @@ impl ViolationBudget {
     fn is_spent(&self) -> bool {
         self.paused >= self.limits.bar_after
     }
+}
 
-    fn refill(&mut self, now: Moment) {
-        let again = self.limits.free_again.0.max(1);
-        let back = now.since(self.counted).0 / again;
-        let free = u64::from(self.free).saturating_add(back);
-        match u32::try_from(free) {
-            Ok(free) if free < self.limits.free_max => {
-                self.free = free;
-                self.counted = self.counted.after(Lifetime(back * again));
-            }
-            // A full budget saves nothing up.
-            _ => {
-                self.free = self.limits.free_max;
-                self.counted = self.counted.max(now);
-            }
-        }
+/// What a tenant answers for: the guesses of all its clients, whenever they came and went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TenantRecord {
+    pub guesses: ViolationBudget,
+    /// For accesses of which the NIC says nothing: they may be late, and may be guesses.
+    excuses: Bucket,
+}
+
+impl TenantRecord {
+    pub(crate) fn new(limits: ViolationLimits) -> Self {
+        Self { guesses: ViolationBudget::new(limits), excuses: Bucket::full(limits.excuses_max) }
     }
 
-    fn pause(&self, doublings: u32) -> Lifetime {
-        let factor = 1u64.checked_shl(doublings).unwrap_or(u64::MAX);
-        Lifetime(self.limits.pause_min.0.saturating_mul(factor).min(self.limits.pause_max.0))
+    /// Whether one more access of which nothing is known may be taken for a late one.
+    pub(crate) fn excuse(&mut self, now: Moment) -> bool {
+        let limits = self.guesses.limits;
+        self.excuses.refill(limits.excuses_max, limits.excuse_again, now);
+        self.excuses.take()
+    }
+}
+
+/// What a client answers for by itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conduct {
+    /// All that it was refused.
+    pub violations: Violations,
+    late: ViolationBudget,
+    strays: ViolationBudget,
+}
+
+impl Conduct {
+    pub(crate) fn new(limits: ViolationLimits) -> Self {
+        let budget = ViolationBudget::new(limits);
+        Self { violations: Violations::default(), late: budget, strays: budget }
+    }
+
+    /// It came too late. `told`: the NIC said so. Where it is assumed, the client is slowed as far as a guesser would be.
+    pub(crate) fn record_lateness(&mut self, told: bool, now: Moment) -> Standing {
+        let limits = self.late.limits;
+        self.late.record_lateness(if told { limits.late_pause_max } else { limits.pause_max }, now)
+    }
+
+    pub(crate) fn record_stray(&mut self, now: Moment) -> Standing {
+        self.strays.record(now)
+    }
+
+    /// How it stands by itself.
+    pub(crate) fn standing(&self, now: Moment) -> Standing {
+        self.late.standing(now).and(self.strays.standing(now))
+    }
+
+    /// What its standing is for, and since when.
+    pub(crate) fn cause(&self, now: Moment) -> (Charge, Moment) {
+        let strays = self.strays.standing(now) == self.standing(now);
+        if strays { (Charge::Stray, self.strays.since()) } else { (Charge::Late, self.late.since()) }
+    }
+
+    /// Forgets what it answers for. What it was refused stays counted.
+    pub(crate) fn forgive(&mut self) {
+        *self = Self { violations: self.violations, ..Self::new(self.late.limits) };
     }
 }
 
@@ -285,28 +407,51 @@ mod tests {
         assert_eq!(budget.record(until), pause, "the first pause is the shortest again");
     }
 
+    #[test]
+    fn lateness_is_slowed_up_to_a_limit_never_barred_and_forgiven() {
+        let mut budget = budget();
+        let longest = Lifetime::millis(16);
+        for _ in 0..16 {
+            assert_eq!(budget.record_lateness(longest, Moment(NOW)), Standing::Good);
+        }
+        for pause_ms in [1, 2, 4, 8, 16, 16].into_iter().chain([16; 1000]) {
+            let until = Moment(NOW).after(Lifetime::millis(pause_ms));
+            assert_eq!(budget.record_lateness(longest, Moment(NOW)), Standing::Paused { until });
+        }
+        let later = Moment(NOW).after(Lifetime::millis(1600));
+        for _ in 0..16 {
+            assert_eq!(budget.record_lateness(longest, later), Standing::Good);
+        }
+        let shortest = Standing::Paused { until: later.after(Lifetime::millis(1)) };
+        assert_eq!(budget.record_lateness(longest, later), shortest);
+    }
+
     proptest! {
         /// Keys move with every bind, and no binding outlives the longest lifetime: what is guessed within it counts.
         #[test]
         fn two_hundred_and_fifty_six_guesses_never_fit_into_the_longest_lifetime(
+            told: bool,
             gaps in prop::collection::vec(prop_oneof![Just(0u64), 0u64..2_000, 0u64..200_000], 2000),
             quiet in 0u64..100_000_000,
         ) {
             let lifetime = crate::NodeConfig::default().longest_lifetime;
-            let mut budget = budget();
+            let mut tenant = TenantRecord::new(ViolationLimits::default());
             let mut now = Moment(quiet);
             let end = now.after(lifetime);
             let mut guesses = 0u64;
             for gap in gaps {
                 now = Moment(now.0 + gap);
-                if now > end || budget.record(now).is_barred() {
+                // Where the NIC tells nothing, a guess may pass for a late access.
+                let excused = !told && tenant.excuse(now);
+                if now > end || (!excused && tenant.guesses.record(now).is_barred()) {
                     break;
                 }
                 guesses += 1;
             }
             let limits = ViolationLimits::default();
             let free = u64::from(limits.free_max) + lifetime.0 / limits.free_again.0;
-            let most = free + u64::from(limits.bar_after);
+            let excuses = u64::from(limits.excuses_max) + lifetime.0 / limits.excuse_again.0;
+            let most = free + u64::from(limits.bar_after) + if told { 0 } else { excuses };
             prop_assert!(guesses <= most, "{guesses} guesses");
             prop_assert!(most < KEYS);
         }

@@ -5,7 +5,7 @@ mod rig;
 use portcullis_nic::{Endpoint, Operation, Status};
 use portcullis_node::{AuditEvent, Charge, NodeConfig, Standing, ViolationLimits};
 use portcullis_protocol::Sharing;
-use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody};
+use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody, Rkey};
 use rig::{Rig, acquire, allocate, keys, refused};
 
 const PAUSE: Lifetime = Lifetime::millis(1);
@@ -18,14 +18,16 @@ fn config() -> NodeConfig {
         pause_max: Lifetime::millis(4),
         bar_after: 4,
         bar_for: Lifetime::seconds(60),
+        ..ViolationLimits::default()
     };
     NodeConfig { violations, ..rig::config() }
 }
 
-/// A read one byte beyond what is held.
+/// A read with a key that nobody ever had.
 fn violate(rig: &mut Rig, client: usize, it: &Granted) {
-    let (status, _) = rig.read(client, keys(it).0, it.address().0 + it.length, 1);
-    assert_eq!(status, Status::RemoteAccessError);
+    let key = keys(it).0;
+    let guess = Rkey::new(key.index(), key.low_byte().wrapping_add(100));
+    assert_eq!(rig.read(client, guess, it.address().0, 1).0, Status::RemoteAccessError);
     rig.settle();
 }
 

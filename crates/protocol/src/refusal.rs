@@ -50,14 +50,14 @@ pub enum Refusal {
         /// The limit.
         limit: u64,
     },
-    /// The tenant broke the rules too often, and waits.
-    #[error("the tenant is paused for {wait} after too many violations")]
+    /// The client, or its tenant, broke the rules too often, and waits.
+    #[error("the client or its tenant is paused for {wait} after too many violations")]
     Paused {
         /// How long from now.
         wait: Lifetime,
     },
-    /// The tenant broke the rules so often that the node serves it no more.
-    #[error("the tenant is barred from this node: its operator can say why")]
+    /// The client, or its tenant, broke the rules so often that the node does not serve it for a long time.
+    #[error("the client or its tenant is barred from this node: its operator can say why, and until when")]
     Barred,
     /// The operation reaches outside the permission (only where the node itself checks: mechanism `rpc`).
     #[error("the access reaches outside the permission's bytes")]

@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
 
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
-    RemoteSpan, Status, WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation,
+    ReceiveRequest, RemoteSpan, Status, WorkRequest,
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig};
 use portcullis_protocol::{
@@ -50,11 +50,49 @@ pub struct Seat {
 }
 
 pub struct Rig {
-    pub nic: SoftNic,
-    pub node: Node<SoftNic>,
+    pub nic: RigNic,
+    pub node: Node<RigNic>,
     pub now: Moment,
     seats: Vec<Option<Seat>>,
     page: Mapping,
+}
+
+/// A software NIC that can be told to say of a refused access what an RDMA device says: nothing.
+#[derive(Default)]
+pub struct RigNic {
+    nic: SoftNic,
+    pub is_mute: bool,
+}
+
+impl std::ops::Deref for RigNic {
+    type Target = SoftNic;
+
+    fn deref(&self) -> &SoftNic {
+        &self.nic
+    }
+}
+
+impl std::ops::DerefMut for RigNic {
+    fn deref_mut(&mut self) -> &mut SoftNic {
+        &mut self.nic
+    }
+}
+
+impl Nic for RigNic {
+    type Memory = Mapping;
+
+    portcullis_nic::forward_nic! { nic:
+        capabilities, allocate_memory, allocate_pd, deallocate_pd, register_region, deregister_region,
+        allocate_window, deallocate_window, create_cq, destroy_cq, create_qp, destroy_qp, qp_address, qp_state,
+        modify_qp, post_send, post_receive, poll
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        match self.nic.poll_event()? {
+            Event::AccessError(qp, _) if self.is_mute => Some(Event::AccessError(qp, None)),
+            event => Some(event),
+        }
+    }
 }
 
 /// The run that the nodes of tests say they are.
@@ -67,7 +105,7 @@ pub fn config() -> NodeConfig {
 
 impl Rig {
     pub fn new(config: NodeConfig) -> Self {
-        let mut nic = SoftNic::new();
+        let mut nic = RigNic::default();
         let node = Node::new(&mut nic, config, INCARNATION).expect("the configuration is sound");
         let page = Mapping::shareable("page", 4096).expect("a page");
         Self { nic, node, now: START, seats: Vec::new(), page }

@@ -1,0 +1,80 @@
+//! Keys that a client held until a moment ago: what tells an access that comes too late from a guess.
+
+use portcullis_protocol::{Moment, RemoteAddress, Rkey};
+use std::collections::VecDeque;
+
+/// The keys of a permission that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EndedKeys {
+    pub buffer: Rkey,
+    /// The key of the lifetime word, and where that word is.
+    pub lifetime: Rkey,
+    pub word: RemoteAddress,
+    pub at: Moment,
+}
+
+/// One client's ended keys, the latest last: so many at most that a client that ends permissions without end costs a
+/// bounded amount of memory, and costs its siblings nothing.
+#[derive(Debug, Default)]
+pub(crate) struct RecentKeys {
+    ended: VecDeque<EndedKeys>,
+}
+
+impl RecentKeys {
+    /// A permission has ended. The oldest of `most` is forgotten for it.
+    pub fn push(&mut self, keys: EndedKeys, most: u32) {
+        if self.ended.len() >= most as usize {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(keys);
+    }
+
+    /// When a permission ended that had this key.
+    pub fn ended(&self, key: Rkey) -> Option<Moment> {
+        let had = |keys: &&EndedKeys| keys.buffer == key || keys.lifetime == key;
+        self.ended.iter().rev().find(had).map(|keys| keys.at)
+    }
+
+    /// Whether a permission with this lifetime word, and this key for it, ended at `since` or later.
+    pub fn had_word(&self, word: RemoteAddress, key: Rkey, since: Moment) -> bool {
+        let recent = self.ended.iter().rev().take_while(|keys| keys.at >= since);
+        recent.into_iter().any(|keys| keys.word == word && keys.lifetime == key)
+    }
+
+    /// When the last permission ended.
+    pub fn last_end(&self) -> Option<Moment> {
+        self.ended.back().map(|keys| keys.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(number: u32, at: u64) -> EndedKeys {
+        let (buffer, lifetime) = (Rkey(2 * number), Rkey(2 * number + 1));
+        EndedKeys { buffer, lifetime, word: RemoteAddress(u64::from(number)), at: Moment(at) }
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_is_forgotten() {
+        let mut recent = RecentKeys::default();
+        for number in 0..5 {
+            recent.push(keys(number, 10 + u64::from(number)), 3);
+        }
+        assert_eq!([0, 3].map(|key| recent.ended(Rkey(key))), [None, None]);
+        assert_eq!([4, 9].map(|key| recent.ended(Rkey(key))), [Some(Moment(12)), Some(Moment(14))]);
+        assert_eq!(recent.last_end(), Some(Moment(14)));
+    }
+
+    #[test]
+    fn a_lifetime_word_is_known_by_its_place_and_its_key_and_for_a_while() {
+        let mut recent = RecentKeys::default();
+        recent.push(keys(7, 10), 3);
+        recent.push(keys(8, 20), 3);
+        let asks = [(7, 15, 10), (7, 15, 11), (7, 14, 10), (8, 15, 10), (8, 17, 20)];
+        let known =
+            asks.map(|(word, key, since)| recent.had_word(RemoteAddress(word), Rkey(key), Moment(since)));
+        assert_eq!(known, [true, false, false, false, true]);
+    }
+}
