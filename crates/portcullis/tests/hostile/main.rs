@@ -14,6 +14,7 @@ mod keys;
 mod memory;
 mod messages;
 mod queues;
+mod siblings;
 mod socket;
 mod stage;
 mod starvation;

@@ -97,6 +97,12 @@ impl Stage {
         }
     }
 
+    /// Operations that the honest clients have done so far. Panics if one has failed.
+    pub fn operations(&self) -> u64 {
+        assert!(!self.honest.iter().any(Honest::has_failed), "an honest client met an error");
+        self.honest.iter().map(Honest::operations).sum()
+    }
+
     /// The attacker is gone: the others have gone on, nothing is left behind, and the node serves the next.
     pub fn clear(mut self) {
         self.others_go_on(20);
