@@ -40,9 +40,11 @@ impl<N: Nic> Node<N> {
             ..record
         });
         match charge {
-            Charge::Late => self.charge_lateness(client, refused.is_some(), now),
+            Charge::Late if !planted::is(Fault::LatenessChargedToTenant) => {
+                self.charge_lateness(client, refused.is_some(), now);
+            }
             Charge::Stray => self.charge_stray(client, now),
-            Charge::Guess => self.charge_tenant(client, now),
+            Charge::Late | Charge::Guess => self.charge_tenant(client, now),
         }
         if control {
             self.evict(client);

@@ -48,11 +48,13 @@ pub enum Fault {
     LateExtensionBelieved,
     /// A reference is taken for whatever object lies at its address.
     BirthNotCompared,
+    /// An access that came too late is charged to its tenant, as a guess is.
+    LatenessChargedToTenant,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -74,6 +76,7 @@ impl Fault {
         Self::DepartedKeepHolding,
         Self::LateExtensionBelieved,
         Self::BirthNotCompared,
+        Self::LatenessChargedToTenant,
     ];
 }
 

@@ -126,6 +126,7 @@ impl Cluster {
             plan,
         };
         cluster.oracle.forgiving = cluster.node_plan.forgives();
+        cluster.oracle.bar_after = cluster.node_plan.config.violations.bar_after;
         cluster.begin();
         cluster
     }

@@ -145,13 +145,20 @@ impl Cluster {
         let tenant = self.clients[client].tenant;
         let node_now = self.nodes[node].clock.read(self.now);
         let life = self.nodes[node].life.as_mut()?;
-        let admission = life.node.admit(&mut life.nic, &tenant.to_string(), node_now).ok()?;
+        let admitted = life.node.admit(&mut life.nic, &tenant.to_string(), node_now);
+        let admission = match admitted {
+            Ok(admission) => admission,
+            Err(refusal) => {
+                self.oracle.turned_away(node, tenant, refusal, self.now);
+                return None;
+            }
+        };
         let own = Rc::clone(&self.clients[client].nic);
         let process = u32::try_from(client).unwrap_or(0);
         let node_side = (&mut life.node, &mut life.nic);
         let (endpoint, ends, id) = join(node_side, admission, process, (own, size), node_now).ok()?;
         let hostile = self.clients[client].hostile;
-        let session = self.oracle.session_began(node, tenant, hostile);
+        let session = self.oracle.session_began(node, tenant, hostile, node_now);
         life.clients.insert(id, (session, ends));
         self.sessions.push(SessionRecord { client, node, id: Some(id), next_reply: 0 });
         let machine = self.nodes.len() + client;

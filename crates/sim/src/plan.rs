@@ -140,6 +140,9 @@ impl Plan {
 /// More violations than any run has.
 const FORGIVING: u32 = 1 << 20;
 
+/// Longer than any jump of a clock.
+const LATE_GRACE: Lifetime = Lifetime::seconds(60 * 60);
+
 /// How the nodes of a run are configured.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePlan {
@@ -196,7 +199,7 @@ impl NodePlan {
         } else {
             ViolationLimits { free_again: Lifetime::millis(1), ..ViolationLimits::default() }
         };
-        let config = NodeConfig {
+        let mut config = NodeConfig {
             mechanism,
             reductions,
             pool_bytes: pages * (64 << 10),
@@ -218,6 +221,9 @@ impl NodePlan {
             audit: true,
             audit_records_max: 1 << 20,
         };
+        // Bars end while a run goes on, and clocks that jump make no late access a stray.
+        config.violations.bar_for = config.longest_lifetime;
+        config.violations.late_grace = LATE_GRACE;
         Self {
             config,
             latency: dice.magnitude(500..4_000),

@@ -105,10 +105,13 @@ impl Cluster {
             let of = record.client.and_then(|id| life.and_then(|life| life.clients.get(&id)));
             match (record.event, of) {
                 (AuditEvent::Violation, Some(&(session, _))) => self.oracle.violation_audited(session),
-                (AuditEvent::Bar, _) => {
+                (AuditEvent::Bar, Some(&(session, _))) => {
+                    self.oracle.client_barred(session, node_now, self.now);
+                }
+                (AuditEvent::Bar, None) => {
                     let tenant = record.tenant.as_ref().and_then(|name| name.parse().ok());
-                    if let Some(tenant) = tenant {
-                        self.oracle.tenant_barred(node, tenant, node_now);
+                    if let (Some(tenant), Some(until)) = (tenant, record.until) {
+                        self.oracle.tenant_barred(node, tenant, (record.at, until), self.now);
                     }
                 }
                 _ => {}

@@ -258,7 +258,7 @@ fn check_revoked(scene: &mut Scene<'_>, error: Error, known: &UnderWay) {
     let early = known.deadline.since(scene.moment);
     let unasked = !known.raced
         && !scene.clocks_off
-        && !scene.oracle.is_barred(scene.session)
+        && !scene.oracle.was_barred(scene.session)
         && !scene.oracle.is_vandalised(scene.session, known.permission);
     if error == Error::Revoked && early > TOLERANCE && unasked {
         let session = scene.session;

@@ -58,7 +58,7 @@ faults! {
     word_trusted_over_unbind: WordTrustedOverUnbind by Access | Reuse;
     scrub_skipped: ScrubSkipped by Scrub;
     exclusive_beside_shared: ExclusiveBesideShared by Exclusion;
-    violation_to_wrong_tenant: ViolationToWrongTenant by Isolation;
+    violation_to_wrong_tenant: ViolationToWrongTenant by Isolation | Lateness;
     queue_pair_in_wrong_domain: QueuePairInWrongDomain by Isolation;
     header_reused_while_bound: HeaderReusedWhileBound by Reuse;
     rights_not_narrowed: RightsNotNarrowed by Access;
@@ -68,6 +68,7 @@ faults! {
     waiter_forgotten: WaiterForgotten by Progress;
     departed_keep_holding: DepartedKeepHolding by Soundness | Exclusion | Progress | Rest;
     late_extension_believed: LateExtensionBelieved by Truth;
+    lateness_charged_to_tenant: LatenessChargedToTenant by Lateness;
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl Stage {
         let (node_side, own) = ((&mut self.node, &mut self.nic), Rc::clone(&nic));
         let (endpoint, ends, id) = join(node_side, admission, process, (own, size), now).expect(let_in);
         let (control, data) = endpoint.addresses().expect(let_in);
-        let session = self.oracle.session_began(0, role.tenant, false);
+        let session = self.oracle.session_began(0, role.tenant, false, now);
         let limits = ClientConfig { use_spares: true, operations_max: 8, backlog_max: 8 };
         let mut library = Client::new(endpoint, limits).expect(let_in);
         library.poll(now);
@@ -353,7 +353,8 @@ impl Stage {
                 (AuditEvent::Violation, Some(actor)) => self.oracle.violation_audited(actor.session),
                 (AuditEvent::Bar, _) => {
                     let tenant = record.tenant.as_ref().and_then(|name| name.parse().ok());
-                    self.oracle.tenant_barred(0, tenant.unwrap_or(0), now);
+                    let until = record.until.unwrap_or(now);
+                    self.oracle.tenant_barred(0, tenant.unwrap_or(0), (record.at, until), self.now);
                 }
                 _ => {}
             }

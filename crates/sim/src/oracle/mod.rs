@@ -9,6 +9,7 @@ mod objects;
 mod permission;
 mod promise;
 mod requests;
+mod standing;
 
 pub(crate) use ledger::Kind;
 pub(crate) use network::Arrival;
@@ -22,6 +23,7 @@ use permission::Wanted;
 use portcullis_client::Error;
 use portcullis_protocol::{Lifetime, Moment, PermissionId};
 use portcullis_softnic::core::WireRequest;
+use standing::Bar;
 use std::collections::HashMap;
 
 /// A client's stay with a node. Numbers are not used again.
@@ -42,6 +44,12 @@ struct Session {
     /// It breaks rules on purpose.
     hostile: bool,
     refusals: u64,
+    /// Those of them that showed a key that was never the session's own.
+    guesses: u64,
+    /// Those of them that showed a key of its own, for what the key was never for.
+    strays: u64,
+    /// The node has barred this client alone.
+    barred: bool,
     /// Refusals that the node had not told of when it ended.
     uncharged: u64,
 }
@@ -82,12 +90,14 @@ pub(crate) struct Oracle {
     tally: Tally,
     /// Violations that nodes have audited, by session.
     audited: HashMap<SessionId, u64>,
-    /// Tenants that are barred, by node.
-    barred: HashMap<(usize, usize), Moment>,
+    /// Tenants that were barred, by node: since when, and until when, the last time.
+    barred: HashMap<(usize, usize), Bar>,
     /// The longest lifetime that the nodes are told to grant.
     longest: Lifetime,
     /// Violations cost nothing in this run: nobody may be paused or barred.
     pub forgiving: bool,
+    /// Guesses without which no tenant may be barred.
+    pub bar_after: u32,
 }
 
 impl Oracle {
@@ -102,15 +112,31 @@ impl Oracle {
     }
 
     /// A client has been let in.
-    pub fn session_began(&mut self, node: usize, tenant: usize, hostile: bool) -> SessionId {
-        if self.barred.contains_key(&(node, tenant)) {
+    pub fn session_began(
+        &mut self,
+        node: usize,
+        tenant: usize,
+        hostile: bool,
+        node_now: Moment,
+    ) -> SessionId {
+        if self.barred.get(&(node, tenant)).is_some_and(|bar| node_now < bar.until) {
             self.fail(
                 Promise::Isolation,
                 0,
                 format!("a client of tenant {tenant}, which is barred, was let in"),
             );
         }
-        self.sessions.push(Session { node, tenant, hostile, refusals: 0, uncharged: 0 });
+        let session = Session {
+            node,
+            tenant,
+            hostile,
+            refusals: 0,
+            guesses: 0,
+            strays: 0,
+            barred: false,
+            uncharged: 0,
+        };
+        self.sessions.push(session);
         self.sessions.len() - 1
     }
 
@@ -141,14 +167,6 @@ impl Oracle {
         self.ledger.forget(session);
     }
 
-    /// A tenant is barred: all that it holds ends.
-    pub fn tenant_barred(&mut self, node: usize, tenant: usize, now: Moment) {
-        self.barred.entry((node, tenant)).or_insert(now);
-        if let Some(model) = &mut self.nodes[node] {
-            model.of_tenant(tenant).for_each(|known| known.is_over(now));
-        }
-    }
-
     /// The node stood still for so long by its clock.
     pub fn node_stood_still(&mut self, node: usize, time: Lifetime) {
         if let Some(model) = &mut self.nodes[node] {
@@ -176,19 +194,6 @@ impl Oracle {
     /// Whether a promise has been found broken.
     pub fn has_failed(&self) -> bool {
         !self.failures.is_empty()
-    }
-
-    /// Whether a session's tenant has been refused anything: then it may be paused and barred.
-    pub fn has_offended(&self, session: SessionId) -> bool {
-        let Session { node, tenant, .. } = self.sessions[session];
-        let mut own = self.sessions.iter().filter(|it| it.node == node && it.tenant == tenant);
-        !self.forgiving && own.any(|it| it.refusals > 0)
-    }
-
-    /// Whether a session's tenant has been barred.
-    pub fn is_barred(&self, session: SessionId) -> bool {
-        let Session { node, tenant, .. } = self.sessions[session];
-        self.barred.contains_key(&(node, tenant))
     }
 
     /// Whether somebody of the tenant has spoilt a permission's lifetime word.

@@ -58,6 +58,7 @@ impl Oracle {
     fn refused(&mut self, arrival: &Arrival<'_>, node: usize, tenant: usize, wanted: &Wanted) {
         self.untouched(arrival);
         self.sessions[arrival.session].refusals += 1;
+        self.note_refusal(arrival.session, node, wanted);
         let Some(model) = &self.nodes[node] else { return };
         self.tally.violations_tried += 1;
         self.tally.violations_refused += 1;
@@ -231,6 +232,9 @@ impl Oracle {
                 let what = format!("session {session} was told that {object} is not there, which is held");
                 self.fail(Promise::Reference, now, what);
             }
+            (body, ReplyBody::Refused(refusal @ (Refusal::Paused { .. } | Refusal::Barred))) => {
+                self.refused_for_standing(session, body, refusal, now);
+            }
             (RequestBody::Recover { .. }, ReplyBody::Refused(Refusal::Malformed)) if !hostile => {
                 let what =
                     format!("session {session} asked for a broken queue pair, and was told that it is whole");
@@ -268,7 +272,7 @@ impl Oracle {
         node_now: Moment,
     ) {
         let Session { node, tenant, .. } = self.sessions[session];
-        let barred = self.is_barred(session);
+        let barred = self.was_barred_since(session, granted.permission.start);
         let Some(model) = &mut self.nodes[node] else { return };
         let (rights, sharing, overtaken) = match asked.body {
             RequestBody::Allocate { rights, sharing, .. } => (rights, sharing, None),
@@ -327,7 +331,8 @@ impl Oracle {
             let what = format!("session {session} asked for {:?} and was granted {granted:?}", asked.body);
             self.fail(Promise::Truth, now, what);
         }
-        if self.barred.get(&(node, tenant)).is_some_and(|&barred| barred < asked.at) {
+        let bar = self.barred.get(&(node, tenant));
+        if bar.is_some_and(|bar| bar.since < asked.at && granted.permission.start < bar.until) {
             let what =
                 format!("session {session}, whose tenant is barred, was granted {:?}", granted.permission);
             self.fail(Promise::Isolation, now, what);

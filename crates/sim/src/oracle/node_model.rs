@@ -104,6 +104,11 @@ impl NodeModel {
         self.by_id.get(&id).map(|&at| &self.permissions[at])
     }
 
+    /// The permission that had this key last.
+    pub fn by_key(&self, key: Rkey) -> Option<&Known> {
+        self.by_key.get(&key).map(|&at| &self.permissions[at])
+    }
+
     /// The permission whose lifetime word this is, as shown by the key.
     pub fn by_word(&mut self, key: Rkey, span: &Range<u64>) -> Option<&mut Known> {
         let known = &mut self.permissions[*self.by_key.get(&key)?];

@@ -22,6 +22,8 @@ pub enum Promise {
     Service,
     /// One client's violation is never another's error, and is charged to its own tenant.
     Isolation,
+    /// One client's lateness never costs another: nobody is paused or barred for a key that a sibling held.
+    Lateness,
     /// Every posted operation completes exactly once, with the truth.
     Truth,
     /// The node's memory holds what was written to it, byte for byte, and nothing else.
@@ -46,6 +48,7 @@ impl Promise {
             Self::Scrub => "scrub",
             Self::Service => "service",
             Self::Isolation => "isolation",
+            Self::Lateness => "lateness",
             Self::Truth => "truth",
             Self::Memory => "memory",
             Self::Progress => "progress",

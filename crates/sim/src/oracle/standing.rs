@@ -1,0 +1,126 @@
+//! Who may be paused and barred: a client for what it was refused itself, its siblings only for guesses of keys.
+
+use super::permission::Wanted;
+use super::{Oracle, Promise, Session, SessionId};
+use crate::clock::Nanos;
+use portcullis_protocol::{Moment, Refusal, RequestBody};
+
+/// A tenant's last bar.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bar {
+    pub since: Moment,
+    pub until: Moment,
+}
+
+impl Oracle {
+    /// A session's access was refused: what it was, by the keys that the network has shown. Whatever is in doubt counts
+    /// against the session: that forgives the node more, and never too little.
+    pub(super) fn note_refusal(&mut self, session: SessionId, node: usize, wanted: &Wanted) {
+        let Some(model) = &self.nodes[node] else { return };
+        let known = model.by_key(wanted.key).filter(|known| known.session == session);
+        let covered = known.map(|known| known.covers(wanted).is_ok());
+        let it = &mut self.sessions[session];
+        it.guesses += u64::from(covered.is_none());
+        it.strays += u64::from(covered == Some(false));
+    }
+
+    /// Refused accesses of a tenant's sessions with a node, and how many of them were guesses.
+    fn charged(&self, node: usize, tenant: usize) -> (u64, u64) {
+        let own = self.sessions.iter().filter(|it| it.node == node && it.tenant == tenant);
+        own.fold((0, 0), |(refusals, guesses), it| (refusals + it.refusals, guesses + it.guesses))
+    }
+
+    /// Whether a session may be kept waiting: for what it was refused itself, or for what its tenant guessed.
+    pub fn has_offended(&self, session: SessionId) -> bool {
+        let Session { node, tenant, refusals, .. } = self.sessions[session];
+        !self.forgiving && (refusals > 0 || self.charged(node, tenant).1 > 0)
+    }
+
+    /// Whether a session, or its tenant, has ever been barred.
+    pub fn was_barred(&self, session: SessionId) -> bool {
+        let Session { node, tenant, barred, .. } = self.sessions[session];
+        barred || self.barred.contains_key(&(node, tenant))
+    }
+
+    /// Whether a session, or its tenant, was barred after `start`: what began then is over.
+    pub(super) fn was_barred_since(&self, session: SessionId, start: Moment) -> bool {
+        let Session { node, tenant, barred, .. } = self.sessions[session];
+        barred || self.barred.get(&(node, tenant)).is_some_and(|bar| bar.since >= start)
+    }
+
+    /// A node does not serve a session because of how it stands, or its tenant.
+    pub(super) fn refused_for_standing(
+        &mut self,
+        session: SessionId,
+        asked: RequestBody,
+        refusal: Refusal,
+        now: Nanos,
+    ) {
+        let Session { node, tenant, refusals, strays, .. } = self.sessions[session];
+        let own = match (asked, refusal) {
+            // A client's own pause holds up its rebuilds, and nothing else.
+            (RequestBody::Recover { .. }, Refusal::Paused { .. }) => refusals > 0,
+            (_, Refusal::Paused { .. }) => false,
+            // Lateness never bars.
+            _ => strays > 0,
+        };
+        if !own {
+            self.check_tenant(node, tenant, now, || format!("session {session} was told: {refusal}"));
+        }
+    }
+
+    /// A node does not let a client in because of how its tenant stands.
+    pub fn turned_away(&mut self, node: usize, tenant: usize, refusal: Refusal, now: Nanos) {
+        if matches!(refusal, Refusal::Paused { .. } | Refusal::Barred) {
+            self.check_tenant(node, tenant, now, || {
+                format!("a client of tenant {tenant} was told: {refusal}")
+            });
+        }
+    }
+
+    /// A tenant is not served: is there a guess that it answers for?
+    fn check_tenant(&mut self, node: usize, tenant: usize, now: Nanos, what: impl FnOnce() -> String) {
+        match self.charged(node, tenant) {
+            _ if self.forgiving => self.fail(Promise::Isolation, now, what()),
+            (0, _) => self.fail(Promise::Isolation, now, what()),
+            (late, 0) => {
+                let what =
+                    format!("{}, for {late} accesses, none with a key that was not its client's own", what());
+                self.fail(Promise::Lateness, now, what);
+            }
+            _ => {}
+        }
+    }
+
+    /// A tenant is barred: all that it holds ends.
+    pub fn tenant_barred(
+        &mut self,
+        node: usize,
+        tenant: usize,
+        (node_now, until): (Moment, Moment),
+        now: Nanos,
+    ) {
+        let guesses = self.charged(node, tenant).1;
+        if guesses < self.bar_after.into() {
+            let what = format!("tenant {tenant} was barred for {guesses} guesses of keys");
+            self.fail(Promise::Lateness, now, what);
+        }
+        self.barred.insert((node, tenant), Bar { since: node_now, until });
+        if let Some(model) = &mut self.nodes[node] {
+            model.of_tenant(tenant).for_each(|known| known.is_over(node_now));
+        }
+    }
+
+    /// A client is barred, and not its tenant: all that it holds ends.
+    pub fn client_barred(&mut self, session: SessionId, node_now: Moment, now: Nanos) {
+        let Session { node, strays, .. } = self.sessions[session];
+        if strays < self.bar_after.into() {
+            let what = format!("session {session} was barred for {strays} accesses beyond what it held");
+            self.fail(Promise::Lateness, now, what);
+        }
+        self.sessions[session].barred = true;
+        if let Some(model) = &mut self.nodes[node] {
+            model.for_session(session, |known| known.is_over(node_now));
+        }
+    }
+}
