@@ -92,10 +92,17 @@ pub struct Options {
     /// The largest buffer arena that a client gets.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64MiB")]
     arena_max: u64,
-    /// Violations that cost a tenant nothing; one of them comes back every 100 ms. Beyond them it is paused, and in the
-    /// end barred.
+    /// Violations of each kind that cost nothing; one of them comes back every 100 ms. Beyond them a late client is
+    /// slowed, one that reaches beyond what it holds is shown out in the end, and a tenant whose clients guess keys is
+    /// barred.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
     violations_free: u32,
+    /// How long after a permission's end an access with its key counts as late, and as nothing worse.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1s")]
+    late_grace: Lifetime,
+    /// How long a tenant is barred whose clients have guessed keys.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "600s")]
+    bar_for: Lifetime,
     /// Queue pairs that a client has beside the one it uses: they take over when a refused access breaks it.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]
     spare_queue_pairs: u32,
@@ -145,7 +152,12 @@ impl Options {
                 bytes_max: self.quota_bytes.unwrap_or(Quota::default().bytes_max),
                 permissions_max: self.quota_permissions,
             },
-            violations: ViolationLimits { free_max: self.violations_free, ..ViolationLimits::default() },
+            violations: ViolationLimits {
+                free_max: self.violations_free,
+                late_grace: self.late_grace,
+                bar_for: self.bar_for,
+                ..ViolationLimits::default()
+            },
             clients_max: self.clients_max,
             spare_queue_pairs: self.spare_queue_pairs,
             ..NodeConfig::default()
