@@ -165,6 +165,7 @@ impl Options {
         Ok(HostConfig {
             node,
             listen: self.listen.iter().filter_map(Place::socket).collect(),
+            sockets: portcullis::host::Sockets::default(),
             rdma: self.rdma()?,
             audit: self.audit.clone(),
             processor: self.processor,

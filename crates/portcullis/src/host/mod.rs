@@ -2,11 +2,14 @@
 //! clients come to, and the audit log.
 
 pub use portcullis_node::Counters;
+pub use portcullis_softnic::attach::SocketAccess;
 pub use portcullis_softnic::engine::pin;
 pub use rdma::{RdmaConfig, RdmaListen, Unenforced};
+pub use sockets::{Listen, Sockets};
 
 mod audit;
 mod rdma;
+mod sockets;
 mod software;
 
 use crate::session::SessionOptions;
@@ -21,15 +24,6 @@ use rdma::RdmaHost;
 use software::SoftwareHost;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-
-/// A socket that clients of this machine come to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    /// Where.
-    pub path: PathBuf,
-    /// Whom its clients act for. Without: for the user that they run as, as the kernel tells it.
-    pub tenant: Option<String>,
-}
 
 /// What a client's port is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +64,8 @@ pub struct HostConfig {
     pub node: NodeConfig,
     /// Where clients of other processes come to, if the node is on the software NIC.
     pub listen: Vec<Listen>,
+    /// Who may open their sockets.
+    pub sockets: Sockets,
     /// The RDMA device that the node is on. Without: the software NIC.
     pub rdma: Option<RdmaConfig>,
     /// Where the audit log goes.
@@ -105,7 +101,15 @@ pub enum HostError {
     /// Nobody can come.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A socket, a file or a thread.
+    /// Nobody of this machine can come.
+    #[error("cannot listen at {path}: {source}")]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// What is there, or what the machine said.
+        source: std::io::Error,
+    },
+    /// A file or a thread.
     #[error("{what}: {source}")]
     Machine {
         /// What was tried.

@@ -8,7 +8,7 @@ use portcullis::NodeConfig;
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis_nic::EndpointSize;
 use portcullis_softnic::SoftNic;
-use portcullis_softnic::attach::{Admission, Admitted, Listener, Peer, Server, ServerLimits};
+use portcullis_softnic::attach::{Admission, Admitted, Listener, Peer, Server, ServerLimits, SocketAccess};
 use portcullis_softnic::engine::{Engine, EngineOptions};
 use portcullis_softnic::shared::Mapping;
 use rand::{Rng, RngExt};
@@ -155,6 +155,8 @@ fn a_storm_of_connections_keeps_nobody_out_for_long() {
     stage.clear();
 }
 
+const OWN: SocketAccess = SocketAccess { mode: 0o600, group: None };
+
 /// Lets nobody in: only the socket is looked at.
 struct Closed;
 
@@ -173,7 +175,7 @@ impl Admission for Closed {
 /// A server of nothing but connections, at two sockets.
 fn closed_server(folder: &std::path::Path, connections_max: usize) -> (Engine<()>, Server) {
     let engine = Engine::start(SoftNic::new(), (), EngineOptions::default()).expect("an engine");
-    let listeners = [RED, BLUE].map(|name| Listener::bind(&folder.join(name)).expect("a socket")).into();
+    let listeners = [RED, BLUE].map(|name| Listener::bind(&folder.join(name), OWN).expect("a socket")).into();
     let limits = ServerLimits { hello_within: Duration::from_secs(1), connections_max };
     let server = Server::start(listeners, Closed, engine.waker().clone(), limits).expect("a server");
     (engine, server)

@@ -5,11 +5,13 @@
 //! comes from the kernel (`SO_PEERCRED`), never from what it says.
 
 mod client;
+mod listener;
 mod messages;
 mod server;
 
 pub use client::{AttachError, Attached, attach};
-pub use server::{Admission, Admitted, Listener, Peer, Server, ServerLimits};
+pub use listener::{Listener, SocketAccess};
+pub use server::{Admission, Admitted, Peer, Server, ServerLimits};
 
 use portcullis_nic::EndpointSize;
 

@@ -1,5 +1,6 @@
 //! The node's side of attaches: a thread that takes them in, one after the other.
 
+use super::listener::Listener;
 use super::messages::{HELLO_BYTES, Hello, Welcome};
 use crate::engine::Waker;
 use crate::port::PortLayout;
@@ -8,13 +9,9 @@ use portcullis_nic::EndpointSize;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
-};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags};
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -74,59 +71,6 @@ impl Default for ServerLimits {
     }
 }
 
-/// A socket that clients come to. It is taken off the file system when it goes.
-#[derive(Debug)]
-pub struct Listener {
-    socket: OwnedFd,
-    path: PathBuf,
-}
-
-impl Listener {
-    /// Listens at `path`. A socket there that nobody listens to is replaced.
-    ///
-    /// # Errors
-    /// Somebody listens there, or the file system refuses.
-    pub fn bind(path: &Path) -> std::io::Result<Self> {
-        let address = SocketAddrUnix::new(path)?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        if rustix::net::bind(&socket, &address).is_err() {
-            remove_orphan(path, &address)?;
-            rustix::net::bind(&socket, &address)?;
-        }
-        rustix::net::listen(&socket, 1024)?;
-        Ok(Self { socket, path: path.to_owned() })
-    }
-
-    /// Where it listens.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn remove_orphan(path: &Path, address: &SocketAddrUnix) -> std::io::Result<()> {
-    let flags = SocketFlags::CLOEXEC;
-    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    match rustix::net::connect(&probe, address) {
-        Err(rustix::io::Errno::CONNREFUSED) => std::fs::remove_file(path),
-        Ok(()) => Err(std::io::Error::new(
-            std::io::ErrorKind::AddrInUse,
-            format!("a node already listens at {}", path.display()),
-        )),
-        Err(error) => Err(std::io::Error::new(
-            std::io::Error::from(error).kind(),
-            format!("cannot listen at {}: {error}", path.display()),
-        )),
-    }
-}
-
 /// The thread that takes clients in. It ends when this goes.
 #[derive(Debug)]
 pub struct Server {
@@ -166,7 +110,7 @@ impl Server {
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &orders.event, EventData::new_u64(ORDERS), flags)?;
         for (token, listener) in (0..).zip(&listeners) {
-            epoll::add(&epoll, &listener.socket, EventData::new_u64(token), EventFlags::IN)?;
+            epoll::add(&epoll, listener.socket(), EventData::new_u64(token), EventFlags::IN)?;
         }
         let first = listeners.len() as u64;
         let desk = Desk {
@@ -264,7 +208,7 @@ impl<A: Admission> Desk<A> {
         let listener = usize::try_from(token).unwrap_or(0);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ACCEPTS_MAX {
-            let socket = match rustix::net::accept_with(&self.listeners[listener].socket, flags) {
+            let socket = match rustix::net::accept_with(self.listeners[listener].socket(), flags) {
                 Ok(socket) => socket,
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
                 Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => return self.turn_away(listener),
@@ -297,7 +241,7 @@ impl<A: Admission> Desk<A> {
     fn turn_away(&mut self, listener: usize) {
         self.spare = None;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        if let Ok(socket) = rustix::net::accept_with(&self.listeners[listener].socket, flags) {
+        if let Ok(socket) = rustix::net::accept_with(self.listeners[listener].socket(), flags) {
             say(&socket, &Welcome::refusal("the node has no more descriptors: try again later"));
         }
         self.spare = eventfd(0, EventfdFlags::CLOEXEC).ok();

@@ -34,8 +34,9 @@ impl SoftwareHost {
     ) -> Result<Self, HostError> {
         let mut listeners = Vec::new();
         for listen in &config.listen {
-            let failed = machine(format!("cannot listen at {}", listen.path.display()));
-            listeners.push(Listener::bind(&listen.path).map_err(failed)?);
+            let bound = Listener::bind(&listen.path, config.sockets.access(listen));
+            let failed = |source| HostError::Socket { path: listen.path.clone(), source };
+            listeners.push(bound.map_err(failed)?);
         }
         let mut nic = SoftNic::new();
         let server = Arc::new(Mutex::new(None));

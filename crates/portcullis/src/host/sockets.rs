@@ -1,0 +1,55 @@
+//! Sockets that clients of this machine come to, and who may open them.
+
+use portcullis_softnic::attach::SocketAccess;
+use std::path::PathBuf;
+
+/// A socket that clients of this machine come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Where. A socket there that nobody listens on is replaced, and nothing else is.
+    pub path: PathBuf,
+    /// Whom its clients act for. Without: for the user that they run as, as the kernel tells it.
+    pub tenant: Option<String>,
+}
+
+/// Who may open a node's sockets, as far as it is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sockets {
+    /// The permission bits of their files.
+    pub mode: Option<u32>,
+    /// The number of the group that their files belong to.
+    pub group: Option<u32>,
+}
+
+impl Sockets {
+    /// Who may open one of them.
+    ///
+    /// By default: the group, where one is named. Otherwise everybody, where the kernel says whom each client acts for;
+    /// and the node's own user alone, where opening the socket makes a client its tenant.
+    #[must_use]
+    pub fn access(&self, listen: &Listen) -> SocketAccess {
+        let default = match (self.group, &listen.tenant) {
+            (Some(_), _) => 0o660,
+            (None, None) => 0o666,
+            (None, Some(_)) => 0o600,
+        };
+        SocketAccess { mode: self.mode.unwrap_or(default), group: self.group }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_proves_nothing_by_itself_is_open_to_everybody() {
+        let listen = |tenant: Option<&str>| Listen { path: "/a".into(), tenant: tenant.map(str::to_owned) };
+        let mode = |sockets: Sockets, tenant| sockets.access(&listen(tenant)).mode;
+        let unsaid = Sockets::default();
+        assert_eq!((mode(unsaid, None), mode(unsaid, Some("orange"))), (0o666, 0o600));
+        let group = Sockets { group: Some(7), ..unsaid };
+        assert_eq!((mode(group, None), mode(group, Some("orange"))), (0o660, 0o660));
+        let said = Sockets { mode: Some(0o606), ..group };
+        assert_eq!(said.access(&listen(None)), SocketAccess { mode: 0o606, group: Some(7) });
+    }
+}

@@ -1,0 +1,178 @@
+//! A socket in the file system: put there without harm to what is there already, and taken away without harm to what
+//! came after it.
+//!
+//! Only a socket that nobody listens on is replaced. Between seeing that and removing it another node could take the
+//! place, and its live socket would go. So everybody who binds holds a lock on the directory meanwhile.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Connections that wait to be taken in.
+const BACKLOG: i32 = 1024;
+/// How long others may hold the directory's lock: a node holds it for the time of some system calls.
+const LOCK_WITHIN: Duration = Duration::from_secs(2);
+const LOCK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Who may open a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// The permission bits of its file, whatever the umask is. Opening takes the right to write.
+    pub mode: u32,
+    /// The number of the group that its file belongs to. Without: as the kernel chooses.
+    pub group: Option<u32>,
+}
+
+/// A socket that clients come to. It is taken off the file system when it goes.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    file: FileId,
+}
+
+impl Listener {
+    /// Listens at `path`. A socket there that nobody listens on is replaced, and nothing else is.
+    ///
+    /// # Errors
+    /// Something else is there, somebody listens there, or the file system refuses.
+    pub fn bind(path: &Path, access: SocketAccess) -> std::io::Result<Self> {
+        let address = SocketAddrUnix::new(path).map_err(|error| match error {
+            Errno::NAMETOOLONG => {
+                Error::new(ErrorKind::InvalidFilename, "a socket's path has 107 bytes at most")
+            }
+            error => error.into(),
+        })?;
+        let _lock = lock_directory(path)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        match rustix::net::bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) => {
+                remove_orphan(path, &address)?;
+                rustix::net::bind(&socket, &address)?;
+            }
+            bound => bound?,
+        }
+        let file = FileId::of(&rustix::fs::lstat(path)?);
+        let listener = Self { socket, path: path.to_owned(), file };
+        // Before it listens nobody can connect: nobody gets in by the mode that the umask gave it.
+        listener.open_to(access)?;
+        rustix::net::listen(&listener.socket, BACKLOG)?;
+        Ok(listener)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    fn open_to(&self, access: SocketAccess) -> std::io::Result<()> {
+        if let Some(group) = access.group {
+            let group = Some(Gid::from_raw(group));
+            rustix::fs::chownat(CWD, &self.path, None, group, AtFlags::SYMLINK_NOFOLLOW).map_err(
+                |error| {
+                    let told = format!("the socket cannot be given to that group: {error}");
+                    Error::new(Error::from(error).kind(), told)
+                },
+            )?;
+        }
+        Ok(rustix::fs::chmod(&self.path, Mode::from_raw_mode(access.mode))?)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // No lock: as long as the socket is open nobody replaces it, and it is open until after this.
+        let there = rustix::fs::lstat(&self.path);
+        if there.is_ok_and(|there| FileId::of(&there) == self.file) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A file, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+/// Makes nodes that bind in the same directory come one after the other. The lock ends with what is returned.
+fn lock_directory(path: &Path) -> std::io::Result<OwnedFd> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let told = |error: Errno| {
+        let text = format!("the directory {} cannot be locked: {error}", parent.display());
+        Error::new(Error::from(error).kind(), text)
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(parent, flags, Mode::empty()).map_err(told)?;
+    let until = Instant::now() + LOCK_WITHIN;
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::park_timeout(LOCK_AGAIN),
+            Err(Errno::WOULDBLOCK) => {
+                let text = format!("another process keeps the directory {} locked", parent.display());
+                return Err(Error::new(ErrorKind::WouldBlock, text));
+            }
+            Err(error) => return Err(told(error)),
+        }
+    }
+}
+
+/// Removes a socket that nobody listens on.
+fn remove_orphan(path: &Path, address: &SocketAddrUnix) -> std::io::Result<()> {
+    let there = match rustix::fs::lstat(path) {
+        Err(Errno::NOENT) => return Ok(()),
+        there => there?,
+    };
+    let kind = FileType::from_raw_mode(there.st_mode);
+    if kind != FileType::Socket {
+        let text = format!("{} is there, which a node does not replace", name_of(kind));
+        return Err(Error::new(ErrorKind::AlreadyExists, text));
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let taken = |text: &str| Err(Error::new(ErrorKind::AddrInUse, text.to_owned()));
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => {}
+        // A full backlog is somebody's too.
+        Ok(()) | Err(Errno::AGAIN) => return taken("a node listens there already"),
+        Err(Errno::PROTOTYPE) => return taken("another program has its socket there"),
+        Err(error) => {
+            let text = format!("a socket is there, and whether it is in use cannot be seen: {error}");
+            return Err(Error::new(Error::from(error).kind(), text));
+        }
+    }
+    if FileId::of(&rustix::fs::lstat(path)?) != FileId::of(&there) {
+        return taken("somebody else puts a socket there at this moment");
+    }
+    std::fs::remove_file(path)
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "a regular file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a named pipe",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        _ => "a file",
+    }
+}
