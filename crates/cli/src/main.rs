@@ -11,7 +11,7 @@ mod serve;
 mod sim;
 mod size;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Protected remote memory: lend memory, use it one-sided, and let nobody touch more than it holds.
@@ -55,8 +55,11 @@ fn main() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
-    match Arguments::parse().command {
-        Command::Serve(options) => serve::run(options),
+    let matches = Arguments::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match arguments.command {
+        // Which of its options were said matters there: a file may say the others.
+        Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),
         Command::Demo(options) => demo::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Doctor(options) => doctor::run(&options),

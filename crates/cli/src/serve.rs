@@ -1,20 +1,29 @@
 //! `portcullis serve`: a node of its own, until it is told to stop.
 
+mod announcement;
 mod counted;
 mod lifetime;
+mod limits;
 mod listen;
+mod refusal;
+mod settings;
+mod sockets;
 
 use crate::rdma::{DeviceOptions, node_security};
 use crate::size;
-use clap::Args;
+use announcement::announce;
+use clap::{ArgMatches, Args};
+use limits::LimitOptions;
 use listen::Place;
-use portcullis::host::{Host, HostConfig, HostError, PortLimits, RdmaConfig, RdmaListen};
+use portcullis::host::{Host, HostConfig, HostError, RdmaConfig, RdmaListen};
 use portcullis::{
     Address, CredentialsError, Guarantee, Lifetime, Mechanism, NodeConfig, Quota, Reductions, ViolationLimits,
 };
-use portcullis_attach::ListenError;
-use serde::Serialize;
+use portcullis_node::StartError;
+use refusal::NotServed;
+use settings::Settings;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use sockets::SocketOptions;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,37 +36,68 @@ const EXAMPLES: &str = "\
 Examples:
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
         clients act for the user that they run as: tenants uid:0, uid:1000, ...
-  portcullis serve --memory 1GiB --listen 'shm:/run/a.sock?tenant=orange' --listen 'shm:/run/b.sock?tenant=blue'
-        who may open a socket acts for its tenant
-  portcullis serve --memory 4GiB --listen shm:/run/p.sock --audit /var/log/portcullis.jsonl --quota-bytes 512MiB
-        every grant, end and violation is a line of JSON; no tenant gets more than 512 MiB
-  portcullis serve --memory 64GiB --listen rdma:0.0.0.0:7471 --certificates /etc/portcullis --name node1
-        on the RDMA device of this machine, for clients of others; certificates come from `portcullis certificates`,
-        and a client's names its tenant
+  portcullis serve --listen 'shm:/run/a.sock?tenant=orange' \\
+      --listen 'shm:/run/b.sock?tenant=blue' --socket-group staff
+        who may open a socket acts for its tenant: here members of staff
+  portcullis serve --listen shm:/run/p.sock --quota-bytes 64MiB \\
+      --audit /var/log/portcullis.jsonl
+        every grant, end and violation is a line of JSON; no tenant gets more
+        than 64 MiB
+  portcullis serve --listen rdma:0.0.0.0:7471 --memory 4GiB \\
+      --certificates /etc/portcullis --name node1
+        on the RDMA device of this machine, for clients of others; certificates
+        come from `portcullis certificates`, and a client's names its tenant
   portcullis serve --listen rdma:127.0.0.1:7471
-        without certificates, for clients of this machine: tenants are called address:127.0.0.1
+        without certificates, for clients of this machine: tenants are called
+        address:127.0.0.1
+  portcullis serve --config /etc/portcullis.toml --print-config
+        what the file and the options say together, and what is default
 
-A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT stop the node: its sockets go, its audit
-log is complete, and the exit code is 0. SIGUSR1 makes it say its counters, as one JSON object.";
+A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT
+stop the node: its sockets go, its audit log is complete, and the exit code is
+0. SIGUSR1 makes it say its counters, as one JSON object. RUST_LOG=info tells on
+standard error who comes, goes, is paused or barred, and what is rebuilt.
+
+A socket of --listen that nobody listens on any more is replaced; any other file
+at its path is not touched.
+
+A --config file has the names of these options as keys:
+  memory = \"1GiB\"
+  listen = [\"shm:/run/portcullis.sock\"]
+  longest-lifetime = \"5s\"
+  clients-max = 64
+An option on the command line goes before the file.";
 
 /// Options of `portcullis serve`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
+    /// Read settings from this TOML file: its keys are the names of these options.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print what is in force, as TOML that --config reads, and end.
+    #[arg(long)]
+    print_config: bool,
     /// Memory for clients' objects, for example 64MiB or 1GiB.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
     memory: u64,
+    /// Start also if less memory than that is available now: pages are taken as clients use them, and where there are
+    /// none left the kernel kills somebody.
+    #[arg(long)]
+    overcommit: bool,
     /// Where clients come to: shm:PATH for the software NIC, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME for
     /// clients that act for one tenant. Several are fine.
-    #[arg(long, value_name = "ADDRESS", value_parser = listen::parse, required = true)]
+    #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
     listen: Vec<Place>,
+    #[command(flatten)]
+    sockets: SocketOptions,
     #[command(flatten)]
     device: DeviceOptions,
     /// A directory made by `portcullis certificates`: node and clients prove who they are.
-    #[arg(long, value_name = "DIR", requires = "name")]
+    #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
     /// The node's name there: its certificate is node-NAME.pem.
-    #[arg(long, value_name = "NAME", requires = "certificates")]
+    #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Let clients of other machines in without certificates: whoever reaches the port may come as any tenant, and
     /// whoever sees the packets may read along.
@@ -119,6 +159,8 @@ pub struct Options {
     /// Stop also when standard input ends: for programs that start a node and may die.
     #[arg(long)]
     stop_at_end_of_input: bool,
+    #[command(flatten)]
+    limits: LimitOptions,
 }
 
 /// A technique of [`Reductions`], by its name.
@@ -163,13 +205,14 @@ impl Options {
             ..NodeConfig::default()
         };
         Ok(HostConfig {
-            node,
+            node: self.limits.node(node),
             listen: self.listen.iter().filter_map(Place::socket).collect(),
-            sockets: portcullis::host::Sockets::default(),
+            sockets: self.sockets.sockets(),
+            overcommit: self.overcommit,
             rdma: self.rdma()?,
             audit: self.audit.clone(),
             processor: self.processor,
-            port: PortLimits { arena_bytes_max: self.arena_max, ..PortLimits::default() },
+            port: self.limits.port(self.arena_max),
         })
     }
 
@@ -199,6 +242,27 @@ impl Options {
 
     /// What the machine would not say, or not in time.
     fn check(&self) -> Result<(), NotServed> {
+        let wrong = |text: &str| Err(NotServed::Call(text.to_owned()));
+        if self.listen.is_empty() {
+            return wrong("nobody could come: say --listen shm:PATH or --listen rdma:HOST:PORT");
+        }
+        match (&self.certificates, &self.name) {
+            (Some(_), None) => {
+                return wrong("--certificates needs --name: the node's certificate is node-NAME.pem there");
+            }
+            (None, Some(_)) => return wrong("--name needs --certificates: the directory with node-NAME.pem"),
+            _ => {}
+        }
+        self.check_places()?;
+        match self.processor {
+            Some(processor) if !may_run_on(processor) => Err(NotServed::Machine(format!(
+                "--processor {processor}: this process may not run there: see `taskset -p $$` for where it may"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_places(&self) -> Result<(), NotServed> {
         for (position, listen) in self.listen.iter().enumerate() {
             if self.listen[..position].iter().any(|earlier| earlier.address == listen.address)
                 && !matches!(&listen.address, Address::Rdma(place) if place.ends_with(":0"))
@@ -214,12 +278,7 @@ impl Options {
                 ));
             }
         }
-        match self.processor {
-            Some(processor) if !may_run_on(processor) => Err(NotServed::Machine(format!(
-                "this process may not run on processor {processor}: see `taskset -p $$` for those that it may use"
-            ))),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -228,49 +287,9 @@ fn may_run_on(processor: usize) -> bool {
         && rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.is_set(processor))
 }
 
-/// Why no node is serving.
-#[derive(Debug, thiserror::Error)]
-enum NotServed {
-    #[error("{0}")]
-    Call(String),
-    #[error("{0}")]
-    Machine(String),
-}
-
-impl From<CredentialsError> for NotServed {
-    fn from(error: CredentialsError) -> Self {
-        Self::Machine(error.to_string())
-    }
-}
-
-impl From<HostError> for NotServed {
-    fn from(error: HostError) -> Self {
-        let text = error.to_string();
-        match error {
-            HostError::Node(portcullis_node::StartError::Config(_))
-            | HostError::Config(_)
-            | HostError::Unenforced(_)
-            | HostError::Listen(ListenError::Address(_) | ListenError::PlainBeyondLoopback(_)) => {
-                Self::Call(text)
-            }
-            _ => Self::Machine(text),
-        }
-    }
-}
-
-/// What `--json` says.
-#[derive(Serialize)]
-struct Listening {
-    listening: Vec<String>,
-    process: u32,
-    protection: &'static str,
-    /// What the protection rests on and the device does not keep.
-    unenforced: Vec<&'static str>,
-}
-
 /// Runs a node until it is told to stop.
-pub fn run(options: Options) -> ExitCode {
-    match serve(&options) {
+pub fn run(line: &ArgMatches) -> ExitCode {
+    match Settings::of(line).and_then(|settings| serve(&settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("portcullis serve: {error}");
@@ -279,12 +298,19 @@ pub fn run(options: Options) -> ExitCode {
     }
 }
 
-fn serve(options: &Options) -> Result<(), NotServed> {
+fn serve(settings: &Settings) -> Result<(), NotServed> {
+    let options = &settings.options;
     options.check()?;
+    let config = options.config()?;
+    if options.print_config {
+        config.node.validate().map_err(|error| HostError::from(StartError::from(error)))?;
+        say(settings.in_force().trim_end());
+        return Ok(());
+    }
     // Before the sockets are there: whoever stops the node from now on finds none of them left.
     let wishes = wishes(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
-    let mut host = Host::start(options.config()?)?;
+    let mut host = Host::start(config)?;
     announce(options, &host);
     // Ends as well when nobody could ever say stop: better than a node that only SIGKILL ends.
     while let Ok(Wish::Count) = wishes.recv() {
@@ -294,41 +320,10 @@ fn serve(options: &Options) -> Result<(), NotServed> {
     Ok(())
 }
 
-fn announce(options: &Options, host: &Host) {
-    let mut got = host.rdma_addresses().iter().copied();
-    let listening: Vec<String> = options
-        .listen
-        .iter()
-        .map(|place| place.written(matches!(place.address, Address::Rdma(_)).then(|| got.next()).flatten()))
-        .collect();
-    let (protection, unenforced) = (host.mechanism(), host.unenforced());
-    let unenforced: Vec<&str> = unenforced.iter().map(|guarantee| guarantee.name()).collect();
-    let line = if options.json {
-        let process = std::process::id();
-        let listening = Listening { listening, process, protection: protection.name(), unenforced };
-        serde_json::to_string(&listening).unwrap_or_default()
-    } else {
-        let without = if unenforced.is_empty() {
-            String::new()
-        } else {
-            format!(" WITHOUT {}, which this device does not keep", unenforced.join(", "))
-        };
-        let what = format!("{} of memory, protected by {protection}{without}", size_of(options.memory));
-        format!("listening at {}: {what}", listening.join(" and "))
-    };
-    say(&line);
-}
-
 /// That nobody reads it is no reason to end.
 fn say(line: &str) {
     let mut output = std::io::stdout().lock();
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
-}
-
-fn size_of(bytes: u64) -> String {
-    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let whole = units.into_iter().find(|(shift, _)| bytes >> shift << shift == bytes && bytes >> shift > 0);
-    whole.map_or_else(|| format!("{bytes} B"), |(shift, unit)| format!("{} {unit}", bytes >> shift))
 }
 
 /// What somebody outside wants.
@@ -364,6 +359,7 @@ fn wishes(end_of_input_stops: bool) -> std::io::Result<Receiver<Wish>> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use portcullis::host::PortLimits;
 
     #[derive(Parser)]
     struct Line {
@@ -398,12 +394,5 @@ mod tests {
     fn a_socket_has_one_tenant() {
         let options = parsed(&["--listen", "shm:/a?tenant=orange"]);
         assert!(matches!(options.check(), Err(NotServed::Call(_))));
-    }
-
-    #[test]
-    fn sizes_are_said_in_the_largest_unit_that_fits() {
-        assert_eq!(size_of(1 << 30), "1 GiB");
-        assert_eq!(size_of(3 << 20), "3 MiB");
-        assert_eq!(size_of(1000), "1000 B");
     }
 }

@@ -21,6 +21,6 @@ mod ticket;
 
 pub use device::{DeviceChoice, DeviceSummary, GidEntry, GidKind, OpenError, Port, devices};
 pub use endpoint::{IbEndpoint, NodeLife};
-pub use memlock::{MemlockTooLow, check_memlock};
+pub use memlock::{MemlockTooLow, check_memlock, check_memlock_of_node};
 pub use nic::{IbNic, WorkRequests};
 pub use sys::NoLibrary;

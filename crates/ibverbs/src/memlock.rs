@@ -6,32 +6,59 @@ use rustix::thread::{CapabilitySet, capabilities};
 /// The limit on locked memory is too low for what is to be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{needed} bytes of memory are to be registered, and this process may lock {limit}. Raise the limit: `ulimit -l \
+    "{needed} bytes of memory are to be registered{}, and this process may lock {limit}. Raise the limit: `ulimit -l \
      unlimited` in the shell that starts it, LimitMEMLOCK=infinity in a systemd unit, or memlock in \
-     /etc/security/limits.conf; or give it CAP_IPC_LOCK"
+     /etc/security/limits.conf; or give it CAP_IPC_LOCK", counted(*tenants)
 )]
 pub struct MemlockTooLow {
     /// Bytes to be locked.
     pub needed: u64,
     /// Bytes that may be.
     pub limit: u64,
+    /// Where it is a node's memory: the tenants that it is registered for, once each.
+    pub tenants: Option<u64>,
 }
 
-/// Checks, before anything fails, that `needed` bytes can be registered. The kernel counts a region's bytes again for
-/// each time that they are registered.
+fn counted(tenants: Option<u64>) -> String {
+    let said = |tenants| {
+        format!(" (the node's memory once for each tenant, of which there will be {tenants} or more)")
+    };
+    tenants.map(said).unwrap_or_default()
+}
+
+/// Checks, before anything fails, that `needed` bytes can be registered.
 ///
 /// # Errors
 /// They cannot, as far as this process can tell.
 pub fn check_memlock(needed: u64) -> Result<(), MemlockTooLow> {
-    let locks_freely = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
-    judge(needed, locks_freely, getrlimit(Resource::Memlock).current)
-}
-
-fn judge(needed: u64, locks_freely: bool, limit: Option<u64>) -> Result<(), MemlockTooLow> {
-    match limit {
-        Some(limit) if !locks_freely && needed > limit => Err(MemlockTooLow { needed, limit }),
+    match limit() {
+        Some(limit) if needed > limit => Err(MemlockTooLow { needed, limit, tenants: None }),
         _ => Ok(()),
     }
+}
+
+/// Checks, before anything fails, that a node's memory can be registered for so many tenants at least: each has it in
+/// its own protection domain, and the kernel counts a region's bytes again each time that they are registered. Returns
+/// for how many tenants the limit is enough, where there is one.
+///
+/// # Errors
+/// It is not enough for these, as far as this process can tell.
+pub fn check_memlock_of_node(bytes: u64, tenants: u64) -> Result<Option<u64>, MemlockTooLow> {
+    judge(bytes, tenants, limit())
+}
+
+fn judge(bytes: u64, tenants: u64, limit: Option<u64>) -> Result<Option<u64>, MemlockTooLow> {
+    let needed = bytes.saturating_mul(tenants);
+    match limit {
+        Some(limit) if needed > limit => Err(MemlockTooLow { needed, limit, tenants: Some(tenants) }),
+        limit => Ok(limit.map(|limit| limit / bytes.max(1))),
+    }
+}
+
+/// Bytes that this process may lock, if there is a limit.
+fn limit() -> Option<u64> {
+    let locks_freely = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    getrlimit(Resource::Memlock).current.filter(|_| !locks_freely)
 }
 
 #[cfg(test)]
@@ -39,19 +66,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_binds_who_may_not_lock_freely() {
-        assert_eq!(
-            judge(9 << 20, false, Some(8 << 20)),
-            Err(MemlockTooLow { needed: 9 << 20, limit: 8 << 20 })
-        );
-        assert_eq!(judge(8 << 20, false, Some(8 << 20)), Ok(()));
-        assert_eq!(judge(9 << 20, true, Some(8 << 20)), Ok(()));
-        assert_eq!(judge(9 << 20, false, None), Ok(()));
+    fn a_nodes_memory_counts_once_a_tenant() {
+        let (memory, limit) = (3 << 20, Some(8 << 20));
+        assert_eq!(judge(memory, 2, limit), Ok(Some(2)));
+        let refused = MemlockTooLow { needed: 9 << 20, limit: 8 << 20, tenants: Some(3) };
+        assert_eq!(judge(memory, 3, limit), Err(refused));
+        assert_eq!(judge(memory, 3, None), Ok(None), "who may lock freely has no limit");
+        assert_eq!(judge(1 << 63, 4, limit).map_err(|refused| refused.needed), Err(u64::MAX));
     }
 
     #[test]
-    fn the_error_says_what_to_do() {
-        let text = MemlockTooLow { needed: 2, limit: 1 }.to_string();
-        assert!(text.contains("ulimit -l") && text.contains("LimitMEMLOCK"), "{text}");
+    fn the_error_says_what_is_counted_and_what_to_do() {
+        let text = MemlockTooLow { needed: 6, limit: 1, tenants: Some(3) }.to_string();
+        for part in
+            ["6 bytes", "may lock 1.", "once for each tenant", "3 or more", "ulimit -l", "LimitMEMLOCK"]
+        {
+            assert!(text.contains(part), "{text}");
+        }
+        let text = MemlockTooLow { needed: 2, limit: 1, tenants: None }.to_string();
+        assert!(text.starts_with("2 bytes of memory are to be registered, and"), "{text}");
     }
 }

@@ -121,10 +121,18 @@ const SPARE_QUEUE_PAIRS_MAX: u64 = 64;
 /// The most of anything else that is counted.
 const COUNT_MAX: u64 = 1 << 24;
 
-/// Bytes that the header pool may take.
-const HEADER_POOL_BYTES_MAX: u64 = COUNT_MAX * Header::BYTES;
-
 impl NodeConfig {
+    /// Bytes of memory that a node of this configuration lends, its header pool included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.header_bytes() + self.pool_bytes
+    }
+
+    /// Bytes before the pool, in whole pages.
+    pub(crate) fn header_bytes(&self) -> u64 {
+        (u64::from(self.headers) * Header::BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
     /// Whether a node can be started with this.
     ///
     /// # Errors
@@ -132,8 +140,7 @@ impl NodeConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let violations = &self.violations;
         within("pool_bytes", "bytes", self.pool_bytes, PAGE_BYTES, POOL_BYTES_MAX)?;
-        let header_bytes = u64::from(self.headers) * Header::BYTES;
-        within("the header pool", "bytes", header_bytes, Header::BYTES, HEADER_POOL_BYTES_MAX)?;
+        within("headers", "headers", self.headers.into(), 1, COUNT_MAX)?;
         within("longest_lifetime", "µs", self.longest_lifetime.0, 1, LIFETIME_MAX.0)?;
         within("longest_wait", "µs", self.longest_wait.0, 0, LIFETIME_MAX.0)?;
         if self.longest_keep != FOR_EVER {
@@ -227,6 +234,24 @@ pub enum ConfigError {
         /// What that is.
         high: u64,
     },
+}
+
+impl ConfigError {
+    /// The same, with each limit called as `name` calls it: by what a program's users set it with.
+    #[must_use]
+    pub fn renamed(self, name: impl Fn(&'static str) -> &'static str) -> Self {
+        match self {
+            Self::TooSmall { limit, unit, value, least } => {
+                Self::TooSmall { limit: name(limit), unit, value, least }
+            }
+            Self::TooLarge { limit, unit, value, most } => {
+                Self::TooLarge { limit: name(limit), unit, value, most }
+            }
+            Self::Contradiction { lower, low, upper, high } => {
+                Self::Contradiction { lower: name(lower), low, upper: name(upper), high }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

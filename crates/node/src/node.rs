@@ -12,7 +12,7 @@ use crate::permissions::{Chain, NONE, Permissions};
 use crate::postponed::Postponed;
 use crate::recovery::Recoveries;
 use crate::roster::Roster;
-use crate::slabs::{ObjectId, PAGE_BYTES, Slabs};
+use crate::slabs::{ObjectId, Slabs};
 use crate::taint::Taint;
 use crate::tenant::{Answer, Tenant};
 use crate::violations::TenantRecord;
@@ -20,7 +20,7 @@ use crate::{ConfigError, NodeConfig};
 use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ClientId, Header, Incarnation, Mechanism, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, Reply,
+    ClientId, Incarnation, Mechanism, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, Reply,
     ReplyBody, TenantId,
 };
 use std::collections::{HashMap, VecDeque};
@@ -169,8 +169,7 @@ impl<N: Nic> Node<N> {
         if config.mechanism == Mechanism::MemoryWindow && !nic.capabilities().window_type_1 {
             return Err(VerbsError::Unsupported("memory windows of type 1").into());
         }
-        let header_bytes = (u64::from(config.headers) * Header::BYTES).next_multiple_of(PAGE_BYTES);
-        let bytes = header_bytes + config.pool_bytes;
+        let (header_bytes, bytes) = (config.header_bytes(), config.memory_bytes());
         let memory = nic.allocate_memory(bytes)?;
         // On a device with shorter queues fewer clients and tenants fit.
         let most = (nic.capabilities().completion_depth_max / 2 + 1).next_power_of_two();

@@ -1,6 +1,7 @@
 //! A node inside a program: on the software NIC or on an RDMA device, with a thread that drives it, the places that
 //! clients come to, and the audit log.
 
+pub use machine_memory::{NotEnoughMemory, Scarce};
 pub use portcullis_node::Counters;
 pub use portcullis_softnic::attach::SocketAccess;
 pub use portcullis_softnic::engine::pin;
@@ -8,6 +9,7 @@ pub use rdma::{RdmaConfig, RdmaListen, Unenforced};
 pub use sockets::{Listen, Sockets};
 
 mod audit;
+mod machine_memory;
 mod rdma;
 mod sockets;
 mod software;
@@ -66,6 +68,9 @@ pub struct HostConfig {
     pub listen: Vec<Listen>,
     /// Who may open their sockets.
     pub sockets: Sockets,
+    /// Start also if the machine has less memory available than the node is to lend. Its pages are taken as clients use
+    /// them; where there are none left, the kernel kills somebody.
+    pub overcommit: bool,
     /// The RDMA device that the node is on. Without: the software NIC.
     pub rdma: Option<RdmaConfig>,
     /// Where the audit log goes.
@@ -95,6 +100,9 @@ pub enum HostError {
     /// The device does not keep what the mechanism rests on.
     #[error(transparent)]
     Unenforced(#[from] Unenforced),
+    /// The machine has not the memory that the node is to lend.
+    #[error(transparent)]
+    Memory(#[from] NotEnoughMemory),
     /// The node's memory cannot be registered.
     #[error(transparent)]
     Memlock(#[from] MemlockTooLow),
@@ -145,6 +153,14 @@ impl Host {
     /// The configuration makes no sense, the device does not keep what is asked of it, or the machine refuses.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
         let mut node_config = config.node.clone();
+        node_config.validate().map_err(StartError::from)?;
+        if !config.port.size(&node_config).is_sound() {
+            return Err(HostError::Config(
+                "clients could not meet these terms: spare_queue_pairs can be 15 at most, and send_depth and \
+                 control_depth are powers of two up to 4,096",
+            ));
+        }
+        machine_memory::check(node_config.memory_bytes(), config.overcommit)?;
         let incarnation = getrandom::u64().map(Incarnation).map_err(std::io::Error::other);
         let incarnation = incarnation.map_err(machine("no random number for the node".to_owned()))?;
         let audit = match &config.audit {
@@ -199,6 +215,16 @@ impl Host {
         match &self.backend {
             Backend::Software(_) => &[],
             Backend::Rdma(rdma) => rdma.unenforced(),
+        }
+    }
+
+    /// The most tenants at a time that this process's limit on locked memory lets in, if it has one: on an RDMA device
+    /// the node's memory counts once for each.
+    #[must_use]
+    pub fn tenants_max(&self) -> Option<u64> {
+        match &self.backend {
+            Backend::Software(_) => None,
+            Backend::Rdma(rdma) => rdma.tenants_max(),
         }
     }
 

@@ -17,12 +17,13 @@ use choice::choose;
 use desk::Desk;
 use engine::Engine;
 use portcullis_attach::{Listener, NodeSecurity, Server, ServerLimits};
-use portcullis_ibverbs::{DeviceChoice, IbNic, NodeLife, WorkRequests, check_memlock};
+use portcullis_ibverbs::{DeviceChoice, IbNic, NodeLife, WorkRequests, check_memlock_of_node};
 use portcullis_nic::Guarantee;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{Incarnation, Mechanism};
 use rustix::fd::BorrowedFd;
 use scout::Scout;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,6 +64,7 @@ pub(super) struct RdmaHost {
     addresses: Vec<SocketAddr>,
     mechanism: Mechanism,
     unenforced: Vec<Guarantee>,
+    tenants_max: Option<u64>,
 }
 
 impl RdmaHost {
@@ -77,7 +79,7 @@ impl RdmaHost {
             listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
         }
         let nic = IbNic::open(&rdma.device, WorkRequests::default())?;
-        check_memlock(node_config.pool_bytes)?;
+        let tenants_max = check_memlock_of_node(node_config.memory_bytes(), tenants_at_least(&rdma.listen))?;
         let (mechanism, unenforced) = choose(rdma, node_config.mechanism)?;
         node_config.mechanism = mechanism;
         let addresses = listeners.iter().map(Listener::local_address).collect();
@@ -85,12 +87,6 @@ impl RdmaHost {
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
         let sink = audit.map(AuditWriter::sink);
         let terms = desk::terms(&node_config, config.port, &unenforced);
-        if !terms.is_sound() {
-            return Err(HostError::Config(
-                "clients could not meet these terms: at most 15 spare queue pairs, and queues of at most 4,096 requests, \
-                 a power of two",
-            ));
-        }
         let engine =
             Engine::start(nic, (node_config, incarnation), sink, Arc::clone(&server), config.processor)?;
         let engine = Arc::new(engine);
@@ -102,7 +98,7 @@ impl RdmaHost {
             *server.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
         }
         let device = rdma.device.clone();
-        Ok(Self { engine, desk, server, device, addresses, mechanism, unenforced })
+        Ok(Self { engine, desk, server, device, addresses, mechanism, unenforced, tenants_max })
     }
 
     pub fn mechanism(&self) -> Mechanism {
@@ -111,6 +107,10 @@ impl RdmaHost {
 
     pub fn unenforced(&self) -> &[Guarantee] {
         &self.unenforced
+    }
+
+    pub fn tenants_max(&self) -> Option<u64> {
+        self.tenants_max
     }
 
     pub fn addresses(&self) -> &[SocketAddr] {
@@ -132,6 +132,12 @@ impl RdmaHost {
         drop(server);
         self.engine.stop();
     }
+}
+
+/// Tenants that are known before anybody comes: those that have a name, and one more where others may come.
+fn tenants_at_least(listen: &[RdmaListen]) -> u64 {
+    let tenants: HashSet<Option<&str>> = listen.iter().map(|listen| listen.tenant.as_deref()).collect();
+    tenants.len().max(1) as u64
 }
 
 /// The way in for sessions of the node's own process.

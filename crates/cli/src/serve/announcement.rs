@@ -1,0 +1,108 @@
+//! What a node says when it listens: to people a line, to programs one JSON object.
+
+use super::sockets::audience;
+use super::{Options, say};
+use portcullis::Address;
+use portcullis::host::Host;
+use serde::Serialize;
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Listening {
+    listening: Vec<String>,
+    process: u32,
+    protection: &'static str,
+    /// What the protection rests on and the device does not keep.
+    unenforced: Vec<&'static str>,
+    sockets: Vec<Socket>,
+    /// Where there is a limit: tenants that the node's locked memory is enough for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenants_max: Option<u64>,
+}
+
+/// Who may come to a socket.
+#[derive(Serialize)]
+struct Socket {
+    path: String,
+    mode: String,
+    open_to: String,
+}
+
+impl Options {
+    /// The sockets, each with who may open it.
+    fn audiences(&self) -> Vec<Socket> {
+        let listens = self.listen.iter().filter_map(super::Place::socket);
+        let told = listens.map(|listen| {
+            let access = self.sockets.sockets().access(&listen);
+            let (path, mode) = (listen.path.display().to_string(), format!("{:04o}", access.mode));
+            Socket { path, mode, open_to: audience(&listen.path, access) }
+        });
+        told.collect()
+    }
+}
+
+/// Says where a node listens, for whom, and what it protects by.
+pub fn announce(options: &Options, host: &Host) {
+    let mut got = host.rdma_addresses().iter().copied();
+    let listening: Vec<String> = options
+        .listen
+        .iter()
+        .map(|place| place.written(matches!(place.address, Address::Rdma(_)).then(|| got.next()).flatten()))
+        .collect();
+    let unenforced = host.unenforced().iter().map(|guarantee| guarantee.name()).collect();
+    let said = Listening {
+        listening,
+        process: std::process::id(),
+        protection: host.mechanism().name(),
+        unenforced,
+        sockets: options.audiences(),
+        tenants_max: host.tenants_max(),
+    };
+    if options.json {
+        say(&serde_json::to_string(&said).unwrap_or_default());
+    } else {
+        say(&said.in_words(options.memory));
+    }
+}
+
+impl Listening {
+    fn in_words(&self, memory: u64) -> String {
+        let without = match &self.unenforced[..] {
+            [] => String::new(),
+            lacking => format!(" WITHOUT {}, which this device does not keep", lacking.join(", ")),
+        };
+        let mut words = format!(
+            "listening at {}: {} of memory, protected by {}{without}",
+            self.listening.join(" and "),
+            size_of(memory),
+            self.protection
+        );
+        for socket in &self.sockets {
+            words += &format!("\n  {}: mode {}, {}", socket.path, socket.mode, socket.open_to);
+        }
+        if let Some(tenants) = self.tenants_max {
+            words += &format!(
+                "\n  the limit on locked memory is enough for {tenants} tenants at a time (ulimit -l)"
+            );
+        }
+        words
+    }
+}
+
+fn size_of(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = units.into_iter().find(|(shift, _)| bytes >> shift << shift == bytes && bytes >> shift > 0);
+    whole.map_or_else(|| format!("{bytes} B"), |(shift, unit)| format!("{} {unit}", bytes >> shift))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_said_in_the_largest_unit_that_fits() {
+        assert_eq!(size_of(1 << 30), "1 GiB");
+        assert_eq!(size_of(3 << 20), "3 MiB");
+        assert_eq!(size_of(1000), "1000 B");
+    }
+}

@@ -1,0 +1,126 @@
+//! What a node puts up with, as options; and which option sets which limit of the library.
+
+use super::lifetime;
+use clap::Args;
+use portcullis::host::PortLimits;
+use portcullis::{Lifetime, NodeConfig, ViolationLimits};
+
+/// The largest depth of a client's queues.
+const DEPTH_MAX: u32 = 4096;
+
+/// Limits that have good defaults.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Limits that seldom need a change")]
+pub struct LimitOptions {
+    /// Headers of 32 bytes beside the memory: for permissions over objects whose own header is taken.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().headers)]
+    headers: u32,
+    /// Requests that wait for others to let an object go, of all clients; one tenant gets half of them at the most.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().postponed_max)]
+    postponed_max: u32,
+    /// Requests that one turn of the node takes in: the largest batch.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().requests_per_turn)]
+    requests_per_turn: u32,
+    /// Queue pairs that are rebuilt at the same time.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().recoveries_max)]
+    recoveries_max: u32,
+    /// Windows that are kept ready for each tenant.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().windows_ready)]
+    windows_ready: u32,
+    /// Windows that a tenant may have, used or not.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().windows_max)]
+    windows_max: u32,
+    /// How long a window whose keys are used up is left alone.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1s")]
+    window_rest: Lifetime,
+    /// The longest that the window of a permission that has ended stays bound under delayed unbinding.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1ms")]
+    linger_max: Lifetime,
+    /// The time in which a violation that costs nothing comes back.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "100ms")]
+    violations_free_again: Lifetime,
+    /// The first pause for violations; each further one is twice as long.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1ms")]
+    violations_pause_min: Lifetime,
+    /// The longest pause.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1s")]
+    violations_pause_max: Lifetime,
+    /// Violations that cost a pause, until the last of them bars.
+    #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().bar_after)]
+    violations_bar_after: u32,
+    /// Audit records that wait to be written; further ones are lost, and counted.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().audit_records_max)]
+    audit_records_max: u32,
+    /// Requests that each of a client's data queue pairs holds: a power of two, 4096 at most.
+    #[arg(long, value_name = "N", value_parser = depth, default_value_t = PortLimits::default().send_depth)]
+    send_depth: u32,
+    /// Control messages of a client that may be under way, each way: a power of two, 4096 at most.
+    #[arg(long, value_name = "N", value_parser = depth, default_value_t = PortLimits::default().control_depth)]
+    control_depth: u32,
+}
+
+fn depth(text: &str) -> Result<u32, String> {
+    let depth = text.parse().ok().filter(|depth: &u32| depth.is_power_of_two() && *depth <= DEPTH_MAX);
+    depth.ok_or_else(|| format!("a depth is a power of two, {DEPTH_MAX} at most"))
+}
+
+impl LimitOptions {
+    /// The node's limits, with those that are set here.
+    pub fn node(&self, rest: NodeConfig) -> NodeConfig {
+        NodeConfig {
+            headers: self.headers,
+            postponed_max: self.postponed_max,
+            requests_per_turn: self.requests_per_turn,
+            recoveries_max: self.recoveries_max,
+            windows_ready: self.windows_ready,
+            windows_max: self.windows_max,
+            window_rest: self.window_rest,
+            linger_max: self.linger_max,
+            audit_records_max: self.audit_records_max,
+            violations: ViolationLimits {
+                free_again: self.violations_free_again,
+                pause_min: self.violations_pause_min,
+                pause_max: self.violations_pause_max,
+                bar_after: self.violations_bar_after,
+                ..rest.violations
+            },
+            ..rest
+        }
+    }
+
+    /// What clients' ports are like.
+    pub fn port(&self, arena_bytes_max: u64) -> PortLimits {
+        PortLimits { send_depth: self.send_depth, control_depth: self.control_depth, arena_bytes_max }
+    }
+}
+
+/// The option that sets a limit, by the library's name for it.
+pub const OPTIONS: [(&str, &str); 22] = [
+    ("pool_bytes", "--memory"),
+    ("headers", "--headers"),
+    ("longest_lifetime", "--longest-lifetime"),
+    ("longest_wait", "--longest-wait"),
+    ("quota.bytes_max", "--quota-bytes"),
+    ("quota.permissions_max", "--quota-permissions"),
+    ("violations.free_again", "--violations-free-again"),
+    ("violations.pause_min", "--violations-pause-min"),
+    ("violations.pause_max", "--violations-pause-max"),
+    ("violations.bar_after", "--violations-bar-after"),
+    ("window_rest", "--window-rest"),
+    ("linger_max", "--linger-max"),
+    ("spare_queue_pairs", "--spare-queue-pairs"),
+    ("windows_ready", "--windows-ready"),
+    ("windows_max", "--windows-max"),
+    ("recoveries_max", "--recoveries-max"),
+    ("postponed_max", "--postponed-max"),
+    ("clients_max", "--clients-max"),
+    ("requests_per_turn", "--requests-per-turn"),
+    ("audit_records_max", "--audit-records-max"),
+    ("send_depth", "--send-depth"),
+    ("control_depth", "--control-depth"),
+];
+
+/// What people set a limit of the library with.
+pub fn option_of(limit: &'static str) -> &'static str {
+    OPTIONS.into_iter().find(|(name, _)| *name == limit).map_or(limit, |(_, option)| option)
+}

@@ -1,0 +1,67 @@
+//! Why no node is serving, told with the options that mend it.
+
+use super::limits::{OPTIONS, option_of};
+use portcullis::CredentialsError;
+use portcullis::host::{HostError, NotEnoughMemory};
+use portcullis_attach::ListenError;
+use portcullis_node::StartError;
+
+/// Why no node is serving, and whose fault it is.
+#[derive(Debug, thiserror::Error)]
+pub enum NotServed {
+    /// The call is wrong.
+    #[error("{0}")]
+    Call(String),
+    /// The machine refuses.
+    #[error("{0}")]
+    Machine(String),
+}
+
+impl From<CredentialsError> for NotServed {
+    fn from(error: CredentialsError) -> Self {
+        Self::Machine(error.to_string())
+    }
+}
+
+impl From<HostError> for NotServed {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Node(StartError::Config(error)) => Self::Call(error.renamed(option_of).to_string()),
+            HostError::Config(text) => Self::Call(with_options(text)),
+            HostError::Memory(error) => Self::Machine(told(error)),
+            HostError::Memlock(error) => Self::Machine(format!("--memory: {error}; or lower --memory")),
+            error @ HostError::Socket { .. } => Self::Machine(format!("--listen: {error}")),
+            error @ (HostError::Unenforced(_)
+            | HostError::Listen(ListenError::Address(_) | ListenError::PlainBeyondLoopback(_))) => {
+                Self::Call(format!("{error}"))
+            }
+            error => Self::Machine(error.to_string()),
+        }
+    }
+}
+
+fn told(error: NotEnoughMemory) -> String {
+    let instead = if error.may_be_overcommitted() { ", or say --overcommit" } else { "" };
+    let error = NotEnoughMemory { setting: option_of(error.setting), ..error };
+    format!("{error}{instead}")
+}
+
+/// A text of the library's, with options where it names fields of its configuration.
+fn with_options(text: &str) -> String {
+    let fields = OPTIONS.iter().filter(|(name, _)| name.contains('_'));
+    fields.fold(text.to_owned(), |text, (name, option)| text.replace(name, option))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_called_by_their_options() {
+        let text = "spare_queue_pairs can be 15 at most, and send_depth a power of two";
+        assert_eq!(
+            with_options(text),
+            "--spare-queue-pairs can be 15 at most, and --send-depth a power of two"
+        );
+    }
+}

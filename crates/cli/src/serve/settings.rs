@@ -1,0 +1,264 @@
+//! Settings from a file: its keys are the options' names, and an option on the command line goes before the file.
+//!
+//! There is one list of settings, the options themselves. What the file says is turned into words of a command line,
+//! and read like one.
+
+use super::{NotServed, Options};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use toml::Value;
+
+/// Options that a file cannot set.
+const OUTSIDE: [&str; 4] = ["config", "print-config", "help", "version"];
+/// How alike a wrong name and a right one are, at least, if the right one may have been meant.
+const ALIKE: f64 = 0.7;
+
+/// What is in force, and why.
+#[derive(Debug)]
+pub struct Settings {
+    /// The options.
+    pub options: Options,
+    file: Option<PathBuf>,
+    /// What the file and the command line said, by the options' names.
+    in_file: BTreeMap<String, Vec<OsString>>,
+    on_line: BTreeMap<String, Vec<OsString>>,
+    matches: ArgMatches,
+}
+
+fn command() -> Command {
+    Options::augment_args(Command::new("portcullis serve").no_binary_name(true).disable_help_flag(true))
+}
+
+/// All options that a file can set, by their names.
+fn settable(command: &Command) -> impl Iterator<Item = (&str, &Arg)> {
+    let named = command.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg)));
+    named.filter(|(name, _)| !OUTSIDE.contains(name))
+}
+
+impl Settings {
+    /// What the command line says, and the file that it names.
+    pub fn of(line: &ArgMatches) -> Result<Self, NotServed> {
+        let command = command();
+        let file = line.get_one::<PathBuf>("config").cloned();
+        let in_file = match &file {
+            Some(path) => from_file(&command, path)?,
+            None => BTreeMap::new(),
+        };
+        let on_line: BTreeMap<String, Vec<OsString>> = settable(&command)
+            .filter(|(_, arg)| line.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine))
+            .map(|(name, arg)| (name.to_owned(), raw(line, arg)))
+            .collect();
+        let merged = in_file.iter().filter(|(name, _)| !on_line.contains_key(*name)).chain(&on_line);
+        let matches =
+            command.clone().try_get_matches_from(words(&command, merged)).map_err(|error| wrong(&error))?;
+        let mut options = Options::from_arg_matches(&matches).map_err(|error| wrong(&error))?;
+        options.print_config = line.get_flag("print_config");
+        Ok(Self { options, file, in_file, on_line, matches })
+    }
+
+    /// What is in force as TOML, with where it comes from.
+    pub fn in_force(&self) -> String {
+        let command = command();
+        let mut text =
+            String::from("# What is in force for `portcullis serve`. It can be read again with --config.\n");
+        for (name, arg) in settable(&command) {
+            let from = match &self.file {
+                _ if self.on_line.contains_key(name) => "the command line".to_owned(),
+                Some(file) if self.in_file.contains_key(name) => file.display().to_string(),
+                _ => "default".to_owned(),
+            };
+            let _ = match in_toml(arg, &raw(&self.matches, arg)) {
+                Some(value) => writeln!(text, "{:<40} # {from}", format!("{name} = {value}")),
+                None => writeln!(text, "# {name} is not set"),
+            };
+        }
+        text
+    }
+}
+
+fn raw(matches: &ArgMatches, arg: &Arg) -> Vec<OsString> {
+    let values = matches.get_raw(arg.get_id().as_str());
+    values.into_iter().flatten().map(ToOwned::to_owned).collect()
+}
+
+/// A value, as TOML has it; nothing, if there is none.
+fn in_toml(arg: &Arg, values: &[OsString]) -> Option<String> {
+    let texts: Vec<String> = values.iter().map(|value| value.to_string_lossy().into_owned()).collect();
+    let one = |text: &String| match text.parse::<i64>() {
+        Ok(number) if number.to_string() == *text => text.clone(),
+        _ => Value::String(text.clone()).to_string(),
+    };
+    match arg.get_action() {
+        ArgAction::SetTrue => Some((texts.last().map(String::as_str) == Some("true")).to_string()),
+        ArgAction::Append if texts.is_empty() => None,
+        ArgAction::Append => Some(format!("[{}]", texts.iter().map(one).collect::<Vec<_>>().join(", "))),
+        _ => texts.last().map(one),
+    }
+}
+
+/// The words of a command line that says all of this.
+fn words<'a>(
+    command: &Command,
+    settings: impl Iterator<Item = (&'a String, &'a Vec<OsString>)>,
+) -> Vec<OsString> {
+    let flags: Vec<&str> = settable(command)
+        .filter(|(_, arg)| matches!(arg.get_action(), ArgAction::SetTrue))
+        .map(|(name, _)| name)
+        .collect();
+    let mut words = Vec::new();
+    for (name, values) in settings {
+        let option = OsString::from(format!("--{name}"));
+        if flags.contains(&name.as_str()) {
+            words.push(option);
+            continue;
+        }
+        words.extend(values.iter().map(|value| {
+            let mut word = option.clone();
+            word.push("=");
+            word.push(value);
+            word
+        }));
+    }
+    words
+}
+
+fn from_file(command: &Command, path: &Path) -> Result<BTreeMap<String, Vec<OsString>>, NotServed> {
+    let at = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| NotServed::Machine(format!("--config {at} cannot be read: {error}")))?;
+    let inside = |text: String| NotServed::Call(format!("--config {at}: {text}"));
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| inside(error.to_string()))?;
+    let mut settings = BTreeMap::new();
+    for (key, value) in &table {
+        let (name, arg) =
+            settable(command).find(|(name, _)| name == key).ok_or_else(|| inside(unknown(command, key)))?;
+        if let Some(values) = values_of(arg, value).map_err(|what| inside(format!("{key}: {what}")))? {
+            settings.insert(name.to_owned(), values);
+        }
+    }
+    // By itself first: a value that is no good is the file's fault, also where the command line overrides it.
+    let read = command.clone().try_get_matches_from(words(command, settings.iter()));
+    read.map_err(|error| inside(told(&error)))?;
+    Ok(settings)
+}
+
+fn unknown(command: &Command, key: &str) -> String {
+    if OUTSIDE.contains(&key) {
+        return format!("{key} can only be said on the command line");
+    }
+    let alike = settable(command).map(|(name, _)| (strsim::jaro_winkler(name, key), name));
+    let nearest = alike.max_by(|one, other| one.0.total_cmp(&other.0)).filter(|(alike, _)| *alike >= ALIKE);
+    let meant = nearest.map(|(_, name)| format!("did you mean {name}?"));
+    let meant =
+        meant.unwrap_or_else(|| "keys are named like the options of `portcullis serve --help`".to_owned());
+    format!("there is no setting {key:?}: {meant}")
+}
+
+/// The words for a value; none for an option that is not to be there.
+fn values_of(arg: &Arg, value: &Value) -> Result<Option<Vec<OsString>>, String> {
+    match (value, arg.get_action()) {
+        (Value::Boolean(set), ArgAction::SetTrue) => Ok(set.then(Vec::new)),
+        (_, ArgAction::SetTrue) => Err("this is true or false".to_owned()),
+        (Value::Array(values), ArgAction::Append) => {
+            values.iter().map(scalar).collect::<Result<_, _>>().map(Some)
+        }
+        (Value::Array(_), _) => Err("this takes one value, not a list".to_owned()),
+        (one, _) => Ok(Some(vec![scalar(one)?])),
+    }
+}
+
+fn scalar(value: &Value) -> Result<OsString, String> {
+    match value {
+        Value::String(text) => Ok(text.into()),
+        Value::Integer(number) => Ok(number.to_string().into()),
+        other => Err(format!("this is a {}: write a string or a whole number", other.type_str())),
+    }
+}
+
+fn wrong(error: &clap::Error) -> NotServed {
+    NotServed::Call(told(error))
+}
+
+/// What clap says, without how it says it.
+fn told(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    first.join(" ").trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limits::OPTIONS;
+    use super::*;
+
+    fn settings(file: &str, line: &[&str]) -> Result<Settings, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("serve.toml");
+        std::fs::write(&path, file).expect("a file");
+        let path = path.to_str().expect("text").to_owned();
+        let words = ["--config", &path].into_iter().chain(line.iter().copied());
+        let line = command().try_get_matches_from(words).expect("a call");
+        Settings::of(&line).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file_and_the_file_before_defaults() {
+        let file = "memory = \"1GiB\"\nclients-max = 7\nlisten = [\"shm:/a\", \"shm:/b\"]\njson = true\n";
+        let both = settings(file, &["--memory", "2GiB", "--listen", "shm:/c"]).expect("settings");
+        assert_eq!((both.options.memory, both.options.clients_max, both.options.json), (2 << 30, 7, true));
+        assert_eq!(both.options.listen.len(), 1, "lists are replaced, not joined");
+        let alone = settings(file, &[]).expect("settings");
+        assert_eq!((alone.options.memory, alone.options.listen.len()), (1 << 30, 2));
+        assert!(!settings("json = false", &[]).expect("settings").options.json);
+    }
+
+    #[test]
+    fn what_is_in_force_reads_back_as_itself() {
+        let file =
+            "memory = \"1GiB\"\nwithout = [\"handover\"]\nsocket-mode = \"0640\"\nlisten = \"shm:/a b\"\n";
+        let first = settings(file, &["--processor", "0"]).expect("settings").in_force();
+        for line in
+            ["memory = \"1GiB\"", "processor = 0", "socket-mode = \"0640\"", "listen = [\"shm:/a b\"]"]
+        {
+            assert!(first.lines().any(|told| told.starts_with(line)), "{line}: {first}");
+        }
+        assert!(first.contains("# the command line") && first.contains("# default"), "{first}");
+        let again = settings(&first, &[]).expect("settings").in_force();
+        let bare = |text: &str| -> Vec<String> {
+            text.lines().map(|line| line.split(" # ").next().unwrap_or_default().trim().to_owned()).collect()
+        };
+        assert_eq!(bare(&first), bare(&again));
+    }
+
+    #[test]
+    fn what_a_file_says_wrongly_is_told_with_the_file_and_the_key() {
+        for (file, told) in [
+            ("quota_bytes = 5", "did you mean quota-bytes?"),
+            ("zzz = 5", "keys are named like the options"),
+            ("config = \"x\"", "only be said on the command line"),
+            ("memory = \"12 parsecs\"", "'--memory <SIZE>': \" parsecs\" is no unit of size"),
+            ("memory = 1.5", "memory: this is a float"),
+            ("memory = [1]", "memory: this takes one value"),
+            ("json = \"yes\"", "json: this is true or false"),
+            ("socket-mode = 432", "octal"),
+            ("memory = ", "line 1"),
+            ("[node]\nmemory = 5", "there is no setting \"node\""),
+        ] {
+            let said = settings(file, &[]).expect_err(file);
+            assert!(said.contains("serve.toml: ") && said.contains(told), "{file}: {said}");
+        }
+    }
+
+    #[test]
+    fn every_limit_of_the_library_has_an_option_that_is_there() {
+        let command = command();
+        for (limit, option) in OPTIONS {
+            let there = settable(&command).any(|(name, _)| option.strip_prefix("--") == Some(name));
+            assert!(there, "{limit}: {option}");
+        }
+    }
+}

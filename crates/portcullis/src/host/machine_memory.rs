@@ -1,0 +1,172 @@
+//! Whether the machine has the memory that a node is to lend.
+//!
+//! The pool's pages are taken when clients first use them, so a node of any size starts. One that lends more than there
+//! is would be killed in the middle of its clients' work; here it is refused at the start.
+
+use rustix::process::{Resource, getrlimit};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
+
+/// What has less memory than a node is to lend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scarce {
+    /// The machine: what the kernel takes for available, and free swap.
+    Machine,
+    /// A control group (version 2) that the process is in.
+    ControlGroup(PathBuf),
+    /// The limit on a process's address space or data.
+    Limit(&'static str),
+}
+
+impl fmt::Display for Scarce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine => f.write_str("this machine has available, free swap included,"),
+            Self::ControlGroup(path) => {
+                write!(f, "the control group {} (memory.max) leaves", path.display())
+            }
+            Self::Limit(option) => write!(f, "this process's limit (`ulimit {option}`) leaves"),
+        }
+    }
+}
+
+/// A node is to lend memory that is not there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} is {wanted} bytes, and {scarce} {there} bytes: lower the one or make room for it")]
+pub struct NotEnoughMemory {
+    /// What sets the size.
+    pub setting: &'static str,
+    /// Bytes to lend, with what the node needs beside them.
+    pub wanted: u64,
+    /// Bytes there are.
+    pub there: u64,
+    /// Of what.
+    pub scarce: Scarce,
+}
+
+impl NotEnoughMemory {
+    /// Whether [`HostConfig::overcommit`](super::HostConfig::overcommit) starts the node all the same.
+    #[must_use]
+    pub fn may_be_overcommitted(&self) -> bool {
+        !matches!(self.scarce, Scarce::Limit(_))
+    }
+}
+
+/// Looks whether `wanted` bytes can be lent. With `overcommit` only what the kernel refuses anyway counts. What cannot
+/// be found out is no reason to refuse.
+pub(super) fn check(wanted: u64, overcommit: bool) -> Result<(), NotEnoughMemory> {
+    let mut seen = limits();
+    if !overcommit && !on_huge_pages(wanted) {
+        seen.extend(available().map(|there| (Scarce::Machine, there)));
+    }
+    if !overcommit {
+        seen.extend(control_group(Path::new(CONTROL_GROUPS)));
+    }
+    judge(wanted, seen)
+}
+
+fn judge(wanted: u64, seen: Vec<(Scarce, u64)>) -> Result<(), NotEnoughMemory> {
+    match seen.into_iter().min_by_key(|(_, there)| *there) {
+        Some((scarce, there)) if there < wanted => {
+            Err(NotEnoughMemory { setting: "pool_bytes", wanted, there, scarce })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What `setrlimit` leaves of address space and of data.
+fn limits() -> Vec<(Scarce, u64)> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let left = |resource, field: &str, option| {
+        let limit = getrlimit(resource).current?;
+        Some((Scarce::Limit(option), limit.saturating_sub(kibibytes(&status, field)?)))
+    };
+    [left(Resource::As, "VmSize:", "-v"), left(Resource::Data, "VmData:", "-d")]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// What the kernel would find without pushing anybody out, and free swap.
+fn available() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    Some(kibibytes(&info, "MemAvailable:")? + kibibytes(&info, "SwapFree:").unwrap_or(0))
+}
+
+/// Whether so much fits on huge pages that lie ready. They are not among what is available.
+fn on_huge_pages(wanted: u64) -> bool {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let size = kibibytes(&info, "Hugepagesize:");
+    let pages = |field: &str| number(&info, field).unwrap_or(0);
+    let free = pages("HugePages_Free:").saturating_sub(pages("HugePages_Rsvd:"));
+    size == Some(HUGE_PAGE_BYTES) && free.saturating_mul(HUGE_PAGE_BYTES) >= wanted
+}
+
+fn kibibytes(text: &str, field: &str) -> Option<u64> {
+    number(text, field).map(|kibibytes| kibibytes << 10)
+}
+
+fn number(text: &str, field: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(field))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Of the control groups around this process, the one that leaves least.
+fn control_group(root: &Path) -> Option<(Scarce, u64)> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let group = root.join(own);
+    let groups = group.ancestors().take_while(|group| group.starts_with(root));
+    let left = groups.filter_map(|group| Some((Scarce::ControlGroup(group.to_owned()), left_in(group)?)));
+    left.min_by_key(|(_, left)| *left)
+}
+
+/// Bytes that processes of a control group may still take: up to its limit, and what it would push out of caches.
+fn left_in(group: &Path) -> Option<u64> {
+    let read = |file: &str| std::fs::read_to_string(group.join(file)).ok();
+    // Without a limit it says "max".
+    let limit: u64 = read("memory.max")?.trim().parse().ok()?;
+    let used: u64 = read("memory.current")?.trim().parse().ok()?;
+    let caches = number(&read("memory.stat").unwrap_or_default(), "inactive_file ").unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(caches)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_scarcest_is_told_with_both_numbers() {
+        let seen = || vec![(Scarce::Machine, 4096), (Scarce::Limit("-v"), 8192)];
+        assert_eq!(judge(4096, seen()), Ok(()));
+        let refused = judge(4097, seen()).expect_err("more than there is");
+        assert_eq!((refused.wanted, refused.there), (4097, 4096));
+        let told = refused.to_string();
+        assert!(told.starts_with("pool_bytes is 4097 bytes") && told.contains("4096 bytes"), "{told}");
+        assert_eq!(judge(u64::MAX, Vec::new()), Ok(()), "what cannot be seen is no reason");
+    }
+
+    #[test]
+    fn this_machine_has_some_memory_and_not_all_of_it() {
+        assert_eq!(check(1, false), Ok(()));
+        let refused = check(1 << 60, false).expect_err("an exbibyte");
+        assert!(refused.there < 1 << 60);
+    }
+
+    #[test]
+    fn a_control_group_leaves_what_it_does_not_use_and_could_push_out() {
+        let group = tempfile::tempdir().expect("a folder");
+        let write = |file: &str, text: &str| std::fs::write(group.path().join(file), text).expect("a file");
+        assert_eq!(left_in(group.path()), None, "no such controller");
+        write("memory.max", "1000\n");
+        write("memory.current", "700\n");
+        assert_eq!(left_in(group.path()), Some(300));
+        write("memory.stat", "anon 5\ninactive_file 200\nactive_file 9\n");
+        assert_eq!(left_in(group.path()), Some(500));
+        write("memory.max", "max\n");
+        assert_eq!(left_in(group.path()), None);
+    }
+}
