@@ -3,8 +3,10 @@
 mod device;
 mod told;
 
+use crate::output::complain;
+use crate::rdma::{DeviceOptions, NicKind};
 use clap::Args;
-use device::Device;
+use device::{Chosen, Device, NoDevice};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::Mechanism;
 use portcullis_nic::examination::{Examination, Verdict, names, rests_on};
@@ -12,35 +14,37 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  portcullis doctor                     an RDMA device of this machine, else the software NIC
-  portcullis doctor --device software   the software NIC: everything holds there
-  portcullis doctor --json | jq -r '.guarantees[] | select(.verdict == \"broken\") | .name'
+  portcullis doctor                     # the only RDMA device of this machine
+  portcullis doctor --device mlx5_0
+  portcullis doctor --nic software      # everything holds there
+  portcullis doctor --nic software --json \\
+      | jq -r '.guarantees[] | select(.verdict == \"broken\") | .name'
 
-Each guarantee is tried with real queue pairs, regions and windows, in loopback on the device;
-nothing that is on it already is touched. What a device is known not to survive is not done to it.
-A line says `holds`, or `does not hold` with what that means for you and what to do, or `not tried`
-and why. Then come the times of some steps, and the mechanism that `serve` takes by itself.
+It says first what is tried on which device, and why on that one. Each guarantee
+is tried with real queue pairs, regions and windows, in loopback on the device;
+nothing that is on it already is touched. What a device is known not to survive
+is not done to it. A line says `holds`, or `does not hold` with what that means
+for you and what to do, or `not tried` and why. Then come the times of some
+steps, and the mechanism that `serve` takes by itself.
 
-JSON: {\"device\", \"guarantees\": [{\"name\", \"verdict\", \"detail\"}], \"times\": [{\"name\",
-\"median_us\", \"least_us\", \"most_us\", \"rounds\"}], \"mechanism\"}. A verdict is \"holds\", \"broken\"
-or \"untried\". A step that could not be measured is not among the times.
+JSON: {\"device\", \"chosen\", \"guarantees\": [{\"name\", \"verdict\", \"detail\"}],
+\"times\": [{\"name\", \"median_us\", \"least_us\", \"most_us\", \"rounds\"}],
+\"mechanism\"}. A verdict is \"holds\", \"broken\" or \"untried\". A step that could
+not be measured is not among the times.
 
-Exit codes: 0 all that the mechanism rests on holds; 1 something is broken that memory windows
-rest on, or the mechanism does; 2 the call was wrong; 3 the machine refused.";
+Exit codes: 0 all that the mechanism rests on holds; 1 something is broken that
+memory windows rest on, or the mechanism does; 2 the call was wrong; 3 the
+machine refused; 4 nothing was tried: no device, or none of it could be.";
 
 /// What to examine.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The device, by its name, or `software` [default: an RDMA device if there is one, else `software`].
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
-    /// The device's port, from one [default: the one with a link].
-    #[arg(long, value_name = "N")]
-    device_port: Option<u8>,
-    /// The index of the port's address [default: RoCE v2 over IPv4, if there is one].
-    #[arg(long, value_name = "N")]
-    gid_index: Option<u8>,
+    /// The NIC to examine.
+    #[arg(long, value_enum, default_value_t = NicKind::Ibverbs)]
+    nic: NicKind,
+    #[command(flatten)]
+    device: DeviceOptions,
     /// One JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -48,15 +52,18 @@ pub struct Options {
 
 /// Examines a device.
 pub fn run(options: &Options) -> ExitCode {
-    let device = match Device::choose(options.device.as_deref(), options.device_port, options.gid_index) {
-        Ok(device) => device,
+    let chosen = match Device::choose(options.nic, &options.device) {
+        Ok(chosen) => chosen,
         Err(error) => {
-            eprintln!("portcullis doctor: {error}");
-            return ExitCode::from(2);
+            complain(format_args!("portcullis doctor: {error}"));
+            return ExitCode::from(if matches!(error, NoDevice::None { .. }) { NOTHING_TRIED } else { 2 });
         }
     };
+    if !options.json {
+        told::subject(&chosen);
+    }
     let bar = progress();
-    let examined = device.examine(|finding| {
+    let examined = chosen.device.examine(|finding| {
         if !options.json {
             bar.suspend(|| told::finding(finding));
         }
@@ -64,9 +71,9 @@ pub fn run(options: &Options) -> ExitCode {
     });
     bar.finish_and_clear();
     match examined {
-        Ok(examination) => report(&examination, options.json),
+        Ok(examination) => report(&chosen, &examination, options.json),
         Err(error) => {
-            eprintln!("portcullis doctor: {device}: {error}");
+            complain(format_args!("portcullis doctor: {}: {error}", chosen.device));
             ExitCode::from(3)
         }
     }
@@ -79,27 +86,27 @@ fn progress() -> ProgressBar {
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn report(examination: &Examination, json: bool) -> ExitCode {
+fn report(chosen: &Chosen, examination: &Examination, json: bool) -> ExitCode {
     if json {
-        told::json(examination);
+        told::json(chosen, examination);
     } else {
         told::times(examination);
         told::mechanism(examination);
     }
     let code = code(examination);
-    if code == REFUSED {
+    if code == NOTHING_TRIED {
         let reason = examination.findings.first().map_or("", |finding| &finding.detail);
-        eprintln!("portcullis doctor: {}: nothing could be tried: {reason}", examination.device);
+        complain(format_args!("portcullis doctor: {}: nothing could be tried: {reason}", examination.device));
     }
     ExitCode::from(code)
 }
 
-/// The machine refused: the exit code for that.
-const REFUSED: u8 = 3;
+/// The exit code where nothing was tried.
+const NOTHING_TRIED: u8 = 4;
 
 fn code(examination: &Examination) -> u8 {
     if examination.findings.iter().all(|finding| finding.verdict == Verdict::Untried) {
-        return REFUSED;
+        return NOTHING_TRIED;
     }
     let (mechanism, _) = examination.mechanism();
     let missing = |guarantee| examination.capabilities.unenforced.contains(guarantee);
@@ -150,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_on_which_nothing_could_be_tried_is_the_machines_fault() {
-        assert_eq!(code(&examination("*", Verdict::Untried, &[])), REFUSED);
+    fn a_device_on_which_nothing_could_be_tried_proves_nothing() {
+        assert_eq!(code(&examination("*", Verdict::Untried, &[])), NOTHING_TRIED);
     }
 }

@@ -5,6 +5,7 @@ mod bench;
 mod certificates;
 mod demo;
 mod doctor;
+mod output;
 mod rdma;
 mod samples;
 mod serve;
@@ -24,15 +25,16 @@ struct Arguments {
 
 const EXAMPLES: &str = "\
 Examples:
-  portcullis demo                                    see what protection does, on this folder's files
+  portcullis demo                       # protection, on this folder's files
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
-  portcullis bench read_lat -s 64                    latency of 64-byte reads on this machine
-  portcullis bench permissions --json                the steps of Patronus, Table 4
-  portcullis doctor                                  what of all this holds on your own device
-  portcullis sim --seeds 1000                        a thousand clusters in virtual time, and their checkers
-  portcullis certificates --help                     an authority of one's own, for nodes on other machines
+  portcullis bench read_lat -s 64       # 64-byte reads on this machine
+  portcullis bench permissions --json   # the steps of Patronus, Table 4
+  portcullis doctor                     # what of all this your device keeps
+  portcullis sim --seeds 1000           # clusters in virtual time, checked
+  portcullis certificates --help        # an authority for nodes elsewhere
 
-Exit codes: 0 done; 1 what was shown or tried did not hold; 2 the call was wrong; 3 the machine refused.";
+Exit codes: 0 done; 1 what was shown or tried did not hold; 2 the call was
+wrong; 3 the machine refused; 4 there was nothing to try it on.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -54,6 +56,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
+        .with_ansi(output::errors_in_colour())
+        .log_internal_errors(false)
         .init();
     let matches = Arguments::command().get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

@@ -1,13 +1,11 @@
 //! Which device is meant.
 
+use crate::rdma::{DeviceOptions, NicKind};
 use portcullis_ibverbs::{DeviceChoice, DeviceSummary, IbNic, WorkRequests, devices};
 use portcullis_nic::VerbsError;
 use portcullis_nic::examination::{Examination, Finding, examine};
 use portcullis_softnic::SoftNic;
 use std::fmt;
-
-/// The name of the NIC that every machine has.
-const SOFTWARE: &str = "software";
 
 /// A device to examine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,42 +16,77 @@ pub enum Device {
     Rdma(DeviceChoice),
 }
 
-/// There is no such device, or it is not clear which one is meant.
-#[derive(Debug, thiserror::Error)]
-#[error("{problem}: there is {}", there.join(", "))]
-pub struct Unclear {
-    problem: String,
-    there: Vec<String>,
+/// A device, and why it is that one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chosen {
+    /// The device.
+    pub device: Device,
+    /// Why, in a few words.
+    pub reason: &'static str,
+}
+
+/// Why no device is examined.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoDevice {
+    /// There is none.
+    #[error(
+        "no RDMA device on this machine{why}: nothing was tried. `portcullis doctor --nic software` tries the software \
+         NIC, where everything holds"
+    )]
+    None {
+        /// What libibverbs said, behind a colon.
+        why: String,
+    },
+    /// There is none of that name, or it is not clear which one is meant.
+    #[error("{problem}: there is {}", there.join(", "))]
+    Unclear {
+        /// What is unclear.
+        problem: String,
+        /// The devices there are.
+        there: Vec<String>,
+    },
+    /// The software NIC has none of that.
+    #[error("--nic software has no --device, --device-port or --gid-index: leave them out, or --nic")]
+    Software,
 }
 
 impl Device {
-    /// The device of this name; without one, the machine's RDMA device, or the software NIC where there is none.
-    pub fn choose(named: Option<&str>, port: Option<u8>, gid_index: Option<u8>) -> Result<Self, Unclear> {
-        // Without libibverbs there are no others.
-        let found = devices().unwrap_or_default();
-        let found = found.into_iter().map(|DeviceSummary { name, .. }| name).collect();
-        Ok(match Self::choose_among(found, named)? {
-            Self::Software => Self::Software,
-            Self::Rdma(choice) => Self::Rdma(DeviceChoice { port, gid_index, ..choice }),
-        })
-    }
-
-    fn choose_among(rdma: Vec<String>, named: Option<&str>) -> Result<Self, Unclear> {
-        let unclear = |problem: String| {
-            let there = rdma.iter().cloned().chain([SOFTWARE.to_owned()]).collect();
-            Err(Unclear { problem, there })
-        };
-        match (named, &rdma[..]) {
-            (Some(SOFTWARE), _) | (None, []) => Ok(Self::Software),
-            (Some(name), devices) if devices.iter().any(|device| device == name) => Ok(Self::rdma(name)),
-            (Some(name), _) => unclear(format!("there is no device {name:?}")),
-            (None, [only]) => Ok(Self::rdma(only)),
-            (None, _) => unclear("there are several devices, name one with --device".to_owned()),
+    /// The device that is asked for; if it is not said which, the only RDMA device of this machine.
+    pub fn choose(nic: NicKind, asked: &DeviceOptions) -> Result<Chosen, NoDevice> {
+        if nic == NicKind::Software {
+            let DeviceOptions { device, device_port, gid_index } = asked;
+            let said = device.is_some() || device_port.is_some() || gid_index.is_some();
+            let chosen = Chosen { device: Self::Software, reason: "asked for with --nic software" };
+            return if said { Err(NoDevice::Software) } else { Ok(chosen) };
         }
+        let (found, why) = match devices() {
+            Ok(found) => (found.into_iter().map(|DeviceSummary { name, .. }| name).collect(), String::new()),
+            Err(error) => (Vec::new(), format!(" ({error})")),
+        };
+        let (name, reason) = Self::choose_among(found, why, asked.device.as_deref())?;
+        let choice = DeviceChoice { device: Some(name), ..asked.choice() };
+        Ok(Chosen { device: Self::Rdma(choice), reason })
     }
 
-    fn rdma(name: &str) -> Self {
-        Self::Rdma(DeviceChoice { device: Some(name.to_owned()), ..DeviceChoice::default() })
+    fn choose_among(
+        there: Vec<String>,
+        why: String,
+        named: Option<&str>,
+    ) -> Result<(String, &'static str), NoDevice> {
+        match (named, &there[..]) {
+            (_, []) => Err(NoDevice::None { why }),
+            (Some(name), devices) if devices.iter().any(|device| device == name) => {
+                Ok((name.to_owned(), "named with --device"))
+            }
+            (Some(name), _) => {
+                Err(NoDevice::Unclear { problem: format!("there is no device {name:?}"), there })
+            }
+            (None, [only]) => Ok((only.clone(), "the only RDMA device of this machine")),
+            (None, _) => {
+                let problem = "there are several devices, name one with --device".to_owned();
+                Err(NoDevice::Unclear { problem, there })
+            }
+        }
     }
 
     /// Examines it.
@@ -68,7 +101,7 @@ impl Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Software => f.write_str(SOFTWARE),
+            Self::Software => f.write_str("the software NIC"),
             Self::Rdma(choice) => f.write_str(choice.device.as_deref().unwrap_or_default()),
         }
     }
@@ -78,24 +111,37 @@ impl fmt::Display for Device {
 mod tests {
     use super::*;
 
-    fn chosen(rdma: &[&str], named: Option<&str>) -> Result<Device, String> {
-        let rdma = rdma.iter().map(ToString::to_string).collect();
-        Device::choose_among(rdma, named).map_err(|unclear| unclear.to_string())
+    fn chosen(there: &[&str], named: Option<&str>) -> Result<(String, &'static str), NoDevice> {
+        let there = there.iter().map(ToString::to_string).collect();
+        Device::choose_among(there, ": no libibverbs".to_owned(), named)
     }
 
     #[test]
-    fn the_only_rdma_device_comes_before_the_software_nic() {
-        assert_eq!(chosen(&[], None), Ok(Device::Software));
-        assert_eq!(chosen(&["mlx5_0"], None), Ok(Device::rdma("mlx5_0")));
-        assert_eq!(chosen(&["mlx5_0"], Some("software")), Ok(Device::Software));
-        assert_eq!(chosen(&["mlx5_0", "mlx5_1"], Some("mlx5_1")), Ok(Device::rdma("mlx5_1")));
+    fn the_only_device_needs_no_name_and_says_that_it_is_the_only_one() {
+        let (name, reason) = chosen(&["mlx5_0"], None).expect("a device");
+        assert_eq!((name.as_str(), reason), ("mlx5_0", "the only RDMA device of this machine"));
+        let (name, reason) = chosen(&["mlx5_0", "mlx5_1"], Some("mlx5_1")).expect("a device");
+        assert_eq!((name.as_str(), reason), ("mlx5_1", "named with --device"));
     }
 
     #[test]
     fn what_is_unclear_is_listed() {
         for named in [None, Some("mlx4_0")] {
-            let said = chosen(&["mlx5_0", "mlx5_1"], named).expect_err("unclear");
-            assert!(said.ends_with("there is mlx5_0, mlx5_1, software"), "{said}");
+            let said = chosen(&["mlx5_0", "mlx5_1"], named).expect_err("unclear").to_string();
+            assert!(said.ends_with("there is mlx5_0, mlx5_1"), "{said}");
         }
+    }
+
+    #[test]
+    fn without_a_device_the_software_nic_is_offered_and_not_taken() {
+        for named in [None, Some("mlx5_0")] {
+            let said = chosen(&[], named).expect_err("none").to_string();
+            assert!(
+                said.contains("no libibverbs: nothing was tried") && said.contains("--nic software"),
+                "{said}"
+            );
+        }
+        let asked = DeviceOptions { device: Some("mlx5_0".to_owned()), ..DeviceOptions::default() };
+        assert_eq!(Device::choose(NicKind::Software, &asked), Err(NoDevice::Software));
     }
 }

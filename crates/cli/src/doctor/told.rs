@@ -1,17 +1,18 @@
 //! How an examination is told: lines and a table for people, one object for programs.
 
+use super::device::Chosen;
+use crate::output::{complain, say};
 use anstyle::{AnsiColor, Style};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use portcullis_nic::examination::{Examination, Finding, Verdict, names};
 use serde::Serialize;
-use std::fmt;
-use std::io::Write;
 
-/// That nobody reads it is no reason to end. Colours go where they can be seen.
-fn say(line: fmt::Arguments<'_>) {
-    let mut output = anstream::stdout();
-    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+/// What is tried, on what, and why on that.
+pub fn subject(chosen: &Chosen) {
+    let bold = Style::new().bold();
+    let what = format_args!("the {} guarantees that permissions rest on, in loopback", names().len());
+    say(format_args!("{bold}{}{bold:#}, {}: {what}\n", chosen.device, chosen.reason));
 }
 
 /// One line, aligned with the others.
@@ -56,6 +57,8 @@ pub fn mechanism(examination: &Examination) {
 #[derive(Serialize)]
 struct Json<'a> {
     device: &'a str,
+    /// Why this one.
+    chosen: &'a str,
     guarantees: Vec<Guarantee<'a>>,
     times: Vec<Time>,
     mechanism: &'static str,
@@ -78,7 +81,7 @@ struct Time {
 }
 
 /// Prints one JSON object.
-pub fn json(examination: &Examination) {
+pub fn json(chosen: &Chosen, examination: &Examination) {
     let guarantees = examination.findings.iter().map(|finding| Guarantee {
         name: finding.name,
         verdict: finding.verdict.name(),
@@ -93,12 +96,13 @@ pub fn json(examination: &Examination) {
     });
     let json = Json {
         device: &examination.device,
+        chosen: chosen.reason,
         guarantees: guarantees.collect(),
         times: times.collect(),
         mechanism: examination.mechanism().0.name(),
     };
     match serde_json::to_string(&json) {
-        Ok(text) => say(format_args!("{text}")),
-        Err(error) => eprintln!("portcullis doctor: {error}"),
+        Ok(text) => say(text),
+        Err(error) => complain(format_args!("portcullis doctor: {error}")),
     }
 }
