@@ -1,10 +1,14 @@
 //! The `portcullis` program.
 #![forbid(unsafe_code)]
+// What is printed goes through `output`: the macros panic when nobody reads any more.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
 mod certificates;
 mod demo;
 mod doctor;
+#[cfg(test)]
+mod examples;
 mod output;
 mod rdma;
 mod samples;

@@ -9,6 +9,7 @@ mod refusal;
 mod settings;
 mod sockets;
 
+use crate::output::{complain, say};
 use crate::rdma::{DeviceOptions, node_security};
 use crate::size;
 use announcement::announce;
@@ -24,7 +25,7 @@ use refusal::NotServed;
 use settings::Settings;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use sockets::SocketOptions;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,24 +35,24 @@ const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGUSR1];
 
 const EXAMPLES: &str = "\
 Examples:
+  # Clients act for the user that they run as: tenants uid:0, uid:1000, ...
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
-        clients act for the user that they run as: tenants uid:0, uid:1000, ...
+  # Who may open a socket acts for its tenant: here members of a group.
   portcullis serve --listen 'shm:/run/a.sock?tenant=orange' \\
-      --listen 'shm:/run/b.sock?tenant=blue' --socket-group staff
-        who may open a socket acts for its tenant: here members of staff
-  portcullis serve --listen shm:/run/p.sock --quota-bytes 64MiB \\
+      --listen 'shm:/run/b.sock?tenant=blue' --socket-group users
+  # Every grant, end and violation is a line of JSON; no tenant gets more than
+  # 64 MiB.
+  portcullis serve --listen shm:/run/portcullis.sock --quota-bytes 64MiB \\
       --audit /var/log/portcullis.jsonl
-        every grant, end and violation is a line of JSON; no tenant gets more
-        than 64 MiB
+  # On the RDMA device of this machine, for clients of others. Certificates come
+  # from `portcullis certificates`, and a client's names its tenant.
   portcullis serve --listen rdma:0.0.0.0:7471 --memory 4GiB \\
       --certificates /etc/portcullis --name node1
-        on the RDMA device of this machine, for clients of others; certificates
-        come from `portcullis certificates`, and a client's names its tenant
+  # Without certificates, for clients of this machine: tenants are called
+  # address:127.0.0.1.
   portcullis serve --listen rdma:127.0.0.1:7471
-        without certificates, for clients of this machine: tenants are called
-        address:127.0.0.1
+  # What a file and the options say together, and what is default.
   portcullis serve --config /etc/portcullis.toml --print-config
-        what the file and the options say together, and what is default
 
 A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT
 stop the node: its sockets go, its audit log is complete, and the exit code is
@@ -61,12 +62,12 @@ standard error who comes, goes, is paused or barred, and what is rebuilt.
 A socket of --listen that nobody listens on any more is replaced; any other file
 at its path is not touched.
 
-A --config file has the names of these options as keys:
+A --config file has the names of these options as keys; an option on the command
+line goes before the file:
   memory = \"1GiB\"
   listen = [\"shm:/run/portcullis.sock\"]
   longest-lifetime = \"5s\"
-  clients-max = 64
-An option on the command line goes before the file.";
+  clients-max = 64";
 
 /// Options of `portcullis serve`.
 #[derive(Args, Debug)]
@@ -292,7 +293,7 @@ pub fn run(line: &ArgMatches) -> ExitCode {
     match Settings::of(line).and_then(|settings| serve(&settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("portcullis serve: {error}");
+            complain(format_args!("portcullis serve: {error}"));
             ExitCode::from(if matches!(error, NotServed::Call(_)) { 2 } else { 3 })
         }
     }
@@ -314,16 +315,10 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     announce(options, &host);
     // Ends as well when nobody could ever say stop: better than a node that only SIGKILL ends.
     while let Ok(Wish::Count) = wishes.recv() {
-        say(&counted::line(host.counters()));
+        say(counted::line(host.counters()));
     }
     host.stop();
     Ok(())
-}
-
-/// That nobody reads it is no reason to end.
-fn say(line: &str) {
-    let mut output = std::io::stdout().lock();
-    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
 }
 
 /// What somebody outside wants.

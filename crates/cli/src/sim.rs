@@ -3,6 +3,7 @@
 mod model;
 mod summary;
 
+use crate::output::{complain, say};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis_sim::{FaultKind, Plan, Report, campaign, run, shrink};
@@ -12,17 +13,19 @@ use summary::Summary;
 
 const EXAMPLES: &str = "\
 Examples:
-  portcullis sim                                  a thousand seeds, each a cluster of its own
-  portcullis sim --seed 42 --json                 one run, as a JSON object
-  portcullis sim --seed 42 --trace                one run, with what happened in it
+  portcullis sim                           # a thousand seeds, each a cluster
+  portcullis sim --seed 42 --json          # one run, as a JSON object
+  portcullis sim --seed 42 --trace         # one run, with what happened in it
   portcullis sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
-  portcullis sim --seeds 100000 --seed 1000000    so many seeds from there on
-  portcullis sim --hours 8                        seed after seed, for so long
-  portcullis sim --model connectx5                the results of Patronus, from its primitive figures
+  portcullis sim --seeds 100000 --seed 1000000   # so many seeds from there on
+  portcullis sim --hours 8                 # seed after seed, for so long
+  portcullis sim --model connectx5         # Patronus' results, from its figures
 
-A run is its seed, the options given here, and the commit: the same again gives the same events and the same
-trace_hash. A failing run is cut down to fewer clients, faults and events, and the command that replays it is
-printed. Exit codes: 0 no promise was broken; 1 one was; 2 the call was wrong.";
+A run is its seed, the options given here, and the commit: the same again gives
+the same events and the same trace_hash. A failing run is cut down to fewer
+clients, faults and events, and the command that replays it is printed.
+
+Exit codes: 0 no promise was broken; 1 one was; 2 the call was wrong.";
 
 /// Seeds that are run when nothing is said.
 const SEEDS: u64 = 1_000;
@@ -100,13 +103,13 @@ pub fn run_command(options: &Options) -> ExitCode {
     let faults = match options.faults() {
         Ok(faults) => faults,
         Err(error) => {
-            eprintln!("portcullis sim: {error}");
+            complain(format_args!("portcullis sim: {error}"));
             return ExitCode::from(2);
         }
     };
     let plan_of = |seed| options.plan(seed, faults.as_deref());
     if let Err(error) = check(&plan_of(options.seed.unwrap_or(0))) {
-        eprintln!("portcullis sim: {error}");
+        complain(format_args!("portcullis sim: {error}"));
         return ExitCode::from(2);
     }
     if options.seed.is_some() && options.seeds.is_none() && options.hours.is_none() {
@@ -181,24 +184,24 @@ fn one(options: &Options, plan: &Plan) -> ExitCode {
 fn print_trace(report: &Report) {
     let skipped = report.lines.len().saturating_sub(TRACE_LINES);
     if skipped > 0 {
-        println!("… {skipped} lines before these");
+        say(format_args!("… {skipped} lines before these"));
     }
     for line in &report.lines[skipped..] {
-        println!("{line}");
+        say(line);
     }
 }
 
 /// Says what broke, and how to have it again with less around it.
 fn explain(report: &Report, plan: &Plan, cut_down: bool) {
     for failure in &report.failures {
-        eprintln!("broken: {failure}");
+        complain(format_args!("broken: {failure}"));
     }
-    eprintln!("replay: {}", plan.command());
+    complain(format_args!("replay: {}", plan.command()));
     if cut_down {
         let (smaller, shown) = shrink(plan, SHRINK_TRIES);
-        eprintln!("cut down: {}", smaller.command());
+        complain(format_args!("cut down: {}", smaller.command()));
         for failure in &shown.failures {
-            eprintln!("  {failure}");
+            complain(format_args!("  {failure}"));
         }
     }
 }

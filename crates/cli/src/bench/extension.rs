@@ -1,9 +1,11 @@
 //! Staying in possession: acquiring again, extending by RPC, extending by the client alone (Patronus §7.2.2).
 
+use super::course::Course;
 use super::latency::LIFETIME;
 use super::node_process::{NodeProcess, Setup};
 use super::report::{Setting, print_json};
-use super::{BenchError, Options, Until, pingpong};
+use super::{BenchError, Options, pingpong};
+use crate::output::say;
 use crate::samples::{Samples, mops};
 use comfy_table::{Table, presets};
 use portcullis::{
@@ -13,7 +15,6 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-const ITERATIONS: u64 = 2_000_000;
 const WARM_UP: u64 = 20_000;
 /// Permissions that are kept alive at once.
 const HELD: usize = 48;
@@ -51,12 +52,11 @@ struct Report {
 /// Runs the three ways, each on a node of its own.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
-    let until = options.until(ITERATIONS);
     let mut rows: Vec<Row> = Vec::new();
     let mut iterations = 0;
     for (name, way) in [("Re-acquire", Way::Reacquire), ("+ Extend", Way::Rpc), ("+ CN Extend", Way::Client)]
     {
-        let mut row = run_way(options, name, way, until, &mut iterations)?;
+        let mut row = run_way(options, name, way, &mut iterations)?;
         row.gain = row.mops / rows.first().map_or(row.mops, |first| first.mops);
         rows.push(row);
     }
@@ -77,44 +77,33 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
             format!("x{:.1}", row.gain),
         ]);
     }
-    println!("Extensions, {EXTENSIONS} a permission; pingpong RTT {pingpong_rtt:.3} usec\n{table}");
+    say(format_args!("Extensions, {EXTENSIONS} a permission; pingpong RTT {pingpong_rtt:.3} usec\n{table}"));
     Ok(())
 }
 
-fn run_way(
-    options: &Options,
-    name: &'static str,
-    way: Way,
-    until: Until,
-    iterations: &mut u64,
-) -> Result<Row, BenchError> {
+fn run_way(options: &Options, name: &'static str, way: Way, iterations: &mut u64) -> Result<Row, BenchError> {
     // A lease this short is over now and then before its extension arrives: late, not malicious.
     let violations_free = Some(u32::MAX);
     let setup = Setup { violations_free, ..options.setup() };
     let node = NodeProcess::start(&setup)?;
     let mut session = options.connect(node.address())?;
     let mut holders = Holders::new(&mut session, way, options.size)?;
-    while holders.extended < options.warm_up(WARM_UP) {
+    let mut warm_up = Course::warm_up(options, WARM_UP);
+    while !warm_up.over(holders.extended) {
         holders.turn(&mut session)?;
     }
     holders.samples = Samples::new();
-    let (from, started) = (holders.extended, Instant::now());
-    loop {
+    let from = holders.extended;
+    let mut course = Course::new(options, name);
+    while !course.over(holders.extended - from) {
         holders.turn(&mut session)?;
-        let over = match until {
-            Until::Iterations(most) => holders.extended - from >= most,
-            Until::Elapsed(most) => started.elapsed() >= most,
-        };
-        if over {
-            break;
-        }
     }
-    let counted = holders.extended - from;
+    let (counted, elapsed) = (holders.extended - from, course.elapsed());
     *iterations = counted;
     let samples = &holders.samples;
     Ok(Row {
         name,
-        mops: mops(counted, started.elapsed()),
+        mops: mops(counted, elapsed),
         p50: samples.quantile(0.5),
         p99: samples.quantile(0.99),
         gain: 1.0,

@@ -1,19 +1,25 @@
 //! What it costs to be there: the time of an attach, the memory of a node with many permissions, and the processor time
 //! of a node and a client that have nothing to do.
 
-use super::latency::{LIFETIME, hold_objects};
+use super::latency::hold_objects;
 use super::node_process::NodeProcess;
 use super::report::print_json;
 use super::{BenchError, Options, processors};
+use crate::output::say;
 use crate::samples::Samples;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// Permissions that are live while the node's memory is looked at.
 const PERMISSIONS: usize = 10_000;
 const ATTACHES: usize = 200;
-/// How long nothing happens.
+/// Until windows have rested and nothing lingers any more the node has something to do now and then.
+const SETTLING: Duration = Duration::from_secs(2);
+/// How long nothing happens, if -D does not say otherwise: in a second, one tick more or less would be a whole percent.
 const IDLE: Duration = Duration::from_secs(5);
+/// Between two frames of the spinner.
+const FRAME: Duration = Duration::from_millis(250);
 /// What the kernel counts processor time in, on every Linux that this runs on: hundredths of a second.
 const TICKS_A_SECOND: f64 = 100.0;
 
@@ -48,19 +54,15 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let mut session = options.connect(node.address())?;
     let held = hold_objects(&mut session, PERMISSIONS, options.size)?;
     let resident = resident_bytes(node.process())?;
-    drop(held);
-    // Until the last lease is over the node has something to do now and then; after that it has nothing.
-    let quiet = Instant::now() + Duration::from(LIFETIME) + Duration::from_millis(500);
-    while Instant::now() < quiet {
-        std::thread::park_timeout(quiet.saturating_duration_since(Instant::now()));
+    for permission in held {
+        session.revoke(permission)?;
     }
+    wait(SETTLING, "the node comes to rest");
+    let idle = options.duration.map_or(IDLE, Duration::from_secs);
     let before = (ticks(node.process())?, ticks(std::process::id())?);
-    let until = Instant::now() + IDLE;
-    while Instant::now() < until {
-        std::thread::park_timeout(until.saturating_duration_since(Instant::now()));
-    }
+    wait(idle, "nothing happens");
     let after = (ticks(node.process())?, ticks(std::process::id())?);
-    let percent = |ticks: f64| 100.0 * ticks / TICKS_A_SECOND / IDLE.as_secs_f64();
+    let percent = |ticks: f64| 100.0 * ticks / TICKS_A_SECOND / idle.as_secs_f64();
     let report = Report {
         benchmark: "footprint",
         nic: options.nic().name(),
@@ -69,7 +71,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         attach_p99_ms: attaches.quantile(0.99) / 1_000.0,
         permissions: PERMISSIONS,
         node_resident_mib: mebibytes(resident),
-        idle_seconds: IDLE.as_secs(),
+        idle_seconds: idle.as_secs(),
         node_idle_percent: percent(after.0 - before.0),
         client_idle_percent: percent(after.1 - before.1),
     };
@@ -78,16 +80,32 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         print_json(&report);
         return Ok(());
     }
-    println!(
+    say(format_args!(
         "Attach: typical {:.2} ms, 99 % {:.2} ms, of {ATTACHES}",
         report.attach_typical_ms, report.attach_p99_ms
-    );
-    println!("Node with {PERMISSIONS} live permissions: {:.1} MiB resident", report.node_resident_mib);
-    println!(
+    ));
+    say(format_args!(
+        "Node with {PERMISSIONS} live permissions: {:.1} MiB resident",
+        report.node_resident_mib
+    ));
+    say(format_args!(
         "Idle for {} s: node {:.2} % of a processor, client {:.2} %",
         report.idle_seconds, report.node_idle_percent, report.client_idle_percent
-    );
+    ));
     Ok(())
+}
+
+/// Waits, and says on a terminal for what.
+fn wait(time: Duration, what: &'static str) {
+    let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
+    let bar = ProgressBar::new_spinner().with_message(what);
+    let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        bar.tick();
+        std::thread::park_timeout(until.saturating_duration_since(Instant::now()).min(FRAME));
+    }
+    bar.finish_and_clear();
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a process has far less than 2^53 bytes")]

@@ -1,14 +1,14 @@
 //! One operation at a time.
 
+use super::course::Course;
 use super::node_process::named_or_own;
 use super::report::Report;
-use super::{BenchError, Name, Options, Until, pingpong, processors};
+use super::{BenchError, Name, Options, pingpong, processors};
 use crate::samples::Samples;
 use portcullis::{Allocate, AtDrop, Buffer, Error, Lifetime, Permission, Session};
 use std::time::Instant;
 
 const WARM_UP: u64 = 20_000;
-const ITERATIONS: u64 = 500_000;
 /// Objects that the accesses go round: more than a processor's first cache holds.
 const OBJECTS: usize = 1024;
 /// The permissions are held for the whole run: extended, where the node's longest lifetime allows no more at once.
@@ -24,35 +24,26 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let mut objects = hold_objects(&mut session, OBJECTS, size)?;
     let mut buffer = session.buffer(u32::try_from(size).unwrap_or(u32::MAX))?;
 
-    let mut samples = Samples::new();
-    let (mut done, mut started) = (0u64, Instant::now());
-    let (until, warm_up) = (options.until(ITERATIONS), options.warm_up(WARM_UP));
-    loop {
-        if done == warm_up {
-            started = Instant::now();
-        }
-        let index = usize::try_from(done).unwrap_or(0) % OBJECTS;
-        let object = renewed(&mut session, &mut objects, index, size)?;
+    let mut warm_up = Course::warm_up(options, WARM_UP);
+    let (mut samples, mut counted, mut round) = (Samples::new(), 0, 0);
+    let mut course = None;
+    while !course.as_mut().is_some_and(|course: &mut Course| course.over(counted)) {
+        let object = renewed(&mut session, &mut objects, round % OBJECTS, size)?;
         let before = Instant::now();
         buffer = one(&mut session, options.name, (object, before), buffer)?;
         let time = before.elapsed();
-        done += 1;
-        if done > warm_up {
+        round += 1;
+        if course.is_some() {
             samples.add(time);
-            let counted = done - warm_up;
-            let over = match until {
-                Until::Iterations(most) => counted >= most,
-                Until::Elapsed(most) => counted.is_multiple_of(1024) && started.elapsed() >= most,
-            };
-            if over {
-                break;
-            }
+            counted += 1;
+        } else if warm_up.over(round as u64) {
+            course = Some(Course::new(options, options.name.text()));
         }
     }
-    let counted = done - warm_up;
+    let elapsed = course.map_or_else(Default::default, |course| course.elapsed());
     let mut report = Report::new(options, counted, pingpong_rtt);
     report.times = Some(samples.summary());
-    report.mops = crate::samples::mops(counted, started.elapsed());
+    report.set_rate(crate::samples::mops(counted, elapsed));
     report.print(options.json);
     Ok(())
 }

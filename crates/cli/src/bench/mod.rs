@@ -3,6 +3,7 @@
 //! Every benchmark also measures `pingpong_rtt`, the round trip of one cache line between the same two processors in
 //! the same run: machines differ and drift, the ratio to that says more than a time.
 
+mod course;
 mod extension;
 mod footprint;
 mod latency;
@@ -14,27 +15,34 @@ mod rate;
 mod report;
 mod violation;
 
+use crate::output::complain;
 use crate::rdma::{ClientOptions, NicKind};
 use clap::{Args, ValueEnum};
 use node_process::Setup;
 use portcullis::{ConnectError, CredentialsError, Error, Mechanism, Session, SessionOptions, connect_with};
 use std::process::ExitCode;
-use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  portcullis bench read_lat                       64-byte reads, one at a time
-  portcullis bench read_rate -s 64 -o 128         64-byte reads, 128 under way at once
+  portcullis bench read_lat                   # 64-byte reads, one at a time
+  portcullis bench read_rate -s 64 -o 128     # the same, 128 under way at once
+  portcullis bench read_rate -s 64KiB -D 5    # bandwidth, for five seconds
   portcullis bench write_lat -s 4096 -n 100000
-  portcullis bench permissions                    the steps of Patronus, Table 4
-  portcullis bench violation                      the rows of Patronus, Table 5
+  portcullis bench permissions                # the steps of Patronus, Table 4
+  portcullis bench violation                  # the rows of Patronus, Table 5
   portcullis bench read_lat --node shm:/run/portcullis.sock
-  portcullis bench read_lat --nic ibverbs         over this machine's RDMA device, to a node on the same
-  portcullis bench read_lat --node rdma:node1:7471 --certificates /etc/portcullis --tenant orange
+  portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
+  portcullis bench read_lat --node rdma:node1:7471 \\
+      --certificates /etc/portcullis --tenant orange
 
-Without --node a node process is started for the run, on processor 0; this end runs on processor 1.
-Times are in microseconds. READ and atomic latencies are full round trips, as in perftest; so are WRITE
-latencies here, since a completion says that the bytes have arrived.";
+Without --node a node process is started for the run, on processor 0; this end
+runs on processor 1. What counts takes a second, each step of a benchmark with
+several; -n and -D say otherwise.
+
+Times are in microseconds. READ and atomic latencies are full round trips, as in
+perftest; so are WRITE latencies here, since a completion says that the bytes
+have arrived. Bandwidths are in MiB a second; with latencies they are told from
+4 KiB on.";
 
 /// What to measure, and how.
 #[derive(Args, Clone)]
@@ -46,10 +54,10 @@ pub struct Options {
     /// Bytes of each access; atomics move 8.
     #[arg(short = 's', long, default_value = "64", value_parser = crate::size::parse)]
     size: u64,
-    /// Iterations that count. Without -n and -D each benchmark has its own number.
+    /// Iterations that count.
     #[arg(short = 'n', long)]
     iterations: Option<u64>,
-    /// Run for so many seconds instead.
+    /// Run for so many seconds instead [default: one].
     #[arg(short = 'D', long, conflicts_with = "iterations")]
     duration: Option<u64>,
     /// Operations under way at once, where more than one is.
@@ -124,13 +132,6 @@ enum BenchError {
     NoCounters,
 }
 
-/// When a benchmark ends.
-#[derive(Clone, Copy, Debug)]
-enum Until {
-    Iterations(u64),
-    Elapsed(Duration),
-}
-
 impl Options {
     /// A session with the node at `address`.
     fn connect(&self, address: &str) -> Result<Session, BenchError> {
@@ -161,19 +162,6 @@ impl Options {
         }
     }
 
-    /// Operations that do not count, before those that do: no more than of those, where few are asked for.
-    fn warm_up(&self, default: u64) -> u64 {
-        self.iterations.map_or(default, |iterations| iterations.min(default))
-    }
-
-    fn until(&self, default: u64) -> Until {
-        match (self.iterations, self.duration) {
-            (_, Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds)),
-            (Some(iterations), None) => Until::Iterations(iterations),
-            (None, None) => Until::Iterations(default),
-        }
-    }
-
     fn check(&self) -> Result<(), BenchError> {
         let wrong = |text: &str| Err(BenchError::Options(text.to_owned()));
         if self.size == 0 || self.size > 1 << 20 {
@@ -200,7 +188,7 @@ impl Options {
 /// Runs the benchmark.
 pub fn run(options: Options) -> ExitCode {
     if let Err(error) = options.check() {
-        eprintln!("portcullis bench: {error}");
+        complain(format_args!("portcullis bench: {error}"));
         return ExitCode::from(2);
     }
     let done = match options.name {
@@ -214,11 +202,11 @@ pub fn run(options: Options) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ BenchError::Options(_)) => {
-            eprintln!("portcullis bench: {error}");
+            complain(format_args!("portcullis bench: {error}"));
             ExitCode::from(2)
         }
         Err(error) => {
-            eprintln!("portcullis bench: {error}");
+            complain(format_args!("portcullis bench: {error}"));
             ExitCode::from(3)
         }
     }

@@ -1,18 +1,18 @@
 //! Permissions acquired and ended, as fast as the node goes: the steps of Patronus, Table 4.
 
+use super::course::Course;
 use super::latency::LIFETIME;
 use super::node_process::{Counted, NodeProcess, Setup};
 use super::report::{Setting, print_json};
-use super::{BenchError, Options, Until, pingpong};
+use super::{BenchError, Options, pingpong};
+use crate::output::say;
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::{Acquire, Allocate, Answer, Call, Error, Lifetime, ObjectRef, Session};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-const ITERATIONS: u64 = 1_000_000;
 const WARM_UP: u64 = 50_000;
 /// Objects of 64 bytes that permissions are acquired over, at random.
 const OBJECTS: usize = 16_384;
@@ -62,21 +62,13 @@ struct Report {
 /// Runs all steps, each on a node of its own.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
-    let until = options.until(ITERATIONS);
-    let bar = ProgressBar::new(STEPS.len() as u64);
-    if let Ok(style) = ProgressStyle::with_template(" {msg:<12} [{bar:30}] {pos}/{len}") {
-        bar.set_style(style);
-    }
     let mut steps = Vec::new();
     let mut iterations = 0;
     for step in &STEPS {
-        bar.set_message(step.name);
-        let (row, counted) = run_step(options, step, until)?;
+        let (row, counted) = run_step(options, step)?;
         steps.push(row);
         iterations = counted;
-        bar.inc(1);
     }
-    bar.finish_and_clear();
     let report = Report { setting: Setting::new(options, iterations, pingpong_rtt), steps };
     if options.json {
         print_json(&report);
@@ -100,35 +92,31 @@ fn print_table(report: &Report) {
             format!("{:.2}", row.p99),
         ]);
     }
-    println!(
-        "Permissions over {} bytes acquired and ended, {} a step; pingpong RTT {:.3} usec\n{table}",
-        report.setting.size, report.setting.iterations, report.setting.pingpong_rtt
-    );
+    let Setting { size, iterations, pingpong_rtt, .. } = report.setting;
+    say(format_args!(
+        "Permissions over {size} bytes acquired and ended, {iterations} in the last step; pingpong RTT \
+         {pingpong_rtt:.3} usec\n{table}"
+    ));
 }
 
-fn run_step(options: &Options, step: &Step, until: Until) -> Result<(Row, u64), BenchError> {
+fn run_step(options: &Options, step: &Step) -> Result<(Row, u64), BenchError> {
     let setup = Setup { without: step.without.to_vec(), ..options.setup() };
     let mut node = NodeProcess::start(&setup)?;
     let mut session = options.connect(node.address())?;
     let objects = make_objects(&mut session, options.size)?;
     let mut life = Lives::new(objects, step.expire);
-    while life.ended < options.warm_up(WARM_UP) {
+    let mut warm_up = Course::warm_up(options, WARM_UP);
+    while !warm_up.over(life.ended) {
         life.turn(&mut session)?;
     }
     life.samples = Samples::new();
     let before = node.counted()?;
-    let (from, started) = (life.ended, Instant::now());
-    loop {
+    let from = life.ended;
+    let mut course = Course::new(options, step.name);
+    while !course.over(life.ended - from) {
         life.turn(&mut session)?;
-        let over = match until {
-            Until::Iterations(most) => life.ended - from >= most,
-            Until::Elapsed(most) => started.elapsed() >= most,
-        };
-        if over {
-            break;
-        }
     }
-    let (counted, elapsed) = (life.ended - from, started.elapsed());
+    let (counted, elapsed) = (life.ended - from, course.elapsed());
     let after = node.counted()?;
     life.drain(&mut session)?;
     Ok((life.row(step, (counted, elapsed), before, after), counted))

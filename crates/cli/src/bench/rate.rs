@@ -1,9 +1,10 @@
 //! Many operations under way at once.
 
+use super::course::Course;
 use super::latency::{hold_objects, renewed};
 use super::node_process::named_or_own;
 use super::report::Report;
-use super::{BenchError, Name, Options, Until, pingpong, processors};
+use super::{BenchError, Name, Options, pingpong, processors};
 use crate::samples::Samples;
 use portcullis::{
     ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions,
@@ -12,7 +13,6 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 const WARM_UP: u64 = 200_000;
-const ITERATIONS: u64 = 20_000_000;
 const OBJECTS: usize = 1024;
 /// Operations that share a doorbell and a completion.
 const BATCH: usize = 32;
@@ -37,34 +37,28 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let mut lanes =
         (0..options.queue_pairs).map(|_| Lane::new(&address, options)).collect::<Result<Vec<_>, _>>()?;
     let mut samples = Samples::new();
-    let (mut done, mut counted_from, mut started) = (0u64, None, Instant::now());
-    let until = options.until(ITERATIONS);
-    loop {
-        for lane in &mut lanes {
-            done += lane.turn(options, &mut samples)?;
-        }
-        let Some(from) = counted_from else {
-            if done >= options.warm_up(WARM_UP) {
-                (counted_from, started, samples) = (Some(done), Instant::now(), Samples::new());
-            }
-            continue;
-        };
-        let over = match until {
-            Until::Iterations(most) => done - from >= most,
-            Until::Elapsed(most) => started.elapsed() >= most,
-        };
-        if over {
-            let counted = done - from;
-            let elapsed = started.elapsed();
-            let mut report = Report::new(options, counted, pingpong_rtt);
-            report.mops = crate::samples::mops(counted, elapsed);
-            report.times = Some(samples.summary());
-            report.outstanding = options.outstanding;
-            report.queue_pairs = options.queue_pairs;
-            report.print(options.json);
-            return Ok(());
-        }
+    let mut turn = |samples: &mut Samples| -> Result<u64, BenchError> {
+        lanes.iter_mut().map(|lane| lane.turn(options, samples)).sum()
+    };
+    let mut warm_up = Course::warm_up(options, WARM_UP);
+    let mut done = 0;
+    while !warm_up.over(done) {
+        done += turn(&mut samples)?;
     }
+    samples = Samples::new();
+    let mut course = Course::new(options, options.name.text());
+    let mut counted = 0;
+    while !course.over(counted) {
+        counted += turn(&mut samples)?;
+    }
+    let elapsed = course.elapsed();
+    let mut report = Report::new(options, counted, pingpong_rtt);
+    report.set_rate(crate::samples::mops(counted, elapsed));
+    report.times = Some(samples.summary());
+    report.outstanding = options.outstanding;
+    report.queue_pairs = options.queue_pairs;
+    report.print(options.json);
+    Ok(())
 }
 
 impl Lane {

@@ -1,9 +1,13 @@
 //! Saying what was measured: perftest's table, or one JSON object.
 
 use super::{Name, Options};
+use crate::output::{complain, say};
 use crate::samples::Summary;
 use serde::Serialize;
 use std::fmt::Write;
+
+/// Below, a latency says nothing about bandwidth.
+const BANDWIDTH_FROM: u64 = 4096;
 
 /// What was measured how: in every report.
 #[derive(Debug, Serialize)]
@@ -38,6 +42,9 @@ pub struct Report {
     #[serde(flatten)]
     pub times: Option<Summary>,
     pub mops: f64,
+    /// In MiB a second: of rates, and of latencies from 4 KiB on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bw_average: Option<f64>,
     pub outstanding: usize,
     pub queue_pairs: usize,
 }
@@ -48,16 +55,28 @@ impl Report {
             setting: Setting::new(options, iterations, pingpong_rtt),
             times: None,
             mops: 0.0,
+            bw_average: None,
             outstanding: 1,
             queue_pairs: 1,
         }
+    }
+
+    /// Sets how many millions of operations a second there were, and what they moved.
+    pub fn set_rate(&mut self, mops: f64) {
+        self.mops = mops;
+        let told = !self.is_latency() || self.setting.size >= BANDWIDTH_FROM;
+        self.bw_average = told.then(|| mops * 1e6 * bytes(self.setting.size) / f64::from(1 << 20));
+    }
+
+    fn is_latency(&self) -> bool {
+        self.setting.benchmark.ends_with("_lat")
     }
 
     pub fn print(&self, json: bool) {
         if json {
             print_json(self);
         } else {
-            print!("{}", self.table());
+            say(self.table().trim_end());
         }
     }
 
@@ -76,37 +95,46 @@ impl Report {
             " Outstanding     : {:<20} pingpong RTT    : {:.3} usec\n{line}",
             self.outstanding, self.setting.pingpong_rtt
         );
-        if self.setting.benchmark.ends_with("_lat")
+        if self.is_latency()
             && let Some(times) = self.times
         {
-            let _ = writeln!(
-                text,
-                " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]"
-            );
-            let _ = writeln!(
-                text,
-                " {:<6} {:<14} {:<14.3} {:<12.3} {:<16.3} {:<14.3} {:<15.3} {:<22.3} {:.3}",
-                self.setting.size,
-                self.setting.iterations,
-                times.t_min,
-                times.t_max,
-                times.t_typical,
-                times.t_avg,
-                times.t_stdev,
-                times.p99,
-                times.p999
-            );
+            self.latencies(&mut text, times);
         } else {
             let _ = writeln!(text, " #bytes     #iterations    BW average[MiB/sec]   MsgRate[Mpps]");
-            let mebibytes = self.mops * 1e6 * bytes(self.setting.size) / f64::from(1 << 20);
             let _ = writeln!(
                 text,
                 " {:<10} {:<14} {:<21.2} {:.6}",
-                self.setting.size, self.setting.iterations, mebibytes, self.mops
+                self.setting.size,
+                self.setting.iterations,
+                self.bw_average.unwrap_or_default(),
+                self.mops
             );
         }
         let _ = writeln!(text, "{line}");
         text
+    }
+
+    fn latencies(&self, text: &mut String, times: Summary) {
+        let bandwidth = self.bw_average.map(|mebibytes| format!("   {mebibytes:.2}"));
+        let heading = if bandwidth.is_some() { "   BW average[MiB/sec]" } else { "" };
+        let _ = writeln!(
+            text,
+            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]{heading}"
+        );
+        let _ = writeln!(
+            text,
+            " {:<6} {:<14} {:<14.3} {:<12.3} {:<16.3} {:<14.3} {:<15.3} {:<22.3} {:<22.3}{}",
+            self.setting.size,
+            self.setting.iterations,
+            times.t_min,
+            times.t_max,
+            times.t_typical,
+            times.t_avg,
+            times.t_stdev,
+            times.p99,
+            times.p999,
+            bandwidth.unwrap_or_default()
+        );
     }
 }
 
@@ -130,7 +158,7 @@ fn title(benchmark: &str) -> String {
 /// One object on standard output.
 pub fn print_json(value: &impl Serialize) {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => println!("{text}"),
-        Err(error) => eprintln!("portcullis bench: {error}"),
+        Ok(text) => say(text),
+        Err(error) => complain(format_args!("portcullis bench: {error}")),
     }
 }

@@ -1,9 +1,11 @@
 //! How long a violation interrupts the client that commits it, and others: the rows of Patronus, Table 5.
 
+use super::course::Course;
 use super::latency::LIFETIME;
 use super::node_process::{NodeProcess, Setup};
 use super::report::{Setting, print_json};
 use super::{BenchError, Options, pingpong};
+use crate::output::say;
 use crate::samples::Samples;
 use comfy_table::{Table, presets};
 use portcullis::{
@@ -12,7 +14,6 @@ use portcullis::{
 use serde::Serialize;
 use std::time::Instant;
 
-const VIOLATIONS: u64 = 2_000;
 /// Operations that are under way behind the violation, and have to be posted again.
 const BEHIND: usize = 4;
 /// Operations of the innocent client around each violation.
@@ -60,19 +61,23 @@ struct Report {
 
 /// Runs both cases on one node.
 pub fn run(options: &Options) -> Result<(), BenchError> {
-    let iterations = options.iterations.unwrap_or(VIOLATIONS);
     let setup = Setup { violations_free: Some(u32::MAX), ..options.setup() };
     let node = NodeProcess::start(&setup)?;
     let pingpong_rtt = pingpong::round_trip();
     let mut innocent = Bystander::new(session(options, node.address(), true)?, options.size)?;
-    for _ in 0..iterations {
+    let (mut rounds, mut quiet) = (0, Course::new(options, "nobody breaks rules"));
+    while !quiet.over(rounds) {
         innocent.watch(true)?;
+        rounds += 1;
     }
+    drop(quiet);
     let mut offend = |use_spares| {
+        let what = if use_spares { "with spare queue pairs" } else { "without spare queue pairs" };
         let session = session(options, node.address(), use_spares)?;
-        Offender::new(session, options.size, use_spares)?.offend(iterations, &mut innocent)
+        let offender = Offender::new(session, options.size, use_spares)?;
+        offender.offend(Course::new(options, what), &mut innocent)
     };
-    let (without_spares, with_spares) = (offend(false)?, offend(true)?);
+    let ((without_spares, _), (with_spares, iterations)) = (offend(false)?, offend(true)?);
     let report = Report {
         setting: Setting::new(options, iterations, pingpong_rtt),
         percent: 100.0 * with_spares.summary / without_spares.summary,
@@ -104,9 +109,10 @@ fn print_table(report: &Report) {
     ] {
         table.add_row([name.to_owned(), time(left), time(right)]);
     }
-    println!("{table}\nWith spare QPs the interruption is {:.1} % of what it is without.", report.percent);
+    let percent = report.percent;
+    say(format_args!("{table}\nWith spare QPs the interruption is {percent:.1} % of what it is without."));
     let innocent = &report.innocent;
-    println!(
+    say(format_args!(
         "An innocent client beside it: {} operations, {} errors; 50 % {:.3} usec (quiet {:.3}), 99 % {:.3} usec (quiet {:.3})",
         innocent.operations,
         innocent.errors,
@@ -114,7 +120,7 @@ fn print_table(report: &Report) {
         innocent.p50_quiet,
         innocent.p99,
         innocent.p99_quiet
-    );
+    ));
 }
 
 fn session(options: &Options, address: &str, use_spares: bool) -> Result<Session, BenchError> {
@@ -153,11 +159,13 @@ impl Offender {
         })
     }
 
-    fn offend(mut self, times: u64, innocent: &mut Bystander) -> Result<Case, BenchError> {
+    fn offend(mut self, mut course: Course, innocent: &mut Bystander) -> Result<(Case, u64), BenchError> {
         let Token::Keys { buffer: key, .. } = self.held.token() else {
             return Err(BenchError::Options("this mechanism has no one-sided accesses to refuse".to_owned()));
         };
-        for _ in 0..times {
+        let mut times = 0;
+        while !course.over(times) {
+            times += 1;
             if self.held.lease().deadline().since(self.session.now()).0 < LIFETIME.0 / 2 {
                 self.held = hold(&mut self.session, self.size)?;
             }
@@ -168,14 +176,15 @@ impl Offender {
             self.break_rules_once(key, innocent)?;
         }
         let own = |samples: &Samples, there: bool| there.then(|| samples.typical());
-        Ok(Case {
+        let case = Case {
             failure_reported: self.reported.typical(),
             promote_qp: own(&self.promoted, self.use_spares),
             notify_failure: own(&self.notified, !self.use_spares),
             recover_qp: own(&self.recovered, !self.use_spares),
             summary: self.summary.typical(),
             summary_p99: self.summary.quantile(0.99),
-        })
+        };
+        Ok((case, times))
     }
 
     /// One write past the end (Patronus §7.2.5), with polite reads behind it.

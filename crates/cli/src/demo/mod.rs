@@ -15,6 +15,7 @@ mod orders;
 mod processors;
 mod stage;
 
+use crate::output::complain;
 use crate::rdma::{DeviceOptions, NicKind};
 use cast::{Ground, Node, Patience, Trouble};
 use clap::Args;
@@ -38,13 +39,14 @@ const READS: u32 = 30_000;
 
 const EXAMPLES: &str = "\
 Examples:
-  portcullis demo                    with the files of this folder
-  portcullis demo ~/photos           with others: up to 64 MiB and 4,000 of them
-  portcullis demo --json | jq .ok    for programs
-  portcullis demo --nic ibverbs      over the RDMA device of this machine
+  portcullis demo                    # with the files of this folder
+  portcullis demo ~/photos           # others: up to 64 MiB and 4,000 of them
+  portcullis demo --json | jq .ok    # for programs
+  portcullis demo --nic ibverbs      # over the RDMA device of this machine
 
-It starts two nodes and a dozen clients, each a process of its own, in a temporary folder. It needs no privileges, no
-network and no RDMA hardware, and leaves nothing behind. With --nic ibverbs all of them are on an RDMA device.";
+It starts two nodes and a dozen clients, each a process of its own, in a
+temporary folder. It needs no privileges, no network and no RDMA hardware, and
+leaves nothing behind. With --nic ibverbs all of them are on an RDMA device.";
 
 /// Options of `portcullis demo`.
 #[derive(Args, Debug)]
@@ -94,7 +96,10 @@ pub fn run(options: Options) -> ExitCode {
     let listing = match Listing::of(&options.folder) {
         Ok(listing) => listing,
         Err(error) => {
-            eprintln!("portcullis demo: cannot read the folder {}: {error}", options.folder.display());
+            complain(format_args!(
+                "portcullis demo: cannot read the folder {}: {error}",
+                options.folder.display()
+            ));
             return ExitCode::from(2);
         }
     };
@@ -106,7 +111,7 @@ pub fn run(options: Options) -> ExitCode {
     let mut show = Show::new(options.json, Patience::new(ALL_WITHIN, stopped));
     if let Err(trouble) = show.play(&options, listing) {
         if show.findings.is_empty() && !matches!(trouble, Trouble::Interrupted) {
-            eprintln!("portcullis demo: nothing could be shown: {trouble}");
+            complain(format_args!("portcullis demo: nothing could be shown: {trouble}"));
             return ExitCode::from(3);
         }
         show.report.problems.push(trouble.to_string());

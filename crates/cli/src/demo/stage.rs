@@ -1,10 +1,11 @@
 //! What the demo shows on the terminal: lines as it happens, a bar while many things happen, a table at the end.
 
 use super::figures::Finding;
+use crate::output::say;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Between two frames of a spinner.
@@ -58,7 +59,7 @@ impl Stage {
     /// A line for people.
     pub fn line(&self, text: &str) {
         if !self.json {
-            self.bar.suspend(|| print(text));
+            self.bar.suspend(|| say(text));
         }
     }
 
@@ -89,13 +90,7 @@ impl Stage {
     /// The one object for programs.
     pub fn object(&self, report: &impl serde::Serialize) {
         if self.json {
-            print(&serde_json::to_string(report).unwrap_or_default());
+            say(serde_json::to_string(report).unwrap_or_default());
         }
     }
-}
-
-/// A reader that has gone, as `head` does, is no reason to stop.
-fn print(text: &str) {
-    let mut output = std::io::stdout().lock();
-    let _ = writeln!(output, "{text}").and_then(|()| output.flush());
 }

@@ -1,7 +1,8 @@
 //! What a node says when it listens: to people a line, to programs one JSON object.
 
+use super::Options;
 use super::sockets::audience;
-use super::{Options, say};
+use crate::output::say;
 use portcullis::Address;
 use portcullis::host::Host;
 use serde::Serialize;
@@ -59,9 +60,9 @@ pub fn announce(options: &Options, host: &Host) {
         tenants_max: host.tenants_max(),
     };
     if options.json {
-        say(&serde_json::to_string(&said).unwrap_or_default());
+        say(serde_json::to_string(&said).unwrap_or_default());
     } else {
-        say(&said.in_words(options.memory));
+        say(said.in_words(options.memory));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The cost models of the simulator, printed.
 
+use crate::output::{complain, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis_sim::{Effort, Inputs, connectx5_with};
 use std::process::ExitCode;
@@ -15,16 +16,16 @@ pub fn connectx5(json: bool) -> ExitCode {
     });
     bar.finish_and_clear();
     if !json {
-        print!("{report}");
+        say(report.to_string().trim_end());
         return ExitCode::SUCCESS;
     }
     match serde_json::to_string(&report) {
         Ok(text) => {
-            println!("{text}");
+            say(text);
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("portcullis sim: {error}");
+            complain(format_args!("portcullis sim: {error}"));
             ExitCode::from(3)
         }
     }

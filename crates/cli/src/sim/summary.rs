@@ -1,5 +1,6 @@
 //! What the runs have shown, all together.
 
+use crate::output::{complain, say};
 use portcullis_sim::{FaultKind, Report};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -84,8 +85,8 @@ impl Summary {
             wall_seconds: wall.as_secs_f64(),
         };
         match serde_json::to_string(&summary) {
-            Ok(text) => println!("{text}"),
-            Err(error) => eprintln!("portcullis sim: {error}"),
+            Ok(text) => say(text),
+            Err(error) => complain(format_args!("portcullis sim: {error}")),
         }
     }
 
@@ -94,25 +95,33 @@ impl Summary {
         let (seeds, totals) = (self.hashes.len(), &self.totals);
         let rate = totals.events as f64 / wall.as_secs_f64().max(1e-9) / 1e6;
         let what = if self.failed.is_empty() { "no promise broken" } else { "PROMISES BROKEN" };
-        println!("{seeds} seed{} from {}: {what}", plural(seeds), self.hashes.keys().next().unwrap_or(&0));
-        println!("  trace hash           {:016x}", self.trace_hash());
-        println!("  events               {} in {:.1} s ({rate:.2} M/s)", totals.events, wall.as_secs_f64());
-        println!("  virtual time         {:.3} s", totals.virtual_us as f64 / 1e6);
-        println!("  grants, accesses     {}, {}", totals.grants, totals.accesses);
-        println!("  permissions held     {} at a time, at most", totals.permissions_peak);
-        println!(
+        say(format_args!(
+            "{seeds} seed{} from {}: {what}",
+            plural(seeds),
+            self.hashes.keys().next().unwrap_or(&0)
+        ));
+        say(format_args!("  trace hash           {:016x}", self.trace_hash()));
+        say(format_args!(
+            "  events               {} in {:.1} s ({rate:.2} M/s)",
+            totals.events,
+            wall.as_secs_f64()
+        ));
+        say(format_args!("  virtual time         {:.3} s", totals.virtual_us as f64 / 1e6));
+        say(format_args!("  grants, accesses     {}, {}", totals.grants, totals.accesses));
+        say(format_args!("  permissions held     {} at a time, at most", totals.permissions_peak));
+        say(format_args!(
             "  violations           {} tried, {} refused",
             totals.violations_tried, totals.violations_refused
-        );
-        println!("  late and harmless    {}", totals.late_and_harmless);
+        ));
+        say(format_args!("  late and harmless    {}", totals.late_and_harmless));
         let faults: Vec<String> =
             totals.faults.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
-        println!(
+        say(format_args!(
             "  faults               {}",
             if faults.is_empty() { "none".to_owned() } else { faults.join(", ") }
-        );
+        ));
         for (seed, failure) in self.failed.iter().take(20) {
-            println!("  seed {seed}: {failure}");
+            say(format_args!("  seed {seed}: {failure}"));
         }
     }
 }

@@ -1,0 +1,97 @@
+//! The examples of the help texts, of README.md and of docs: each of them can be copied and run as it is written.
+
+use crate::Arguments;
+use clap::error::ErrorKind;
+use clap::{Command, CommandFactory, Parser};
+
+/// What a terminal shows of a line, at least, before it breaks it in the middle of a word.
+const COLUMNS: usize = 80;
+
+/// Every command's help, with the command's name.
+fn helps(mut command: Command, name: String, helps: &mut Vec<(String, String)>) {
+    helps.push((name.clone(), command.render_long_help().to_string()));
+    for below in command.get_subcommands() {
+        helps_of(below, &name, helps);
+    }
+}
+
+fn helps_of(command: &Command, above: &str, all: &mut Vec<(String, String)>) {
+    helps(command.clone(), format!("{above} {}", command.get_name()), all);
+}
+
+/// Calls of the program in a text: each on its lines, which a backslash joins.
+fn calls(text: &str) -> Vec<String> {
+    let mut calls: Vec<String> = Vec::new();
+    let mut open = false;
+    for line in text.lines().map(str::trim) {
+        let line = line.strip_prefix("target/release/").unwrap_or(line);
+        let (words, goes_on) = line.strip_suffix('\\').map_or((line, false), |words| (words, true));
+        match calls.last_mut() {
+            Some(last) if open => *last = format!("{last} {words}"),
+            _ if line.starts_with("portcullis ") => calls.push(words.to_owned()),
+            _ => continue,
+        }
+        open = goes_on;
+    }
+    calls
+}
+
+/// The words that the program gets when a shell runs this.
+fn words(call: &str) -> Vec<String> {
+    let words = shlex::split(call).unwrap_or_else(|| panic!("no shell reads this: {call}"));
+    words.into_iter().take_while(|word| !["|", ">", "&&"].contains(&word.as_str())).collect()
+}
+
+fn check(place: &str, call: &str) {
+    match Arguments::try_parse_from(words(call)) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {}
+        Err(error) => panic!("{place}: {call}: {error}"),
+    }
+}
+
+#[test]
+fn every_example_of_a_help_text_can_be_run_as_it_is_written() {
+    let mut texts = Vec::new();
+    helps(Arguments::command(), "portcullis".to_owned(), &mut texts);
+    let mut found = 0;
+    for (name, text) in &texts {
+        let examples = text.split_once("Examples:").map_or("", |(_, examples)| examples);
+        for call in calls(examples) {
+            found += 1;
+            check(name, &call);
+        }
+        for line in examples.lines() {
+            let columns = line.chars().count();
+            assert!(columns <= COLUMNS, "{name}: {columns} columns break on a terminal of {COLUMNS}: {line}");
+        }
+    }
+    assert!(found >= 30, "{found} examples: where are the others?");
+}
+
+#[test]
+fn every_call_in_the_documents_can_be_run_as_it_is_written() {
+    let documents = [
+        ("README.md", include_str!("../../../README.md")),
+        ("docs/hardware.md", include_str!("../../../docs/hardware.md")),
+        ("docs/figures.md", include_str!("../../../docs/figures.md")),
+    ];
+    for (name, text) in documents {
+        let fenced = text.split("```").skip(1).step_by(2);
+        let calls: Vec<String> = fenced.flat_map(calls).collect();
+        assert!(!calls.is_empty(), "{name} has no example any more");
+        for call in calls {
+            // What may be left out is not said that way to a shell.
+            check(name, &call.replace(['[', ']'], ""));
+        }
+    }
+}
+
+#[test]
+fn a_call_is_joined_over_its_lines_and_ends_where_the_shell_ends_it() {
+    let text = "  portcullis serve --listen 'shm:/a b' \\\n      --json   # why\nprose\n  portcullis doctor | jq x\n";
+    let all = calls(text);
+    assert_eq!(words(&all[0]), ["portcullis", "serve", "--listen", "shm:/a b", "--json"]);
+    assert_eq!(words(&all[1]), ["portcullis", "doctor"]);
+    assert_eq!(all.len(), 2);
+}
