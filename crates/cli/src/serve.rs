@@ -1,6 +1,7 @@
 //! `portcullis serve`: a node of its own, until it is told to stop.
 
 mod announcement;
+mod audit;
 mod counted;
 mod lifetime;
 mod limits;
@@ -13,6 +14,7 @@ use crate::output::{complain, say};
 use crate::rdma::{DeviceOptions, node_security};
 use crate::size;
 use announcement::announce;
+use audit::AuditOptions;
 use clap::{ArgMatches, Args};
 use limits::LimitOptions;
 use listen::Place;
@@ -23,15 +25,16 @@ use portcullis::{
 use portcullis_node::StartError;
 use refusal::NotServed;
 use settings::Settings;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use sockets::SocketOptions;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What ends a node, an operator's Ctrl-C and everybody else's way to ask politely, and what makes it say its counters.
-const SIGNALS: [i32; 3] = [SIGTERM, SIGINT, SIGUSR1];
+/// What ends a node, an operator's Ctrl-C and everybody else's way to ask politely; what makes it say its counters; and
+/// what tells it that its log was renamed.
+const SIGNALS: [i32; 4] = [SIGTERM, SIGINT, SIGUSR1, SIGHUP];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,6 +47,9 @@ Examples:
   # 64 MiB.
   portcullis serve --listen shm:/run/portcullis.sock --quota-bytes 64MiB \\
       --audit /var/log/portcullis.jsonl
+  # Only what goes wrong is written down: costs a node nothing.
+  portcullis serve --listen shm:/run/portcullis.sock \\
+      --audit /var/log/portcullis.jsonl --audit-events violation,pause,bar,unbar
   # On the RDMA device of this machine, for clients of others. Certificates come
   # from `portcullis certificates`, and a client's names its tenant.
   portcullis serve --listen rdma:0.0.0.0:7471 --memory 4GiB \\
@@ -56,8 +62,10 @@ Examples:
 
 A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT
 stop the node: its sockets go, its audit log is complete, and the exit code is
-0. SIGUSR1 makes it say its counters, as one JSON object. RUST_LOG=info tells on
-standard error who comes, goes, is paused or barred, and what is rebuilt.
+0. SIGUSR1 makes it say its counters, as one JSON object. SIGHUP, once the audit
+log was renamed, makes it go on in a new file; a node without an audit log ends.
+RUST_LOG=info tells on standard error who comes, goes, is paused or barred, and
+what is rebuilt.
 
 A socket of --listen that nobody listens on any more is replaced; any other file
 at its path is not touched.
@@ -112,9 +120,8 @@ pub struct Options {
     /// not what they say. For trying things out.
     #[arg(long, value_name = "GUARANTEES", value_delimiter = ',', value_parser = guarantee)]
     allow_unenforced: Vec<Guarantee>,
-    /// Append what happens to permissions to this file, one JSON object a line.
-    #[arg(long, value_name = "FILE")]
-    audit: Option<PathBuf>,
+    #[command(flatten)]
+    audit: AuditOptions,
     /// The longest that a permission lives, extensions included.
     #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "10s")]
     longest_lifetime: Lifetime,
@@ -206,12 +213,12 @@ impl Options {
             ..NodeConfig::default()
         };
         Ok(HostConfig {
-            node: self.limits.node(node),
+            node: self.audit.applied_to(self.limits.node(node)),
             listen: self.listen.iter().filter_map(Place::socket).collect(),
             sockets: self.sockets.sockets(),
             overcommit: self.overcommit,
             rdma: self.rdma()?,
-            audit: self.audit.clone(),
+            audit: self.audit.audit.clone(),
             processor: self.processor,
             port: self.limits.port(self.arena_max),
         })
@@ -253,6 +260,9 @@ impl Options {
             }
             (None, Some(_)) => return wrong("--name needs --certificates: the directory with node-NAME.pem"),
             _ => {}
+        }
+        if let Some(text) = self.audit.wrong() {
+            return wrong(text);
         }
         self.check_places()?;
         match self.processor {
@@ -314,17 +324,22 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     let mut host = Host::start(config)?;
     announce(options, &host);
     // Ends as well when nobody could ever say stop: better than a node that only SIGKILL ends.
-    while let Ok(Wish::Count) = wishes.recv() {
-        say(counted::line(host.counters()));
+    while let Ok(wish) = wishes.recv() {
+        match wish {
+            Wish::Count => say(counted::line(&host)),
+            Wish::Reopen if options.audit.audit.is_some() => host.reopen_audit(),
+            Wish::Reopen | Wish::Stop => break,
+        }
     }
     host.stop();
-    Ok(())
+    options.audit.missing(&host).map_or(Ok(()), |missing| Err(NotServed::Machine(missing)))
 }
 
 /// What somebody outside wants.
 enum Wish {
     Stop,
     Count,
+    Reopen,
 }
 
 /// Where wishes come out.
@@ -334,7 +349,11 @@ fn wishes(end_of_input_stops: bool) -> std::io::Result<Receiver<Wish>> {
     let from_signals: Sender<Wish> = sender.clone();
     std::thread::Builder::new().name("portcullis-signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
-            let wish = if signal == SIGUSR1 { Wish::Count } else { Wish::Stop };
+            let wish = match signal {
+                SIGUSR1 => Wish::Count,
+                SIGHUP => Wish::Reopen,
+                _ => Wish::Stop,
+            };
             if from_signals.send(wish).is_err() {
                 return;
             }
@@ -354,6 +373,7 @@ fn wishes(end_of_input_stops: bool) -> std::io::Result<Receiver<Wish>> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use portcullis::AuditEvent;
     use portcullis::host::PortLimits;
 
     #[derive(Parser)]
@@ -383,6 +403,17 @@ mod tests {
         assert_eq!(node.quota.bytes_max, 1 << 20);
         let left = Reductions { delayed_unbinding: true, contiguity: false, handover: false };
         assert_eq!(node.reductions, left);
+    }
+
+    #[test]
+    fn the_events_that_are_written_are_chosen_by_name() {
+        let node =
+            parsed(&["--audit", "/a", "--audit-events", "violation,bar"]).config().expect("a node").node;
+        let chosen = [AuditEvent::Violation, AuditEvent::Bar].into_iter().collect();
+        assert_eq!(node.audit_events, chosen);
+        let unknown = ["serve", "--listen", "shm:/a", "--audit", "/a", "--audit-events", "grants"];
+        assert!(Line::try_parse_from(unknown).is_err());
+        assert!(matches!(parsed(&["--audit-events", "grant"]).check(), Err(NotServed::Call(_))));
     }
 
     #[test]

@@ -2,18 +2,25 @@
 //!
 //! Records are queued as values and become text only where they are written, off the node's turn. The queue is
 //! bounded: a reader that falls behind costs records, which are counted, and never the node's time or memory.
+//! Of events that nobody chose no record is made.
+
+mod events;
+
+pub use events::{AuditEvents, UnknownAuditEvent};
 
 use portcullis_nic::{Access, RefusedAccess};
 use portcullis_protocol::{ClientId, Lifetime, Moment, PermissionId, RemoteAddress, Rights, Rkey, Sharing};
 use serde::{Serialize, Serializer};
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 
 /// What an audit record is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AuditEvent {
+    /// The node starts. Written whatever was chosen, by the node's host.
+    Start,
+    /// The node has ended. Written whatever was chosen, by the node's host.
+    Stop,
     /// A permission was granted.
     Grant,
     /// Its lifetime was extended.
@@ -34,8 +41,55 @@ pub enum AuditEvent {
     Attach,
     /// A client went.
     Detach,
-    /// Records were lost here, as many as `count` says.
+    /// Records were lost here, as many as `count` says. Written whatever was chosen.
     Lost,
+}
+
+impl AuditEvent {
+    /// Every event.
+    pub const ALL: [Self; 13] = [
+        Self::Start,
+        Self::Stop,
+        Self::Grant,
+        Self::Extension,
+        Self::Revoke,
+        Self::Expiry,
+        Self::Violation,
+        Self::Pause,
+        Self::Bar,
+        Self::Unbar,
+        Self::Attach,
+        Self::Detach,
+        Self::Lost,
+    ];
+
+    /// How the log and `--audit-events` call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Grant => "grant",
+            Self::Extension => "extension",
+            Self::Revoke => "revoke",
+            Self::Expiry => "expiry",
+            Self::Violation => "violation",
+            Self::Pause => "pause",
+            Self::Bar => "bar",
+            Self::Unbar => "unbar",
+            Self::Attach => "attach",
+            Self::Detach => "detach",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+const _: () = assert!(AuditEvent::Lost as usize + 1 == AuditEvent::ALL.len(), "no event is left out of ALL");
+
+impl Serialize for AuditEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
 /// A permission, as the audit log tells it.
@@ -89,7 +143,8 @@ impl From<RefusedAccess> for AuditedAccess {
     }
 }
 
-/// One line of the audit log. Fields that say nothing about the event are left out of it.
+/// One record of the audit log. Fields that say nothing about the event are left out of its text. The wall clock and the
+/// node's incarnation are put to it where it is written: the node knows neither.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct AuditRecord {
     /// When, in µs of the node's time.
@@ -140,15 +195,6 @@ impl AuditRecord {
             count: None,
         }
     }
-
-    /// Writes the record as one line of JSON, with its newline.
-    ///
-    /// # Errors
-    /// Whatever the writer's is.
-    pub fn write_line(&self, into: &mut impl io::Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *into, self)?;
-        into.write_all(b"\n")
-    }
 }
 
 /// Records between the node's turn and whoever writes them.
@@ -158,17 +204,21 @@ pub(crate) struct AuditQueue {
 }
 
 struct Bounded {
+    events: AuditEvents,
     records: VecDeque<AuditRecord>,
     capacity: usize,
+    /// Since the last record that was taken.
     lost: u64,
     lost_last: Moment,
+    lost_ever: u64,
 }
 
 impl AuditQueue {
-    /// A queue of at most `capacity` records.
-    pub(crate) fn new(capacity: usize) -> Self {
+    /// A queue of at most `capacity` records of `events`.
+    pub(crate) fn new(events: AuditEvents, capacity: usize) -> Self {
         let records = VecDeque::with_capacity(capacity);
-        Self { enabled: Some(Bounded { records, capacity, lost: 0, lost_last: Moment(0) }) }
+        let lost_last = Moment(0);
+        Self { enabled: Some(Bounded { events, records, capacity, lost: 0, lost_last, lost_ever: 0 }) }
     }
 
     /// A queue that takes nothing and costs one comparison.
@@ -176,14 +226,19 @@ impl AuditQueue {
         Self { enabled: None }
     }
 
-    /// Queues the record that `make` makes, or counts it as lost. Calls nothing when disabled.
-    pub(crate) fn push(&mut self, make: impl FnOnce() -> AuditRecord) {
+    /// Queues the record of `event` that `make` makes, or counts it as lost. Calls nothing when disabled, or when nobody
+    /// chose the event.
+    pub(crate) fn push(&mut self, event: AuditEvent, make: impl FnOnce() -> AuditRecord) {
         let Some(queue) = &mut self.enabled else { return };
+        if !queue.events.contains(event) {
+            return;
+        }
         let record = make();
         // Where records are missing, the note about them takes a place too.
         let needed = if queue.lost > 0 { 2 } else { 1 };
         if queue.records.len() + needed > queue.capacity {
             queue.lost += 1;
+            queue.lost_ever += 1;
             queue.lost_last = record.at;
             return;
         }
@@ -196,6 +251,11 @@ impl AuditQueue {
     pub(crate) fn pop(&mut self) -> Option<AuditRecord> {
         let queue = self.enabled.as_mut()?;
         queue.records.pop_front().or_else(|| queue.take_lost())
+    }
+
+    /// Records that were lost since the node started.
+    pub(crate) fn lost(&self) -> u64 {
+        self.enabled.as_ref().map_or(0, |queue| queue.lost_ever)
     }
 }
 
@@ -261,10 +321,8 @@ fn client_number<S: Serializer>(client: &Option<ClientId>, serializer: S) -> Res
 mod tests {
     use super::*;
 
-    fn line(record: &AuditRecord) -> String {
-        let mut bytes = Vec::new();
-        record.write_line(&mut bytes).expect("a vector takes everything");
-        String::from_utf8(bytes).expect("JSON is UTF-8")
+    fn text(record: &AuditRecord) -> String {
+        serde_json::to_string(record).expect("a record has a text")
     }
 
     fn event(at: u64) -> AuditRecord {
@@ -272,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_one_line_that_says_all() {
+    fn the_text_of_a_record_is_one_line_that_says_all() {
         let record = AuditRecord {
             tenant: Some("a \"quoted\"\nname".into()),
             client: Some(ClientId(3)),
@@ -291,10 +349,9 @@ mod tests {
         let expected = concat!(
             r#"{"at_us":7,"event":"grant","tenant":"a \"quoted\"\nname","client":3,"process":4242,"#,
             r#""header":"0x1000","start_us":5,"address":"0x1020","length":64,"rights":"ra","sharing":"shared","#,
-            r#""lifetime_us":2000,"reason":"asked for"}"#,
-            "\n"
+            r#""lifetime_us":2000,"reason":"asked for"}"#
         );
-        assert_eq!(line(&record), expected);
+        assert_eq!(text(&record), expected);
     }
 
     #[test]
@@ -309,45 +366,56 @@ mod tests {
         let record = AuditRecord { access: Some(refused.into()), reason: Some("late access"), ..event(9) };
         let expected = concat!(
             r#"{"at_us":9,"event":"violation","operation":"write","address":"0x1040","length":8,"rkey":"0x205","#,
-            r#""fault":"stale key","reason":"late access"}"#,
-            "\n"
+            r#""fault":"stale key","reason":"late access"}"#
         );
-        assert_eq!(line(&record), expected);
+        assert_eq!(text(&record), expected);
     }
 
     #[test]
     fn fields_that_say_nothing_are_left_out() {
-        assert_eq!(line(&event(9)), "{\"at_us\":9,\"event\":\"violation\"}\n");
+        assert_eq!(text(&event(9)), "{\"at_us\":9,\"event\":\"violation\"}");
     }
 
     #[test]
     fn what_a_full_queue_loses_is_told_where_it_is_missing() {
-        let mut queue = AuditQueue::new(3);
+        let mut queue = AuditQueue::new(AuditEvents::all(), 3);
         for at in 0..5 {
-            queue.push(|| event(at));
+            queue.push(AuditEvent::Violation, || event(at));
         }
         assert_eq!([queue.pop(), queue.pop()], [Some(event(0)), Some(event(1))]);
-        queue.push(|| event(5));
+        queue.push(AuditEvent::Violation, || event(5));
         let lost = AuditRecord { count: Some(2), ..AuditRecord::new(Moment(4), AuditEvent::Lost) };
+        assert_eq!(queue.lost(), 2);
         let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(rest, [event(2), lost.clone(), event(5)]);
-        assert!(line(&lost).contains("\"event\":\"lost\",\"count\":2"));
+        assert!(text(&lost).contains("\"event\":\"lost\",\"count\":2"));
     }
 
     #[test]
     fn records_lost_last_are_told_once_the_queue_is_empty() {
-        let mut queue = AuditQueue::new(1);
-        queue.push(|| event(0));
-        queue.push(|| event(1));
+        let mut queue = AuditQueue::new(AuditEvents::all(), 1);
+        queue.push(AuditEvent::Violation, || event(0));
+        queue.push(AuditEvent::Violation, || event(1));
         assert_eq!(queue.pop(), Some(event(0)));
         assert_eq!(queue.pop().map(|record| (record.event, record.count)), Some((AuditEvent::Lost, Some(1))));
         assert_eq!(queue.pop(), None);
     }
 
     #[test]
+    fn of_an_event_that_nobody_chose_no_record_is_made() {
+        let mut queue = AuditQueue::new(AuditEvents::none().with(AuditEvent::Violation), 2);
+        for _ in 0..9 {
+            queue.push(AuditEvent::Grant, || panic!("nobody chose it"));
+        }
+        queue.push(AuditEvent::Violation, || event(1));
+        assert_eq!([queue.pop(), queue.pop()], [Some(event(1)), None]);
+        assert_eq!(queue.lost(), 0);
+    }
+
+    #[test]
     fn a_disabled_queue_makes_no_record() {
         let mut queue = AuditQueue::disabled();
-        queue.push(|| panic!("nobody wants it"));
+        queue.push(AuditEvent::Violation, || panic!("nobody wants it"));
         assert_eq!(queue.pop(), None);
     }
 }

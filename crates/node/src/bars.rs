@@ -130,7 +130,7 @@ impl<N: Nic> Node<N> {
     }
 
     fn audit_unbar(&mut self, tenant: Arc<str>, reason: &'static str, now: Moment) {
-        self.audit.push(|| AuditRecord {
+        self.audit.push(AuditEvent::Unbar, || AuditRecord {
             tenant: Some(tenant),
             reason: Some(reason),
             ..AuditRecord::new(now, AuditEvent::Unbar)

@@ -147,7 +147,7 @@ impl<N: Nic> Node<N> {
     /// A tenant has broken the rules too often: all that it holds ends.
     fn bar(&mut self, tenant: u32, until: Moment, now: Moment) {
         let name = self.tenant(tenant).map(|tenant| Arc::clone(&tenant.name));
-        self.audit.push(|| AuditRecord {
+        self.audit.push(AuditEvent::Bar, || AuditRecord {
             tenant: name,
             reason: Some(Charge::Guess.reason()),
             until: Some(until),

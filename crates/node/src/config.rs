@@ -1,5 +1,6 @@
 //! What a node is told when it starts. Every limit it keeps stands here, with its unit.
 
+use crate::audit::AuditEvents;
 use crate::keeping::FOR_EVER;
 use crate::quota::Quota;
 use crate::slabs::PAGE_BYTES;
@@ -74,6 +75,8 @@ pub struct NodeConfig {
     pub requests_per_turn: u32,
     /// Whether audit records are made.
     pub audit: bool,
+    /// Of which events they are made.
+    pub audit_events: AuditEvents,
     /// Audit records that wait to be written; further ones are lost, and counted.
     pub audit_records_max: u32,
 }
@@ -100,6 +103,7 @@ impl Default for NodeConfig {
             clients_max: 1024,
             requests_per_turn: 64,
             audit: false,
+            audit_events: AuditEvents::all(),
             audit_records_max: 65_536,
         }
     }

@@ -33,7 +33,7 @@ mod violations;
 mod waiting;
 mod windows;
 
-pub use audit::{AuditEvent, AuditRecord, AuditedAccess, AuditedPermission};
+pub use audit::{AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedPermission, UnknownAuditEvent};
 pub use bars::{Bar, ClientReport};
 pub use client_ends::ClientEnds;
 pub use config::{ConfigError, NodeConfig, Reductions};

@@ -23,6 +23,7 @@ use portcullis_protocol::{
     ClientId, Incarnation, Mechanism, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, Reply,
     ReplyBody, TenantId,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -57,7 +58,8 @@ pub struct Admission {
 }
 
 /// What a node has counted since it started, and what it holds now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counters {
     /// Control messages taken in.
     pub rpcs: u64,
@@ -91,6 +93,8 @@ pub struct Counters {
     pub windows: u64,
     /// Requests that wait for others to let go.
     pub postponed: u64,
+    /// Audit records that were lost, since they were not taken in time.
+    pub audit_lost: u64,
 }
 
 /// A memory node: the manager of Patronus §5, over any NIC.
@@ -177,7 +181,7 @@ impl<N: Nic> Node<N> {
         let bind_cq = nic.create_cq(BIND_CQ_DEPTH.min(most))?;
         let objects = RemoteAddress(POOL_BASE.0 + header_bytes);
         let audit = if config.audit {
-            AuditQueue::new(config.audit_records_max as usize)
+            AuditQueue::new(config.audit_events, config.audit_records_max as usize)
         } else {
             AuditQueue::disabled()
         };
@@ -497,6 +501,7 @@ impl<N: Nic> Node<N> {
             headers_used: u64::from(self.headers.count() - self.headers.free()),
             windows: tenants().map(|tenant| tenant.windows.len() as u64).sum(),
             postponed: self.postponed.len() as u64,
+            audit_lost: self.audit.lost(),
             ..self.counters
         }
     }
@@ -533,9 +538,10 @@ impl<N: Nic> Node<N> {
         client: u32,
         add: impl FnOnce(AuditRecord) -> AuditRecord,
     ) {
-        let client = self.clients.get(client);
-        let tenant = client.and_then(|it| self.tenants.get(it.tenant as usize)?.as_ref());
-        self.audit.push(|| {
+        let (clients, tenants) = (&self.clients, &self.tenants);
+        self.audit.push(event, || {
+            let client = clients.get(client);
+            let tenant = client.and_then(|it| tenants.get(it.tenant as usize)?.as_ref());
             add(AuditRecord {
                 tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
                 client: client.map(|client| client.id),

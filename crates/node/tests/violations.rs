@@ -289,6 +289,23 @@ fn the_audit_names_violations_pauses_and_the_bar() {
 }
 
 #[test]
+fn only_events_that_were_chosen_are_recorded() {
+    let chosen = [AuditEvent::Violation, AuditEvent::Bar].into_iter().collect();
+    let mut rig = Rig::new(NodeConfig { audit: true, audit_events: chosen, ..config() });
+    let client = rig.attach("a");
+    let it = rig.allocate(client, 64, false);
+    for _ in 0..6 {
+        violate(&mut rig, client, &it);
+        rig.pass(Lifetime::millis(10));
+        recover(&mut rig, client);
+    }
+    let events: Vec<_> = std::iter::from_fn(|| rig.node.poll_audit()).map(|record| record.event).collect();
+    assert_eq!(events.len(), 7);
+    assert!(events.iter().all(|&event| chosen.contains(event)), "{events:?}");
+    rig.end();
+}
+
+#[test]
 fn a_waiter_of_a_barred_tenant_is_not_let_in_behind_the_bar() {
     let mut rig = Rig::new(config());
     let (client, waiter) = (rig.attach("a"), rig.attach("a"));

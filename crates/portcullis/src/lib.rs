@@ -49,7 +49,9 @@ pub use portcullis_client::{
 };
 pub use portcullis_ibverbs::DeviceChoice;
 pub use portcullis_nic::{Guarantee, GuaranteeSet};
-pub use portcullis_node::{AuditEvent, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits};
+pub use portcullis_node::{
+    AuditEvent, AuditEvents, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits,
+};
 pub use portcullis_protocol::{
     Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectName, ObjectRef, Part, PermissionId, Refusal,
     RemoteAddress, Rights, Rkey, Sharing, Token, UnknownObjectRef,

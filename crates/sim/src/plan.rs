@@ -3,7 +3,7 @@
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::oracle::{LONGEST_KEEP, LONGEST_WAIT};
-use portcullis_node::{NodeConfig, Quota, Reductions, ViolationLimits};
+use portcullis_node::{AuditEvents, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{Lifetime, Mechanism};
 
 /// The stream that the plan itself is drawn from.
@@ -219,6 +219,7 @@ impl NodePlan {
             clients_max: narrow(plan.clients as u64 * 4 + 4),
             requests_per_turn: narrow(dice.magnitude(1..64)),
             audit: true,
+            audit_events: AuditEvents::all(),
             audit_records_max: 1 << 20,
         };
         // Bars end while a run goes on, and clocks that jump make no late access a stray.

@@ -1,18 +1,21 @@
 //! A node inside a program: on the software NIC or on an RDMA device, with a thread that drives it, the places that
 //! clients come to, and the audit log.
 
+pub use audit::AuditStatus;
 pub use machine_memory::{NotEnoughMemory, Scarce};
 pub use portcullis_node::Counters;
 pub use portcullis_softnic::attach::SocketAccess;
 pub use portcullis_softnic::engine::pin;
 pub use rdma::{RdmaConfig, RdmaListen, Unenforced};
 pub use sockets::{Listen, Sockets};
+pub use wall::{NoWallTime, WallTime};
 
 mod audit;
 mod machine_memory;
 mod rdma;
 mod sockets;
 mod software;
+mod wall;
 
 use crate::session::SessionOptions;
 use crate::{ConnectError, Session};
@@ -26,6 +29,7 @@ use rdma::RdmaHost;
 use software::SoftwareHost;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// What a client's port is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +135,15 @@ fn machine(what: String) -> impl FnOnce(std::io::Error) -> HostError {
     move |source| HostError::Machine { what, source }
 }
 
+/// One run of a node.
+#[derive(Debug)]
+struct Run {
+    config: NodeConfig,
+    incarnation: Incarnation,
+    /// Moment 0 of the node's time.
+    zero: Instant,
+}
+
 #[derive(Debug)]
 enum Backend {
     Software(SoftwareHost),
@@ -152,36 +165,29 @@ impl Host {
     /// # Errors
     /// The configuration makes no sense, the device does not keep what is asked of it, or the machine refuses.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
-        let mut node_config = config.node.clone();
-        node_config.validate().map_err(StartError::from)?;
-        if !config.port.size(&node_config).is_sound() {
+        config.node.validate().map_err(StartError::from)?;
+        if !config.port.size(&config.node).is_sound() {
             return Err(HostError::Config(
                 "clients could not meet these terms: spare_queue_pairs can be 15 at most, and send_depth and \
                  control_depth are powers of two up to 4,096",
             ));
         }
-        machine_memory::check(node_config.memory_bytes(), config.overcommit)?;
+        machine_memory::check(config.node.memory_bytes(), config.overcommit)?;
         let incarnation = getrandom::u64().map(Incarnation).map_err(std::io::Error::other);
         let incarnation = incarnation.map_err(machine("no random number for the node".to_owned()))?;
+        let mut run = Run { config: config.node.clone(), incarnation, zero: Instant::now() };
         let audit = match &config.audit {
             Some(path) => {
-                node_config.audit = true;
+                run.config.audit = true;
                 let failed = machine(format!("cannot write the audit log {}", path.display()));
-                Some(AuditWriter::start(path).map_err(failed)?)
+                Some(AuditWriter::start(path, incarnation, run.zero).map_err(failed)?)
             }
             None => None,
         };
         let (backend, mechanism) = match &config.rdma {
             None => {
-                let mechanism = node_config.mechanism;
-                (
-                    Backend::Software(SoftwareHost::start(
-                        &config,
-                        (node_config, incarnation),
-                        audit.as_ref(),
-                    )?),
-                    mechanism,
-                )
+                let mechanism = run.config.mechanism;
+                (Backend::Software(SoftwareHost::start(&config, run, audit.as_ref())?), mechanism)
             }
             Some(_) if !config.listen.is_empty() => {
                 return Err(HostError::Config(
@@ -189,7 +195,7 @@ impl Host {
                 ));
             }
             Some(rdma) => {
-                let started = RdmaHost::start(&config, rdma, (node_config, incarnation), audit.as_ref())?;
+                let started = RdmaHost::start(&config, rdma, run, audit.as_ref())?;
                 let mechanism = started.mechanism();
                 (Backend::Rdma(started), mechanism)
             }
@@ -257,13 +263,26 @@ impl Host {
         }
     }
 
+    /// How its audit log fares, if it has one. After [`Host::stop`]: how it fared.
+    #[must_use]
+    pub fn audit_status(&self) -> Option<AuditStatus> {
+        self.audit.as_ref().map(AuditWriter::status)
+    }
+
+    /// The audit log was renamed: what happens from here on goes to a new file at its path.
+    pub fn reopen_audit(&self) {
+        if let Some(audit) = &self.audit {
+            audit.reopen();
+        }
+    }
+
     /// Ends the node: no more clients, then nothing of it left on the NIC, then the last audit records.
     pub fn stop(&mut self) {
         match &mut self.backend {
             Backend::Software(software) => software.stop(),
             Backend::Rdma(rdma) => rdma.stop(),
         }
-        if let Some(audit) = self.audit.take() {
+        if let Some(audit) = &mut self.audit {
             audit.finish();
         }
     }

@@ -62,6 +62,8 @@ pub struct EngineGone;
 pub struct EngineOptions {
     /// The processor that its thread stays on.
     pub processor: Option<usize>,
+    /// Moment 0 of its time. Without: when it is started.
+    pub zero: Option<Instant>,
 }
 
 /// A NIC and its resident, on a thread of their own. Clones are handles to the same one; it ends when
@@ -131,7 +133,7 @@ impl<R: Resident> Engine<R> {
             resident,
             commands: receiver,
             signals: Arc::clone(&signals),
-            started: Instant::now(),
+            zero: options.zero.unwrap_or_else(Instant::now),
         };
         let thread = std::thread::Builder::new().name("portcullis-nic".to_owned()).spawn(move || {
             if let Some(processor) = options.processor {
@@ -197,7 +199,7 @@ struct Driver<R> {
     resident: R,
     commands: Receiver<Command<R>>,
     signals: Arc<Signals>,
-    started: Instant,
+    zero: Instant,
 }
 
 /// Says that the engine is over, however its thread ends.
@@ -237,7 +239,7 @@ impl<R: Resident> Driver<R> {
     }
 
     fn now(&self) -> Moment {
-        Moment(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+        Moment(u64::try_from(self.zero.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     fn run_commands(&mut self, now: Moment) -> bool {

@@ -4,11 +4,11 @@
 //! yields, then sleeps until the device, the clock or somebody in this process has something.
 
 use crate::host::audit::AuditSink;
-use crate::host::{HostError, machine};
+use crate::host::{HostError, Run, machine};
 use portcullis_attach::Server;
 use portcullis_ibverbs::IbNic;
-use portcullis_node::{ClientEnds, Node, NodeConfig};
-use portcullis_protocol::{ClientId, Incarnation, Moment};
+use portcullis_node::{ClientEnds, Node};
+use portcullis_protocol::{ClientId, Moment};
 use portcullis_softnic::engine::{Idle, pin};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -42,7 +42,7 @@ pub(super) struct Engine {
 impl Engine {
     pub fn start(
         nic: IbNic,
-        (config, incarnation): (NodeConfig, Incarnation),
+        run: Run,
         audit: Option<AuditSink>,
         server: Arc<Mutex<Option<Server>>>,
         processor: Option<usize>,
@@ -53,10 +53,11 @@ impl Engine {
         let bell = Arc::new(bell);
         let (commands, receiver) = channel();
         let (stop, over) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
-        let (mut nic, started) = (nic, Instant::now());
+        let mut nic = nic;
+        let Run { config, incarnation, zero } = run;
         let node = Node::new(&mut nic, config, incarnation)?;
         let (clients, farewells) = (HashMap::new(), HashMap::new());
-        let life = Life { node, nic, clients, farewells, evicted: Vec::new(), audit, server, started };
+        let life = Life { node, nic, clients, farewells, evicted: Vec::new(), audit, server, zero };
         let driver = Driver {
             life,
             commands: receiver,
@@ -133,12 +134,12 @@ pub(super) struct Life {
     evicted: Vec<ClientId>,
     audit: Option<AuditSink>,
     server: Arc<Mutex<Option<Server>>>,
-    started: Instant,
+    zero: Instant,
 }
 
 impl Life {
     pub fn now(&self) -> Moment {
-        Moment(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+        Moment(u64::try_from(self.zero.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Shows a client out.
@@ -163,7 +164,7 @@ impl Life {
     }
 
     fn turn(&mut self, now: Moment) -> bool {
-        let worked = self.node.turn(&mut self.nic, now);
+        let mut worked = self.node.turn(&mut self.nic, now);
         while let Some(client) = self.node.poll_evicted() {
             self.depart(client);
             self.evicted.push(client);
@@ -180,7 +181,7 @@ impl Life {
             }
         }
         if let Some(audit) = &mut self.audit {
-            audit.fill(|| self.node.poll_audit());
+            worked |= audit.fill(|| self.node.poll_audit());
         }
         worked
     }

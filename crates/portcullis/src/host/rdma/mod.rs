@@ -9,7 +9,7 @@ mod scout;
 pub use choice::Unenforced;
 
 use super::audit::AuditWriter;
-use super::{Counters, HostConfig, HostError, machine};
+use super::{Counters, HostConfig, HostError, Run, machine};
 use crate::rdma::make;
 use crate::session::{Departure, Opener, SessionOptions};
 use crate::{ConnectError, Session, SessionEndpoint};
@@ -19,8 +19,7 @@ use engine::Engine;
 use portcullis_attach::{Listener, NodeSecurity, Server, ServerLimits};
 use portcullis_ibverbs::{DeviceChoice, IbNic, NodeLife, WorkRequests, check_memlock_of_node};
 use portcullis_nic::Guarantee;
-use portcullis_node::NodeConfig;
-use portcullis_protocol::{Incarnation, Mechanism};
+use portcullis_protocol::Mechanism;
 use rustix::fd::BorrowedFd;
 use scout::Scout;
 use std::collections::HashSet;
@@ -71,7 +70,7 @@ impl RdmaHost {
     pub fn start(
         config: &HostConfig,
         rdma: &RdmaConfig,
-        (mut node_config, incarnation): (NodeConfig, Incarnation),
+        mut run: Run,
         audit: Option<&AuditWriter>,
     ) -> Result<Self, HostError> {
         let mut listeners = Vec::new();
@@ -79,16 +78,15 @@ impl RdmaHost {
             listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
         }
         let nic = IbNic::open(&rdma.device, WorkRequests::default())?;
-        let tenants_max = check_memlock_of_node(node_config.memory_bytes(), tenants_at_least(&rdma.listen))?;
-        let (mechanism, unenforced) = choose(rdma, node_config.mechanism)?;
-        node_config.mechanism = mechanism;
+        let tenants_max = check_memlock_of_node(run.config.memory_bytes(), tenants_at_least(&rdma.listen))?;
+        let (mechanism, unenforced) = choose(rdma, run.config.mechanism)?;
+        run.config.mechanism = mechanism;
         let addresses = listeners.iter().map(Listener::local_address).collect();
         let server = Arc::new(Mutex::new(None));
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
         let sink = audit.map(AuditWriter::sink);
-        let terms = desk::terms(&node_config, config.port, &unenforced);
-        let engine =
-            Engine::start(nic, (node_config, incarnation), sink, Arc::clone(&server), config.processor)?;
+        let terms = desk::terms(&run.config, config.port, &unenforced);
+        let engine = Engine::start(nic, run, sink, Arc::clone(&server), config.processor)?;
         let engine = Arc::new(engine);
         let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
         let desk = Arc::new(Desk::new(Arc::clone(&engine), scout, tenants, terms));

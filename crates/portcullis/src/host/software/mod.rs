@@ -4,13 +4,11 @@ mod admission;
 mod resident;
 
 use super::audit::AuditWriter;
-use super::{Counters, HostConfig, HostError, machine};
+use super::{Counters, HostConfig, HostError, Run, machine};
 use crate::session::{Departure, Opener, SessionOptions};
 use crate::{ConnectError, Session, SessionEndpoint};
 use admission::Gate;
 use portcullis_nic::{EndpointSize, Lkey};
-use portcullis_node::NodeConfig;
-use portcullis_protocol::Incarnation;
 use portcullis_softnic::attach::{Listener, Server, ServerLimits};
 use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
 use portcullis_softnic::shared::Mapping;
@@ -27,11 +25,7 @@ pub(super) struct SoftwareHost {
 }
 
 impl SoftwareHost {
-    pub fn start(
-        config: &HostConfig,
-        (node_config, incarnation): (NodeConfig, Incarnation),
-        audit: Option<&AuditWriter>,
-    ) -> Result<Self, HostError> {
+    pub fn start(config: &HostConfig, run: Run, audit: Option<&AuditWriter>) -> Result<Self, HostError> {
         let mut listeners = Vec::new();
         for listen in &config.listen {
             let bound = Listener::bind(&listen.path, config.sockets.access(listen));
@@ -41,9 +35,9 @@ impl SoftwareHost {
         let mut nic = SoftNic::new();
         let server = Arc::new(Mutex::new(None));
         let sink = audit.map(AuditWriter::sink);
-        let resident =
-            NodeResident::new(&mut nic, (node_config.clone(), incarnation), sink, Arc::clone(&server))?;
-        let options = EngineOptions { processor: config.processor };
+        let options = EngineOptions { processor: config.processor, zero: Some(run.zero) };
+        let node_config = run.config.clone();
+        let resident = NodeResident::new(&mut nic, run, sink, Arc::clone(&server))?;
         let engine =
             Engine::start(nic, resident, options).map_err(machine("cannot start the engine".to_owned()))?;
         let tenants = config.listen.iter().map(|listen| listen.tenant.clone()).collect();

@@ -1,9 +1,10 @@
 //! The node on its engine's thread.
 
+use crate::host::Run;
 use crate::host::audit::AuditSink;
 use portcullis_nic::EndpointSize;
-use portcullis_node::{ClientEnds, Counters, Node, NodeConfig, StartError};
-use portcullis_protocol::{ClientId, Incarnation, Moment};
+use portcullis_node::{ClientEnds, Counters, Node, StartError};
+use portcullis_protocol::{ClientId, Moment};
 use portcullis_softnic::attach::{Admitted, Server};
 use portcullis_softnic::engine::Resident;
 use portcullis_softnic::shared::Mapping;
@@ -28,12 +29,12 @@ pub(super) struct NodeResident {
 impl NodeResident {
     pub fn new(
         nic: &mut SoftNic,
-        (config, incarnation): (NodeConfig, Incarnation),
+        run: Run,
         audit: Option<AuditSink>,
         server: Arc<Mutex<Option<Server>>>,
     ) -> Result<Self, StartError> {
         Ok(Self {
-            node: Node::new(nic, config, incarnation)?,
+            node: Node::new(nic, run.config, run.incarnation)?,
             ports: HashMap::new(),
             farewells: HashMap::new(),
             evicted: Vec::new(),
@@ -125,12 +126,12 @@ impl NodeResident {
 
 impl Resident for NodeResident {
     fn turn(&mut self, nic: &mut SoftNic, now: Moment) -> bool {
-        let worked = self.node.turn(nic, now);
+        let mut worked = self.node.turn(nic, now);
         if worked || !self.evicted.is_empty() {
             self.show_out_evicted(nic, now);
         }
         if let Some(audit) = &mut self.audit {
-            audit.fill(|| self.node.poll_audit());
+            worked |= audit.fill(|| self.node.poll_audit());
         }
         worked
     }

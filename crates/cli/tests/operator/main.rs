@@ -1,0 +1,4 @@
+//! What the operator of a running node sees and does: the audit log, the counters, and who is barred.
+
+mod audit;
+mod node;

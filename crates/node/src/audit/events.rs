@@ -1,0 +1,93 @@
+//! Which events of the audit log are written.
+
+use super::AuditEvent;
+use std::str::FromStr;
+
+/// A set of events. Of an event that is not in the node's set no record is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AuditEvents(u32);
+
+impl AuditEvents {
+    /// All of them.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self(u32::MAX)
+    }
+
+    /// None of them.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(0)
+    }
+
+    /// These, and `event`.
+    #[must_use]
+    pub const fn with(self, event: AuditEvent) -> Self {
+        Self(self.0 | 1 << event as u32)
+    }
+
+    /// Whether `event` is among them.
+    #[must_use]
+    pub const fn contains(self, event: AuditEvent) -> bool {
+        self.0 & 1 << event as u32 != 0
+    }
+}
+
+impl Default for AuditEvents {
+    fn default() -> Self {
+        Self::all()
+    }
+}
+
+impl FromIterator<AuditEvent> for AuditEvents {
+    fn from_iter<I: IntoIterator<Item = AuditEvent>>(events: I) -> Self {
+        events.into_iter().fold(Self::none(), Self::with)
+    }
+}
+
+/// There is no event of that name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{name:?} is no event of the audit log: there are {}", names())]
+pub struct UnknownAuditEvent {
+    name: String,
+}
+
+fn names() -> String {
+    AuditEvent::ALL.map(AuditEvent::name).join(", ")
+}
+
+impl FromStr for AuditEvent {
+    type Err = UnknownAuditEvent;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAuditEvent> {
+        let known = Self::ALL.into_iter().find(|event| event.name() == name);
+        known.ok_or_else(|| UnknownAuditEvent { name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_what_was_put_in_and_nothing_else() {
+        for one in AuditEvent::ALL {
+            let set: AuditEvents = [one].into_iter().collect();
+            let held = AuditEvent::ALL.into_iter().filter(|&event| set.contains(event));
+            assert_eq!(held.collect::<Vec<_>>(), [one]);
+            assert!(AuditEvents::all().contains(one) && !AuditEvents::none().contains(one));
+        }
+    }
+
+    #[test]
+    fn events_go_by_their_names() {
+        for event in AuditEvent::ALL {
+            assert_eq!(event.name().parse(), Ok(event));
+        }
+        let told = "grants".parse::<AuditEvent>().expect_err("no event").to_string();
+        assert!(
+            told.contains("\"grants\"") && told.contains("grant, ") && told.contains("violation"),
+            "{told}"
+        );
+    }
+}

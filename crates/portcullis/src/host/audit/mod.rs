@@ -1,0 +1,241 @@
+//! Writing the audit log, off the engine's thread.
+//!
+//! Each line says the wall clock and the node's incarnation beside what the node recorded. `at_us` counts from the
+//! node's start and orders the records of one incarnation; `time` is what the machine's clock said, and jumps when that
+//! is set. The first line of an incarnation is its `start`, the last its `stop`: an incarnation without one was killed.
+//! Lines reach the kernel within milliseconds: they outlive the node's process, and not a loss of power.
+//!
+//! What cannot be written is tried again every second. Meanwhile records wait, here and in the node's queue; what that
+//! cannot hold is counted there, and a `lost` record says so at its place once there is room again.
+
+mod file;
+mod lines;
+mod tray;
+
+pub(super) use tray::AuditSink;
+
+use super::wall::{WallClock, WallTime};
+use file::LogFile;
+use lines::Lines;
+use portcullis_node::{AuditEvent, AuditRecord};
+use portcullis_protocol::{Incarnation, Moment};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime};
+use tray::Tray;
+
+/// How each line of a log begins.
+const LINE_START: &str = "{\"time\":\"";
+
+/// How an audit log fares.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditStatus {
+    /// Records that are in the file.
+    pub written: u64,
+    /// Attempts to write it, or to reopen it, that failed. Writing is tried again every second.
+    pub failures: u64,
+    /// Records that could not be written until the end. Those that the node itself had no room for are
+    /// [`Counters::audit_lost`](portcullis_node::Counters::audit_lost).
+    pub lost: u64,
+    /// What the machine says why it cannot be written now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<String>,
+}
+
+/// The thread that writes.
+#[derive(Debug)]
+pub(super) struct AuditWriter {
+    tray: Arc<Tray>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AuditWriter {
+    /// Appends to the file at `path` what happens in the run `incarnation` of a node, whose moment 0 is `zero`.
+    pub fn start(path: &Path, incarnation: Incarnation, zero: Instant) -> std::io::Result<Self> {
+        let log = LogFile::open(path)?;
+        let tray = Arc::<Tray>::default();
+        let clock = WallClock::new(moment(zero), SystemTime::now().into());
+        let writer = Writer {
+            log,
+            lines: Lines::default(),
+            tray: Arc::clone(&tray),
+            clock,
+            zero,
+            incarnation: incarnation.to_string(),
+            waiting: 0,
+        };
+        let thread = std::thread::Builder::new().name("portcullis-audit".to_owned());
+        Ok(Self { tray, thread: Some(thread.spawn(move || writer.run())?) })
+    }
+
+    pub fn sink(&self) -> AuditSink {
+        AuditSink::new(Arc::clone(&self.tray))
+    }
+
+    /// The file was renamed: what comes from here on goes to the one that is at its path.
+    pub fn reopen(&self) {
+        self.tray.order_reopen();
+    }
+
+    pub fn status(&self) -> AuditStatus {
+        self.tray.status()
+    }
+
+    /// Waits until everything is in the file, or is known not to get there. The sinks must have been drained.
+    pub fn finish(&mut self) {
+        self.tray.order_close();
+        if let Some(thread) = self.thread.take() {
+            // Its panic, if it had one, is printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for AuditWriter {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn moment(zero: Instant) -> Moment {
+    Moment(u64::try_from(zero.elapsed().as_micros()).unwrap_or(u64::MAX))
+}
+
+/// A record as it is written.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: WallTime,
+    incarnation: &'a str,
+    #[serde(flatten)]
+    record: &'a AuditRecord,
+}
+
+struct Writer {
+    log: LogFile,
+    lines: Lines,
+    tray: Arc<Tray>,
+    clock: WallClock,
+    zero: Instant,
+    incarnation: String,
+    /// Records in `lines`.
+    waiting: u64,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let start = AuditRecord { process: Some(std::process::id()), ..self.own(AuditEvent::Start) };
+        self.line(&start);
+        self.note_torn();
+        self.write_out();
+        let mut records = VecDeque::new();
+        loop {
+            // As long as something could not be written, the rest waits where it is counted.
+            let fails = !self.lines.is_empty();
+            let orders = if fails { self.tray.wait_to_retry() } else { self.tray.take(&mut records) };
+            self.follow_clock();
+            self.write(&mut records);
+            if orders.reopen {
+                self.reopen();
+            }
+            if orders.close {
+                return self.end(records);
+            }
+            if !fails {
+                self.tray.gather();
+            }
+        }
+    }
+
+    fn write(&mut self, records: &mut VecDeque<AuditRecord>) {
+        for record in records.drain(..) {
+            self.line(&record);
+        }
+        self.write_out();
+    }
+
+    fn line(&mut self, record: &AuditRecord) {
+        let line = Line { time: self.clock.at(record.at), incarnation: &self.incarnation, record };
+        let text = self.lines.text();
+        // A vector takes everything, and a record has a text.
+        let _ = serde_json::to_writer(&mut *text, &line);
+        text.push(b'\n');
+        self.waiting += 1;
+    }
+
+    /// A record of the log's own.
+    fn own(&self, event: AuditEvent) -> AuditRecord {
+        AuditRecord::new(moment(self.zero), event)
+    }
+
+    fn note_torn(&mut self) {
+        if self.log.take_torn() {
+            let reason = Some("an earlier run left a line half: it is cut off");
+            let lost = AuditRecord { reason, count: Some(1), ..self.own(AuditEvent::Lost) };
+            self.line(&lost);
+        }
+    }
+
+    fn follow_clock(&mut self) {
+        let before = moment(self.zero);
+        let wall = SystemTime::now().into();
+        self.clock.observe(before, wall, moment(self.zero));
+    }
+
+    fn write_out(&mut self) {
+        let failed = self.lines.write_out(&mut self.log).err();
+        let left = self.lines.count();
+        let written = std::mem::replace(&mut self.waiting, left).saturating_sub(left);
+        let failing = failed.as_ref().map(ToString::to_string);
+        let before = self.tray.tell(|status| {
+            status.written += written;
+            status.failures += u64::from(failing.is_some());
+            std::mem::replace(&mut status.failing, failing)
+        });
+        let path = self.log.path().display();
+        match (before, failed) {
+            (None, Some(error)) => {
+                tracing::error!(%path, %error, "the audit log cannot be written: it is tried again every second");
+            }
+            (Some(_), None) => tracing::warn!(%path, "the audit log is written again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+    }
+
+    /// What was recorded until now belongs to the old file, and goes to the new one only where the old one takes no more.
+    fn reopen(&mut self) {
+        self.write_out();
+        match self.log.successor() {
+            Ok(Some(next)) => {
+                self.lines.start_over();
+                self.log = next;
+                self.note_torn();
+                self.write_out();
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.tray.tell(|status| status.failures += 1);
+                let path = self.log.path().display();
+                tracing::error!(%path, %error, "the audit log cannot be reopened: records go on to the old file until it is asked for again");
+            }
+        }
+    }
+
+    /// The last records, and one last attempt.
+    fn end(mut self, mut records: VecDeque<AuditRecord>) {
+        self.tray.take_rest(&mut records);
+        for record in records {
+            self.line(&record);
+        }
+        let stop = self.own(AuditEvent::Stop);
+        self.line(&stop);
+        self.write_out();
+        let lost = self.waiting;
+        self.tray.tell(|status| status.lost += lost);
+    }
+}
+
+#[cfg(test)]
+mod tests;

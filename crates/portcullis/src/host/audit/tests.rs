@@ -1,0 +1,181 @@
+use super::*;
+use portcullis_protocol::ClientId;
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+/// A writer and what feeds it, without a node.
+struct Desk {
+    folder: tempfile::TempDir,
+    writer: AuditWriter,
+    sink: AuditSink,
+    next: u32,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self::at(folder)
+    }
+
+    fn at(folder: tempfile::TempDir) -> Self {
+        let path = folder.path().join("audit.jsonl");
+        let writer = AuditWriter::start(&path, Incarnation(0xff), Instant::now()).expect("a writer");
+        let sink = writer.sink();
+        Self { folder, writer, sink, next: 0 }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("audit.jsonl")
+    }
+
+    /// Records of clients that are numbered in their order.
+    fn record(&mut self, count: u32) {
+        let mut records: VecDeque<AuditRecord> = (self.next..self.next + count)
+            .map(|client| AuditRecord {
+                client: Some(ClientId(client)),
+                ..AuditRecord::new(Moment(client.into()), AuditEvent::Attach)
+            })
+            .collect();
+        self.next += count;
+        while self.sink.fill(|| records.pop_front()) || !records.is_empty() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn rotate(&self, to: &str) {
+        std::fs::rename(self.path(), self.folder.path().join(to)).expect("renamed");
+        self.writer.reopen();
+    }
+
+    fn wait_until(&self, what: &str, holds: impl Fn(&AuditStatus) -> bool) {
+        let since = Instant::now();
+        while !holds(&self.writer.status()) {
+            assert!(since.elapsed().as_secs() < 60, "waiting for {what}: {:?}", self.writer.status());
+            std::thread::yield_now();
+        }
+    }
+
+    fn finish(&mut self) -> AuditStatus {
+        self.sink.drain(|| None);
+        self.writer.finish();
+        self.writer.status()
+    }
+}
+
+/// Each line of a log, as JSON. A line that is not whole is none.
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("a log");
+    assert!(text.is_empty() || text.ends_with('\n'), "the last line is whole");
+    text.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect()
+}
+
+fn events(lines: &[Value]) -> Vec<&str> {
+    lines.iter().filter_map(|line| line["event"].as_str()).collect()
+}
+
+fn clients(lines: &[Value]) -> Vec<u64> {
+    lines.iter().filter_map(|line| line["client"].as_u64()).collect()
+}
+
+#[test]
+fn a_line_begins_with_the_time_and_says_which_run_it_is_of() {
+    let record = AuditRecord::new(Moment(7), AuditEvent::Violation);
+    let time = "2026-01-01T00:00:00Z".parse().expect("a time");
+    let line = Line { time, incarnation: "00000000000000ff", record: &record };
+    let text = serde_json::to_string(&line).expect("a text");
+    assert!(text.starts_with(LINE_START));
+    let expected = "{\"time\":\"2026-01-01T00:00:00.000000Z\",\"incarnation\":\"00000000000000ff\",\
+                    \"at_us\":7,\"event\":\"violation\"}";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_log_begins_with_the_start_and_ends_with_the_stop() {
+    let mut desk = Desk::new();
+    desk.record(3);
+    let status = desk.finish();
+    assert_eq!((status.written, status.failures, status.lost, status.failing), (5, 0, 0, None));
+    let lines = lines(&desk.path());
+    assert_eq!(events(&lines), ["start", "attach", "attach", "attach", "stop"]);
+    for line in &lines {
+        assert_eq!(line["incarnation"], "00000000000000ff");
+        assert!(line["time"].as_str().is_some_and(|time| time.parse::<WallTime>().is_ok()));
+    }
+}
+
+#[test]
+fn rotation_loses_no_record_and_splits_none() {
+    let mut desk = Desk::new();
+    for round in 0..50 {
+        desk.record(997);
+        desk.rotate(&format!("audit.jsonl.{round}"));
+        // A second rotation before the first one was noticed would rename nothing.
+        let path = desk.path();
+        desk.wait_until("the new file", |_| path.exists());
+    }
+    desk.record(1);
+    let status = desk.finish();
+    assert_eq!((status.failures, status.lost), (0, 0));
+    let mut seen = Vec::new();
+    for round in 0..50 {
+        seen.extend(clients(&lines(&desk.folder.path().join(format!("audit.jsonl.{round}")))));
+    }
+    seen.extend(clients(&lines(&desk.path())));
+    assert!(seen.into_iter().eq(0..u64::from(desk.next)));
+}
+
+#[test]
+fn a_signal_without_a_renamed_file_changes_nothing() {
+    let mut desk = Desk::new();
+    desk.record(1);
+    desk.writer.reopen();
+    desk.record(1);
+    let status = desk.finish();
+    assert_eq!((status.written, status.failures), (4, 0));
+    assert_eq!(events(&lines(&desk.path())), ["start", "attach", "attach", "stop"]);
+}
+
+#[test]
+fn a_full_disk_is_tried_again_and_loses_nothing_that_there_is_room_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    symlink("/dev/full", folder.path().join("audit.jsonl")).expect("a link");
+    let mut desk = Desk::at(folder);
+    desk.record(100);
+    desk.wait_until("a second attempt", |status| status.failures >= 2);
+    let status = desk.writer.status();
+    assert!(status.failing.is_some_and(|why| why.contains("No space left")), "it says why");
+    assert_eq!(status.written, 0);
+    // Somebody makes room: here, by naming another place.
+    std::fs::remove_file(desk.path()).expect("the link");
+    desk.writer.reopen();
+    desk.wait_until("everything to be written", |status| status.written == 101);
+    assert_eq!(desk.writer.status().failing, None);
+    let status = desk.finish();
+    assert_eq!((status.written, status.lost), (102, 0));
+    assert!(clients(&lines(&desk.path())).into_iter().eq(0..100));
+}
+
+#[test]
+fn what_a_full_disk_has_no_room_for_until_the_end_is_counted_and_holds_nobody_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    symlink("/dev/full", folder.path().join("audit.jsonl")).expect("a link");
+    let mut desk = Desk::at(folder);
+    desk.record(100);
+    let status = desk.finish();
+    assert_eq!((status.written, status.lost), (0, 102));
+}
+
+#[test]
+fn what_an_earlier_run_left_half_is_written_down_as_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let earlier = "{\"time\":\"2026-01-01T00:00:00.000000Z\",\"event\":\"stop\"}\n{\"time\":\"2026-01";
+    std::fs::write(folder.path().join("audit.jsonl"), earlier).expect("written");
+    let mut desk = Desk::at(folder);
+    desk.record(1);
+    desk.finish();
+    let lines = lines(&desk.path());
+    assert_eq!(events(&lines), ["stop", "start", "lost", "attach", "stop"]);
+    assert_eq!(lines[2]["count"], 1);
+}
