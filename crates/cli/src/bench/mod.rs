@@ -3,6 +3,7 @@
 //! Every benchmark also measures `pingpong_rtt`, the round trip of one cache line between the same two processors in
 //! the same run: machines differ and drift, the ratio to that says more than a time.
 
+mod audit;
 mod course;
 mod extension;
 mod footprint;
@@ -30,6 +31,7 @@ Examples:
   portcullis bench write_lat -s 4096 -n 100000
   portcullis bench permissions                # the steps of Patronus, Table 4
   portcullis bench violation                  # the rows of Patronus, Table 5
+  portcullis bench audit -D 2                 # what the audit log costs
   portcullis bench read_lat --node shm:/run/portcullis.sock
   portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
   portcullis bench read_lat --node rdma:node1:7471 \\
@@ -103,6 +105,8 @@ pub enum Name {
     Permissions,
     /// Re-acquiring against extending by RPC and by the client alone (Patronus §7.2.2).
     Extension,
+    /// Permissions acquired and ended a second without an audit log, with violations and bars only, and with everything.
+    Audit,
     /// How long a violation interrupts the guilty client, with and without spare queue pairs (Table 5).
     Violation,
     /// What it costs to be there: attach, memory, idling.
@@ -176,8 +180,10 @@ impl Options {
         if self.iterations == Some(0) || self.duration == Some(0) {
             return wrong("-n and -D take at least 1");
         }
-        let own =
-            matches!(self.name, Name::Permissions | Name::Extension | Name::Violation | Name::Footprint);
+        let own = matches!(
+            self.name,
+            Name::Permissions | Name::Audit | Name::Extension | Name::Violation | Name::Footprint
+        );
         if own && self.node.is_some() {
             return wrong("this benchmark starts nodes of several settings by itself: leave --node out");
         }
@@ -195,6 +201,7 @@ pub fn run(options: Options) -> ExitCode {
         Name::ReadLat | Name::WriteLat | Name::AtomicLat => latency::run(&options),
         Name::ReadRate | Name::WriteRate => rate::run(&options),
         Name::Permissions => permissions::run(&options),
+        Name::Audit => audit::run(&options),
         Name::Extension => extension::run(&options),
         Name::Violation => violation::run(&options),
         Name::Footprint => footprint::run(&options),

@@ -22,6 +22,7 @@ pub struct Counted {
     pub rpcs: u64,
     pub window_operations: u64,
     pub grants: u64,
+    pub audit_lost: u64,
 }
 
 #[derive(Deserialize)]
@@ -48,6 +49,8 @@ pub struct Setup {
     pub device: DeviceOptions,
     /// Guarantees that it goes without.
     pub allow_unenforced: Option<String>,
+    /// The events that it writes to an audit log in its folder, if it has one; all of them, if none is named.
+    pub audit: Option<&'static [&'static str]>,
 }
 
 /// The node that the options name, or one of our own for as long as what is returned lives; and its address.
@@ -79,6 +82,10 @@ impl NodeProcess {
         }
         if let Some(free) = setup.violations_free {
             command.args(["--violations-free", &free.to_string()]);
+        }
+        if let Some(events) = setup.audit {
+            command.arg("--audit").arg(folder.path().join("audit.jsonl"));
+            command.args((!events.is_empty()).then(|| format!("--audit-events={}", events.join(","))));
         }
         command.args(setup.device.arguments());
         if let Some(guarantees) = &setup.allow_unenforced {

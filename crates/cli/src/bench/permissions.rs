@@ -101,25 +101,71 @@ fn print_table(report: &Report) {
 
 fn run_step(options: &Options, step: &Step) -> Result<(Row, u64), BenchError> {
     let setup = Setup { without: step.without.to_vec(), ..options.setup() };
-    let mut node = NodeProcess::start(&setup)?;
-    let mut session = options.connect(node.address())?;
-    let objects = make_objects(&mut session, options.size)?;
-    let mut life = Lives::new(objects, step.expire);
-    let mut warm_up = Course::warm_up(options, WARM_UP);
-    while !warm_up.over(life.ended) {
-        life.turn(&mut session)?;
+    let run = Run::on_own_node(options, &setup, (step.name, step.expire))?;
+    Ok((run.row(step), run.ended))
+}
+
+/// Permissions acquired and ended on a node of their own.
+pub struct Run {
+    /// Permissions that ended while it was measured.
+    pub ended: u64,
+    elapsed: Duration,
+    before: Counted,
+    after: Counted,
+    samples: Samples,
+}
+
+impl Run {
+    /// Starts a node and measures it. Permissions are left to expire, or revoked.
+    pub fn on_own_node(
+        options: &Options,
+        setup: &Setup,
+        (name, expire): (&str, bool),
+    ) -> Result<Self, BenchError> {
+        let mut node = NodeProcess::start(setup)?;
+        let mut session = options.connect(node.address())?;
+        let objects = make_objects(&mut session, options.size)?;
+        let mut life = Lives::new(objects, expire);
+        let mut warm_up = Course::warm_up(options, WARM_UP);
+        while !warm_up.over(life.ended) {
+            life.turn(&mut session)?;
+        }
+        life.samples = Samples::new();
+        let before = node.counted()?;
+        let from = life.ended;
+        let mut course = Course::new(options, name);
+        while !course.over(life.ended - from) {
+            life.turn(&mut session)?;
+        }
+        let (ended, elapsed) = (life.ended - from, course.elapsed());
+        let after = node.counted()?;
+        life.drain(&mut session)?;
+        Ok(Self { ended, elapsed, before, after, samples: life.samples })
     }
-    life.samples = Samples::new();
-    let before = node.counted()?;
-    let from = life.ended;
-    let mut course = Course::new(options, step.name);
-    while !course.over(life.ended - from) {
-        life.turn(&mut session)?;
+
+    /// Millions a second.
+    pub fn mops(&self) -> f64 {
+        mops(self.ended, self.elapsed)
     }
-    let (counted, elapsed) = (life.ended - from, course.elapsed());
-    let after = node.counted()?;
-    life.drain(&mut session)?;
-    Ok((life.row(step, (counted, elapsed), before, after), counted))
+
+    /// Audit records that were lost meanwhile, of each hundred.
+    pub fn percent_lost(&self) -> f64 {
+        let lost = self.after.audit_lost - self.before.audit_lost;
+        // Each permission is granted and ends.
+        100.0 * per(lost, 2 * (self.after.grants - self.before.grants))
+    }
+
+    fn row(&self, step: &Step) -> Row {
+        let lives = self.after.grants - self.before.grants;
+        Row {
+            name: step.name,
+            mops: self.mops(),
+            window_operations: per(self.after.window_operations - self.before.window_operations, lives),
+            rpcs: per(self.after.rpcs - self.before.rpcs, lives),
+            p50: self.samples.quantile(0.5),
+            p99: self.samples.quantile(0.99),
+        }
+    }
 }
 
 /// Kept objects that nobody holds.
@@ -215,17 +261,5 @@ impl Lives {
             self.take(session)?;
         }
         Ok(())
-    }
-
-    fn row(&self, step: &Step, (counted, elapsed): (u64, Duration), before: Counted, after: Counted) -> Row {
-        let lives = after.grants - before.grants;
-        Row {
-            name: step.name,
-            mops: mops(counted, elapsed),
-            window_operations: per(after.window_operations - before.window_operations, lives),
-            rpcs: per(after.rpcs - before.rpcs, lives),
-            p50: self.samples.quantile(0.5),
-            p99: self.samples.quantile(0.99),
-        }
     }
 }
