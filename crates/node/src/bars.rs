@@ -37,6 +37,10 @@ pub struct ClientReport {
     pub tenant: Arc<str>,
     /// Its process id, where the node knows it; otherwise zero.
     pub process: u32,
+    /// Permissions that it holds.
+    pub permissions: u64,
+    /// Bytes of the objects that it holds them over; an object counts with each of them.
+    pub bytes: u64,
     /// What it was refused since it attached.
     pub violations: Violations,
     /// Whether it is served, its tenant's standing included.
@@ -101,6 +105,8 @@ impl<N: Nic> Node<N> {
                 id: client.id,
                 tenant,
                 process: client.process,
+                permissions: client.held.permissions,
+                bytes: client.held.bytes,
                 violations: client.conduct.violations,
                 standing: self.standing(client.tenant, now).and(client.conduct.standing(now)),
             })

@@ -41,6 +41,27 @@ impl QpOwners {
     }
 }
 
+/// What a client holds: counted along, so that looking at all clients does not take a walk over all permissions.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Holdings {
+    pub permissions: u64,
+    pub bytes: u64,
+}
+
+impl Holdings {
+    /// A permission over an object of so many bytes began.
+    pub fn add(&mut self, bytes: u64) {
+        self.permissions += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// One ended.
+    pub fn take(&mut self, bytes: u64) {
+        self.permissions = self.permissions.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
 /// An attached client.
 #[derive(Debug)]
 pub(crate) struct Client<M> {
@@ -50,6 +71,8 @@ pub(crate) struct Client<M> {
     pub ends: ClientEnds,
     /// The first of its permissions.
     pub first: u32,
+    /// How many they are, and the bytes of their objects.
+    pub held: Holdings,
     /// What its data queue pairs let it do, where that is what enforces permissions: holders of each right.
     pub rights_held: [u32; 3],
     pub conduct: Conduct,
@@ -85,6 +108,7 @@ impl<M: Memory> Client<M> {
             tenant,
             process,
             first: crate::permissions::NONE,
+            held: Holdings::default(),
             rights_held: [0; 3],
             conduct: Conduct::new(limits),
             recent: RecentKeys::default(),

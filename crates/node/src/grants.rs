@@ -81,6 +81,7 @@ impl<N: Nic> Node<N> {
         self.permissions.link(Chain::Object, &mut record.first, slot);
         if let Some(client) = self.clients.get_mut(wish.client) {
             self.permissions.link(Chain::Client, &mut client.first, slot);
+            client.held.add(self.slabs.size(object));
         }
         self.note_header(header, object, slot);
         self.leases.schedule(deadline, slot, start);
@@ -189,8 +190,12 @@ impl<N: Nic> Node<N> {
         record.exclusive -= u32::from(permission.claim.sharing == Sharing::Exclusive);
         self.permissions.unlink(Chain::Object, &mut record.first, slot);
         let mut nowhere = NONE;
+        let bytes = self.slabs.size(permission.object);
         let head = match self.clients.get_mut(permission.client) {
-            Some(client) => &mut client.first,
+            Some(client) => {
+                client.held.take(bytes);
+                &mut client.first
+            }
             None => &mut nowhere,
         };
         self.permissions.unlink(Chain::Client, head, slot);
