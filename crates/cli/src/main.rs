@@ -3,6 +3,7 @@
 // What is printed goes through `output`: the macros panic when nobody reads any more.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod admin;
 mod bench;
 mod certificates;
 mod demo;
@@ -31,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   portcullis demo                       # protection, on this folder's files
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
+  portcullis admin --node /run/portcullis.admin list   # who is barred
   portcullis bench read_lat -s 64       # 64-byte reads on this machine
   portcullis bench permissions --json   # the steps of Patronus, Table 4
   portcullis doctor                     # what of all this your device keeps
@@ -43,7 +45,9 @@ wrong; 3 the machine refused; 4 there was nothing to try it on.";
 #[derive(Subcommand)]
 enum Command {
     /// Lend this machine's memory to clients.
-    Serve(serve::Options),
+    Serve(Box<serve::Options>),
+    /// See who is attached to a running node and who is barred, and serve them again.
+    Admin(admin::Options),
     /// Show, on real files and processes, what protection does.
     Demo(demo::Options),
     /// Measure latencies, rates and the cost of protection.
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
     match arguments.command {
         // Which of its options were said matters there: a file may say the others.
         Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),
+        Command::Admin(options) => admin::run(&options),
         Command::Demo(options) => demo::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Doctor(options) => doctor::run(&options),

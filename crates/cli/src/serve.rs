@@ -1,8 +1,8 @@
 //! `portcullis serve`: a node of its own, until it is told to stop.
 
+mod admin;
 mod announcement;
 mod audit;
-mod counted;
 mod lifetime;
 mod limits;
 mod listen;
@@ -13,6 +13,7 @@ mod sockets;
 use crate::output::{complain, say};
 use crate::rdma::{DeviceOptions, node_security};
 use crate::size;
+use admin::AdminOptions;
 use announcement::announce;
 use audit::AuditOptions;
 use clap::{ArgMatches, Args};
@@ -122,6 +123,8 @@ pub struct Options {
     allow_unenforced: Vec<Guarantee>,
     #[command(flatten)]
     audit: AuditOptions,
+    #[command(flatten)]
+    admin: AdminOptions,
     /// The longest that a permission lives, extensions included.
     #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "10s")]
     longest_lifetime: Lifetime,
@@ -219,6 +222,7 @@ impl Options {
             overcommit: self.overcommit,
             rdma: self.rdma()?,
             audit: self.audit.audit.clone(),
+            admin: self.admin.admin.clone(),
             processor: self.processor,
             port: self.limits.port(self.arena_max),
         })
@@ -326,7 +330,7 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     // Ends as well when nobody could ever say stop: better than a node that only SIGKILL ends.
     while let Ok(wish) = wishes.recv() {
         match wish {
-            Wish::Count => say(counted::line(&host)),
+            Wish::Count => say(admin::counted(&host)),
             Wish::Reopen if options.audit.audit.is_some() => host.reopen_audit(),
             Wish::Reopen | Wish::Stop => break,
         }

@@ -10,6 +10,7 @@ pub use rdma::{RdmaConfig, RdmaListen, Unenforced};
 pub use sockets::{Listen, Sockets};
 pub use wall::{NoWallTime, WallTime};
 
+pub mod admin;
 mod audit;
 mod machine_memory;
 mod rdma;
@@ -19,6 +20,7 @@ mod wall;
 
 use crate::session::SessionOptions;
 use crate::{ConnectError, Session};
+use admin::{Admin, AdminServer};
 use audit::AuditWriter;
 use portcullis_attach::ListenError;
 use portcullis_ibverbs::{MemlockTooLow, OpenError};
@@ -79,6 +81,8 @@ pub struct HostConfig {
     pub rdma: Option<RdmaConfig>,
     /// Where the audit log goes.
     pub audit: Option<PathBuf>,
+    /// Where the operator's socket is: see [`admin`].
+    pub admin: Option<PathBuf>,
     /// The processor that the node's thread stays on.
     pub processor: Option<usize>,
     /// What clients get.
@@ -156,6 +160,8 @@ pub struct Host {
     backend: Backend,
     mechanism: Mechanism,
     incarnation: Incarnation,
+    admin: Admin,
+    admin_server: Option<AdminServer>,
     audit: Option<AuditWriter>,
 }
 
@@ -184,6 +190,7 @@ impl Host {
             }
             None => None,
         };
+        let admin_place = config.admin.as_deref().map(AdminServer::bind).transpose()?;
         let (backend, mechanism) = match &config.rdma {
             None => {
                 let mechanism = run.config.mechanism;
@@ -200,7 +207,13 @@ impl Host {
                 (Backend::Rdma(started), mechanism)
             }
         };
-        Ok(Self { backend, mechanism, incarnation, audit })
+        let way = match &backend {
+            Backend::Software(software) => software.way(),
+            Backend::Rdma(rdma) => rdma.way(),
+        };
+        let admin = Admin::inside(way, audit.as_ref().map(AuditWriter::watch));
+        let admin_server = admin_place.map(|place| AdminServer::start(place, admin.clone())).transpose()?;
+        Ok(Self { backend, mechanism, incarnation, admin, admin_server, audit })
     }
 
     /// Which run of a node this is: a random number of each start.
@@ -254,19 +267,22 @@ impl Host {
         }
     }
 
+    /// The operator's view of it.
+    #[must_use]
+    pub fn admin(&self) -> &Admin {
+        &self.admin
+    }
+
     /// What the node has counted, and what it holds.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        match &self.backend {
-            Backend::Software(software) => software.counters(),
-            Backend::Rdma(rdma) => rdma.counters(),
-        }
+        self.admin.counted().map(|counted| counted.counters).unwrap_or_default()
     }
 
     /// How its audit log fares, if it has one. After [`Host::stop`]: how it fared.
     #[must_use]
     pub fn audit_status(&self) -> Option<AuditStatus> {
-        self.audit.as_ref().map(AuditWriter::status)
+        self.audit.as_ref().map(|audit| audit.watch().status())
     }
 
     /// The audit log was renamed: what happens from here on goes to a new file at its path.
@@ -278,6 +294,7 @@ impl Host {
 
     /// Ends the node: no more clients, then nothing of it left on the NIC, then the last audit records.
     pub fn stop(&mut self) {
+        self.admin_server = None;
         match &mut self.backend {
             Backend::Software(software) => software.stop(),
             Backend::Rdma(rdma) => rdma.stop(),

@@ -13,6 +13,7 @@ mod honest;
 mod keys;
 mod memory;
 mod messages;
+mod operator;
 mod queues;
 mod siblings;
 mod socket;

@@ -57,7 +57,8 @@ impl Stage {
             .map(|tenant| Listen { path: folder.path().join(tenant), tenant: Some(tenant.to_owned()) })
             .to_vec();
         let audit = Some(folder.path().join("audit"));
-        let config = HostConfig { node, listen, audit, ..HostConfig::default() };
+        let admin = Some(folder.path().join("admin"));
+        let config = HostConfig { node, listen, audit, admin, ..HostConfig::default() };
         let host = Host::start(config).expect("a node starts");
         let honest = (1..)
             .zip(honest)
@@ -79,6 +80,11 @@ impl Stage {
     /// Where the audit log goes.
     pub fn audit(&self) -> PathBuf {
         self.folder.path().join("audit")
+    }
+
+    /// The operator's socket.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.folder.path().join("admin")
     }
 
     /// An attacker with a port.

@@ -3,6 +3,7 @@
 use crate::attacker::Attacker;
 use crate::canary::Canary;
 use crate::stage::{BLUE, RED, Stage, lenient, wait_for};
+use portcullis::host::admin::Admin;
 use portcullis::{ConnectError, Lifetime, NodeConfig, Refusal, SessionOptions, ViolationLimits};
 use portcullis_nic::Status;
 use portcullis_softnic::attach::{AttachError, attach};
@@ -50,6 +51,13 @@ fn whoever_guesses_a_siblings_key_is_barred_before_it_hits_and_others_notice_not
         let log = std::fs::read_to_string(stage.audit()).expect("there is a log");
         ["violation", "pause", "bar"].iter().all(|event| log.contains(&format!("\"{event}\"")))
     });
+    // Until the operator lifts it.
+    let admin = Admin::at(stage.admin_socket());
+    let bars = admin.bars().expect("the node answers");
+    assert!(bars.iter().any(|bar| bar.tenant == RED && bar.client.is_none() && bar.barred), "{bars:?}");
+    assert!(admin.unbar(RED).expect("the node answers"));
+    stage.assert_serves(RED);
+    drop(attach(&stage.socket(RED), 4096, Duration::from_secs(20)).expect("it may come again"));
     drop((attacker, sibling));
     stage.clear();
 }

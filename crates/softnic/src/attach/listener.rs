@@ -4,7 +4,7 @@
 //! Only a socket that nobody listens on is replaced. Between seeing that and removing it another node could take the
 //! place, and its live socket would go. So everybody who binds holds a lock on the directory meanwhile.
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -71,10 +71,6 @@ impl Listener {
         &self.path
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-
     fn open_to(&self, access: SocketAccess) -> std::io::Result<()> {
         if let Some(group) = access.group {
             let group = Some(Gid::from_raw(group));
@@ -86,6 +82,13 @@ impl Listener {
             )?;
         }
         Ok(rustix::fs::chmod(&self.path, Mode::from_raw_mode(access.mode))?)
+    }
+}
+
+/// Where connections come in: one that does not wait is accepted there.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

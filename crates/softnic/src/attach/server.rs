@@ -110,7 +110,7 @@ impl Server {
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &orders.event, EventData::new_u64(ORDERS), flags)?;
         for (token, listener) in (0..).zip(&listeners) {
-            epoll::add(&epoll, listener.socket(), EventData::new_u64(token), EventFlags::IN)?;
+            epoll::add(&epoll, listener, EventData::new_u64(token), EventFlags::IN)?;
         }
         let first = listeners.len() as u64;
         let desk = Desk {
@@ -208,7 +208,7 @@ impl<A: Admission> Desk<A> {
         let listener = usize::try_from(token).unwrap_or(0);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ACCEPTS_MAX {
-            let socket = match rustix::net::accept_with(self.listeners[listener].socket(), flags) {
+            let socket = match rustix::net::accept_with(&self.listeners[listener], flags) {
                 Ok(socket) => socket,
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
                 Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => return self.turn_away(listener),
@@ -241,7 +241,7 @@ impl<A: Admission> Desk<A> {
     fn turn_away(&mut self, listener: usize) {
         self.spare = None;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        if let Ok(socket) = rustix::net::accept_with(self.listeners[listener].socket(), flags) {
+        if let Ok(socket) = rustix::net::accept_with(&self.listeners[listener], flags) {
             say(&socket, &Welcome::refusal("the node has no more descriptors: try again later"));
         }
         self.spare = eventfd(0, EventfdFlags::CLOEXEC).ok();

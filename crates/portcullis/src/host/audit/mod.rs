@@ -80,8 +80,8 @@ impl AuditWriter {
         self.tray.order_reopen();
     }
 
-    pub fn status(&self) -> AuditStatus {
-        self.tray.status()
+    pub fn watch(&self) -> AuditWatch {
+        AuditWatch(Arc::clone(&self.tray))
     }
 
     /// Waits until everything is in the file, or is known not to get there. The sinks must have been drained.
@@ -91,6 +91,16 @@ impl AuditWriter {
             // Its panic, if it had one, is printed already.
             let _ = thread.join();
         }
+    }
+}
+
+/// How a log fares, for whoever asks.
+#[derive(Clone, Debug)]
+pub(super) struct AuditWatch(Arc<Tray>);
+
+impl AuditWatch {
+    pub fn status(&self) -> AuditStatus {
+        self.0.status()
     }
 }
 

@@ -51,8 +51,8 @@ impl Desk {
 
     fn wait_until(&self, what: &str, holds: impl Fn(&AuditStatus) -> bool) {
         let since = Instant::now();
-        while !holds(&self.writer.status()) {
-            assert!(since.elapsed().as_secs() < 60, "waiting for {what}: {:?}", self.writer.status());
+        while !holds(&self.writer.watch().status()) {
+            assert!(since.elapsed().as_secs() < 60, "waiting for {what}: {:?}", self.writer.watch().status());
             std::thread::yield_now();
         }
     }
@@ -60,7 +60,7 @@ impl Desk {
     fn finish(&mut self) -> AuditStatus {
         self.sink.drain(|| None);
         self.writer.finish();
-        self.writer.status()
+        self.writer.watch().status()
     }
 }
 
@@ -144,14 +144,14 @@ fn a_full_disk_is_tried_again_and_loses_nothing_that_there_is_room_for() {
     let mut desk = Desk::at(folder);
     desk.record(100);
     desk.wait_until("a second attempt", |status| status.failures >= 2);
-    let status = desk.writer.status();
+    let status = desk.writer.watch().status();
     assert!(status.failing.is_some_and(|why| why.contains("No space left")), "it says why");
     assert_eq!(status.written, 0);
     // Somebody makes room: here, by naming another place.
     std::fs::remove_file(desk.path()).expect("the link");
     desk.writer.reopen();
     desk.wait_until("everything to be written", |status| status.written == 101);
-    assert_eq!(desk.writer.status().failing, None);
+    assert_eq!(desk.writer.watch().status().failing, None);
     let status = desk.finish();
     assert_eq!((status.written, status.lost), (102, 0));
     assert!(clients(&lines(&desk.path())).into_iter().eq(0..100));

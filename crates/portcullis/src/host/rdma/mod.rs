@@ -8,8 +8,9 @@ mod scout;
 
 pub use choice::Unenforced;
 
+use super::admin::Way;
 use super::audit::AuditWriter;
-use super::{Counters, HostConfig, HostError, Run, machine};
+use super::{HostConfig, HostError, Run, machine};
 use crate::rdma::make;
 use crate::session::{Departure, Opener, SessionOptions};
 use crate::{ConnectError, Session, SessionEndpoint};
@@ -34,7 +35,8 @@ pub struct RdmaConfig {
     pub device: DeviceChoice,
     /// Where clients come to.
     pub listen: Vec<RdmaListen>,
-    /// Take the best mechanism that the device keeps, whatever [`NodeConfig::mechanism`] says.
+    /// Take the best mechanism that the device keeps, whatever [`NodeConfig::mechanism`](crate::NodeConfig::mechanism)
+    /// says.
     pub pick_mechanism: bool,
     /// Guarantees that the node goes without if the device does not keep them.
     pub allow_unenforced: Vec<Guarantee>,
@@ -120,8 +122,17 @@ impl RdmaHost {
         door.open(tenant, options)
     }
 
-    pub fn counters(&self) -> Counters {
-        self.engine.call(|life| life.node.counters()).unwrap_or_default()
+    /// The operator's way to the node.
+    pub fn way(&self) -> Arc<Way> {
+        let engine = Arc::clone(&self.engine);
+        Arc::new(move |order| {
+            engine
+                .call(move |life| {
+                    let now = life.now();
+                    order.carry_out(&mut life.node, now)
+                })
+                .ok()
+        })
     }
 
     pub fn stop(&self) {

@@ -3,8 +3,9 @@
 mod admission;
 mod resident;
 
+use super::admin::Way;
 use super::audit::AuditWriter;
-use super::{Counters, HostConfig, HostError, Run, machine};
+use super::{HostConfig, HostError, Run, machine};
 use crate::session::{Departure, Opener, SessionOptions};
 use crate::{ConnectError, Session, SessionEndpoint};
 use admission::Gate;
@@ -57,8 +58,10 @@ impl SoftwareHost {
         door.open(tenant, options)
     }
 
-    pub fn counters(&self) -> Counters {
-        self.engine.call(|_, resident, _| resident.counters()).unwrap_or_default()
+    /// The operator's way to the node.
+    pub fn way(&self) -> Arc<Way> {
+        let engine = self.engine.clone();
+        Arc::new(move |order| engine.call(move |_, resident, now| order.carry_out(resident.node(), now)).ok())
     }
 
     pub fn stop(&self) {

@@ -3,7 +3,7 @@
 use crate::host::Run;
 use crate::host::audit::AuditSink;
 use portcullis_nic::EndpointSize;
-use portcullis_node::{ClientEnds, Counters, Node, StartError};
+use portcullis_node::{ClientEnds, Node, StartError};
 use portcullis_protocol::{ClientId, Moment};
 use portcullis_softnic::attach::{Admitted, Server};
 use portcullis_softnic::engine::Resident;
@@ -101,8 +101,8 @@ impl NodeResident {
         }
     }
 
-    pub fn counters(&self) -> Counters {
-        self.node.counters()
+    pub fn node(&mut self) -> &mut Node<SoftNic> {
+        &mut self.node
     }
 
     fn show_out_evicted(&mut self, nic: &mut SoftNic, now: Moment) {

@@ -1,0 +1,135 @@
+//! A running node in its operator's hands: who is attached, who is barred, and serving them again.
+//!
+//! [`Host::admin`](crate::host::Host::admin) is the way inside a program. From another process it is a socket, which the
+//! node opens where [`HostConfig::admin`](crate::host::HostConfig::admin) says, and which [`Admin::at`] names.
+
+mod orders;
+mod reports;
+mod server;
+mod socket;
+
+pub use reports::{Bar, ClientReport, Counted, Standing, Violations};
+pub use socket::NoNode;
+
+pub(super) use orders::{Answer, Order};
+pub(super) use server::AdminServer;
+
+use super::audit::AuditWatch;
+use orders::Told;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// The node has ended.
+    #[error("the node has ended")]
+    Ended,
+    /// There is no node at that place, or it does not answer.
+    #[error(transparent)]
+    NoNode(#[from] NoNode),
+    /// The node does not do that.
+    #[error("the node refuses: {0}")]
+    Refused(String),
+}
+
+/// Carries out an order on the node's thread; nothing, if that has ended.
+pub(super) type Way = dyn Fn(Order) -> Option<Answer> + Send + Sync;
+
+#[derive(Clone)]
+enum Place {
+    Inside { way: Arc<Way>, audit: Option<AuditWatch> },
+    Socket(PathBuf),
+}
+
+/// The operator's view of a node.
+#[derive(Clone)]
+pub struct Admin {
+    place: Place,
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = match &self.place {
+            Place::Inside { .. } => "a node of this process".to_owned(),
+            Place::Socket(path) => path.display().to_string(),
+        };
+        f.debug_tuple("Admin").field(&place).finish()
+    }
+}
+
+impl Admin {
+    pub(super) fn inside(way: Arc<Way>, audit: Option<AuditWatch>) -> Self {
+        Self { place: Place::Inside { way, audit } }
+    }
+
+    /// The node whose operator's socket is at `path`. Nothing is opened yet.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { place: Place::Socket(path.into()) }
+    }
+
+    /// Who is barred or paused now: tenants by name, then clients by number.
+    ///
+    /// # Errors
+    /// The node cannot be asked.
+    pub fn bars(&self) -> Result<Vec<Bar>, AdminError> {
+        match self.order(Order::List)? {
+            Told::Bars(bars) => Ok(bars),
+            other => Err(beside_the_point(other)),
+        }
+    }
+
+    /// Lifts the bars and pauses of the tenant called `tenant` and of its clients, as if none of them had ever broken a
+    /// rule. Says whether there was one.
+    ///
+    /// # Errors
+    /// The node cannot be asked.
+    pub fn unbar(&self, tenant: &str) -> Result<bool, AdminError> {
+        match self.order(Order::Unbar { tenant: tenant.to_owned() })? {
+            Told::Unbarred(lifted) => Ok(lifted),
+            other => Err(beside_the_point(other)),
+        }
+    }
+
+    /// The attached clients, by number.
+    ///
+    /// # Errors
+    /// The node cannot be asked.
+    pub fn clients(&self) -> Result<Vec<ClientReport>, AdminError> {
+        match self.order(Order::Clients)? {
+            Told::Clients(clients) => Ok(clients),
+            other => Err(beside_the_point(other)),
+        }
+    }
+
+    /// What the node has counted, and how its audit log fares.
+    ///
+    /// # Errors
+    /// The node cannot be asked.
+    pub fn counted(&self) -> Result<Counted, AdminError> {
+        match self.order(Order::Counters)? {
+            Told::Counted(counted) => Ok(counted),
+            other => Err(beside_the_point(other)),
+        }
+    }
+
+    fn order(&self, order: Order) -> Result<Told, AdminError> {
+        match &self.place {
+            Place::Inside { way, audit } => {
+                let answer = way(order).ok_or(AdminError::Ended)?;
+                Ok(answer.told(audit.as_ref().map(AuditWatch::status)))
+            }
+            Place::Socket(path) => Ok(socket::ask(path, &order)?),
+        }
+    }
+}
+
+fn beside_the_point(told: Told) -> AdminError {
+    AdminError::Refused(match told {
+        Told::Refused(reason) => reason,
+        _ => "it answers another question: it is of another version".to_owned(),
+    })
+}

@@ -1,0 +1,98 @@
+//! What an operator orders, and what comes of it: on the node, and as it is said on the socket.
+
+use super::reports::{Bar, ClientReport, Counted, clock};
+use crate::host::AuditStatus;
+use portcullis_nic::Nic;
+use portcullis_node::{Counters, Node};
+use portcullis_protocol::Moment;
+use serde::{Deserialize, Serialize};
+
+/// An order. On the socket: one packet of JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case")]
+pub(in crate::host) enum Order {
+    /// Who is barred or paused?
+    List,
+    /// Serve a tenant and its clients again.
+    Unbar {
+        /// Its name.
+        tenant: String,
+    },
+    /// Who is attached?
+    Clients,
+    /// What was counted?
+    Counters,
+}
+
+/// What came of it. On the socket: JSON in packets, until the node hangs up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Told {
+    Bars(Vec<Bar>),
+    Unbarred(bool),
+    Clients(Vec<ClientReport>),
+    Counted(Counted),
+    /// Why nothing was done.
+    Refused(String),
+}
+
+/// The same as the node says it, with the moment at which it did.
+#[derive(Debug)]
+pub(in crate::host) struct Answer {
+    now: Moment,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Bars(Vec<portcullis_node::Bar>),
+    Unbarred(bool),
+    Clients(Vec<portcullis_node::ClientReport>),
+    Counters(Counters),
+}
+
+impl Order {
+    /// Carries it out, on the node's thread: what can be done elsewhere is left.
+    pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, now: Moment) -> Answer {
+        let what = match self {
+            Self::List => What::Bars(node.bars(now)),
+            Self::Unbar { tenant } => What::Unbarred(node.unbar(tenant, now)),
+            Self::Clients => What::Clients(node.clients(now)),
+            Self::Counters => What::Counters(node.counters()),
+        };
+        Answer { now, what }
+    }
+}
+
+impl Answer {
+    /// As it is told to people, by their own clock.
+    pub(super) fn told(self, audit: Option<AuditStatus>) -> Told {
+        let clock = clock(self.now);
+        match self.what {
+            What::Bars(bars) => Told::Bars(bars.iter().map(|bar| Bar::new(bar, clock)).collect()),
+            What::Unbarred(lifted) => Told::Unbarred(lifted),
+            What::Clients(clients) => {
+                Told::Clients(clients.iter().map(|client| ClientReport::new(client, clock)).collect())
+            }
+            What::Counters(counters) => Told::Counted(Counted { counters, audit }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_json_that_people_can_write() {
+        for (order, text) in [
+            (Order::List, r#"{"command":"list"}"#),
+            (Order::Unbar { tenant: "orange".to_owned() }, r#"{"command":"unbar","tenant":"orange"}"#),
+            (Order::Clients, r#"{"command":"clients"}"#),
+            (Order::Counters, r#"{"command":"counters"}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&order).expect("a text"), text);
+            assert_eq!(serde_json::from_str::<Order>(text).expect("an order"), order);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What an operator is told.
+
+use crate::host::AuditStatus;
+use crate::host::wall::{WallClock, WallTime};
+use portcullis_node::Counters;
+use serde::{Deserialize, Serialize};
+use std::time::SystemTime;
+
+/// Somebody whom the node does not serve for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bar {
+    /// The tenant's name.
+    pub tenant: String,
+    /// The client that it is about, by the node's number for it; `None`: the tenant with all its clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<u32>,
+    /// Whether all that it held has ended. Otherwise it is paused: what it holds goes on.
+    pub barred: bool,
+    /// Since when.
+    pub since: WallTime,
+    /// Until when, if the operator does not lift it.
+    pub until: WallTime,
+    /// What for, in a few words.
+    pub reason: String,
+}
+
+/// An attached client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientReport {
+    /// The node's number for it.
+    pub client: u32,
+    /// Its tenant's name.
+    pub tenant: String,
+    /// Its process, if that is on the node's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
+    /// Permissions that it holds.
+    pub permissions: u64,
+    /// Bytes of the objects that it holds them over; an object counts with each of them.
+    pub bytes: u64,
+    /// What it was refused since it attached.
+    pub violations: Violations,
+    /// Whether the node serves it, its tenant's standing included.
+    pub standing: Standing,
+}
+
+/// A client's refused accesses, by what they looked like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violations {
+    /// With a key that the client had held until a moment before.
+    pub late: u64,
+    /// With a key that it holds, where that key does not reach.
+    pub stray: u64,
+    /// With a key that it never had.
+    pub guesses: u64,
+}
+
+/// Whether a node serves a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub enum Standing {
+    /// It does.
+    Good,
+    /// Not before that time.
+    Paused {
+        /// When the pause ends.
+        until: WallTime,
+    },
+    /// Not before that time, and all that it held has ended.
+    Barred {
+        /// When the bar ends.
+        until: WallTime,
+    },
+}
+
+/// What a node has counted, and how its audit log fares.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// What the node has counted, and what it holds.
+    pub counters: Counters,
+    /// Its audit log, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditStatus>,
+}
+
+/// Node time as the machine's clock has it now.
+pub(super) fn clock(now: portcullis_protocol::Moment) -> WallClock {
+    WallClock::new(now, SystemTime::now().into())
+}
+
+impl Bar {
+    pub(super) fn new(bar: &portcullis_node::Bar, clock: WallClock) -> Self {
+        Self {
+            tenant: bar.tenant.to_string(),
+            client: bar.client.map(|client| client.0),
+            barred: bar.barred,
+            since: clock.at(bar.since),
+            until: clock.at(bar.until),
+            reason: bar.charge.reason().to_owned(),
+        }
+    }
+}
+
+impl ClientReport {
+    pub(super) fn new(client: &portcullis_node::ClientReport, clock: WallClock) -> Self {
+        let portcullis_node::Violations { late, stray, guesses } = client.violations;
+        Self {
+            client: client.id.0,
+            tenant: client.tenant.to_string(),
+            process: Some(client.process).filter(|&process| process != 0),
+            permissions: client.permissions,
+            bytes: client.bytes,
+            violations: Violations { late, stray, guesses },
+            standing: match client.standing {
+                portcullis_node::Standing::Good => Standing::Good,
+                portcullis_node::Standing::Paused { until } => Standing::Paused { until: clock.at(until) },
+                portcullis_node::Standing::Barred { until } => Standing::Barred { until: clock.at(until) },
+            },
+        }
+    }
+}

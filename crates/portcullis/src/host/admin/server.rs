@@ -1,0 +1,229 @@
+//! The node's end of the socket: one thread, which waits for nobody.
+//!
+//! Each connection brings one order and takes one answer away, within a deadline. The file's mode and the kernel's word
+//! on who connects let root and the node's own user in, nobody else. Where too many are connected, the eldest goes: so
+//! that those who say nothing keep nobody out.
+
+use super::orders::{Order, Told};
+use super::socket::PIECE_BYTES;
+use super::{Admin, AdminError};
+use crate::host::{HostError, machine};
+use portcullis_softnic::attach::{Listener, SocketAccess};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The longest order.
+const ORDER_BYTES_MAX: usize = 4096;
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 16;
+/// How long a connection may take, from its beginning to its end.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(5);
+/// How long nobody is taken in after the machine had no descriptor for a connection.
+const NO_DESCRIPTORS_FOR: Duration = Duration::from_millis(100);
+
+/// The thread that serves operators. It ends when this goes.
+#[derive(Debug)]
+pub(in crate::host) struct AdminServer {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A socket at which nobody is heard yet.
+#[derive(Debug)]
+pub(in crate::host) struct Closed(Listener);
+
+impl AdminServer {
+    /// Takes the place at `path`.
+    pub fn bind(path: &Path) -> Result<Closed, HostError> {
+        let bound = Listener::bind(path, SocketAccess { mode: 0o600, group: None });
+        let failed = |source| HostError::Socket { path: path.to_owned(), source };
+        Ok(Closed(bound.map_err(failed)?))
+    }
+
+    /// Serves operators there.
+    pub fn start(Closed(listener): Closed, admin: Admin) -> Result<Self, HostError> {
+        let failed = || machine("cannot serve operators".to_owned());
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(|error| failed()(error.into()))?);
+        let desk = Desk {
+            listener,
+            admin,
+            stop: Arc::clone(&stop),
+            connections: VecDeque::new(),
+            closed_until: Instant::now(),
+        };
+        let thread = std::thread::Builder::new().name("portcullis-admin".to_owned());
+        let thread = thread.spawn(move || desk.run()).map_err(failed())?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for AdminServer {
+    fn drop(&mut self) {
+        // A full counter means that it was told often enough.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // Its panic, if it had one, is printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Desk {
+    listener: Listener,
+    admin: Admin,
+    stop: Arc<OwnedFd>,
+    /// The eldest first.
+    connections: VecDeque<Connection>,
+    closed_until: Instant,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// The kernel says that it is root or the node's own user.
+    is_operator: bool,
+    until: Instant,
+    /// What it is told, once it has ordered something, and how much of it is gone.
+    answer: Option<(Vec<u8>, usize)>,
+}
+
+impl Desk {
+    fn run(mut self) {
+        loop {
+            let Some(ready) = self.wait() else { return };
+            let now = Instant::now();
+            let mut ready = ready.into_iter();
+            let somebody_comes = ready.next() == Some(true);
+            let admin = &self.admin;
+            self.connections.retain_mut(|connection| {
+                let goes_on = ready.next() != Some(true) || connection.go_on(admin);
+                goes_on && now < connection.until
+            });
+            if somebody_comes {
+                self.take_in(now);
+            }
+        }
+    }
+
+    /// Waits for something to do: whether somebody comes, and for each connection whether it can go on. Nothing, when it
+    /// is time to stop.
+    fn wait(&self) -> Option<Vec<bool>> {
+        let now = Instant::now();
+        let open = now >= self.closed_until;
+        let mut places = vec![
+            PollFd::new(&*self.stop, PollFlags::IN),
+            PollFd::new(&self.listener, if open { PollFlags::IN } else { PollFlags::empty() }),
+        ];
+        places.extend(self.connections.iter().map(|connection| {
+            let wanted = if connection.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
+            PollFd::new(&connection.socket, wanted)
+        }));
+        let reopened = (!open).then_some(self.closed_until);
+        let next = self.connections.iter().map(|connection| connection.until).chain(reopened).min();
+        let at_most = next.map(|next| next.saturating_duration_since(now));
+        let at_most = at_most.map(|time| Timespec::try_from(time).unwrap_or_default());
+        // Interrupted: nothing is ready, and it is waited for again.
+        let _ = poll(&mut places, at_most.as_ref());
+        let mut ready = places.iter().map(|place| !place.revents().is_empty());
+        if ready.next() == Some(true) { None } else { Some(ready.collect()) }
+    }
+
+    fn take_in(&mut self, now: Instant) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match accept_with(&self.listener, flags) {
+            Ok(socket) => {
+                if self.connections.len() >= CONNECTIONS_MAX {
+                    self.connections.pop_front();
+                }
+                let until = now + CONNECTION_WITHIN;
+                let is_operator = is_operator(&socket);
+                self.connections.push_back(Connection { socket, is_operator, until, answer: None });
+            }
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                self.closed_until = now + NO_DESCRIPTORS_FOR;
+            }
+            // It has gone again.
+            Err(_) => {}
+        }
+    }
+}
+
+fn is_operator(socket: &OwnedFd) -> bool {
+    let own = rustix::process::geteuid();
+    socket_peercred(socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == own)
+}
+
+fn refusal(reason: &str) -> (Vec<u8>, usize) {
+    (text(&Told::Refused(reason.to_owned())), 0)
+}
+
+fn text(told: &Told) -> Vec<u8> {
+    serde_json::to_vec(told).unwrap_or_default()
+}
+
+impl Connection {
+    /// Hears its order, or tells it more of its answer. Returns whether there is more to do.
+    fn go_on(&mut self, admin: &Admin) -> bool {
+        match &mut self.answer {
+            None => match self.hear() {
+                Heard::Order(order) => {
+                    self.answer = Some(answer(admin, order));
+                    true
+                }
+                Heard::Wrong(reason) => {
+                    self.answer = Some(refusal(&reason));
+                    true
+                }
+                Heard::Nothing => true,
+                Heard::End => false,
+            },
+            Some((answer, told)) => {
+                let piece = &answer[*told..answer.len().min(*told + PIECE_BYTES)];
+                match send(self.socket.as_fd(), piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Ok(bytes) => *told += bytes,
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(_) => return false,
+                }
+                *told < answer.len()
+            }
+        }
+    }
+
+    fn hear(&self) -> Heard {
+        let mut bytes = [0; ORDER_BYTES_MAX + 1];
+        match recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Heard::End,
+            // Not before it has said something: hung up on with that unread, it would not hear why.
+            Ok(_) if !self.is_operator => Heard::Wrong("only root and the node's own user may".to_owned()),
+            Ok((_, length)) if length > ORDER_BYTES_MAX => {
+                Heard::Wrong(format!("an order has {ORDER_BYTES_MAX} bytes at the most"))
+            }
+            Ok((_, length)) => match serde_json::from_slice(&bytes[..length]) {
+                Ok(order) => Heard::Order(order),
+                Err(error) => Heard::Wrong(format!("that is no order that this node knows: {error}")),
+            },
+            Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
+            Err(_) => Heard::End,
+        }
+    }
+}
+
+enum Heard {
+    Order(Order),
+    Wrong(String),
+    Nothing,
+    End,
+}
+
+fn answer(admin: &Admin, order: Order) -> (Vec<u8>, usize) {
+    let told = admin.order(order).unwrap_or_else(|error: AdminError| Told::Refused(error.to_string()));
+    (text(&told), 0)
+}

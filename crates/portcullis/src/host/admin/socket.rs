@@ -1,0 +1,88 @@
+//! The operator's end of the socket.
+
+use super::orders::{Order, Told};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with,
+};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Bytes of a packet of an answer, at the most.
+pub(super) const PIECE_BYTES: usize = 32 << 10;
+/// The longest answer: clients of a node that lets in as many as any can.
+const ANSWER_BYTES_MAX: usize = 1 << 30;
+/// How long a node may take to answer: its thread has other things to do, but no long ones.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// There is no node at that place, or it does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no node can be asked at {path}: {why}")]
+pub struct NoNode {
+    path: PathBuf,
+    why: String,
+}
+
+/// Asks the node whose socket is at `path`.
+pub(super) fn ask(path: &Path, order: &Order) -> Result<Told, NoNode> {
+    let no_node = |why: String| NoNode { path: path.to_owned(), why };
+    let socket = reach(path).map_err(|error| no_node(reason(error)))?;
+    let text = serde_json::to_vec(order).map_err(|error| no_node(error.to_string()))?;
+    send(&socket, &text, SendFlags::NOSIGNAL).map_err(|error| no_node(reason(error)))?;
+    let answer = hear(&socket).map_err(|error| no_node(reason(error)))?;
+    let foreign = |_| no_node("what answers there is no node's place for operators".to_owned());
+    serde_json::from_slice(&answer).map_err(foreign)
+}
+
+fn reach(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn hear(socket: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let until = Instant::now() + ANSWER_WITHIN;
+    let (mut answer, mut piece) = (Vec::new(), vec![0; PIECE_BYTES]);
+    loop {
+        match recv(socket, &mut piece[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Ok(answer),
+            Ok((_, length)) => answer.extend_from_slice(&piece[..length.min(PIECE_BYTES)]),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait(socket, until)?,
+            Err(error) => return Err(error),
+        }
+        if answer.len() > ANSWER_BYTES_MAX {
+            return Err(Errno::MSGSIZE);
+        }
+    }
+}
+
+fn wait(socket: &OwnedFd, until: Instant) -> Result<(), Errno> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Errno::TIMEDOUT);
+    }
+    let left = Timespec::try_from(left).unwrap_or_default();
+    match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the machine says, in the words of the one who asks.
+fn reason(error: Errno) -> String {
+    match error {
+        Errno::NOENT => "nothing is there: start it with `portcullis serve --admin`".to_owned(),
+        Errno::CONNREFUSED => "nobody listens there any more".to_owned(),
+        Errno::ACCESS | Errno::PERM => "only root and the node's own user may".to_owned(),
+        Errno::AGAIN => "too many others are asking".to_owned(),
+        Errno::TIMEDOUT => format!("it has not answered for {} s", ANSWER_WITHIN.as_secs()),
+        Errno::CONNRESET | Errno::PIPE => "it hung up".to_owned(),
+        Errno::NOTSOCK | Errno::PROTOTYPE => "that is no node's place for operators".to_owned(),
+        error => error.to_string(),
+    }
+}
