@@ -41,13 +41,15 @@ pub enum AuditEvent {
     Attach,
     /// A client went.
     Detach,
+    /// A client's broken queue pair was rebuilt.
+    Recovery,
     /// Records were lost here, as many as `count` says. Written whatever was chosen.
     Lost,
 }
 
 impl AuditEvent {
     /// Every event.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Start,
         Self::Stop,
         Self::Grant,
@@ -60,6 +62,7 @@ impl AuditEvent {
         Self::Unbar,
         Self::Attach,
         Self::Detach,
+        Self::Recovery,
         Self::Lost,
     ];
 
@@ -79,6 +82,7 @@ impl AuditEvent {
             Self::Unbar => "unbar",
             Self::Attach => "attach",
             Self::Detach => "detach",
+            Self::Recovery => "recovery",
             Self::Lost => "lost",
         }
     }

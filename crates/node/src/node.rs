@@ -382,7 +382,7 @@ impl<N: Nic> Node<N> {
         worked |= self.time_out_requests(now);
         worked |= self.expire_kept(nic, now);
         worked |= self.scrub(now);
-        worked |= self.recover(nic);
+        worked |= self.recover(nic, now);
         worked |= self.carry_out(nic, now);
         worked |= self.send_replies(nic);
         if !self.empty_domains.is_empty() {

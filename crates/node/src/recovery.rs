@@ -1,5 +1,6 @@
 //! Rebuilding queue pairs that broke, in the background: a step each turn, a few at a time (Patronus §5.5).
 
+use crate::audit::AuditEvent;
 use crate::node::Node;
 use crate::tenant::connect_binder;
 use portcullis_nic::{Access, Event, Nic, QpAddress, QpChange, QpId, VerbsError};
@@ -50,7 +51,7 @@ impl Recoveries {
 
 impl<N: Nic> Node<N> {
     /// Takes each queue pair that is being rebuilt a step on.
-    pub(crate) fn recover(&mut self, nic: &mut N) -> bool {
+    pub(crate) fn recover(&mut self, nic: &mut N, now: Moment) -> bool {
         let most = self.config.recoveries_max as usize;
         while self.recoveries.running.len() < most
             && let Some(next) = self.recoveries.waiting.pop_front()
@@ -65,6 +66,7 @@ impl<N: Nic> Node<N> {
                 Ok(false) => self.recoveries.running.push(recovery),
                 Ok(true) => {
                     self.counters.recoveries += 1;
+                    self.audit_client(now, AuditEvent::Recovery, recovery.client, None);
                     self.reply(recovery.client, recovery.sequence, ReplyBody::Done, Vec::new());
                 }
                 Err(_) => self.refuse(recovery.client, recovery.sequence, Refusal::NicFailed),

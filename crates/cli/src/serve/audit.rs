@@ -11,8 +11,8 @@ pub struct AuditOptions {
     /// Append what happens to permissions to this file, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     pub audit: Option<PathBuf>,
-    /// Write only these events: grant, extension, revoke, expiry, violation, pause, bar, unbar, attach, detach [default:
-    /// all].
+    /// Write only these events: grant, extension, revoke, expiry, violation, pause, bar, unbar, attach, detach, recovery
+    /// [default: all].
     /// Start and stop of the node and lost records are always written.
     #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
     pub audit_events: Option<Vec<AuditEvent>>,

@@ -2,4 +2,5 @@
 
 mod admin;
 mod audit;
+mod events;
 mod node;

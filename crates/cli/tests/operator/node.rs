@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The program, with these arguments.
 pub fn portcullis(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-    command.args(arguments).stdin(Stdio::null());
+    command.args(arguments).stdin(Stdio::null()).env_remove("RUST_LOG");
     command
 }
 
@@ -32,10 +32,15 @@ pub struct Node {
 impl Node {
     /// A node whose files are in `folder`.
     pub fn start(folder: tempfile::TempDir, arguments: &[&str]) -> Self {
+        Self::start_telling(folder, "", arguments)
+    }
+
+    /// The same, with what `RUST_LOG` asks for on its standard error.
+    pub fn start_telling(folder: tempfile::TempDir, rust_log: &str, arguments: &[&str]) -> Self {
         let listen = format!("shm:{}", folder.path().join("node.sock").display());
         let mut command =
             portcullis(&["serve", "--json", "--stop-at-end-of-input", "--memory", "16MiB", "--listen"]);
-        command.arg(listen).args(arguments).current_dir(&folder);
+        command.arg(listen).args(arguments).current_dir(&folder).env("RUST_LOG", rust_log);
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.spawn().expect("it starts");
         let output = BufReader::new(child.stdout.take().expect("it is piped"));

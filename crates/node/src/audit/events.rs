@@ -26,6 +26,12 @@ impl AuditEvents {
         Self(self.0 | 1 << event as u32)
     }
 
+    /// These, and `others`.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
     /// Whether `event` is among them.
     #[must_use]
     pub const fn contains(self, event: AuditEvent) -> bool {

@@ -13,6 +13,7 @@ pub use wall::{NoWallTime, WallTime};
 pub mod admin;
 mod audit;
 mod machine_memory;
+mod outlet;
 mod rdma;
 mod sockets;
 mod software;
@@ -22,6 +23,7 @@ use crate::session::SessionOptions;
 use crate::{ConnectError, Session};
 use admin::{Admin, AdminServer};
 use audit::AuditWriter;
+use outlet::{Outlet, Speaker};
 use portcullis_attach::ListenError;
 use portcullis_ibverbs::{MemlockTooLow, OpenError};
 use portcullis_nic::{EndpointSize, Guarantee, VerbsError};
@@ -163,6 +165,7 @@ pub struct Host {
     admin: Admin,
     admin_server: Option<AdminServer>,
     audit: Option<AuditWriter>,
+    speaker: Option<Speaker>,
 }
 
 impl Host {
@@ -184,17 +187,18 @@ impl Host {
         let mut run = Run { config: config.node.clone(), incarnation, zero: Instant::now() };
         let audit = match &config.audit {
             Some(path) => {
-                run.config.audit = true;
                 let failed = machine(format!("cannot write the audit log {}", path.display()));
                 Some(AuditWriter::start(path, incarnation, run.zero).map_err(failed)?)
             }
             None => None,
         };
         let admin_place = config.admin.as_deref().map(AdminServer::bind).transpose()?;
+        let speaker = Speaker::start().map_err(machine("cannot tell of events".to_owned()))?;
+        let records = outlet(&mut run.config, audit.as_ref(), speaker.as_ref());
         let (backend, mechanism) = match &config.rdma {
             None => {
                 let mechanism = run.config.mechanism;
-                (Backend::Software(SoftwareHost::start(&config, run, audit.as_ref())?), mechanism)
+                (Backend::Software(SoftwareHost::start(&config, run, records)?), mechanism)
             }
             Some(_) if !config.listen.is_empty() => {
                 return Err(HostError::Config(
@@ -202,7 +206,7 @@ impl Host {
                 ));
             }
             Some(rdma) => {
-                let started = RdmaHost::start(&config, rdma, run, audit.as_ref())?;
+                let started = RdmaHost::start(&config, rdma, run, records)?;
                 let mechanism = started.mechanism();
                 (Backend::Rdma(started), mechanism)
             }
@@ -213,7 +217,7 @@ impl Host {
         };
         let admin = Admin::inside(way, audit.as_ref().map(AuditWriter::watch));
         let admin_server = admin_place.map(|place| AdminServer::start(place, admin.clone())).transpose()?;
-        Ok(Self { backend, mechanism, incarnation, admin, admin_server, audit })
+        Ok(Self { backend, mechanism, incarnation, admin, admin_server, audit, speaker })
     }
 
     /// Which run of a node this is: a random number of each start.
@@ -302,7 +306,23 @@ impl Host {
         if let Some(audit) = &mut self.audit {
             audit.finish();
         }
+        if let Some(speaker) = self.speaker.take() {
+            speaker.finish();
+        }
     }
+}
+
+/// Has records made of what the log is for and of what is told, and says where they go.
+fn outlet(config: &mut NodeConfig, audit: Option<&AuditWriter>, speaker: Option<&Speaker>) -> Option<Outlet> {
+    let chosen = config.audit_events;
+    let log = audit.map(|audit| (audit.sink(), chosen));
+    config.audit = log.is_some() || speaker.is_some();
+    config.audit_events = match (&log, speaker) {
+        (Some(_), Some(_)) => chosen.and(Speaker::events()),
+        (None, Some(_)) => Speaker::events(),
+        (_, None) => chosen,
+    };
+    config.audit.then(|| Outlet::new(log, speaker))
 }
 
 impl Drop for Host {

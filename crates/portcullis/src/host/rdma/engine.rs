@@ -3,7 +3,7 @@
 //! The device does its work by itself; the thread polls for what concerns the node, spins while there is work, then
 //! yields, then sleeps until the device, the clock or somebody in this process has something.
 
-use crate::host::audit::AuditSink;
+use crate::host::outlet::Outlet;
 use crate::host::{HostError, Run, machine};
 use portcullis_attach::Server;
 use portcullis_ibverbs::IbNic;
@@ -43,7 +43,7 @@ impl Engine {
     pub fn start(
         nic: IbNic,
         run: Run,
-        audit: Option<AuditSink>,
+        records: Option<Outlet>,
         server: Arc<Mutex<Option<Server>>>,
         processor: Option<usize>,
     ) -> Result<Self, HostError> {
@@ -57,7 +57,7 @@ impl Engine {
         let Run { config, incarnation, zero } = run;
         let node = Node::new(&mut nic, config, incarnation)?;
         let (clients, farewells) = (HashMap::new(), HashMap::new());
-        let life = Life { node, nic, clients, farewells, evicted: Vec::new(), audit, server, zero };
+        let life = Life { node, nic, clients, farewells, evicted: Vec::new(), records, server, zero };
         let driver = Driver {
             life,
             commands: receiver,
@@ -132,7 +132,7 @@ pub(super) struct Life {
     farewells: HashMap<ClientId, Arc<AtomicBool>>,
     /// Shown out by the node, and still connected.
     evicted: Vec<ClientId>,
-    audit: Option<AuditSink>,
+    records: Option<Outlet>,
     server: Arc<Mutex<Option<Server>>>,
     zero: Instant,
 }
@@ -180,8 +180,8 @@ impl Life {
                 }
             }
         }
-        if let Some(audit) = &mut self.audit {
-            worked |= audit.fill(|| self.node.poll_audit());
+        if let Some(records) = &mut self.records {
+            worked |= records.fill(|| self.node.poll_audit());
         }
         worked
     }
@@ -192,8 +192,8 @@ impl Life {
         for (_, ends) in self.clients.drain() {
             ends.destroy(&mut self.nic);
         }
-        if let Some(mut audit) = self.audit.take() {
-            audit.drain(|| self.node.poll_audit());
+        if let Some(records) = self.records.take() {
+            records.drain(|| self.node.poll_audit());
         }
     }
 }

@@ -9,7 +9,7 @@ mod scout;
 pub use choice::Unenforced;
 
 use super::admin::Way;
-use super::audit::AuditWriter;
+use super::outlet::Outlet;
 use super::{HostConfig, HostError, Run, machine};
 use crate::rdma::make;
 use crate::session::{Departure, Opener, SessionOptions};
@@ -73,7 +73,7 @@ impl RdmaHost {
         config: &HostConfig,
         rdma: &RdmaConfig,
         mut run: Run,
-        audit: Option<&AuditWriter>,
+        records: Option<Outlet>,
     ) -> Result<Self, HostError> {
         let mut listeners = Vec::new();
         for RdmaListen { address, security, plain_anywhere, .. } in &rdma.listen {
@@ -86,9 +86,8 @@ impl RdmaHost {
         let addresses = listeners.iter().map(Listener::local_address).collect();
         let server = Arc::new(Mutex::new(None));
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
-        let sink = audit.map(AuditWriter::sink);
         let terms = desk::terms(&run.config, config.port, &unenforced);
-        let engine = Engine::start(nic, run, sink, Arc::clone(&server), config.processor)?;
+        let engine = Engine::start(nic, run, records, Arc::clone(&server), config.processor)?;
         let engine = Arc::new(engine);
         let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
         let desk = Arc::new(Desk::new(Arc::clone(&engine), scout, tenants, terms));

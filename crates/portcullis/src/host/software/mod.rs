@@ -4,7 +4,7 @@ mod admission;
 mod resident;
 
 use super::admin::Way;
-use super::audit::AuditWriter;
+use super::outlet::Outlet;
 use super::{HostConfig, HostError, Run, machine};
 use crate::session::{Departure, Opener, SessionOptions};
 use crate::{ConnectError, Session, SessionEndpoint};
@@ -26,7 +26,7 @@ pub(super) struct SoftwareHost {
 }
 
 impl SoftwareHost {
-    pub fn start(config: &HostConfig, run: Run, audit: Option<&AuditWriter>) -> Result<Self, HostError> {
+    pub fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> Result<Self, HostError> {
         let mut listeners = Vec::new();
         for listen in &config.listen {
             let bound = Listener::bind(&listen.path, config.sockets.access(listen));
@@ -35,10 +35,9 @@ impl SoftwareHost {
         }
         let mut nic = SoftNic::new();
         let server = Arc::new(Mutex::new(None));
-        let sink = audit.map(AuditWriter::sink);
         let options = EngineOptions { processor: config.processor, zero: Some(run.zero) };
         let node_config = run.config.clone();
-        let resident = NodeResident::new(&mut nic, run, sink, Arc::clone(&server))?;
+        let resident = NodeResident::new(&mut nic, run, records, Arc::clone(&server))?;
         let engine =
             Engine::start(nic, resident, options).map_err(machine("cannot start the engine".to_owned()))?;
         let tenants = config.listen.iter().map(|listen| listen.tenant.clone()).collect();

@@ -1,7 +1,7 @@
 //! The node on its engine's thread.
 
 use crate::host::Run;
-use crate::host::audit::AuditSink;
+use crate::host::outlet::Outlet;
 use portcullis_nic::EndpointSize;
 use portcullis_node::{ClientEnds, Node, StartError};
 use portcullis_protocol::{ClientId, Moment};
@@ -22,7 +22,7 @@ pub(super) struct NodeResident {
     farewells: HashMap<ClientId, Arc<AtomicBool>>,
     /// Shown out by the node, and still connected.
     evicted: Vec<u32>,
-    audit: Option<AuditSink>,
+    records: Option<Outlet>,
     server: Arc<Mutex<Option<Server>>>,
 }
 
@@ -30,7 +30,7 @@ impl NodeResident {
     pub fn new(
         nic: &mut SoftNic,
         run: Run,
-        audit: Option<AuditSink>,
+        records: Option<Outlet>,
         server: Arc<Mutex<Option<Server>>>,
     ) -> Result<Self, StartError> {
         Ok(Self {
@@ -38,7 +38,7 @@ impl NodeResident {
             ports: HashMap::new(),
             farewells: HashMap::new(),
             evicted: Vec::new(),
-            audit,
+            records,
             server,
         })
     }
@@ -130,8 +130,8 @@ impl Resident for NodeResident {
         if worked || !self.evicted.is_empty() {
             self.show_out_evicted(nic, now);
         }
-        if let Some(audit) = &mut self.audit {
-            worked |= audit.fill(|| self.node.poll_audit());
+        if let Some(records) = &mut self.records {
+            worked |= records.fill(|| self.node.poll_audit());
         }
         worked
     }
@@ -145,8 +145,8 @@ impl Resident for NodeResident {
         for (_, port) in self.ports.drain() {
             nic.destroy_port(port);
         }
-        if let Some(mut audit) = self.audit.take() {
-            audit.drain(|| self.node.poll_audit());
+        if let Some(records) = self.records.take() {
+            records.drain(|| self.node.poll_audit());
         }
     }
 }

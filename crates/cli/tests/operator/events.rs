@@ -1,0 +1,60 @@
+//! What a node tells on standard error while it runs, for who asks with `RUST_LOG`.
+
+use crate::node::{Node, count, errors, folder, log, wait_for};
+use portcullis::{Allocate, Error, RemoteAddress, Session, Token};
+
+/// A write past the end of what is held, unless the node lets this client wait. Whether the session can go on.
+fn break_a_rule(session: &mut Session) -> bool {
+    let held = match session.allocate(Allocate::bytes(64)) {
+        Ok(held) => held,
+        Err(Error::Paused { .. }) => return true,
+        Err(_) => return false,
+    };
+    let Token::Keys { buffer: key, .. } = held.token() else { panic!("a key for one-sided access") };
+    let beyond = RemoteAddress(held.address().0 + held.length());
+    let (now, buffer) = (session.now(), session.buffer(8).expect("room"));
+    let Ok(crime) = session.client().dangerous_write(now, beyond, key, buffer) else { return false };
+    session.wait(crime).is_ok()
+}
+
+#[test]
+fn it_tells_who_comes_and_goes_is_paused_or_barred_and_what_is_rebuilt() {
+    let limits = ["--violations-free", "1", "--violations-pause-max", "1ms", "--violations-bar-after", "3"];
+    let audit = ["--audit", "audit.jsonl", "--audit-events", "grant"];
+    let mut node = Node::start_telling(folder(), "info", &[&limits[..], &audit].concat());
+    let mut session = node.connect();
+    break_a_rule(&mut session);
+    wait_for("the queue pair to be rebuilt", || {
+        session.poll();
+        node.counters()["counters"]["recoveries"] == 1
+    });
+    while break_a_rule(&mut session) {}
+    drop(session);
+    wait_for("the client to be gone", || node.counters()["counters"]["clients"] == 0);
+    let (output, folder) = node.stop();
+    let said = errors(&output);
+    let tenant = format!("tenant=\"uid:{}\"", rustix::process::getuid().as_raw());
+    for told in [
+        "a client attached",
+        "a broken queue pair works again",
+        "paused for its violations",
+        "barred for its violations",
+        "a client is gone",
+    ] {
+        let line = said.lines().find(|line| line.contains(told)).unwrap_or_else(|| panic!("{told}: {said}"));
+        assert!(line.contains(&tenant), "{line}");
+    }
+    assert!(said.contains(&format!("process={}", std::process::id())), "{said}");
+    assert!(!said.contains('\x1b') && !said.contains("key"), "{said}");
+    let log = log(&folder.path().join("audit.jsonl"));
+    assert!(count(&log, "grant") > 0);
+    assert_eq!(count(&log, "attach"), 0, "what is told is not written unless that was chosen");
+}
+
+#[test]
+fn it_tells_nothing_that_nobody_asked_for() {
+    let node = Node::start(folder(), &[]);
+    drop(node.connect());
+    let (output, _folder) = node.stop();
+    assert_eq!(errors(&output), "");
+}

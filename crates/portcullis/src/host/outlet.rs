@@ -1,0 +1,181 @@
+//! Where a node's records go: to the audit log, and to whoever listens to the program's own events.
+//!
+//! Those events (`RUST_LOG=info` of `portcullis serve`) say who comes and goes, who is paused or barred, and what is
+//! rebuilt. They are said on a thread of their own: standard error may be a pipe that nobody reads, and the node waits
+//! for nobody. Records have no keys in them.
+
+use super::audit::AuditSink;
+use portcullis_node::{AuditEvent, AuditEvents, AuditRecord};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// What `RUST_LOG` can call these events by, among others.
+const TARGET: &str = "portcullis::node";
+/// Records that wait to be said; further ones are not.
+const SAID_MAX: usize = 4096;
+/// How long the end of a node waits for its last records to be said.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// What is said.
+const SAID: [AuditEvent; 6] = [
+    AuditEvent::Attach,
+    AuditEvent::Detach,
+    AuditEvent::Pause,
+    AuditEvent::Bar,
+    AuditEvent::Unbar,
+    AuditEvent::Recovery,
+];
+
+/// Where the node's thread puts its records.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    /// The log, and the events that it is for.
+    log: Option<(AuditSink, AuditEvents)>,
+    said: Option<SyncSender<AuditRecord>>,
+}
+
+impl Outlet {
+    /// For a log, and for `speaker`; neither need be there.
+    pub fn new(log: Option<(AuditSink, AuditEvents)>, speaker: Option<&Speaker>) -> Self {
+        Self { log, said: speaker.map(|speaker| speaker.records.clone()) }
+    }
+
+    /// Moves records on while there is room for them. Never waits: returns whether the log's writer was in the way, so
+    /// that it should be called again soon.
+    pub fn fill(&mut self, mut next: impl FnMut() -> Option<AuditRecord>) -> bool {
+        let Self { log, said } = self;
+        match log {
+            Some((sink, events)) => sink.fill(|| next_for_log(said.as_ref(), *events, &mut next)),
+            None => {
+                std::iter::from_fn(next).for_each(|record| say(said.as_ref(), &record));
+                false
+            }
+        }
+    }
+
+    /// Moves the last records on.
+    pub fn drain(mut self, mut next: impl FnMut() -> Option<AuditRecord>) {
+        if let Some((sink, events)) = &mut self.log {
+            sink.drain(|| next_for_log(self.said.as_ref(), *events, &mut next));
+        }
+        self.fill(next);
+    }
+}
+
+/// The next record that belongs into the log; those before it are said, if they are of that kind.
+fn next_for_log(
+    said: Option<&SyncSender<AuditRecord>>,
+    events: AuditEvents,
+    mut next: impl FnMut() -> Option<AuditRecord>,
+) -> Option<AuditRecord> {
+    loop {
+        let record = next()?;
+        say(said, &record);
+        if record.event == AuditEvent::Lost || events.contains(record.event) {
+            return Some(record);
+        }
+    }
+}
+
+fn say(said: Option<&SyncSender<AuditRecord>>, record: &AuditRecord) {
+    if let Some(said) = said
+        && SAID.contains(&record.event)
+    {
+        // One that is not heard in time is not said.
+        let _ = said.try_send(record.clone());
+    }
+}
+
+/// The thread that says them.
+#[derive(Debug)]
+pub(super) struct Speaker {
+    records: SyncSender<AuditRecord>,
+    /// Ends when the thread has. Behind a lock only so that threads may share a host.
+    over: Mutex<Receiver<()>>,
+}
+
+impl Speaker {
+    /// A speaker, if anybody listens now.
+    pub fn start() -> std::io::Result<Option<Self>> {
+        if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+            return Ok(None);
+        }
+        let (records, heard) = sync_channel::<AuditRecord>(SAID_MAX);
+        let (alive, over) = channel();
+        // Said as the program's, wherever the node's host was started from.
+        let dispatch = tracing::dispatcher::get_default(Clone::clone);
+        std::thread::Builder::new().name("portcullis-events".to_owned()).spawn(move || {
+            let _alive = alive;
+            tracing::dispatcher::with_default(&dispatch, || heard.iter().for_each(|record| tell(&record)));
+        })?;
+        Ok(Some(Self { records, over: Mutex::new(over) }))
+    }
+
+    /// The events that records are made of for it.
+    pub fn events() -> AuditEvents {
+        SAID.into_iter().collect()
+    }
+
+    /// Waits until everything is said; for a moment only, since nobody may be reading.
+    pub fn finish(self) {
+        let Self { records, over } = self;
+        drop(records);
+        let over = over.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Whether it was in time could be said nowhere else.
+        let _ = over.recv_timeout(LAST_WORDS);
+    }
+}
+
+fn tell(record: &AuditRecord) {
+    let tenant = record.tenant.as_deref().unwrap_or_default();
+    let client = record.client.map(|client| client.0);
+    // Clients of other machines have none that the node knows.
+    let process = record.process.filter(|&process| process != 0);
+    let reason = record.reason;
+    match record.event {
+        AuditEvent::Attach => tracing::info!(target: TARGET, tenant, client, process, "a client attached"),
+        AuditEvent::Detach => tracing::info!(target: TARGET, tenant, client, process, "a client is gone"),
+        AuditEvent::Recovery => {
+            tracing::info!(target: TARGET, tenant, client, process, "a broken queue pair works again")
+        }
+        AuditEvent::Pause => {
+            tracing::warn!(target: TARGET, tenant, client, process, reason, "paused for its violations")
+        }
+        AuditEvent::Bar => {
+            tracing::warn!(target: TARGET, tenant, client, process, reason, "barred for its violations")
+        }
+        AuditEvent::Unbar => tracing::info!(target: TARGET, tenant, client, process, reason, "served again"),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_protocol::Moment;
+
+    fn records(events: &'static [AuditEvent]) -> impl FnMut() -> Option<AuditRecord> {
+        let mut left = events.iter().copied();
+        move || left.next().map(|event| AuditRecord::new(Moment(0), event))
+    }
+
+    #[test]
+    fn what_the_log_does_not_want_is_said_all_the_same_and_the_other_way_round() {
+        use AuditEvent::{Attach, Grant, Lost};
+        let (said, heard) = sync_channel(8);
+        let log: AuditEvents = [Grant].into_iter().collect();
+        let mut next = records(&[Attach, Grant, Lost, Attach]);
+        let logged =
+            std::iter::from_fn(|| next_for_log(Some(&said), log, &mut next)).map(|record| record.event);
+        assert_eq!(logged.collect::<Vec<_>>(), [Grant, Lost]);
+        assert_eq!(heard.try_iter().map(|record| record.event).collect::<Vec<_>>(), [Attach, Attach]);
+    }
+
+    #[test]
+    fn a_listener_that_is_slow_holds_nobody_up() {
+        let (said, heard) = sync_channel(1);
+        let mut outlet = Outlet { log: None, said: Some(said) };
+        assert!(!outlet.fill(records(&[AuditEvent::Attach; 5])));
+        assert_eq!(heard.try_iter().count(), 1);
+    }
+}
