@@ -278,6 +278,12 @@ impl Options {
     }
 
     fn check_places(&self) -> Result<(), NotServed> {
+        let sockets = self.listen.iter().filter(|place| matches!(place.address, Address::Shm(_))).count();
+        if sockets > 0 && sockets < self.listen.len() {
+            return Err(NotServed::Call(
+                "--listen: a node is on one NIC: at shm:PATH it is the software NIC, at rdma:HOST:PORT a device".to_owned(),
+            ));
+        }
         for (position, listen) in self.listen.iter().enumerate() {
             if self.listen[..position].iter().any(|earlier| earlier.address == listen.address)
                 && !matches!(&listen.address, Address::Rdma(place) if place.ends_with(":0"))

@@ -130,6 +130,33 @@ fn sockets_are_open_to_whom_they_are_said_to_be_open_to() {
 }
 
 #[test]
+fn another_user_gets_in_where_every_user_is_said_to_and_nowhere_else() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can try this as somebody else");
+        return;
+    }
+    let (folder, path) = folder();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let named = folder.path().join("orange.sock");
+    let named = format!("{}?tenant=orange", listen(&named));
+    let node = Node::start(&["--listen", &listen(&path), "--listen", &named]);
+    let (address, _) = named.split_once('?').expect("an address");
+    for (address, gets_in) in [(listen(&path), true), (address.to_owned(), false)] {
+        let mut client = portcullis(&["bench", "read_lat", "-n", "1", "--node", &address]);
+        match client.uid(NOBODY).gid(NOBODY).current_dir("/").output() {
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.success(), gets_in, "{address}: {said}");
+            }
+            Err(error) => eprintln!("skipped: nobody cannot run the program here: {error}"),
+        }
+    }
+    drop(node);
+}
+
+#[test]
 fn memory_that_the_machine_does_not_have_is_refused_with_both_numbers() {
     let (_folder, path) = folder();
     let (code, said) = refused(&["--listen", &listen(&path), "--memory", "100TiB"]);
@@ -195,6 +222,12 @@ fn a_limit_that_makes_no_sense_is_called_by_its_option() {
     }
     let (code, said) = refused(&[]);
     assert!(code == Some(2) && said.contains("--listen shm:PATH"), "{said}");
+    let (code, said) = refused(&["--listen", "shm:/nowhere/node.sock", "--listen", "rdma:127.0.0.1:0"]);
+    assert!(code == Some(2) && said.contains("--listen: a node is on one NIC"), "{said}");
+    let (code, said) = refused(&["--listen", "shm:/nowhere/node.sock", "--audit", "/nowhere/audit.jsonl"]);
+    assert!(code == Some(3) && said.contains("--audit") && said.contains("/nowhere/audit.jsonl"), "{said}");
+    let (code, said) = refused(&["--listen", "shm:/nowhere/node.sock"]);
+    assert!(code == Some(3) && said.contains("there is no directory /nowhere"), "{said}");
     let (code, said) = refused(&["--listen", "rdma:127.0.0.1:0", "--certificates", "/nowhere"]);
     assert!(code == Some(2) && said.contains("--name"), "{said}");
 }

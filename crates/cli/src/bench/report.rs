@@ -115,7 +115,7 @@ impl Report {
     }
 
     fn latencies(&self, text: &mut String, times: Summary) {
-        let bandwidth = self.bw_average.map(|mebibytes| format!("   {mebibytes:.2}"));
+        let bandwidth = self.bw_average.map(|mebibytes| format!("                    {mebibytes:.2}"));
         let heading = if bandwidth.is_some() { "   BW average[MiB/sec]" } else { "" };
         let _ = writeln!(
             text,
@@ -123,7 +123,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            " {:<6} {:<14} {:<14.3} {:<12.3} {:<16.3} {:<14.3} {:<15.3} {:<22.3} {:<22.3}{}",
+            " {:<6} {:<14} {:<14.3} {:<12.3} {:<16.3} {:<14.3} {:<15.3} {:<22.3} {:.3}{}",
             self.setting.size,
             self.setting.iterations,
             times.t_min,

@@ -4,6 +4,7 @@ use super::limits::{OPTIONS, option_of};
 use portcullis::CredentialsError;
 use portcullis::host::{HostError, NotEnoughMemory};
 use portcullis_attach::ListenError;
+use portcullis_nic::VerbsError;
 use portcullis_node::StartError;
 
 /// Why no node is serving, and whose fault it is.
@@ -30,6 +31,10 @@ impl From<HostError> for NotServed {
             HostError::Config(text) => Self::Call(with_options(text)),
             HostError::Memory(error) => Self::Machine(told(error)),
             HostError::Memlock(error) => Self::Machine(format!("--memory: {error}; or lower --memory")),
+            HostError::Node(error @ StartError::Nic(VerbsError::Machine(_))) => {
+                Self::Machine(format!("--memory: {error}"))
+            }
+            error @ HostError::Audit { .. } => Self::Machine(format!("--audit: {error}")),
             error @ HostError::Socket { .. } => Self::Machine(format!("--listen: {error}")),
             error @ (HostError::Unenforced(_)
             | HostError::Listen(ListenError::Address(_) | ListenError::PlainBeyondLoopback(_))) => {

@@ -127,7 +127,15 @@ pub enum HostError {
         /// What is there, or what the machine said.
         source: std::io::Error,
     },
-    /// A file or a thread.
+    /// No audit log can be written.
+    #[error("cannot write the audit log {path}: {source}")]
+    Audit {
+        /// Where.
+        path: PathBuf,
+        /// What is there, or what the machine said.
+        source: std::io::Error,
+    },
+    /// A thread, or what else a node takes of the machine.
     #[error("{what}: {source}")]
     Machine {
         /// What was tried.
@@ -187,7 +195,7 @@ impl Host {
         let mut run = Run { config: config.node.clone(), incarnation, zero: Instant::now() };
         let audit = match &config.audit {
             Some(path) => {
-                let failed = machine(format!("cannot write the audit log {}", path.display()));
+                let failed = |source| HostError::Audit { path: path.clone(), source };
                 Some(AuditWriter::start(path, incarnation, run.zero).map_err(failed)?)
             }
             None => None,

@@ -119,7 +119,12 @@ impl FileId {
 fn lock_directory(path: &Path) -> std::io::Result<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let told = |error: Errno| {
-        let text = format!("the directory {} cannot be locked: {error}", parent.display());
+        let parent = parent.display();
+        let text = match error {
+            Errno::NOENT => format!("there is no directory {parent}"),
+            Errno::NOTDIR => format!("{parent} is no directory"),
+            error => format!("the directory {parent} cannot be locked: {error}"),
+        };
         Error::new(Error::from(error).kind(), text)
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
