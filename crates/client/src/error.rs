@@ -45,7 +45,8 @@ pub enum Error {
     /// An access without local checks was refused by the node's NIC, as it should be.
     #[error("the node's NIC refused the access: no live permission of this tenant covers it")]
     Violation,
-    /// The operation may or may not have been carried out: the connection broke under it.
+    /// The operation may or may not have been carried out: the connection broke under it. The node has stopped the
+    /// connection's other end, so what was not carried out by now never will be.
     #[error("the connection broke under the operation: it may or may not have happened")]
     Interrupted,
     /// A queue is full: nothing was begun. Take what is finished, then try again.
@@ -86,6 +87,9 @@ pub enum Error {
     #[error(transparent)]
     Refused(Refusal),
     /// The control queue pair broke, or the node answered nonsense: this session is over. Attach again.
+    ///
+    /// Operations that were under way may or may not have been carried out, and may yet be until the node has let go
+    /// of this client, or until their permission has ended there.
     #[error("the session with the node is lost: attach again")]
     SessionLost,
     /// The node is gone, and everything on it.

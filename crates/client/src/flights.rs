@@ -3,10 +3,14 @@
 //! One queue pair is active at a time, so requests reach the node in the order in which they were begun. When it
 //! breaks, the guilty request gets its error, those before it have succeeded, and those behind it were not
 //! executed: they go to the front of the backlog and from there, in order, to the next queue pair.
+//!
+//! A queue pair that breaks because an answer did not come is another matter: its requests may still be on their way,
+//! and the node's end may still execute them. Nothing else is posted, and no write or atomic of it is told to be over,
+//! before the node has answered the request for its rebuild: the node stops its end first.
 
 use crate::operations::Operations;
 use crate::{ClientConfig, Error};
-use portcullis_nic::{Completion, Endpoint, Operation as Action, Status, WorkRequest};
+use portcullis_nic::{Completion, Endpoint, Memory, Operation as Action, Status, WorkRequest};
 use portcullis_protocol::Moment;
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::VecDeque;
@@ -49,6 +53,12 @@ struct Lane {
     unsignalled: usize,
 }
 
+/// Writes and atomics without an answer: the node may execute them until it has stopped its end of their queue pair.
+struct Doubt {
+    queue_pair: u32,
+    operations: Vec<u64>,
+}
+
 /// The data queue pairs of a client and what waits for them.
 pub(crate) struct Flights {
     lanes: Vec<Lane>,
@@ -56,6 +66,7 @@ pub(crate) struct Flights {
     /// The one that was active last.
     previous: Option<u32>,
     backlog: VecDeque<WorkRequest>,
+    doubt: Option<Doubt>,
     depth: usize,
     signal_every: usize,
     config: ClientConfig,
@@ -75,6 +86,7 @@ impl Flights {
             active: None,
             previous: None,
             backlog: VecDeque::with_capacity(config.backlog_max.min(1 << 16)),
+            doubt: None,
             depth,
             signal_every: (depth / SIGNALS_PER_DEPTH).max(1),
             config,
@@ -243,18 +255,21 @@ impl Flights {
     ) {
         let lane = &mut self.lanes[completion.queue_pair.0 as usize];
         let flushes = lane.flights.len() - 1;
+        let uncertain = completion.status == Status::RetryExceededError;
+        let mut in_doubt = Vec::new();
         if completion.status != Status::FlushError {
-            lane.flights.pop_front();
-            operations.fail(completion.request, now, completion.status);
+            match lane.flights.pop_front() {
+                Some(guilty) if uncertain && !is_read(&guilty) => in_doubt.push(guilty.id),
+                _ => operations.fail(completion.request, now, completion.status),
+            }
         }
         lane.unsignalled = 0;
         lane.state = if flushes == 0 { LaneState::Drained(now) } else { LaneState::Draining(flushes) };
-        let uncertain = completion.status == Status::RetryExceededError;
         while let Some(mut flight) = lane.flights.pop_back() {
             // Without an answer the node may have come further than this end knows. What was read can be read again;
             // a write that was carried out, and that another's has followed since, must not be.
             if uncertain && !is_read(&flight) && !planted::is(Fault::ExecutedReplayed) {
-                operations.finish(flight.id, Err(Error::Interrupted));
+                in_doubt.push(flight.id);
                 continue;
             }
             // Sent again it would be refused, and break the next queue pair: with many short leases under way, one
@@ -268,13 +283,28 @@ impl Flights {
             self.backlog.push_front(flight);
             self.counters.replayed += 1;
         }
+        if !in_doubt.is_empty() {
+            self.doubt = Some(Doubt { queue_pair: completion.queue_pair.0, operations: in_doubt });
+        }
+        if planted::is(Fault::DoubtNotAwaited) {
+            self.end_doubt(operations);
+        }
         self.promote();
         self.pump(endpoint, operations, now);
     }
 
-    /// Makes a ready queue pair the active one, if there is one.
+    /// What had no answer will have none, and the node executes no more of it.
+    fn end_doubt<M: Memory>(&mut self, operations: &mut Operations<M>) {
+        for id in self.doubt.take().into_iter().flat_map(|doubt| doubt.operations) {
+            operations.finish(id, Err(Error::Interrupted));
+        }
+    }
+
+    /// Makes a ready queue pair the active one, if there is one and nothing is in doubt: what is posted now must not
+    /// be overtaken by what was posted before it.
     fn promote(&mut self) {
         let ready = self.lanes[..self.candidates()].iter().position(|lane| lane.state == LaneState::Ready);
+        let ready = ready.filter(|_| self.doubt.is_none());
         let next = ready.and_then(|index| u32::try_from(index).ok());
         if let Some(next) = next {
             let switched = self.previous.is_some_and(|previous| previous != next);
@@ -312,6 +342,20 @@ impl Flights {
         self.lanes[index as usize].state = LaneState::Rebuilding;
     }
 
+    /// The node has answered the request for a rebuild, in whatever way: its end of the queue pair has stopped.
+    pub(crate) fn stopped<E: Endpoint>(
+        &mut self,
+        endpoint: &mut E,
+        operations: &mut Operations<E::Memory>,
+        index: u32,
+    ) {
+        if self.doubt.as_ref().is_some_and(|doubt| doubt.queue_pair == index) {
+            self.end_doubt(operations);
+            self.promote();
+            self.pump(endpoint);
+        }
+    }
+
     /// The node will rebuild it, but not before `from`.
     pub(crate) fn ask_again(&mut self, index: u32, from: Moment) {
         self.lanes[index as usize].state = LaneState::Drained(from);
@@ -343,6 +387,7 @@ impl Flights {
     /// Forgets every request: their operations have ended.
     pub(crate) fn clear(&mut self) {
         self.backlog.clear();
+        self.doubt = None;
         self.active = None;
         for lane in &mut self.lanes {
             lane.flights.clear();

@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::node::{Reaction, paused, release};
-use fake::{BAD, Fake, GOOD, Handle, UNANSWERED, fake};
+use fake::{BAD, Fake, GOOD, Handle, LATE, UNANSWERED, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Outcome, Permission};
 use portcullis_nic::Memory;
 use portcullis_protocol::{Lifetime, Moment, Refusal, RemoteAddress, ReplyBody, RequestBody, Rkey};
@@ -181,15 +181,87 @@ fn without_an_answer_only_reads_are_replayed() {
     let read = client.read(NOW, &permission, 0, buffer).unwrap();
     let behind = write(&mut client, &permission, 0, 1);
     let atomic = client.fetch_and_add(NOW, &permission, 8, 1).unwrap();
-    handle.run_all();
-    client.poll(NOW);
-    handle.run_all();
-    client.poll(NOW);
+    for _ in 0..3 {
+        handle.run_all();
+        client.poll(NOW);
+    }
     assert_eq!(result(&mut client, unanswered), Err(Error::Interrupted));
     assert_eq!(result(&mut client, read), Ok(1));
     assert_eq!(result(&mut client, behind), Err(Error::Interrupted));
     assert_eq!(result(&mut client, atomic), Err(Error::Interrupted));
     assert_eq!(handle.look().remote.load(permission.address().0 + 8), 0);
+}
+
+#[test]
+fn what_comes_late_never_overwrites_what_was_begun_after_it() {
+    let (mut client, handle, permission) = start(2, 16, ClientConfig::default());
+    let late = raw(&mut client, LATE);
+    let behind = write(&mut client, &permission, 0, 1);
+    handle.run(1);
+    client.poll(NOW);
+    // Over the same byte: `raw` writes to 4096.
+    let newer = write(&mut client, &permission, 4096 - permission.address().0, 9);
+    handle.run_all();
+    handle.arrive();
+    for _ in 0..2 {
+        client.poll(NOW);
+        handle.run_all();
+    }
+    client.poll(NOW);
+    assert_eq!(result(&mut client, late), Err(Error::Interrupted));
+    assert_eq!(result(&mut client, behind), Err(Error::Interrupted));
+    assert_eq!(result(&mut client, newer), Ok(1));
+    let mut byte = [0];
+    handle.look().remote.read(4096, &mut byte);
+    assert_eq!(byte, [9], "the late write came after the newer one");
+}
+
+#[test]
+fn a_write_without_an_answer_ends_when_the_node_has_stopped_its_queue_pair_whatever_it_answers() {
+    let refused = |refusal| Reaction::Say(ReplyBody::Refused(refusal));
+    for reaction in [Reaction::Serve, paused(500), refused(Refusal::NicFailed)] {
+        let (mut client, handle, permission) = start(2, 16, ClientConfig::default());
+        handle.world().node.hold = true;
+        handle.world().node.reactions.push_back(reaction);
+        let late = raw(&mut client, LATE);
+        handle.run_all();
+        client.poll(NOW);
+        let newer = write(&mut client, &permission, 0, 9);
+        handle.run_all();
+        client.poll(NOW);
+        assert!(client.take(late).is_none(), "it may still arrive");
+        assert!(client.take(newer).is_none(), "it would be overtaken");
+        release(&mut handle.world());
+        client.poll(NOW);
+        handle.run_all();
+        client.poll(NOW);
+        assert_eq!(result(&mut client, late), Err(Error::Interrupted));
+        assert_eq!(result(&mut client, newer), Ok(1));
+    }
+}
+
+#[test]
+fn another_queue_pair_s_rebuild_says_nothing_of_what_may_still_arrive() {
+    let (mut client, handle, _permission) = start(3, 16, ClientConfig::default());
+    handle.world().node.hold = true;
+    raw(&mut client, BAD);
+    handle.run_all();
+    client.poll(NOW);
+    let late = raw(&mut client, LATE);
+    let behind = raw(&mut client, LATE);
+    handle.run(1);
+    client.poll(NOW);
+    release(&mut handle.world());
+    client.poll(NOW);
+    assert_eq!(client.counters().recoveries, 1);
+    assert!(client.take(late).is_none(), "the node has not been asked for its queue pair");
+    for _ in 0..2 {
+        handle.run_all();
+        client.poll(NOW);
+    }
+    for operation in [late, behind] {
+        assert_eq!(result(&mut client, operation), Err(Error::Interrupted));
+    }
 }
 
 #[test]

@@ -376,7 +376,6 @@ impl<N: Nic> Node<N> {
         number: u32,
         now: Moment,
     ) -> Result<(), Refusal> {
-        self.standing(tenant, now).and(self.own_standing(client, now)).check(now)?;
         let it = self.clients.get(client).ok_or(Refusal::NotLive)?;
         let &qp = it.ends.data.get(number as usize).ok_or(Refusal::Malformed)?;
         // A client whose requests had no answer for too long has a broken end that nobody else can see.
@@ -387,11 +386,12 @@ impl<N: Nic> Node<N> {
             return Err(Refusal::Malformed);
         }
         if !self.sees_peer_ends {
-            // It goes to be reset in any case; and a NIC that has not told yet that an access broke it knows now.
+            // Whatever the answer: once the client has it, nothing that it sent there before is executed any more. And
+            // a NIC that has not told yet that an access broke it knows now.
             let _ = nic.modify_qp(qp, portcullis_nic::QpChange::Error);
             self.take_events(nic, now);
-            self.standing(tenant, now).and(self.own_standing(client, now)).check(now)?;
         }
+        self.standing(tenant, now).and(self.own_standing(client, now)).check(now)?;
         self.recoveries.ask(Recovery::new(client, sequence, (qp, number)));
         Ok(())
     }

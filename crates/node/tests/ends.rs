@@ -8,10 +8,10 @@ use portcullis_nic::{
     ClientQueues, Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Nic, Operation,
     QpAddress, ReceiveRequest, RemoteSpan, Status, VerbsError, WorkRequest,
 };
-use portcullis_node::{Admission, ClientEnds, Node, NodeConfig};
+use portcullis_node::{Admission, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
-    Incarnation, Lifetime, MESSAGE_BYTES, Moment, RemoteAddress, Reply, ReplyBody, Request, RequestBody,
-    Rkey, TenantId,
+    Incarnation, Lifetime, MESSAGE_BYTES, Moment, Refusal, RemoteAddress, Reply, ReplyBody, Request,
+    RequestBody, Rkey, TenantId,
 };
 use portcullis_softnic::core::NetworkPort;
 use portcullis_softnic::shared::Mapping;
@@ -145,6 +145,11 @@ struct Pair {
 impl Pair {
     /// The packet numbers of both NICs' first connections begin so.
     fn new(first: [u32; 2]) -> Self {
+        Self::under(first, ViolationLimits::default())
+    }
+
+    /// The same, where violations cost so much.
+    fn under(first: [u32; 2], violations: ViolationLimits) -> Self {
         let mut nics = [0, 1].map(|machine: u8| {
             let patience = Lifetime::seconds(60);
             let (address, first_packet) = ([1 + machine; 16], first[usize::from(machine)]);
@@ -153,8 +158,13 @@ impl Pair {
             nic
         });
         let [node_nic, own] = &mut nics;
-        let config =
-            NodeConfig { pool_bytes: 4 << 20, headers: 1024, windows_ready: 8, ..NodeConfig::default() };
+        let config = NodeConfig {
+            pool_bytes: 4 << 20,
+            headers: 1024,
+            windows_ready: 8,
+            violations,
+            ..NodeConfig::default()
+        };
         let mut node = Node::new(node_nic, config, Incarnation(1)).expect("the configuration is sound");
         let admission = node.admit(node_nic, "tenant", NOW).expect("it may come");
         let mut queues = ClientQueues::new(own, SIZE).expect("there is room");
@@ -259,6 +269,18 @@ fn ends_of_which_one_was_rebuilt_once_more_do_not_hear_each_other() {
     assert_eq!(pair.queues.rebuilt(&mut pair.nics[1], 0), Ok(()));
     assert_eq!(pair.queues.rebuilt(&mut pair.nics[1], 0), Ok(()));
     assert_eq!(pair.read(0, 0), None, "nobody answers");
+}
+
+/// A client that had no answer takes any answer to this for the end of what it had sent.
+#[test]
+fn a_queue_pair_whose_rebuild_is_put_off_serves_nothing_meanwhile() {
+    let limits = ViolationLimits { free_max: 0, ..ViolationLimits::default() };
+    let mut pair = Pair::under([3, 3], limits);
+    assert_eq!(pair.read(0, 8), Some((Status::RemoteAccessError, 0)));
+    assert_eq!(pair.read(1, 0), Some((Status::Success, 1)));
+    let answer = pair.ask(RequestBody::Recover { queue_pair: 1 });
+    assert!(matches!(answer, ReplyBody::Refused(Refusal::Paused { .. })), "{answer:?}");
+    assert_eq!(pair.read(1, 0), None, "nobody answers");
 }
 
 #[test]

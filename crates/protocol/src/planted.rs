@@ -50,11 +50,13 @@ pub enum Fault {
     BirthNotCompared,
     /// An access that came too late is charged to its tenant, as a guess is.
     LatenessChargedToTenant,
+    /// After a request without an answer others go on over a spare, while it may still arrive.
+    DoubtNotAwaited,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -77,6 +79,7 @@ impl Fault {
         Self::LateExtensionBelieved,
         Self::BirthNotCompared,
         Self::LatenessChargedToTenant,
+        Self::DoubtNotAwaited,
     ];
 }
 

@@ -69,6 +69,7 @@ faults! {
     departed_keep_holding: DepartedKeepHolding by Soundness | Exclusion | Progress | Rest;
     late_extension_believed: LateExtensionBelieved by Truth;
     lateness_charged_to_tenant: LatenessChargedToTenant by Lateness;
+    doubt_not_awaited: DoubtNotAwaited by Truth;
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub const GOOD: Rkey = Rkey(0x0100);
 pub const BAD: Rkey = Rkey(0x0200);
 /// A key whose requests are carried out, and the answer is lost.
 pub const UNANSWERED: Rkey = Rkey(0x0300);
+/// A key whose requests are on their way for longer than anybody waits: they are carried out when they arrive.
+pub const LATE: Rkey = Rkey(0x0400);
 
 /// Bytes of the fake node's memory.
 pub const REMOTE_BYTES: usize = 1 << 16;
@@ -65,6 +67,8 @@ impl Memory for Bytes {
 pub struct QueuePair {
     pub error: bool,
     queue: VecDeque<WorkRequest>,
+    /// On their way. The node's end drops them once it has been stopped.
+    late: Vec<WorkRequest>,
     /// Posted, and no completion polled that covers them.
     held: VecDeque<u64>,
 }
@@ -115,6 +119,14 @@ impl Handle {
     pub fn run_all(&self) {
         self.run(usize::MAX);
     }
+    /// What is late arrives.
+    pub fn arrive(&self) {
+        let mut world = self.world();
+        let late: Vec<_> = world.pairs.iter_mut().flat_map(|pair| std::mem::take(&mut pair.late)).collect();
+        for request in late {
+            world.execute(request);
+        }
+    }
 }
 
 pub fn fake(data_queue_pairs: usize, depth: usize) -> (Fake, Handle) {
@@ -139,6 +151,16 @@ pub fn fake(data_queue_pairs: usize, depth: usize) -> (Fake, Handle) {
     (Fake { world: Rc::clone(&world), arena }, Handle(world))
 }
 
+fn spans(request: &WorkRequest) -> Option<(LocalSpan, RemoteSpan)> {
+    match request.operation {
+        Action::Read { local, remote }
+        | Action::Write { local, remote }
+        | Action::CompareAndSwap { local, remote, .. }
+        | Action::FetchAndAdd { local, remote, .. } => Some((local, remote)),
+        _ => None,
+    }
+}
+
 impl World {
     fn complete(&mut self, request: u64, pair: u32, status: Status) {
         let kind = CompletionKind::Send;
@@ -154,7 +176,12 @@ impl World {
             self.complete(request.id, number, Status::FlushError);
             return true;
         }
-        let status = self.execute(request);
+        let status = if spans(&request).is_some_and(|(_, remote)| remote.rkey == LATE) {
+            self.pairs[at].late.push(request);
+            Status::RetryExceededError
+        } else {
+            self.execute(request)
+        };
         self.pairs[at].error = status != Status::Success;
         if request.signalled || status != Status::Success {
             self.signalled += 1;
@@ -164,13 +191,7 @@ impl World {
     }
 
     fn execute(&mut self, request: WorkRequest) -> Status {
-        let (local, remote) = match request.operation {
-            Action::Read { local, remote }
-            | Action::Write { local, remote }
-            | Action::CompareAndSwap { local, remote, .. }
-            | Action::FetchAndAdd { local, remote, .. } => (local, remote),
-            _ => return Status::LocalQpOperationError,
-        };
+        let Some((local, remote)) = spans(&request) else { return Status::LocalQpOperationError };
         let end = remote.address.0.checked_add(u64::from(local.length));
         if remote.rkey == BAD || end.is_none_or(|end| end > REMOTE_BYTES as u64) {
             return Status::RemoteAccessError;
@@ -206,6 +227,11 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// The node's end of a queue pair executes nothing more.
+    pub fn stop(&mut self, pair: u32) {
+        self.pairs[pair as usize].late.clear();
     }
 
     /// Puts a message into the client's next receive.

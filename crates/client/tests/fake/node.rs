@@ -39,6 +39,9 @@ pub fn receive(world: &mut World, message: &[u8]) {
     let (head, data) = message.split_at(MESSAGE_BYTES);
     let request = Request::decode(head.try_into().unwrap()).expect("the client speaks the protocol");
     world.node.asked.push(request);
+    if let RequestBody::Recover { queue_pair } = request.body {
+        world.stop(queue_pair);
+    }
     let (body, data) = match world.node.reactions.pop_front().unwrap_or(Reaction::Serve) {
         Reaction::Ignore => return,
         Reaction::Say(body) => (body, Vec::new()),

@@ -24,12 +24,12 @@ struct Entry {
     /// What each execution of a read or an atomic brought: a read may be posted again while its first packet is still
     /// on its way, and either answer is true.
     brought: Vec<Vec<u8>>,
-    /// It was said not to have happened.
-    denied: bool,
+    /// It was said not to have happened, or to be over without saying whether it has: from then on it must not happen.
+    settled: bool,
     ended: bool,
 }
 
-/// All operations under way, and those said not to have happened, of all sessions.
+/// All operations under way, and those that must not happen any more, of all sessions.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     entries: HashMap<(SessionId, u64), Entry>,
@@ -57,7 +57,7 @@ impl Ledger {
         self.begun += 1;
         let place = self.begun;
         let entry =
-            Entry { kind, intended, place, executed: 0, brought: Vec::new(), denied: false, ended: false };
+            Entry { kind, intended, place, executed: 0, brought: Vec::new(), settled: false, ended: false };
         match self.entries.insert((session, id), entry) {
             Some(Entry { ended: false, .. }) => {
                 wrong(now, format!("operation {id:#x} of session {session} began twice"))
@@ -101,12 +101,10 @@ impl Ledger {
         entry.executed += 1;
         entry.brought.push(brought);
         // A read that nobody waits for any more changes nothing.
-        if entry.denied && entry.kind != Kind::Read {
+        if entry.settled && entry.kind != Kind::Read {
             return wrong(
                 now,
-                format!(
-                    "operation {id:#x} of session {session} was executed after it was said not to have been"
-                ),
+                format!("operation {id:#x} of session {session} was executed after it was said to be over"),
             );
         }
         if entry.executed > 1 && entry.kind != Kind::Read {
@@ -145,8 +143,13 @@ impl Ledger {
                 }
                 None
             }
-            // They leave open what happened.
-            Err(Error::Interrupted | Error::NodeGone | Error::SessionLost) => None,
+            // They leave open what happened, and what will until the node has let go of the client.
+            Err(Error::NodeGone | Error::SessionLost) => None,
+            // It leaves open what happened, and nothing else: who writes anew must not be overwritten by the old.
+            Err(Error::Interrupted) => {
+                entry.settled = true;
+                None
+            }
             Err(error) if executed > 0 && kind != Kind::Read => wrong(
                 now,
                 format!(
@@ -154,7 +157,7 @@ impl Ledger {
                 ),
             ),
             Err(_) => {
-                entry.denied = true;
+                entry.settled = true;
                 None
             }
         }
@@ -162,11 +165,60 @@ impl Ledger {
 
     /// A session is over: what it still had under way has no outcome to come.
     pub fn forget(&mut self, session: SessionId) {
-        self.entries.retain(|&(its, _), entry| its != session || entry.denied);
+        self.entries.retain(|&(its, _), entry| its != session || entry.settled);
     }
 
     /// An operation that never ended.
     pub fn unended(&self) -> Option<(SessionId, u64)> {
         self.entries.iter().filter(|(_, entry)| !entry.ended).map(|(&key, _)| key).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_nic::{RemoteAddress, RemoteSpan, Rkey};
+
+    const SESSION: SessionId = 3;
+
+    fn request() -> WireRequest {
+        let remote = RemoteSpan { address: RemoteAddress(64), rkey: Rkey(0x100) };
+        WireRequest::Write { remote, bytes: vec![1] }
+    }
+
+    /// Whether it is wrong that a write arrives after it ended so.
+    fn is_wrong_after(told: Error) -> bool {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.begun(0, (SESSION, 1), Kind::Write, None), None);
+        assert_eq!(ledger.ended(1, SESSION, 1, Err(told)), None);
+        ledger.executed(2, (SESSION, 1), &request(), Vec::new()).is_some()
+    }
+
+    #[test]
+    fn what_was_told_to_be_over_must_not_happen_any_more_and_what_was_left_open_may() {
+        for told in [Error::Interrupted, Error::Expired, Error::Revoked] {
+            assert!(is_wrong_after(told), "{told}");
+        }
+        for told in [Error::SessionLost, Error::NodeGone] {
+            assert!(!is_wrong_after(told), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_happened_before_it_was_interrupted_is_right() {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.begun(0, (SESSION, 1), Kind::Write, None), None);
+        assert_eq!(ledger.executed(1, (SESSION, 1), &request(), Vec::new()), None);
+        assert_eq!(ledger.ended(2, SESSION, 1, Err(Error::Interrupted)), None);
+    }
+
+    #[test]
+    fn writes_are_executed_in_the_order_in_which_they_were_begun() {
+        let mut ledger = Ledger::default();
+        for id in [1, 2] {
+            assert_eq!(ledger.begun(0, (SESSION, id), Kind::Write, None), None);
+        }
+        assert_eq!(ledger.executed(1, (SESSION, 2), &request(), Vec::new()), None);
+        assert!(ledger.executed(2, (SESSION, 1), &request(), Vec::new()).is_some());
     }
 }
