@@ -117,11 +117,11 @@ impl<E: Endpoint> Client<E> {
         Ok(WorkRequest { id, signalled: true, operation })
     }
 
-    /// The CAS on a lifetime word is over. The word's word counts only before the deadline that held until now:
-    /// later, the node may have begun to unbind before it could see the new value.
+    /// The CAS on a lifetime word is over. The word's word counts only well before the deadline that held until now:
+    /// later, the node may have begun to unbind before it could see the new value, and its clock may be ahead.
     pub(crate) fn lifetime_swapped(&mut self, now: Moment, Extended { call, result }: Extended) {
         let Some(Awaited::Extension(extending)) = self.calls.awaited(call) else { return };
-        let in_time = now < extending.lease.deadline() || planted::is(Fault::LateExtensionBelieved);
+        let in_time = extending.lease.surely_lives(now) || planted::is(Fault::LateExtensionBelieved);
         match result {
             Ok(0) => self.calls.finish(call, Err(Error::Refused(Refusal::NotExtendable))),
             Ok(found) if in_time && found == extending.believed.0 => {

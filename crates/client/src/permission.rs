@@ -8,11 +8,17 @@ use portcullis_protocol::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Two sound clocks differ by less than one part in so many of what they measure: each may be off by a thousandth, where
+/// the kernel itself slews a clock by a two-thousandth at most.
+const CLOCKS_DIFFER: u64 = 500;
+/// What is lost where moments and the time that a request waited are cut off to whole µs.
+const ROUNDED_MICROS: u64 = 3;
+
 /// How long a permission lives, for everybody in this process who keeps it alive.
 ///
 /// The deadline is on the client's clock and needs no agreement with the node's: the node cannot have granted
-/// the permission before the request was sent, so the time of sending plus the lifetime is never too late
-/// (Patronus §5.3).
+/// the permission before the request was sent, so the time of sending plus the lifetime is too late by no more than
+/// the two clocks differ meanwhile (Patronus §5.3). What needs certainty keeps a distance from it.
 #[derive(Debug)]
 pub struct Lease {
     pub(crate) permission: PermissionId,
@@ -58,6 +64,13 @@ impl Lease {
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.started_after.after(self.lifetime())
+    }
+
+    /// Whether the node cannot have found it over yet, however much two sound clocks differ.
+    pub(crate) fn surely_lives(&self, now: Moment) -> bool {
+        let lifetime = self.lifetime();
+        let differ = lifetime.0 / CLOCKS_DIFFER + ROUNDED_MICROS;
+        now < self.started_after.after(Lifetime(lifetime.0.saturating_sub(differ)))
     }
 
     pub(crate) fn set_lifetime(&self, lifetime: Lifetime) {

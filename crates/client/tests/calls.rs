@@ -178,6 +178,21 @@ fn an_extension_that_completes_after_the_old_deadline_is_confirmed_by_the_node()
     }
 }
 
+/// A node's clock may run ahead of the client's by a thousandth and be behind the moment by another: near the deadline
+/// the word may have been swapped after the node had looked at it for the last time.
+#[test]
+fn an_extension_is_believed_only_where_no_sound_clock_is_past_the_deadline() {
+    for (before, asked) in [(20_040, 0), (20_000, 1), (1, 1)] {
+        let (mut client, handle, permission) = client(None);
+        let call = client.extend(NOW, &permission, Lifetime::seconds(10)).unwrap();
+        assert!(end(&mut client, &handle, NOW, call).is_ok());
+        let call = client.extend(NOW, &permission, Lifetime::seconds(20)).unwrap();
+        let late = Moment(permission.lease().deadline().0 - before);
+        assert!(matches!(end(&mut client, &handle, late, call), Ok(Answer::Extended(_))));
+        assert_eq!(extends(&handle), asked, "{before} µs before the deadline");
+    }
+}
+
 #[test]
 fn zero_in_the_word_is_the_nodes_notice() {
     let (mut client, handle, permission) = client(None);
