@@ -348,11 +348,12 @@ impl Flights {
         endpoint: &mut E,
         operations: &mut Operations<E::Memory>,
         index: u32,
+        now: Moment,
     ) {
         if self.doubt.as_ref().is_some_and(|doubt| doubt.queue_pair == index) {
             self.end_doubt(operations);
             self.promote();
-            self.pump(endpoint);
+            self.pump(endpoint, operations, now);
         }
     }
 

@@ -22,7 +22,7 @@ impl<E: Endpoint> Client<E> {
     }
 
     pub(crate) fn rebuild_answered(&mut self, now: Moment, queue_pair: u32, body: ReplyBody) {
-        self.flights.stopped(&mut self.endpoint, &mut self.operations, queue_pair);
+        self.flights.stopped(&mut self.endpoint, &mut self.operations, queue_pair, now);
         match body {
             ReplyBody::Done => {
                 self.flights.rebuilt(&mut self.endpoint, &mut self.operations, queue_pair, now)

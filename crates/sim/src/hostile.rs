@@ -12,6 +12,7 @@ use portcullis_protocol::{
     Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part, PermissionId, RemoteAddress, Request,
     RequestBody, Rights, Rkey, Sharing,
 };
+use std::collections::HashSet;
 
 /// Permissions of its own that it holds, to reach out from.
 const HELD_MAX: usize = 3;
@@ -31,12 +32,14 @@ pub(crate) struct Hostile {
     calls: Vec<Call>,
     under_way: usize,
     ended: Vec<(Operation, Outcome<SimMemory>)>,
+    /// Numbers of the requests that it has made up.
+    numbers: HashSet<u32>,
 }
 
 impl Hostile {
     pub fn new(dice: Dice) -> Self {
         let (held, past, calls, ended) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { dice, held, past, let_go: None, calls, under_way: 0, ended }
+        Self { dice, held, past, let_go: None, calls, under_way: 0, ended, numbers: HashSet::new() }
     }
 
     /// Whether nothing is under way.
@@ -231,8 +234,12 @@ impl Hostile {
                 keep: Keep::Attached,
             },
         };
-        // A number that its client library does not use.
-        let sequence = 0xffff_0000 | u32::try_from(self.dice.of(0..0xffff)).unwrap_or(0);
+        // A number that its client library does not use, nor it itself a second time: which of two requests with one
+        // number a reply is to, nobody could tell.
+        let mut sequence = 0xffff_0000 | u32::try_from(self.dice.of(0..0xffff)).unwrap_or(0);
+        while !self.numbers.insert(sequence) {
+            sequence = 0xffff_0000 | sequence.wrapping_add(1);
+        }
         endpoint.send_raw(&Request { sequence, body }.encode());
     }
 }

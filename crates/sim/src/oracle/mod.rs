@@ -10,6 +10,8 @@ mod permission;
 mod promise;
 mod requests;
 mod standing;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use ledger::Kind;
 pub(crate) use network::Arrival;
@@ -24,7 +26,7 @@ use portcullis_client::Error;
 use portcullis_protocol::{Lifetime, Moment, PermissionId};
 use portcullis_softnic::core::WireRequest;
 use standing::Bar;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A client's stay with a node. Numbers are not used again.
 pub(crate) type SessionId = usize;
@@ -92,6 +94,11 @@ pub(crate) struct Oracle {
     audited: HashMap<SessionId, u64>,
     /// Tenants that were barred, by node: since when, and until when, the last time.
     barred: HashMap<(usize, usize), Bar>,
+    /// What lives of nodes that are over leave to explain: an error that was on its way then is told later. Sessions
+    /// whose tenant was barred,
+    were_barred: HashSet<SessionId>,
+    /// and permissions whose lifetime word was spoilt.
+    were_vandalised: HashSet<(SessionId, PermissionId)>,
     /// The longest lifetime that the nodes are told to grant.
     longest: Lifetime,
     /// Violations cost nothing in this run: nobody may be paused or barred.
@@ -151,7 +158,13 @@ impl Oracle {
 
     /// A node's life is over, and with it everything on it.
     pub fn node_stopped(&mut self, node: usize) {
-        self.nodes[node] = None;
+        if let Some(model) = self.nodes[node].take() {
+            self.were_vandalised.extend(model.vandalised());
+            let of = (0..self.sessions.len()).filter(|&session| model.knows(session));
+            let barred =
+                of.filter(|&session| self.barred.contains_key(&(node, self.sessions[session].tenant)));
+            self.were_barred.extend(barred);
+        }
         self.barred.retain(|&(its, _), _| its != node);
     }
 
@@ -198,6 +211,9 @@ impl Oracle {
 
     /// Whether somebody of the tenant has spoilt a permission's lifetime word.
     pub fn is_vandalised(&self, session: SessionId, id: PermissionId) -> bool {
+        if self.were_vandalised.contains(&(session, id)) {
+            return true;
+        }
         let node = &self.nodes[self.sessions[session].node];
         node.as_ref().and_then(|model| model.get(id)).is_some_and(|known| known.vandalised)
     }

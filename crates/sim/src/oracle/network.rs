@@ -180,16 +180,15 @@ impl Oracle {
         match arrival.answer {
             Some(Answer::Refused(_)) => self.sessions[arrival.session].refusals += 1,
             Some(Answer::Done) => {
-                let Some(head) = bytes.first_chunk::<MESSAGE_BYTES>() else { return };
-                let Ok(request) = Request::decode(*head) else { return };
                 let Some(model) = &mut self.nodes[node] else { return };
-                if let RequestBody::Revoke { permission, .. } = request.body
+                let request = bytes.first_chunk::<MESSAGE_BYTES>().map(|head| Request::decode(*head));
+                if let Some(Ok(Request { body: RequestBody::Revoke { permission, .. }, .. })) = request
                     && let Some(known) = model.known(permission)
                     && known.session == arrival.session
                 {
                     known.may_end(arrival.node_now);
                 }
-                model.requests.came(arrival.session, &request, arrival.node_now, LONGEST_WAIT);
+                model.requests.came(arrival.session, bytes, arrival.node_now, LONGEST_WAIT);
             }
             _ => {}
         }
@@ -203,14 +202,12 @@ impl Oracle {
             return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
         };
         let Some(model) = &mut self.nodes[node] else { return };
-        let Some(asked) = model.requests.answered(session, reply.sequence) else {
-            if !hostile {
-                let what = format!("session {session} got {reply:?}, and asked nothing of that number");
-                self.fail(Promise::Truth, now, what);
-            }
-            return;
+        let Some(asked) = model.requests.answered(session, reply.sequence, &reply.body) else {
+            let what = format!("session {session} got {reply:?}, and asked for nothing that it answers");
+            return self.fail(Promise::Truth, now, what);
         };
-        match (asked.body, reply.body) {
+        let Some(body) = asked.body else { return };
+        match (body, reply.body) {
             (RequestBody::Allocate { .. } | RequestBody::Acquire { .. }, ReplyBody::Granted(granted)) => {
                 self.granted(session, &asked, &granted, now, node_now);
             }
@@ -275,8 +272,8 @@ impl Oracle {
         let barred = self.was_barred_since(session, granted.permission.start);
         let Some(model) = &mut self.nodes[node] else { return };
         let (rights, sharing, overtaken) = match asked.body {
-            RequestBody::Allocate { rights, sharing, .. } => (rights, sharing, None),
-            RequestBody::Acquire { rights, sharing, .. } => {
+            Some(RequestBody::Allocate { rights, sharing, .. }) => (rights, sharing, None),
+            Some(RequestBody::Acquire { rights, sharing, .. }) => {
                 let bytes = granted.address().0..granted.address().0 + granted.length;
                 let object = granted.object.address.0;
                 (rights, sharing, model.requests.overtaken(object, &bytes, asked.at, sharing))
@@ -316,11 +313,11 @@ impl Oracle {
     fn check_asked(&mut self, session: SessionId, asked: &Asked, granted: &Granted, now: Nanos) {
         let Session { node, tenant, .. } = self.sessions[session];
         let fits = match asked.body {
-            RequestBody::Allocate { size, alignment, lifetime, .. } => {
+            Some(RequestBody::Allocate { size, alignment, lifetime, .. }) => {
                 let aligned = granted.address().0.is_multiple_of(alignment.max(1));
                 granted.offset == 0 && granted.length == size && aligned && granted.lifetime <= lifetime
             }
-            RequestBody::Acquire { object, part, lifetime, .. } => {
+            Some(RequestBody::Acquire { object, part, lifetime, .. }) => {
                 let sized = part.length == 0 || part.length == granted.length;
                 let there = granted.object.address == object.address() && granted.offset == part.offset;
                 there && sized && granted.lifetime <= lifetime
@@ -351,12 +348,14 @@ impl Oracle {
         let Some(model) = &mut self.nodes[node] else { return };
         let is_over = node_now >= granted.permission.start.after(granted.lifetime);
         let wrong = match asked.body {
-            RequestBody::Allocate { .. } => model.objects.born(granted),
-            RequestBody::Acquire { object: ObjectName::Reference(meant), .. } if meant != granted.object => {
+            Some(RequestBody::Allocate { .. }) => model.objects.born(granted),
+            Some(RequestBody::Acquire { object: ObjectName::Reference(meant), .. })
+                if meant != granted.object =>
+            {
                 Some("another object was meant")
             }
             // One whose message waited until it was over says nothing of what lies there now.
-            RequestBody::Acquire { .. } if !is_over => model.objects.opened(granted),
+            Some(RequestBody::Acquire { .. }) if !is_over => model.objects.opened(granted),
             _ => None,
         };
         if let Some(why) = wrong {

@@ -122,6 +122,16 @@ impl NodeModel {
         }
     }
 
+    /// Whether a session has been granted anything.
+    pub fn knows(&self, session: SessionId) -> bool {
+        self.by_session.contains_key(&session)
+    }
+
+    /// Permissions whose lifetime word was spoilt, and whose they were.
+    pub fn vandalised(&self) -> impl Iterator<Item = (SessionId, PermissionId)> {
+        self.permissions.iter().filter(|known| known.vandalised).map(|known| (known.session, known.id))
+    }
+
     /// Permissions of a tenant.
     pub fn of_tenant(&mut self, tenant: usize) -> impl Iterator<Item = &mut Known> {
         self.permissions.iter_mut().filter(move |known| known.tenant == tenant)

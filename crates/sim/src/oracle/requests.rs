@@ -2,7 +2,9 @@
 
 use super::SessionId;
 use super::permission::overlaps;
-use portcullis_protocol::{Lifetime, Moment, Part, Request, RequestBody, Sharing};
+use portcullis_protocol::{
+    Lifetime, MESSAGE_BYTES, Moment, Part, Refusal, ReplyBody, Request, RequestBody, Sharing,
+};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
@@ -15,8 +17,8 @@ const ANSWER_ON_ITS_WAY: Lifetime = Lifetime::millis(4);
 const SOON: Lifetime = Lifetime::millis(25);
 
 /// Which bytes of a node's memory a request wants of the object at `address`, if it wants that one, and how.
-pub(super) fn wanted_of(body: &RequestBody, address: u64) -> Option<(Range<u64>, Sharing)> {
-    let RequestBody::Acquire { object, part, sharing, .. } = body else { return None };
+pub(super) fn wanted_of(body: Option<&RequestBody>, address: u64) -> Option<(Range<u64>, Sharing)> {
+    let Some(RequestBody::Acquire { object, part, sharing, .. }) = body else { return None };
     (object.address().0 == address).then(|| (part_of(address, *part), *sharing))
 }
 
@@ -30,7 +32,8 @@ pub(super) fn part_of(address: u64, part: Part) -> Range<u64> {
 /// A request that waits for its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    pub body: RequestBody,
+    /// None: the message meant nothing.
+    pub body: Option<RequestBody>,
     /// When the node's NIC had it, on the node's clock.
     pub at: Moment,
     /// How long the node stood still since.
@@ -46,22 +49,30 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// A request has come.
-    pub fn came(&mut self, session: SessionId, request: &Request, now: Moment, longest: Lifetime) {
-        let wait = match request.body {
-            RequestBody::Acquire { wait, .. } => Lifetime(wait.min(longest).0 + SLACK.0),
-            RequestBody::Extend { .. } | RequestBody::Free { .. } | RequestBody::Revoke { .. } => SOON,
+    /// A message has come: a request, or nonsense, which is answered too.
+    pub fn came(&mut self, session: SessionId, message: &[u8], now: Moment, longest: Lifetime) {
+        let request = message.first_chunk::<MESSAGE_BYTES>().map(|head| Request::decode(*head));
+        let (sequence, body) = match request {
+            Some(Ok(request)) => (request.sequence, Some(request.body)),
+            Some(Err(_)) => (u32::from_le_bytes([message[4], message[5], message[6], message[7]]), None),
+            // What is too short has no number.
+            None => (0, None),
+        };
+        let wait = match body {
+            Some(RequestBody::Acquire { wait, .. }) => Lifetime(wait.min(longest).0 + SLACK.0),
+            Some(RequestBody::Extend { .. } | RequestBody::Free { .. } | RequestBody::Revoke { .. }) => SOON,
             _ => SLACK,
         };
-        let due = now.after(wait);
-        let asked = Asked { body: request.body, at: now, stood_still: Lifetime(0), due };
-        self.asked.entry((session, request.sequence)).or_default().push_back(asked);
+        let asked = Asked { body, at: now, stood_still: Lifetime(0), due: now.after(wait) };
+        self.asked.entry((session, sequence)).or_default().push_back(asked);
     }
 
-    /// A reply goes out: to which request?
-    pub fn answered(&mut self, session: SessionId, sequence: u32) -> Option<Asked> {
+    /// A reply goes out: to which request? Of several with one number, it is to the first that it can be an answer to:
+    /// nonsense is answered at once, and bears a number that a request which waits may have as well.
+    pub fn answered(&mut self, session: SessionId, sequence: u32, reply: &ReplyBody) -> Option<Asked> {
         let queue = self.asked.get_mut(&(session, sequence))?;
-        let asked = queue.pop_front();
+        let meant = queue.iter().position(|asked| answers(reply, asked.body.as_ref()))?;
+        let asked = queue.remove(meant);
         if queue.is_empty() {
             self.asked.remove(&(session, sequence));
         }
@@ -84,7 +95,7 @@ impl Requests {
     /// Whether somebody has asked for these bytes of the object at `address` and has no answer.
     pub fn wanted(&self, address: u64, bytes: &Range<u64>) -> bool {
         let wants = |asked: &Asked| {
-            wanted_of(&asked.body, address).is_some_and(|(wanted, _)| overlaps(&wanted, bytes))
+            wanted_of(asked.body.as_ref(), address).is_some_and(|(wanted, _)| overlaps(&wanted, bytes))
         };
         self.asked.values().flatten().any(wants)
     }
@@ -93,7 +104,7 @@ impl Requests {
     /// answer.
     pub fn overtaken(&self, address: u64, bytes: &Range<u64>, at: Moment, by: Sharing) -> Option<SessionId> {
         let waits = |asked: &Asked| {
-            wanted_of(&asked.body, address).is_some_and(|(wanted, sharing)| {
+            wanted_of(asked.body.as_ref(), address).is_some_and(|(wanted, sharing)| {
                 let beside = by == Sharing::Shared && sharing == Sharing::Shared;
                 !beside && overlaps(&wanted, bytes) && asked.at.after(ANSWER_ON_ITS_WAY) < at
             })
@@ -111,5 +122,27 @@ impl Requests {
     /// Unanswered requests.
     pub fn len(&self) -> usize {
         self.asked.values().map(VecDeque::len).sum()
+    }
+}
+
+/// Whether a reply can be the answer to a request; none: to a message that meant nothing.
+fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
+    use RequestBody::{
+        Acquire, Allocate, CompareAndSwap, Extend, FetchAndAdd, Free, Read, Recover, Revoke, Write,
+    };
+    let may_be_nonsense = |of: &RequestBody| {
+        matches!(of, Recover { .. } | Read { .. } | Write { .. } | CompareAndSwap { .. } | FetchAndAdd { .. })
+    };
+    match (reply, asked) {
+        (ReplyBody::Refused(Refusal::Malformed), asked) => asked.is_none_or(may_be_nonsense),
+        (_, None) => false,
+        (ReplyBody::Refused(_), Some(_)) => true,
+        (ReplyBody::Granted(_), Some(of)) => matches!(of, Allocate { .. } | Acquire { .. }),
+        (ReplyBody::Extended(_), Some(of)) => matches!(of, Extend { .. }),
+        (ReplyBody::Done, Some(of)) => {
+            matches!(of, Revoke { .. } | Free { .. } | Recover { .. } | Write { .. })
+        }
+        (ReplyBody::Data(_), Some(of)) => matches!(of, Read { .. }),
+        (ReplyBody::Value(_), Some(of)) => matches!(of, CompareAndSwap { .. } | FetchAndAdd { .. }),
     }
 }

@@ -39,7 +39,7 @@ impl Oracle {
     /// Whether a session, or its tenant, has ever been barred.
     pub fn was_barred(&self, session: SessionId) -> bool {
         let Session { node, tenant, barred, .. } = self.sessions[session];
-        barred || self.barred.contains_key(&(node, tenant))
+        barred || self.barred.contains_key(&(node, tenant)) || self.were_barred.contains(&session)
     }
 
     /// Whether a session, or its tenant, was barred after `start`: what began then is over.
