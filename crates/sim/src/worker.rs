@@ -39,6 +39,8 @@ struct UnderWay {
     deadline: Moment,
     /// Its permission was revoked while it was under way.
     raced: bool,
+    /// A fault has touched its client while it was under way: how it ended may be told when that is long over.
+    excused: bool,
 }
 
 /// How a client likes to work: weights of its actions.
@@ -123,6 +125,7 @@ impl Worker {
 
     /// Takes in what has ended, and does one thing if it may.
     pub fn act(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, may_begin: bool) {
+        self.under_way.iter_mut().for_each(|it| it.excused |= scene.excused);
         self.take_operations(client, scene);
         self.take_calls(client, scene);
         if !scene.winding_down && client.over().is_none() {
@@ -181,7 +184,7 @@ impl Worker {
             let result = outcome.result.as_ref().map(|_| &bytes[..]).map_err(|error| *error);
             scene.oracle.ended(scene.now, scene.session, number, result);
             if let Err(error) = outcome.result {
-                check_error(scene, error, &format!("{:?} {number:#x}", known.kind));
+                check_error(scene, error, known.excused, &format!("{:?} {number:#x}", known.kind));
                 check_revoked(scene, error, &known);
             }
         }
@@ -199,7 +202,7 @@ impl Worker {
             match answer {
                 Ok(Answer::Granted(permission)) => self.granted(scene, permission, &purpose),
                 Ok(_) => {}
-                Err(error) => check_error(scene, error, &format!("{purpose:?}")),
+                Err(error) => check_error(scene, error, scene.excused, &format!("{purpose:?}")),
             }
         }
     }
@@ -233,12 +236,12 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
     }
 }
 
-/// Whether an honest client may get this error.
-fn check_error(scene: &mut Scene<'_>, error: Error, of: &str) {
+/// Whether an honest client may get this error; `excused`: where faults have touched it.
+fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of: &str) {
     let wrong = match error {
         Error::Violation | Error::LocalFault(_) | Error::Refused(Refusal::Malformed) => true,
         Error::Interrupted | Error::SessionLost | Error::NodeGone | Error::Refused(Refusal::NicFailed) => {
-            !scene.excused
+            !excused
         }
         Error::Paused { .. } | Error::Barred => !scene.oracle.has_offended(scene.session),
         _ => false,
@@ -528,7 +531,7 @@ impl Worker {
             Err(Rejected { error, .. }) => {
                 let honest = matches!(error, Error::Expired | Error::QueueFull { .. } | Error::Misaligned);
                 if !honest {
-                    check_error(scene, error, "an operation that did not begin");
+                    check_error(scene, error, scene.excused, "an operation that did not begin");
                 }
             }
         }
@@ -544,7 +547,8 @@ impl Worker {
     ) {
         let number = (scene.session, operation.number());
         scene.oracle.begun(scene.now, number, kind, Some(intended));
-        self.under_way.push(UnderWay { operation, kind, permission, deadline, raced: false });
+        let excused = scene.excused;
+        self.under_way.push(UnderWay { operation, kind, permission, deadline, raced: false, excused });
     }
 }
 
