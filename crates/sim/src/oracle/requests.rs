@@ -67,12 +67,13 @@ impl Requests {
         self.asked.entry((session, sequence)).or_default().push_back(asked);
     }
 
-    /// A reply goes out: to which request? Of several with one number, it is to the first that it can be an answer to:
-    /// nonsense is answered at once, and bears a number that a request which waits may have as well.
+    /// A reply goes out: to which request? Nonsense is answered at once, and bears a number that a request which waits
+    /// may have as well. So, of several with one number, it is to nonsense if it can be, or to the first that it fits.
     pub fn answered(&mut self, session: SessionId, sequence: u32, reply: &ReplyBody) -> Option<Asked> {
         let queue = self.asked.get_mut(&(session, sequence))?;
-        let meant = queue.iter().position(|asked| answers(reply, asked.body.as_ref()))?;
-        let asked = queue.remove(meant);
+        let fits = |asked: &&Asked| answers(reply, asked.body.as_ref());
+        let meant = queue.iter().position(|asked| asked.body.is_none() && fits(&asked));
+        let asked = queue.remove(meant.or_else(|| queue.iter().position(|asked| fits(&asked)))?);
         if queue.is_empty() {
             self.asked.remove(&(session, sequence));
         }

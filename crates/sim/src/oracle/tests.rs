@@ -111,6 +111,17 @@ fn an_answer_to_nonsense_is_not_taken_for_one_to_a_request_of_the_same_number() 
 }
 
 #[test]
+fn a_rebuild_that_goes_on_is_not_taken_for_refused_by_an_answer_to_nonsense() {
+    let mut oracle = oracle(&[(0, true)]);
+    asks(&mut oracle, 0, 0, RequestBody::Recover { queue_pair: 0 });
+    sends(&mut oracle, 0, b"short");
+    hears(&mut oracle, 0, 0, ReplyBody::Refused(Refusal::Malformed));
+    hears(&mut oracle, 0, 0, ReplyBody::Done);
+    oracle.at_rest(2_000_000);
+    assert!(!oracle.has_failed(), "{:?}", oracle.failures);
+}
+
+#[test]
 fn a_notice_without_anybody_who_waits_is_noticed_beside_nonsense_too() {
     let mut oracle = holder_and_hostile_sibling();
     sends(&mut oracle, 1, b"short");
@@ -171,4 +182,15 @@ fn whose_tenant_was_barred_is_known_after_the_nodes_end() {
     oracle.node_started(0, 1 << 16, Lifetime(0), Lifetime::seconds(1));
     let newcomer = oracle.session_began(0, 0, false, NOW);
     assert!(!oracle.was_barred(newcomer) && !oracle.has_failed(), "the next life knows no bar");
+}
+
+#[test]
+fn what_the_node_writes_into_a_live_buffer_is_noticed_whoever_else_is_barred() {
+    for (barred, promise) in [(1, Some(Promise::Memory)), (0, None)] {
+        let mut oracle = holder_and_hostile_sibling();
+        oracle.tenant_barred(0, barred, NOW);
+        oracle.node_touched(0, &[Touch::Zero { offset: 4096, length: 64 }], 1_000_000, NOW);
+        let found = oracle.failures.first().map(|failure| failure.promise);
+        assert_eq!(found, promise, "tenant {barred} is barred");
+    }
 }
