@@ -167,7 +167,7 @@ impl Cluster {
             || self.now > self.plan.duration_ns + WIND_DOWN
     }
 
-    fn step(&mut self, event: Event) {
+    pub fn step(&mut self, event: Event) {
         match event {
             Event::Packet(place) => {
                 if let Some(packet) = self.events.take_packet(place) {

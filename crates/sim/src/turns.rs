@@ -10,6 +10,9 @@ use crate::scene::Scene;
 use portcullis_node::AuditEvent;
 use portcullis_protocol::Moment;
 
+#[cfg(test)]
+mod tests;
+
 /// The shortest time between two turns of a node.
 const NODE_TURN: Nanos = 300;
 /// The time between two turns of a node that wants one at once and got nothing done in the last.
@@ -87,8 +90,9 @@ impl Cluster {
             format!("{} has a turn at {} µs of its time: {touches:x?}", name(node), node_now.0)
         });
         self.oracle.node_turned(node, node_now);
-        self.oracle.node_touched(node, &touches, self.now, node_now);
+        // What ended in this turn may have been given to others in it, and been written to.
         self.read_audit(node, node_now);
+        self.oracle.node_touched(node, &touches, self.now, node_now);
         self.show_out_evicted(node);
         self.wake_node_nic(node);
         if worked {

@@ -319,9 +319,9 @@ impl Stage {
             let worked = self.node.turn(&mut self.nic, now);
             let touches = self.take_touches();
             self.oracle.node_turned(0, now);
+            self.read_audit(now);
             self.oracle.node_touched(0, &touches, self.now, now);
             self.say(|| format!("         touches {touches:x?}"));
-            self.read_audit(now);
             if !worked {
                 break;
             }

@@ -1,0 +1,83 @@
+//! A turn of a node in which much happens at once, and what the checkers make of it.
+
+use super::*;
+use crate::clock::MILLISECOND;
+use crate::plan::Plan;
+use crate::scene::SimClient;
+use portcullis_client::{Allocate, Answer, Call};
+use portcullis_node::{NodeConfig, ViolationLimits};
+use portcullis_protocol::{Lifetime, Mechanism, RemoteAddress, Rkey};
+
+/// Client 0 is honest, client 1 hostile and a tenant of its own. The pool is one page, and nobody does anything unasked.
+fn quiet() -> Cluster {
+    let faults = Vec::new();
+    let plan = Plan { nodes: 1, clients: 2, tenants: 1, hostile: 1, faults, held: 1, ..Plan::draw(1) };
+    let mut cluster = Cluster::new(Plan { duration_ns: 1_000 * MILLISECOND, ..plan });
+    cluster.node_plan.config = NodeConfig {
+        mechanism: Mechanism::MemoryRegion,
+        pool_bytes: 64 << 10,
+        headers: 64,
+        longest_lifetime: Lifetime::seconds(1),
+        longest_wait: crate::oracle::LONGEST_WAIT,
+        violations: ViolationLimits { free_max: 0, bar_after: 1, ..ViolationLimits::default() },
+        audit: true,
+        ..NodeConfig::default()
+    };
+    cluster.oracle.forgiving = false;
+    cluster.start_node(0);
+    for client in 0..2 {
+        cluster.clients[client].next_action = Nanos::MAX;
+        cluster.attach(client);
+    }
+    cluster
+}
+
+fn pass(cluster: &mut Cluster, time: Nanos) {
+    let end = cluster.now + time;
+    while cluster.now < end && !cluster.oracle.has_failed() {
+        let Some((at, event)) = cluster.events.next() else { break };
+        cluster.now = at;
+        cluster.step(event);
+    }
+}
+
+fn library(cluster: &mut Cluster, client: usize) -> (&mut SimClient, Moment) {
+    let host = &mut cluster.clients[client];
+    let moment = host.clock.read(cluster.now);
+    (&mut host.stay.as_mut().expect("it is attached").client, moment)
+}
+
+/// Where the object lies that a call has brought.
+fn granted(cluster: &mut Cluster, client: usize, call: Call) -> RemoteAddress {
+    let answer = library(cluster, client).0.take_call(call).expect("it is answered");
+    let Ok(Answer::Granted(permission)) = answer else { panic!("granted, not {answer:?}") };
+    permission.address()
+}
+
+#[test]
+fn what_a_bar_ends_may_be_given_to_others_and_zeroed_in_the_same_turn() {
+    let mut cluster = quiet();
+    pass(&mut cluster, MILLISECOND);
+    // There is room for one of these.
+    let most = Allocate::bytes(40 << 10).lifetime(Lifetime::seconds(1));
+    let (hostile, now) = library(&mut cluster, 1);
+    let call = hostile.allocate(now, most).expect("it has room");
+    cluster.client_nic_turn_now(1);
+    pass(&mut cluster, MILLISECOND);
+    let held = granted(&mut cluster, 1, call);
+    // While the node stands still, the tenant earns its bar, and the other asks for the memory.
+    cluster.nodes[0].paused_until = cluster.now + MILLISECOND;
+    let (hostile, now) = library(&mut cluster, 1);
+    let buffer = hostile.buffer(8).expect("it has room");
+    hostile.dangerous_read(now, RemoteAddress(0), Rkey(0xdead_be00), buffer).expect("it has room");
+    cluster.client_nic_turn_now(1);
+    let (honest, now) = library(&mut cluster, 0);
+    let call = honest.allocate(now, most).expect("it has room");
+    cluster.client_nic_turn_now(0);
+    pass(&mut cluster, 3 * MILLISECOND);
+    let (barred, next) = (cluster.oracle.is_barred(0), granted(&mut cluster, 0, call));
+    assert!(!barred && cluster.oracle.is_barred(1));
+    assert_eq!(next, held, "it has the memory that the bar set free");
+    let (failures, _) = cluster.oracle.verdict();
+    assert!(failures.is_empty(), "{failures:?}");
+}
