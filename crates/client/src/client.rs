@@ -302,7 +302,7 @@ impl<E: Endpoint> Client<E> {
     /// Whether a call of the control path would find room now.
     #[must_use]
     pub fn has_room_for_calls(&self) -> bool {
-        self.control.has_room()
+        self.control.has_room(false)
     }
 
     /// Operations and calls that have begun and not ended.
@@ -314,7 +314,8 @@ impl<E: Endpoint> Client<E> {
     /// When [`Client::poll`] has something to do even if no completion comes, if ever.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
-        self.flights.next_wake()
+        // Without room for the message only a completion moves anything.
+        self.flights.next_wake().filter(|_| self.control.has_room(true))
     }
 
     /// How often queue pairs broke and what it cost.

@@ -91,15 +91,22 @@ impl Control {
     }
 
     pub(crate) fn full(&self) -> Error {
-        Error::QueueFull { limit: self.depth() }
+        Error::QueueFull { limit: self.depth() - self.kept_for(false) as u64 }
     }
 
     fn depth(&self) -> u64 {
         self.slots.len() as u64
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+    /// Slots that stay free for requests for rebuilds. Calls may wait for others for as long as they like, and without
+    /// its rebuild nothing moves any more on the data queue pairs.
+    fn kept_for(&self, rebuild: bool) -> usize {
+        usize::from(!rebuild && self.slots.len() > 1)
+    }
+
+    /// Whether a request can be sent; `rebuild`: one for a rebuild.
+    pub(crate) fn has_room(&self, rebuild: bool) -> bool {
+        self.free.len() > self.kept_for(rebuild)
     }
 
     fn send_at(&self, index: u16) -> u64 {
@@ -118,7 +125,8 @@ impl Control {
         data: &[u8],
         purpose: Purpose,
     ) -> bool {
-        let Some(&index) = self.free.last() else { return false };
+        let rebuild = matches!(purpose, Purpose::Recover(_));
+        let Some(&index) = self.free.last().filter(|_| self.has_room(rebuild)) else { return false };
         let at = self.send_at(index);
         let generation = self.slots[usize::from(index)].generation;
         let sequence = u32::from(generation) << 16 | u32::from(index);

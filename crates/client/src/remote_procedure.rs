@@ -80,7 +80,7 @@ impl<E: Endpoint> Client<E> {
             let slot = slot_of(job.operation);
             // A refused operation is not carried on with.
             if self.remote.progress[slot].result.is_ok() {
-                if !self.control.has_room() || !self.send_piece(&job) {
+                if !self.control.has_room(false) || !self.send_piece(&job) {
                     return;
                 }
                 let sent = (job.sent + self.piece_bytes()).min(job.length);

@@ -241,6 +241,27 @@ fn a_write_without_an_answer_ends_when_the_node_has_stopped_its_queue_pair_whate
 }
 
 #[test]
+fn calls_that_all_wait_hold_up_no_rebuild_and_wake_nobody() {
+    let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
+    handle.world().node.hold = true;
+    while client.free(permission.address()).is_ok() {}
+    raw(&mut client, BAD);
+    let behind = write(&mut client, &permission, 0, 1);
+    for _ in 0..2 {
+        handle.run_all();
+        client.poll(NOW);
+    }
+    assert_eq!((recovers(&handle), client.next_wake()), (1, None));
+    // The answer to the rebuild alone.
+    let rebuilt = handle.world().node.held.pop_back().expect("an answer");
+    handle.world().deliver(&rebuilt);
+    client.poll(NOW);
+    handle.run_all();
+    client.poll(NOW);
+    assert_eq!(result(&mut client, behind), Ok(1));
+}
+
+#[test]
 fn another_queue_pair_s_rebuild_says_nothing_of_what_may_still_arrive() {
     let (mut client, handle, _permission) = start(3, 16, ClientConfig::default());
     handle.world().node.hold = true;
