@@ -68,9 +68,12 @@ pub struct Options {
     /// Virtual minutes of work.
     #[arg(long)]
     minutes: Option<f64>,
-    /// The same in virtual microseconds.
-    #[arg(long, conflicts_with = "minutes")]
+    /// The same in virtual microseconds, to the nanosecond: 75.298.
+    #[arg(long, conflicts_with = "minutes", value_name = "MICROSECONDS", value_parser = nanos)]
     microseconds: Option<u64>,
+    /// The pause between two actions of a client, about, in virtual microseconds.
+    #[arg(long, value_name = "MICROSECONDS", value_parser = nanos)]
+    think: Option<u64>,
     /// Faults that may happen, with commas between them, or `none`.
     #[arg(long, value_delimiter = ',')]
     faults: Option<Vec<String>>,
@@ -154,6 +157,7 @@ impl Options {
             duration_ns: self.duration_ns().unwrap_or(drawn.duration_ns),
             faults: faults.map_or(drawn.faults, <[FaultKind]>::to_vec),
             fill: self.fill,
+            think_ns: self.think.unwrap_or(drawn.think_ns),
             ..drawn
         }
     }
@@ -161,8 +165,19 @@ impl Options {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what a u64 holds")]
     fn duration_ns(&self) -> Option<u64> {
         let minutes = self.minutes.map(|minutes| (minutes * 60e9).clamp(0.0, 1e18) as u64);
-        minutes.or(self.microseconds.map(|micros| micros.saturating_mul(1000)))
+        minutes.or(self.microseconds)
     }
+}
+
+/// Nanoseconds, from microseconds with three decimals at most.
+fn nanos(text: &str) -> Result<u64, String> {
+    let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(rest) || rest.len() > 3 {
+        return Err("microseconds are a number with three decimals at most, like 75.298".to_owned());
+    }
+    let parsed = format!("{whole}{rest:0<3}").parse();
+    parsed.map_err(|_| format!("{text} µs are more ns than 64 bits hold"))
 }
 
 fn one(options: &Options, plan: &Plan) -> ExitCode {
@@ -199,11 +214,37 @@ fn explain(report: &Report, plan: &Plan, cut_down: bool) {
     complain(format_args!("replay: {}", plan.command()));
     if cut_down {
         let (smaller, shown) = shrink(plan, SHRINK_TRIES);
-        complain(format_args!("cut down: {}", smaller.command()));
+        let command = smaller.command();
+        complain(format_args!("cut down: {command}"));
         for failure in &shown.failures {
             complain(format_args!("  {failure}"));
         }
+        if !shows(&command, &shown) {
+            complain(format_args!(
+                "  this command does not show it: a mistake of the simulator's own; take the replay"
+            ));
+        }
     }
+}
+
+/// Whether a printed command, read as this program reads it, runs to the same failures.
+fn shows(command: &str, shown: &Report) -> bool {
+    read(command).is_ok_and(|plan| run(&plan).failures == shown.failures)
+}
+
+/// The plan of a printed command.
+fn read(command: &str) -> Result<Plan, String> {
+    /// The words behind `portcullis`.
+    #[derive(clap::Parser)]
+    struct Printed {
+        #[command(flatten)]
+        options: Options,
+    }
+    let words = command.split_whitespace().skip(1);
+    let options =
+        <Printed as clap::Parser>::try_parse_from(words).map_err(|error| error.to_string())?.options;
+    let faults = options.faults()?;
+    Ok(options.plan(options.seed.unwrap_or(0), faults.as_deref()))
 }
 
 fn many(options: &Options, plan_of: impl Fn(u64) -> Plan + Sync) -> ExitCode {
@@ -243,4 +284,55 @@ fn progress(options: &Options, count: u64) -> ProgressBar {
     }
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len} seeds, {per_sec}, {eta} left");
     ProgressBar::new(count).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plans() -> impl Strategy<Value = Plan> {
+        let sizes = (1usize..1001, 1usize..5000, 1usize..1000, 1usize..5000);
+        let faults = proptest::sample::subsequence(FaultKind::ALL.to_vec(), 0..=FaultKind::ALL.len());
+        let times = (any::<u64>(), proptest::option::of(any::<u64>()));
+        (any::<u64>(), sizes, 0u32..100, faults, times, any::<bool>()).prop_map(
+            |(seed, (nodes, clients, tenants, held), hostile, faults, (duration_ns, think), fill)| {
+                let drawn = Plan::draw(seed);
+                let hostile = clients * hostile as usize / 100;
+                let think_ns = think.unwrap_or(drawn.think_ns);
+                let sizes = Plan { nodes, clients, tenants, held, hostile, ..drawn };
+                Plan { duration_ns, faults, think_ns, fill, ..sizes }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn every_plan_survives_printing_and_reading(plan in plans()) {
+            let command = plan.command();
+            prop_assert_eq!(read(&command), Ok(plan), "{}", command);
+        }
+
+        #[test]
+        fn times_are_read_to_the_nanosecond_or_not_at_all(text in "[0-9]{0,20}[.,]?[0-9]{0,4}") {
+            if let Ok(time) = nanos(&text) {
+                let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));
+                let value: u128 = format!("{whole}{rest:0<3}").parse().expect("digits");
+                prop_assert_eq!(u128::from(time), value);
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_that_runs_something_else_is_noticed() {
+        let shown = run(&Plan::draw(3));
+        assert!(shows(&Plan::draw(3).command(), &shown));
+        let failed = portcullis_sim::Failure {
+            promise: portcullis_sim::Promise::Truth,
+            at_ns: 1,
+            what: String::new(),
+        };
+        assert!(!shows(&Plan::draw(3).command(), &Report { failures: vec![failed], ..shown }));
+        assert!(!shows("portcullis sim --seed x", &run(&Plan::draw(3))));
+    }
 }

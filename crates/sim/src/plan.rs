@@ -263,15 +263,24 @@ impl Plan {
         let faults: Vec<&str> = self.faults.iter().map(|kind| kind.name()).collect();
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
         let fill = if self.fill { " --fill" } else { "" };
+        // The seed says it, mostly.
+        let own = self.think_ns == Self::draw(self.seed).think_ns;
+        let think = if own { String::new() } else { format!(" --think {}", micros(self.think_ns)) };
         format!(
-            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill} --trace",
+            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{think} --trace",
             self.seed,
             self.nodes,
             self.clients,
             self.hostile,
             self.tenants,
             self.held,
-            self.duration_ns / 1000,
+            micros(self.duration_ns),
         )
     }
+}
+
+/// Exactly so many ns, in µs: a run that is shorter by less than one may miss what another shows.
+fn micros(time: Nanos) -> String {
+    let (whole, rest) = (time / MICROSECOND, time % MICROSECOND);
+    if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:03}") }
 }
