@@ -244,7 +244,7 @@ fn a_write_without_an_answer_ends_when_the_node_has_stopped_its_queue_pair_whate
 fn calls_that_all_wait_hold_up_no_rebuild_and_wake_nobody() {
     let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
     handle.world().node.hold = true;
-    while client.free(permission.address()).is_ok() {}
+    while client.free(permission.object()).is_ok() {}
     raw(&mut client, BAD);
     let behind = write(&mut client, &permission, 0, 1);
     for _ in 0..2 {

@@ -24,7 +24,7 @@ fn an_operator_sees_what_each_client_holds_until_it_ends() {
     assert_eq!(held(&rig), [(1, 100), (1, 1000)]);
     rig.revoke(client, kept.permission);
     rig.settle();
-    rig.acquire(client, kept.address);
+    rig.acquire(client, kept.object);
     assert_eq!(held(&rig), [(1, 100), (1, 1000)]);
     rig.detach(other);
     rig.settle();

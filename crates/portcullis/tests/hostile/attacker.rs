@@ -21,7 +21,7 @@ pub const ARENA_BYTES: u64 = 2 << 20;
 /// Where in the arena its data lies: behind its messages.
 pub const DATA: u64 = 64 << 10;
 /// Bytes of a reply, as the length of a receive.
-const REPLY_BYTES: u32 = MESSAGE_BYTES as u32;
+const REPLY_BYTES: u32 = 128;
 /// How long an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(20);
 

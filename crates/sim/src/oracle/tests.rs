@@ -188,7 +188,8 @@ fn whose_tenant_was_barred_is_known_after_the_nodes_end() {
 fn what_the_node_writes_into_a_live_buffer_is_noticed_whoever_else_is_barred() {
     for (barred, promise) in [(1, Some(Promise::Memory)), (0, None)] {
         let mut oracle = holder_and_hostile_sibling();
-        oracle.tenant_barred(0, barred, NOW);
+        oracle.bar_after = 0;
+        oracle.tenant_barred(0, barred, (NOW, NOW.after(LIFE)), 1_000_000);
         oracle.node_touched(0, &[Touch::Zero { offset: 4096, length: 64 }], 1_000_000, NOW);
         let found = oracle.failures.first().map(|failure| failure.promise);
         assert_eq!(found, promise, "tenant {barred} is barred");
