@@ -22,6 +22,7 @@ pub const ARENA_BYTES: u64 = 2 << 20;
 pub const DATA: u64 = 64 << 10;
 /// Bytes of a reply, as the length of a receive.
 const REPLY_BYTES: u32 = 128;
+const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
 /// How long an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(20);
 
