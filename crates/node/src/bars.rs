@@ -8,9 +8,6 @@ use portcullis_nic::Nic;
 use portcullis_protocol::{ClientId, Moment};
 use std::sync::Arc;
 
-/// «No bar will end».
-pub(crate) const NEVER: Moment = Moment(u64::MAX);
-
 /// Somebody whom the node does not serve for a while.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bar {
@@ -118,7 +115,7 @@ impl<N: Nic> Node<N> {
 
     /// Ends the bars whose time is over.
     pub(crate) fn end_bars(&mut self, now: Moment) -> bool {
-        if now < self.next_bar_end {
+        if self.next_bar_end.is_none_or(|end| now < end) {
             return false;
         }
         let served = self.standings.extract_if(|_, record| record.guesses.has_served_bar(now));
@@ -131,7 +128,7 @@ impl<N: Nic> Node<N> {
             Standing::Barred { until } => Some(until),
             _ => None,
         });
-        self.next_bar_end = ends.min().unwrap_or(NEVER);
+        self.next_bar_end = ends.min();
         true
     }
 

@@ -153,7 +153,7 @@ impl<N: Nic> Node<N> {
             until: Some(until),
             ..AuditRecord::new(now, AuditEvent::Bar)
         });
-        self.next_bar_end = self.next_bar_end.min(until);
+        self.next_bar_end = Some(self.next_bar_end.map_or(until, |end| end.min(until)));
         let clients: Vec<u32> =
             self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.id.0).collect();
         for client in clients {

@@ -1,7 +1,6 @@
 //! The node itself: what it consists of, who comes and goes, and the order of a turn.
 
 use crate::audit::{AuditEvent, AuditQueue, AuditRecord};
-use crate::bars::NEVER;
 use crate::batches::Stock;
 use crate::client::{Client, QpOwners};
 use crate::client_ends::ClientEnds;
@@ -143,7 +142,7 @@ pub struct Node<N: Nic> {
     pub(crate) binders: HashMap<QpId, u32>,
     pub(crate) standings: HashMap<Arc<str>, TenantRecord>,
     /// When the first bar ends.
-    pub(crate) next_bar_end: Moment,
+    pub(crate) next_bar_end: Option<Moment>,
     pub(crate) audit: AuditQueue,
     pub(crate) counters: Counters,
     /// Clients with replies to send.
@@ -214,7 +213,7 @@ impl<N: Nic> Node<N> {
             empty_domains: Vec::new(),
             binders: HashMap::new(),
             standings: HashMap::new(),
-            next_bar_end: NEVER,
+            next_bar_end: None,
             audit,
             counters: Counters::default(),
             outbox: Vec::new(),
@@ -399,8 +398,13 @@ impl<N: Nic> Node<N> {
     pub fn next_wake(&self) -> Option<Moment> {
         let lingering = self.tenants.iter().flatten().filter_map(|tenant| tenant.windows.lingering_since());
         let lingering = lingering.map(|since| since.after(self.config.linger_max)).min();
-        let bar = Some(self.next_bar_end).filter(|&end| end != NEVER);
-        let wakes = [self.leases.next(), self.postponed.next_timeout(), lingering, self.kept_check, bar];
+        let wakes = [
+            self.leases.next(),
+            self.postponed.next_timeout(),
+            lingering,
+            self.kept_check,
+            self.next_bar_end,
+        ];
         wakes.into_iter().flatten().min()
     }
 
