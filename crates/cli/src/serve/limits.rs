@@ -12,6 +12,10 @@ const DEPTH_MAX: u32 = 4096;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Limits that seldom need a change")]
 pub struct LimitOptions {
+    /// The longest that a kept object stays after its tenant's last client has gone, or `forever`: as long as the node
+    /// runs.
+    #[arg(long, value_name = "TIME", value_parser = longest_keep, default_value = "60min")]
+    longest_keep: Lifetime,
     /// Headers of 32 bytes beside the memory: for permissions over objects whose own header is taken.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().headers)]
     headers: u32,
@@ -48,6 +52,18 @@ pub struct LimitOptions {
     /// Violations that cost a pause, until the last of them bars.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().bar_after)]
     violations_bar_after: u32,
+    /// The longest pause for late accesses, where the NIC says what it refused.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "16ms")]
+    late_pause_max: Lifetime,
+    /// Ended permissions of a client whose keys are remembered; who comes late with another one looks like a guesser.
+    #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().keys_remembered)]
+    keys_remembered: u32,
+    /// Where the NIC does not say what it refused: accesses of a tenant that are taken for late ones, at most.
+    #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().excuses_max)]
+    excuses_max: u32,
+    /// The time in which one of those comes back.
+    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "200ms")]
+    excuse_again: Lifetime,
     /// Audit records that wait to be written; further ones are lost, and counted.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().audit_records_max)]
     audit_records_max: u32,
@@ -59,6 +75,10 @@ pub struct LimitOptions {
     control_depth: u32,
 }
 
+fn longest_keep(text: &str) -> Result<Lifetime, String> {
+    if text == "forever" { Ok(Lifetime(u64::MAX)) } else { lifetime::parse(text) }
+}
+
 fn depth(text: &str) -> Result<u32, String> {
     let depth = text.parse().ok().filter(|depth: &u32| depth.is_power_of_two() && *depth <= DEPTH_MAX);
     depth.ok_or_else(|| format!("a depth is a power of two, {DEPTH_MAX} at most"))
@@ -68,6 +88,7 @@ impl LimitOptions {
     /// The node's limits, with those that are set here.
     pub fn node(&self, rest: NodeConfig) -> NodeConfig {
         NodeConfig {
+            longest_keep: self.longest_keep,
             headers: self.headers,
             postponed_max: self.postponed_max,
             requests_per_turn: self.requests_per_turn,
@@ -82,6 +103,10 @@ impl LimitOptions {
                 pause_min: self.violations_pause_min,
                 pause_max: self.violations_pause_max,
                 bar_after: self.violations_bar_after,
+                late_pause_max: self.late_pause_max,
+                keys_remembered: self.keys_remembered,
+                excuses_max: self.excuses_max,
+                excuse_again: self.excuse_again,
                 ..rest.violations
             },
             ..rest
@@ -95,17 +120,22 @@ impl LimitOptions {
 }
 
 /// The option that sets a limit, by the library's name for it.
-pub const OPTIONS: [(&str, &str); 22] = [
+pub const OPTIONS: [(&str, &str); 27] = [
     ("pool_bytes", "--memory"),
     ("headers", "--headers"),
     ("longest_lifetime", "--longest-lifetime"),
     ("longest_wait", "--longest-wait"),
+    ("longest_keep", "--longest-keep"),
     ("quota.bytes_max", "--quota-bytes"),
     ("quota.permissions_max", "--quota-permissions"),
     ("violations.free_again", "--violations-free-again"),
     ("violations.pause_min", "--violations-pause-min"),
     ("violations.pause_max", "--violations-pause-max"),
     ("violations.bar_after", "--violations-bar-after"),
+    ("violations.bar_for", "--bar-for"),
+    ("violations.late_grace", "--late-grace"),
+    ("violations.keys_remembered", "--keys-remembered"),
+    ("violations.excuse_again", "--excuse-again"),
     ("window_rest", "--window-rest"),
     ("linger_max", "--linger-max"),
     ("spare_queue_pairs", "--spare-queue-pairs"),
