@@ -68,6 +68,9 @@ pub struct Options {
     /// Sessions, each with a queue pair of its own in use, that one thread drives; for the rates.
     #[arg(short = 'q', long, default_value_t = 1)]
     queue_pairs: usize,
+    /// Look at every byte that read_rate reads.
+    #[arg(long, value_enum, value_name = "HOW")]
+    look: Option<Look>,
     /// A node that runs already, for example shm:/run/portcullis.sock.
     #[arg(long)]
     node: Option<String>,
@@ -85,6 +88,15 @@ pub struct Options {
     /// One JSON object instead of the table.
     #[arg(long)]
     json: bool,
+}
+
+/// How what was read is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Look {
+    /// In the session's arena, where it came.
+    InPlace,
+    /// In memory of the program's own, that it is copied to.
+    Copied,
 }
 
 /// The benchmarks.

@@ -4,7 +4,7 @@ use super::course::Course;
 use super::latency::{hold_objects, renewed};
 use super::node_process::named_or_own;
 use super::report::Report;
-use super::{BenchError, Name, Options, pingpong, processors};
+use super::{BenchError, Look, Name, Options, pingpong, processors};
 use crate::samples::Samples;
 use portcullis::{
     ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions,
@@ -27,6 +27,8 @@ struct Lane {
     batches: VecDeque<Instant>,
     finished: Vec<(Operation, Outcome<ArenaMemory>)>,
     outstanding: usize,
+    /// Where what is looked at is copied to.
+    copy: Vec<u8>,
 }
 
 /// Runs `read_rate` or `write_rate`.
@@ -82,6 +84,7 @@ impl Lane {
             batches: VecDeque::new(),
             finished: Vec::with_capacity(options.outstanding),
             outstanding: 0,
+            copy: vec![0; length as usize],
         })
     }
 
@@ -92,6 +95,9 @@ impl Lane {
         let ended = self.finished.len();
         for (_, outcome) in self.finished.drain(..) {
             outcome.result?;
+            if let (Some(look), Some(buffer)) = (options.look, &outcome.buffer) {
+                look_at(look, buffer, &mut self.copy);
+            }
             self.buffers.extend(outcome.buffer);
         }
         self.outstanding -= ended;
@@ -126,4 +132,20 @@ impl Lane {
         self.batches.push_back(Instant::now());
         Ok(())
     }
+}
+
+/// Adds all bytes up.
+fn look_at(look: Look, buffer: &Buffer<ArenaMemory>, copy: &mut [u8]) {
+    let sum = |bytes: &[u8]| {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let words = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+        rest.iter().fold(words, |sum, &byte| sum.wrapping_add(byte.into()))
+    };
+    std::hint::black_box(match look {
+        Look::InPlace => sum(&buffer.bytes()),
+        Look::Copied => {
+            buffer.read(0, copy);
+            sum(copy)
+        }
+    });
 }

@@ -1,0 +1,51 @@
+//! Many small requests with few doorbells: permissions asked for together, atomics posted together, and the outcomes taken
+//! one by one.
+//!
+//! ```text
+//! cargo run --release --example batches                                  a node of its own
+//! cargo run --release --example batches -- shm:/run/portcullis.sock      a node that runs
+//! ```
+
+mod place;
+
+use portcullis::{Acquire, Allocate, Error};
+
+const COUNTERS: usize = 100;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (mut session, _node) = place::session()?;
+
+    // A hundred objects of a counter each, that nobody holds.
+    let mut objects = Vec::new();
+    for _ in 0..COUNTERS {
+        let counter = session.allocate(Allocate::bytes(8).keep())?;
+        session.write(&counter, 0, &0u64.to_le_bytes())?;
+        objects.push(counter.object());
+        session.revoke(counter)?;
+    }
+
+    // One message a permission, one doorbell for as many as the control queue holds.
+    let asks: Vec<_> = objects.iter().map(|&object| Acquire::object(object).shared()).collect();
+    let held = session.acquire_all(&asks)?.into_iter().collect::<Result<Vec<_>, Error>>()?;
+
+    // One doorbell and one completion for all of these. Each has an outcome of its own.
+    let now = session.now();
+    let mut batch = session.client().batch();
+    let mut operations = Vec::new();
+    for (add, counter) in (1..).zip(&held) {
+        operations.push(batch.fetch_and_add(now, counter, 0, add).map_err(|rejected| rejected.error)?);
+    }
+    println!("posted {} operations with one doorbell", batch.post());
+    for operation in operations {
+        let before = session.wait(operation)?.result?;
+        assert_eq!(before, 0);
+    }
+
+    // The same with one doorbell for all ends.
+    session.revoke_all(held)?;
+    for object in objects {
+        session.free(object)?;
+    }
+    println!("{COUNTERS} counters, added to and let go");
+    Ok(())
+}
