@@ -20,8 +20,8 @@ use std::time::Duration;
 pub const ARENA_BYTES: u64 = 2 << 20;
 /// Where in the arena its data lies: behind its messages.
 pub const DATA: u64 = 64 << 10;
-/// Bytes of a reply, as the length of a receive.
-const REPLY_BYTES: u32 = 128;
+/// Bytes of a message, as the length of a receive.
+pub const REPLY_BYTES: u32 = 128;
 const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
 /// How long an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(20);

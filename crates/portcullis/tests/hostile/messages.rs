@@ -1,6 +1,6 @@
 //! Attacks on the control path: messages that are none, that are forged, that never end.
 
-use crate::attacker::Attacker;
+use crate::attacker::{Attacker, REPLY_BYTES};
 use crate::canary::Canary;
 use crate::stage::{BLUE, RED, Stage, random, wait_for};
 use portcullis::{Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, SessionOptions, Sharing};
@@ -77,7 +77,7 @@ fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
             "{length} bytes"
         );
     }
-    for length in [65, 128, 4096, 1 << 20, (1 << 20) + 1, u32::MAX] {
+    for length in [REPLY_BYTES + 1, 2 * REPLY_BYTES, 4096, 1 << 20, (1 << 20) + 1, u32::MAX] {
         let mut attacker = stage.attacker();
         let operation = Operation::Send { local: attacker.local(0, length) };
         attacker.endpoint.post_control(&[WorkRequest { id: 0, signalled: true, operation }]);
