@@ -4,15 +4,29 @@
 #![cfg(feature = "planted")]
 
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_sim::{Plan, Promise, run, shrink};
+use portcullis_sim::{FaultKind, Plan, Promise, run, shrink};
 
 /// Seeds within which a fault must be found.
 const SEEDS: u64 = 1_000;
+/// The same for those that one seed in a few hundred finds where what they need is common: enough that luck alone hides
+/// none.
+const SEEDS_FOR_RARE_ONES: u64 = 4_000;
+
+/// What a seed says; for rare faults with more of what they need.
+fn plan_for(fault: Fault, seed: u64) -> Plan {
+    let drawn = Plan::draw(seed);
+    match fault {
+        Fault::DoubtNotAwaited => Plan { faults: vec![FaultKind::Cut], hostile: 0, ..drawn },
+        Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
+        _ => drawn,
+    }
+}
 
 /// The first seed that finds a fault, and what it breaks.
 fn found(fault: Fault) -> Option<(u64, Promise, String)> {
-    (0..SEEDS).find_map(|seed| {
-        let plan = Plan::draw(seed);
+    let rare = matches!(fault, Fault::DoubtNotAwaited | Fault::HeaderReusedWhileBound);
+    (0..if rare { SEEDS_FOR_RARE_ONES } else { SEEDS }).find_map(|seed| {
+        let plan = plan_for(fault, seed);
         planted::plant(Some(fault));
         let report = run(&plan);
         planted::plant(None);
@@ -23,7 +37,7 @@ fn found(fault: Fault) -> Option<(u64, Promise, String)> {
 
 fn is_found_by(fault: Fault, checkers: &[Promise]) {
     let Some((seed, promise, what)) = found(fault) else {
-        panic!("{fault:?} survives {SEEDS} seeds");
+        panic!("{fault:?} survives all seeds");
     };
     eprintln!("{fault:?}: {promise}, by seed {seed}: {what}");
     assert!(
@@ -75,19 +89,18 @@ faults! {
 #[test]
 fn a_failing_run_is_cut_down_to_one_that_breaks_the_same_promise() {
     planted::plant(Some(Fault::ScrubSkipped));
-    let (plan, report) = (0..SEEDS)
-        .map(|seed| (Plan::draw(seed), run(&Plan::draw(seed))))
-        .find(|(plan, report)| !report.ok && plan.clients > 3)
-        .expect("the fault is found");
-    let (smaller, shown) = shrink(&plan, 100);
-    let again = run(&smaller);
+    let failing = (0..SEEDS).map(|seed| (Plan::draw(seed), run(&Plan::draw(seed))));
+    let failing = failing.filter(|(plan, report)| !report.ok && plan.clients > 3);
+    let mut fewer = 0;
+    for (plan, report) in failing.take(4) {
+        let (smaller, shown) = shrink(&plan, 100);
+        let (again, command) = (run(&smaller), smaller.command());
+        assert_eq!(shown.failures[0].promise, report.failures[0].promise, "{command}");
+        assert_eq!(again.failures, shown.failures, "what was cut down can be had again: {command}");
+        assert!(smaller.duration_ns < plan.duration_ns, "it goes on after what it shows: {command}");
+        assert!(smaller.clients <= plan.clients && smaller.faults.len() <= plan.faults.len(), "{command}");
+        fewer += u32::from(smaller.clients < plan.clients && shown.events < report.events);
+    }
     planted::plant(None);
-    assert_eq!(shown.failures[0].promise, report.failures[0].promise);
-    assert_eq!(again.failures, shown.failures, "what was cut down can be had again: {}", smaller.command());
-    assert!(
-        smaller.clients < plan.clients || smaller.duration_ns < plan.duration_ns,
-        "{}",
-        smaller.command()
-    );
-    assert!(shown.events < report.events.max(1) || smaller.clients < plan.clients);
+    assert!(fewer > 0, "nobody who has no part in it was left out of any of four");
 }
