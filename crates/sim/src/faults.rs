@@ -71,6 +71,9 @@ impl Fault {
     }
 }
 
+/// How long a NIC waits for an answer, about.
+const PATIENCE: std::ops::Range<Nanos> = 300 * MICROSECOND..3 * MILLISECOND;
+
 /// A pause: short mostly, and longer than any lease now and then.
 fn pause(dice: &mut Dice) -> Nanos {
     dice.magnitude(MICROSECOND..8 * MILLISECOND)
@@ -122,12 +125,16 @@ fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
         FaultKind::Cut => {
             let machine = plan.nodes + client;
             let (from, to) = if dice.per_mille(500) { (machine, node) } else { (node, machine) };
+            // Half of them try the patience of the NICs: what somebody has given up comes all the same.
+            let trying = dice.per_mille(500);
+            let slow = if trying { dice.of(PATIENCE) } else { dice.magnitude(MICROSECOND..MILLISECOND) };
             let cut = match dice.of(0..3) {
                 0 => Cut::Lost,
                 1 => Cut::Held,
-                _ => Cut::Slow(dice.magnitude(MICROSECOND..MILLISECOND)),
+                _ => Cut::Slow(slow),
             };
-            Fault::Cut { from, to, time: pause(dice), cut }
+            let time = if trying { dice.of(PATIENCE) } else { pause(dice) };
+            Fault::Cut { from, to, time, cut }
         }
         FaultKind::Nic => {
             let mut rate = || if dice.per_mille(400) { dice.magnitude(1..300) } else { 0 };
