@@ -28,6 +28,7 @@ test: setup lint fresh-setup unit planted verbs fuzz instructions
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	scripts/without-rdma
 	scripts/docs
 	scripts/tidy
 

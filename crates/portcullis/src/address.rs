@@ -10,16 +10,27 @@ pub enum Address {
     /// `shm:PATH`: on this machine, at a Unix socket; data moves through shared memory.
     Shm(PathBuf),
     /// `rdma:HOST:PORT`: over RDMA; at that port both ends tell each other where their queue pairs are.
+    #[cfg(feature = "rdma")]
     Rdma(String),
 }
 
-/// What was given is no address.
+/// What was given is no address that a session can be opened at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no node's address: give shm:PATH, for example shm:/run/portcullis.sock, or rdma:HOST:PORT, for example \
-     rdma:node1:7471"
-)]
-pub struct UnknownAddress(String);
+#[non_exhaustive]
+pub enum UnknownAddress {
+    /// It is none.
+    #[error(
+        "{0:?} is no node's address: give shm:PATH, for example shm:/run/portcullis.sock, or rdma:HOST:PORT, for \
+         example rdma:node1:7471"
+    )]
+    Malformed(String),
+    /// It is an address over RDMA, and this program was built without.
+    #[error(
+        "{0:?} is a node's address over RDMA, and this program was built without: build the crate portcullis with its \
+         feature \"rdma\""
+    )]
+    WithoutRdma(String),
+}
 
 impl FromStr for Address {
     type Err = UnknownAddress;
@@ -27,16 +38,27 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, UnknownAddress> {
         match text.split_once(':') {
             Some(("shm", path)) if !path.is_empty() => Ok(Self::Shm(PathBuf::from(path))),
-            Some(("rdma", place)) if place.contains(':') => Ok(Self::Rdma(place.to_owned())),
-            _ => Err(UnknownAddress(text.to_owned())),
+            Some(("rdma", place)) if place.contains(':') => over_rdma(text, place),
+            _ => Err(UnknownAddress::Malformed(text.to_owned())),
         }
     }
+}
+
+#[cfg(feature = "rdma")]
+fn over_rdma(_: &str, place: &str) -> Result<Address, UnknownAddress> {
+    Ok(Address::Rdma(place.to_owned()))
+}
+
+#[cfg(not(feature = "rdma"))]
+fn over_rdma(text: &str, _: &str) -> Result<Address, UnknownAddress> {
+    Err(UnknownAddress::WithoutRdma(text.to_owned()))
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shm(path) => write!(f, "shm:{}", path.display()),
+            #[cfg(feature = "rdma")]
             Self::Rdma(place) => write!(f, "rdma:{place}"),
         }
     }
@@ -46,14 +68,30 @@ impl fmt::Display for Address {
 mod tests {
     use super::*;
 
+    fn reads_back(text: &str) {
+        assert_eq!(text.parse::<Address>().expect("an address").to_string(), text);
+    }
+
     #[test]
     fn addresses_read_back_and_others_say_what_is_meant() {
-        for text in ["shm:/run/a.sock", "rdma:node1:7471", "rdma:[fd00::1]:7471"] {
-            assert_eq!(text.parse::<Address>().expect("an address").to_string(), text);
-        }
+        reads_back("shm:/run/a.sock");
         for text in ["", "shm:", "/run/a.sock", "rdma:host", "tcp:host:1"] {
             let error = text.parse::<Address>().expect_err("no address");
             assert!(error.to_string().contains("shm:PATH"), "{error}");
         }
+    }
+
+    #[cfg(feature = "rdma")]
+    #[test]
+    fn addresses_over_rdma_read_back() {
+        reads_back("rdma:node1:7471");
+        reads_back("rdma:[fd00::1]:7471");
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    #[test]
+    fn an_address_over_rdma_names_the_feature_that_is_missing() {
+        let refused = crate::connect("rdma:node1:7471").expect_err("no such way").to_string();
+        assert!(refused.contains("rdma:node1:7471") && refused.contains("feature \"rdma\""), "{refused}");
     }
 }

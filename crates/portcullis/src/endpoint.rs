@@ -1,20 +1,25 @@
 //! The client's end of either NIC.
 
-use portcullis_ibverbs::IbEndpoint;
+#[cfg(feature = "rdma")]
+use crate::rdma::IbEndpoint;
 use portcullis_nic::{Completion, Endpoint, EndpointSize, Lkey, ReceiveRequest, WorkRequest};
 use portcullis_softnic::{ArenaMemory, PortEndpoint};
 use std::time::Duration;
 
 /// A session's end: of a port of the software NIC, or on an RDMA device.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one a session, and it is on the path of each operation"
+#[cfg_attr(
+    feature = "rdma",
+    expect(
+        clippy::large_enum_variant,
+        reason = "there is one a session, and it is on the path of each operation"
+    )
 )]
 pub enum SessionEndpoint {
     /// The software NIC's.
     Port(PortEndpoint),
     /// On an RDMA device.
+    #[cfg(feature = "rdma")]
     Rdma(IbEndpoint),
 }
 
@@ -24,11 +29,13 @@ impl SessionEndpoint {
     pub fn port(&self) -> Option<&PortEndpoint> {
         match self {
             Self::Port(port) => Some(port),
+            #[cfg(feature = "rdma")]
             Self::Rdma(_) => None,
         }
     }
 
     /// The end on an RDMA device, if it is one.
+    #[cfg(feature = "rdma")]
     pub fn rdma(&mut self) -> Option<&mut IbEndpoint> {
         match self {
             Self::Rdma(rdma) => Some(rdma),
@@ -42,6 +49,7 @@ macro_rules! forward {
     ($self:ident.$call:ident($($argument:expr),*)) => {
         match $self {
             Self::Port(port) => port.$call($($argument),*),
+            #[cfg(feature = "rdma")]
             Self::Rdma(rdma) => rdma.$call($($argument),*),
         }
     };

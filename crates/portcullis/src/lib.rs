@@ -32,6 +32,7 @@ mod endpoint;
 mod held;
 pub mod host;
 mod keeper;
+#[cfg(feature = "rdma")]
 mod rdma;
 mod session;
 
@@ -39,15 +40,11 @@ pub use address::{Address, UnknownAddress};
 pub use endpoint::SessionEndpoint;
 pub use held::{AtDrop, Permission};
 pub use keeper::Kept;
-pub use portcullis_attach::{
-    ClientCredentials, ClientSecurity, CredentialsError, NodeCredentials, NodeSecurity,
-};
 pub use portcullis_client::Permission as BarePermission;
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters, Error, Operation,
     Outcome, Rejected,
 };
-pub use portcullis_ibverbs::DeviceChoice;
 pub use portcullis_nic::{Guarantee, GuaranteeSet};
 pub use portcullis_node::{
     AuditEvent, AuditEvents, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits,
@@ -57,5 +54,9 @@ pub use portcullis_protocol::{
     RemoteAddress, Rights, Rkey, Sharing, Token, UnknownObjectRef,
 };
 pub use portcullis_softnic::{ArenaMemory, PortEndpoint};
-pub use rdma::RdmaOptions;
+#[cfg(feature = "rdma")]
+pub use rdma::{
+    ClientCredentials, ClientSecurity, CredentialsError, DeviceChoice, IbEndpoint, NodeCredentials,
+    NodeSecurity, RdmaAttachError, RdmaOptions,
+};
 pub use session::{ConnectError, Session, SessionOptions, connect, connect_with};

@@ -1,9 +1,15 @@
 //! A session with a node of another machine: a control connection, and queue pairs on a device of this one.
 
+pub use portcullis_attach::AttachError as RdmaAttachError;
+pub use portcullis_attach::{
+    ClientCredentials, ClientSecurity, CredentialsError, NodeCredentials, NodeSecurity,
+};
+pub use portcullis_ibverbs::{DeviceChoice, IbEndpoint};
+
 use crate::SessionOptions;
 use crate::session::ConnectError;
-use portcullis_attach::{ClientSecurity, Connection, Ends, Terms, attach};
-use portcullis_ibverbs::{DeviceChoice, IbEndpoint, NodeLife};
+use portcullis_attach::{Connection, Ends, Terms, attach};
+use portcullis_ibverbs::NodeLife;
 use portcullis_nic::GuaranteeSet;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;

@@ -2,12 +2,13 @@
 
 use crate::held::Dropped;
 use crate::keeper::{Keeper, Kept};
-use crate::rdma::{self, RdmaOptions};
+#[cfg(feature = "rdma")]
+use crate::rdma::{self, RdmaAttachError, RdmaOptions};
 use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
-use portcullis_nic::{Endpoint, GuaranteeSet, VerbsError};
+use portcullis_nic::{Endpoint, GuaranteeSet};
 use portcullis_protocol::{Lifetime, Moment, ObjectRef};
 use portcullis_softnic::ArenaMemory;
 use portcullis_softnic::attach::{AttachError, attach};
@@ -59,12 +60,18 @@ pub struct SessionOptions {
     /// The client's limits.
     pub client: ClientConfig,
     /// For nodes of other machines.
+    #[cfg(feature = "rdma")]
     pub rdma: RdmaOptions,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { arena_bytes: ARENA_BYTES, client: ClientConfig::default(), rdma: RdmaOptions::default() }
+        Self {
+            arena_bytes: ARENA_BYTES,
+            client: ClientConfig::default(),
+            #[cfg(feature = "rdma")]
+            rdma: RdmaOptions::default(),
+        }
     }
 }
 
@@ -79,11 +86,13 @@ pub enum ConnectError {
     #[error(transparent)]
     Attach(#[from] AttachError),
     /// No control connection to the node.
+    #[cfg(feature = "rdma")]
     #[error(transparent)]
-    Rdma(#[from] portcullis_attach::AttachError),
+    Rdma(#[from] RdmaAttachError),
     /// The RDMA device does not connect to the node's.
+    #[cfg(feature = "rdma")]
     #[error("the RDMA device fails: {0}")]
-    Device(#[from] VerbsError),
+    Device(#[from] portcullis_nic::VerbsError),
     /// The arena is too short for the client's own needs.
     #[error(transparent)]
     Client(#[from] Error),
@@ -110,6 +119,7 @@ pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, C
             let attached = attach(&path, options.arena_bytes, ATTACH_WITHIN)?;
             (SessionEndpoint::Port(attached.endpoint), attached.client, GuaranteeSet::NONE)
         }
+        #[cfg(feature = "rdma")]
         Address::Rdma(place) => {
             let (endpoint, number, unenforced) = rdma::connect(&place, &options, ATTACH_WITHIN)?;
             (SessionEndpoint::Rdma(endpoint), number, unenforced)

@@ -2,44 +2,67 @@
 //!
 //! On the software NIC; with PORTCULLIS_NIC=ibverbs on the RDMA device of this machine.
 
-use portcullis::host::{Host, HostConfig, Listen, RdmaConfig, RdmaListen};
+use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{
-    Acquire, Allocate, AtDrop, Error, Guarantee, Lifetime, Mechanism, NodeConfig, NodeSecurity, ObjectRef,
-    Refusal, Rights, Session, SessionOptions, connect,
+    Acquire, Allocate, AtDrop, Error, Lifetime, Mechanism, NodeConfig, ObjectRef, Refusal, Rights, Session,
+    SessionOptions, connect,
 };
 use std::path::Path;
 
-fn on_rdma() -> bool {
-    match std::env::var("PORTCULLIS_NIC").as_deref() {
-        Ok("ibverbs") => true,
-        Ok(other) => panic!("PORTCULLIS_NIC={other} is no NIC: ibverbs is"),
-        Err(_) => false,
+/// The way to the RDMA device of this machine.
+#[cfg(feature = "rdma")]
+mod rdma {
+    use portcullis::host::{HostConfig, RdmaConfig, RdmaListen};
+    use portcullis::{Guarantee, NodeSecurity};
+
+    pub fn is_wanted() -> bool {
+        match std::env::var("PORTCULLIS_NIC").as_deref() {
+            Ok("ibverbs") => true,
+            Ok(other) => panic!("PORTCULLIS_NIC={other} is no NIC: ibverbs is"),
+            Err(_) => false,
+        }
     }
-}
 
-/// The device of these tests may be Soft-RoCE, whose windows have no range: that is not what is tried here.
-fn rdma(listen: Vec<RdmaListen>) -> Option<RdmaConfig> {
-    let allow_unenforced = vec![Guarantee::WindowRange];
-    on_rdma().then(|| RdmaConfig { listen, allow_unenforced, ..RdmaConfig::default() })
-}
-
-fn host(mechanism: Mechanism) -> Host {
-    let node = NodeConfig { mechanism, pool_bytes: 64 << 20, ..NodeConfig::default() };
-    Host::start(HostConfig { node, rdma: rdma(Vec::new()), ..HostConfig::default() }).expect("a node starts")
-}
-
-/// A node that clients of one tenant come to, and its address. The folder is for its socket, if it has one.
-fn listening(folder: &Path) -> (Host, String) {
-    let path = folder.join("node.sock");
-    if on_rdma() {
+    /// A port of this machine that clients of one tenant come to.
+    pub fn port(config: HostConfig) -> HostConfig {
         let red = RdmaListen {
             address: "127.0.0.1:0".to_owned(),
             security: NodeSecurity::Plain,
             plain_anywhere: false,
             tenant: Some("red".to_owned()),
         };
-        let config = HostConfig { rdma: rdma(vec![red]), ..HostConfig::default() };
-        let host = Host::start(config).expect("a node starts");
+        // The device may be Soft-RoCE, whose windows have no range: that is not what is tried here.
+        let allow_unenforced = vec![Guarantee::WindowRange];
+        let rdma = Some(RdmaConfig { listen: vec![red], allow_unenforced, ..RdmaConfig::default() });
+        HostConfig { rdma, ..config }
+    }
+}
+
+/// There is none for a crate built without.
+#[cfg(not(feature = "rdma"))]
+mod rdma {
+    use portcullis::host::HostConfig;
+
+    pub fn is_wanted() -> bool {
+        false
+    }
+
+    pub fn port(config: HostConfig) -> HostConfig {
+        config
+    }
+}
+
+fn host(mechanism: Mechanism) -> Host {
+    let node = NodeConfig { mechanism, pool_bytes: 64 << 20, ..NodeConfig::default() };
+    let config = HostConfig { node, ..HostConfig::default() };
+    Host::start(if rdma::is_wanted() { rdma::port(config) } else { config }).expect("a node starts")
+}
+
+/// A node that clients of one tenant come to, and its address. The folder is for its socket, if it has one.
+fn listening(folder: &Path) -> (Host, String) {
+    let path = folder.join("node.sock");
+    if rdma::is_wanted() {
+        let host = Host::start(rdma::port(HostConfig::default())).expect("a node starts");
         let address = format!("rdma:{}", host.rdma_addresses()[0]);
         return (host, address);
     }
@@ -149,7 +172,7 @@ fn a_kept_permission_outlives_its_first_lifetime() {
     while session.write(&block, 0, b"for how long").is_ok() {}
     let ended = session.write(&block, 0, b"no more");
     // On a device an extension can be lost in the moment of the node's notice (THREATS.md): then it ends too early.
-    let too_early = on_rdma() && ended == Err(Error::Revoked);
+    let too_early = rdma::is_wanted() && ended == Err(Error::Revoked);
     assert!(ended == Err(Error::Expired) || too_early, "{ended:?}");
     drop((block, session, host));
 }

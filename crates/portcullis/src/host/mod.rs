@@ -6,14 +6,17 @@ pub use machine_memory::{NotEnoughMemory, Scarce};
 pub use portcullis_node::Counters;
 pub use portcullis_softnic::attach::SocketAccess;
 pub use portcullis_softnic::engine::pin;
-pub use rdma::{RdmaConfig, RdmaListen, Unenforced};
+#[cfg(feature = "rdma")]
+pub use rdma::{ListenError, MemlockTooLow, OpenError, RdmaConfig, RdmaListen, Unenforced};
 pub use sockets::{Listen, Sockets};
 pub use wall::{NoWallTime, WallTime};
 
 pub mod admin;
 mod audit;
+mod backend;
 mod machine_memory;
 mod outlet;
+#[cfg(feature = "rdma")]
 mod rdma;
 mod sockets;
 mod software;
@@ -23,14 +26,11 @@ use crate::session::SessionOptions;
 use crate::{ConnectError, Session};
 use admin::{Admin, AdminServer};
 use audit::AuditWriter;
+use backend::Backend;
 use outlet::{Outlet, Speaker};
-use portcullis_attach::ListenError;
-use portcullis_ibverbs::{MemlockTooLow, OpenError};
-use portcullis_nic::{EndpointSize, Guarantee, VerbsError};
+use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::{NodeConfig, StartError};
 use portcullis_protocol::{DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism};
-use rdma::RdmaHost;
-use software::SoftwareHost;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -80,6 +80,7 @@ pub struct HostConfig {
     /// them; where there are none left, the kernel kills somebody.
     pub overcommit: bool,
     /// The RDMA device that the node is on. Without: the software NIC.
+    #[cfg(feature = "rdma")]
     pub rdma: Option<RdmaConfig>,
     /// Where the audit log goes.
     pub audit: Option<PathBuf>,
@@ -102,21 +103,26 @@ pub enum HostError {
     #[error("{0}")]
     Config(&'static str),
     /// No RDMA device.
+    #[cfg(feature = "rdma")]
     #[error(transparent)]
     Device(#[from] OpenError),
     /// The device fails while it is tried.
+    #[cfg(feature = "rdma")]
     #[error("the RDMA device cannot be tried: {0}")]
-    Trial(#[from] VerbsError),
+    Trial(#[from] portcullis_nic::VerbsError),
     /// The device does not keep what the mechanism rests on.
+    #[cfg(feature = "rdma")]
     #[error(transparent)]
     Unenforced(#[from] Unenforced),
     /// The machine has not the memory that the node is to lend.
     #[error(transparent)]
     Memory(#[from] NotEnoughMemory),
     /// The node's memory cannot be registered.
+    #[cfg(feature = "rdma")]
     #[error(transparent)]
     Memlock(#[from] MemlockTooLow),
     /// Nobody can come.
+    #[cfg(feature = "rdma")]
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// Nobody of this machine can come.
@@ -158,17 +164,10 @@ struct Run {
     zero: Instant,
 }
 
-#[derive(Debug)]
-enum Backend {
-    Software(SoftwareHost),
-    Rdma(RdmaHost),
-}
-
 /// A running node. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Host {
-    backend: Backend,
-    mechanism: Mechanism,
+    backend: Box<dyn Backend>,
     incarnation: Incarnation,
     admin: Admin,
     admin_server: Option<AdminServer>,
@@ -203,29 +202,10 @@ impl Host {
         let admin_place = config.admin.as_deref().map(AdminServer::bind).transpose()?;
         let speaker = Speaker::start().map_err(machine("cannot tell of events".to_owned()))?;
         let records = outlet(&mut run.config, audit.as_ref(), speaker.as_ref());
-        let (backend, mechanism) = match &config.rdma {
-            None => {
-                let mechanism = run.config.mechanism;
-                (Backend::Software(SoftwareHost::start(&config, run, records)?), mechanism)
-            }
-            Some(_) if !config.listen.is_empty() => {
-                return Err(HostError::Config(
-                    "a node on an RDMA device has no port in shared memory: let clients come to rdma:HOST:PORT",
-                ));
-            }
-            Some(rdma) => {
-                let started = RdmaHost::start(&config, rdma, run, records)?;
-                let mechanism = started.mechanism();
-                (Backend::Rdma(started), mechanism)
-            }
-        };
-        let way = match &backend {
-            Backend::Software(software) => software.way(),
-            Backend::Rdma(rdma) => rdma.way(),
-        };
-        let admin = Admin::inside(way, audit.as_ref().map(AuditWriter::watch));
+        let backend = backend::start(&config, run, records)?;
+        let admin = Admin::inside(backend.way(), audit.as_ref().map(AuditWriter::watch));
         let admin_server = admin_place.map(|place| AdminServer::start(place, admin.clone())).transpose()?;
-        Ok(Self { backend, mechanism, incarnation, admin, admin_server, audit, speaker })
+        Ok(Self { backend, incarnation, admin, admin_server, audit, speaker })
     }
 
     /// Which run of a node this is: a random number of each start.
@@ -237,35 +217,26 @@ impl Host {
     /// What enforces its permissions.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
-        self.mechanism
+        self.backend.mechanism()
     }
 
     /// What its permissions rest on and the device does not keep, because that was allowed.
     #[must_use]
     pub fn unenforced(&self) -> &[Guarantee] {
-        match &self.backend {
-            Backend::Software(_) => &[],
-            Backend::Rdma(rdma) => rdma.unenforced(),
-        }
+        self.backend.unenforced()
     }
 
     /// The most tenants at a time that this process's limit on locked memory lets in, if it has one: on an RDMA device
     /// the node's memory counts once for each.
     #[must_use]
     pub fn tenants_max(&self) -> Option<u64> {
-        match &self.backend {
-            Backend::Software(_) => None,
-            Backend::Rdma(rdma) => rdma.tenants_max(),
-        }
+        self.backend.tenants_max()
     }
 
     /// Where clients of other machines come to, with the ports that were got for port 0.
     #[must_use]
     pub fn rdma_addresses(&self) -> &[SocketAddr] {
-        match &self.backend {
-            Backend::Software(_) => &[],
-            Backend::Rdma(rdma) => rdma.addresses(),
-        }
+        self.backend.addresses()
     }
 
     /// A session with this node, in this process, for a tenant of any name.
@@ -273,10 +244,7 @@ impl Host {
     /// # Errors
     /// The node refuses, or has ended.
     pub fn connect(&self, tenant: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-        match &self.backend {
-            Backend::Software(software) => software.connect(tenant, &options),
-            Backend::Rdma(rdma) => rdma.connect(tenant, &options),
-        }
+        self.backend.connect(tenant, &options)
     }
 
     /// The operator's view of it.
@@ -307,10 +275,7 @@ impl Host {
     /// Ends the node: no more clients, then nothing of it left on the NIC, then the last audit records.
     pub fn stop(&mut self) {
         self.admin_server = None;
-        match &mut self.backend {
-            Backend::Software(software) => software.stop(),
-            Backend::Rdma(rdma) => rdma.stop(),
-        }
+        self.backend.stop();
         if let Some(audit) = &mut self.audit {
             audit.finish();
         }

@@ -7,8 +7,11 @@ mod engine;
 mod scout;
 
 pub use choice::Unenforced;
+pub use portcullis_attach::ListenError;
+pub use portcullis_ibverbs::{MemlockTooLow, OpenError};
 
 use super::admin::Way;
+use super::backend::Backend;
 use super::outlet::Outlet;
 use super::{HostConfig, HostError, Run, machine};
 use crate::rdma::make;
@@ -75,6 +78,11 @@ impl RdmaHost {
         mut run: Run,
         records: Option<Outlet>,
     ) -> Result<Self, HostError> {
+        if !config.listen.is_empty() {
+            return Err(HostError::Config(
+                "a node on an RDMA device has no port in shared memory: let clients come to rdma:HOST:PORT",
+            ));
+        }
         let mut listeners = Vec::new();
         for RdmaListen { address, security, plain_anywhere, .. } in &rdma.listen {
             listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
@@ -99,30 +107,31 @@ impl RdmaHost {
         let device = rdma.device.clone();
         Ok(Self { engine, desk, server, device, addresses, mechanism, unenforced, tenants_max })
     }
+}
 
-    pub fn mechanism(&self) -> Mechanism {
+impl Backend for RdmaHost {
+    fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
-    pub fn unenforced(&self) -> &[Guarantee] {
+    fn unenforced(&self) -> &[Guarantee] {
         &self.unenforced
     }
 
-    pub fn tenants_max(&self) -> Option<u64> {
+    fn tenants_max(&self) -> Option<u64> {
         self.tenants_max
     }
 
-    pub fn addresses(&self) -> &[SocketAddr] {
+    fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    pub fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
+    fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
         let door = SideDoor { desk: Arc::clone(&self.desk), device: self.device.clone() };
         door.open(tenant, options)
     }
 
-    /// The operator's way to the node.
-    pub fn way(&self) -> Arc<Way> {
+    fn way(&self) -> Arc<Way> {
         let engine = Arc::clone(&self.engine);
         Arc::new(move |order| {
             engine
@@ -134,7 +143,7 @@ impl RdmaHost {
         })
     }
 
-    pub fn stop(&self) {
+    fn stop(&self) {
         // Out of the lock before it goes: its thread may be waiting for the engine, and the engine for the lock.
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(server);

@@ -4,12 +4,14 @@ mod admission;
 mod resident;
 
 use super::admin::Way;
+use super::backend::Backend;
 use super::outlet::Outlet;
 use super::{HostConfig, HostError, Run, machine};
 use crate::session::{Departure, Opener, SessionOptions};
 use crate::{ConnectError, Session, SessionEndpoint};
 use admission::Gate;
 use portcullis_nic::{EndpointSize, Lkey};
+use portcullis_protocol::Mechanism;
 use portcullis_softnic::attach::{Listener, Server, ServerLimits};
 use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
 use portcullis_softnic::shared::Mapping;
@@ -23,6 +25,7 @@ pub(super) struct SoftwareHost {
     engine: Engine<NodeResident>,
     gate: Arc<Gate>,
     server: Arc<Mutex<Option<Server>>>,
+    mechanism: Mechanism,
 }
 
 impl SoftwareHost {
@@ -49,21 +52,26 @@ impl SoftwareHost {
                 .map_err(machine("cannot take clients in".to_owned()))?;
             *server.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
         }
-        Ok(Self { engine, gate, server })
+        Ok(Self { engine, gate, server, mechanism: node_config.mechanism })
+    }
+}
+
+impl Backend for SoftwareHost {
+    fn mechanism(&self) -> Mechanism {
+        self.mechanism
     }
 
-    pub fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
+    fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
         let door = SideDoor { engine: self.engine.clone(), gate: Arc::clone(&self.gate) };
         door.open(tenant, options)
     }
 
-    /// The operator's way to the node.
-    pub fn way(&self) -> Arc<Way> {
+    fn way(&self) -> Arc<Way> {
         let engine = self.engine.clone();
         Arc::new(move |order| engine.call(move |_, resident, now| order.carry_out(resident.node(), now)).ok())
     }
 
-    pub fn stop(&self) {
+    fn stop(&self) {
         // Out of the lock before it goes: its thread may be waiting for the engine, and the engine for the lock.
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(server);
