@@ -10,7 +10,7 @@ use std::path::Path;
 /// One look-up in so many is kept, to be used when it is old.
 const KEPT_ONE_IN: u64 = 8;
 /// Look-ups that are kept.
-const KEPT_MAX: usize = 512;
+const KEPT_MAX: usize = 64;
 /// One read in so many comes when its lease is over, from a reader that does not look at its clock.
 const LATE_ONE_IN: u64 = 50;
 /// The lease of such a read.
