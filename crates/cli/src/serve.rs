@@ -3,7 +3,6 @@
 mod admin;
 mod announcement;
 mod audit;
-mod lifetime;
 mod limits;
 mod listen;
 mod refusal;
@@ -126,10 +125,10 @@ pub struct Options {
     #[command(flatten)]
     admin: AdminOptions,
     /// The longest that a permission lives, extensions included.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "10s")]
+    #[arg(long, value_name = "TIME", default_value = "10s")]
     longest_lifetime: Lifetime,
     /// The longest that a request waits for others to let an object go.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "10s")]
+    #[arg(long, value_name = "TIME", default_value = "10s")]
     longest_wait: Lifetime,
     /// Bytes that one tenant may hold [default: all of the memory].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -149,10 +148,10 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
     violations_free: u32,
     /// How long after a permission's end an access with its key counts as late, and as nothing worse.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1s")]
+    #[arg(long, value_name = "TIME", default_value = "1s")]
     late_grace: Lifetime,
     /// How long a tenant is barred whose clients have guessed keys.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "600s")]
+    #[arg(long, value_name = "TIME", default_value = "600s")]
     bar_for: Lifetime,
     /// Queue pairs that a client has beside the one it uses: they take over when a refused access breaks it.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]

@@ -295,10 +295,7 @@ fn letters<S: Serializer>(rights: &Rights, serializer: S) -> Result<S::Ok, S::Er
 }
 
 fn sharing_name<S: Serializer>(sharing: &Sharing, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match sharing {
-        Sharing::Exclusive => "exclusive",
-        Sharing::Shared => "shared",
-    })
+    serializer.serialize_str(sharing.name())
 }
 
 fn moment_us<S: Serializer>(moment: &Moment, serializer: S) -> Result<S::Ok, S::Error> {

@@ -4,6 +4,7 @@ use crate::Lifetime;
 
 /// How long an object stays that nobody holds a permission on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum Keep {
     /// Not at all: the object goes with its last permission.
     #[default]

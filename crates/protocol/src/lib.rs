@@ -14,6 +14,7 @@ mod object_ref;
 pub mod planted;
 mod refusal;
 mod rights;
+mod text;
 mod token;
 
 pub use header::{Header, LIFETIME_OFFSET, LengthTooLarge};
@@ -25,5 +26,6 @@ pub use messages::{
 };
 pub use object_ref::{ObjectRef, UnknownObjectRef};
 pub use refusal::Refusal;
-pub use rights::{Rights, Sharing};
-pub use token::{Mechanism, Token};
+pub use rights::{Rights, Sharing, UnknownRights, UnknownSharing};
+pub use text::{NoLifetime, UnknownIncarnation};
+pub use token::{Mechanism, Token, UnknownMechanism};

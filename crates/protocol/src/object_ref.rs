@@ -1,5 +1,6 @@
 //! References to objects: what clients pass on to each other, between processes, machines and restarts.
 
+use crate::text::hexadecimal;
 use crate::{Incarnation, RemoteAddress};
 use std::fmt;
 use std::str::FromStr;
@@ -77,12 +78,7 @@ impl FromStr for ObjectRef {
     type Err = UnknownObjectRef;
 
     fn from_str(text: &str) -> Result<Self, UnknownObjectRef> {
-        // The standard parser takes a sign, which no reference has.
-        let number = |part: &str| {
-            let hexadecimal = part.bytes().all(|byte| byte.is_ascii_hexdigit());
-            u64::from_str_radix(part, 16).ok().filter(|_| hexadecimal)
-        };
-        let mut parts = text.split('-').map(number);
+        let mut parts = text.split('-').map(hexadecimal);
         let numbers = [parts.next(), parts.next(), parts.next()].map(Option::flatten);
         match (numbers, parts.next()) {
             ([Some(incarnation), Some(address), Some(birth)], None) => {

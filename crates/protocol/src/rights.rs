@@ -1,5 +1,8 @@
 //! What a permission allows, and beside whom.
 
+use std::fmt;
+use std::str::FromStr;
+
 bitflags::bitflags! {
     /// What the holder of a permission may do with its bytes.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,6 +28,38 @@ impl Rights {
     }
 }
 
+impl fmt::Display for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.letters())
+    }
+}
+
+/// The text is no list of rights.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} are no rights: write r, w and a for what is held, each once, for example rw")]
+pub struct UnknownRights(String);
+
+impl FromStr for Rights {
+    type Err = UnknownRights;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRights> {
+        let mut rights = Self::empty();
+        for letter in text.chars() {
+            let right = match letter {
+                'r' => Self::READ,
+                'w' => Self::WRITE,
+                'a' => Self::ATOMIC,
+                _ => return Err(UnknownRights(text.to_owned())),
+            };
+            if rights.contains(right) {
+                return Err(UnknownRights(text.to_owned()));
+            }
+            rights |= right;
+        }
+        Ok(rights)
+    }
+}
+
 /// Whether others may hold a permission over the same object at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sharing {
@@ -33,4 +68,35 @@ pub enum Sharing {
     Exclusive,
     /// Any number of holders, all of them shared.
     Shared,
+}
+
+impl Sharing {
+    /// `exclusive` or `shared`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+impl fmt::Display for Sharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The text does not say whether others may hold a permission.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is no kind of sharing: use exclusive or shared")]
+pub struct UnknownSharing(String);
+
+impl FromStr for Sharing {
+    type Err = UnknownSharing;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSharing> {
+        let known = [Self::Exclusive, Self::Shared].into_iter().find(|sharing| sharing.name() == name);
+        known.ok_or_else(|| UnknownSharing(name.to_owned()))
+    }
 }

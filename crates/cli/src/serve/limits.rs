@@ -1,6 +1,5 @@
 //! What a node puts up with, as options; and which option sets which limit of the library.
 
-use super::lifetime;
 use clap::Args;
 use portcullis::host::PortLimits;
 use portcullis::{Lifetime, NodeConfig, ViolationLimits};
@@ -35,25 +34,25 @@ pub struct LimitOptions {
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().windows_max)]
     windows_max: u32,
     /// How long a window whose keys are used up is left alone.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1s")]
+    #[arg(long, value_name = "TIME", default_value = "1s")]
     window_rest: Lifetime,
     /// The longest that the window of a permission that has ended stays bound under delayed unbinding.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1ms")]
+    #[arg(long, value_name = "TIME", default_value = "1ms")]
     linger_max: Lifetime,
     /// The time in which a violation that costs nothing comes back.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "100ms")]
+    #[arg(long, value_name = "TIME", default_value = "100ms")]
     violations_free_again: Lifetime,
     /// The first pause for violations; each further one is twice as long.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1ms")]
+    #[arg(long, value_name = "TIME", default_value = "1ms")]
     violations_pause_min: Lifetime,
     /// The longest pause.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "1s")]
+    #[arg(long, value_name = "TIME", default_value = "1s")]
     violations_pause_max: Lifetime,
     /// Violations that cost a pause, until the last of them bars.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().bar_after)]
     violations_bar_after: u32,
     /// The longest pause for late accesses, where the NIC says what it refused.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "16ms")]
+    #[arg(long, value_name = "TIME", default_value = "16ms")]
     late_pause_max: Lifetime,
     /// Ended permissions of a client whose keys are remembered; who comes late with another one looks like a guesser.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().keys_remembered)]
@@ -62,7 +61,7 @@ pub struct LimitOptions {
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().excuses_max)]
     excuses_max: u32,
     /// The time in which one of those comes back.
-    #[arg(long, value_name = "TIME", value_parser = lifetime::parse, default_value = "200ms")]
+    #[arg(long, value_name = "TIME", default_value = "200ms")]
     excuse_again: Lifetime,
     /// Audit records that wait to be written; further ones are lost, and counted.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().audit_records_max)]
@@ -76,7 +75,11 @@ pub struct LimitOptions {
 }
 
 fn longest_keep(text: &str) -> Result<Lifetime, String> {
-    if text == "forever" { Ok(Lifetime(u64::MAX)) } else { lifetime::parse(text) }
+    if text == "forever" {
+        Ok(Lifetime(u64::MAX))
+    } else {
+        text.parse::<Lifetime>().map_err(|error| error.to_string())
+    }
 }
 
 fn depth(text: &str) -> Result<u32, String> {
