@@ -21,7 +21,7 @@ use std::time::Instant;
 /// The most bytes of a whole attach, TLS and chains of certificates included. An honest one has three thousand.
 pub(crate) const HEARD_MAX: usize = 32 << 10;
 
-/// Decides who gets in, within the server: [`crate::Admission`] and the server's own limits.
+/// Decides who gets in, within the server: [`Admission`](crate::Admission) and the server's own limits.
 pub(crate) trait Gate {
     fn terms(&self, peer: &Peer) -> Result<Terms, String>;
     fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, String>;

@@ -5,7 +5,7 @@ use portcullis_protocol::{
     Keep, Lifetime, Moment, ObjectName, ObjectRef, Part, RemoteAddress, RequestBody, Rights, Sharing,
 };
 
-/// What is asked of [`crate::Client::allocate`].
+/// What is asked of [`Client::allocate`](crate::Client::allocate).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocate {
     /// Bytes.
@@ -22,7 +22,7 @@ pub struct Allocate {
     pub keep: Keep,
 }
 
-/// What is asked of [`crate::Client::acquire`].
+/// What is asked of [`Client::acquire`](crate::Client::acquire).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Acquire {
     /// Which object.

@@ -4,7 +4,7 @@ use crate::{Error, Lease, Permission, config::CALLS_MAX};
 use portcullis_protocol::{Lifetime, Moment, Rights, Sharing};
 use std::sync::Arc;
 
-/// A call that has begun; [`crate::Client::take_call`] exchanges it for its result.
+/// A call that has begun; [`Client::take_call`](crate::Client::take_call) exchanges it for its result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Call {
     pub(crate) id: u64,

@@ -9,7 +9,7 @@ use std::fmt;
 /// Bytes of the word that each slot has in the arena for the result of an atomic.
 pub(crate) const WORD_BYTES: u32 = 8;
 
-/// An operation that has begun; [`crate::Client::take`] exchanges it for its outcome.
+/// An operation that has begun; [`Client::take`](crate::Client::take) exchanges it for its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operation {
     pub(crate) id: u64,

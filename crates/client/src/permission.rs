@@ -80,7 +80,7 @@ impl Lease {
 
 /// The right to touch some bytes of a node for some time: the paper's `Perm` (Patronus §5.1).
 ///
-/// Not `Clone`: it ends by [`crate::Client::revoke`], or by itself at its deadline. Dropping it tells the node
+/// Not `Clone`: it ends by [`Client::revoke`](crate::Client::revoke), or by itself at its deadline. Dropping it tells the node
 /// nothing.
 #[derive(Debug)]
 pub struct Permission {

@@ -64,6 +64,29 @@ impl fmt::Display for Address {
     }
 }
 
+/// As its text. A path that is no text has none.
+#[cfg(feature = "serde")]
+mod as_serde {
+    use super::Address;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+    impl Serialize for Address {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let text = self.to_string();
+            if text.parse().as_ref() != Ok(self) {
+                return Err(ser::Error::custom("the path of the node's socket is no UTF-8"));
+            }
+            serializer.serialize_str(&text)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Address {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +102,18 @@ mod tests {
             let error = text.parse::<Address>().expect_err("no address");
             assert!(error.to_string().contains("shm:PATH"), "{error}");
         }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn an_address_is_passed_on_as_its_text_and_one_without_a_text_is_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let address = Address::Shm("/run/a.sock".into());
+        let json = serde_json::to_string(&address).expect("text");
+        assert_eq!(json, r#""shm:/run/a.sock""#);
+        assert_eq!(serde_json::from_str::<Address>(&json).expect("the same"), address);
+        let path = std::ffi::OsStr::from_bytes(b"/run/\xff.sock");
+        assert!(serde_json::to_string(&Address::Shm(path.into())).is_err());
     }
 
     #[cfg(feature = "rdma")]

@@ -15,7 +15,7 @@ pub enum AtDrop {
     Expire,
 }
 
-/// A permission: [`portcullis_client::Permission`], and what becomes of it when it is dropped.
+/// A permission: [`BarePermission`](crate::BarePermission), and what becomes of it when it is dropped.
 #[derive(Debug)]
 pub struct Permission {
     /// Here until it is dropped or given back.

@@ -34,29 +34,39 @@ pub mod host;
 mod keeper;
 #[cfg(feature = "rdma")]
 mod rdma;
+mod retryable;
 mod session;
 
 pub use address::{Address, UnknownAddress};
 pub use endpoint::SessionEndpoint;
 pub use held::{AtDrop, Permission};
 pub use keeper::Kept;
-pub use portcullis_client::Permission as BarePermission;
 pub use portcullis_client::{
-    Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters, Error, Operation,
-    Outcome, Rejected,
+    Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters as ClientCounters, Error,
+    Lease, NotRevoked, Operation, Outcome, Permission as BarePermission, Rejected,
 };
-pub use portcullis_nic::{Guarantee, GuaranteeSet};
+pub use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, EndpointSize, Guarantee, GuaranteeSet, Lend, Lkey, LocalSpan,
+    Memory, Operation as NicOperation, QpAddress, QpId, QpState, ReceiveRequest, RefusedAccess, RemoteSpan,
+    Status, VerbsError, WindowBinding, WorkRequest,
+};
 pub use portcullis_node::{
-    AuditEvent, AuditEvents, AuditRecord, NodeConfig, Quota, Reductions, ViolationLimits,
+    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedPermission, NodeConfig, Quota, Reductions,
+    UnknownAuditEvent, ViolationLimits,
 };
 pub use portcullis_protocol::{
-    Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectName, ObjectRef, Part, PermissionId, Refusal,
-    RemoteAddress, Rights, Rkey, Sharing, Token, UnknownObjectRef,
+    ClientId, Incarnation, Keep, Lifetime, Mechanism, Moment, NoLifetime, ObjectName, ObjectRef, Part,
+    PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token, UnknownIncarnation, UnknownMechanism,
+    UnknownObjectRef, UnknownRights, UnknownSharing,
 };
-pub use portcullis_softnic::{ArenaMemory, PortEndpoint};
+pub use portcullis_softnic::attach::AttachError as PortAttachError;
+pub use portcullis_softnic::shared::{Mapping, MappingError};
+pub use portcullis_softnic::{
+    ArenaMemory, Doorbell, LentBytes, LentBytesMut, Life as PortLife, PortEndpoint,
+};
 #[cfg(feature = "rdma")]
 pub use rdma::{
-    ClientCredentials, ClientSecurity, CredentialsError, DeviceChoice, IbEndpoint, NodeCredentials,
+    ClientCredentials, ClientSecurity, CredentialsError, DeviceChoice, IbEndpoint, NodeCredentials, NodeLife,
     NodeSecurity, RdmaAttachError, RdmaOptions,
 };
 pub use session::{ConnectError, Session, SessionOptions, connect, connect_with};

@@ -4,12 +4,11 @@ pub use portcullis_attach::AttachError as RdmaAttachError;
 pub use portcullis_attach::{
     ClientCredentials, ClientSecurity, CredentialsError, NodeCredentials, NodeSecurity,
 };
-pub use portcullis_ibverbs::{DeviceChoice, IbEndpoint};
+pub use portcullis_ibverbs::{DeviceChoice, IbEndpoint, NodeLife};
 
 use crate::SessionOptions;
 use crate::session::ConnectError;
 use portcullis_attach::{Connection, Ends, Terms, attach};
-use portcullis_ibverbs::NodeLife;
 use portcullis_nic::GuaranteeSet;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;

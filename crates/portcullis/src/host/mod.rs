@@ -3,11 +3,12 @@
 
 pub use audit::AuditStatus;
 pub use machine_memory::{NotEnoughMemory, Scarce};
-pub use portcullis_node::Counters;
+pub use portcullis_node::Counters as NodeCounters;
+pub use portcullis_node::{ConfigError, StartError};
 pub use portcullis_softnic::attach::SocketAccess;
 pub use portcullis_softnic::engine::pin;
 #[cfg(feature = "rdma")]
-pub use rdma::{ListenError, MemlockTooLow, OpenError, RdmaConfig, RdmaListen, Unenforced};
+pub use rdma::{ListenError, MemlockTooLow, NoLibrary, OpenError, RdmaConfig, RdmaListen, Unenforced};
 pub use sockets::{Listen, Sockets};
 pub use wall::{NoWallTime, WallTime};
 
@@ -29,7 +30,7 @@ use audit::AuditWriter;
 use backend::Backend;
 use outlet::{Outlet, Speaker};
 use portcullis_nic::{EndpointSize, Guarantee};
-use portcullis_node::{NodeConfig, StartError};
+use portcullis_node::NodeConfig;
 use portcullis_protocol::{DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -151,6 +152,27 @@ pub enum HostError {
     },
 }
 
+impl HostError {
+    /// Whether the same configuration may well start a node later: what refused it can change by itself or by the
+    /// operator's hand. Otherwise the configuration has to change.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Node(error) => matches!(error, StartError::Nic(_)),
+            Self::Config(_) => false,
+            Self::Memory(_) | Self::Socket { .. } | Self::Audit { .. } | Self::Machine { .. } => true,
+            #[cfg(feature = "rdma")]
+            Self::Device(error) => !matches!(error, OpenError::Choice { .. }),
+            #[cfg(feature = "rdma")]
+            Self::Unenforced(_) | Self::Memlock(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Listen(error) => matches!(error, ListenError::Machine { .. }),
+            #[cfg(feature = "rdma")]
+            Self::Trial(_) => true,
+        }
+    }
+}
+
 fn machine(what: String) -> impl FnOnce(std::io::Error) -> HostError {
     move |source| HostError::Machine { what, source }
 }
@@ -255,7 +277,7 @@ impl Host {
 
     /// What the node has counted, and what it holds.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> NodeCounters {
         self.admin.counted().map(|counted| counted.counters).unwrap_or_default()
     }
 

@@ -5,7 +5,7 @@
 //! do bound their sleep, but that bound is not what should wake them.)
 //!
 //! Each step of the bargain is a function named for the one it copies, and says what that one does to memory and in
-//! which order (`_STEPS`); [`crate::agreement`] compares it with the source.
+//! which order (`_STEPS`); [`agreement`](crate::agreement) compares it with the source.
 
 use crate::entries::{request, request_words, send_completion};
 use crate::exploration::{Bound, Tally, explore};

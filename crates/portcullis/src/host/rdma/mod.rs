@@ -8,7 +8,7 @@ mod scout;
 
 pub use choice::Unenforced;
 pub use portcullis_attach::ListenError;
-pub use portcullis_ibverbs::{MemlockTooLow, OpenError};
+pub use portcullis_ibverbs::{MemlockTooLow, NoLibrary, OpenError};
 
 use super::admin::Way;
 use super::backend::Backend;
