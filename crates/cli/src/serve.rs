@@ -47,7 +47,7 @@ Examples:
   # 64 MiB.
   portcullis serve --listen shm:/run/portcullis.sock --quota-bytes 64MiB \\
       --audit /var/log/portcullis.jsonl
-  # Only what goes wrong is written down: costs a node nothing.
+  # Only what goes wrong is written down: costs a node next to nothing.
   portcullis serve --listen shm:/run/portcullis.sock \\
       --audit /var/log/portcullis.jsonl --audit-events violation,pause,bar,unbar
   # On the RDMA device of this machine, for clients of others. Certificates come
