@@ -157,7 +157,7 @@ impl Rig {
             data_queue_pairs: queue_pairs,
             send_depth: 16,
             control_depth: 8,
-            message_bytes: 128,
+            message_bytes: 192,
             arena_bytes: 32 << 10,
         };
         let endpoint = self.join(core, Rc::clone(&nic), size).expect("a simulated NIC has room");
