@@ -332,7 +332,7 @@ fn a_read_that_is_refused_after_its_lease_has_expired_says_so() {
     let mut session = session(&host, "red");
     let ask = Allocate::bytes(64).keep().lifetime(Lifetime::millis(5));
     let block = session.allocate(ask).expect("memory");
-    let before = session.now();
+    let before = block.lease().started_after();
     let mut expired = false;
     let error = loop {
         let operation = session.wait_until(|client| {
@@ -350,4 +350,29 @@ fn a_read_that_is_refused_after_its_lease_has_expired_says_so() {
         }
     };
     assert_eq!(error, Error::Expired);
+}
+
+/// The node starts again, and addresses begin where they did: what was passed on before names nothing here.
+#[test]
+fn a_reference_from_before_a_restart_opens_nothing() {
+    let old = {
+        let host = host(Mechanism::MemoryWindow);
+        let mut session = session(&host, "red");
+        let block = session.allocate(Allocate::bytes(64).keep()).expect("memory");
+        session.write(&block, 0, b"the old one").expect("it is held");
+        block.object()
+    };
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let block = session.allocate(Allocate::bytes(64).keep()).expect("memory");
+    session.write(&block, 0, b"the new one").expect("it is held");
+    let new = block.object();
+    assert_eq!(new.address, old.address, "the same place");
+    session.revoke(block).expect("it was live");
+    let refused = session.acquire(Acquire::object(old)).map(|_| ());
+    assert_eq!(refused, Err(Error::Refused(Refusal::AnotherNode)));
+    assert_eq!(session.free(old), Err(Error::Refused(Refusal::AnotherNode)));
+    session.acquire(Acquire::object(new)).map(drop).expect("it is there");
+    let whatever = Acquire::dangerous_at(old.address);
+    assert_eq!(session.acquire(whatever).expect("something is there").object(), new);
 }

@@ -21,6 +21,9 @@ const ARENA_BYTES: u64 = 4 << 20;
 pub const DATA: u64 = 64 << 10;
 /// Between two messages in the arena.
 const MESSAGE_STRIDE: u64 = 128;
+/// Bytes of a reply, as the length of a receive.
+const REPLY_BYTES: u32 = 128;
+const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
 /// How long an attach may take.
 pub const ATTACH_WITHIN: Duration = Duration::from_secs(20);
 /// Nobody proves anything.
@@ -169,7 +172,7 @@ impl Attacker {
         let slot = u64::from(self.sequence) % depth;
         self.sequence += 1;
         if heard {
-            let local = self.local((depth + self.receives % depth) * MESSAGE_STRIDE, 64);
+            let local = self.local((depth + self.receives % depth) * MESSAGE_STRIDE, REPLY_BYTES);
             let receive = ReceiveRequest { id: self.receives % depth, local };
             let (nic, queues) = self.endpoint.dangerous_nic();
             if queues.post_control_receive(nic, &[receive]) != Ok(1) {

@@ -16,13 +16,13 @@ fn cut_messages_are_refused_and_longer_ones_end_their_sender() {
     let whole =
         Request { sequence: 7, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
             .encode();
-    for length in [0, 1, 2, 8, 63] {
+    for length in [0, 1, 2, 8, 63, 64, MESSAGE_BYTES - 1] {
         assert!(attacker.say(&whole[..length], true));
         assert_eq!(attacker.answer().body, ReplyBody::Refused(Refusal::Malformed), "{length} bytes");
     }
     stage.assert_charged(0);
     drop(attacker);
-    for length in [65, 128, 5000, 1 << 20] {
+    for length in [129, 256, 5000, 1 << 20] {
         let mut attacker = stage.attacker();
         assert!(attacker.terms.message_bytes < length);
         let operation = Operation::Send { local: attacker.local(DATA, length) };
@@ -45,7 +45,7 @@ fn random_messages_are_answered_or_refused() {
         random.fill_bytes(&mut bytes);
         // Half of them get past the first byte.
         if bytes[63] < 128 {
-            (bytes[0], bytes[1], bytes[2]) = (bytes[0] % 12, bytes[1] & 7, bytes[2] & 3);
+            (bytes[0], bytes[1], bytes[2]) = (bytes[0] % 12, bytes[1] & 7, bytes[2] & 15);
         }
         assert!(attacker.say(&bytes, true));
         attacker.answer();
