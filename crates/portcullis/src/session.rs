@@ -1,12 +1,15 @@
 //! A session with a node: the client library with calls that wait.
 
+mod together;
+mod transfers;
+
 use crate::held::Dropped;
 use crate::keeper::{Keeper, Kept};
 #[cfg(feature = "rdma")]
 use crate::rdma::{self, RdmaAttachError, RdmaOptions};
 use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
-    Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
+    Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
 use portcullis_nic::{Endpoint, GuaranteeSet};
 use portcullis_protocol::{Lifetime, Moment, ObjectRef};
@@ -19,10 +22,6 @@ use std::time::{Duration, Instant};
 const ARENA_BYTES: u64 = 4 << 20;
 /// How long an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(5);
-/// Bytes that one operation of [`Session::read`] and [`Session::write`] moves at the most.
-const PIECE_BYTES: usize = 256 << 10;
-/// Pieces of one call that are under way at once.
-const PIECES_MAX: usize = 4;
 /// Looks for an answer before the thread begins to yield.
 const SPINS: u32 = 4_000;
 /// How long it yields before it sleeps. On a busy machine one yield can take milliseconds: time counts, not how often.
@@ -31,26 +30,6 @@ const YIELD_FOR: Lifetime = Lifetime::micros(500);
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 /// How long a session that polls goes without hearing of its node before it asks whether that is still there.
 const LIFE_CHECKED_EVERY: Lifetime = Lifetime::millis(5);
-
-/// Parts of a list that go as one transfer: as many as fit into one, or one that does not.
-fn runs<T>(parts: &[T], length: impl Fn(&T) -> usize) -> Vec<std::ops::Range<usize>> {
-    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
-    let mut bytes = 0;
-    for (index, part) in parts.iter().enumerate() {
-        let more = length(part);
-        match runs.last_mut() {
-            Some(run) if bytes + more <= PIECE_BYTES => {
-                run.end = index + 1;
-                bytes += more;
-            }
-            _ => {
-                runs.push(index..index + 1);
-                bytes = more;
-            }
-        }
-    }
-    runs
-}
 
 /// How a session is set up.
 #[derive(Clone, Debug)]
@@ -341,258 +320,6 @@ impl Session {
     pub fn free(&mut self, object: ObjectRef) -> Result<(), Error> {
         let call = self.begin(|client, _| client.free(object))?;
         self.wait_call(call).map(|_| ())
-    }
-
-    /// Reads the permission's bytes from `offset` on.
-    ///
-    /// # Errors
-    /// The permission does not cover them any more, or never did; or the node is gone. Parts of `into` may have been
-    /// read then.
-    pub fn read(&mut self, permission: &Permission, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let mut under_way = std::collections::VecDeque::new();
-        let mut failed = None;
-        for (piece, at) in into.chunks_mut(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES)) {
-            if under_way.len() == PIECES_MAX
-                && let Some((operation, piece)) = under_way.pop_front()
-            {
-                failed = self.finish_read(operation, piece).err();
-            }
-            if failed.is_some() {
-                break;
-            }
-            let buffer = self.client.buffer(u32::try_from(piece.len()).unwrap_or(u32::MAX))?;
-            match self.begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer))
-            {
-                Ok(operation) => under_way.push_back((operation, piece)),
-                Err(error) => failed = Some(error),
-            }
-        }
-        for (operation, piece) in under_way {
-            failed = self.finish_read(operation, piece).err().or(failed);
-        }
-        failed.map_or(Ok(()), Err)
-    }
-
-    /// Reads as many of the permission's bytes from `offset` on as `buffer` has, without a copy: they are looked at in
-    /// place, with [`Buffer::bytes`].
-    ///
-    /// # Errors
-    /// As [`Session::read`]. The buffer goes back to the arena.
-    pub fn read_buffer(
-        &mut self,
-        permission: &Permission,
-        offset: u64,
-        buffer: Buffer<ArenaMemory>,
-    ) -> Result<Buffer<ArenaMemory>, Error> {
-        let begin = |client: &mut Client<_>, now, buffer| client.read(now, permission, offset, buffer);
-        let operation = self.begin_operation(buffer, begin)?;
-        self.finish_with_buffer(operation)
-    }
-
-    /// Writes the bytes of `buffer` to the permission's from `offset` on, without a copy: they are filled in in place,
-    /// with [`Buffer::bytes_mut`]. The buffer comes back.
-    ///
-    /// # Errors
-    /// As [`Session::write`]. The buffer goes back to the arena.
-    pub fn write_buffer(
-        &mut self,
-        permission: &Permission,
-        offset: u64,
-        buffer: Buffer<ArenaMemory>,
-    ) -> Result<Buffer<ArenaMemory>, Error> {
-        let begin = |client: &mut Client<_>, now, buffer| client.write(now, permission, offset, buffer);
-        let operation = self.begin_operation(buffer, begin)?;
-        self.finish_with_buffer(operation)
-    }
-
-    fn finish_with_buffer(&mut self, operation: Operation) -> Result<Buffer<ArenaMemory>, Error> {
-        let outcome = self.wait(operation)?;
-        outcome.result?;
-        outcome.buffer.ok_or(Error::SessionLost)
-    }
-
-    /// Reads the permission's bytes from `offset` on into one part of `into` after the other (scatter): as one transfer,
-    /// as far as it fits into one.
-    ///
-    /// # Errors
-    /// As [`Session::read`].
-    pub fn read_vectored(
-        &mut self,
-        permission: &Permission,
-        offset: u64,
-        into: &mut [std::io::IoSliceMut<'_>],
-    ) -> Result<(), Error> {
-        let mut at = offset;
-        for run in runs(into, |part| part.len()) {
-            let length: usize = into[run.clone()].iter().map(|part| part.len()).sum();
-            match &mut into[run] {
-                [alone] => self.read(permission, at, alone)?,
-                parts => {
-                    let buffer = self.client.buffer(u32::try_from(length).unwrap_or(u32::MAX))?;
-                    let buffer = self.read_buffer(permission, at, buffer)?;
-                    let mut from = 0;
-                    for part in parts {
-                        buffer.read(from, part);
-                        from += u32::try_from(part.len()).unwrap_or(u32::MAX);
-                    }
-                }
-            }
-            at = at.saturating_add(length as u64);
-        }
-        Ok(())
-    }
-
-    /// Writes one part of `from` after the other to the permission's bytes from `offset` on (gather): as one transfer, as
-    /// far as it fits into one.
-    ///
-    /// # Errors
-    /// As [`Session::write`].
-    pub fn write_vectored(
-        &mut self,
-        permission: &Permission,
-        offset: u64,
-        from: &[std::io::IoSlice<'_>],
-    ) -> Result<(), Error> {
-        let mut at = offset;
-        for run in runs(from, |part| part.len()) {
-            let length: usize = from[run.clone()].iter().map(|part| part.len()).sum();
-            match &from[run] {
-                [alone] => self.write(permission, at, alone)?,
-                parts => {
-                    let mut buffer = self.client.buffer(u32::try_from(length).unwrap_or(u32::MAX))?;
-                    let mut to = 0;
-                    for part in parts {
-                        buffer.write(to, part);
-                        to += u32::try_from(part.len()).unwrap_or(u32::MAX);
-                    }
-                    self.write_buffer(permission, at, buffer)?;
-                }
-            }
-            at = at.saturating_add(length as u64);
-        }
-        Ok(())
-    }
-
-    /// Permissions over objects that exist, asked for together: with one doorbell as far as the control queue has room,
-    /// and each with an answer of its own.
-    ///
-    /// # Errors
-    /// The node is gone.
-    pub fn acquire_all(&mut self, asks: &[Acquire]) -> Result<Vec<Result<Permission, Error>>, Error> {
-        self.revoke_dropped()?;
-        let mut left = asks.iter().copied();
-        let mut next = left.next();
-        let answers = self.call_all(|batch, now| {
-            let ask = next?;
-            let begun = batch.acquire(now, ask);
-            if !matches!(begun, Err(Error::QueueFull { .. })) {
-                next = left.next();
-            }
-            Some(begun)
-        })?;
-        Ok(answers.into_iter().map(|answer| self.permission(answer?)).collect())
-    }
-
-    /// Ends permissions, together: with one doorbell as far as the control queue has room. What has ended by itself
-    /// counts as ended.
-    ///
-    /// # Errors
-    /// The node is gone.
-    pub fn revoke_all(&mut self, permissions: impl IntoIterator<Item = Permission>) -> Result<(), Error> {
-        let mut left = permissions.into_iter().filter_map(Permission::into_bare);
-        let mut next = left.next();
-        self.call_all(|batch, _| match batch.revoke(next.take()?, false) {
-            Ok(call) => {
-                next = left.next();
-                Some(Ok(call))
-            }
-            Err(refused) => {
-                next = Some(refused.permission);
-                Some(Err(refused.error))
-            }
-        })?;
-        Ok(())
-    }
-
-    /// Begins calls in batches until `next` has none, and waits for all of them. A call that a full queue keeps waiting is
-    /// asked for again.
-    fn call_all(
-        &mut self,
-        mut next: impl FnMut(&mut Batch<'_, SessionEndpoint>, Moment) -> Option<Result<Call, Error>>,
-    ) -> Result<Vec<Result<Answer, Error>>, Error> {
-        let mut answers = Vec::new();
-        loop {
-            let (clock, mut begun) = (self.clock, Vec::new());
-            let mut batch = self.client.batch();
-            let done = loop {
-                match next(&mut batch, clock.now()) {
-                    None => break true,
-                    Some(Err(Error::QueueFull { .. })) => break false,
-                    Some(call) => begun.push(call),
-                }
-            };
-            batch.post();
-            if begun.is_empty() && !done {
-                // Others' calls fill the queue: as soon as one of them ends, there is room.
-                self.wait_until(|client| client.has_room_for_calls().then_some(()))?;
-            }
-            for call in begun {
-                answers.push(match call {
-                    Ok(call) => self.wait_call(call),
-                    Err(error) => Err(error),
-                });
-            }
-            if let Some(error) = self.client.over() {
-                return Err(error);
-            }
-            if done {
-                return Ok(answers);
-            }
-        }
-    }
-
-    fn finish_read(&mut self, operation: Operation, into: &mut [u8]) -> Result<(), Error> {
-        let outcome = self.wait(operation)?;
-        outcome.result?;
-        if let Some(buffer) = outcome.buffer {
-            buffer.read(0, into);
-        }
-        Ok(())
-    }
-
-    /// Writes bytes to the permission's from `offset` on.
-    ///
-    /// # Errors
-    /// As [`Session::read`]; parts may have been written then.
-    pub fn write(&mut self, permission: &Permission, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let mut under_way = std::collections::VecDeque::new();
-        let mut failed = None;
-        for (piece, at) in bytes.chunks(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES)) {
-            if under_way.len() == PIECES_MAX
-                && let Some(operation) = under_way.pop_front()
-            {
-                failed = self.finish_write(operation).err();
-            }
-            if failed.is_some() {
-                break;
-            }
-            let mut buffer = self.client.buffer(u32::try_from(piece.len()).unwrap_or(u32::MAX))?;
-            buffer.write(0, piece);
-            match self
-                .begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer))
-            {
-                Ok(operation) => under_way.push_back(operation),
-                Err(error) => failed = Some(error),
-            }
-        }
-        for operation in under_way {
-            failed = self.finish_write(operation).err().or(failed);
-        }
-        failed.map_or(Ok(()), Err)
-    }
-
-    fn finish_write(&mut self, operation: Operation) -> Result<(), Error> {
-        self.wait(operation)?.result.map(|_| ())
     }
 
     /// Puts `swap` into the 8-byte word at `offset` if it holds `compare`. Returns its value before.
