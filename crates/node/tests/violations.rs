@@ -3,7 +3,7 @@
 mod rig;
 
 use portcullis_nic::{Endpoint, Operation, Status};
-use portcullis_node::{AuditEvent, Charge, NodeConfig, Standing, ViolationLimits};
+use portcullis_node::{AuditEvent, AuditEvents, Charge, NodeConfig, Standing, ViolationLimits};
 use portcullis_protocol::Sharing;
 use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody, Rkey};
 use rig::{Rig, acquire, allocate, keys, refused};
@@ -94,9 +94,9 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
     rig.end();
 }
 
-/// A client of tenant "a" that has guessed until its tenant was barred, in a node that writes an audit log.
-fn barred_rig() -> (Rig, usize) {
-    let mut rig = Rig::new(NodeConfig { audit: true, ..config() });
+/// A client of tenant "a" that has guessed until its tenant was barred, in a node that records these events.
+fn barred_rig(audit_events: AuditEvents) -> (Rig, usize) {
+    let mut rig = Rig::new(NodeConfig { audit: true, audit_events, ..config() });
     let client = rig.attach("a");
     let it = rig.allocate(client, 64, true);
     for _ in 0..6 {
@@ -117,7 +117,7 @@ fn unbarred(rig: &mut Rig) -> Vec<(Option<String>, Option<&'static str>)> {
 
 #[test]
 fn a_bar_is_listed_with_its_reason_and_ends_by_time() {
-    let (mut rig, client) = barred_rig();
+    let (mut rig, client) = barred_rig(AuditEvents::all());
     let bars = rig.node.bars(rig.now);
     let [bar] = &bars[..] else { panic!("one tenant is barred: {bars:?}") };
     assert_eq!((&*bar.tenant, bar.client, bar.barred, bar.charge), ("a", None, true, Charge::Guess));
@@ -140,7 +140,7 @@ fn a_bar_is_listed_with_its_reason_and_ends_by_time() {
 
 #[test]
 fn the_operator_ends_a_bar_and_a_pause_and_nothing_else() {
-    let (mut rig, client) = barred_rig();
+    let (mut rig, client) = barred_rig(AuditEvents::all());
     rig.attach("b");
     assert!(!rig.node.unbar("b", rig.now), "it is served");
     assert!(!rig.node.unbar("nobody", rig.now));
@@ -271,14 +271,7 @@ fn a_client_that_leaves_during_its_recovery_leaves_nothing() {
 
 #[test]
 fn the_audit_names_violations_pauses_and_the_bar() {
-    let mut rig = Rig::new(NodeConfig { audit: true, ..config() });
-    let client = rig.attach("a");
-    let it = rig.allocate(client, 64, false);
-    for _ in 0..6 {
-        violate(&mut rig, client, &it);
-        rig.pass(Lifetime::millis(10));
-        recover(&mut rig, client);
-    }
+    let (mut rig, _) = barred_rig(AuditEvents::all());
     let records: Vec<_> = std::iter::from_fn(|| rig.node.poll_audit()).collect();
     let count = |event| records.iter().filter(|record| record.event == event).count();
     assert_eq!(count(AuditEvent::Violation), 6);
@@ -291,14 +284,7 @@ fn the_audit_names_violations_pauses_and_the_bar() {
 #[test]
 fn only_events_that_were_chosen_are_recorded() {
     let chosen = [AuditEvent::Violation, AuditEvent::Bar].into_iter().collect();
-    let mut rig = Rig::new(NodeConfig { audit: true, audit_events: chosen, ..config() });
-    let client = rig.attach("a");
-    let it = rig.allocate(client, 64, false);
-    for _ in 0..6 {
-        violate(&mut rig, client, &it);
-        rig.pass(Lifetime::millis(10));
-        recover(&mut rig, client);
-    }
+    let (mut rig, _) = barred_rig(chosen);
     let events: Vec<_> = std::iter::from_fn(|| rig.node.poll_audit()).map(|record| record.event).collect();
     assert_eq!(events.len(), 7);
     assert!(events.iter().all(|&event| chosen.contains(event)), "{events:?}");

@@ -178,6 +178,14 @@ impl Loan<'_> {
     fn pointer(&self) -> *mut u8 {
         self.arena.memory.pointer(self.at, self.bytes.end - self.bytes.start, 1)
     }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: pointer() checked that the span lies in the mapping, which lives as long as the arena that the loan
+        // borrows. The loan is entered: every way to these bytes in this process refuses to change them until it ends.
+        // The other end of the NIC, which the client trusts, writes here only while an operation on these bytes is
+        // under way, and an operation keeps its buffer, so nobody can borrow it then.
+        unsafe { std::slice::from_raw_parts(self.pointer().cast_const(), self.length()) }
+    }
 }
 
 impl Drop for Loan<'_> {
@@ -194,11 +202,7 @@ impl Deref for LentBytes<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: pointer() checked that the span lies in the mapping, which lives as long as the arena that the loan
-        // borrows. The loan is entered: every way to these bytes in this process refuses to change them until it ends.
-        // The other end of the NIC, which the client trusts, writes here only while an operation on these bytes is
-        // under way, and an operation keeps its buffer, so nobody can borrow it then.
-        unsafe { std::slice::from_raw_parts(self.0.pointer().cast_const(), self.0.length()) }
+        self.0.bytes()
     }
 }
 
@@ -210,14 +214,13 @@ impl Deref for LentBytesMut<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: as in LentBytes.
-        unsafe { std::slice::from_raw_parts(self.0.pointer().cast_const(), self.0.length()) }
+        self.0.bytes()
     }
 }
 
 impl DerefMut for LentBytesMut<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in LentBytes; besides, the loan is exclusive, so no other loan overlaps it and every way to these
+        // SAFETY: as in Loan::bytes; besides, the loan is exclusive, so no other loan overlaps it and every way to these
         // bytes refuses even to read them, and self is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.0.pointer(), self.0.length()) }
     }
