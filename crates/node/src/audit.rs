@@ -230,20 +230,25 @@ impl AuditQueue {
         Self { enabled: None }
     }
 
-    /// Queues the record of `event` that `make` makes, or counts it as lost. Calls nothing when disabled, or when nobody
-    /// chose the event.
-    pub(crate) fn push(&mut self, event: AuditEvent, make: impl FnOnce() -> AuditRecord) {
+    /// Queues the record of `event` with what `add` adds to it, or counts it as lost. Calls nothing when disabled, or
+    /// when nobody chose the event.
+    pub(crate) fn push(
+        &mut self,
+        at: Moment,
+        event: AuditEvent,
+        add: impl FnOnce(AuditRecord) -> AuditRecord,
+    ) {
         let Some(queue) = &mut self.enabled else { return };
         if !queue.events.contains(event) {
             return;
         }
-        let record = make();
+        let record = add(AuditRecord::new(at, event));
         // Where records are missing, the note about them takes a place too.
         let needed = if queue.lost > 0 { 2 } else { 1 };
         if queue.records.len() + needed > queue.capacity {
             queue.lost += 1;
             queue.lost_ever += 1;
-            queue.lost_last = record.at;
+            queue.lost_last = at;
             return;
         }
         let lost = queue.take_lost();
@@ -381,10 +386,10 @@ mod tests {
     fn what_a_full_queue_loses_is_told_where_it_is_missing() {
         let mut queue = AuditQueue::new(AuditEvents::all(), 3);
         for at in 0..5 {
-            queue.push(AuditEvent::Violation, || event(at));
+            queue.push(Moment(at), AuditEvent::Violation, |record| record);
         }
         assert_eq!([queue.pop(), queue.pop()], [Some(event(0)), Some(event(1))]);
-        queue.push(AuditEvent::Violation, || event(5));
+        queue.push(Moment(5), AuditEvent::Violation, |record| record);
         let lost = AuditRecord { count: Some(2), ..AuditRecord::new(Moment(4), AuditEvent::Lost) };
         assert_eq!(queue.lost(), 2);
         let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
@@ -395,8 +400,8 @@ mod tests {
     #[test]
     fn records_lost_last_are_told_once_the_queue_is_empty() {
         let mut queue = AuditQueue::new(AuditEvents::all(), 1);
-        queue.push(AuditEvent::Violation, || event(0));
-        queue.push(AuditEvent::Violation, || event(1));
+        queue.push(Moment(0), AuditEvent::Violation, |record| record);
+        queue.push(Moment(1), AuditEvent::Violation, |record| record);
         assert_eq!(queue.pop(), Some(event(0)));
         assert_eq!(queue.pop().map(|record| (record.event, record.count)), Some((AuditEvent::Lost, Some(1))));
         assert_eq!(queue.pop(), None);
@@ -406,9 +411,9 @@ mod tests {
     fn of_an_event_that_nobody_chose_no_record_is_made() {
         let mut queue = AuditQueue::new(AuditEvents::none().with(AuditEvent::Violation), 2);
         for _ in 0..9 {
-            queue.push(AuditEvent::Grant, || panic!("nobody chose it"));
+            queue.push(Moment(0), AuditEvent::Grant, |_| panic!("nobody chose it"));
         }
-        queue.push(AuditEvent::Violation, || event(1));
+        queue.push(Moment(1), AuditEvent::Violation, |record| record);
         assert_eq!([queue.pop(), queue.pop()], [Some(event(1)), None]);
         assert_eq!(queue.lost(), 0);
     }
@@ -416,7 +421,7 @@ mod tests {
     #[test]
     fn a_disabled_queue_makes_no_record() {
         let mut queue = AuditQueue::disabled();
-        queue.push(AuditEvent::Violation, || panic!("nobody wants it"));
+        queue.push(Moment(0), AuditEvent::Violation, |_| panic!("nobody wants it"));
         assert_eq!(queue.pop(), None);
     }
 }

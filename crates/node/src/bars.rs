@@ -133,10 +133,10 @@ impl<N: Nic> Node<N> {
     }
 
     fn audit_unbar(&mut self, tenant: Arc<str>, reason: &'static str, now: Moment) {
-        self.audit.push(AuditEvent::Unbar, || AuditRecord {
+        self.audit.push(now, AuditEvent::Unbar, |record| AuditRecord {
             tenant: Some(tenant),
             reason: Some(reason),
-            ..AuditRecord::new(now, AuditEvent::Unbar)
+            ..record
         });
     }
 }

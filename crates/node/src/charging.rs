@@ -147,11 +147,11 @@ impl<N: Nic> Node<N> {
     /// A tenant has broken the rules too often: all that it holds ends.
     fn bar(&mut self, tenant: u32, until: Moment, now: Moment) {
         let name = self.tenant(tenant).map(|tenant| Arc::clone(&tenant.name));
-        self.audit.push(AuditEvent::Bar, || AuditRecord {
+        self.audit.push(now, AuditEvent::Bar, |record| AuditRecord {
             tenant: name,
             reason: Some(Charge::Guess.reason()),
             until: Some(until),
-            ..AuditRecord::new(now, AuditEvent::Bar)
+            ..record
         });
         self.next_bar_end = Some(self.next_bar_end.map_or(until, |end| end.min(until)));
         let clients: Vec<u32> =

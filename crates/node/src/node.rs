@@ -543,14 +543,14 @@ impl<N: Nic> Node<N> {
         add: impl FnOnce(AuditRecord) -> AuditRecord,
     ) {
         let (clients, tenants) = (&self.clients, &self.tenants);
-        self.audit.push(event, || {
+        self.audit.push(at, event, |record| {
             let client = clients.get(client);
             let tenant = client.and_then(|it| tenants.get(it.tenant as usize)?.as_ref());
             add(AuditRecord {
                 tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
                 client: client.map(|client| client.id),
                 process: client.map(|client| client.process),
-                ..AuditRecord::new(at, event)
+                ..record
             })
         });
     }

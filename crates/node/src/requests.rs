@@ -405,7 +405,7 @@ impl<N: Nic> Node<N> {
     ) {
         let (permissions, slabs) = (&self.permissions, &self.slabs);
         let (tenants, clients) = (&self.tenants, &self.clients);
-        self.audit.push(event, || {
+        self.audit.push(at, event, |record| {
             let permission = permissions.get(slot);
             let tenant = permission.and_then(|it| tenants.get(it.tenant as usize)?.as_ref());
             let client = permission.and_then(|it| clients.get(it.client));
@@ -422,7 +422,7 @@ impl<N: Nic> Node<N> {
                     lifetime: it.lifetime,
                 }),
                 reason,
-                ..AuditRecord::new(at, event)
+                ..record
             }
         });
     }
