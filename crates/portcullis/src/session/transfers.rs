@@ -4,6 +4,7 @@ use super::Session;
 use crate::Permission;
 use portcullis_client::{Buffer, Client, Error, Operation};
 use portcullis_softnic::ArenaMemory;
+use std::collections::VecDeque;
 
 /// Bytes that one operation of [`Session::read`] and [`Session::write`] moves at the most.
 const PIECE_BYTES: usize = 256 << 10;
@@ -17,35 +18,80 @@ impl Session {
     /// The permission does not cover them any more, or never did; or the node is gone. Parts of `into` may have been
     /// read then.
     pub fn read(&mut self, permission: &Permission, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let mut under_way = std::collections::VecDeque::new();
+        self.in_pieces(
+            offset,
+            into.chunks_mut(PIECE_BYTES),
+            |session, at, piece| {
+                let buffer = session.client.buffer(length_of(piece))?;
+                session
+                    .begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer))
+            },
+            |buffer, piece| buffer.read(0, piece),
+        )
+    }
+
+    /// Writes bytes to the permission's from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Session::read`]; parts may have been written then.
+    pub fn write(&mut self, permission: &Permission, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.in_pieces(
+            offset,
+            bytes.chunks(PIECE_BYTES),
+            |session, at, piece| {
+                let mut buffer = session.client.buffer(length_of(piece))?;
+                buffer.write(0, piece);
+                session
+                    .begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer))
+            },
+            |_, _| (),
+        )
+    }
+
+    /// Moves one piece of [`PIECE_BYTES`] after the other, some of them at a time. When this returns, none is under way.
+    fn in_pieces<P>(
+        &mut self,
+        offset: u64,
+        pieces: impl Iterator<Item = P>,
+        begin: impl Fn(&mut Self, u64, &P) -> Result<Operation, Error>,
+        land: impl Fn(&Buffer<ArenaMemory>, P),
+    ) -> Result<(), Error> {
+        let mut under_way = VecDeque::new();
         let mut failed = None;
-        for (piece, at) in into.chunks_mut(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES)) {
+        for (piece, at) in pieces.zip((offset..).step_by(PIECE_BYTES)) {
             if under_way.len() == PIECES_MAX
                 && let Some((operation, piece)) = under_way.pop_front()
             {
-                failed = self.finish_read(operation, piece).err();
+                failed = self.finish_piece(operation, piece, &land).err();
+            }
+            if failed.is_none() {
+                match begin(self, at, &piece) {
+                    Ok(operation) => under_way.push_back((operation, piece)),
+                    Err(error) => failed = Some(error),
+                }
             }
             if failed.is_some() {
                 break;
             }
-            let buffer = match self.client.buffer(u32::try_from(piece.len()).unwrap_or(u32::MAX)) {
-                Ok(buffer) => buffer,
-                Err(error) => {
-                    // Those under way are waited for below.
-                    failed = Some(error);
-                    break;
-                }
-            };
-            match self.begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer))
-            {
-                Ok(operation) => under_way.push_back((operation, piece)),
-                Err(error) => failed = Some(error),
-            }
         }
         for (operation, piece) in under_way {
-            failed = self.finish_read(operation, piece).err().or(failed);
+            failed = self.finish_piece(operation, piece, &land).err().or(failed);
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    fn finish_piece<P>(
+        &mut self,
+        operation: Operation,
+        piece: P,
+        land: impl Fn(&Buffer<ArenaMemory>, P),
+    ) -> Result<(), Error> {
+        let outcome = self.wait(operation)?;
+        outcome.result?;
+        if let Some(buffer) = outcome.buffer {
+            land(&buffer, piece);
+        }
+        Ok(())
     }
 
     /// Reads as many of the permission's bytes from `offset` on as `buffer` has, without a copy: they are looked at in
@@ -147,56 +193,11 @@ impl Session {
         }
         Ok(())
     }
+}
 
-    fn finish_read(&mut self, operation: Operation, into: &mut [u8]) -> Result<(), Error> {
-        let outcome = self.wait(operation)?;
-        outcome.result?;
-        if let Some(buffer) = outcome.buffer {
-            buffer.read(0, into);
-        }
-        Ok(())
-    }
-
-    /// Writes bytes to the permission's from `offset` on.
-    ///
-    /// # Errors
-    /// As [`Session::read`]; parts may have been written then.
-    pub fn write(&mut self, permission: &Permission, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let mut under_way = std::collections::VecDeque::new();
-        let mut failed = None;
-        for (piece, at) in bytes.chunks(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES)) {
-            if under_way.len() == PIECES_MAX
-                && let Some(operation) = under_way.pop_front()
-            {
-                failed = self.finish_write(operation).err();
-            }
-            if failed.is_some() {
-                break;
-            }
-            let mut buffer = match self.client.buffer(u32::try_from(piece.len()).unwrap_or(u32::MAX)) {
-                Ok(buffer) => buffer,
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            };
-            buffer.write(0, piece);
-            match self
-                .begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer))
-            {
-                Ok(operation) => under_way.push_back(operation),
-                Err(error) => failed = Some(error),
-            }
-        }
-        for operation in under_way {
-            failed = self.finish_write(operation).err().or(failed);
-        }
-        failed.map_or(Ok(()), Err)
-    }
-
-    fn finish_write(&mut self, operation: Operation) -> Result<(), Error> {
-        self.wait(operation)?.result.map(|_| ())
-    }
+/// A buffer's length for a piece. No arena has one for a piece that is longer than this can say.
+fn length_of(piece: &[u8]) -> u32 {
+    u32::try_from(piece.len()).unwrap_or(u32::MAX)
 }
 
 /// Parts of a list that go as one transfer: as many as fit into one, or one that does not.
