@@ -142,6 +142,10 @@ pub struct Options {
     /// The largest buffer arena that a client gets.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64MiB")]
     arena_max: u64,
+    /// Memory for all clients' ports together, arenas and queues, beside --memory. The node locks what is used of it; a
+    /// tenant gets no more than it leaves to others.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "512MiB")]
+    ports_memory: u64,
     /// Violations of each kind that cost nothing; one of them comes back every 100 ms. Beyond them a late client is
     /// slowed, one that reaches beyond what it holds is shown out in the end, and a tenant whose clients guess keys is
     /// barred.
@@ -223,7 +227,7 @@ impl Options {
             audit: self.audit.audit.clone(),
             admin: self.admin.admin.clone(),
             processor: self.processor,
-            port: self.limits.port(self.arena_max),
+            port: self.limits.port(self.arena_max, self.ports_memory),
         })
     }
 

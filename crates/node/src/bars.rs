@@ -32,8 +32,8 @@ pub struct ClientReport {
     pub id: ClientId,
     /// Its tenant's name.
     pub tenant: Arc<str>,
-    /// Its process id, where the node knows it; otherwise zero.
-    pub process: u32,
+    /// Its process id, where the node knows it.
+    pub process: Option<u32>,
     /// Permissions that it holds.
     pub permissions: u64,
     /// Bytes of the objects that it holds them over; an object counts with each of them.

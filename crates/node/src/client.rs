@@ -67,7 +67,7 @@ impl Holdings {
 pub(crate) struct Client<M> {
     pub id: ClientId,
     pub tenant: u32,
-    pub process: u32,
+    pub process: Option<u32>,
     pub ends: ClientEnds,
     /// The first of its permissions.
     pub first: u32,
@@ -95,7 +95,7 @@ impl<M: Memory> Client<M> {
     /// Takes a client in: memory for its messages, and receives for them.
     pub fn new<N: Nic<Memory = M>>(
         nic: &mut N,
-        (id, tenant, process): (ClientId, u32, u32),
+        (id, tenant, process): (ClientId, u32, Option<u32>),
         pd: PdId,
         ends: ClientEnds,
         limits: ViolationLimits,

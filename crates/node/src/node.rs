@@ -297,7 +297,7 @@ impl<N: Nic> Node<N> {
         &mut self,
         nic: &mut N,
         tenant: TenantId,
-        process: u32,
+        process: Option<u32>,
         ends: ClientEnds,
         now: Moment,
     ) -> Result<ClientId, VerbsError> {
@@ -549,7 +549,7 @@ impl<N: Nic> Node<N> {
             add(AuditRecord {
                 tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
                 client: client.map(|client| client.id),
-                process: client.map(|client| client.process),
+                process: client.and_then(|client| client.process),
                 ..record
             })
         });

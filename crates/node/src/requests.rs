@@ -412,7 +412,7 @@ impl<N: Nic> Node<N> {
             AuditRecord {
                 tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
                 client: client.map(|client| client.id),
-                process: client.map(|client| client.process),
+                process: client.and_then(|client| client.process),
                 permission: permission.map(|it| AuditedPermission {
                     id: it.id,
                     address: RemoteAddress(slabs.address(it.object).0 + it.claim.extent.offset),

@@ -172,7 +172,7 @@ impl Pair {
         let (ends, control, data) =
             ClientEnds::connect(node_nic, admission, &SIZE, control, &data).expect("there is room");
         queues.connect(own, control, data).expect("connected");
-        node.attach(node_nic, admission.tenant, 1, ends, NOW).expect("there is room");
+        node.attach(node_nic, admission.tenant, Some(1), ends, NOW).expect("there is room");
         for slot in 0..SIZE.control_depth / 2 {
             let span = LocalSpan {
                 address: u64::from(slot * SIZE.message_bytes),

@@ -70,7 +70,7 @@ pub(crate) fn join<N: AroundSoftNic>(
         let (ends, control, data) = ClientEnds::connect(nic.inner(), admission, &size, control, &data)?;
         let attached = endpoint
             .connect(control, data)
-            .and_then(|()| node.attach(nic, admission.tenant, process, ends.clone(), now));
+            .and_then(|()| node.attach(nic, admission.tenant, Some(process), ends.clone(), now));
         let id = attached.inspect_err(|_| ends.destroy(nic))?;
         Ok((endpoint, ends, id))
     });

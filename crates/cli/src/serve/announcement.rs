@@ -16,6 +16,9 @@ struct Listening {
     /// What the protection rests on and the device does not keep.
     unenforced: Vec<&'static str>,
     sockets: Vec<Socket>,
+    /// Bytes for all clients' ports together, where they are the node's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ports_memory: Option<u64>,
     /// Where there is a limit: tenants that the node's locked memory is enough for.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenants_max: Option<u64>,
@@ -57,6 +60,7 @@ pub fn announce(options: &Options, host: &Host) {
         protection: host.mechanism().name(),
         unenforced,
         sockets: options.audiences(),
+        ports_memory: host.rdma_addresses().is_empty().then_some(options.ports_memory),
         tenants_max: host.tenants_max(),
     };
     if options.json {
@@ -80,6 +84,9 @@ impl Listening {
         );
         for socket in &self.sockets {
             words += &format!("\n  {}: mode {}, {}", socket.path, socket.mode, socket.open_to);
+        }
+        if let Some(bytes) = self.ports_memory {
+            words += &format!("\n  up to {} beside it for clients' ports (--ports-memory)", size_of(bytes));
         }
         if let Some(tenants) = self.tenants_max {
             words += &format!(

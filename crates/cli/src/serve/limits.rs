@@ -117,14 +117,16 @@ impl LimitOptions {
     }
 
     /// What clients' ports are like.
-    pub fn port(&self, arena_bytes_max: u64) -> PortLimits {
-        PortLimits { send_depth: self.send_depth, control_depth: self.control_depth, arena_bytes_max }
+    pub fn port(&self, arena_bytes_max: u64, ports_bytes_max: u64) -> PortLimits {
+        let (send_depth, control_depth) = (self.send_depth, self.control_depth);
+        PortLimits { send_depth, control_depth, arena_bytes_max, ports_bytes_max }
     }
 }
 
 /// The option that sets a limit, by the library's name for it.
-pub const OPTIONS: [(&str, &str); 27] = [
+pub const OPTIONS: [(&str, &str); 28] = [
     ("pool_bytes", "--memory"),
+    ("ports_bytes_max", "--ports-memory"),
     ("headers", "--headers"),
     ("longest_lifetime", "--longest-lifetime"),
     ("longest_wait", "--longest-wait"),

@@ -47,7 +47,8 @@ impl From<HostError> for NotServed {
 
 fn told(error: NotEnoughMemory) -> String {
     let instead = if error.may_be_overcommitted() { ", or say --overcommit" } else { "" };
-    let error = NotEnoughMemory { setting: option_of(error.setting), ..error };
+    let settings = error.settings.iter().map(|(setting, bytes)| (option_of(setting), *bytes)).collect();
+    let error = NotEnoughMemory { settings, ..error };
     format!("{error}{instead}")
 }
 

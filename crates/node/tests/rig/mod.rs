@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
 
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation,
-    ReceiveRequest, RemoteSpan, Status, WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation, QpChange,
+    QpId, ReceiveRequest, RemoteSpan, Status, VerbsError, WindowBinding, WorkRequest,
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig};
 use portcullis_protocol::{
@@ -57,11 +57,13 @@ pub struct Rig {
     page: Mapping,
 }
 
-/// A software NIC that can be told to say of a refused access what an RDMA device says: nothing.
+/// A software NIC that can be told to say of a refused access what an RDMA device says: nothing; and to fail.
 #[derive(Default)]
 pub struct RigNic {
     nic: SoftNic,
     pub is_mute: bool,
+    /// It carries out no bind, and takes no queue pair up.
+    pub is_broken: bool,
 }
 
 impl std::ops::Deref for RigNic {
@@ -84,7 +86,32 @@ impl Nic for RigNic {
     portcullis_nic::forward_nic! { nic:
         capabilities, allocate_memory, allocate_pd, deallocate_pd, register_region, deregister_region,
         allocate_window, deallocate_window, create_cq, destroy_cq, create_qp, destroy_qp, qp_address, qp_state,
-        modify_qp, post_send, post_receive, poll
+        post_receive, poll
+    }
+
+    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        match change {
+            QpChange::ReadyToReceive { .. } if self.is_broken => {
+                Err(VerbsError::Machine("it fails".to_owned()))
+            }
+            change => self.nic.modify_qp(qp, change),
+        }
+    }
+
+    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+        let beyond_all = |request: &WorkRequest| match request.operation {
+            Operation::BindWindow(binding) => {
+                let operation = Operation::BindWindow(WindowBinding { length: u64::MAX, ..binding });
+                WorkRequest { operation, ..*request }
+            }
+            _ => *request,
+        };
+        if self.is_broken {
+            let spoilt: Vec<WorkRequest> = requests.iter().map(beyond_all).collect();
+            self.nic.post_send(qp, &spoilt)
+        } else {
+            self.nic.post_send(qp, requests)
+        }
     }
 
     fn poll_event(&mut self) -> Option<Event> {
@@ -128,7 +155,8 @@ impl Rig {
             control_depth: SIZE.control_depth,
             message_bytes: SIZE.message_bytes,
         };
-        let id = self.node.attach(&mut self.nic, admission.tenant, 1, ends, self.now).expect("attached");
+        let id =
+            self.node.attach(&mut self.nic, admission.tenant, Some(1), ends, self.now).expect("attached");
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
         let doorbell = Doorbell::new(self.page.clone(), event);
         let life = Life::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));

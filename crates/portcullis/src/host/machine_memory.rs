@@ -35,11 +35,11 @@ impl fmt::Display for Scarce {
 
 /// A node is to lend memory that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{setting} is {wanted} bytes, and {scarce} {there} bytes: lower the one or make room for it")]
+#[error("{} {wanted} bytes, and {scarce} {there} bytes: ask for less or make room for it", told(settings))]
 pub struct NotEnoughMemory {
-    /// What sets the size.
-    pub setting: &'static str,
-    /// Bytes to lend, with what the node needs beside them.
+    /// What sets the size, and how much.
+    pub settings: Vec<(&'static str, u64)>,
+    /// Bytes that the node needs in all.
     pub wanted: u64,
     /// Bytes there are.
     pub there: u64,
@@ -55,9 +55,21 @@ impl NotEnoughMemory {
     }
 }
 
-/// Looks whether `wanted` bytes can be lent. With `overcommit` only what the kernel refuses anyway counts. What cannot
+fn told(settings: &[(&'static str, u64)]) -> String {
+    match settings {
+        [(setting, _)] => format!("{setting} is"),
+        several => {
+            let each: Vec<_> =
+                several.iter().map(|(setting, bytes)| format!("{setting} ({bytes})")).collect();
+            format!("{} come to", each.join(" and "))
+        }
+    }
+}
+
+/// Looks whether the machine has what the settings ask for. With `overcommit` only what the kernel refuses anyway counts. What cannot
 /// be found out is no reason to refuse.
-pub(super) fn check(wanted: u64, overcommit: bool) -> Result<(), NotEnoughMemory> {
+pub(super) fn check(settings: &[(&'static str, u64)], overcommit: bool) -> Result<(), NotEnoughMemory> {
+    let wanted = settings.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
     let mut seen = limits();
     if !overcommit && !on_huge_pages(wanted) {
         seen.extend(available().map(|there| (Scarce::Machine, there)));
@@ -65,13 +77,17 @@ pub(super) fn check(wanted: u64, overcommit: bool) -> Result<(), NotEnoughMemory
     if !overcommit {
         seen.extend(control_group(Path::new(CONTROL_GROUPS)));
     }
-    judge(wanted, seen)
+    judge(settings, wanted, seen)
 }
 
-fn judge(wanted: u64, seen: Vec<(Scarce, u64)>) -> Result<(), NotEnoughMemory> {
+fn judge(
+    settings: &[(&'static str, u64)],
+    wanted: u64,
+    seen: Vec<(Scarce, u64)>,
+) -> Result<(), NotEnoughMemory> {
     match seen.into_iter().min_by_key(|(_, there)| *there) {
         Some((scarce, there)) if there < wanted => {
-            Err(NotEnoughMemory { setting: "pool_bytes", wanted, there, scarce })
+            Err(NotEnoughMemory { settings: settings.to_vec(), wanted, there, scarce })
         }
         _ => Ok(()),
     }
@@ -141,6 +157,7 @@ mod tests {
     #[test]
     fn what_is_scarcest_is_told_with_both_numbers() {
         let seen = || vec![(Scarce::Machine, 4096), (Scarce::Limit("-v"), 8192)];
+        let judge = |wanted, seen| judge(&[("pool_bytes", wanted)], wanted, seen);
         assert_eq!(judge(4096, seen()), Ok(()));
         let refused = judge(4097, seen()).expect_err("more than there is");
         assert_eq!((refused.wanted, refused.there), (4097, 4096));
@@ -151,9 +168,15 @@ mod tests {
 
     #[test]
     fn this_machine_has_some_memory_and_not_all_of_it() {
-        assert_eq!(check(1, false), Ok(()));
-        let refused = check(1 << 60, false).expect_err("an exbibyte");
-        assert!(refused.there < 1 << 60);
+        let one = |bytes| [("pool_bytes", 1), ("ports_bytes_max", bytes)];
+        assert_eq!(check(&one(1), false), Ok(()));
+        let refused = check(&one(1 << 60), false).expect_err("an exbibyte");
+        assert!(refused.there < 1 << 60 && refused.wanted == (1 << 60) + 1);
+        let told = refused.to_string();
+        assert!(
+            told.starts_with("pool_bytes (1) and ports_bytes_max (1152921504606846976) come to"),
+            "{told}"
+        );
     }
 
     #[test]

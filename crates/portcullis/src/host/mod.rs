@@ -45,11 +45,14 @@ pub struct PortLimits {
     pub control_depth: u32,
     /// The largest arena that a client gets, in bytes. On an RDMA device arenas are the clients' own.
     pub arena_bytes_max: u64,
+    /// Bytes of all clients' ports together, arenas and queues. The node fills and locks what a client gets when it
+    /// attaches; one tenant gets no more than it leaves to others.
+    pub ports_bytes_max: u64,
 }
 
 impl Default for PortLimits {
     fn default() -> Self {
-        Self { send_depth: 256, control_depth: 64, arena_bytes_max: 64 << 20 }
+        Self { send_depth: 256, control_depth: 64, arena_bytes_max: 64 << 20, ports_bytes_max: 512 << 20 }
     }
 }
 
@@ -91,6 +94,18 @@ pub struct HostConfig {
     pub processor: Option<usize>,
     /// What clients get.
     pub port: PortLimits,
+}
+
+impl HostConfig {
+    /// Bytes that the node takes of the machine, by the settings that say so.
+    fn memory(&self) -> Vec<(&'static str, u64)> {
+        let pool = ("pool_bytes", self.node.memory_bytes());
+        #[cfg(feature = "rdma")]
+        if self.rdma.is_some() {
+            return vec![pool];
+        }
+        vec![pool, ("ports_bytes_max", self.port.ports_bytes_max)]
+    }
 }
 
 /// Why a host does not start.
@@ -210,7 +225,7 @@ impl Host {
                  control_depth are powers of two up to 4,096",
             ));
         }
-        machine_memory::check(config.node.memory_bytes(), config.overcommit)?;
+        machine_memory::check(&config.memory(), config.overcommit)?;
         let incarnation = getrandom::u64().map(Incarnation).map_err(std::io::Error::other);
         let incarnation = incarnation.map_err(machine("no random number for the node".to_owned()))?;
         let mut run = Run { config: config.node.clone(), incarnation, zero: Instant::now() };

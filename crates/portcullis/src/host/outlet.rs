@@ -129,9 +129,7 @@ impl Speaker {
 fn tell(record: &AuditRecord) {
     let tenant = record.tenant.as_deref().unwrap_or_default();
     let client = record.client.map(|client| client.0);
-    // Clients of other machines have none that the node knows.
-    let process = record.process.filter(|&process| process != 0);
-    let reason = record.reason;
+    let (process, reason) = (record.process, record.reason);
     match record.event {
         AuditEvent::Attach => tracing::info!(target: TARGET, tenant, client, process, "a client attached"),
         AuditEvent::Detach => tracing::info!(target: TARGET, tenant, client, process, "a client is gone"),

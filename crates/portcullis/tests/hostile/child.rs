@@ -19,7 +19,19 @@ pub struct Child {
 impl Child {
     /// Starts the test `name` in a process of its own, and waits until it is ready. Returns what it said then.
     pub fn start(name: &str, path: &Path) -> (Self, String) {
-        let mut process = Command::new(std::env::current_exe().expect("this program"))
+        Self::start_by(Command::new(std::env::current_exe().expect("this program")), name, path)
+    }
+
+    /// The same by a command that is given the program and its arguments, for example `unshare`.
+    pub fn start_under(command: &[&str], name: &str, path: &Path) -> (Self, String) {
+        let mut words = command.iter();
+        let mut command = Command::new(words.next().expect("a command"));
+        command.args(words).arg(std::env::current_exe().expect("this program"));
+        Self::start_by(command, name, path)
+    }
+
+    fn start_by(mut command: Command, name: &str, path: &Path) -> (Self, String) {
+        let mut process = command
             .args(["--exact", name, "--nocapture", "--test-threads=1"])
             .env(PATH, path)
             .stdin(Stdio::piped())

@@ -1,7 +1,9 @@
 //! The attach socket without the library: any bytes, at any time, with any descriptors.
 
+use portcullis_softnic::attach::{AttachReply, AttachRequest};
+use portcullis_softnic::shared::Mapping;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -14,10 +16,12 @@ const PATIENCE_S: i64 = 20;
 
 /// A hello as an honest client says it.
 pub fn hello(arena_bytes: u64) -> [u8; 64] {
-    let mut bytes = [0; 64];
-    bytes[..8].copy_from_slice(b"PORTCUL\x01");
-    bytes[8..16].copy_from_slice(&arena_bytes.to_le_bytes());
-    bytes
+    AttachRequest::Hello { arena_bytes }.encode()
+}
+
+/// What an honest client says when it has mapped the port that it was offered.
+pub fn mapped() -> [u8; 64] {
+    AttachRequest::Mapped.encode()
 }
 
 /// A connection to a node.
@@ -32,9 +36,14 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// A port: its file, the engine's page, an event. `None`: it was a refusal, or the end.
-    pub fn port(self) -> Option<[OwnedFd; 3]> {
+    /// A port that is offered: its file, the engine's page, an event. `None`: it was a refusal, or the end.
+    pub fn offer(self) -> Option<[OwnedFd; 3]> {
         self.descriptors.try_into().ok()
+    }
+
+    /// The port that was offered works.
+    pub fn is_welcome(&self) -> bool {
+        matches!(AttachReply::parse(&self.bytes), Some(AttachReply::Welcome { .. }))
     }
 
     /// The node hung up.
@@ -42,9 +51,9 @@ impl Heard {
         self.bytes.is_empty()
     }
 
-    /// A welcome that says no. Bytes 8 to 12 are the length of the reason.
+    /// There is no port.
     pub fn is_refusal(&self) -> bool {
-        self.bytes.get(8..12).is_some_and(|length| length != [0; 4])
+        matches!(AttachReply::parse(&self.bytes), Some(AttachReply::Refused(_)))
     }
 }
 
@@ -74,9 +83,9 @@ impl Door {
 
     /// Says something, and passes descriptors with it.
     pub fn say_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "sixteen fit");
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "64 fit");
         let parts = [std::io::IoSlice::new(bytes)];
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::sendmsg(&self.socket, &parts, &mut control, flags).is_ok()
@@ -104,15 +113,22 @@ impl Door {
         Heard { bytes: bytes[..length].to_vec(), descriptors }
     }
 
-    /// Connects and attaches.
-    pub fn attach(path: &Path) -> (Self, [OwnedFd; 3]) {
+    /// Connects and has a port offered.
+    pub fn be_offered(path: &Path, arena_bytes: u64) -> (Self, [OwnedFd; 3]) {
         let door = Self::knock(path);
-        assert!(door.say(&hello(4096)));
-        let port = door.hear().port().expect("a port");
+        assert!(door.say(&hello(arena_bytes)));
+        let port = door.hear().offer().expect("a port");
         (door, port)
     }
 
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// Connects and attaches. The port's file is mapped as well.
+    pub fn attach(path: &Path) -> (Self, [OwnedFd; 3], Mapping) {
+        let (door, port) = Self::be_offered(path, 4096);
+        let length = u64::try_from(rustix::fs::fstat(&port[0]).expect("a file").st_size).expect("a size");
+        let file = port[0].try_clone().expect("a descriptor");
+        let memory = Mapping::of_peer(file, length, true).expect("a file to map");
+        assert!(door.say(&mapped()));
+        assert!(door.hear().is_welcome());
+        (door, port, memory)
     }
 }

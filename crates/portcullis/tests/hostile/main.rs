@@ -14,6 +14,7 @@ mod keys;
 mod memory;
 mod messages;
 mod operator;
+mod peers;
 mod queues;
 mod siblings;
 mod socket;

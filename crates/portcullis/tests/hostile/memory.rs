@@ -1,14 +1,20 @@
 //! Attacks on what is shared: the port's file, the engine's page, the event.
 
-use crate::attacker::{Attacker, DATA, key};
-use crate::door::Door;
-use crate::stage::{BLUE, RED, Stage};
+use crate::attacker::{Attacker, key};
+use crate::door::{Door, hello, mapped};
+use crate::stage::{BLUE, RED, Stage, lenient, resident_bytes, wait_for};
+use nix::libc;
 use portcullis::Sharing;
+use portcullis::host::PortLimits;
 use portcullis_nic::{Memory, Status};
 use portcullis_softnic::shared::Mapping;
 use rustix::event::Timespec;
 use rustix::fs::{FallocateFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::Advice;
 use rustix::thread::futex;
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
@@ -16,7 +22,7 @@ const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KE
 #[test]
 fn the_ports_file_keeps_its_size() {
     let stage = Stage::set();
-    let (door, [file, _page, _event]) = Door::attach(&stage.socket(RED));
+    let (door, [file, _page, _event], memory) = Door::attach(&stage.socket(RED));
     let seals = rustix::fs::fcntl_get_seals(&file).expect("a sealed file");
     assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW), "{seals:?}");
     let length = u64::try_from(rustix::fs::fstat(&file).expect("a file").st_size).expect("a size");
@@ -26,18 +32,16 @@ fn the_ports_file_keeps_its_size() {
     rustix::fs::fallocate(&file, FallocateFlags::empty(), length, 4096).expect_err("the file is sealed");
     rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096)
         .expect_err("no such operation here");
-    // Sealing it further is a client's own loss: the node has mapped it already.
-    let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE);
-    let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL);
+    rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).expect_err("no more seals either");
     stage.others_go_on(20);
-    drop(door);
+    drop((door, memory));
     stage.clear();
 }
 
 #[test]
 fn the_engines_page_is_read_only_for_clients() {
     let stage = Stage::set();
-    let (_door, [_file, page, event]) = Door::attach(&stage.socket(RED));
+    let (_door, [_file, page, event], _memory) = Door::attach(&stage.socket(RED));
     let seals = rustix::fs::fcntl_get_seals(&page).expect("a sealed file");
     let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     assert!(seals.contains(needed), "{seals:?}");
@@ -48,7 +52,7 @@ fn the_engines_page_is_read_only_for_clients() {
     Mapping::of_peer(copy(&page), 4096, true).expect_err("the page cannot be mapped for writing");
     let mapped = Mapping::of_peer(copy(&page), 4096, false).expect("but for reading");
     // Through /proc it is the same file.
-    let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&page));
+    let again = format!("/proc/self/fd/{}", page.as_raw_fd());
     if let Ok(file) = std::fs::OpenOptions::new().read(true).write(true).open(again) {
         rustix::io::pwrite(&file, &[0xff; 8], 0).expect_err("nor by another way");
         Mapping::of_peer(file.into(), 4096, true).expect_err("nor by another way");
@@ -78,39 +82,145 @@ fn the_engines_page_is_read_only_for_clients() {
 }
 
 #[test]
-fn holes_in_the_file_while_it_is_used_are_zeros_and_no_faults() {
+fn no_page_of_the_port_can_be_taken_away_or_mapped_for_writing_once_more() {
     let stage = Stage::set();
     let mut attacker = Attacker::attach(&stage.socket(RED));
     let own = attacker.allocate(1 << 20, Sharing::Exclusive);
     let file = attacker.memory.file().expect("a file").try_clone_to_owned().expect("a descriptor");
-    let (start, length) = (attacker.layout.arena() + DATA, attacker.memory.length());
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                rustix::fs::fallocate(&file, HOLE, start, length - start).expect("a hole");
-                // Mapped once more, elsewhere: the same bytes, and no more rights to them.
-                let again = Mapping::of_peer(file.try_clone().expect("a descriptor"), length, true);
-                again.expect("a second mapping").zero(start, 4096);
-            }
-        });
-        for _ in 0..100 {
-            let status = attacker.try_read(0, own.address().0, key(own.token), 1 << 20);
-            assert_eq!(status, Status::Success);
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
-    rustix::fs::fallocate(&file, HOLE, 0, length).expect("a hole over the queues too");
-    stage.others_go_on(50);
-    drop((attacker, file));
+    let length = attacker.memory.length();
+    for (start, bytes) in [(0, length), (0, 4096), (length - 4096, 4096)] {
+        let refused = rustix::fs::fallocate(&file, HOLE, start, bytes);
+        assert_eq!(refused, Err(Errno::PERM), "a hole of {bytes} bytes at {start}");
+    }
+    assert_eq!(remove(&attacker.memory), Err(Errno::PERM), "nor by way of a mapping");
+    assert_eq!(rustix::io::pwrite(&file, &[0xff; 8], 0), Err(Errno::PERM));
+    let copy = || file.try_clone().expect("a descriptor");
+    Mapping::of_peer(copy(), length, true).expect_err("one mapping for writing is all there is");
+    let other = Mapping::of_peer(copy(), length, false).expect("others are for reading");
+    assert_eq!(remove(&other), Err(Errno::ACCESS), "those take nothing away at all");
+    for _ in 0..20 {
+        assert_eq!(attacker.try_read(0, own.address().0, key(own.token), 1 << 20), Status::Success);
+    }
+    drop((attacker, file, other));
+    stage.clear();
+}
+
+/// Takes the pages behind a mapping away.
+fn remove(memory: &Mapping) -> rustix::io::Result<()> {
+    let bytes = usize::try_from(memory.length()).expect("it is mapped");
+    // SAFETY: the span is a live mapping of memory that is only touched atomically: zeros are as good as any bytes.
+    unsafe { rustix::mm::madvise(memory.start().as_ptr().cast(), bytes, Advice::LinuxRemove) }
+}
+
+const HUGE: usize = 2 << 20;
+
+/// Maps a file once more, where a huge page could lie, and has the kernel move its first two mebibytes to one.
+fn collapse(memory: &Mapping) -> std::io::Result<()> {
+    let (file, length) = (memory.file().expect("a file").as_raw_fd(), usize::try_from(memory.length()));
+    let length = length.expect("it is mapped");
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping at an address that the kernel picks overlaps nothing.
+    let room = unsafe { libc::mmap(null_mut(), length + HUGE, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(room, libc::MAP_FAILED, "there is room for addresses");
+    let aligned = room.map_addr(|start| start.next_multiple_of(HUGE));
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: the span lies in the mapping just made, which nobody uses.
+    let mapped = unsafe { libc::mmap(aligned, length, libc::PROT_READ, flags, file, 0) };
+    assert_eq!(mapped, aligned, "the file can be mapped for reading");
+    // SAFETY: the span is part of a live mapping; which pages its bytes lie on changes nothing about them.
+    let result = match unsafe { libc::madvise(aligned, HUGE, libc::MADV_COLLAPSE) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    // SAFETY: both mappings were made here, and nothing points into them.
+    unsafe { libc::munmap(room, length + HUGE) };
+    result
+}
+
+#[test]
+fn no_page_of_the_port_can_be_moved_by_its_client() {
+    let stage = Stage::set();
+    let attacker = Attacker::attach(&stage.socket(RED));
+    let unheld = Mapping::shareable("unheld", 4 << 20).expect("memory");
+    unheld.zero(0, 4 << 20);
+    if let Err(error) = collapse(&unheld) {
+        println!("SKIPPED: this kernel moves no client's pages to huge ones: {error}");
+    } else {
+        let refused = collapse(&attacker.memory).expect_err("a page of it is held");
+        assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
+    }
+    drop(attacker);
+    stage.clear();
+}
+
+/// Page faults of the thread that is the NIC.
+fn faults_of_the_engine() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("threads").map_while(Result::ok);
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let engine = stats.filter(|stat| stat.contains("(portcullis-nic)")).last().expect("an engine");
+    let fields: Vec<&str> = engine.split(')').next_back().expect("fields").split_whitespace().collect();
+    fields[7].parse::<u64>().expect("a count") + fields[9].parse::<u64>().expect("a count")
+}
+
+#[test]
+fn the_engine_meets_no_page_fault_on_a_port() {
+    let stage = Stage::with(lenient(), &[]);
+    let mut attacker = Attacker::attach(&stage.socket(RED));
+    let own = attacker.allocate(1 << 20, Sharing::Exclusive);
+    // Pages of the pool are taken when they are first used.
+    let mut read = || attacker.try_read(0, own.address().0, key(own.token), 1 << 20);
+    assert_eq!(read(), Status::Success);
+    let before = faults_of_the_engine();
+    assert_eq!(read(), Status::Success);
+    let of_one_that_was_used = faults_of_the_engine() - before;
+    drop(attacker);
+    // One that nobody has used: 256 pages of its arena, and its queues.
+    let mut fresh = Attacker::attach(&stage.socket(RED));
+    let own = fresh.allocate(1 << 20, Sharing::Exclusive);
+    let before = faults_of_the_engine();
+    assert_eq!(fresh.try_read(0, own.address().0, key(own.token), 1 << 20), Status::Success);
+    let of_a_fresh_one = faults_of_the_engine() - before;
+    assert!(
+        of_a_fresh_one <= of_one_that_was_used + 8,
+        "{of_a_fresh_one} faults, {of_one_that_was_used} before"
+    );
+    drop(fresh);
+    stage.clear();
+}
+
+#[test]
+fn ports_take_no_more_memory_than_the_node_has_for_them() {
+    let stage = Stage::with_ports(PortLimits { ports_bytes_max: 24 << 20, ..PortLimits::default() });
+    let path = stage.socket(RED);
+    let knock = |bytes| {
+        let door = Door::knock(&path);
+        door.say(&hello(bytes));
+        (door.hear(), door)
+    };
+    let before = resident_bytes();
+    // Half of the room and no more, whether they are mapped in the end or not.
+    let crowd: Vec<_> = (0..40).map(|_| knock(1 << 20)).collect();
+    let offered = crowd.iter().filter(|(heard, _)| !heard.is_refusal()).count();
+    assert!((8..12).contains(&offered), "{offered} ports of more than a mebibyte in half of 24 MiB");
+    let (refused, _) = crowd.iter().find(|(heard, _)| heard.is_refusal()).expect("most of them");
+    assert!(String::from_utf8_lossy(&refused.bytes).contains("ports"));
+    drop(Attacker::attach(&stage.socket(BLUE)));
+    for (_, door) in crowd.iter().filter(|(heard, _)| !heard.is_refusal()) {
+        // Where the second was over before it was said, the offer has gone.
+        door.say(&mapped());
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes more");
+    drop(crowd);
+    wait_for("room again", || !knock(2 << 20).0.is_refusal());
     stage.clear();
 }
 
 #[test]
 fn a_client_holds_descriptors_of_its_own_port_only() {
     let stage = Stage::set();
-    let (_red, red) = Door::attach(&stage.socket(RED));
-    let (_blue, blue) = Door::attach(&stage.socket(BLUE));
+    let (_red, red, _) = Door::attach(&stage.socket(RED));
+    let (_blue, blue, _) = Door::attach(&stage.socket(BLUE));
     let inode = |fd: &rustix::fd::OwnedFd| rustix::fs::fstat(fd).expect("a file").st_ino;
     assert_ne!(inode(&red[0]), inode(&blue[0]), "each port has a file of its own");
     drop((_red, _blue));

@@ -2,7 +2,7 @@
 
 use crate::attacker::Attacker;
 use crate::child::{self, Child};
-use crate::door::{Door, hello};
+use crate::door::{Door, hello, mapped};
 use crate::stage::{BLUE, RED, Stage, alone, descriptors, lenient, random, resident_bytes, wait_for};
 use portcullis::NodeConfig;
 use portcullis::host::{Host, HostConfig, Listen};
@@ -12,10 +12,13 @@ use portcullis_softnic::attach::{Admission, Admitted, Listener, Peer, Server, Se
 use portcullis_softnic::engine::{Engine, EngineOptions};
 use portcullis_softnic::shared::Mapping;
 use rand::{Rng, RngExt};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit, setrlimit};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn whoever_says_nothing_is_hung_up_on_and_holds_nobody_up() {
@@ -67,36 +70,97 @@ fn what_is_no_hello_is_refused() {
 fn a_word_after_the_welcome_is_the_last() {
     let stage = Stage::set();
     for again in [&hello(4096)[..], &[0; 1], &[0xff; 300]] {
-        let (door, port) = Door::attach(&stage.socket(RED));
+        let (door, port, memory) = Door::attach(&stage.socket(RED));
         assert!(door.say(again));
         assert!(door.hear().is_end(), "it is shown out");
-        drop(port);
+        drop((port, memory));
     }
-    // Twice before the node has answered once: one port at the most, and the end.
+    // All at once and twice, before the node has answered once: one port at the most, and the end.
+    let words = [hello(4096), mapped()];
+    for second in words {
+        for third in words {
+            let door = Door::knock(&stage.socket(RED));
+            for word in [hello(4096), second, third, hello(4096)] {
+                door.say(&word);
+            }
+            while !door.hear().is_end() {}
+        }
+    }
+    // The end of the conversation before its beginning.
     let door = Door::knock(&stage.socket(RED));
-    door.say(&hello(4096));
-    door.say(&hello(4096));
-    while !door.hear().is_end() {}
+    door.say(&mapped());
+    assert!(door.hear().is_refusal());
     stage.clear();
 }
 
 #[test]
-fn descriptors_passed_in_a_hello_do_not_stay_with_the_node() {
-    let stage = Stage::set();
+fn descriptors_passed_with_words_do_not_stay_with_the_node() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_engine, _server) = closed_server(folder.path(), 64, Descriptors::Taken);
     let before = descriptors();
     for round in 0..50 {
-        let door = Door::knock(&stage.socket(RED));
+        let door = Door::knock(&folder.path().join(RED));
         let gift = std::fs::File::open("/dev/null").expect("a file");
-        let gifts = [gift.as_fd(), door.as_fd(), gift.as_fd(), gift.as_fd()];
-        let bytes = hello(if round % 2 == 0 { 4096 } else { u64::MAX });
-        assert!(door.say_with(&bytes, &gifts));
-        let heard = door.hear();
-        assert_eq!(heard.is_refusal(), round % 2 == 1);
-        // And one more with the word that ends it.
+        let gifts: Vec<_> = (0..=round).map(|_| gift.as_fd()).collect();
+        assert!(door.say_with(&hello(4096), &gifts));
+        // And some more with words that come too late.
         door.say_with(&[0], &gifts);
+        let heard = door.hear();
+        // Words that nobody has read when the node hangs up make that a reset.
+        assert!(heard.is_refusal() || heard.is_end());
     }
     wait_for("descriptors to come back", || descriptors() <= before);
+}
+
+#[test]
+fn the_kernel_refuses_descriptors_where_it_can() {
+    let stage = Stage::set();
+    let door = Door::knock(&stage.socket(RED));
+    let gift = std::fs::File::open("/dev/null").expect("a file");
+    if door.say_with(&hello(4096), &[gift.as_fd()]) {
+        println!("SKIPPED that the kernel refuses descriptors: this one has no SO_PASSRIGHTS (Linux 6.16)");
+    } else {
+        assert!(door.say(&hello(4096)) && door.hear().offer().is_some(), "without them it is a hello");
+    }
+    drop(door);
     stage.clear();
+}
+
+/// A descriptor whose last close takes a minute, unless the other is closed before: a connection that lingers over
+/// what nobody reads.
+fn lingering() -> (OwnedFd, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    stream.set_nonblocking(true).expect("an option");
+    while stream.write(&[0; 65536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_mins(1))).expect("an option");
+    (stream.into(), listener)
+}
+
+#[test]
+fn a_descriptor_whose_close_waits_holds_up_nobody_at_another_socket() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_engine, server) = closed_server(folder.path(), 64, Descriptors::Taken);
+    let mut unread = Vec::new();
+    for _ in 0..3 {
+        let (gift, listener) = lingering();
+        let door = Door::knock(&folder.path().join(RED));
+        // No hello is needed.
+        assert!(door.say_with(&[0], &[gift.as_fd()]));
+        unread.push((door, listener));
+        drop(gift);
+        for _ in 0..20 {
+            let door = Door::knock(&folder.path().join(BLUE));
+            door.say(&hello(4096));
+            assert!(door.hear().is_refusal(), "it got as far as the desk");
+        }
+    }
+    let started = Instant::now();
+    drop(server);
+    assert!(started.elapsed() < Duration::from_secs(20), "the server's end waited for a peer");
+    drop(unread);
 }
 
 #[test]
@@ -161,7 +225,9 @@ const OWN: SocketAccess = SocketAccess { mode: 0o600, group: None };
 struct Closed;
 
 impl Admission for Closed {
-    fn size(&self, _: &Peer, _: u64) -> Result<EndpointSize, String> {
+    type Place = ();
+
+    fn offer(&self, _: &Peer, _: u64) -> Result<(EndpointSize, ()), String> {
         Err("closed".to_owned())
     }
 
@@ -172,12 +238,22 @@ impl Admission for Closed {
     fn depart(&self, _: u32) {}
 }
 
+/// Whether peers can pass descriptors.
+#[derive(PartialEq)]
+enum Descriptors {
+    Taken,
+    RefusedWherePossible,
+}
+
 /// A server of nothing but connections, at two sockets.
-fn closed_server(folder: &std::path::Path, connections_max: usize) -> (Engine<()>, Server) {
+fn closed_server(folder: &Path, connections_max: usize, descriptors: Descriptors) -> (Engine<()>, Server) {
     let engine = Engine::start(SoftNic::new(), (), EngineOptions::default()).expect("an engine");
-    let listeners = [RED, BLUE].map(|name| Listener::bind(&folder.join(name), OWN).expect("a socket")).into();
+    let listeners = [RED, BLUE].map(|name| Listener::bind(&folder.join(name), OWN).expect("a socket"));
+    if descriptors == Descriptors::Taken {
+        listeners.iter().for_each(Listener::dangerous_take_descriptors);
+    }
     let limits = ServerLimits { hello_within: Duration::from_secs(1), connections_max };
-    let server = Server::start(listeners, Closed, engine.waker().clone(), limits).expect("a server");
+    let server = Server::start(listeners.into(), Closed, engine.waker().clone(), limits).expect("a server");
     (engine, server)
 }
 
@@ -185,7 +261,7 @@ fn closed_server(folder: &std::path::Path, connections_max: usize) -> (Engine<()
 fn connections_beyond_the_limit_are_told_so_and_the_other_listener_has_room() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let (_engine, _server) = closed_server(folder.path(), 64);
+    let (_engine, _server) = closed_server(folder.path(), 64, Descriptors::RefusedWherePossible);
     let doors: Vec<Door> = (0..200).map(|_| Door::knock(&folder.path().join(RED))).collect();
     let told = doors.iter().map(Door::hear).filter(super::door::Heard::is_refusal).count();
     assert!(told >= 200 - 64, "{told} were told that there is no room");
@@ -223,14 +299,14 @@ fn a_node_without_descriptors_says_so_and_recovers() {
         while refused < 5 {
             let door = Door::knock(&path);
             door.say(&hello(4096));
-            refused += u32::from(door.hear().port().is_none());
+            refused += u32::from(door.hear().offer().is_none());
             doors.push(door);
         }
         assert!(doors.len() < most, "{} connections to a node with {most} descriptors", doors.len());
         drop(doors);
         wait_for("a port again", || {
             let door = Door::knock(&path);
-            door.say(&hello(4096)) && door.hear().port().is_some()
+            door.say(&hello(4096)) && door.hear().offer().is_some()
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::attacker::Attacker;
 use crate::honest::Honest;
-use portcullis::host::{Host, HostConfig, Listen};
+use portcullis::host::{Host, HostConfig, Listen, PortLimits};
 use portcullis::{Allocate, Lifetime, NodeConfig, Quota, SessionOptions, ViolationLimits};
 use rand::{SeedableRng, rngs::StdRng};
 use std::path::{Path, PathBuf};
@@ -51,6 +51,15 @@ impl Stage {
 
     /// A node, and an honest client for each tenant named.
     pub fn with(node: NodeConfig, honest: &[&str]) -> Self {
+        Self::of(HostConfig { node, ..HostConfig::default() }, honest)
+    }
+
+    /// A lenient node with ports of its own, without honest clients.
+    pub fn with_ports(port: PortLimits) -> Self {
+        Self::of(HostConfig { node: lenient(), port, ..HostConfig::default() }, &[])
+    }
+
+    fn of(config: HostConfig, honest: &[&str]) -> Self {
         let floor = alone();
         let folder = tempfile::tempdir().expect("a folder");
         let listen = [RED, BLUE]
@@ -58,7 +67,7 @@ impl Stage {
             .to_vec();
         let audit = Some(folder.path().join("audit"));
         let admin = Some(folder.path().join("admin"));
-        let config = HostConfig { node, listen, audit, admin, ..HostConfig::default() };
+        let config = HostConfig { listen, audit, admin, ..config };
         let host = Host::start(config).expect("a node starts");
         let honest = (1..)
             .zip(honest)

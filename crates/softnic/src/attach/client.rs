@@ -1,6 +1,6 @@
 //! The client's side of an attach.
 
-use super::messages::{Answer, Hello, WELCOME_BYTES, Welcome};
+use super::messages::{AttachReply, AttachRequest, REPLY_BYTES};
 use crate::port::{Doorbell, Life, PortEndpoint, PortLayout};
 use crate::shared::{Mapping, MappingError};
 use portcullis_nic::Lkey;
@@ -12,8 +12,7 @@ use rustix::net::{
 };
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use zerocopy::IntoBytes;
+use std::time::{Duration, Instant};
 
 /// Why there is no port.
 #[derive(Debug, thiserror::Error)]
@@ -66,45 +65,81 @@ pub struct Attached {
 /// # Errors
 /// No node, no answer within `within`, a refusal, or no memory.
 pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<Attached, AttachError> {
-    let no_node = |source| AttachError::NoNode { path: path.to_owned(), source };
-    let address = SocketAddrUnix::new(path).map_err(no_node)?;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&socket, &address).map_err(no_node)?;
-    match rustix::net::send(&socket, Hello::new(arena_bytes).as_bytes(), SendFlags::NOSIGNAL) {
-        // It has hung up already, and may have said why.
-        Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => {}
-        Err(error) => return Err(no_node(error)),
+    let node = NodeSocket::connect(path, within)?;
+    let not_a_node = || AttachError::NotANode { path: path.to_owned() };
+    node.say(AttachRequest::Hello { arena_bytes })?;
+    let (AttachReply::Offer { size, memory_bytes }, descriptors) = node.hear()? else {
+        return Err(not_a_node());
+    };
+    let [memory, page, event]: [OwnedFd; 3] = descriptors.try_into().map_err(|_| not_a_node())?;
+    if memory_bytes != PortLayout::new(size).bytes() {
+        return Err(not_a_node());
+    }
+    let memory = Mapping::of_peer(memory, memory_bytes, true)?;
+    let page = Mapping::of_peer(page, 4096, false)?;
+    node.say(AttachRequest::Mapped)?;
+    let (AttachReply::Welcome { client, arena_key }, _) = node.hear()? else { return Err(not_a_node()) };
+    let client = u32::try_from(client).map_err(|_| not_a_node())?;
+    let (doorbell, life) = (Doorbell::new(page, event), Life::Socket(node.socket));
+    let endpoint = PortEndpoint::new(memory, size, Lkey(arena_key), doorbell, life);
+    Ok(Attached { endpoint, client })
+}
+
+/// A connection to a node that does not serve this client yet.
+struct NodeSocket<'a> {
+    socket: OwnedFd,
+    path: &'a Path,
+    within: Duration,
+    until: Instant,
+}
+
+impl<'a> NodeSocket<'a> {
+    fn connect(path: &'a Path, within: Duration) -> Result<Self, AttachError> {
+        let no_node = |source| AttachError::NoNode { path: path.to_owned(), source };
+        let address = SocketAddrUnix::new(path).map_err(no_node)?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::connect(&socket, &address).map_err(no_node)?;
+        Ok(Self { socket, path, within, until: Instant::now() + within })
     }
 
-    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-    let timeout = Timespec {
-        tv_sec: i64::try_from(within.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: within.subsec_nanos().into(),
-    };
-    if rustix::event::poll(&mut fds, Some(&timeout))? == 0 {
-        return Err(AttachError::Silent { path: path.to_owned(), within });
+    fn say(&self, request: AttachRequest) -> Result<(), AttachError> {
+        match rustix::net::send(&self.socket, &request.encode(), SendFlags::NOSIGNAL) {
+            // It has hung up already, and may have said why.
+            Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
+            Err(source) => Err(AttachError::NoNode { path: self.path.to_owned(), source }),
+        }
     }
-    let (answer, descriptors) = receive(&socket)?;
-    let not_a_node = || AttachError::NotANode { path: path.to_owned() };
-    match Welcome::parse(&answer).ok_or_else(not_a_node)? {
-        Answer::Refused(reason) => Err(AttachError::Refused(reason)),
-        Answer::Port { client, arena_key, size, memory_bytes } => {
-            let [memory, page, event]: [OwnedFd; 3] = descriptors.try_into().map_err(|_| not_a_node())?;
-            if memory_bytes != PortLayout::new(size).bytes() {
-                return Err(not_a_node());
+
+    /// The node's next message, with the descriptors that came with it.
+    fn hear(&self) -> Result<(AttachReply, Vec<OwnedFd>), AttachError> {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            let timeout = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            match rustix::event::poll(&mut fds, Some(&timeout)) {
+                Ok(0) => {
+                    return Err(AttachError::Silent { path: self.path.to_owned(), within: self.within });
+                }
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
-            let memory = Mapping::of_peer(memory, memory_bytes, true)?;
-            let page = Mapping::of_peer(page, 4096, false)?;
-            let doorbell = Doorbell::new(page, event);
-            let endpoint = PortEndpoint::new(memory, size, Lkey(arena_key), doorbell, Life::Socket(socket));
-            Ok(Attached { endpoint, client })
+        }
+        let (bytes, descriptors) = receive(&self.socket)?;
+        match AttachReply::parse(&bytes) {
+            None => Err(AttachError::NotANode { path: self.path.to_owned() }),
+            Some(AttachReply::Refused(reason)) => Err(AttachError::Refused(reason)),
+            Some(reply) => Ok((reply, descriptors)),
         }
     }
 }
 
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
-    let mut bytes = [0; WELCOME_BYTES + 1];
+    let mut bytes = [0; REPLY_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [std::io::IoSliceMut::new(&mut bytes)];

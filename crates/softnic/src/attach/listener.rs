@@ -4,6 +4,8 @@
 //! Only a socket that nobody listens on is replaced. Between seeing that and removing it another node could take the
 //! place, and its live socket would go. So everybody who binds holds a lock on the directory meanwhile.
 
+use nix::libc;
+use nix::sys::socket::SetSockOpt;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -11,6 +13,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// SO_PASSRIGHTS of Linux 6.16, the same on all architectures of Linux but Alpha, PA-RISC and SPARC.
+const SO_PASSRIGHTS: i32 = 83;
+/// The socket option that says whether peers may pass descriptors.
+#[derive(Clone, Copy)]
+struct PassRights;
+nix::setsockopt_impl!(PassRights, libc::SOL_SOCKET, SO_PASSRIGHTS, bool, nix::sys::socket::sockopt::SetBool);
 
 /// Connections that wait to be taken in.
 const BACKLOG: i32 = 1024;
@@ -61,6 +70,7 @@ impl Listener {
         let listener = Self { socket, path: path.to_owned(), file };
         // Before it listens nobody can connect: nobody gets in by the mode that the umask gave it.
         listener.open_to(access)?;
+        refuse_descriptors(&listener.socket);
         rustix::net::listen(&listener.socket, BACKLOG)?;
         Ok(listener)
     }
@@ -69,6 +79,19 @@ impl Listener {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Takes the socket off the file system, and hands over what is left to close. Nothing, if there are no descriptors:
+    /// then it is closed already.
+    pub(super) fn retire(self) -> Option<OwnedFd> {
+        self.socket.try_clone().ok()
+    }
+
+    /// Lets peers pass descriptors, as they can on kernels before 6.16: for tests of what becomes of them.
+    #[doc(hidden)]
+    pub fn dangerous_take_descriptors(&self) {
+        // Without such an option they come in anyway.
+        let _ = PassRights.set(&self.socket.as_fd(), &true);
     }
 
     fn open_to(&self, access: SocketAccess) -> std::io::Result<()> {
@@ -99,6 +122,14 @@ impl Drop for Listener {
         if there.is_ok_and(|there| FileId::of(&there) == self.file) {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Has the kernel refuse descriptors that peers pass. Connections inherit it. Before Linux 6.16 it cannot be said: then
+/// they come in, and are closed where that holds up nobody but their user.
+fn refuse_descriptors(socket: &OwnedFd) {
+    if PassRights.set(&socket.as_fd(), &false).is_err() {
+        tracing::debug!("this kernel has no SO_PASSRIGHTS: descriptors that clients pass are closed");
     }
 }
 

@@ -1,47 +1,109 @@
-//! The two messages of an attach.
+//! The messages of an attach: see [the conversation](super).
 
 use portcullis_nic::EndpointSize;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Says that this is an attach and which one: the last byte is the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x02");
 
 /// Bytes of the text of a refusal.
 const REASON_BYTES: usize = 192;
 
-/// What a client says first.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(super) struct Hello {
-    magic: U64,
-    arena_bytes: U64,
-    reserved: [U64; 6],
-}
-
-pub(super) const HELLO_BYTES: usize = size_of::<Hello>();
-const _: () = assert!(HELLO_BYTES == 64);
-
-impl Hello {
-    pub fn new(arena_bytes: u64) -> Self {
-        Self { magic: U64::new(MAGIC), arena_bytes: U64::new(arena_bytes), reserved: [U64::ZERO; 6] }
-    }
-
-    /// The bytes of arena asked for, if this is a hello of this version.
-    pub fn parse(bytes: &[u8]) -> Option<u64> {
-        let hello = Self::read_from_bytes(bytes).ok()?;
-        (hello.magic.get() == MAGIC).then(|| hello.arena_bytes.get())
-    }
+/// What a client says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachRequest {
+    /// It wants a port with an arena of so many bytes.
+    Hello {
+        /// Bytes of the arena.
+        arena_bytes: u64,
+    },
+    /// It has mapped the port's file.
+    Mapped,
 }
 
 /// What the node answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttachReply {
+    /// The port's file, the engine's page and an event come with this, in that order. The node waits until the client
+    /// has mapped the file.
+    Offer {
+        /// What the port has.
+        size: EndpointSize,
+        /// Bytes of its file.
+        memory_bytes: u64,
+    },
+    /// The port works.
+    Welcome {
+        /// The client's number on the node.
+        client: u64,
+        /// The key of its arena.
+        arena_key: u32,
+    },
+    /// No port, and why.
+    Refused(String),
+}
+
+const HELLO: u32 = 1;
+const MAPPED: u32 = 2;
+const OFFER: u32 = 3;
+const WELCOME: u32 = 4;
+const REFUSED: u32 = 5;
+
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub(super) struct Welcome {
+struct RequestFrame {
     magic: U64,
-    /// Zero, or the length of the reason.
-    refused: U32,
-    client: U32,
+    kind: U32,
+    reserved: U32,
+    arena_bytes: U64,
+    more_reserved: [U64; 5],
+}
+
+/// Bytes of a request.
+pub(super) const REQUEST_BYTES: usize = size_of::<RequestFrame>();
+const _: () = assert!(REQUEST_BYTES == 64);
+
+impl AttachRequest {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; REQUEST_BYTES] {
+        let (kind, arena_bytes) = match self {
+            Self::Hello { arena_bytes } => (HELLO, arena_bytes),
+            Self::Mapped => (MAPPED, 0),
+        };
+        let frame = RequestFrame {
+            magic: U64::new(MAGIC),
+            kind: U32::new(kind),
+            arena_bytes: U64::new(arena_bytes),
+            ..RequestFrame::new_zeroed()
+        };
+        zerocopy::transmute!(frame)
+    }
+
+    /// The request in these bytes, if they are one of this version.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let frame = RequestFrame::read_from_bytes(bytes).ok()?;
+        if frame.magic.get() != MAGIC {
+            return None;
+        }
+        match frame.kind.get() {
+            HELLO => Some(Self::Hello { arena_bytes: frame.arena_bytes.get() }),
+            MAPPED => Some(Self::Mapped),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct ReplyFrame {
+    magic: U64,
+    kind: U32,
+    /// Bytes of the reason.
+    reason_bytes: U32,
+    client: U64,
     arena_key: U32,
     data_queue_pairs: U32,
     send_depth: U32,
@@ -53,66 +115,76 @@ pub(super) struct Welcome {
     reason: [u8; REASON_BYTES],
 }
 
-pub(super) const WELCOME_BYTES: usize = size_of::<Welcome>();
+/// Bytes of a reply.
+pub(super) const REPLY_BYTES: usize = size_of::<ReplyFrame>();
 
-/// A parsed answer.
-pub(super) enum Answer {
-    /// A port.
-    Port { client: u32, arena_key: u32, size: EndpointSize, memory_bytes: u64 },
-    /// No, and why.
-    Refused(String),
-}
-
-impl Welcome {
-    pub fn port(client: u32, arena_key: u32, size: EndpointSize, memory_bytes: u64) -> Self {
-        Self {
-            magic: U64::new(MAGIC),
-            client: U32::new(client),
-            arena_key: U32::new(arena_key),
-            data_queue_pairs: U32::new(size.data_queue_pairs),
-            send_depth: U32::new(size.send_depth),
-            control_depth: U32::new(size.control_depth),
-            message_bytes: U32::new(size.message_bytes),
-            arena_bytes: U64::new(size.arena_bytes),
-            memory_bytes: U64::new(memory_bytes),
-            ..Self::new_zeroed()
-        }
+impl AttachReply {
+    /// Its bytes. A reason is cut at a letter where it is too long.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REPLY_BYTES] {
+        let frame = ReplyFrame { magic: U64::new(MAGIC), ..ReplyFrame::new_zeroed() };
+        let frame = match self {
+            Self::Offer { size, memory_bytes } => ReplyFrame {
+                kind: U32::new(OFFER),
+                data_queue_pairs: U32::new(size.data_queue_pairs),
+                send_depth: U32::new(size.send_depth),
+                control_depth: U32::new(size.control_depth),
+                message_bytes: U32::new(size.message_bytes),
+                arena_bytes: U64::new(size.arena_bytes),
+                memory_bytes: U64::new(*memory_bytes),
+                ..frame
+            },
+            Self::Welcome { client, arena_key } => ReplyFrame {
+                kind: U32::new(WELCOME),
+                client: U64::new(*client),
+                arena_key: U32::new(*arena_key),
+                ..frame
+            },
+            Self::Refused(reason) => refusal(frame, reason),
+        };
+        zerocopy::transmute!(frame)
     }
 
-    pub fn refusal(reason: &str) -> Self {
-        let mut bytes = [0; REASON_BYTES];
-        let mut length = reason.len().min(REASON_BYTES);
-        while !reason.is_char_boundary(length) {
-            length -= 1;
-        }
-        bytes[..length].copy_from_slice(&reason.as_bytes()[..length]);
-        let length = u32::try_from(length.max(1)).unwrap_or(1);
-        Self { magic: U64::new(MAGIC), refused: U32::new(length), reason: bytes, ..Self::new_zeroed() }
-    }
-
-    /// The answer in these bytes, if they are one that makes sense.
-    pub fn parse(bytes: &[u8]) -> Option<Answer> {
-        let welcome = Self::read_from_bytes(bytes).ok()?;
-        if welcome.magic.get() != MAGIC {
+    /// The reply in these bytes, if they are one of this version that makes sense.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let frame = ReplyFrame::read_from_bytes(bytes).ok()?;
+        if frame.magic.get() != MAGIC {
             return None;
         }
-        if welcome.refused.get() != 0 {
-            let length = usize::try_from(welcome.refused.get()).ok()?.min(REASON_BYTES);
-            return Some(Answer::Refused(String::from_utf8_lossy(&welcome.reason[..length]).into_owned()));
+        match frame.kind.get() {
+            OFFER => frame.offer(),
+            WELCOME => Some(Self::Welcome { client: frame.client.get(), arena_key: frame.arena_key.get() }),
+            REFUSED => {
+                let length = usize::try_from(frame.reason_bytes.get()).ok()?.min(REASON_BYTES);
+                Some(Self::Refused(String::from_utf8_lossy(&frame.reason[..length]).into_owned()))
+            }
+            _ => None,
         }
+    }
+}
+
+fn refusal(frame: ReplyFrame, text: &str) -> ReplyFrame {
+    let mut reason = [0; REASON_BYTES];
+    let mut length = text.len().min(REASON_BYTES);
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    reason[..length].copy_from_slice(&text.as_bytes()[..length]);
+    let reason_bytes = U32::new(u32::try_from(length).unwrap_or(0));
+    ReplyFrame { kind: U32::new(REFUSED), reason_bytes, reason, ..frame }
+}
+
+impl ReplyFrame {
+    fn offer(&self) -> Option<AttachReply> {
         let size = EndpointSize {
-            data_queue_pairs: welcome.data_queue_pairs.get(),
-            send_depth: welcome.send_depth.get(),
-            control_depth: welcome.control_depth.get(),
-            message_bytes: welcome.message_bytes.get(),
-            arena_bytes: welcome.arena_bytes.get(),
+            data_queue_pairs: self.data_queue_pairs.get(),
+            send_depth: self.send_depth.get(),
+            control_depth: self.control_depth.get(),
+            message_bytes: self.message_bytes.get(),
+            arena_bytes: self.arena_bytes.get(),
         };
-        size.is_sound().then(|| Answer::Port {
-            client: welcome.client.get(),
-            arena_key: welcome.arena_key.get(),
-            size,
-            memory_bytes: welcome.memory_bytes.get(),
-        })
+        size.is_sound().then(|| AttachReply::Offer { size, memory_bytes: self.memory_bytes.get() })
     }
 }
 
@@ -124,18 +196,28 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_message_or_none(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
-            let _ = Hello::parse(&bytes);
-            if let Some(Answer::Port { size, .. }) = Welcome::parse(&bytes) {
+            let _ = AttachRequest::parse(&bytes);
+            if let Some(AttachReply::Offer { size, .. }) = AttachReply::parse(&bytes) {
                 prop_assert!(size.is_sound());
             }
         }
 
         #[test]
+        fn requests_and_replies_read_back(arena_bytes: u64, client: u64, arena_key: u32) {
+            for request in [AttachRequest::Hello { arena_bytes }, AttachRequest::Mapped] {
+                prop_assert_eq!(AttachRequest::parse(&request.encode()), Some(request));
+            }
+            let welcome = AttachReply::Welcome { client, arena_key };
+            prop_assert_eq!(AttachReply::parse(&welcome.encode()), Some(welcome));
+        }
+
+        #[test]
         fn a_reason_arrives_whole_or_cut_at_a_letter(reason in ".{0,120}") {
-            let Some(Answer::Refused(text)) = Welcome::parse(Welcome::refusal(&reason).as_bytes()) else {
+            let refused = AttachReply::Refused(reason.clone()).encode();
+            let Some(AttachReply::Refused(text)) = AttachReply::parse(&refused) else {
                 panic!("a refusal is a refusal");
             };
-            prop_assert!(reason.is_empty() || reason.starts_with(&text));
+            prop_assert!(reason.starts_with(&text) && (text.len() == reason.len() || text.len() > REASON_BYTES - 4));
         }
     }
 }

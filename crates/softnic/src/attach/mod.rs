@@ -1,33 +1,22 @@
 //! How another process gets a port: over a Unix socket.
 //!
-//! The client says hello, the node answers with a port (its file, the engine's page, an event) or says why not. After
-//! that the socket carries nothing: it is there so that each end notices when the other is gone. Who a client is
-//! comes from the kernel (`SO_PEERCRED`), never from what it says.
+//! The conversation has two steps. The client says hello, and the node offers a port (its file, the engine's page, an
+//! event) or says why not. The client maps the file and says so; then the node seals the file, so that no page of it can
+//! be taken away any more, fills and locks its own mapping, and welcomes the client. After that the socket carries
+//! nothing: it is there so that each end notices when the other is gone. Who a client is comes from the kernel
+//! (`SO_PEERCRED`), never from what it says.
 
 mod client;
+mod desk;
 mod listener;
 mod messages;
+mod peer;
 mod server;
+mod user_thread;
 
 pub use client::{AttachError, Attached, attach};
 pub use listener::{Listener, SocketAccess};
-pub use server::{Admission, Admitted, Peer, Server, ServerLimits};
-
-use portcullis_nic::EndpointSize;
-
-/// The arena that a hello asks for, if the bytes are one: what the server does with what it hears, for fuzzing.
 #[doc(hidden)]
-#[must_use]
-pub fn parse_hello(bytes: &[u8]) -> Option<u64> {
-    messages::Hello::parse(bytes)
-}
-
-/// The port or the refusal that a welcome tells of, if the bytes are one: as above, for clients.
-#[doc(hidden)]
-#[must_use]
-pub fn parse_welcome(bytes: &[u8]) -> Option<Result<EndpointSize, String>> {
-    messages::Welcome::parse(bytes).map(|answer| match answer {
-        messages::Answer::Port { size, .. } => Ok(size),
-        messages::Answer::Refused(reason) => Err(reason),
-    })
-}
+pub use messages::{AttachReply, AttachRequest};
+pub use peer::Peer;
+pub use server::{Admission, Admitted, Server, ServerLimits};

@@ -5,9 +5,10 @@ use portcullis_nic::Memory;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Once, OnceLock};
 
 /// Bytes of a page that mappings are rounded up to.
 pub const PAGE_BYTES: u64 = 4096;
@@ -41,6 +42,8 @@ struct Owner {
     start: NonNull<u8>,
     length: usize,
     file: Option<OwnedFd>,
+    /// A pipe that holds a page of each huge page that the file could become.
+    holds: OnceLock<OwnedFd>,
 }
 
 // SAFETY: the mapping stays valid for as long as any clone lives, wherever that is, and all accesses are atomic.
@@ -107,7 +110,8 @@ impl Mapping {
         Self::of_file(file, length, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// From here on nobody can map the file writable or write to it, but for mappings that exist.
+    /// From here on nobody can map the file writable, write to it or punch holes into it; mappings that exist can be
+    /// written as before.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -115,6 +119,63 @@ impl Mapping {
         let error = |source| MappingError { what: "seal a file of", length: self.length, source };
         let file = self.file().ok_or_else(|| error(rustix::io::Errno::BADF))?;
         rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(error)
+    }
+
+    /// Has all of its pages there, and keeps them where they are: this process does not fault on them any more, as long
+    /// as nobody can punch holes into the file. Where the limit on locked memory is too low, the kernel may swap them out.
+    ///
+    /// # Errors
+    /// The machine has not enough.
+    pub fn make_resident(&self) -> Result<(), MappingError> {
+        let (start, bytes) = (self.start.as_ptr().cast(), self.owner.length);
+        // SAFETY: the span is this mapping, which is live; the advice changes no bytes.
+        let filled = unsafe { rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxPopulateWrite) };
+        match filled {
+            // Before Linux 5.14 there is no such advice.
+            Err(rustix::io::Errno::INVAL) => self.touch_all(),
+            Err(source) => return Err(MappingError { what: "fill", length: self.length, source }),
+            Ok(()) => {}
+        }
+        // SAFETY: the span is this mapping, which is live; a lock changes no bytes, and ends with the mapping.
+        if let Err(error) = unsafe { rustix::mm::mlock(start, bytes) } {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                tracing::warn!(%error, "clients' ports are not locked, and may be swapped out: raise the limit on \
+                                        locked memory (ulimit -l), or go without swap");
+            });
+        }
+        if let Err(error) = self.hold_together() {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                tracing::warn!(%error, "clients can have their ports' pages moved, and hold the node up meanwhile: \
+                                        raise /proc/sys/fs/pipe-user-pages-soft");
+            });
+        }
+        Ok(())
+    }
+
+    /// Keeps peers from having the file's pages moved to huge ones (MADV_COLLAPSE): while the kernel does that in a
+    /// thread of theirs, of the lowest priority if they like, whoever touches such a page waits. The kernel leaves a
+    /// huge page's range alone if somebody holds one page of it, and a pipe can.
+    fn hold_together(&self) -> rustix::io::Result<()> {
+        let Some(file) = self.file().filter(|_| self.length >= HUGE_PAGE_BYTES) else { return Ok(()) };
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let ranges = self.length / HUGE_PAGE_BYTES;
+        let bytes = usize::try_from(ranges * PAGE_BYTES).unwrap_or(usize::MAX);
+        rustix::pipe::fcntl_setpipe_size(&writer, bytes)?;
+        for range in 0..ranges {
+            let mut at = range * HUGE_PAGE_BYTES;
+            // By reference: what the pipe gets is the file's page itself.
+            rustix::pipe::splice(file, Some(&mut at), &writer, None, 1, SpliceFlags::NONBLOCK)?;
+        }
+        let _ = self.owner.holds.set(reader);
+        Ok(())
+    }
+
+    fn touch_all(&self) {
+        for page in (0..self.length).step_by(4096) {
+            self.word(page).fetch_add(0, Ordering::Relaxed);
+        }
     }
 
     /// Maps a file that a peer passed. The peer must not be able to shrink it while it is mapped: it is refused
@@ -155,7 +216,8 @@ impl Mapping {
             length,
             source: rustix::io::Errno::NOMEM,
         })?;
-        Ok(Self { start, length, owner: Arc::new(Owner { start, length: bytes, file }) })
+        let owner = Owner { start, length: bytes, file, holds: OnceLock::new() };
+        Ok(Self { start, length, owner: Arc::new(owner) })
     }
 
     /// Where it lies in this process: for a device that is told so. It stays there while any clone lives.

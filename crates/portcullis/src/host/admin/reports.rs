@@ -107,7 +107,7 @@ impl ClientReport {
         Self {
             client: client.id.0,
             tenant: client.tenant.to_string(),
-            process: Some(client.process).filter(|&process| process != 0),
+            process: client.process,
             permissions: client.permissions,
             bytes: client.bytes,
             violations: Violations { late, stray, guesses },

@@ -8,11 +8,10 @@ use super::orders::{Order, Told};
 use super::socket::PIECE_BYTES;
 use super::{Admin, AdminError};
 use crate::host::{HostError, machine};
-use portcullis_softnic::attach::{Listener, SocketAccess};
+use portcullis_softnic::attach::{Listener, Peer, SocketAccess};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -157,8 +156,8 @@ impl Desk {
 }
 
 fn is_operator(socket: &OwnedFd) -> bool {
-    let own = rustix::process::geteuid();
-    socket_peercred(socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == own)
+    let own = rustix::process::geteuid().as_raw();
+    Peer::of(socket, 0).is_ok_and(|peer| peer.user.is_some_and(|user| user == 0 || user == own))
 }
 
 fn refusal(reason: &str) -> (Vec<u8>, usize) {

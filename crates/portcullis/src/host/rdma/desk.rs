@@ -41,7 +41,7 @@ impl Desk {
     }
 
     /// Lets a client in: its tenant's domain, the node's ends of its queue pairs, its place on the node.
-    pub fn admit(&self, tenant: String, process: u32, theirs: Ends) -> Result<Admitted, String> {
+    pub fn admit(&self, tenant: String, process: Option<u32>, theirs: Ends) -> Result<Admitted, String> {
         self.scout.look(&theirs)?;
         // Its buffers are its own affair.
         let size = self.terms.size(0);
@@ -98,7 +98,7 @@ impl Admission for Counter {
         let tenant = peer.tenant.clone().or(named);
         let tenant = tenant.unwrap_or_else(|| format!("address:{}", peer.address.ip().to_canonical()));
         // Its process is on another machine.
-        self.0.admit(tenant, 0, ends)
+        self.0.admit(tenant, None, ends)
     }
 
     fn depart(&self, client: u32) {

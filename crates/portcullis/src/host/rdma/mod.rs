@@ -169,7 +169,7 @@ impl SideDoor {
         let (ends, mut endpoint) =
             make(self.desk.terms(), options, &self.device).map_err(ConnectError::Host)?;
         let admitted =
-            self.desk.admit(tenant.to_owned(), std::process::id(), ends).map_err(ConnectError::Host)?;
+            self.desk.admit(tenant.to_owned(), Some(std::process::id()), ends).map_err(ConnectError::Host)?;
         let leave = Leave { desk: Arc::clone(&self.desk), client: admitted.client };
         let life = Local([self.desk.engine().over(), self.desk.farewell(admitted.client)]);
         endpoint.connect(admitted.ends.control, admitted.ends.data, Box::new(life))?;

@@ -1,9 +1,11 @@
 //! Who gets in, and with what.
 
+use super::ports::{PortMemory, PortShare};
 use super::resident::NodeResident;
 use crate::host::PortLimits;
 use portcullis_nic::EndpointSize;
 use portcullis_node::NodeConfig;
+use portcullis_softnic::PortLayout;
 use portcullis_softnic::attach::{Admission, Admitted, Peer};
 use portcullis_softnic::engine::Engine;
 use portcullis_softnic::shared::Mapping;
@@ -19,6 +21,7 @@ pub(super) struct Gate {
     /// What clients get, but for their buffers.
     size: EndpointSize,
     arena_bytes_max: u64,
+    memory: Arc<PortMemory>,
 }
 
 impl Gate {
@@ -28,23 +31,46 @@ impl Gate {
         config: &NodeConfig,
         limits: PortLimits,
     ) -> Self {
-        Self { engine, tenants, size: limits.size(config), arena_bytes_max: limits.arena_bytes_max }
+        Self {
+            engine,
+            tenants,
+            size: limits.size(config),
+            arena_bytes_max: limits.arena_bytes_max,
+            memory: PortMemory::new(limits.ports_bytes_max),
+        }
     }
 
-    /// The port that a client with an arena of `arena_bytes` gets. What messages take comes on top.
-    pub fn size(&self, arena_bytes: u64) -> Result<EndpointSize, String> {
+    /// The port that a client of a tenant gets for an arena of `arena_bytes`. What messages take comes on top.
+    pub fn offer(&self, tenant: &str, arena_bytes: u64) -> Result<(EndpointSize, PortShare), String> {
         let most = self.arena_bytes_max;
         if arena_bytes > most {
             return Err(format!("an arena of {arena_bytes} bytes is beyond this node's limit of {most}"));
         }
         let size = self.size.with_buffers(arena_bytes);
-        if size.is_sound() { Ok(size) } else { Err(format!("the node's limits make no port: {size:?}")) }
+        if !size.is_sound() {
+            return Err(format!("the node's limits make no port: {size:?}"));
+        }
+        Ok((size, self.memory.take(tenant, PortLayout::new(size).bytes())?))
+    }
+
+    /// Whom a client of another process acts for.
+    fn tenant_of(&self, peer: &Peer) -> Result<String, String> {
+        match (&self.tenants[peer.listener], peer.user) {
+            (Some(tenant), _) => Ok(tenant.clone()),
+            (None, Some(user)) => Ok(format!("uid:{user}")),
+            // All users of other user namespaces look like one another here: they would be one tenant.
+            (None, None) => {
+                Err("this socket is for users that the kernel can name here, and yours has no number \
+                                 (another user namespace, or nobody): ask for a socket with ?tenant=NAME"
+                    .to_owned())
+            }
+        }
     }
 
     pub fn admit(
         &self,
         tenant: &str,
-        process: u32,
+        process: Option<u32>,
         memory: Mapping,
         size: EndpointSize,
     ) -> Result<Admitted, String> {
@@ -74,14 +100,14 @@ impl Gate {
 pub(super) struct Desk(pub Arc<Gate>);
 
 impl Admission for Desk {
-    fn size(&self, _peer: &Peer, arena_bytes: u64) -> Result<EndpointSize, String> {
-        self.0.size(arena_bytes)
+    type Place = PortShare;
+
+    fn offer(&self, peer: &Peer, arena_bytes: u64) -> Result<(EndpointSize, PortShare), String> {
+        self.0.offer(&self.0.tenant_of(peer)?, arena_bytes)
     }
 
     fn admit(&self, peer: &Peer, memory: Mapping, size: EndpointSize) -> Result<Admitted, String> {
-        let named = self.0.tenants.get(peer.listener).cloned().flatten();
-        let tenant = named.unwrap_or_else(|| format!("uid:{}", peer.user));
-        self.0.admit(&tenant, peer.process, memory, size)
+        self.0.admit(&self.0.tenant_of(peer)?, peer.process, memory, size)
     }
 
     fn depart(&self, client: u32) {

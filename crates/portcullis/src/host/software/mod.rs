@@ -1,6 +1,7 @@
 //! A host on the software NIC: its engine with the node on its thread, and the sockets that clients come to.
 
 mod admission;
+mod ports;
 mod resident;
 
 use super::admin::Way;
@@ -16,6 +17,7 @@ use portcullis_softnic::attach::{Listener, Server, ServerLimits};
 use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortLayout, SoftNic};
+use ports::PortShare;
 use resident::NodeResident;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -89,10 +91,11 @@ struct SideDoor {
 impl SideDoor {
     fn open(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
         let refused = |reason: String| ConnectError::Host(reason);
-        let size = self.gate.size(options.arena_bytes).map_err(refused)?;
+        let (size, share) = self.gate.offer(tenant, options.arena_bytes).map_err(refused)?;
         let memory = Mapping::shareable("portcullis-port", PortLayout::new(size).bytes())
             .map_err(|error| refused(error.to_string()))?;
-        let (endpoint, number, departure) = self.port(tenant, memory, size)?;
+        memory.make_resident().map_err(|error| refused(error.to_string()))?;
+        let (endpoint, number, departure) = self.port(tenant, memory, size, share)?;
         let (door, tenant, again) = (self.clone(), tenant.to_owned(), options.clone());
         let opener: Opener = Box::new(move || door.open(&tenant, &again));
         Session::new(SessionEndpoint::Port(endpoint), number, options.client, opener, Some(departure))
@@ -103,16 +106,19 @@ impl SideDoor {
         tenant: &str,
         memory: Mapping,
         size: EndpointSize,
+        share: PortShare,
     ) -> Result<(PortEndpoint, u32, Departure), ConnectError> {
         let refused = |reason: String| ConnectError::Host(reason);
         let waker = self.engine.waker().clone();
         let event = waker.new_event().map_err(|error| refused(error.to_string()))?;
         let again = event.try_clone().map_err(|error| refused(error.to_string()))?;
-        let admitted = self.gate.admit(tenant, std::process::id(), memory.clone(), size).map_err(refused)?;
+        let admitted =
+            self.gate.admit(tenant, Some(std::process::id()), memory.clone(), size).map_err(refused)?;
         let doorbell = Doorbell::new(waker.page().clone(), event);
         let life = Life::Local([self.engine.over(), self.gate.farewell(admitted.client)]);
         let endpoint = PortEndpoint::new(memory, size, Lkey(admitted.arena_key), doorbell, life);
-        let leave = Leave { gate: Arc::clone(&self.gate), client: admitted.client, waker, event: again };
+        let client = admitted.client;
+        let leave = Leave { gate: Arc::clone(&self.gate), client, waker, event: again, _share: share };
         Ok((endpoint, admitted.client, Box::new(leave)))
     }
 }
@@ -123,6 +129,7 @@ struct Leave {
     client: u32,
     waker: Waker,
     event: std::os::fd::OwnedFd,
+    _share: PortShare,
 }
 
 impl Drop for Leave {

@@ -47,7 +47,7 @@ impl NodeResident {
     pub fn admit(
         &mut self,
         nic: &mut SoftNic,
-        (tenant, process): (&str, u32),
+        (tenant, process): (&str, Option<u32>),
         memory: Mapping,
         size: EndpointSize,
         now: Moment,
