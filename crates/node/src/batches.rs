@@ -3,7 +3,7 @@
 
 use crate::node::Node;
 use crate::permissions::Grip;
-use crate::tenant::{BIND_DEPTH, Batch, Ending, Release, Tenant};
+use crate::tenant::{BIND_DEPTH, Batch, Ending, Release, Tenant, connect_binder};
 use crate::windows::{Residue, WindowIndex};
 use portcullis_nic::{
     Access, Completion, Memory, Nic, Operation, QpChange, QpState, RemoteAddress, Status, WindowBinding,
@@ -507,6 +507,10 @@ fn put_binding(
 
 /// Posts what the queue has room for. Returns whether the queue takes requests at all.
 fn post(nic: &mut impl Nic, tenant: &mut Tenant) -> bool {
+    if tenant.binder_is_down && !tenant.unposted.is_empty() {
+        // What the NIC refused when it broke may work by now: this batch is not to fail for that.
+        tenant.binder_is_down = connect_binder(nic, tenant.binder).is_err();
+    }
     while !tenant.unposted.is_empty() {
         let (front, _) = tenant.unposted.as_slices();
         match nic.post_send(tenant.binder, front) {

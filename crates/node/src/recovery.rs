@@ -136,11 +136,10 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// Takes the queue pair for binds up again after it broke. Where that fails too, its posts fail from here on, and
-    /// the tenant's requests with them.
+    /// Takes the queue pair for binds up again after it broke. Where that fails too, the next batch tries again.
     pub(crate) fn mend_binder(&mut self, nic: &mut N, tenant: u32) {
-        if let Some(binder) = self.tenant(tenant).map(|tenant| tenant.binder) {
-            let _ = connect_binder(nic, binder);
+        if let Some(tenant) = self.tenant_mut(tenant) {
+            tenant.binder_is_down = connect_binder(nic, tenant.binder).is_err();
         }
     }
 }

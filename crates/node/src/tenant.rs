@@ -79,6 +79,8 @@ pub(crate) struct Tenant {
     pub region: Region,
     /// Binds windows. Clients have no part in it, so none of them can break it.
     pub binder: QpId,
+    /// The binder broke, and the NIC would not take it up again.
+    pub binder_is_down: bool,
     pub windows: Windows,
     pub usage: Usage,
     pub clients: u32,
@@ -124,6 +126,7 @@ impl Tenant {
             pd,
             region,
             binder,
+            binder_is_down: false,
             windows: Windows::new(pd, config.windows_max),
             usage: Usage::default(),
             clients: 0,
