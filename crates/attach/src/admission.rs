@@ -18,7 +18,7 @@ pub struct Peer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Admitted {
     /// Its number on the node.
-    pub client: u32,
+    pub client: u64,
     /// The node's queue pairs for it, connected to its own.
     pub ends: Ends,
 }
@@ -39,7 +39,7 @@ pub trait Admission: Send + 'static {
 
     /// The client's connection is over: because it hung up or broke the rules, because it was evicted, or because
     /// the server ends. Called exactly once for everyone who was admitted.
-    fn depart(&self, client: u32);
+    fn depart(&self, client: u64);
 }
 
 /// What addresses are counted by: an IPv4 address, or the network of 64 bits that an IPv6 host can choose its address

@@ -100,7 +100,7 @@ pub enum AttachError {
 #[derive(Debug)]
 pub struct Attached<T> {
     /// Its number on the node.
-    pub client: u32,
+    pub client: u64,
     /// The node's queue pairs, connected to the client's.
     pub node: Ends,
     /// What was made to meet the terms.

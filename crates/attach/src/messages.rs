@@ -36,7 +36,7 @@ enum FromClient {
 enum FromNode {
     Terms { data_queue_pairs: u32, send_depth: u32, control_depth: u32, message_bytes: u32, unenforced: u16 },
     Refused(String),
-    Welcome { client: u32, ends: WireEnds },
+    Welcome { client: u64, ends: WireEnds },
 }
 
 /// What a client says.
@@ -61,7 +61,7 @@ pub enum NodeSays {
     /// Its queue pairs: not yet held against the terms.
     Welcome {
         /// The client's number on the node.
-        client: u32,
+        client: u64,
         /// The node's queue pairs.
         ends: Ends,
     },
@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn ends_arrive_as_they_were_sent(ends in ends(), client: u32) {
+        fn ends_arrive_as_they_were_sent(ends in ends(), client: u64) {
             let says = ClientSays::Ends(ends.clone());
             prop_assert_eq!(ClientSays::parse(&says.encode()), Some(says));
             let says = NodeSays::Welcome { client, ends };
@@ -214,7 +214,7 @@ mod tests {
     fn the_longest_message_fits_a_frame() {
         let end = QpAddress { number: u32::MAX, port: [255; 16], lid: u16::MAX, first_packet: u32::MAX };
         let ends = Ends { control: end, data: vec![end; DATA_QUEUE_PAIRS_MAX as usize] };
-        assert!(NodeSays::Welcome { client: u32::MAX, ends }.encode().len() <= FRAME_BYTES_MAX);
+        assert!(NodeSays::Welcome { client: u64::MAX, ends }.encode().len() <= FRAME_BYTES_MAX);
         let reason = "ü".repeat(REASON_BYTES_MAX);
         assert!(NodeSays::Refused(reason).encode().len() <= FRAME_BYTES_MAX);
     }

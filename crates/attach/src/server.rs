@@ -55,7 +55,7 @@ pub struct Server {
 struct Orders {
     event: OwnedFd,
     stop: AtomicBool,
-    evicted: Mutex<Vec<u32>>,
+    evicted: Mutex<Vec<u64>>,
 }
 
 impl Orders {
@@ -99,7 +99,7 @@ impl Server {
     }
 
     /// Closes the connection of a client that the node does not serve any more. Does not wait for it.
-    pub fn evict(&self, client: u32) {
+    pub fn evict(&self, client: u64) {
         self.orders.evicted.lock().unwrap_or_else(PoisonError::into_inner).push(client);
         self.orders.give();
     }
@@ -169,7 +169,7 @@ impl<A: Admission> Gate for Door<'_, A> {
         self.admission.admit(peer, ends)
     }
 
-    fn depart(&self, client: u32) {
+    fn depart(&self, client: u64) {
         self.admission.depart(client);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) const HEARD_MAX: usize = 32 << 10;
 pub(crate) trait Gate {
     fn terms(&self, peer: &Peer) -> Result<Terms, String>;
     fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, String>;
-    fn depart(&self, client: u32);
+    fn depart(&self, client: u64);
 }
 
 /// Why a peer is shown out at once.
@@ -54,9 +54,9 @@ enum Stage {
     /// It has to bring its ends.
     Ends(Terms),
     /// It was let in, and is being told.
-    Welcomed { client: u32 },
+    Welcomed { client: u64 },
     /// It was told. Nothing is said from here on.
-    Attached { client: u32 },
+    Attached { client: u64 },
     /// It was refused, is told why, and then only its hang-up is waited for.
     Leaving { told: bool },
 }
@@ -84,7 +84,7 @@ impl Visit {
     }
 
     /// The client that it has become, if it has.
-    pub fn client(&self) -> Option<u32> {
+    pub fn client(&self) -> Option<u64> {
         match self.stage {
             Stage::Welcomed { client } | Stage::Attached { client } => Some(client),
             _ => None,

@@ -6,7 +6,7 @@ use portcullis_attach::{
     AttachError, ClientSecurity, ListenError, Listener, NodeSecurity, ServerLimits, Terms, attach,
 };
 use rig::papers::Papers;
-use rig::{PATIENCE, Rig, TERMS, UNHURRIED, end, ends, node_alive_after_news, wire};
+use rig::{PATIENCE, Rig, TERMS, UNHURRIED, end, ends, ends_of, node_alive_after_news, wire};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 
@@ -20,7 +20,7 @@ fn both_sides_learn_where_the_other_can_be_reached() {
         });
     let mut attached = attached.expect("attached");
     assert_eq!(attached.made, "queue pairs");
-    assert_eq!(attached.node, ends(1000 + 3 * attached.client));
+    assert_eq!(attached.node, ends_of(attached.client));
     let (peer, brought) = rig.ledger.peer(attached.client);
     assert_eq!(brought, ends(40));
     assert_eq!((peer.tenant, peer.listener), (None, 0));

@@ -203,7 +203,7 @@ mod tests {
         text.parse().expect("a time")
     }
 
-    fn bar(client: Option<u32>) -> Bar {
+    fn bar(client: Option<u64>) -> Bar {
         Bar {
             tenant: "orange".to_owned(),
             client,

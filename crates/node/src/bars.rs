@@ -82,7 +82,7 @@ impl<N: Nic> Node<N> {
         let paused = |client: &&Client<N::Memory>| {
             of_tenant(client.tenant) && !client.lost && !is_served(client.conduct.standing(now))
         };
-        let paused: Vec<u32> = self.clients.iter().filter(paused).map(|client| client.id.0).collect();
+        let paused: Vec<u64> = self.clients.iter().filter(paused).map(|client| client.id.0).collect();
         for id in paused {
             if let Some(client) = self.clients.get_mut(id) {
                 client.conduct.forgive();

@@ -379,7 +379,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// Mechanism `queue-pair`: the flags of a client's queue pairs follow what it holds.
-    fn hold_rights(&mut self, nic: &mut N, client: u32, rights: Rights, change: i32) {
+    fn hold_rights(&mut self, nic: &mut N, client: u64, rights: Rights, change: i32) {
         let before = self.client_access(client);
         let Some(it) = self.clients.get_mut(client) else { return };
         for (held, right) in it.rights_held.iter_mut().zip([Rights::READ, Rights::WRITE, Rights::ATOMIC]) {

@@ -52,7 +52,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// What an access looks like that the NIC tells all of.
-    fn look_at(&self, client: u32, refused: &RefusedAccess, now: Moment) -> Charge {
+    fn look_at(&self, client: u64, refused: &RefusedAccess, now: Moment) -> Charge {
         use AccessFault::{Misaligned, MissingRight, OutsideRange, WrongQueuePair};
         let Some(it) = self.clients.get(client) else { return Charge::Guess };
         let present = matches!(refused.fault, WrongQueuePair | MissingRight | OutsideRange | Misaligned);
@@ -69,7 +69,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// What an access is taken for that the NIC tells nothing of.
-    fn assume(&mut self, client: u32, now: Moment) -> Charge {
+    fn assume(&mut self, client: u64, now: Moment) -> Charge {
         let Some(it) = self.clients.get(client) else { return Charge::Guess };
         let grace = self.config.violations.late_grace;
         let ended_lately = it.recent.last_end().is_some_and(|ended| now.since(ended) <= grace);
@@ -77,7 +77,7 @@ impl<N: Nic> Node<N> {
         if excused { Charge::Late } else { Charge::Guess }
     }
 
-    fn holds_key(&self, client: u32, key: Rkey) -> bool {
+    fn holds_key(&self, client: u64, key: Rkey) -> bool {
         let first = self.clients.get(client).map_or(NONE, |client| client.first);
         let mut held = self.permissions.chain(Chain::Client, first);
         held.any(|slot| {
@@ -97,7 +97,7 @@ impl<N: Nic> Node<N> {
         siblings.any(|client| client.recent.had_word(refused.address, refused.rkey, since))
     }
 
-    fn charge_lateness(&mut self, client: u32, told: bool, now: Moment) {
+    fn charge_lateness(&mut self, client: u64, told: bool, now: Moment) {
         let Some(it) = self.clients.get_mut(client) else { return };
         if let Standing::Paused { until } = it.conduct.record_lateness(told, now) {
             self.audit_standing(client, AuditEvent::Pause, Charge::Late, until, now);
@@ -105,7 +105,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// A client that strays too often is shown out: it alone, and all that it holds ends.
-    fn charge_stray(&mut self, client: u32, now: Moment) {
+    fn charge_stray(&mut self, client: u64, now: Moment) {
         let Some(it) = self.clients.get_mut(client) else { return };
         match it.conduct.record_stray(now) {
             Standing::Paused { until } => {
@@ -121,7 +121,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// A tenant answers for the guess of one of its clients.
-    fn charge_tenant(&mut self, client: u32, now: Moment) {
+    fn charge_tenant(&mut self, client: u64, now: Moment) {
         let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
         let first = self.tenants.iter().position(Option::is_some).and_then(|slot| u32::try_from(slot).ok());
         let tenant = first.filter(|_| planted::is(Fault::ViolationToWrongTenant)).unwrap_or(tenant);
@@ -136,7 +136,7 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    fn audit_standing(&mut self, client: u32, event: AuditEvent, charge: Charge, until: Moment, now: Moment) {
+    fn audit_standing(&mut self, client: u64, event: AuditEvent, charge: Charge, until: Moment, now: Moment) {
         self.audit_of_client(now, event, client, |record| AuditRecord {
             reason: Some(charge.reason()),
             until: Some(until),
@@ -154,7 +154,7 @@ impl<N: Nic> Node<N> {
             ..record
         });
         self.next_bar_end = Some(self.next_bar_end.map_or(until, |end| end.min(until)));
-        let clients: Vec<u32> =
+        let clients: Vec<u64> =
             self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.id.0).collect();
         for client in clients {
             self.end_all_of(client, "its tenant is barred", now);
@@ -162,7 +162,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// All permissions of a client end.
-    fn end_all_of(&mut self, client: u32, reason: &'static str, now: Moment) {
+    fn end_all_of(&mut self, client: u64, reason: &'static str, now: Moment) {
         let first = self.clients.get(client).map_or(NONE, |client| client.first);
         let held: Vec<u32> = self.permissions.chain(Chain::Client, first).collect();
         for slot in held {
@@ -178,7 +178,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// How a client stands by itself, whatever its tenant's standing.
-    pub(crate) fn own_standing(&self, client: u32, now: Moment) -> Standing {
+    pub(crate) fn own_standing(&self, client: u64, now: Moment) -> Standing {
         self.clients.get(client).map_or(Standing::Good, |client| client.conduct.standing(now))
     }
 

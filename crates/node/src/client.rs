@@ -18,11 +18,11 @@ const BACKLOG_DEPTHS_MAX: usize = 4;
 /// table does: each message is looked up here.
 #[derive(Debug, Default)]
 pub(crate) struct QpOwners {
-    owners: Vec<Option<(u32, Option<u32>)>>,
+    owners: Vec<Option<(u64, Option<u32>)>>,
 }
 
 impl QpOwners {
-    pub fn insert(&mut self, qp: QpId, owner: (u32, Option<u32>)) {
+    pub fn insert(&mut self, qp: QpId, owner: (u64, Option<u32>)) {
         let index = qp.0 as usize;
         if self.owners.len() <= index {
             self.owners.resize(index + 1, None);
@@ -36,7 +36,7 @@ impl QpOwners {
         }
     }
 
-    pub fn get(&self, qp: QpId) -> Option<(u32, Option<u32>)> {
+    pub fn get(&self, qp: QpId) -> Option<(u64, Option<u32>)> {
         *self.owners.get(qp.0 as usize)?
     }
 }

@@ -9,7 +9,7 @@ impl<N: Nic> Node<N> {
     /// Where in the pool's memory an access by message goes, if its permission lets it.
     fn covered(
         &self,
-        client: u32,
+        client: u64,
         permission: PermissionId,
         (offset, length): (u64, u64),
         right: Rights,
@@ -31,7 +31,7 @@ impl<N: Nic> Node<N> {
 
     pub(crate) fn copy_out(
         &mut self,
-        client: u32,
+        client: u64,
         sequence: u32,
         permission: PermissionId,
         offset: u64,
@@ -52,7 +52,7 @@ impl<N: Nic> Node<N> {
 
     pub(crate) fn copy_in(
         &mut self,
-        client: u32,
+        client: u64,
         sequence: u32,
         permission: PermissionId,
         offset: u64,
@@ -71,7 +71,7 @@ impl<N: Nic> Node<N> {
 
     pub(crate) fn change_word(
         &mut self,
-        client: u32,
+        client: u64,
         sequence: u32,
         permission: PermissionId,
         offset: u64,

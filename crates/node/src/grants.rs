@@ -32,9 +32,10 @@ impl<N: Nic> Node<N> {
         memory: NewObject,
     ) -> Result<Option<ObjectId>, Refusal> {
         let NewObject { size, alignment, keep } = memory;
-        match self.slabs.allocate(size, alignment, Object::new(wish.tenant, self.births + 1, keep)) {
+        let birth = self.births.checked_add(1).ok_or(Refusal::NodeFull { limit: u64::MAX })?;
+        match self.slabs.allocate(size, alignment, Object::new(wish.tenant, birth, keep)) {
             Ok(object) => {
-                self.births += 1;
+                self.births = birth;
                 Ok(Some(object))
             }
             Err(Refusal::OutOfMemory { .. }) if self.going > 0 => Ok(None),

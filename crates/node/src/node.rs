@@ -146,11 +146,11 @@ pub struct Node<N: Nic> {
     pub(crate) audit: AuditQueue,
     pub(crate) counters: Counters,
     /// Clients with replies to send.
-    pub(crate) outbox: Vec<u32>,
+    pub(crate) outbox: Vec<u64>,
     /// Clients that cannot be served any more.
     pub(crate) evicted: Vec<ClientId>,
     completions: Vec<Completion>,
-    next_mark: u32,
+    next_mark: u64,
 }
 
 impl<N: Nic> std::fmt::Debug for Node<N> {
@@ -247,11 +247,15 @@ impl<N: Nic> Node<N> {
         if self.clients.attached() >= self.config.clients_max {
             return Err(Refusal::NodeFull { limit: self.config.clients_max.into() });
         }
+        self.clients.next_id().ok_or(Refusal::NodeFull { limit: u64::MAX })?;
         let known =
             self.tenants.iter().position(|tenant| tenant.as_ref().is_some_and(|it| &*it.name == name));
         let slot = match known {
             Some(slot) => slot,
-            None => self.settle(nic, name).map_err(|_| Refusal::NicFailed)?,
+            None => self.settle(nic, name).map_err(|error| match error {
+                VerbsError::Exhausted { limit, .. } => Refusal::NodeFull { limit },
+                _ => Refusal::NicFailed,
+            })?,
         };
         let tenant = self.tenants[slot].as_mut().ok_or(Refusal::NicFailed)?;
         tenant.clients += 1;
@@ -265,11 +269,12 @@ impl<N: Nic> Node<N> {
 
     fn settle(&mut self, nic: &mut N, name: &str) -> Result<usize, VerbsError> {
         self.drop_domains(nic);
+        let next = self.next_mark.checked_add(1).ok_or(used_up("marks of tenants"))?;
         let bytes = self.memory.length();
         let pool = (&self.memory, POOL_BASE, bytes);
         let mut tenant = Tenant::new(nic, &self.config, pool, self.bind_cq, (name.into(), self.next_mark))?;
         tenant.offended = self.standings.contains_key(name);
-        self.next_mark += 1;
+        self.next_mark = next;
         let slot = self.tenants.iter().position(Option::is_none).unwrap_or_else(|| {
             self.tenants.push(None);
             self.tenants.len() - 1
@@ -277,6 +282,13 @@ impl<N: Nic> Node<N> {
         self.binders.insert(tenant.binder, u32::try_from(slot).unwrap_or(u32::MAX));
         self.tenants[slot] = Some(Box::new(tenant));
         Ok(slot)
+    }
+
+    /// Goes on with this number for clients, tenants and objects: for tests of what happens near the end of a counter.
+    #[doc(hidden)]
+    pub fn dangerous_count_from(&mut self, number: u64) {
+        self.clients.count_from(number);
+        (self.next_mark, self.births) = (number, number);
     }
 
     /// Lets the domains go that nobody's queue pairs are in any more: those are destroyed after [`Node::detach`].
@@ -310,7 +322,7 @@ impl<N: Nic> Node<N> {
         for &qp in &ends.data {
             nic.modify_qp(qp, QpChange::Access { access })?;
         }
-        let id = self.clients.next_id();
+        let id = self.clients.next_id().ok_or(used_up("numbers of clients"))?;
         let client = Client::new(nic, (id, tenant.0, process), pd, ends, self.config.violations)?;
         self.qp_owners.insert(client.ends.control, (id.0, None));
         for (number, &qp) in (0..).zip(&client.ends.data) {
@@ -436,7 +448,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// A reply is to go to a client. One that lets them pile up is let go.
-    pub(crate) fn reply(&mut self, client: u32, sequence: u32, body: ReplyBody, data: Vec<u8>) {
+    pub(crate) fn reply(&mut self, client: u64, sequence: u32, body: ReplyBody, data: Vec<u8>) {
         let Some(it) = self.clients.get_mut(client) else { return };
         let keeps_up = it.reply(Reply { sequence, body }, data);
         if !std::mem::replace(&mut it.queued, true) {
@@ -448,7 +460,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// A client cannot be served any more: said once.
-    pub(crate) fn evict(&mut self, client: u32) {
+    pub(crate) fn evict(&mut self, client: u64) {
         if let Some(it) = self.clients.get_mut(client)
             && !std::mem::replace(&mut it.lost, true)
         {
@@ -463,7 +475,7 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    pub(crate) fn refuse(&mut self, client: u32, sequence: u32, refusal: Refusal) {
+    pub(crate) fn refuse(&mut self, client: u64, sequence: u32, refusal: Refusal) {
         self.reply(client, sequence, ReplyBody::Refused(refusal), Vec::new());
     }
 
@@ -528,7 +540,7 @@ impl<N: Nic> Node<N> {
         &mut self,
         at: Moment,
         event: AuditEvent,
-        client: u32,
+        client: u64,
         reason: Option<&'static str>,
     ) {
         self.audit_of_client(at, event, client, |record| AuditRecord { reason, ..record });
@@ -539,7 +551,7 @@ impl<N: Nic> Node<N> {
         &mut self,
         at: Moment,
         event: AuditEvent,
-        client: u32,
+        client: u64,
         add: impl FnOnce(AuditRecord) -> AuditRecord,
     ) {
         let (clients, tenants) = (&self.clients, &self.tenants);
@@ -582,4 +594,9 @@ impl<N: Nic> Node<N> {
         let meant = birth.is_none_or(|birth| birth == record.birth) || planted::is(Fault::BirthNotCompared);
         if meant && record.tenant == tenant && !record.going { Ok(object) } else { Err(missing) }
     }
+}
+
+/// A counter is at its end. What it counts is told apart by number, so the node rather refuses than begins anew.
+fn used_up(what: &'static str) -> VerbsError {
+    VerbsError::Exhausted { what, limit: u64::MAX }
 }

@@ -83,7 +83,7 @@ pub(crate) struct Permission {
     pub id: PermissionId,
     pub object: ObjectId,
     pub claim: Claim,
-    pub client: u32,
+    pub client: u64,
     pub tenant: u32,
     pub rights: Rights,
     /// As last seen, from the start.
@@ -114,7 +114,7 @@ pub(crate) enum Chain {
 
 impl Permission {
     /// A permission in no list.
-    pub fn new(id: PermissionId, object: ObjectId, holder: (u32, u32), rights: Rights, claim: Claim) -> Self {
+    pub fn new(id: PermissionId, object: ObjectId, holder: (u64, u32), rights: Rights, claim: Claim) -> Self {
         Self {
             id,
             object,

@@ -115,7 +115,7 @@ impl Postponed {
     }
 
     /// The requests of a client, by slot.
-    pub fn of_client(&self, client: u32) -> Vec<u32> {
+    pub fn of_client(&self, client: u64) -> Vec<u32> {
         let all = (0u32..).zip(&self.waiters);
         all.filter(|(_, waiter)| waiter.is_some_and(|it| it.wish.client == client))
             .map(|(slot, _)| slot)

@@ -13,7 +13,7 @@ const RNR_RETRIES: u8 = 6;
 /// A queue pair on its way from ERR to RTS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
-    client: u32,
+    client: u64,
     sequence: u32,
     qp: QpId,
     /// The client's number for it.
@@ -22,7 +22,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub fn new(client: u32, sequence: u32, (qp, number): (QpId, u32)) -> Self {
+    pub fn new(client: u64, sequence: u32, (qp, number): (QpId, u32)) -> Self {
         Self { client, sequence, qp, number, steps: 0 }
     }
 }
@@ -43,7 +43,7 @@ impl Recoveries {
         self.waiting.iter().chain(&self.running).any(|recovery| recovery.qp == qp)
     }
 
-    pub fn forget(&mut self, client: u32) {
+    pub fn forget(&mut self, client: u64) {
         self.waiting.retain(|recovery| recovery.client != client);
         self.running.retain(|recovery| recovery.client != client);
     }
@@ -103,7 +103,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// What a client's data queue pairs let it do.
-    pub(crate) fn client_access(&self, client: u32) -> Access {
+    pub(crate) fn client_access(&self, client: u64) -> Access {
         match self.config.mechanism {
             Mechanism::MemoryWindow | Mechanism::MemoryRegion | Mechanism::None => Access::REMOTE,
             Mechanism::Rpc => Access::empty(),

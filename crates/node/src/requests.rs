@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// What a request for a permission asks for, whatever it is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    pub client: u32,
+    pub client: u64,
     pub tenant: u32,
     pub sequence: u32,
     pub rights: Rights,
@@ -78,7 +78,7 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    fn serve(&mut self, nic: &mut N, client: u32, request: Request, data: Vec<u8>, now: Moment) {
+    fn serve(&mut self, nic: &mut N, client: u64, request: Request, data: Vec<u8>, now: Moment) {
         let Some(tenant) = self.clients.get(client).map(|client| client.tenant) else { return };
         let sequence = request.sequence;
         let wish = |rights, (offset, length), sharing, lifetime| {
@@ -298,27 +298,34 @@ impl<N: Nic> Node<N> {
     }
 
     /// The live permission with this id, if it is this client's (Patronus §5.6: the start must match).
-    pub(crate) fn held(&self, client: u32, id: PermissionId) -> Result<u32, Refusal> {
+    pub(crate) fn held(&self, client: u64, id: PermissionId) -> Result<u32, Refusal> {
         let slot = self.named(id)?;
         let permission = self.permissions.get(slot).ok_or(Refusal::NotLive)?;
         let same = permission.id == id || planted::is(Fault::StartNotChecked);
-        let held = same && permission.client == client && permission.stage == Stage::Live;
-        if held { Ok(slot) } else { Err(Refusal::NotLive) }
+        let own = permission.client == client && self.tenant_of(client) == Some(permission.tenant);
+        if same && own && permission.stage == Stage::Live { Ok(slot) } else { Err(Refusal::NotLive) }
+    }
+
+    fn tenant_of(&self, client: u64) -> Option<u32> {
+        self.clients.get(client).map(|client| client.tenant)
     }
 
     /// The same, if it is this client's or a sibling's: who knows a permission may keep it alive, as the key of its
     /// lifetime word lets all of the tenant.
-    fn kept(&self, client: u32, id: PermissionId) -> Result<u32, Refusal> {
+    fn kept(&self, client: u64, id: PermissionId) -> Result<u32, Refusal> {
         let slot = self.named(id)?;
-        let tenant = |client: u32| self.clients.get(client).map(|client| client.tenant);
         let permission = self.permissions.get(slot).ok_or(Refusal::NotLive)?;
         let known = permission.id == id && permission.stage == Stage::Live;
-        if known && tenant(client) == Some(permission.tenant) { Ok(slot) } else { Err(Refusal::NotLive) }
+        if known && self.tenant_of(client) == Some(permission.tenant) {
+            Ok(slot)
+        } else {
+            Err(Refusal::NotLive)
+        }
     }
 
     fn extend(
         &mut self,
-        client: u32,
+        client: u64,
         sequence: u32,
         id: PermissionId,
         lifetime: Lifetime,
@@ -347,7 +354,7 @@ impl<N: Nic> Node<N> {
 
     fn revoke(
         &mut self,
-        (client, sequence): (u32, u32),
+        (client, sequence): (u64, u32),
         id: PermissionId,
         free: bool,
         now: Moment,
@@ -362,7 +369,7 @@ impl<N: Nic> Node<N> {
         Ok(())
     }
 
-    fn free(&mut self, (client, tenant, sequence): (u32, u32, u32), name: ObjectName) -> Result<(), Refusal> {
+    fn free(&mut self, (client, tenant, sequence): (u64, u32, u32), name: ObjectName) -> Result<(), Refusal> {
         let object = self.object_named(tenant, name)?;
         self.keep_no_longer(object);
         self.reply(client, sequence, ReplyBody::Done, Vec::new());
@@ -372,7 +379,7 @@ impl<N: Nic> Node<N> {
     fn ask_recovery(
         &mut self,
         nic: &mut N,
-        (client, tenant, sequence): (u32, u32, u32),
+        (client, tenant, sequence): (u64, u32, u32),
         number: u32,
         now: Moment,
     ) -> Result<(), Refusal> {

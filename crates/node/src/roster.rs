@@ -7,38 +7,44 @@ use std::collections::BTreeMap;
 /// Clients by number. One that is gone is never found again under its number.
 #[derive(Debug)]
 pub(crate) struct Roster<M> {
-    next: u32,
+    /// None: all have been given.
+    next: Option<u64>,
     // A table by number would grow with everyone who comes and goes while one client stays.
-    clients: BTreeMap<u32, Box<Client<M>>>,
+    clients: BTreeMap<u64, Box<Client<M>>>,
 }
 
 impl<M> Default for Roster<M> {
     fn default() -> Self {
-        Self { next: 1, clients: BTreeMap::new() }
+        Self { next: Some(1), clients: BTreeMap::new() }
     }
 }
 
 impl<M> Roster<M> {
-    /// The number that the next client gets.
-    pub fn next_id(&self) -> ClientId {
-        ClientId(self.next)
+    /// The number that the next client gets. None: there are no more.
+    pub fn next_id(&self) -> Option<ClientId> {
+        self.next.map(ClientId)
+    }
+
+    /// Goes on with this number.
+    pub fn count_from(&mut self, next: u64) {
+        self.next = Some(next);
     }
 
     /// Takes in the client that was given [`Roster::next_id`].
     pub fn insert(&mut self, client: Client<M>) {
-        self.next = self.next.saturating_add(1);
+        self.next = client.id.0.checked_add(1);
         self.clients.insert(client.id.0, Box::new(client));
     }
 
-    pub fn remove(&mut self, id: u32) -> Option<Box<Client<M>>> {
+    pub fn remove(&mut self, id: u64) -> Option<Box<Client<M>>> {
         self.clients.remove(&id)
     }
 
-    pub fn get(&self, id: u32) -> Option<&Client<M>> {
+    pub fn get(&self, id: u64) -> Option<&Client<M>> {
         self.clients.get(&id).map(|client| &**client)
     }
 
-    pub fn get_mut(&mut self, id: u32) -> Option<&mut Client<M>> {
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut Client<M>> {
         self.clients.get_mut(&id).map(|client| &mut **client)
     }
 

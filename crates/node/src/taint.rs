@@ -9,7 +9,7 @@ enum Trace {
     /// Nobody.
     Clean,
     /// One tenant.
-    Of(u32),
+    Of(u64),
     /// Several.
     Mixed,
 }
@@ -30,7 +30,7 @@ impl Taint {
     }
 
     /// `tenant` gets these bytes. Returns whether they must be scrubbed first: others may have left theirs there.
-    pub fn take(&mut self, tenant: u32, address: RemoteAddress, bytes: u64) -> bool {
+    pub fn take(&mut self, tenant: u64, address: RemoteAddress, bytes: u64) -> bool {
         let page =
             |at: u64| usize::try_from(at.saturating_sub(self.base) / PAGE_BYTES).unwrap_or(usize::MAX - 1);
         let (first, last) = (page(address.0), page(address.0 + bytes.max(1) - 1));

@@ -22,7 +22,7 @@ pub(crate) struct Ending {
     pub grip: Grip,
     pub header: RemoteAddress,
     pub rights: Rights,
-    pub client: u32,
+    pub client: u64,
     pub object: ObjectId,
     /// The object goes with it: nobody gets at its memory before the protection is down.
     pub last: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Ending {
 /// A reply that waits until what it promises is true.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
-    pub client: u32,
+    pub client: u64,
     pub sequence: u32,
     pub body: ReplyBody,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Release {
 pub(crate) struct Tenant {
     pub name: Arc<str>,
     /// Tells its bytes from other tenants'; not used again.
-    pub mark: u32,
+    pub mark: u64,
     pub pd: PdId,
     pub region: Region,
     /// Binds windows. Clients have no part in it, so none of them can break it.
@@ -109,7 +109,7 @@ impl Tenant {
         config: &NodeConfig,
         pool: (&N::Memory, RemoteAddress, u64),
         cq: CqId,
-        (name, mark): (Arc<str>, u32),
+        (name, mark): (Arc<str>, u64),
     ) -> Result<Self, VerbsError> {
         let pd = nic.allocate_pd()?;
         let region = nic.register_region(pd, pool.0, 0..pool.2, pool.1, region_access(config.mechanism));

@@ -129,7 +129,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// A client is going: what it waits for is not wanted any more.
-    pub(crate) fn forget_requests_of(&mut self, client: u32, now: Moment) {
+    pub(crate) fn forget_requests_of(&mut self, client: u64, now: Moment) {
         for slot in self.postponed.of_client(client) {
             if let Some(waiter) = self.drop_waiter(slot) {
                 self.serve_waiters(waiter.object, now);

@@ -59,7 +59,7 @@ pub(crate) fn connect(
     place: &str,
     options: &SessionOptions,
     within: Duration,
-) -> Result<(IbEndpoint, u32, GuaranteeSet), ConnectError> {
+) -> Result<(IbEndpoint, u64, GuaranteeSet), ConnectError> {
     let make = |terms: &Terms| {
         let (ends, endpoint) = make(terms, options, &options.rdma.device)?;
         Ok((ends, (endpoint, terms.unenforced)))

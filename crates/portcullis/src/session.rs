@@ -139,7 +139,7 @@ pub struct Session {
     client: Client<SessionEndpoint>,
     clock: Clock,
     dropped: Dropped,
-    number: u32,
+    number: u64,
     unenforced: GuaranteeSet,
     opener: Opener,
     keeper: Option<Keeper>,
@@ -161,7 +161,7 @@ impl std::fmt::Debug for Session {
 impl Session {
     pub(crate) fn new(
         endpoint: SessionEndpoint,
-        number: u32,
+        number: u64,
         config: ClientConfig,
         opener: Opener,
         departure: Option<Departure>,
@@ -194,7 +194,7 @@ impl Session {
 
     /// The session's number on its node: what the audit log calls its client.
     #[must_use]
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> u64 {
         self.number
     }
 

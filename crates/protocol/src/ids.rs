@@ -138,7 +138,7 @@ pub struct TenantId(pub u32);
 
 /// One attached client of a node. Numbers are not used again while the node runs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct ClientId(pub u32);
+pub struct ClientId(pub u64);
 
 /// One run of a node, from its start to its end: a random number that tells it from every other run of any node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

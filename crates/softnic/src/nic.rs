@@ -30,7 +30,7 @@ pub struct SoftNic<M = Mapping> {
     ports: HashMap<PortId, Port<M>>,
     /// The port whose completions a queue carries, by the queue's number.
     port_of_cq: Vec<Option<PortId>>,
-    next_port: u32,
+    next_port: u64,
     started: Instant,
     self_driven: bool,
 }
@@ -75,7 +75,7 @@ impl NicMemory for Mapping {
 
 /// A port of this NIC. Numbers are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PortId(u32);
+pub struct PortId(u64);
 
 /// The NIC's side of a port.
 #[derive(Debug)]
@@ -188,9 +188,10 @@ impl<M: NicMemory> SoftNic<M> {
         cq: CqId,
     ) -> Result<(PortId, PortQueuePairs, Lkey), VerbsError> {
         let id = PortId(self.next_port);
+        let next = id.0.checked_add(1).ok_or(VerbsError::Exhausted { what: "ports", limit: u64::MAX })?;
         // Its own domain: a client's queue pairs can name nothing on this side but its arena.
         let client_pd = self.core.allocate_pd()?;
-        self.next_port += 1;
+        self.next_port = next;
         let port = Port { memory, pd: client_pd, arena: None, completions: None, queue_pairs: Vec::new() };
         self.ports.insert(id, port);
         let made = self.furnish_port(id, size, pd, cq);
@@ -313,6 +314,12 @@ impl<M: NicMemory> SoftNic<M> {
             let _ = self.core.deregister_region(arena);
         }
         let _ = self.core.deallocate_pd(port.pd);
+    }
+
+    /// Goes on with this number for ports: for tests of what happens near the end of a counter.
+    #[doc(hidden)]
+    pub fn dangerous_count_ports_from(&mut self, number: u64) {
+        self.next_port = number;
     }
 
     /// How many ports there are.

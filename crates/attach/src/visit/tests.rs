@@ -22,8 +22,8 @@ const WITHIN: Duration = Duration::from_secs(3);
 /// Lets in whoever brings an even number, and remembers who is there.
 #[derive(Default)]
 struct Hall {
-    present: RefCell<HashSet<u32>>,
-    next: Cell<u32>,
+    present: RefCell<HashSet<u64>>,
+    next: Cell<u64>,
 }
 
 impl Gate for Hall {
@@ -40,7 +40,7 @@ impl Gate for Hall {
         Ok(Admitted { client: self.next.get(), ends })
     }
 
-    fn depart(&self, client: u32) {
+    fn depart(&self, client: u64) {
         assert!(self.present.borrow_mut().remove(&client), "{client} is not there");
     }
 }

@@ -40,6 +40,11 @@ pub fn end(number: u32) -> QpAddress {
     QpAddress { number, port: [7; 16], lid: 3, first_packet: 0x00AB_CDEF }
 }
 
+/// The ends that the rig's node makes for a client.
+pub fn ends_of(client: u64) -> Ends {
+    ends(1000 + 3 * u32::try_from(client).expect("few come"))
+}
+
 /// Ends that fit [`TERMS`].
 pub fn ends(first: u32) -> Ends {
     Ends { control: end(first), data: vec![end(first + 1), end(first + 2)] }
@@ -47,9 +52,9 @@ pub fn ends(first: u32) -> Ends {
 
 #[derive(Default)]
 struct Book {
-    present: HashMap<u32, (Peer, Ends)>,
-    admitted: u32,
-    departed: Vec<u32>,
+    present: HashMap<u64, (Peer, Ends)>,
+    admitted: u64,
+    departed: Vec<u64>,
     refusal: Option<String>,
     terms: Option<Terms>,
     unfit: bool,
@@ -82,7 +87,7 @@ impl Ledger {
             departed.sort_unstable();
             departed.dedup();
             assert_eq!(departed.len(), book.departed.len(), "somebody departed twice");
-            assert_eq!(departed.len(), book.admitted as usize, "departures and admissions differ");
+            assert_eq!(departed.len() as u64, book.admitted, "departures and admissions differ");
         });
     }
 
@@ -90,11 +95,11 @@ impl Ledger {
         self.wait("somebody is missing", |book| book.present.len() == clients);
     }
 
-    pub fn admitted(&self) -> u32 {
+    pub fn admitted(&self) -> u64 {
         self.with(|book| book.admitted)
     }
 
-    pub fn peer(&self, client: u32) -> (Peer, Ends) {
+    pub fn peer(&self, client: u64) -> (Peer, Ends) {
         self.with(|book| book.present[&client].clone())
     }
 
@@ -133,7 +138,7 @@ impl Admission for Recorder {
             book.admitted += 1;
             let client = book.admitted;
             book.present.insert(client, (peer.clone(), ends.clone()));
-            let mut own = super::rig::ends(1000 + 3 * client);
+            let mut own = ends_of(client);
             if book.unfit {
                 own.data.pop();
             }
@@ -141,7 +146,7 @@ impl Admission for Recorder {
         })
     }
 
-    fn depart(&self, client: u32) {
+    fn depart(&self, client: u64) {
         self.0.with(|book| {
             book.present.remove(&client);
             book.departed.push(client);

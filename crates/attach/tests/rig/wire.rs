@@ -22,7 +22,7 @@ pub enum FromClient {
 pub enum FromNode {
     Terms { data_queue_pairs: u32, send_depth: u32, control_depth: u32, message_bytes: u32, unenforced: u16 },
     Refused(String),
-    Welcome { client: u32, control: End, data: Vec<End> },
+    Welcome { client: u64, control: End, data: Vec<End> },
 }
 
 pub fn hello() -> FromClient {
@@ -47,7 +47,7 @@ pub fn of_ends(ends: &Ends) -> FromClient {
     FromClient::Ends { control: on_wire(&ends.control), data: ends.data.iter().map(on_wire).collect() }
 }
 
-pub fn welcome(client: u32, ends: &Ends) -> FromNode {
+pub fn welcome(client: u64, ends: &Ends) -> FromNode {
     FromNode::Welcome {
         client,
         control: on_wire(&ends.control),

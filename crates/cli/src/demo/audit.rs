@@ -12,7 +12,7 @@ use std::path::Path;
 struct Line {
     event: String,
     tenant: Option<String>,
-    client: Option<u32>,
+    client: Option<u64>,
 }
 
 /// Reads the log of a node that has stopped.
@@ -21,7 +21,7 @@ struct Line {
 /// There is none.
 pub fn examine(log: &Path, offences: &[Offence], stopped_cleanly: bool) -> std::io::Result<Audit> {
     let mut events: BTreeMap<String, u64> = BTreeMap::new();
-    let mut blamed: BTreeMap<(String, u32), u64> = BTreeMap::new();
+    let mut blamed: BTreeMap<(String, u64), u64> = BTreeMap::new();
     let mut unreadable = 0;
     for line in BufReader::new(std::fs::File::open(log)?).lines() {
         let Ok(line) = serde_json::from_str::<Line>(&line?) else {
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_log_holds_when_it_blames_those_who_did_it_and_nobody_else() {
         let offences = [Offence { tenant: "orange", client: 7, count: 2 }];
-        let line = |tenant: &str, client: u32| {
+        let line = |tenant: &str, client: u64| {
             format!("{{\"at_us\":1,\"event\":\"violation\",\"tenant\":\"{tenant}\",\"client\":{client}}}\n")
         };
         let right = line("orange", 7).repeat(2);

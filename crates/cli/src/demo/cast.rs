@@ -276,7 +276,7 @@ fn socket_of(folder: &Path, tenant: &str) -> PathBuf {
 pub struct ClientProcess {
     process: Process,
     tenant: &'static str,
-    number: u32,
+    number: u64,
 }
 
 impl ClientProcess {
@@ -286,7 +286,7 @@ impl ClientProcess {
     }
 
     /// Its number on its node: what the audit log calls it, also where it comes from another machine.
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> u64 {
         self.number
     }
 

@@ -293,7 +293,7 @@ pub struct Offender {
     /// For whom it acted.
     pub tenant: String,
     /// Its number on the node.
-    pub client: u32,
+    pub client: u64,
     /// Refused accesses that the demo saw.
     pub seen: u64,
     /// Those that the log blames it for.

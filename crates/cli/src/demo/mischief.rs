@@ -31,7 +31,7 @@ pub struct Offence {
     /// For whom it acted.
     pub tenant: &'static str,
     /// Its number on the node.
-    pub client: u32,
+    pub client: u64,
     /// How many.
     pub count: u64,
 }

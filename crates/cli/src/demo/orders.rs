@@ -83,7 +83,7 @@ pub enum Answer {
     /// It is attached.
     Ready {
         /// Its number on the node.
-        client: u32,
+        client: u64,
     },
     /// A file is in remote memory.
     Stored(Stored),

@@ -142,7 +142,7 @@ fn inside_a_program_the_operator_sees_the_same() {
     let session = stage.host.connect(RED, SessionOptions::default()).expect("a session");
     let outside = Admin::at(stage.admin_socket());
     let inside = stage.host.admin();
-    let numbers = |admin: &Admin| -> Vec<(u32, String, Option<u32>)> {
+    let numbers = |admin: &Admin| -> Vec<(u64, String, Option<u32>)> {
         let clients = admin.clients().expect("the node answers").into_iter();
         clients.map(|client| (client.client, client.tenant, client.process)).collect()
     };

@@ -235,7 +235,7 @@ impl Admission for Closed {
         Err("closed".to_owned())
     }
 
-    fn depart(&self, _: u32) {}
+    fn depart(&self, _: u64) {}
 }
 
 /// Whether peers can pass descriptors.

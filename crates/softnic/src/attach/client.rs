@@ -57,7 +57,7 @@ pub struct Attached {
     /// Its end of the NIC.
     pub endpoint: PortEndpoint,
     /// Its number on the node.
-    pub client: u32,
+    pub client: u64,
 }
 
 /// Asks the node at `path` for a port with an arena of `arena_bytes`.
@@ -79,7 +79,6 @@ pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<Attache
     let page = Mapping::of_peer(page, 4096, false)?;
     node.say(AttachRequest::Mapped)?;
     let (AttachReply::Welcome { client, arena_key }, _) = node.hear()? else { return Err(not_a_node()) };
-    let client = u32::try_from(client).map_err(|_| not_a_node())?;
     let (doorbell, life) = (Doorbell::new(page, event), Life::Socket(node.socket));
     let endpoint = PortEndpoint::new(memory, size, Lkey(arena_key), doorbell, life);
     Ok(Attached { endpoint, client })

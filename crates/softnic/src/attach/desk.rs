@@ -34,7 +34,7 @@ const LATE_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 pub(super) struct Inbox {
     event: OwnedFd,
     stop: AtomicBool,
-    evicted: Mutex<Vec<u32>>,
+    evicted: Mutex<Vec<u64>>,
     done: Mutex<Vec<Done>>,
 }
 
@@ -49,7 +49,7 @@ impl Inbox {
         self.ring();
     }
 
-    pub fn evict(&self, client: u32) {
+    pub fn evict(&self, client: u64) {
         locked(&self.evicted).push(client);
         self.ring();
     }
@@ -123,7 +123,7 @@ enum Stage {
     /// Its thread fills the port's memory.
     Preparing,
     /// It has a port.
-    Attached(u32),
+    Attached(u64),
 }
 
 impl Stage {
@@ -362,7 +362,7 @@ impl<A: Admission> Desk<A> {
             Ok(Admitted { client, arena_key }) => {
                 // From here on the end of the connection is the end of the client.
                 connection.stage = Stage::Attached(client);
-                say(&connection.socket, &AttachReply::Welcome { client: client.into(), arena_key });
+                say(&connection.socket, &AttachReply::Welcome { client, arena_key });
             }
             Err(reason) => self.refuse(token, &reason),
         }

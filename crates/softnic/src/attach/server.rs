@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
     /// Its number on the node.
-    pub client: u32,
+    pub client: u64,
     /// The key of its arena.
     pub arena_key: u32,
 }
@@ -37,7 +37,7 @@ pub trait Admission: Send + 'static {
     fn admit(&self, peer: &Peer, memory: Mapping, size: EndpointSize) -> Result<Admitted, String>;
 
     /// The client is gone, or broke the rules of the socket.
-    fn depart(&self, client: u32);
+    fn depart(&self, client: u64);
 }
 
 /// What the server puts up with.
@@ -80,7 +80,7 @@ impl Server {
     }
 
     /// Closes the connection of a client that the node does not serve any more. Does not wait for it.
-    pub fn evict(&self, client: u32) {
+    pub fn evict(&self, client: u64) {
         self.inbox.evict(client);
     }
 }

@@ -13,7 +13,7 @@ pub struct Bar {
     pub tenant: String,
     /// The client that it is about, by the node's number for it; `None`: the tenant with all its clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client: Option<u32>,
+    pub client: Option<u64>,
     /// Whether all that it held has ended. Otherwise it is paused: what it holds goes on.
     pub barred: bool,
     /// Since when.
@@ -28,7 +28,7 @@ pub struct Bar {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientReport {
     /// The node's number for it.
-    pub client: u32,
+    pub client: u64,
     /// Its tenant's name.
     pub tenant: String,
     /// Its process, if that is on the node's machine.

@@ -34,7 +34,7 @@ impl Desk {
     fn record(&mut self, count: u32) {
         let mut records: VecDeque<AuditRecord> = (self.next..self.next + count)
             .map(|client| AuditRecord {
-                client: Some(ClientId(client)),
+                client: Some(ClientId(client.into())),
                 ..AuditRecord::new(Moment(client.into()), AuditEvent::Attach)
             })
             .collect();

@@ -70,7 +70,7 @@ impl Desk {
     }
 
     /// What is set when the node shows this client of its own process out.
-    pub fn farewell(&self, client: u32) -> Arc<AtomicBool> {
+    pub fn farewell(&self, client: u64) -> Arc<AtomicBool> {
         let shown_out = Arc::new(AtomicBool::new(false));
         let kept = Arc::clone(&shown_out);
         // When the engine is gone, its own end says so.
@@ -78,7 +78,7 @@ impl Desk {
         shown_out
     }
 
-    pub fn show_out(&self, client: u32) {
+    pub fn show_out(&self, client: u64) {
         // When the engine is gone, so is the client.
         let _ = self.engine.call(move |life| life.depart(ClientId(client)));
     }
@@ -101,7 +101,7 @@ impl Admission for Counter {
         self.0.admit(tenant, None, ends)
     }
 
-    fn depart(&self, client: u32) {
+    fn depart(&self, client: u64) {
         self.0.show_out(client);
     }
 }

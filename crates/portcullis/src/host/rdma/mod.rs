@@ -199,7 +199,7 @@ impl NodeLife for Local {
 /// Tells the node, when it is dropped, that a client of this process is gone.
 struct Leave {
     desk: Arc<Desk>,
-    client: u32,
+    client: u64,
 }
 
 impl Drop for Leave {

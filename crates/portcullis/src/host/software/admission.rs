@@ -81,7 +81,7 @@ impl Gate {
     }
 
     /// What is set when the node shows this client of its own process out.
-    pub fn farewell(&self, client: u32) -> Arc<AtomicBool> {
+    pub fn farewell(&self, client: u64) -> Arc<AtomicBool> {
         let shown_out = Arc::new(AtomicBool::new(false));
         let kept = Arc::clone(&shown_out);
         // When the engine is gone, its own end says so.
@@ -89,7 +89,7 @@ impl Gate {
         shown_out
     }
 
-    pub fn depart(&self, client: u32) {
+    pub fn depart(&self, client: u64) {
         // When the engine is gone, so is the client.
         let _ = self.engine.call(move |nic, node, now| node.depart(nic, client, now));
     }
@@ -110,7 +110,7 @@ impl Admission for Desk {
         self.0.admit(&self.0.tenant_of(peer)?, peer.process, memory, size)
     }
 
-    fn depart(&self, client: u32) {
+    fn depart(&self, client: u64) {
         self.0.depart(client);
     }
 }

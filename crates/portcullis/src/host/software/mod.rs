@@ -107,7 +107,7 @@ impl SideDoor {
         memory: Mapping,
         size: EndpointSize,
         share: PortShare,
-    ) -> Result<(PortEndpoint, u32, Departure), ConnectError> {
+    ) -> Result<(PortEndpoint, u64, Departure), ConnectError> {
         let refused = |reason: String| ConnectError::Host(reason);
         let waker = self.engine.waker().clone();
         let event = waker.new_event().map_err(|error| refused(error.to_string()))?;
@@ -126,7 +126,7 @@ impl SideDoor {
 /// Tells the node, when it is dropped, that a client of this process is gone.
 struct Leave {
     gate: Arc<Gate>,
-    client: u32,
+    client: u64,
     waker: Waker,
     event: std::os::fd::OwnedFd,
     _share: PortShare,

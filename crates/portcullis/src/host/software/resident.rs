@@ -21,7 +21,7 @@ pub(super) struct NodeResident {
     /// Told to clients of this process that are shown out: they have no socket that could be closed.
     farewells: HashMap<ClientId, Arc<AtomicBool>>,
     /// Shown out by the node, and still connected.
-    evicted: Vec<u32>,
+    evicted: Vec<u64>,
     records: Option<Outlet>,
     server: Arc<Mutex<Option<Server>>>,
 }
@@ -82,7 +82,7 @@ impl NodeResident {
     }
 
     /// Shows a client out.
-    pub fn depart(&mut self, nic: &mut SoftNic, client: u32, now: Moment) {
+    pub fn depart(&mut self, nic: &mut SoftNic, client: u64, now: Moment) {
         self.node.detach(nic, ClientId(client), now);
         if let Some(port) = self.ports.remove(&ClientId(client)) {
             nic.destroy_port(port);
@@ -93,7 +93,7 @@ impl NodeResident {
     }
 
     /// `shown_out` is to be set when the client is shown out, or is gone already.
-    pub fn on_farewell(&mut self, client: u32, shown_out: Arc<AtomicBool>) {
+    pub fn on_farewell(&mut self, client: u64, shown_out: Arc<AtomicBool>) {
         if self.ports.contains_key(&ClientId(client)) {
             self.farewells.insert(ClientId(client), shown_out);
         } else {
