@@ -90,6 +90,7 @@ impl IbNic {
             name: opened.name.clone(),
             window_type_1: limits.window_type_1 && has_windows(&opened, WindowKind::One),
             window_type_2: limits.window_type_2 && has_windows(&opened, WindowKind::Two),
+            chosen_keys: false,
             atomics: limits.atomics,
             windows_max: limits.windows_max,
             send_depth_max: limits.send_depth_max,

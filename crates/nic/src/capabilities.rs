@@ -145,6 +145,9 @@ pub struct Capabilities {
     pub window_type_1: bool,
     /// It has windows of type 2 (2B: tied to a queue pair).
     pub window_type_2: bool,
+    /// A bind of a window of type 1 takes any low byte for its key. Elsewhere only the next one: that is all that
+    /// `ibv_bind_mw` has.
+    pub chosen_keys: bool,
     /// The scope of its atomics.
     pub atomics: AtomicScope,
     /// The most windows that can be allocated at once.

@@ -22,6 +22,8 @@ use portcullis_protocol::{
     ClientId, Incarnation, Mechanism, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, Reply,
     ReplyBody, TenantId,
 };
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -151,6 +153,7 @@ pub struct Node<N: Nic> {
     pub(crate) evicted: Vec<ClientId>,
     completions: Vec<Completion>,
     next_mark: u64,
+    lots: StdRng,
 }
 
 impl<N: Nic> std::fmt::Debug for Node<N> {
@@ -163,11 +166,17 @@ impl<N: Nic> std::fmt::Debug for Node<N> {
 }
 
 impl<N: Nic> Node<N> {
-    /// A node that lends memory of `nic`. `incarnation` is a random number that no run of a node had before.
+    /// A node that lends memory of `nic`. `incarnation` is a random number that no run of a node had before; from
+    /// `secret`, which nobody else knows, it draws which keys come next.
     ///
     /// # Errors
     /// The configuration makes no sense, or the NIC has no memory or queues.
-    pub fn new(nic: &mut N, config: NodeConfig, incarnation: Incarnation) -> Result<Self, StartError> {
+    pub fn new(
+        nic: &mut N,
+        config: NodeConfig,
+        incarnation: Incarnation,
+        secret: [u8; 32],
+    ) -> Result<Self, StartError> {
         config.validate()?;
         if config.mechanism == Mechanism::MemoryWindow && !nic.capabilities().window_type_1 {
             return Err(VerbsError::Unsupported("memory windows of type 1").into());
@@ -220,6 +229,7 @@ impl<N: Nic> Node<N> {
             evicted: Vec::new(),
             completions: Vec::new(),
             next_mark: 0,
+            lots: StdRng::from_seed(secret),
             config,
         })
     }
@@ -272,7 +282,8 @@ impl<N: Nic> Node<N> {
         let next = self.next_mark.checked_add(1).ok_or(used_up("marks of tenants"))?;
         let bytes = self.memory.length();
         let pool = (&self.memory, POOL_BASE, bytes);
-        let mut tenant = Tenant::new(nic, &self.config, pool, self.bind_cq, (name.into(), self.next_mark))?;
+        let named = (name.into(), self.next_mark);
+        let mut tenant = Tenant::new(nic, &self.config, pool, self.bind_cq, named, &mut self.lots)?;
         tenant.offended = self.standings.contains_key(name);
         self.next_mark = next;
         let slot = self.tenants.iter().position(Option::is_none).unwrap_or_else(|| {

@@ -10,6 +10,7 @@ use portcullis_nic::{
     Access, CqId, Nic, PdId, QpAttributes, QpChange, QpId, Region, RemoteAddress, VerbsError, WorkRequest,
 };
 use portcullis_protocol::{Mechanism, Moment, ReplyBody, Rights};
+use rand::rngs::StdRng;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -110,6 +111,7 @@ impl Tenant {
         pool: (&N::Memory, RemoteAddress, u64),
         cq: CqId,
         (name, mark): (Arc<str>, u64),
+        secret: &mut StdRng,
     ) -> Result<Self, VerbsError> {
         let pd = nic.allocate_pd()?;
         let region = nic.register_region(pd, pool.0, 0..pool.2, pool.1, region_access(config.mechanism));
@@ -127,7 +129,7 @@ impl Tenant {
             region,
             binder,
             binder_is_down: false,
-            windows: Windows::new(pd, config.windows_max),
+            windows: Windows::new(pd, config.windows_max, nic.capabilities().chosen_keys, secret),
             usage: Usage::default(),
             clients: 0,
             alone_since: None,

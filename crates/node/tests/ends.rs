@@ -165,7 +165,8 @@ impl Pair {
             violations,
             ..NodeConfig::default()
         };
-        let mut node = Node::new(node_nic, config, Incarnation(1)).expect("the configuration is sound");
+        let mut node =
+            Node::new(node_nic, config, Incarnation(1), [7; 32]).expect("the configuration is sound");
         let admission = node.admit(node_nic, "tenant", NOW).expect("it may come");
         let mut queues = ClientQueues::new(own, SIZE).expect("there is room");
         let (control, data) = queues.addresses(own).expect("they are there");

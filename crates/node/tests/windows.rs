@@ -226,3 +226,36 @@ fn a_nic_that_works_again_serves_the_next_request() {
     assert_eq!(rig.write(two, keys(&it).0, it.address().0, b"bytes"), portcullis_nic::Status::Success);
     rig.end();
 }
+
+/// Who knows all keys of yesterday guesses, for each window it knows and the one after, the key that came next in
+/// each order that keys ever had here: up or down by one from any key that it saw.
+#[test]
+fn a_siblings_key_cannot_be_told_from_the_keys_before() {
+    const NODES: u8 = 100;
+    let (mut hits, mut guesses) = (0, 0);
+    for number in 0..NODES {
+        let mut rig = Rig::with_secret(with(Reductions::default()), [number; 32]);
+        let (spy, sibling) = (rig.attach("a"), rig.attach("a"));
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let it = rig.allocate(spy, 64, false);
+            seen.push(keys(&it).0);
+            rig.revoke(spy, it.permission);
+            rig.pass(Lifetime::millis(5));
+        }
+        let next = seen.iter().flat_map(|key| {
+            let steps = [1, 2, u8::MAX].map(|step| key.low_byte().wrapping_add(step));
+            [key.index(), key.index() + 1]
+                .into_iter()
+                .flat_map(move |index| steps.map(|low| Rkey::new(index, low)))
+        });
+        let guessed: HashSet<Rkey> = next.collect();
+        guesses += guessed.len();
+        let key = keys(&rig.allocate(sibling, 64, false)).0;
+        hits += usize::from(guessed.contains(&key));
+        rig.end();
+    }
+    // Eight windows and 255 keys of each: by chance one guess in two thousand hits.
+    assert!(hits <= 8, "{hits} hits on {NODES} nodes, with {guesses} guesses");
+    assert!(guesses > 1000, "{guesses} guesses are none");
+}

@@ -55,7 +55,9 @@ impl Cluster {
         let config = self.node_plan.config.clone();
         let (linger, bytes) = (config.linger_max, config.pool_bytes);
         let incarnation = Incarnation(self.nodes[node].dice.any());
-        let Ok(mut started) = Node::new(&mut nic, config, incarnation) else {
+        let mut secret = [0; 32];
+        secret[..8].copy_from_slice(&incarnation.0.to_le_bytes());
+        let Ok(mut started) = Node::new(&mut nic, config, incarnation, secret) else {
             return self.oracle.fail(crate::Promise::Progress, self.now, "a node does not start".to_owned());
         };
         if let Some(number) = self.counts_from() {

@@ -365,6 +365,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             name: "softnic".to_owned(),
             window_type_1: true,
             window_type_2: true,
+            chosen_keys: true,
             // They are atomic to the CPU's too, but nothing may come to rely on it.
             atomics: AtomicScope::Nic,
             windows_max: crate::core::KEYS_MAX,

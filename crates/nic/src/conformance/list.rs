@@ -166,6 +166,7 @@ macro_rules! for_each_promise {
                 }
                 type_1 {
                     windows_refuse_a_queue_pair_of_another_domain [ProtectionDomain];
+                    windows_take_any_low_byte_where_the_nic_says_so [StaleKey];
                     windows_cannot_be_freed_by_a_local_invalidate;
                     windows_cannot_be_freed_by_a_peer;
                     windows_move_when_they_are_bound_again [WindowRange];

@@ -3,7 +3,7 @@
 use super::bench::{Bench, HELD, HELD_OFFSET, Held, HeldObject, Holder, LOCAL_OFFSET, POOL_BASE, Pair, at};
 use super::report::{Check, Stop, ensure};
 use crate::{
-    Access, Nic, Operation, QpState, RemoteAddress, Status, Window, WindowBinding, WindowId, WindowKind,
+    Access, Nic, Operation, QpState, RemoteAddress, Rkey, Status, Window, WindowBinding, WindowId, WindowKind,
 };
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -27,6 +27,28 @@ pub(super) fn windows_refuse_a_queue_pair_of_another_domain<N: Nic>(bench: &mut 
     for operation in [bench.read(HELD, 8, held.rkey), bench.write(HELD, 8, held.rkey)] {
         let stranger = bench.stranger()?;
         bench.refused(stranger, operation)?;
+    }
+    Ok(())
+}
+
+/// So that nobody can tell from one key what the next one will be.
+pub(super) fn windows_take_any_low_byte_where_the_nic_says_so<N: Nic>(bench: &mut Bench<N>) -> Check {
+    if !bench.nic.capabilities().chosen_keys {
+        return Err(Stop::Skipped("binds take the next key of a window and no other"));
+    }
+    let pair = bench.pair()?;
+    let window = bench.window(WindowKind::One)?;
+    let mut old = window.rkey;
+    for distance in [7, 200, 1, 255, 128, 90] {
+        let rkey = Rkey::new(old.index(), old.low_byte().wrapping_add(distance));
+        let binding = bench.binding(window.id, rkey, READ_WRITE);
+        bench.succeed(pair.owner, Operation::BindWindow(binding))?;
+        let read = bench.read(HELD, 8, rkey);
+        bench.succeed(pair.client, read)?;
+        let stale = bench.read(HELD, 8, old);
+        bench.refused(pair, stale)?;
+        bench.recover(pair)?;
+        old = rkey;
     }
     Ok(())
 }

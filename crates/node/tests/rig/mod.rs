@@ -132,8 +132,13 @@ pub fn config() -> NodeConfig {
 
 impl Rig {
     pub fn new(config: NodeConfig) -> Self {
+        Self::with_secret(config, [7; 32])
+    }
+
+    /// With a secret of its own.
+    pub fn with_secret(config: NodeConfig, secret: [u8; 32]) -> Self {
         let mut nic = RigNic::default();
-        let node = Node::new(&mut nic, config, INCARNATION).expect("the configuration is sound");
+        let node = Node::new(&mut nic, config, INCARNATION, secret).expect("the configuration is sound");
         let page = Mapping::shareable("page", 4096).expect("a page");
         Self { nic, node, now: START, seats: Vec::new(), page }
     }

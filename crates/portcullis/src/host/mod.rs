@@ -197,6 +197,8 @@ fn machine(what: String) -> impl FnOnce(std::io::Error) -> HostError {
 struct Run {
     config: NodeConfig,
     incarnation: Incarnation,
+    /// What nobody else is to know.
+    secret: [u8; 32],
     /// Moment 0 of the node's time.
     zero: Instant,
 }
@@ -226,9 +228,8 @@ impl Host {
             ));
         }
         machine_memory::check(&config.memory(), config.overcommit)?;
-        let incarnation = getrandom::u64().map(Incarnation).map_err(std::io::Error::other);
-        let incarnation = incarnation.map_err(machine("no random number for the node".to_owned()))?;
-        let mut run = Run { config: config.node.clone(), incarnation, zero: Instant::now() };
+        let (incarnation, secret) = random().map_err(machine("no random numbers for the node".to_owned()))?;
+        let mut run = Run { config: config.node.clone(), incarnation, secret, zero: Instant::now() };
         let audit = match &config.audit {
             Some(path) => {
                 let failed = |source| HostError::Audit { path: path.clone(), source };
@@ -320,6 +321,13 @@ impl Host {
             speaker.finish();
         }
     }
+}
+
+/// What is new with each start.
+fn random() -> std::io::Result<(Incarnation, [u8; 32])> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(std::io::Error::other)?;
+    Ok((Incarnation(getrandom::u64().map_err(std::io::Error::other)?), secret))
 }
 
 /// Has records made of what the log is for and of what is told, and says where they go.

@@ -115,7 +115,7 @@ impl Rig {
             .map(|core| {
                 let mut nic = MeteredNic::new(soft_nic(core), *inputs);
                 let incarnation = Incarnation(core as u64);
-                let node = Node::new(&mut nic, config.clone(), incarnation)
+                let node = Node::new(&mut nic, config.clone(), incarnation, [7; 32])
                     .expect("the model's configuration is sound");
                 Core { nic, node, busy_until: 0, busy: 0, turn: Alarm::default(), clients: 0, beats: 0 }
             })

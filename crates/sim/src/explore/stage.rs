@@ -97,7 +97,7 @@ impl Stage {
         nic.completions_max = 64;
         let config = config(scenario);
         let (linger, longest) = (config.linger_max, config.longest_lifetime);
-        let node = Node::new(&mut nic, config, Incarnation(1)).expect("a node of the stage starts");
+        let node = Node::new(&mut nic, config, Incarnation(1), [7; 32]).expect("a node of the stage starts");
         let mut oracle = Oracle::default();
         let pool = nic.pool.as_ref().map_or(0, |(pool, _)| portcullis_nic::Memory::length(pool));
         oracle.node_started(0, pool, linger, longest);

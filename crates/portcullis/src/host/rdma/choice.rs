@@ -77,6 +77,7 @@ mod tests {
 
     fn device(unenforced: Vec<Guarantee>) -> Capabilities {
         Capabilities {
+            chosen_keys: false,
             name: "mlx9_0".to_owned(),
             window_type_1: true,
             window_type_2: true,

@@ -54,8 +54,8 @@ impl Engine {
         let (commands, receiver) = channel();
         let (stop, over) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let mut nic = nic;
-        let Run { config, incarnation, zero } = run;
-        let node = Node::new(&mut nic, config, incarnation)?;
+        let Run { config, incarnation, secret, zero } = run;
+        let node = Node::new(&mut nic, config, incarnation, secret)?;
         let (clients, farewells) = (HashMap::new(), HashMap::new());
         let life = Life { node, nic, clients, farewells, evicted: Vec::new(), records, server, zero };
         let driver = Driver {

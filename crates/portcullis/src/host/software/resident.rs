@@ -34,7 +34,7 @@ impl NodeResident {
         server: Arc<Mutex<Option<Server>>>,
     ) -> Result<Self, StartError> {
         Ok(Self {
-            node: Node::new(nic, run.config, run.incarnation)?,
+            node: Node::new(nic, run.config, run.incarnation, run.secret)?,
             ports: HashMap::new(),
             farewells: HashMap::new(),
             evicted: Vec::new(),
