@@ -210,7 +210,8 @@ impl<N: Nic> Node<N> {
     /// Whether an object goes now that a permission over it, or what kept it, has ended. It is not freed yet.
     pub(crate) fn let_go(&mut self, object: ObjectId) -> bool {
         let record = self.slabs.get_mut(object);
-        let unwanted = record.keep == Keep::No && record.waiting.is_empty();
+        // What nobody was told of, nobody can use or free: it is not kept.
+        let unwanted = (record.keep == Keep::No || !record.told) && record.waiting.is_empty();
         let goes = record.holders == 0 && unwanted && !record.going;
         if goes {
             record.going = true;
@@ -317,6 +318,7 @@ impl<N: Nic> Node<N> {
             self.finish(slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
             return;
         }
+        self.slabs.get_mut(object).told = true;
         // One that had its notice before its header was written needs it again: the word says otherwise.
         if final_notice || self.is_awaited(object, permission.claim) {
             self.notify(slot, now);

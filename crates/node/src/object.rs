@@ -12,6 +12,8 @@ pub(crate) struct Object {
     pub birth: u64,
     /// What it outlives.
     pub keep: Keep,
+    /// A client has been told its reference. Until then nobody can ask for it to be kept or to go.
+    pub told: bool,
     /// Its last permission has ended: it goes when no window exposes it any more.
     pub going: bool,
     /// The header hole before its buffer is in use.
@@ -39,6 +41,7 @@ impl Object {
             tenant,
             birth,
             keep,
+            told: false,
             going: false,
             hole_used: false,
             hole_slot: NONE,

@@ -344,3 +344,23 @@ fn aligned_blocks_waste_no_more_than_their_header_costs() {
     assert!(count > 900, "{count} of 1024");
     rig.end();
 }
+
+#[test]
+fn an_object_that_nobody_was_told_of_is_not_kept() {
+    let mut rig = Rig::new(NodeConfig { windows_max: 2, windows_ready: 1, ..rig::config() });
+    let client = rig.attach("a");
+    let held: Vec<_> = (0..2).map(|_| rig.allocate(client, 64, true)).collect();
+    let before = rig.node.counters();
+    for _ in 0..3 {
+        let refused = refused(rig.ask(client, rig::allocate(64, true)));
+        assert!(matches!(refused, Refusal::NodeFull { .. }), "{refused:?}");
+    }
+    rig.pass(Lifetime::millis(5));
+    let after = rig.node.counters();
+    assert_eq!((after.objects, after.bytes_used), (before.objects, before.bytes_used));
+    for it in held {
+        rig.revoke(client, it.permission);
+        rig.acquire(client, it.object);
+    }
+    rig.end();
+}

@@ -355,7 +355,9 @@ impl Oracle {
                 Some("another object was meant")
             }
             // One whose message waited until it was over says nothing of what lies there now.
-            Some(RequestBody::Acquire { .. }) if !is_over => model.objects.opened(granted),
+            Some(RequestBody::Acquire { .. }) if !is_over => {
+                model.objects.opened(granted, model.requests.may_have_allocated())
+            }
             _ => None,
         };
         if let Some(why) = wrong {

@@ -25,8 +25,12 @@ impl Objects {
         known.then_some("a new object has the reference of another one")
     }
 
-    /// A permission over an object that was there. Says whether another one lies there now.
-    pub fn opened(&self, granted: &Granted) -> Option<&'static str> {
+    /// A permission over an object that was there. Says whether another one lies there now, or whether nobody was ever
+    /// told of it: by its address such an object can be found. `untold`: there may be some whose answer was lost.
+    pub fn opened(&mut self, granted: &Granted, untold: bool) -> Option<&'static str> {
+        if !self.births.contains(&granted.object.birth) {
+            return if untold { self.born(granted) } else { Some("nobody was told of that object") };
+        }
         let from = granted.address().0;
         let other =
             self.over(&(from..from.saturating_add(granted.length))).any(|(_, it)| it != granted.object);
@@ -64,10 +68,21 @@ mod tests {
         let mut objects = Objects::default();
         let (old, beside) = (granted(100, 1, 50), granted(150, 2, 50));
         assert_eq!([objects.born(&old), objects.born(&beside)], [None, None]);
-        assert_eq!([objects.opened(&old), objects.opened(&beside)], [None, None]);
+        assert_eq!([objects.opened(&old, false), objects.opened(&beside, false)], [None, None]);
         assert_eq!(objects.born(&granted(140, 3, 5)), None);
-        assert!(objects.opened(&old).is_some());
-        assert_eq!(objects.opened(&beside), None);
+        assert!(objects.opened(&old, true).is_some());
+        assert_eq!(objects.opened(&beside, false), None);
+    }
+
+    #[test]
+    fn an_object_that_no_answer_has_told_of_is_there_only_if_an_answer_was_lost() {
+        let mut objects = Objects::default();
+        let (old, untold) = (granted(100, 1, 50), granted(100, 2, 50));
+        assert_eq!(objects.born(&old), None);
+        assert!(objects.opened(&untold, false).is_some());
+        assert_eq!(objects.opened(&untold, true), None);
+        assert_eq!(objects.opened(&untold, false), None, "from then on it is known");
+        assert!(objects.opened(&old, false).is_some());
     }
 
     #[test]

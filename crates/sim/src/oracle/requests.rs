@@ -42,10 +42,18 @@ pub(super) struct Asked {
     due: Moment,
 }
 
+impl Asked {
+    fn allocates(&self) -> bool {
+        matches!(self.body, Some(RequestBody::Allocate { .. }))
+    }
+}
+
 /// The unanswered requests to one node.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     asked: HashMap<(SessionId, u32), VecDeque<Asked>>,
+    /// A session ended before it had the answer to an allocation.
+    lost_allocation: bool,
 }
 
 impl Requests {
@@ -82,7 +90,14 @@ impl Requests {
 
     /// A session is over: nobody waits for its answers.
     pub fn forget(&mut self, session: SessionId) {
+        let mut its = self.asked.iter().filter(|(key, _)| key.0 == session);
+        self.lost_allocation |= its.any(|(_, queue)| queue.iter().any(Asked::allocates));
         self.asked.retain(|&(its, _), _| its != session);
+    }
+
+    /// Whether there may be objects of which no answer has told.
+    pub fn may_have_allocated(&self) -> bool {
+        self.lost_allocation || self.asked.values().flatten().any(Asked::allocates)
     }
 
     /// The node stood still for so long, or its clock jumped: nothing could be answered meanwhile.
