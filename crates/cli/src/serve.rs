@@ -24,6 +24,7 @@ use portcullis::{
 };
 use portcullis_node::StartError;
 use refusal::NotServed;
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use settings::Settings;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use sockets::SocketOptions;
@@ -325,6 +326,10 @@ pub fn run(line: &ArgMatches) -> ExitCode {
 fn serve(settings: &Settings) -> Result<(), NotServed> {
     let options = &settings.options;
     options.check()?;
+    keep_to_itself()?;
+    // Each client takes some. Where the kernel refuses, the limit stays as it is, and fewer clients get in.
+    let _ =
+        rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
     let config = options.config()?;
     if options.print_config {
         config.node.validate().map_err(|error| HostError::from(StartError::from(error)))?;
@@ -346,6 +351,18 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     }
     host.stop();
     options.audit.missing(&host).map_or(Ok(()), |missing| Err(NotServed::Machine(missing)))
+}
+
+/// Other processes of the node's user cannot look into it, nor does a core dump have what clients keep here.
+fn keep_to_itself() -> Result<(), NotServed> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| {
+        NotServed::Machine(format!("cannot keep others from looking into this process: {error}"))
+    })
+}
+
+/// As much as a process may give itself.
+fn all_of(limit: Rlimit) -> Rlimit {
+    Rlimit { current: limit.maximum, ..limit }
 }
 
 /// What somebody outside wants.

@@ -21,6 +21,9 @@ fn refused(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 /// A node that ends with its test: its standard input does.
+/// A user that is not the one who runs the tests.
+const SOMEBODY: u32 = 54_321;
+
 struct Node {
     child: Child,
     said: Value,
@@ -132,7 +135,6 @@ fn sockets_are_open_to_whom_they_are_said_to_be_open_to() {
 #[test]
 fn another_user_gets_in_where_every_user_is_said_to_and_nowhere_else() {
     use std::os::unix::process::CommandExt;
-    const NOBODY: u32 = 65_534;
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can try this as somebody else");
         return;
@@ -145,12 +147,12 @@ fn another_user_gets_in_where_every_user_is_said_to_and_nowhere_else() {
     let (address, _) = named.split_once('?').expect("an address");
     for (address, gets_in) in [(listen(&path), true), (address.to_owned(), false)] {
         let mut client = portcullis(&["bench", "read_lat", "-n", "1", "--node", &address]);
-        match client.uid(NOBODY).gid(NOBODY).current_dir("/").output() {
+        match client.uid(SOMEBODY).gid(SOMEBODY).current_dir("/").output() {
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert_eq!(output.status.success(), gets_in, "{address}: {said}");
             }
-            Err(error) => eprintln!("skipped: nobody cannot run the program here: {error}"),
+            Err(error) => eprintln!("skipped: somebody else cannot run the program here: {error}"),
         }
     }
     drop(node);
@@ -161,9 +163,11 @@ fn memory_that_the_machine_does_not_have_is_refused_with_both_numbers() {
     let (_folder, path) = folder();
     let (code, said) = refused(&["--listen", &listen(&path), "--memory", "100TiB"]);
     assert_eq!(code, Some(3), "{said}");
-    // The headers beside the memory count too.
-    let asked = (100u64 << 40) + 65_536 * 32;
-    assert!(said.contains(&format!("--memory is {asked} bytes")), "{said}");
+    // The headers beside the memory count too, and clients' ports.
+    let (memory, ports) = ((100u64 << 40) + 65_536 * 32, 512u64 << 20);
+    let asked = memory + ports;
+    let told = format!("--memory ({memory}) and --ports-memory ({ports}) come to {asked} bytes");
+    assert!(said.contains(&told), "{said}");
     let (_, rest) = said.split_once("included, ").expect("what there is");
     let there: u64 = rest.split(' ').next().and_then(|number| number.parse().ok()).expect("a number");
     assert!(there < asked && said.contains("--overcommit"), "{said}");
@@ -181,7 +185,7 @@ fn memory_beyond_a_limit_of_the_process_is_refused_too() {
     let output = Command::new("sh").args(["-c", &line]).output().expect("a shell");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("--memory is 4297064448 bytes") && said.contains("ulimit -v"), "{said}");
+    assert!(said.contains("--memory (4297064448) and") && said.contains("ulimit -v"), "{said}");
     assert!(!said.contains("--overcommit"), "it would not help: {said}");
 }
 
@@ -274,4 +278,31 @@ fn a_file_of_settings_is_read_and_what_is_in_force_is_printed() {
     assert!(code == Some(2) && said.contains("did you mean memory?") && said.contains(file), "{said}");
     let (code, said) = refused(&["--config", "/nowhere.toml"]);
     assert!(code == Some(3) && said.contains("/nowhere.toml"), "{said}");
+}
+
+#[test]
+fn a_node_cannot_be_looked_into_by_its_user_and_its_pool_is_in_no_core_dump() {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can try this as somebody else");
+        return;
+    }
+    let (folder, path) = folder();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let mut command = portcullis(&["serve", "--listen", &listen(&path)]);
+    command.uid(SOMEBODY).gid(SOMEBODY).current_dir("/");
+    let tried = portcullis(&["--version"]).uid(SOMEBODY).gid(SOMEBODY).current_dir("/").output();
+    if let Err(error) = tried {
+        eprintln!("skipped: somebody else cannot run the program here: {error}");
+        return;
+    }
+    let node = Node::spawn(command);
+    let process = node.said["process"].as_u64().expect("a number");
+    // The kernel gives what shows a process to root, if the process does not let itself be dumped.
+    let owner = std::fs::metadata(format!("/proc/{process}/environ")).expect("it runs").uid();
+    assert_eq!(owner, 0, "its user can look into it");
+    let maps = std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("root may look");
+    let kept_out = maps.lines().filter(|line| line.starts_with("VmFlags:") && line.contains(" dd")).count();
+    assert!(kept_out > 0, "the pool would be in a core dump");
 }

@@ -10,6 +10,7 @@ use crate::object::Object;
 use crate::permissions::{Chain, NONE, Permissions};
 use crate::postponed::Postponed;
 use crate::recovery::Recoveries;
+use crate::requests::SCRUB_PER_TURN_BYTES;
 use crate::roster::Roster;
 use crate::slabs::{ObjectId, Slabs};
 use crate::taint::Taint;
@@ -118,6 +119,8 @@ pub struct Node<N: Nic> {
     pub(crate) leases: Leases,
     pub(crate) taint: Taint,
     pub(crate) scrubs: VecDeque<(u32, u64)>,
+    /// Bytes that this turn may still zero.
+    pub(crate) scrub_left: u64,
     pub(crate) postponed: Postponed,
     pub(crate) recoveries: Recoveries,
     pub(crate) tenants: Vec<Option<Box<Tenant>>>,
@@ -207,6 +210,7 @@ impl<N: Nic> Node<N> {
             leases: Leases::default(),
             taint: Taint::new(POOL_BASE, bytes),
             scrubs: VecDeque::new(),
+            scrub_left: 0,
             postponed: Postponed::new(config.postponed_max),
             recoveries: Recoveries::default(),
             tenants: Vec::new(),
@@ -395,6 +399,7 @@ impl<N: Nic> Node<N> {
     /// what was confirmed, then requests, then leases, and only then windows and replies. Returns whether anything
     /// was done.
     pub fn turn(&mut self, nic: &mut N, now: Moment) -> bool {
+        self.scrub_left = SCRUB_PER_TURN_BYTES;
         let mut worked = self.take_confirmations(nic, now);
         // What was refused is charged before its client is heard: a rebuild is judged by how it stands now.
         worked |= self.take_events(nic, now);

@@ -163,13 +163,15 @@ impl<N: Nic> Node<N> {
         let (address, hole) = (self.slabs.address(object), self.slabs.header_hole(object));
         let foreign = self.taint.take(mark, hole, size + Header::BYTES) && !planted::is(Fault::ScrubSkipped);
         match self.start(&wish, object, now) {
-            Ok(slot) if foreign && size > SCRUB_AT_ONCE_BYTES => {
+            Ok(slot) if foreign && self.slabs.capacity(object).max(size) > self.scrub_left => {
                 self.slabs.get_mut(object).scrubbing = true;
                 self.scrubs.push_back((slot, 0));
             }
             Ok(slot) => {
                 if foreign {
-                    self.memory.zero(Self::offset(address), self.slabs.capacity(object).max(size));
+                    let bytes = self.slabs.capacity(object).max(size);
+                    self.memory.zero(Self::offset(address), bytes);
+                    self.scrub_left -= bytes;
                 }
                 self.enlist(slot);
             }
@@ -181,13 +183,17 @@ impl<N: Nic> Node<N> {
         Ok(())
     }
 
-    /// Goes on zeroing large objects that other tenants' bytes may lie in: a part each turn.
+    /// Goes on zeroing objects that other tenants' bytes may lie in: as much as this turn has left.
     pub(crate) fn scrub(&mut self, now: Moment) -> bool {
+        if self.scrub_left == 0 {
+            return !self.scrubs.is_empty();
+        }
         let Some((slot, done)) = self.scrubs.pop_front() else { return false };
         let Some(permission) = self.permissions.get(slot) else { return true };
         let object = permission.object;
         let size = self.slabs.size(object);
-        let part = (size - done).min(SCRUB_AT_ONCE_BYTES);
+        let part = (size - done).min(self.scrub_left);
+        self.scrub_left -= part;
         self.memory.zero(Self::offset(self.slabs.address(object)) + done, part);
         if done + part < size {
             self.scrubs.push_back((slot, done + part));
@@ -444,5 +450,5 @@ impl<N: Nic> Node<N> {
     }
 }
 
-/// Bytes that are zeroed within one turn: about ten microseconds' worth.
-const SCRUB_AT_ONCE_BYTES: u64 = 128 << 10;
+/// Bytes that are zeroed within one turn, about a microsecond's worth: everybody's next operation waits for that.
+pub(crate) const SCRUB_PER_TURN_BYTES: u64 = 16 << 10;

@@ -375,3 +375,39 @@ fn a_node_without_headers_left_says_so() {
     rig.allocate(client, 64, false);
     rig.end();
 }
+
+#[test]
+fn a_turn_zeroes_no_more_than_a_little() {
+    const OBJECT: u64 = 4000;
+    const OBJECTS: u64 = 64;
+    let mut rig = Rig::new(NodeConfig { pool_bytes: 1 << 20, ..rig::config() });
+    let (one, two) = (rig.attach("a"), rig.attach("b"));
+    let dirty = rig.allocate(one, 768 << 10, false);
+    rig.revoke(one, dirty.permission);
+    rig.pass(Lifetime::millis(5));
+    let asks: Vec<u32> = (0..8).map(|_| rig.send(two, allocate(OBJECT, false))).collect();
+    let mut turns = 0;
+    let mut granted: Vec<Granted> = Vec::new();
+    let mut waiting = asks;
+    while (granted.len() as u64) < OBJECTS {
+        rig.turn();
+        turns += 1;
+        let mut left = Vec::new();
+        for ask in waiting {
+            match rig.reply(two, ask) {
+                Some(reply) => {
+                    granted.push(rig::granted(reply));
+                    left.push(rig.send(two, allocate(OBJECT, false)));
+                }
+                None => left.push(ask),
+            }
+        }
+        waiting = left;
+        assert!(turns < 10_000, "{} are granted", granted.len());
+    }
+    assert!(turns >= OBJECTS * OBJECT / (16 << 10), "{OBJECTS} objects of {OBJECT} bytes in {turns} turns");
+    for it in granted {
+        let (status, bytes) = rig.read(two, keys(&it).0, it.address().0, 4000);
+        assert!(status == Status::Success && bytes.iter().all(|&byte| byte == 0));
+    }
+}

@@ -37,6 +37,9 @@ pub fn parse(text: &str) -> Result<Place, String> {
         return Err(format!("{name:?} is kept for {whom}: leave ?tenant= out for them"));
     }
     match tenant {
+        Some(name) if name.contains(|letter: char| "?&=".contains(letter) || letter.is_control()) => {
+            Err(format!("{name:?} is no name: write ?tenant=NAME once, without any of ? & = in the name"))
+        }
         Some("") => Err("the tenant has no name: write ?tenant=NAME, or leave it out".to_owned()),
         tenant => Ok(Place { address, tenant: tenant.map(str::to_owned) }),
     }
@@ -87,6 +90,9 @@ mod tests {
             "shm:/a?tenant=",
             "shm:/a?tenant=uid:0",
             "rdma:h:1?tenant=address:10.0.0.1",
+            "shm:/a?tenant=a&tenant=b",
+            "shm:/a?tenant=a?tenant=b",
+            "shm:/a?tenant=a\nb",
             "shm:/a?owner=me",
             "shm:/a?b?tenant=c",
         ] {

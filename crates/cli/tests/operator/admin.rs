@@ -162,7 +162,11 @@ fn another_user_is_refused_by_the_file_and_by_the_node() {
     let place = node.path("node.admin");
     let mode = |path: &Path, mode| set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
     let program = node.path("portcullis");
-    std::fs::copy(env!("CARGO_BIN_EXE_portcullis"), &program).expect("a copy");
+    // By another process: a child that another test starts meanwhile would inherit the copy, open for writing, and
+    // nobody could run it.
+    let copied =
+        std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_portcullis")).arg(&program).status();
+    assert!(copied.is_ok_and(|copied| copied.success()), "a copy");
     mode(place.parent().expect("a folder"), 0o755);
     let ask = || {
         let mut command = std::process::Command::new(&program);

@@ -91,6 +91,12 @@ impl Door {
         rustix::net::sendmsg(&self.socket, &parts, &mut control, flags).is_ok()
     }
 
+    /// Whether the node has said something, or hung up.
+    pub fn has_heard(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
     /// Waits for what the node says, or for it to hang up.
     pub fn hear(&self) -> Heard {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];

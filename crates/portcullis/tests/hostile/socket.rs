@@ -16,7 +16,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -273,27 +273,39 @@ fn connections_beyond_the_limit_are_told_so_and_the_other_listener_has_room() {
     drop(crowd);
 }
 
-/// Not a test by itself: a node that may open as many descriptors as its socket's name says, until it is killed.
+/// Not a test by itself: a node that may open as many descriptors as its folder's name says, some of which are taken by
+/// others, until it is killed.
 #[test]
 fn a_child_that_is_a_node_with_few_descriptors() {
-    let Some(path) = child::path() else { return };
-    let most = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+    let Some(folder) = child::path() else { return };
+    let name = folder.file_name().and_then(|name| name.to_str()).expect("a name");
+    let (most, taken) = name.split_once('-').expect("two numbers");
+    let (most, taken) = (most.parse().ok(), taken.parse().expect("a number"));
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).expect("fewer are always granted");
-    let listen = vec![Listen { path, tenant: None }];
-    let _host = Host::start(HostConfig { listen, ..HostConfig::default() }).expect("a node starts");
+    let listen = [RED, BLUE].map(|name| Listen { path: folder.join(name), tenant: Some(name.to_owned()) });
+    let _host =
+        Host::start(HostConfig { listen: listen.into(), ..HostConfig::default() }).expect("a node starts");
+    let _taken: Vec<_> = (0..taken).map(|_| std::fs::File::open("/dev/null").expect("a file")).collect();
     child::say_ready("");
     // Its parent kills it, or dies and closes this.
     let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+fn node_with(folder: &Path, most: usize, taken: usize) -> (Child, PathBuf) {
+    let folder = folder.join(format!("{most}-{taken}"));
+    std::fs::create_dir(&folder).expect("a folder");
+    let (node, _) = Child::start("socket::a_child_that_is_a_node_with_few_descriptors", &folder);
+    (node, folder)
 }
 
 #[test]
 fn a_node_without_descriptors_says_so_and_recovers() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    // A client takes three: of three limits in a row, one leaves none at all to say no with.
-    for most in 64..67 {
-        let path = folder.path().join(most.to_string());
-        let (_node, _) = Child::start("socket::a_child_that_is_a_node_with_few_descriptors", &path);
+    // A client takes four: of four limits in a row, one leaves none at all to say no with.
+    for most in 64..68 {
+        let (_node, folder) = node_with(folder.path(), most, 32);
+        let path = folder.join(RED);
         let mut doors = Vec::new();
         let mut refused = 0;
         while refused < 5 {
@@ -308,5 +320,19 @@ fn a_node_without_descriptors_says_so_and_recovers() {
             let door = Door::knock(&path);
             door.say(&hello(4096)) && door.hear().offer().is_some()
         });
+    }
+}
+
+#[test]
+fn silence_at_one_socket_leaves_descriptors_to_clients_of_another() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_node, folder) = node_with(folder.path(), 256, 0);
+    for _ in 0..4 {
+        let silent: Vec<Door> = (0..500).map(|_| Door::knock(&folder.join(RED))).collect();
+        let honest: Vec<Attacker> = (0..10).map(|_| Attacker::attach(&folder.join(BLUE))).collect();
+        let refused = silent.iter().filter(|door| door.has_heard()).count();
+        assert!(refused > 0, "some were told that there is no room");
+        drop((honest, silent));
     }
 }

@@ -6,6 +6,7 @@ use super::peer::Peer;
 use crate::engine::Waker;
 use crate::shared::Mapping;
 use portcullis_nic::EndpointSize;
+use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -52,6 +53,22 @@ pub struct ServerLimits {
 impl Default for ServerLimits {
     fn default() -> Self {
         Self { hello_within: Duration::from_secs(1), connections_max: 4096 }
+    }
+}
+
+/// Descriptors that each client takes: its connection, its port's file and what holds it together, its event.
+const DESCRIPTORS_EACH: u64 = 4;
+/// Descriptors that a process keeps for everything else.
+const DESCRIPTORS_KEPT: u64 = 32;
+
+impl ServerLimits {
+    /// The same, with no more connections than this process has descriptors for.
+    #[must_use]
+    pub fn within_descriptors(self) -> Self {
+        let Some(limit) = getrlimit(Resource::Nofile).current else { return self };
+        let enough_for = limit.saturating_sub(DESCRIPTORS_KEPT) / DESCRIPTORS_EACH;
+        let most = usize::try_from(enough_for).unwrap_or(usize::MAX);
+        Self { connections_max: self.connections_max.min(most), ..self }
     }
 }
 

@@ -68,6 +68,17 @@ impl Mapping {
     /// # Errors
     /// The machine has not enough.
     pub fn private(length: u64) -> Result<Self, MappingError> {
+        let mapping = Self::on_huge_pages(length)?;
+        let bytes = usize::try_from(mapping.length).unwrap_or(usize::MAX);
+        // What clients keep here is nothing for a core dump.
+        // SAFETY: the span is exactly the mapping just made, and this advice changes no bytes.
+        let _ = unsafe {
+            rustix::mm::madvise(mapping.start.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontDump)
+        };
+        Ok(mapping)
+    }
+
+    fn on_huge_pages(length: u64) -> Result<Self, MappingError> {
         let rounded = round_up(length, HUGE_PAGE_BYTES);
         if length >= HUGE_PAGE_BYTES
             && let Ok(mapping) = Self::anonymous(rounded, MapFlags::HUGETLB | MapFlags::HUGE_2MB)

@@ -50,7 +50,7 @@ impl SoftwareHost {
         if !listeners.is_empty() {
             let desk = admission::Desk(Arc::clone(&gate));
             let waker = engine.waker().clone();
-            let started = Server::start(listeners, desk, waker, ServerLimits::default())
+            let started = Server::start(listeners, desk, waker, ServerLimits::default().within_descriptors())
                 .map_err(machine("cannot take clients in".to_owned()))?;
             *server.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
         }
