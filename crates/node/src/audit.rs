@@ -177,7 +177,8 @@ pub struct AuditRecord {
     /// When a pause or a bar ends, in µs of the node's time.
     #[serde(rename = "until_us", skip_serializing_if = "Option::is_none", serialize_with = "until_us")]
     pub until: Option<Moment>,
-    /// How many: of a [`Lost`](AuditEvent::Lost) record, the records that are missing.
+    /// How many: of a [`Lost`](AuditEvent::Lost) record, the records that are missing; of another, the further ones of its
+    /// tenant within a second, which are not written one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }

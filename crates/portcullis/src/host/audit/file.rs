@@ -4,7 +4,7 @@ use super::LINE_START;
 use super::lines::Store;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The longest line that is looked for at the end of a file: no record is near it.
@@ -20,13 +20,13 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the file at `path`, or makes it. A line that an earlier run left half is cut off: a record that nobody can
+    /// Opens the file at `path`, or makes it, for the node's own user alone. A line that an earlier run left half is cut off: a record that nobody can
     /// read must not make the next one unreadable too.
     ///
     /// # Errors
     /// The file system's; or another node writes there; or what stands there is no audit log.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
         let mut log = Self { path: path.to_owned(), file, torn: false };
         if log.file.metadata()?.is_file() {
             log.lock()?;

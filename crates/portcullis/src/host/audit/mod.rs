@@ -9,6 +9,7 @@
 //! cannot hold is counted there, and a `lost` record says so at its place once there is room again.
 
 mod file;
+mod floods;
 mod lines;
 mod tray;
 
@@ -16,6 +17,7 @@ pub(super) use tray::AuditSink;
 
 use super::wall::{WallClock, WallTime};
 use file::LogFile;
+use floods::Floods;
 use lines::Lines;
 use portcullis_node::{AuditEvent, AuditRecord};
 use portcullis_protocol::{Incarnation, Moment};
@@ -24,9 +26,11 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime};
-use tray::Tray;
+use std::time::{Duration, Instant, SystemTime};
+use tray::{Tray, WriterEnd};
 
+/// How long the end of a node may wait for its log.
+const END_WITHIN: Duration = Duration::from_secs(5);
 /// How each line of a log begins.
 const LINE_START: &str = "{\"time\":\"";
 
@@ -61,14 +65,19 @@ impl AuditWriter {
         let writer = Writer {
             log,
             lines: Lines::default(),
+            floods: Floods::default(),
             tray: Arc::clone(&tray),
             clock,
             zero,
             incarnation: incarnation.to_string(),
             waiting: 0,
         };
-        let thread = std::thread::Builder::new().name("portcullis-audit".to_owned());
-        Ok(Self { tray, thread: Some(thread.spawn(move || writer.run())?) })
+        let end = WriterEnd(Arc::clone(&tray));
+        let thread = std::thread::Builder::new().name("portcullis-audit".to_owned()).spawn(move || {
+            let _end = end;
+            writer.run();
+        })?;
+        Ok(Self { tray, thread: Some(thread) })
     }
 
     pub fn sink(&self) -> AuditSink {
@@ -84,10 +93,12 @@ impl AuditWriter {
         AuditWatch(Arc::clone(&self.tray))
     }
 
-    /// Waits until everything is in the file, or is known not to get there. The sinks must have been drained.
+    /// Waits until everything is in the file, or is known not to get there: a write that does not come back is not waited
+    /// for. The sinks must have been drained.
     pub fn finish(&mut self) {
         self.tray.order_close();
-        if let Some(thread) = self.thread.take() {
+        let Some(thread) = self.thread.take() else { return };
+        if self.tray.wait_for_end(END_WITHIN) {
             // Its panic, if it had one, is printed already.
             let _ = thread.join();
         }
@@ -126,6 +137,7 @@ struct Line<'a> {
 struct Writer {
     log: LogFile,
     lines: Lines,
+    floods: Floods,
     tray: Arc<Tray>,
     clock: WallClock,
     zero: Instant,
@@ -144,7 +156,11 @@ impl Writer {
         loop {
             // As long as something could not be written, the rest waits where it is counted.
             let fails = !self.lines.is_empty();
-            let orders = if fails { self.tray.wait_to_retry() } else { self.tray.take(&mut records) };
+            let orders = if fails {
+                self.tray.wait_to_retry()
+            } else {
+                self.tray.take(&mut records, self.floods.told_in(moment(self.zero)))
+            };
             self.follow_clock();
             self.write(&mut records);
             if orders.reopen {
@@ -161,9 +177,21 @@ impl Writer {
 
     fn write(&mut self, records: &mut VecDeque<AuditRecord>) {
         for record in records.drain(..) {
-            self.line(&record);
+            self.enter(&record);
+        }
+        if self.lines.is_empty() {
+            let now = moment(self.zero);
+            self.floods.settle(now).iter().for_each(|summed| self.line(summed));
         }
         self.write_out();
+    }
+
+    /// A record of the node's, which is written or summed up.
+    fn enter(&mut self, record: &AuditRecord) {
+        self.floods.settle(record.at).iter().for_each(|summed| self.line(summed));
+        if self.floods.passes(record) {
+            self.line(record);
+        }
     }
 
     fn line(&mut self, record: &AuditRecord) {
@@ -237,8 +265,9 @@ impl Writer {
     fn end(mut self, mut records: VecDeque<AuditRecord>) {
         self.tray.take_rest(&mut records);
         for record in records {
-            self.line(&record);
+            self.enter(&record);
         }
+        self.floods.end().iter().for_each(|summed| self.line(summed));
         let stop = self.own(AuditEvent::Stop);
         self.line(&stop);
         self.write_out();

@@ -30,6 +30,20 @@ impl Desk {
         self.folder.path().join("audit.jsonl")
     }
 
+    /// Records of a flood: so many of one event of one tenant at one time.
+    fn flood(&mut self, count: u32, at: Moment) {
+        let tenant: Arc<str> = "red".into();
+        let mut records: VecDeque<AuditRecord> = (0..count)
+            .map(|_| AuditRecord {
+                tenant: Some(Arc::clone(&tenant)),
+                ..AuditRecord::new(at, AuditEvent::Violation)
+            })
+            .collect();
+        while self.sink.fill(|| records.pop_front()) || !records.is_empty() {
+            std::thread::yield_now();
+        }
+    }
+
     /// Records of clients that are numbered in their order.
     fn record(&mut self, count: u32) {
         let mut records: VecDeque<AuditRecord> = (self.next..self.next + count)
@@ -178,4 +192,45 @@ fn what_an_earlier_run_left_half_is_written_down_as_lost() {
     let lines = lines(&desk.path());
     assert_eq!(events(&lines), ["stop", "start", "lost", "attach", "stop"]);
     assert_eq!(lines[2]["count"], 1);
+}
+
+#[test]
+fn the_log_is_for_the_nodes_own_user() {
+    use std::os::unix::fs::PermissionsExt;
+    let log = Desk::new();
+    let mode = std::fs::metadata(log.path()).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_flood_takes_a_few_lines_and_says_how_many_there_were() {
+    let mut log = Desk::new();
+    log.flood(5_000, Moment(10));
+    log.flood(1, Moment(2_000_000));
+    log.writer.finish();
+    let text = std::fs::read_to_string(log.path()).expect("a log");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let violations: Vec<_> = lines.iter().filter(|line| line["event"] == "violation").collect();
+    assert!(violations.len() < 200, "{} lines", violations.len());
+    let told: u64 = violations.iter().map(|line| line["count"].as_u64().unwrap_or(1)).sum();
+    assert_eq!(told, 5_001);
+}
+
+/// A pipe that nobody empties, as a file system that has gone.
+#[test]
+fn a_write_that_does_not_come_back_holds_up_no_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("audit.jsonl");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("its other end");
+    let mut log = Desk::at(folder);
+    log.record(10_000);
+    let started = Instant::now();
+    log.writer.finish();
+    assert!(started.elapsed() < Duration::from_secs(20), "it waited for the log");
+    let status = log.writer.watch().status();
+    assert!(status.lost > 0 && status.failing.is_some(), "{status:?}");
+    drop(reader);
 }

@@ -28,6 +28,10 @@ struct State {
     /// The writer sleeps until there is something.
     asleep: bool,
     status: AuditStatus,
+    /// Records that were handed over.
+    handed: u64,
+    /// The writer has ended.
+    over: bool,
 }
 
 /// What the writer is told.
@@ -68,14 +72,38 @@ impl Tray {
         change(&mut self.state().status)
     }
 
-    /// Waits for records, which are put into `records`, or for orders.
-    pub fn take(&self, records: &mut VecDeque<AuditRecord>) -> Orders {
+    /// The writer has ended.
+    fn end(&self) {
+        self.state().over = true;
+        self.news.notify_all();
+    }
+
+    /// Waits until the writer has ended. False: it has not, and what it has not written counts as lost.
+    pub fn wait_for_end(&self, at_most: Duration) -> bool {
+        let waited = self.news.wait_timeout_while(self.state(), at_most, |state| !state.over);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if !state.over {
+            state.status.lost = state.handed.saturating_sub(state.status.written).max(1);
+            state.status.failing = Some(format!("a write has not come back for {at_most:?}"));
+        }
+        state.over
+    }
+
+    /// Waits for records, which are put into `records`, or for orders; not for longer than `at_most`.
+    pub fn take(&self, records: &mut VecDeque<AuditRecord>, at_most: Option<Duration>) -> Orders {
         let idle = |state: &mut State| {
             let idle = state.records.is_empty() && !state.orders.any();
             state.asleep = idle;
             idle
         };
-        let mut state = self.news.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner);
+        let mut state = match at_most {
+            None => self.news.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                let waited = self.news.wait_timeout_while(self.state(), time, idle);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.asleep = false;
         std::mem::swap(&mut state.records, records);
         std::mem::take(&mut state.orders)
     }
@@ -101,6 +129,16 @@ impl Tray {
     }
 }
 
+/// Says that the writer has ended, however it does.
+#[derive(Debug)]
+pub(super) struct WriterEnd(pub Arc<Tray>);
+
+impl Drop for WriterEnd {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// Where the node's records go in.
 #[derive(Debug)]
 pub(in crate::host) struct AuditSink {
@@ -123,6 +161,7 @@ impl AuditSink {
         while state.records.len() < RECORDS_MAX {
             let Some(record) = self.held.take().or_else(&mut next) else { break };
             state.records.push_back(record);
+            state.handed += 1;
         }
         let asleep = std::mem::take(&mut state.asleep);
         drop(state);
@@ -135,6 +174,9 @@ impl AuditSink {
     /// Moves the last records on, however many there are.
     pub fn drain(&mut self, next: impl FnMut() -> Option<AuditRecord>) {
         let rest = self.held.take().into_iter().chain(std::iter::from_fn(next));
-        self.tray.state().records.extend(rest);
+        let mut state = self.tray.state();
+        let before = state.records.len();
+        state.records.extend(rest);
+        state.handed += (state.records.len() - before) as u64;
     }
 }
