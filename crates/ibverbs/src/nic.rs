@@ -7,7 +7,7 @@ use crate::ledger::Ledger;
 use crate::queue_pair::{Effect, Posted, QueuePair, Trip};
 use crate::regions::{Books, MemoryRegion, MemoryWindow};
 use crate::slots::Slots;
-use crate::sys::{Cq, DeviceEvent, Mr, Mw, Pd, Posting, Qp, QpPlan, RawRequest, RawSpan};
+use crate::sys::{Cq, DeviceEvent, INLINE_BYTES, Mr, Mw, Pd, Posting, Qp, QpPlan, RawRequest, RawSpan};
 use crate::ticket::{SLOTS_MAX, Ticket};
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, LocalSpan, Memory, Nic, Operation, PdId, QpAddress,
@@ -25,8 +25,6 @@ use std::time::Duration;
 /// What is known of a refused access. The verbs tell the owner that there was one, and nothing of it: the details stay in
 /// the device (IBV_EVENT_QP_ACCESS_ERR names the queue pair alone).
 const NOT_TOLD: Option<RefusedAccess> = None;
-/// Bytes that a request may carry in itself: a control message.
-const INLINE_BYTES: u32 = 64;
 /// Packet sequence numbers have 24 bits.
 const PACKETS: u32 = 1 << 24;
 /// Numbers between the first packets of two connections of a queue pair: more than any that is still on its way.

@@ -2,13 +2,12 @@
 
 use crate::queue_pair::Effect;
 use crate::slots::Slots;
-use crate::sys::{Mr, Mw, RawOperation, RawSpan};
+use crate::sys::{InlineBytes, Mr, Mw, RawOperation, RawSpan};
 use portcullis_nic::{
     Access, LocalSpan, Operation, PdId, QpId, RegionId, Rkey, VerbsError, WindowBinding, WindowKind,
 };
 use portcullis_softnic::shared::Mapping;
 use std::collections::HashMap;
-use std::ptr::NonNull;
 
 /// A registered region.
 pub(crate) struct MemoryRegion {
@@ -26,13 +25,12 @@ pub(crate) struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// Where a span's bytes are in this process, if the span lies inside the region.
-    pub fn bytes(&self, span: &LocalSpan) -> Option<NonNull<u8>> {
+    /// A copy of a span's bytes, if the span lies inside the region and is short enough.
+    pub fn bytes(&self, span: &LocalSpan) -> Option<InlineBytes> {
         let offset = span.address.checked_sub(self.base)?;
         let inside = offset.checked_add(span.length.into())? <= self.length;
-        let offset = usize::try_from(self.start.checked_add(offset)?).ok()?;
-        let bytes = self.memory.start().as_ptr().wrapping_add(offset);
-        NonNull::new(bytes).filter(|_| inside)
+        let offset = self.start.checked_add(offset).filter(|_| inside)?;
+        InlineBytes::copied(&self.memory, offset, span.length)
     }
 
     /// Whether a window may lie over it so: inside, and with no rights that the region's owner has not.

@@ -29,7 +29,7 @@ mod queue_pair;
 pub(crate) use context::{Context, DeviceEvent, gid_bytes};
 pub(crate) use library::{DeviceList, library};
 pub(crate) use objects::{Cq, Mr, Mw, Pd, WorkCompletion};
-pub(crate) use post::{Posting, RawOperation, RawRequest, RawSpan};
+pub(crate) use post::{INLINE_BYTES, InlineBytes, Posting, RawOperation, RawRequest, RawSpan};
 pub(crate) use queue_pair::{Qp, QpPlan, Route};
 
 pub use library::NoLibrary;

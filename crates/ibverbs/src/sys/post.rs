@@ -6,10 +6,32 @@ use super::bindings::*;
 use super::convention;
 use super::objects::{Mr, Mw, flags};
 use super::queue_pair::Qp;
-use portcullis_nic::{Access, WindowKind};
+use portcullis_nic::{Access, Memory, WindowKind};
+use portcullis_softnic::shared::Mapping;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+
+/// The most bytes that go with a request itself: a control message.
+pub(crate) const INLINE_BYTES: u32 = 128;
+
+/// Bytes that go with a request itself. A copy: the library may read them until the doorbell is rung, and their memory is
+/// the client's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InlineBytes {
+    bytes: [u8; INLINE_BYTES as usize],
+    length: usize,
+}
+
+impl InlineBytes {
+    /// A copy of some bytes. None: there are too many.
+    pub fn copied(memory: &Mapping, offset: u64, length: u32) -> Option<Self> {
+        let mut bytes = [0; INLINE_BYTES as usize];
+        let length = usize::try_from(length).ok()?;
+        memory.read(offset, bytes.get_mut(..length)?);
+        Some(Self { bytes, length })
+    }
+}
 
 /// Local bytes of a request.
 #[derive(Clone, Copy, Debug)]
@@ -17,9 +39,8 @@ pub(crate) struct RawSpan {
     pub address: u64,
     pub length: u32,
     pub lkey: u32,
-    /// Where the bytes are in this process, if they are to go with the request itself: they lie in memory that is
-    /// mapped, and not longer than [`Qp::inline_bytes`].
-    pub inline: Option<NonNull<u8>>,
+    /// The bytes, if they are to go with the request itself: not more than [`Qp::inline_bytes`].
+    pub inline: Option<InlineBytes>,
 }
 
 /// What a request does, with libibverbs' own objects.
@@ -82,16 +103,36 @@ pub(crate) struct RawRequest<'a> {
 }
 
 /// Requests that are posted together. Nothing reaches the device before [`Posting::ring`], but what stands before a bind
-/// of a type-1 window.
+/// of a type-1 window; what is dropped before is not posted.
+#[must_use = "nothing is posted before it is rung"]
 pub(crate) struct Posting<'a> {
     qp: &'a mut Qp,
-    /// For `ibv_post_send`: the requests and their spans, linked when the doorbell is rung.
-    chain: Vec<(ibv_send_wr, ibv_sge)>,
+    /// For `ibv_post_send`: linked when the doorbell is rung.
+    chain: Vec<Link>,
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`, if that is under way.
     begun: Option<usize>,
     /// Requests that the device has, or is to get with the next ring.
     posted: usize,
     error: Option<io::Error>,
+}
+
+/// A request of a chain, its span, and the bytes that the span is over if they go with the request.
+struct Link {
+    wr: ibv_send_wr,
+    sge: ibv_sge,
+    inline: Option<InlineBytes>,
+}
+
+/// A queue pair with a posting under way takes no other.
+impl Drop for Posting<'_> {
+    fn drop(&mut self) {
+        let (Some(_), Some(extended)) = (self.begun.take(), self.qp.extended) else { return };
+        // SAFETY: a live queue pair with a posting under way; the functions do not change.
+        if let Some(abort) = unsafe { (*extended.as_ptr()).wr_abort } {
+            // SAFETY: as above; it is ended once.
+            unsafe { abort(extended.as_ptr()) };
+        }
+    }
 }
 
 impl<'a> Posting<'a> {
@@ -127,7 +168,7 @@ impl<'a> Posting<'a> {
     /// Hands all to the device. Says how many requests it took, and why not more.
     pub fn ring(mut self) -> (usize, Option<io::Error>) {
         self.hand_over();
-        (self.posted, self.error)
+        (self.posted, self.error.take())
     }
 
     /// Hands what has been added to the device.
@@ -219,9 +260,9 @@ impl<'a> Posting<'a> {
         let done = match local {
             None => None,
             Some(None) => Some(()),
-            Some(Some(RawSpan { length, inline: Some(bytes), .. })) => {
-                let (bytes, length) = (bytes.as_ptr().cast(), length as usize);
-                // SAFETY: as above; the bytes are mapped, says the span.
+            Some(Some(RawSpan { inline: Some(mut inline), .. })) => {
+                let (bytes, length) = (inline.bytes.as_mut_ptr().cast(), inline.length);
+                // SAFETY: as above; the call copies the bytes, which are here until it returns.
                 functions.wr_set_inline_data.map(|call| unsafe { call(qp, bytes, length) })
             }
             Some(Some(RawSpan { address, length, lkey, inline: None })) => {
@@ -302,19 +343,21 @@ impl<'a> Posting<'a> {
         if let Some(span) = span {
             sge = ibv_sge { addr: span.address, length: span.length, lkey: span.lkey };
             wr.num_sge = 1;
-            if let Some(bytes) = span.inline {
+            if span.inline.is_some() {
                 wr.send_flags |= IBV_SEND_INLINE;
-                sge.addr = bytes.as_ptr().expose_provenance() as u64;
             }
         }
-        self.chain.push((wr, sge));
+        self.chain.push(Link { wr, sge, inline: span.and_then(|span| span.inline) });
         self.posted += 1;
     }
 
     /// Hands what is in the chain to the device.
     fn ring_chain(&mut self) {
         let mut next = std::ptr::null_mut();
-        for (wr, sge) in self.chain.iter_mut().rev() {
+        for Link { wr, sge, inline } in self.chain.iter_mut().rev() {
+            if let Some(inline) = inline {
+                sge.addr = inline.bytes.as_ptr().expose_provenance() as u64;
+            }
             wr.next = next;
             wr.sg_list = if wr.num_sge > 0 { std::ptr::from_mut(sge) } else { std::ptr::null_mut() };
             next = std::ptr::from_mut(wr);
@@ -330,7 +373,7 @@ impl<'a> Posting<'a> {
         // SAFETY: a live queue pair, held exclusively; the chain and its spans live until it is cleared below.
         let said = convention::error_number(unsafe { post(self.qp.raw.as_ptr(), next, &raw mut bad) });
         if let Err(error) = said {
-            let taken = self.chain.iter().position(|(wr, _)| std::ptr::eq(wr, bad)).unwrap_or(0);
+            let taken = self.chain.iter().position(|link| std::ptr::eq(&raw const link.wr, bad)).unwrap_or(0);
             self.posted -= (self.chain.len() - taken).min(self.posted);
             self.error = Some(error);
         }

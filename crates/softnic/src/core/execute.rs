@@ -58,6 +58,7 @@ pub(super) enum Delivery {
 impl<M: Bytes> Core<M> {
     /// Lets one queue pair do what its budget allows.
     pub(super) fn visit(&mut self, id: QpId, now: Moment) -> Visit {
+        self.schedule.visits += 1;
         let Some(pair) = self.qps.get_mut(id.0 as usize).and_then(Option::as_deref_mut) else {
             return Visit::Idle;
         };

@@ -287,6 +287,7 @@ impl<M: Bytes> Core<M> {
             current: None,
             label: place.label.unwrap_or(id),
             scheduled: false,
+            blocked: 0,
         }));
         if place.polled {
             self.schedule.add_polled(id);
@@ -383,10 +384,13 @@ impl<M: Bytes> Core<M> {
 
     /// The doorbell of a queue pair that is not polled: it has something to do.
     pub fn ring(&mut self, qp: QpId) {
-        if let Ok(pair) = self.qp_mut(qp)
-            && !std::mem::replace(&mut pair.scheduled, true)
-        {
+        let Ok(pair) = self.qp_mut(qp) else { return };
+        let is_scheduled = std::mem::replace(&mut pair.scheduled, true);
+        let blocked = std::mem::take(&mut pair.blocked);
+        if !is_scheduled {
             self.schedule.push(qp);
+        } else if blocked > 0 {
+            self.schedule.rouse(qp);
         }
     }
 

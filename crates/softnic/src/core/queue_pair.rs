@@ -49,6 +49,8 @@ pub(crate) struct QueuePair<M> {
     pub label: QpId,
     /// Queued for service already.
     pub scheduled: bool,
+    /// Visits in a row in which it could do nothing.
+    pub blocked: u32,
 }
 
 impl<M: Bytes> QueuePair<M> {

@@ -4,7 +4,8 @@ use super::bytes::Bytes;
 use super::objects::Core;
 use portcullis_nic::QpId;
 use portcullis_protocol::Moment;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// Requests that one queue pair may have executed before the next has its turn.
 pub const REQUESTS_PER_VISIT_MAX: u32 = 32;
@@ -19,12 +20,23 @@ const COLD_PER_LOOK: usize = 128;
 /// The most cold queue pairs looked at in a turn.
 const COLD_PER_TURN_MAX: usize = 16;
 
+/// Visits in a row without work after which a queue pair that waits for its peer is not visited in each turn any more.
+const BLOCKED_VISITS: u32 = 64;
+/// Turns that it is left alone then: at first, and at most. Each time twice as many.
+const NAP_TURNS: (u64, u64) = (16, 4096);
+/// The most of those that are visited again in a turn.
+const WOKEN_PER_TURN_MAX: usize = 16;
+
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     /// Rung, or not done when their budget was.
     ready: VecDeque<QpId>,
+    /// Waiting for their peers, until a turn.
+    napping: BinaryHeap<Reverse<(u64, u32)>>,
+    turns: u64,
     hot: Vec<Polled>,
     cold: VecDeque<QpId>,
+    pub(super) visits: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +54,43 @@ impl Schedule {
         self.cold.push_back(qp);
     }
 
+    /// Has a queue pair that could do nothing for so many visits come again: the sooner the fewer they were.
+    fn come_again(&mut self, qp: QpId, blocked: u32) {
+        let Some(naps) = blocked.checked_sub(BLOCKED_VISITS) else { return self.ready.push_back(qp) };
+        let (first, longest) = NAP_TURNS;
+        let turns = first.checked_shl(naps).filter(|&turns| turns > 0).unwrap_or(longest).min(longest);
+        self.napping.push(Reverse((self.turns + turns, qp.0)));
+    }
+
+    /// Some of those whose naps are over have their turn.
+    fn wake(&mut self, most: usize) {
+        for _ in 0..most {
+            match self.napping.peek() {
+                Some(&Reverse((turn, qp))) if turn <= self.turns => {
+                    self.napping.pop();
+                    self.ready.push_back(QpId(qp));
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// A queue pair that may nap has something else to do now.
+    pub fn rouse(&mut self, qp: QpId) {
+        let before = self.napping.len();
+        self.napping.retain(|&Reverse((_, other))| other != qp.0);
+        if self.napping.len() < before {
+            self.ready.push_back(qp);
+        }
+    }
+
+    /// Whoever naps is visited in this turn.
+    fn wake_all(&mut self) {
+        self.ready.extend(self.napping.drain().map(|Reverse((_, qp))| QpId(qp)));
+    }
+
     pub fn remove(&mut self, qp: QpId) {
+        self.napping.retain(|&Reverse((_, other))| other != qp.0);
         self.ready.retain(|&other| other != qp);
         self.hot.retain(|polled| polled.qp != qp);
         self.cold.retain(|&other| other != qp);
@@ -76,14 +124,25 @@ impl<M: Bytes> Core<M> {
     pub fn turn(&mut self, now: Moment) -> bool {
         let mut worked = false;
         self.look_after_wire(now);
+        self.schedule.turns += 1;
+        self.schedule.wake(WOKEN_PER_TURN_MAX);
         for _ in 0..self.schedule.ready.len() {
             let Some(qp) = self.schedule.ready.pop_front() else { break };
             let visit = self.visit(qp, now);
             worked |= visit.worked();
-            match (visit, self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut)) {
-                (Visit::Again | Visit::Blocked, Some(_)) => self.schedule.ready.push_back(qp),
-                (_, Some(pair)) => pair.scheduled = false,
-                (_, None) => {}
+            let Some(pair) = self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut) else { continue };
+            match visit {
+                // Its peer may not answer for long, and nobody says when it does. What waits for the network is woken
+                // by packets.
+                Visit::Blocked if pair.connection.is_none() => {
+                    pair.blocked = pair.blocked.saturating_add(1);
+                    self.schedule.come_again(qp, pair.blocked);
+                }
+                Visit::Again | Visit::Blocked => {
+                    pair.blocked = 0;
+                    self.schedule.ready.push_back(qp);
+                }
+                Visit::Idle | Visit::Done => (pair.blocked, pair.scheduled) = (0, false),
             }
         }
         worked |= self.visit_hot(now);
@@ -95,6 +154,7 @@ impl<M: Bytes> Core<M> {
     /// Looks at everything once, cold queue pairs included: what an engine does before it sleeps.
     pub fn turn_all(&mut self, now: Moment) -> bool {
         let cold = self.schedule.cold.len();
+        self.schedule.wake_all();
         let worked = self.turn(now);
         self.visit_cold(now, cold) || worked
     }
@@ -102,7 +162,13 @@ impl<M: Bytes> Core<M> {
     /// Whether a request is under way that only time can decide.
     #[must_use]
     pub fn waits_for_time(&self) -> bool {
-        !self.schedule.ready.is_empty()
+        !self.schedule.ready.is_empty() || !self.schedule.napping.is_empty()
+    }
+
+    /// Visits to queue pairs since the NIC was made: what its turns cost.
+    #[must_use]
+    pub fn visits(&self) -> u64 {
+        self.schedule.visits
     }
 
     fn visit_hot(&mut self, now: Moment) -> bool {
@@ -114,7 +180,7 @@ impl<M: Bytes> Core<M> {
             if visit.worked() {
                 worked = true;
                 self.schedule.hot[index].idle = 0;
-            } else if idle == COLD_AFTER_TURNS {
+            } else if idle == COLD_AFTER_TURNS || (visit == Visit::Blocked && idle >= BLOCKED_VISITS) {
                 self.schedule.hot.swap_remove(index);
                 self.schedule.cold.push_back(qp);
                 continue;

@@ -1,0 +1,133 @@
+//! What a crowd that waits costs the others: visits of the NIC's engine, turn by turn.
+
+use portcullis_nic::{Access, Lkey, RemoteAddress};
+use portcullis_nic::{
+    Completion, CqId, Endpoint, EndpointSize, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
+    ReceiveRequest, Status, WorkRequest,
+};
+use portcullis_softnic::shared::Mapping;
+use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
+use std::sync::Arc;
+
+/// Queue pairs that wait for their peers.
+const CROWD: usize = 1000;
+/// Visits of a turn to those who wait or who are not known to have anything, at the most.
+const VISITS_PER_TURN_MAX: u64 = 40;
+const SIZE: EndpointSize = EndpointSize {
+    data_queue_pairs: 1,
+    send_depth: 8,
+    control_depth: 8,
+    message_bytes: 128,
+    arena_bytes: 4096,
+};
+
+struct Scene {
+    nic: SoftNic,
+    pd: PdId,
+    cq: CqId,
+    lkey: Lkey,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut nic = SoftNic::new();
+        let pd = nic.allocate_pd().expect("a domain");
+        let cq = nic.create_cq(4096).expect("a completion queue");
+        let memory = nic.allocate_memory(4096).expect("memory");
+        let region = nic.register_region(pd, &memory, 0..4096, RemoteAddress(0), Access::LOCAL_WRITE);
+        Self { nic, pd, cq, lkey: region.expect("a region").lkey }
+    }
+
+    fn span(&self) -> LocalSpan {
+        LocalSpan { address: 0, length: 8, lkey: self.lkey }
+    }
+
+    /// Two connected queue pairs, of which the first waits for the second for as long as it takes.
+    fn pair(&mut self) -> [QpId; 2] {
+        let attributes =
+            QpAttributes { send_cq: self.cq, receive_cq: self.cq, send_depth: 4, receive_depth: 4 };
+        let pair = [(); 2].map(|()| self.nic.create_qp(self.pd, attributes).expect("a queue pair"));
+        for (one, other) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+            let peer = self.nic.qp_address(other).expect("an address");
+            for change in [
+                QpChange::Init { access: Access::empty() },
+                QpChange::ReadyToReceive { peer },
+                QpChange::ReadyToSend { rnr_retries: 7 },
+            ] {
+                self.nic.modify_qp(one, change).expect("a step");
+            }
+        }
+        pair
+    }
+
+    fn send(&mut self, from: QpId) {
+        let operation = Operation::Send { local: self.span() };
+        let request = WorkRequest { id: 1, signalled: true, operation };
+        assert_eq!(self.nic.post_send(from, &[request]), Ok(1));
+    }
+
+    fn turns(&mut self, turns: u64) -> u64 {
+        let before = self.nic.core().visits();
+        for _ in 0..turns {
+            self.nic.turn();
+        }
+        self.nic.core().visits() - before
+    }
+
+    fn poll(&mut self) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        self.nic.poll(self.cq, 64, &mut completions).expect("it is there");
+        completions
+    }
+}
+
+#[test]
+fn a_crowd_whose_peers_take_nothing_is_visited_now_and_then() {
+    let mut scene = Scene::new();
+    let crowd: Vec<[QpId; 2]> = (0..CROWD).map(|_| scene.pair()).collect();
+    for pair in &crowd {
+        scene.send(pair[0]);
+    }
+    scene.turns(10_000);
+    let visits = scene.turns(10_000);
+    assert!(visits <= 10_000 * VISITS_PER_TURN_MAX, "{visits} visits in 10,000 turns");
+    assert!(scene.poll().is_empty(), "they all wait");
+    // Whoever takes something after all has it within a few naps.
+    let receive = ReceiveRequest { id: 2, local: scene.span() };
+    assert_eq!(scene.nic.post_receive(crowd[7][1], &[receive]), Ok(1));
+    scene.turns(10_000);
+    let got = scene.poll();
+    assert_eq!(got.len(), 2, "a send and a receive: {got:?}");
+    assert!(got.iter().all(|it| it.status == Status::Success));
+    // Who is broken while it waits is told at once.
+    scene.nic.modify_qp(crowd[8][0], QpChange::Error).expect("any queue pair can be stopped");
+    scene.turns(2);
+    assert_eq!(scene.poll().len(), 1, "its request is flushed");
+}
+
+fn attach(scene: &mut Scene, page: &Mapping) -> (PortId, PortEndpoint) {
+    let memory = Mapping::shareable("port", PortLayout::new(SIZE).bytes()).expect("memory");
+    let (port, _ends, lkey) =
+        scene.nic.create_port(memory.clone(), SIZE, scene.pd, scene.cq).expect("there is room");
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an event");
+    let life = Life::Local(std::array::from_fn(|_| Arc::default()));
+    (port, PortEndpoint::new(memory, SIZE, lkey, Doorbell::new(page.clone(), event), life))
+}
+
+#[test]
+fn clients_that_have_posted_what_nobody_takes_cost_no_more_than_quiet_ones() {
+    let mut scene = Scene::new();
+    let page = Mapping::shareable("page", 4096).expect("a page");
+    let mut clients: Vec<_> = (0..CROWD / 2).map(|_| attach(&mut scene, &page)).collect();
+    for (_, client) in &mut clients {
+        let local = LocalSpan { address: 0, length: 8, lkey: client.arena_key() };
+        let request = WorkRequest { id: 1, signalled: true, operation: Operation::Send { local } };
+        assert_eq!(client.post(0, &[request]), 1);
+    }
+    scene.turns(20_000);
+    let visits = scene.turns(10_000);
+    assert!(visits <= 10_000 * VISITS_PER_TURN_MAX, "{visits} visits in 10,000 turns");
+    for (port, _) in clients {
+        scene.nic.destroy_port(port);
+    }
+}
