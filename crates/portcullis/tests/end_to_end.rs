@@ -307,7 +307,7 @@ fn many_permissions_come_and_go_in_batches() {
 fn an_extension_that_is_seen_too_late_is_confirmed_by_the_node() {
     let host = host(Mechanism::MemoryWindow);
     let mut session = session(&host, "red");
-    let block = session.allocate(Allocate::bytes(64).lifetime(Lifetime::millis(20))).expect("memory");
+    let block = session.allocate(Allocate::bytes(64).lifetime(Lifetime::millis(300))).expect("memory");
     let messages = host.counters().rpcs;
     let (now, deadline) = (session.now(), block.lease().deadline());
     let call = session.client().extend(now, &block, Lifetime::seconds(2)).expect("it has not ended");
