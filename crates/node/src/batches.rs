@@ -188,7 +188,7 @@ impl<N: Nic> Node<N> {
         if handover && let Some(window) = stock.take(tenant) {
             return Some(window);
         }
-        tenant.windows.take(nic).ok()
+        tenant.windows.take(nic, &mut self.gone_windows).ok()
     }
 
     /// Writes a permission's header (Patronus Fig. 3) while no window exposes it.
@@ -276,11 +276,11 @@ impl<N: Nic> Node<N> {
 
     /// A bind failed: it is not known which windows are bound to what, so all of them go, and their keys with them.
     pub(crate) fn fail_batches(&mut self, nic: &mut N, slot: u32, now: Moment) {
-        let Some(tenant) = self.tenant_mut(slot) else { return };
+        let Some(tenant) = self.tenants.get_mut(slot as usize).and_then(Option::as_deref_mut) else { return };
         let batches = std::mem::take(&mut tenant.batches);
         tenant.unposted.clear();
         for &window in batches.iter().flat_map(|batch| &batch.windows) {
-            tenant.windows.retire(nic, window);
+            tenant.windows.retire(nic, window, &mut self.gone_windows);
         }
         self.mend_binder(nic, slot);
         for batch in batches {
@@ -412,7 +412,7 @@ impl<N: Nic> Node<N> {
         let ready = self.config.windows_ready;
         let mut more = false;
         for tenant in self.tenants.iter_mut().flatten() {
-            more |= tenant.windows.tend(nic, now, ready);
+            more |= tenant.windows.tend(nic, now, ready, &mut self.gone_windows);
         }
         if !more {
             self.tend_check = now.after(TEND_EVERY);

@@ -338,7 +338,7 @@ impl<N: Nic> Node<N> {
             }
         }
         // From here on no window and no region of this tenant opens anything.
-        let mut residues = tenant.end(nic);
+        let mut residues = tenant.end(nic, &mut self.gone_windows);
         self.empty_domains.push(tenant.pd);
         self.drop_domains(nic);
         let mut unborn: Vec<u32> = tenant.starting.drain(..).collect();

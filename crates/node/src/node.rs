@@ -16,6 +16,7 @@ use crate::slabs::{ObjectId, Slabs};
 use crate::taint::Taint;
 use crate::tenant::{Answer, Tenant};
 use crate::violations::TenantRecord;
+use crate::windows::GoneWindows;
 use crate::{ConfigError, NodeConfig};
 use portcullis_nic::{Access, Completion, CqId, Memory, Nic, PdId, QpChange, QpId, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
@@ -157,6 +158,7 @@ pub struct Node<N: Nic> {
     completions: Vec<Completion>,
     next_mark: u64,
     lots: StdRng,
+    pub(crate) gone_windows: GoneWindows,
 }
 
 impl<N: Nic> std::fmt::Debug for Node<N> {
@@ -234,6 +236,7 @@ impl<N: Nic> Node<N> {
             completions: Vec::new(),
             next_mark: 0,
             lots: StdRng::from_seed(secret),
+            gone_windows: GoneWindows::default(),
             config,
         })
     }

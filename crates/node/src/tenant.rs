@@ -5,7 +5,7 @@ use crate::NodeConfig;
 use crate::permissions::Grip;
 use crate::quota::Usage;
 use crate::slabs::ObjectId;
-use crate::windows::{Residue, WindowIndex, Windows};
+use crate::windows::{GoneWindows, Residue, WindowIndex, Windows};
 use portcullis_nic::{
     Access, CqId, Nic, PdId, QpAttributes, QpChange, QpId, Region, RemoteAddress, VerbsError, WorkRequest,
 };
@@ -146,8 +146,8 @@ impl Tenant {
 
     /// Takes the tenant off the NIC: windows, queue pair, region, in that order. Its domain is left, since its clients'
     /// queue pairs may still be there. Says what its windows still held.
-    pub fn end<N: Nic>(&mut self, nic: &mut N) -> Vec<Residue> {
-        let residues = self.windows.end(nic);
+    pub fn end<N: Nic>(&mut self, nic: &mut N, gone: &mut GoneWindows) -> Vec<Residue> {
+        let residues = self.windows.end(nic, gone);
         let _ = nic.destroy_qp(self.binder);
         let _ = nic.deregister_region(self.region.id);
         residues

@@ -1,7 +1,7 @@
 //! A tenant's memory windows: ready ones, ones that linger, ones that rest.
 //!
-//! Keys always move: every bind and unbind takes a key that the window has not had. After 256 of them they would repeat,
-//! so the window rests and is then replaced by another. Which window comes next is drawn by lot, and where the NIC lets
+//! Keys always move: every bind and unbind takes another key. After 256 of them the window rests and is then replaced by
+//! another. Which window comes next is drawn by lot, and where the NIC lets
 //! keys be chosen, so is the key: who knows the keys of yesterday cannot tell those of tomorrow. Windows are allocated when there is nothing else to do, since that
 //! takes far longer than a bind (Patronus §5.6).
 
@@ -11,7 +11,7 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Lifetime, Moment};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// Keys of a window: the low byte of its rkey.
 const KEYS: u16 = 256;
@@ -39,36 +39,51 @@ pub(crate) struct Residue {
 struct Slot {
     window: WindowId,
     rkey: Rkey,
-    keys: Keys,
+    /// Keys that it has had.
+    used: u16,
+    past: PastKeys,
 }
 
-/// Keys that a window has had.
+/// Keys that a place of the NIC had lately. None of them comes again before 128 others.
 #[derive(Clone, Copy, Debug, Default)]
-struct Keys {
-    spent: [u64; 4],
-    count: u16,
+struct PastKeys {
+    latest: [u64; 4],
+    before: [u64; 4],
 }
 
-impl Keys {
+impl PastKeys {
     fn spend(&mut self, key: u8) {
-        self.spent[usize::from(key / 64)] |= 1 << (key % 64);
-        self.count += 1;
+        self.latest[usize::from(key / 64)] |= 1 << (key % 64);
+        if self.latest.iter().map(|word| word.count_ones()).sum::<u32>() >= u32::from(KEYS / 2) {
+            *self = Self { latest: [0; 4], before: self.latest };
+        }
     }
 
-    /// The unspent key before which `before` others are.
-    fn unspent(&self, mut before: u32) -> u8 {
-        for (word, spent) in (0u8..).zip(self.spent) {
-            if before >= spent.count_zeros() {
-                before -= spent.count_zeros();
+    /// One of the other keys, drawn by lot.
+    fn draw(&self, lots: &mut StdRng) -> u8 {
+        let free: [u64; 4] = std::array::from_fn(|word| !(self.latest[word] | self.before[word]));
+        let mut drawn = lots.random_range(0..free.iter().map(|word| word.count_ones()).sum());
+        for (word, mut left) in (0u8..).zip(free) {
+            if drawn >= left.count_ones() {
+                drawn -= left.count_ones();
                 continue;
             }
-            let mut left = !spent;
-            for _ in 0..before {
+            for _ in 0..drawn {
                 left &= left - 1;
             }
             return 64 * word + u8::try_from(left.trailing_zeros()).unwrap_or(63);
         }
-        unreachable!("a window that is worn is not bound again")
+        unreachable!("half of all keys are free at least")
+    }
+}
+
+/// The past keys of windows that are gone, by their place on the NIC: another window may be there soon.
+#[derive(Debug, Default)]
+pub(crate) struct GoneWindows(HashMap<u32, PastKeys>);
+
+impl GoneWindows {
+    fn keep(&mut self, slot: &Slot) {
+        self.0.insert(slot.rkey.index(), slot.past);
     }
 }
 
@@ -108,14 +123,14 @@ impl Windows {
         self.slots.len() - self.vacant.len()
     }
 
-    fn allocate(&mut self, nic: &mut impl Nic) -> Result<WindowIndex, VerbsError> {
+    fn allocate(&mut self, nic: &mut impl Nic, gone: &mut GoneWindows) -> Result<WindowIndex, VerbsError> {
         if self.len() >= self.limit as usize {
             return Err(VerbsError::Exhausted { what: "windows", limit: self.limit.into() });
         }
         let window = nic.allocate_window(self.pd, WindowKind::One)?;
-        let mut keys = Keys::default();
-        keys.spend(window.rkey.low_byte());
-        let slot = Some(Slot { window: window.id, rkey: window.rkey, keys });
+        let mut past = gone.0.remove(&window.rkey.index()).unwrap_or_default();
+        past.spend(window.rkey.low_byte());
+        let slot = Some(Slot { window: window.id, rkey: window.rkey, used: 0, past });
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
@@ -125,14 +140,18 @@ impl Windows {
     }
 
     /// A window to bind, and what it still exposes. Ones that linger go first: binding them anew is their unbind.
-    pub fn take(&mut self, nic: &mut impl Nic) -> Result<(WindowIndex, Residue), VerbsError> {
+    pub fn take(
+        &mut self,
+        nic: &mut impl Nic,
+        gone: &mut GoneWindows,
+    ) -> Result<(WindowIndex, Residue), VerbsError> {
         if !self.lingering.is_empty() {
             let drawn = self.lots.random_range(0..self.lingering.len().min(DRAWN_FROM));
             let (window, residue, _) = self.lingering.remove(drawn).expect("one of them was drawn");
             return Ok((window, residue));
         }
         if self.idle.is_empty() {
-            return Ok((self.allocate(nic)?, Residue::default()));
+            return Ok((self.allocate(nic, gone)?, Residue::default()));
         }
         let drawn = self.lots.random_range(0..self.idle.len());
         Ok((self.idle.swap_remove_back(drawn).expect("one of them was drawn"), Residue::default()))
@@ -142,12 +161,12 @@ impl Windows {
     pub fn advance(&mut self, window: WindowIndex) -> Option<(WindowId, Rkey)> {
         let slot = self.slots.get_mut(window.0 as usize)?.as_mut()?;
         let next = if self.chosen_keys {
-            let drawn = self.lots.random_range(0..u32::from(KEYS - slot.keys.count));
-            Rkey::new(slot.rkey.index(), slot.keys.unspent(drawn))
+            Rkey::new(slot.rkey.index(), slot.past.draw(&mut self.lots))
         } else {
             slot.rkey.advanced()
         };
-        slot.keys.spend(next.low_byte());
+        slot.past.spend(next.low_byte());
+        slot.used += 1;
         if !planted::is(Fault::KeyNotAdvanced) {
             slot.rkey = next;
         }
@@ -161,7 +180,7 @@ impl Windows {
 
     /// Whether one more bind would leave no key for its unbind.
     pub fn is_worn(&self, window: WindowIndex) -> bool {
-        self.slots[window.0 as usize].is_none_or(|slot| slot.keys.count + 2 > KEYS)
+        self.slots[window.0 as usize].is_none_or(|slot| slot.used + 2 > KEYS)
     }
 
     /// The window is known to be bound no more.
@@ -193,25 +212,26 @@ impl Windows {
     }
 
     /// Ends a window, whatever it is bound to: its keys open nothing from here on.
-    pub fn retire(&mut self, nic: &mut impl Nic, window: WindowIndex) {
+    pub fn retire(&mut self, nic: &mut impl Nic, window: WindowIndex, gone: &mut GoneWindows) {
         if let Some(slot) = self.slots.get_mut(window.0 as usize).and_then(Option::take) {
             let _ = nic.deallocate_window(slot.window);
+            gone.keep(&slot);
             self.vacant.push(window.0);
         }
     }
 
     /// Ends windows that have rested and fills the pool up to `ready`: a little of it, off the critical path.
     /// Returns whether there is more to do.
-    pub fn tend(&mut self, nic: &mut impl Nic, now: Moment, ready: u32) -> bool {
+    pub fn tend(&mut self, nic: &mut impl Nic, now: Moment, ready: u32, gone: &mut GoneWindows) -> bool {
         let mut left = PER_TURN;
         while left > 0 && self.resting.front().is_some_and(|&(_, until)| until <= now) {
             if let Some((window, _)) = self.resting.pop_front() {
-                self.retire(nic, window);
+                self.retire(nic, window, gone);
             }
             left -= 1;
         }
         while left > 0 && self.idle.len() + self.lingering.len() < ready as usize {
-            match self.allocate(nic) {
+            match self.allocate(nic, gone) {
                 Ok(window) => self.idle.push_back(window),
                 Err(_) => break,
             }
@@ -221,13 +241,33 @@ impl Windows {
     }
 
     /// Ends all of them, and says what lingered.
-    pub fn end(&mut self, nic: &mut impl Nic) -> Vec<Residue> {
+    pub fn end(&mut self, nic: &mut impl Nic, gone: &mut GoneWindows) -> Vec<Residue> {
         for slot in self.slots.drain(..).flatten() {
             let _ = nic.deallocate_window(slot.window);
+            gone.keep(&slot);
         }
         self.vacant.clear();
         self.idle.clear();
         self.resting.clear();
         self.lingering.drain(..).map(|(_, residue, _)| residue).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_comes_again_before_128_others_and_none_is_left_out() {
+        let mut lots = StdRng::from_seed([3; 32]);
+        let mut past = PastKeys::default();
+        let mut last = [None::<u32>; 256];
+        for count in 0..20_000 {
+            let key = past.draw(&mut lots);
+            let before = last[usize::from(key)].replace(count);
+            assert!(before.is_none_or(|before| count - before > 128), "{key:#x} after {before:?} at {count}");
+            past.spend(key);
+        }
+        assert!(last.iter().all(|last| last.is_some_and(|last| last > 18_000)), "some keys never come");
     }
 }
