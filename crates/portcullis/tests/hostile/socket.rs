@@ -328,6 +328,13 @@ fn silence_at_one_socket_leaves_descriptors_to_clients_of_another() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let (_node, folder) = node_with(folder.path(), 256, 0);
+    let gift = std::fs::File::open("/dev/null").expect("a file");
+    if Door::knock(&folder.join(RED)).say_with(&[0], &[gift.as_fd()]) {
+        println!(
+            "SKIPPED: before Linux 6.16 who is turned away holds a descriptor until a thread has closed it"
+        );
+        return;
+    }
     for _ in 0..4 {
         let silent: Vec<Door> = (0..500).map(|_| Door::knock(&folder.join(RED))).collect();
         let honest: Vec<Attacker> = (0..10).map(|_| Attacker::attach(&folder.join(BLUE))).collect();

@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+/// Why there is no place for somebody.
+const NO_ROOM: &str = "the node has no room for more connections: try again later";
 /// The event of the inbox.
 const INBOX: u64 = u64::MAX;
 /// Connections taken in before what came on others is heard.
@@ -147,10 +149,6 @@ impl<P> Connection<P> {
     fn user(&self) -> User {
         (self.peer.listener, self.peer.user)
     }
-
-    fn refuse(&self, reason: &str) {
-        say(&self.socket, &AttachReply::Refused(reason.to_owned()));
-    }
 }
 
 impl<A: Admission> Desk<A> {
@@ -239,12 +237,16 @@ impl<A: Admission> Desk<A> {
         let (user, token, socket) = ((peer.listener, peer.user), self.next, Arc::new(socket));
         self.next += 1;
         let room = self.has_room_for(user);
+        if !room && !self.listeners[peer.listener].takes_descriptors() {
+            // Nothing has come with it that closing it could wait for: its descriptor is free again at once.
+            return refuse(&socket, NO_ROOM);
+        }
         let Ok(state) = self.user(user) else { return };
         state.connections += 1;
         let flags = EventFlags::IN | EventFlags::ONESHOT;
         if !room {
             let connection = Connection { socket, peer, stage: Stage::InExcess, port: None };
-            connection.refuse("the node has no room for more connections: try again later");
+            refuse(&connection.socket, NO_ROOM);
             return self.let_go(token, connection);
         }
         self.taken += 1;
@@ -281,10 +283,7 @@ impl<A: Admission> Desk<A> {
         self.spare = None;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         if let Ok(socket) = rustix::net::accept_with(&self.listeners[listener], flags) {
-            say(
-                &socket,
-                &AttachReply::Refused("the node has no more descriptors: try again later".to_owned()),
-            );
+            refuse(&socket, "the node has no more descriptors: try again later");
         }
         self.spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
     }
@@ -370,7 +369,7 @@ impl<A: Admission> Desk<A> {
 
     fn refuse(&mut self, token: u64, reason: &str) {
         if let Some(connection) = self.connections.get(&token) {
-            connection.refuse(reason);
+            refuse(&connection.socket, reason);
         }
         self.close(token);
     }
@@ -429,6 +428,10 @@ impl<A: Admission> Desk<A> {
                 std::thread::Builder::new().name("portcullis-close".to_owned()).spawn(move || drop(socket));
         }
     }
+}
+
+fn refuse(socket: &OwnedFd, reason: &str) {
+    say(socket, &AttachReply::Refused(reason.to_owned()));
 }
 
 /// Says a message to a peer that may be gone or may not listen: it is never waited for.

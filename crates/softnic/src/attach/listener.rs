@@ -10,6 +10,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::cell::Cell;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,6 +43,8 @@ pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     file: FileId,
+    /// Peers can pass descriptors, whose close may wait.
+    takes_descriptors: Cell<bool>,
 }
 
 impl Listener {
@@ -67,12 +70,17 @@ impl Listener {
             bound => bound?,
         }
         let file = FileId::of(&rustix::fs::lstat(path)?);
-        let listener = Self { socket, path: path.to_owned(), file };
+        let takes_descriptors = Cell::new(!refuse_descriptors(&socket));
+        let listener = Self { socket, path: path.to_owned(), file, takes_descriptors };
         // Before it listens nobody can connect: nobody gets in by the mode that the umask gave it.
         listener.open_to(access)?;
-        refuse_descriptors(&listener.socket);
         rustix::net::listen(&listener.socket, BACKLOG)?;
         Ok(listener)
+    }
+
+    /// Whether what peers say may come with descriptors.
+    pub(super) fn takes_descriptors(&self) -> bool {
+        self.takes_descriptors.get()
     }
 
     /// Where it listens.
@@ -92,6 +100,7 @@ impl Listener {
     pub fn dangerous_take_descriptors(&self) {
         // Without such an option they come in anyway.
         let _ = PassRights.set(&self.socket.as_fd(), &true);
+        self.takes_descriptors.set(true);
     }
 
     fn open_to(&self, access: SocketAccess) -> std::io::Result<()> {
@@ -126,11 +135,13 @@ impl Drop for Listener {
 }
 
 /// Has the kernel refuse descriptors that peers pass. Connections inherit it. Before Linux 6.16 it cannot be said: then
-/// they come in, and are closed where that holds up nobody but their user.
-fn refuse_descriptors(socket: &OwnedFd) {
-    if PassRights.set(&socket.as_fd(), &false).is_err() {
+/// they come in, and are closed where that holds up nobody but their user. Says whether it worked.
+fn refuse_descriptors(socket: &OwnedFd) -> bool {
+    let refused = PassRights.set(&socket.as_fd(), &false).is_ok();
+    if !refused {
         tracing::debug!("this kernel has no SO_PASSRIGHTS: descriptors that clients pass are closed");
     }
+    refused
 }
 
 /// A file, whatever it is called.
