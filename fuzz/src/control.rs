@@ -86,7 +86,7 @@ fn config(input: &mut Input<'_>) -> NodeConfig {
 impl Stage {
     fn set(input: &mut Input<'_>) -> Self {
         let mut nic = SoftNic::self_driven();
-        let node = Node::new(&mut nic, config(input), Incarnation(1)).expect("a node starts");
+        let node = Node::new(&mut nic, config(input), Incarnation(1), [7; 32]).expect("a node starts");
         let known = vec![0, 1, 64, 4096, 1 << 16, 3 << 16, 1000, 10_000_000];
         Self { nic, node, clients: Vec::new(), known, now: Moment(1000) }
     }
@@ -106,7 +106,7 @@ impl Stage {
             control_depth: SIZE.control_depth,
             message_bytes: SIZE.message_bytes,
         };
-        let id = self.node.attach(&mut self.nic, admission.tenant, 1, ends, self.now).expect("a place");
+        let id = self.node.attach(&mut self.nic, admission.tenant, Some(1), ends, self.now).expect("a place");
         let page = Mapping::private(4096).expect("memory");
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
         let life = Life::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
