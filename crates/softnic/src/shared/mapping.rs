@@ -4,7 +4,7 @@ use crate::core::Bytes;
 use portcullis_nic::Memory;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -139,6 +139,15 @@ impl Mapping {
     /// The machine has not enough.
     pub fn make_resident(&self) -> Result<(), MappingError> {
         let (start, bytes) = (self.start.as_ptr().cast(), self.owner.length);
+        // First, so that each page is locked as it comes, and not all of them are gone through twice.
+        // SAFETY: the span is this mapping, which is live; a lock changes no bytes, and ends with the mapping.
+        if let Err(error) = unsafe { rustix::mm::mlock_with(start, bytes, MlockFlags::ONFAULT) } {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                tracing::warn!(%error, "clients' ports are not locked, and may be swapped out: raise the limit on \
+                                        locked memory (ulimit -l), or go without swap");
+            });
+        }
         // SAFETY: the span is this mapping, which is live; the advice changes no bytes.
         let filled = unsafe { rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxPopulateWrite) };
         match filled {
@@ -146,14 +155,6 @@ impl Mapping {
             Err(rustix::io::Errno::INVAL) => self.touch_all(),
             Err(source) => return Err(MappingError { what: "fill", length: self.length, source }),
             Ok(()) => {}
-        }
-        // SAFETY: the span is this mapping, which is live; a lock changes no bytes, and ends with the mapping.
-        if let Err(error) = unsafe { rustix::mm::mlock(start, bytes) } {
-            static TOLD: Once = Once::new();
-            TOLD.call_once(|| {
-                tracing::warn!(%error, "clients' ports are not locked, and may be swapped out: raise the limit on \
-                                        locked memory (ulimit -l), or go without swap");
-            });
         }
         if let Err(error) = self.hold_together() {
             static TOLD: Once = Once::new();
