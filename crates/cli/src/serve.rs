@@ -326,16 +326,16 @@ pub fn run(line: &ArgMatches) -> ExitCode {
 fn serve(settings: &Settings) -> Result<(), NotServed> {
     let options = &settings.options;
     options.check()?;
-    keep_to_itself()?;
-    // Each client takes some. Where the kernel refuses, the limit stays as it is, and fewer clients get in.
-    let _ =
-        rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
     let config = options.config()?;
     if options.print_config {
         config.node.validate().map_err(|error| HostError::from(StartError::from(error)))?;
         say(settings.in_force().trim_end());
         return Ok(());
     }
+    keep_to_itself()?;
+    // Each client takes some. Where the kernel refuses, the limit stays as it is, and fewer clients get in.
+    let _ =
+        rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
     // Before the sockets are there: whoever stops the node from now on finds none of them left.
     let wishes = wishes(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;

@@ -1,8 +1,8 @@
 //! A tenant's memory windows: ready ones, ones that linger, ones that rest.
 //!
 //! Keys always move: every bind and unbind takes another key. After 256 of them the window rests and is then replaced by
-//! another. Which window comes next is drawn by lot, and where the NIC lets
-//! keys be chosen, so is the key: who knows the keys of yesterday cannot tell those of tomorrow. Windows are allocated when there is nothing else to do, since that
+//! another. Which window comes next is drawn by lot, and where the NIC lets keys be chosen, so is the key: who knows the
+//! keys of yesterday cannot tell those of tomorrow. Windows are allocated when there is nothing else to do, since that
 //! takes far longer than a bind (Patronus §5.6).
 
 use crate::slabs::ObjectId;

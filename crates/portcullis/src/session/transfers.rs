@@ -22,7 +22,7 @@ impl Session {
             offset,
             into.chunks_mut(PIECE_BYTES),
             |session, at, piece| {
-                let buffer = session.client.buffer(length_of(piece))?;
+                let buffer = session.client.buffer(length_of(piece.len()))?;
                 session
                     .begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer))
             },
@@ -39,7 +39,7 @@ impl Session {
             offset,
             bytes.chunks(PIECE_BYTES),
             |session, at, piece| {
-                let mut buffer = session.client.buffer(length_of(piece))?;
+                let mut buffer = session.client.buffer(length_of(piece.len()))?;
                 buffer.write(0, piece);
                 session
                     .begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer))
@@ -149,12 +149,12 @@ impl Session {
             match &mut into[run] {
                 [alone] => self.read(permission, at, alone)?,
                 parts => {
-                    let buffer = self.client.buffer(u32::try_from(length).unwrap_or(u32::MAX))?;
+                    let buffer = self.client.buffer(length_of(length))?;
                     let buffer = self.read_buffer(permission, at, buffer)?;
                     let mut from = 0;
                     for part in parts {
                         buffer.read(from, part);
-                        from += u32::try_from(part.len()).unwrap_or(u32::MAX);
+                        from += length_of(part.len());
                     }
                 }
             }
@@ -180,11 +180,11 @@ impl Session {
             match &from[run] {
                 [alone] => self.write(permission, at, alone)?,
                 parts => {
-                    let mut buffer = self.client.buffer(u32::try_from(length).unwrap_or(u32::MAX))?;
+                    let mut buffer = self.client.buffer(length_of(length))?;
                     let mut to = 0;
                     for part in parts {
                         buffer.write(to, part);
-                        to += u32::try_from(part.len()).unwrap_or(u32::MAX);
+                        to += length_of(part.len());
                     }
                     self.write_buffer(permission, at, buffer)?;
                 }
@@ -195,9 +195,9 @@ impl Session {
     }
 }
 
-/// A buffer's length for a piece. No arena has one for a piece that is longer than this can say.
-fn length_of(piece: &[u8]) -> u32 {
-    u32::try_from(piece.len()).unwrap_or(u32::MAX)
+/// A length as buffers have it. No arena has a buffer for what is longer than this can say.
+fn length_of(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// Parts of a list that go as one transfer: as many as fit into one, or one that does not.

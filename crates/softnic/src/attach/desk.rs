@@ -15,8 +15,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -93,6 +93,8 @@ pub(super) struct Desk<A: Admission> {
     /// Connections that have taken a place, those that are being closed included.
     taken: usize,
     users: HashMap<User, UserState>,
+    /// Who was waited for since when, the longest first. Whoever has moved on since is passed over.
+    awaited: VecDeque<(Instant, u64)>,
     /// Given up for a moment when there are no more.
     spare: Option<OwnedFd>,
     next: u64,
@@ -175,6 +177,7 @@ impl<A: Admission> Desk<A> {
             closing: HashMap::new(),
             taken: 0,
             users: HashMap::new(),
+            awaited: VecDeque::new(),
             spare: Some(eventfd(0, EventfdFlags::CLOEXEC)?),
             inbox,
         })
@@ -183,8 +186,7 @@ impl<A: Admission> Desk<A> {
     pub fn run(mut self) {
         let mut events: Vec<Event> = Vec::with_capacity(64);
         while !self.inbox.stop.load(Ordering::Acquire) {
-            let someone_waits = self.connections.values().any(|it| it.stage.waits_since().is_some());
-            let timeout = someone_waits.then_some(LATE_LOOK);
+            let timeout = (!self.awaited.is_empty()).then_some(LATE_LOOK);
             events.clear();
             let waited =
                 epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
@@ -205,7 +207,9 @@ impl<A: Admission> Desk<A> {
 
     fn read_inbox(&mut self) {
         let evicted = std::mem::take(&mut *locked(&self.inbox.evicted));
-        self.close_where(|it| matches!(it.stage, Stage::Attached(client) if evicted.contains(&client)));
+        if !evicted.is_empty() {
+            self.close_where(|it| matches!(it.stage, Stage::Attached(client) if evicted.contains(&client)));
+        }
         let done = std::mem::take(&mut *locked(&self.inbox.done));
         for done in done {
             match done {
@@ -251,9 +255,11 @@ impl<A: Admission> Desk<A> {
         }
         self.taken += 1;
         let watched = epoll::add(&self.epoll, &socket, EventData::new_u64(token), flags).is_ok();
-        let connection = Connection { socket, peer, stage: Stage::Waiting(Instant::now()), port: None };
+        let now = Instant::now();
+        let connection = Connection { socket, peer, stage: Stage::Waiting(now), port: None };
         if watched {
             self.connections.insert(token, connection);
+            self.awaited.push_back((now, token));
         } else {
             self.let_go(token, connection);
         }
@@ -337,8 +343,10 @@ impl<A: Admission> Desk<A> {
         let event = self.waker.new_event().map_err(|error| error.to_string())?;
         let offer = AttachReply::Offer { size, memory_bytes };
         say_with(&connection.socket, &offer, &memory, self.waker.page(), &event);
-        connection.stage = Stage::Offered(Instant::now());
+        let now = Instant::now();
+        connection.stage = Stage::Offered(now);
         connection.port = Some(OfferedPort { size, memory, event, place });
+        self.awaited.push_back((now, token));
         Ok(())
     }
 
@@ -414,8 +422,14 @@ impl<A: Admission> Desk<A> {
     }
 
     fn close_late(&mut self) {
-        let within = self.limits.hello_within;
-        self.close_where(|it| it.stage.waits_since().is_some_and(|since| since.elapsed() > within));
+        while let Some(&(since, token)) = self.awaited.front()
+            && since.elapsed() > self.limits.hello_within
+        {
+            self.awaited.pop_front();
+            if self.connections.get(&token).is_some_and(|it| it.stage.waits_since() == Some(since)) {
+                self.close(token);
+            }
+        }
     }
 
     /// The server ends. Users' threads close what is left, and nobody waits for them.
