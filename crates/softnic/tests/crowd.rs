@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Queue pairs that wait for their peers.
 const CROWD: usize = 1000;
 /// Visits of a turn to those who wait or who are not known to have anything, at the most.
-const VISITS_PER_TURN_MAX: u64 = 40;
+const VISITS_PER_TURN_MAX: u64 = 24;
 const SIZE: EndpointSize = EndpointSize {
     data_queue_pairs: 1,
     send_depth: 8,

@@ -4,7 +4,7 @@ use super::bytes::Bytes;
 use super::keys::{KeyTable, Target};
 use super::queue_pair::QueuePair;
 use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
-use super::schedule::Schedule;
+use super::schedule::{Polling, Schedule};
 use super::wire::Network;
 use portcullis_nic::{
     Access, Event, Lkey, PdId, QpAddress, QpChange, QpId, QpState, Region, RegionId, RemoteAddress,
@@ -287,6 +287,7 @@ impl<M: Bytes> Core<M> {
             current: None,
             label: place.label.unwrap_or(id),
             scheduled: false,
+            polled: place.polled.then_some(Polling::Watched),
             blocked: 0,
         }));
         if place.polled {

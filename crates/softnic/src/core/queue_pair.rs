@@ -3,6 +3,7 @@
 use super::bytes::Bytes;
 use super::requester::Connection;
 use super::rings::{ReceiveTaker, SendTaker};
+use super::schedule::Polling;
 use portcullis_nic::{Access, Operation, PdId, QpChange, QpId, QpState, VerbsError};
 use portcullis_protocol::Moment;
 
@@ -47,8 +48,10 @@ pub(crate) struct QueuePair<M> {
     pub current: Option<Current>,
     /// The number that its completions carry.
     pub label: QpId,
-    /// Queued for service already.
+    /// Queued for service already, or napping.
     pub scheduled: bool,
+    /// Whether it is looked at without being rung, and where it stands then.
+    pub polled: Option<Polling>,
     /// Visits in a row in which it could do nothing.
     pub blocked: u32,
 }

@@ -25,7 +25,7 @@ const BLOCKED_VISITS: u32 = 64;
 /// Turns that it is left alone then: at first, and at most. Each time twice as many.
 const NAP_TURNS: (u64, u64) = (16, 4096);
 /// The most of those that are visited again in a turn.
-const WOKEN_PER_TURN_MAX: usize = 16;
+const WOKEN_PER_TURN_MAX: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
@@ -37,6 +37,15 @@ pub(super) struct Schedule {
     hot: Vec<Polled>,
     cold: VecDeque<QpId>,
     pub(super) visits: u64,
+}
+
+/// Where a queue pair stands whose poster does not ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Polling {
+    /// Among the hot or the cold ones.
+    Watched,
+    /// Left alone for a while, and then among those who are ready.
+    Napping,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -131,18 +140,24 @@ impl<M: Bytes> Core<M> {
             let visit = self.visit(qp, now);
             worked |= visit.worked();
             let Some(pair) = self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut) else { continue };
-            match visit {
+            match (visit, pair.polled) {
+                // It is among the hot or cold ones as well, and was here once, for being rung.
+                (_, Some(Polling::Watched)) => pair.scheduled = false,
                 // Its peer may not answer for long, and nobody says when it does. What waits for the network is woken
                 // by packets.
-                Visit::Blocked if pair.connection.is_none() => {
+                (Visit::Blocked, _) if pair.connection.is_none() => {
                     pair.blocked = pair.blocked.saturating_add(1);
                     self.schedule.come_again(qp, pair.blocked);
                 }
-                Visit::Again | Visit::Blocked => {
+                (_, Some(Polling::Napping)) => {
+                    (pair.blocked, pair.scheduled, pair.polled) = (0, false, Some(Polling::Watched));
+                    self.schedule.hot.push(Polled { qp, idle: 0 });
+                }
+                (Visit::Again | Visit::Blocked, None) => {
                     pair.blocked = 0;
                     self.schedule.ready.push_back(qp);
                 }
-                Visit::Idle | Visit::Done => (pair.blocked, pair.scheduled) = (0, false),
+                (Visit::Idle | Visit::Done, None) => (pair.blocked, pair.scheduled) = (0, false),
             }
         }
         worked |= self.visit_hot(now);
@@ -180,7 +195,10 @@ impl<M: Bytes> Core<M> {
             if visit.worked() {
                 worked = true;
                 self.schedule.hot[index].idle = 0;
-            } else if idle == COLD_AFTER_TURNS || (visit == Visit::Blocked && idle >= BLOCKED_VISITS) {
+            } else if visit == Visit::Blocked && idle >= BLOCKED_VISITS && self.nap(qp) {
+                self.schedule.hot.swap_remove(index);
+                continue;
+            } else if idle >= COLD_AFTER_TURNS {
                 self.schedule.hot.swap_remove(index);
                 self.schedule.cold.push_back(qp);
                 continue;
@@ -196,13 +214,27 @@ impl<M: Bytes> Core<M> {
         let mut worked = false;
         for _ in 0..most.min(self.schedule.cold.len()) {
             let Some(qp) = self.schedule.cold.pop_front() else { break };
-            if !self.visit(qp, now).worked() {
-                self.schedule.cold.push_back(qp);
-            } else {
-                worked = true;
-                self.schedule.hot.push(Polled { qp, idle: 0 });
+            match self.visit(qp, now) {
+                Visit::Again | Visit::Done => {
+                    worked = true;
+                    self.schedule.hot.push(Polled { qp, idle: 0 });
+                }
+                Visit::Blocked if self.nap(qp) => {}
+                Visit::Blocked | Visit::Idle => self.schedule.cold.push_back(qp),
             }
         }
         worked
+    }
+
+    /// Has a polled queue pair that waits for its peer visited less often than even the cold ones. Returns whether it
+    /// naps from now on: one that was rung, or that waits for the network, does not.
+    fn nap(&mut self, qp: QpId) -> bool {
+        let Some(pair) = self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut) else { return false };
+        if pair.scheduled || pair.connection.is_some() {
+            return false;
+        }
+        (pair.blocked, pair.scheduled, pair.polled) = (BLOCKED_VISITS, true, Some(Polling::Napping));
+        self.schedule.come_again(qp, pair.blocked);
+        true
     }
 }
