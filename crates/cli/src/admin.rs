@@ -192,6 +192,10 @@ fn counted_table(counted: &Counted) -> Table {
             table.add_row([format!("{prefix}{}", name.replace('_', " ")), value]);
         }
     }
+    table.add_row(["longest turn, us".to_owned(), counted.turns.longest_us.to_string()]);
+    for (micros, turns) in &counted.turns.shorter_than_us {
+        table.add_row([format!("turns < {micros} us"), turns.to_string()]);
+    }
     table
 }
 

@@ -13,7 +13,8 @@ pub struct AdminOptions {
     pub admin: Option<PathBuf>,
 }
 
-/// What the node has counted, as one line of JSON: `{"counters":{...},"audit":{...}}`, the second where there is a log.
+/// What the node has counted, as one line of JSON: `{"counters":{...},"turns":{...},"audit":{...}}`, the last where there
+/// is a log.
 pub fn counted(host: &Host) -> String {
     let counted = host.admin().counted().unwrap_or_default();
     serde_json::to_string(&counted).unwrap_or_default()

@@ -27,6 +27,12 @@ impl Idle {
         self.since = None;
     }
 
+    /// Whether others do not get the processor meanwhile.
+    #[inline]
+    pub fn is_spinning(&self) -> bool {
+        self.turns < SPIN_TURNS
+    }
+
     /// Passes a little time. Returns whether it is time to sleep.
     pub fn spin_or_yield(&mut self, now: Moment) -> bool {
         if self.turns < SPIN_TURNS {

@@ -5,9 +5,11 @@
 //! anything about requests.
 
 mod idle;
+mod turn_times;
 mod waker;
 
 pub use idle::Idle;
+pub use turn_times::{TurnCounts, TurnTimes};
 pub use waker::Waker;
 
 use crate::nic::SoftNic;
@@ -92,6 +94,7 @@ struct Signals {
     pending: AtomicUsize,
     stop: AtomicBool,
     over: Arc<AtomicBool>,
+    turn_times: TurnTimes,
 }
 
 impl<R> Drop for Shared<R> {
@@ -127,6 +130,7 @@ impl<R: Resident> Engine<R> {
             pending: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             over: Arc::new(AtomicBool::new(false)),
+            turn_times: TurnTimes::default(),
         });
         let driver = Driver {
             nic,
@@ -175,6 +179,13 @@ impl<R: Resident> Engine<R> {
         Arc::clone(&self.shared.signals.over)
     }
 
+    /// How long its turns took: with work in them, and from the middle of each to the middle of the next. What else
+    /// kept its thread from running counts as well.
+    #[must_use]
+    pub fn turn_times(&self) -> TurnCounts {
+        self.shared.signals.turn_times.counts()
+    }
+
     /// Ends the engine and waits until it has.
     pub fn stop(&self) {
         self.shared.halt();
@@ -217,21 +228,32 @@ impl<R: Resident> Driver<R> {
         let mut idle = Idle::default();
         let mut now = self.now();
         let (mut turns, mut resident_worked) = (0u32, false);
+        // Something was done since the clock was read.
+        let mut busy = false;
         while !self.signals.stop.load(Ordering::Acquire) {
             turns = turns.wrapping_add(1);
             let mut worked = self.nic.turn();
             if worked || resident_worked || turns.is_multiple_of(TURNS_PER_RESIDENT) {
                 if worked || turns.is_multiple_of(TURNS_PER_CLOCK) {
-                    now = self.now();
+                    let before = std::mem::replace(&mut now, self.now());
+                    if busy || worked {
+                        self.signals.turn_times.record(now.since(before));
+                        busy = false;
+                    }
                 }
                 resident_worked = self.resident.turn(&mut self.nic, now) | self.run_commands(now);
                 worked |= resident_worked;
             }
+            busy |= worked;
             if worked {
                 idle.reset();
             } else if idle.spin_or_yield(now) {
                 self.sleep();
                 idle.reset();
+                now = self.now();
+            } else if !idle.is_spinning() {
+                // What others did meanwhile is no turn of ours.
+                now = self.now();
             }
         }
         let now = self.now();

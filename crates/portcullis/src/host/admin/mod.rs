@@ -8,7 +8,7 @@ mod reports;
 mod server;
 mod socket;
 
-pub use reports::{Bar, ClientReport, Counted, Standing, Violations};
+pub use reports::{Bar, ClientReport, Counted, Standing, Turns, Violations};
 pub use socket::NoNode;
 
 pub(super) use orders::{Answer, Order};

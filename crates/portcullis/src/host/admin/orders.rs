@@ -1,10 +1,11 @@
 //! What an operator orders, and what comes of it: on the node, and as it is said on the socket.
 
-use super::reports::{Bar, ClientReport, Counted, clock};
+use super::reports::{Bar, ClientReport, Counted, Turns, clock};
 use crate::host::AuditStatus;
 use portcullis_nic::Nic;
 use portcullis_node::{Counters, Node};
 use portcullis_protocol::Moment;
+use portcullis_softnic::engine::TurnCounts;
 use serde::{Deserialize, Serialize};
 
 /// An order. On the socket: one packet of JSON.
@@ -48,17 +49,17 @@ enum What {
     Bars(Vec<portcullis_node::Bar>),
     Unbarred(bool),
     Clients(Vec<portcullis_node::ClientReport>),
-    Counters(Counters),
+    Counters(Box<(Counters, TurnCounts)>),
 }
 
 impl Order {
     /// Carries it out, on the node's thread: what can be done elsewhere is left.
-    pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, now: Moment) -> Answer {
+    pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, turns: TurnCounts, now: Moment) -> Answer {
         let what = match self {
             Self::List => What::Bars(node.bars(now)),
             Self::Unbar { tenant } => What::Unbarred(node.unbar(tenant, now)),
             Self::Clients => What::Clients(node.clients(now)),
-            Self::Counters => What::Counters(node.counters()),
+            Self::Counters => What::Counters(Box::new((node.counters(), turns))),
         };
         Answer { now, what }
     }
@@ -74,7 +75,10 @@ impl Answer {
             What::Clients(clients) => {
                 Told::Clients(clients.iter().map(|client| ClientReport::new(client, clock)).collect())
             }
-            What::Counters(counters) => Told::Counted(Counted { counters, audit }),
+            What::Counters(counted) => {
+                let (counters, turns) = *counted;
+                Told::Counted(Counted { counters, turns: Turns::new(&turns), audit })
+            }
         }
     }
 }

@@ -3,7 +3,9 @@
 use crate::host::AuditStatus;
 use crate::host::wall::{WallClock, WallTime};
 use portcullis_node::Counters;
+use portcullis_softnic::engine::TurnCounts;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 /// Somebody whom the node does not serve for a while.
@@ -78,9 +80,32 @@ pub enum Standing {
 pub struct Counted {
     /// What the node has counted, and what it holds.
     pub counters: Counters,
+    /// How long its thread's turns took.
+    #[serde(default)]
+    pub turns: Turns,
     /// Its audit log, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
+}
+
+/// How long the turns of a node's thread took in which there was something to do, since it started: what an operation
+/// may have to wait for. Other programs that took the processor meanwhile are in it as well.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turns {
+    /// The longest, in microseconds.
+    pub longest_us: u64,
+    /// How many were shorter than so many microseconds, and not shorter than half of that.
+    pub shorter_than_us: BTreeMap<u64, u64>,
+}
+
+impl Turns {
+    pub(super) fn new(turns: &TurnCounts) -> Self {
+        let counted = (0..).zip(turns.counts).filter(|&(_, count)| count > 0);
+        Self {
+            longest_us: turns.longest.0,
+            shorter_than_us: counted.map(|(power, count)| (1 << power, count)).collect(),
+        }
+    }
 }
 
 /// Node time as the machine's clock has it now.

@@ -9,7 +9,7 @@ use portcullis_attach::Server;
 use portcullis_ibverbs::IbNic;
 use portcullis_node::{ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
-use portcullis_softnic::engine::{Idle, pin};
+use portcullis_softnic::engine::{Idle, TurnCounts, TurnTimes, pin};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
@@ -36,6 +36,7 @@ pub(super) struct Engine {
     bell: Arc<OwnedFd>,
     stop: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
+    turn_times: Arc<TurnTimes>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -58,8 +59,10 @@ impl Engine {
         let node = Node::new(&mut nic, config, incarnation, secret)?;
         let (clients, farewells) = (HashMap::new(), HashMap::new());
         let life = Life { node, nic, clients, farewells, evicted: Vec::new(), records, server, zero };
+        let turn_times = Arc::<TurnTimes>::default();
         let driver = Driver {
             life,
+            turn_times: Arc::clone(&turn_times),
             commands: receiver,
             bell: Arc::clone(&bell),
             stop: Arc::clone(&stop),
@@ -72,7 +75,8 @@ impl Engine {
             driver.run();
         });
         let thread = thread.map_err(machine("cannot start the node's thread".to_owned()))?;
-        Ok(Self { commands: Mutex::new(commands), bell, stop, over, thread: Mutex::new(Some(thread)) })
+        let (commands, thread) = (Mutex::new(commands), Mutex::new(Some(thread)));
+        Ok(Self { commands, bell, stop, over, turn_times, thread })
     }
 
     /// Has the thread do `work` between two turns, and returns what it returned.
@@ -94,6 +98,11 @@ impl Engine {
     /// Set once the thread has ended.
     pub fn over(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.over)
+    }
+
+    /// How long its turns took in which there was something to do.
+    pub fn turn_times(&self) -> TurnCounts {
+        self.turn_times.counts()
     }
 
     fn ring(&self) {
@@ -209,6 +218,7 @@ impl Drop for Over {
 
 struct Driver {
     life: Life,
+    turn_times: Arc<TurnTimes>,
     commands: Receiver<Command>,
     bell: Arc<OwnedFd>,
     stop: Arc<AtomicBool>,
@@ -222,6 +232,7 @@ impl Driver {
         while !self.stop.load(Ordering::Acquire) {
             let now = self.life.now();
             if self.life.turn(now) | self.run_commands() {
+                self.turn_times.record(self.life.now().since(now));
                 idle.reset();
             } else if idle.spin_or_yield(now) {
                 self.sleep(now);

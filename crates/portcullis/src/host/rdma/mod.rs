@@ -134,10 +134,11 @@ impl Backend for RdmaHost {
     fn way(&self) -> Arc<Way> {
         let engine = Arc::clone(&self.engine);
         Arc::new(move |order| {
+            let turns = engine.turn_times();
             engine
                 .call(move |life| {
                     let now = life.now();
-                    order.carry_out(&mut life.node, now)
+                    order.carry_out(&mut life.node, turns, now)
                 })
                 .ok()
         })

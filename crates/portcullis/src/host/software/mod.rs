@@ -70,7 +70,10 @@ impl Backend for SoftwareHost {
 
     fn way(&self) -> Arc<Way> {
         let engine = self.engine.clone();
-        Arc::new(move |order| engine.call(move |_, resident, now| order.carry_out(resident.node(), now)).ok())
+        Arc::new(move |order| {
+            let turns = engine.turn_times();
+            engine.call(move |_, resident, now| order.carry_out(resident.node(), turns, now)).ok()
+        })
     }
 
     fn stop(&self) {
