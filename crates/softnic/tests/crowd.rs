@@ -3,7 +3,7 @@
 use portcullis_nic::{Access, Lkey, RemoteAddress};
 use portcullis_nic::{
     Completion, CqId, Endpoint, EndpointSize, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
-    ReceiveRequest, Status, WorkRequest,
+    ReceiveRequest, RemoteSpan, Status, WorkRequest,
 };
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
@@ -106,12 +106,68 @@ fn a_crowd_whose_peers_take_nothing_is_visited_now_and_then() {
 }
 
 fn attach(scene: &mut Scene, page: &Mapping) -> (PortId, PortEndpoint) {
-    let memory = Mapping::shareable("port", PortLayout::new(SIZE).bytes()).expect("memory");
-    let (port, _ends, lkey) =
-        scene.nic.create_port(memory.clone(), SIZE, scene.pd, scene.cq).expect("there is room");
+    attach_with(scene, page, SIZE, Access::empty())
+}
+
+fn attach_with(
+    scene: &mut Scene,
+    page: &Mapping,
+    size: EndpointSize,
+    access: Access,
+) -> (PortId, PortEndpoint) {
+    let memory = Mapping::shareable("port", PortLayout::new(size).bytes()).expect("memory");
+    let (port, ends, lkey) =
+        scene.nic.create_port(memory.clone(), size, scene.pd, scene.cq).expect("there is room");
+    for qp in ends.data {
+        scene.nic.modify_qp(qp, QpChange::Access { access }).expect("it is ready");
+    }
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an event");
     let life = Life::Local(std::array::from_fn(|_| Arc::default()));
-    (port, PortEndpoint::new(memory, SIZE, lkey, Doorbell::new(page.clone(), event), life))
+    (port, PortEndpoint::new(memory, size, lkey, Doorbell::new(page.clone(), event), life))
+}
+
+#[test]
+fn a_turn_moves_no_more_than_a_mebibyte_or_two_and_everybody_gets_as_much() {
+    const BYTES: u32 = 64 << 10;
+    let mut scene = Scene::new();
+    let page = Mapping::shareable("page", 4096).expect("a page");
+    let memory = scene.nic.allocate_memory(BYTES.into()).expect("memory");
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let region = scene
+        .nic
+        .register_region(scene.pd, &memory, 0..BYTES.into(), RemoteAddress(0), access)
+        .expect("a region");
+    let remote = RemoteSpan { address: RemoteAddress(0), rkey: region.rkey };
+    let size = EndpointSize { arena_bytes: BYTES.into(), ..SIZE };
+    let mut clients: Vec<_> =
+        (0..100).map(|_| attach_with(&mut scene, &page, size, Access::REMOTE)).collect();
+    let mut ended = vec![0u32; clients.len()];
+    for turn in 0..2_300 {
+        if turn == 300 {
+            // By now the NIC has found out that all of them are busy.
+            ended.fill(0);
+        }
+        for (_, client) in &mut clients {
+            let local = LocalSpan { address: 0, length: BYTES, lkey: client.arena_key() };
+            let operation = Operation::Read { local, remote };
+            client.post(0, &[WorkRequest { id: 1, signalled: true, operation }; 4]);
+        }
+        scene.nic.turn();
+        let mut in_this_turn = 0;
+        for ((_, client), ended) in clients.iter_mut().zip(&mut ended) {
+            let mut completions = Vec::new();
+            client.poll(64, &mut completions);
+            assert!(completions.iter().all(|it| it.status == Status::Success), "{completions:?}");
+            in_this_turn += completions.len();
+            *ended += u32::try_from(completions.len()).expect("a few");
+        }
+        assert!(in_this_turn <= 16 + 16, "{in_this_turn} reads of 64 KiB in one turn");
+    }
+    let (least, most) = (ended.iter().min().expect("many"), ended.iter().max().expect("many"));
+    assert!(*least > 200 && most - least <= 2, "{least} to {most} reads");
+    for (port, _) in clients {
+        scene.nic.destroy_port(port);
+    }
 }
 
 #[test]

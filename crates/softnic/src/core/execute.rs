@@ -68,9 +68,10 @@ impl<M: Bytes> Core<M> {
         }
         // Out of the table while it is served, so that its peer can be reached beside it.
         let Some(mut pair) = self.qps[id.0 as usize].take() else { return Visit::Idle };
+        let (before, mut bytes) = (pair.send.taken(), BYTES_PER_VISIT_MAX);
         let visit = match pair.state {
             QpState::ReadyToSend => match pair.connection.take() {
-                None => self.serve(id, &mut pair, now),
+                None => self.serve(id, &mut pair, &mut bytes, now),
                 Some(mut connection) => {
                     let visit = self.serve_remote(id, &mut pair, &mut connection, now);
                     pair.connection = Some(connection);
@@ -80,12 +81,12 @@ impl<M: Bytes> Core<M> {
             QpState::Error => self.flush(&mut pair),
             _ => Visit::Idle,
         };
+        self.schedule.charge(pair.send.taken() - before, BYTES_PER_VISIT_MAX - bytes);
         self.qps[id.0 as usize] = Some(pair);
         visit
     }
 
-    fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, now: Moment) -> Visit {
-        let mut bytes = BYTES_PER_VISIT_MAX;
+    fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, bytes: &mut u32, now: Moment) -> Visit {
         let mut blocked = Visit::Blocked;
         for ahead in 1..PREFETCH {
             pair.send.prefetch(ahead);
@@ -111,7 +112,7 @@ impl<M: Bytes> Core<M> {
                 pair.current = Some(current);
                 return blocked;
             }
-            match self.step(id, pair, &mut current, &mut bytes, now) {
+            match self.step(id, pair, &mut current, bytes, now) {
                 Step::Done => {
                     pair.send.advance();
                     if current.signalled {
@@ -119,7 +120,7 @@ impl<M: Bytes> Core<M> {
                     }
                 }
                 Step::Again => {
-                    let moved = bytes < BYTES_PER_VISIT_MAX;
+                    let moved = *bytes < BYTES_PER_VISIT_MAX;
                     pair.current = Some(current);
                     return if moved { Visit::Again } else { blocked };
                 }
@@ -136,7 +137,7 @@ impl<M: Bytes> Core<M> {
                 }
             }
             blocked = Visit::Again;
-            if bytes == 0 {
+            if *bytes == 0 {
                 return Visit::Again;
             }
         }

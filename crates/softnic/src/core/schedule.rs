@@ -13,6 +13,12 @@ pub const REQUESTS_PER_VISIT_MAX: u32 = 32;
 /// their key is checked again: a permission that ended meanwhile cuts them off.
 pub const BYTES_PER_VISIT_MAX: u32 = 64 << 10;
 
+/// The most that all of them together get done in a turn, in bytes: the node's turn comes after it, and with it
+/// everybody's permissions. A request counts for as many bytes as could have been moved instead.
+const WORK_PER_TURN_MAX: u64 = 1 << 20;
+/// What a request counts for.
+const REQUEST_WORK: u64 = 1 << 10;
+
 /// Turns without work after which a polled queue pair counts as cold.
 const COLD_AFTER_TURNS: u32 = 4096;
 /// Of so many cold queue pairs, one more is looked at in each turn.
@@ -34,7 +40,11 @@ pub(super) struct Schedule {
     /// Waiting for their peers, until a turn.
     napping: BinaryHeap<Reverse<(u64, u32)>>,
     turns: u64,
+    /// What this turn may still do.
+    work_left: u64,
     hot: Vec<Polled>,
+    /// Where the last turn had done enough: the next one goes on there.
+    next_hot: usize,
     cold: VecDeque<QpId>,
     pub(super) visits: u64,
 }
@@ -55,6 +65,11 @@ struct Polled {
 }
 
 impl Schedule {
+    /// A visit has executed so many requests and moved so many bytes.
+    pub fn charge(&mut self, requests: u64, bytes: u32) {
+        self.work_left = self.work_left.saturating_sub(requests * REQUEST_WORK + u64::from(bytes));
+    }
+
     pub fn push(&mut self, qp: QpId) {
         self.ready.push_back(qp);
     }
@@ -134,8 +149,12 @@ impl<M: Bytes> Core<M> {
         let mut worked = false;
         self.look_after_wire(now);
         self.schedule.turns += 1;
+        self.schedule.work_left = WORK_PER_TURN_MAX;
         self.schedule.wake(WOKEN_PER_TURN_MAX);
         for _ in 0..self.schedule.ready.len() {
+            if self.schedule.work_left == 0 {
+                break;
+            }
             let Some(qp) = self.schedule.ready.pop_front() else { break };
             let visit = self.visit(qp, now);
             worked |= visit.worked();
@@ -188,8 +207,14 @@ impl<M: Bytes> Core<M> {
 
     fn visit_hot(&mut self, now: Moment) -> bool {
         let mut worked = false;
-        let mut index = 0;
-        while index < self.schedule.hot.len() {
+        let mut index = self.schedule.next_hot;
+        for _ in 0..self.schedule.hot.len() {
+            if self.schedule.work_left == 0 {
+                break;
+            }
+            if index >= self.schedule.hot.len() {
+                index = 0;
+            }
             let Polled { qp, idle } = self.schedule.hot[index];
             let visit = self.visit(qp, now);
             if visit.worked() {
@@ -207,6 +232,7 @@ impl<M: Bytes> Core<M> {
             }
             index += 1;
         }
+        self.schedule.next_hot = index;
         worked
     }
 
