@@ -131,9 +131,13 @@ pub struct Options {
     /// The longest that a request waits for others to let an object go.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     longest_wait: Lifetime,
-    /// Bytes that one tenant may hold [default: all of the memory].
+    /// Bytes of the memory that one tenant may hold, each object with its header of 32 bytes and rounded up to its size
+    /// class (96 bytes at least) [default: all of the memory].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     quota_bytes: Option<u64>,
+    /// Objects that one tenant may have.
+    #[arg(long, value_name = "N", default_value_t = Quota::default().objects_max)]
+    quota_objects: u64,
     /// Permissions that one tenant may hold.
     #[arg(long, value_name = "N", default_value_t = Quota::default().permissions_max)]
     quota_permissions: u64,
@@ -207,6 +211,7 @@ impl Options {
             longest_wait: self.longest_wait,
             quota: Quota {
                 bytes_max: self.quota_bytes.unwrap_or(Quota::default().bytes_max),
+                objects_max: self.quota_objects,
                 permissions_max: self.quota_permissions,
             },
             violations: ViolationLimits {

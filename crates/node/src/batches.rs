@@ -27,11 +27,14 @@ impl<N: Nic> Node<N> {
             };
             worked = true;
             if self.mechanism() == Mechanism::MemoryWindow {
-                let failed = self.batch(nic, &mut tenant, now);
+                let (failed, early) = self.batch(nic, &mut tenant, now);
                 let stuck = !post(nic, &mut tenant);
                 self.tenants[slot as usize] = Some(tenant);
                 if stuck {
                     self.fail_batches(nic, slot, now);
+                }
+                for residue in early {
+                    self.release(residue);
                 }
                 for permission in failed {
                     let limit = self.config.windows_max.into();
@@ -42,6 +45,7 @@ impl<N: Nic> Node<N> {
                 let ending = std::mem::take(&mut tenant.ending);
                 self.tenants[slot as usize] = Some(tenant);
                 self.carry_out_at_once(nic, slot, starting, ending, now);
+                self.look_at_if_deserted(slot);
             }
         }
         self.retry_if_idle(now);
@@ -56,14 +60,21 @@ impl<N: Nic> Node<N> {
         }
         self.linger_check = now.after(portcullis_protocol::Lifetime(self.config.linger_max.0 / 4));
         let before = if thirsty { now } else { Moment(now.0.saturating_sub(self.config.linger_max.0)) };
+        let mut left = self.config.steps_per_turn;
         for slot in 0..self.tenants.len() {
             let Some(tenant) = &mut self.tenants[slot] else { continue };
-            while let Some(overdue) = tenant.windows.lingered(before) {
+            while left > 0
+                && let Some(overdue) = tenant.windows.lingered(before)
+            {
+                left -= 1;
                 tenant.overdue.push(overdue);
             }
             if !tenant.overdue.is_empty() {
                 self.mark_busy(u32::try_from(slot).unwrap_or(u32::MAX));
             }
+        }
+        if left == 0 {
+            self.linger_check = now;
         }
     }
 
@@ -74,8 +85,9 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    /// One tenant's binds and unbinds of this turn. Returns the permissions that there was no window for.
-    fn batch(&mut self, nic: &mut N, tenant: &mut Tenant, now: Moment) -> Vec<u32> {
+    /// One tenant's binds and unbinds of this turn. Returns the permissions that there was no window for, and what is free
+    /// too early where that mistake is planted.
+    fn batch(&mut self, nic: &mut N, tenant: &mut Tenant, now: Moment) -> (Vec<u32>, Vec<Residue>) {
         let mut batch = tenant.spare.pop().unwrap_or_default();
         let mut stock = std::mem::take(&mut self.stock);
         let mut starting = std::mem::take(&mut tenant.starting);
@@ -83,20 +95,17 @@ impl<N: Nic> Node<N> {
         for (window, residue) in tenant.overdue.drain(..) {
             stock.prompt.push((window, residue));
         }
+        let (mut failed, mut early) = (Vec::new(), Vec::new());
         for ended in ending.drain(..) {
             batch.answers.extend(ended.answer);
             if planted::is(Fault::WordTrustedOverUnbind) {
-                self.release(Residue {
-                    header: Some(ended.header),
-                    object: Some(ended.object),
-                    may_linger: false,
-                });
+                let (header, object) = (Some(ended.header), Some(ended.object));
+                early.push(Residue { header, object, may_linger: false });
             } else {
                 stock.add(&ended);
             }
         }
         let posted_before = tenant.unposted.len();
-        let mut failed = Vec::new();
         for slot in starting.drain(..) {
             if self.bind(nic, tenant, &mut stock, &mut batch, slot) {
                 batch.starts.push(slot);
@@ -110,7 +119,7 @@ impl<N: Nic> Node<N> {
         }
         for (window, mut residue) in stock.lazy.drain(..) {
             if planted::is(Fault::ReusedBeforeUnbind) {
-                self.release(std::mem::take(&mut residue));
+                early.push(std::mem::take(&mut residue));
             }
             if planted::is(Fault::HeaderReusedWhileBound)
                 && let Some(header) = residue.header.take()
@@ -137,7 +146,7 @@ impl<N: Nic> Node<N> {
             }
             tenant.batches.push_back(batch);
         }
-        failed
+        (failed, early)
     }
 
     /// Binds what a starting permission needs: windows of ended ones first (Patronus §5.4, handover).
@@ -245,6 +254,7 @@ impl<N: Nic> Node<N> {
             batch.clear();
             tenant.spare.push(batch);
         }
+        self.look_at_if_deserted(slot);
         if stuck {
             self.fail_batches(nic, slot, now);
         }

@@ -9,12 +9,15 @@
 
 use crate::audit::{AuditEvent, AuditRecord};
 use crate::node::Node;
-use crate::permissions::{Chain, NONE};
+use crate::permissions::Stage;
 use crate::violations::{Charge, Standing, TenantRecord};
 use portcullis_nic::{Access, AccessFault, Nic, QpId, RefusedAccess};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{Moment, Rkey};
+use portcullis_protocol::{Mechanism, Moment, Rkey};
 use std::sync::Arc;
+
+/// Siblings' permissions that are looked at for one access, of those that ended a moment ago.
+const ENDED_LOOKED_AT_MAX: usize = 16_384;
 
 /// Tenants that broke a rule and are remembered for it.
 const STANDINGS_MAX: usize = 1 << 16;
@@ -78,12 +81,17 @@ impl<N: Nic> Node<N> {
     }
 
     fn holds_key(&self, client: u64, key: Rkey) -> bool {
-        let first = self.clients.get(client).map_or(NONE, |client| client.first);
-        let mut held = self.permissions.chain(Chain::Client, first);
-        held.any(|slot| {
-            let keys = self.permissions.get(slot).and_then(|it| self.keys(it.tenant, it.grip));
-            keys.is_some_and(|(buffer, lifetime)| buffer == key || lifetime == key)
-        })
+        if matches!(self.mechanism(), Mechanism::QueuePair | Mechanism::None) {
+            // Permissions have no keys of their own: all of a tenant's have the one over the pool.
+            return self.clients.get(client).is_some_and(|it| {
+                let region = self.tenant(it.tenant).map(|tenant| tenant.region.rkey);
+                it.held.permissions > 0 && region == Some(key)
+            });
+        }
+        let last = self.key_holders.last(key).and_then(|slot| self.permissions.get(slot));
+        let held = last.filter(|it| it.client == client && it.stage == Stage::Live);
+        let keys = held.and_then(|it| self.keys(it.tenant, it.grip));
+        keys.is_some_and(|(buffer, lifetime)| buffer == key || lifetime == key)
     }
 
     /// Whether an access extends a sibling's permission that has ended just before: a keeper does that from a session of
@@ -93,8 +101,9 @@ impl<N: Nic> Node<N> {
             return false;
         }
         let since = Moment(now.0.saturating_sub(self.config.violations.late_grace.0));
-        let mut siblings = self.clients.iter().filter(|client| client.tenant == tenant);
-        siblings.any(|client| client.recent.had_word(refused.address, refused.rkey, since))
+        let siblings = self.clients.iter().filter(|client| client.tenant == tenant);
+        let ended = siblings.flat_map(|client| client.recent.since(since)).take(ENDED_LOOKED_AT_MAX);
+        ended.into_iter().any(|keys| keys.word == refused.address && keys.lifetime == refused.rkey)
     }
 
     fn charge_lateness(&mut self, client: u64, told: bool, now: Moment) {
@@ -158,15 +167,6 @@ impl<N: Nic> Node<N> {
             self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.id.0).collect();
         for client in clients {
             self.end_all_of(client, "its tenant is barred", now);
-        }
-    }
-
-    /// All permissions of a client end.
-    fn end_all_of(&mut self, client: u64, reason: &'static str, now: Moment) {
-        let first = self.clients.get(client).map_or(NONE, |client| client.first);
-        let held: Vec<u32> = self.permissions.chain(Chain::Client, first).collect();
-        for slot in held {
-            self.finish(slot, AuditEvent::Revoke, Some(reason), None, now);
         }
     }
 

@@ -51,6 +51,8 @@ pub struct NodeConfig {
     /// The longest that an object may stay after its tenant's last client has gone. [`Lifetime`]'s largest value: for
     /// as long as the node runs.
     pub longest_keep: Lifetime,
+    /// Objects of all tenants. Each takes about 200 bytes of the node's own memory.
+    pub objects_max: u32,
     /// What a tenant may hold that was given no quota of its own.
     pub quota: Quota,
     /// What violations cost.
@@ -73,6 +75,9 @@ pub struct NodeConfig {
     pub clients_max: u32,
     /// Requests that one turn of the node takes in: the largest batch that windows are handed over in.
     pub requests_per_turn: u32,
+    /// Steps that one turn takes of what can go on in the next: permissions that end, requests that are let in, objects
+    /// and windows that go. However much somebody leaves behind, others' operations wait for these.
+    pub steps_per_turn: u32,
     /// Whether audit records are made.
     pub audit: bool,
     /// Of which events they are made.
@@ -91,6 +96,7 @@ impl Default for NodeConfig {
             longest_lifetime: Lifetime::seconds(10),
             longest_wait: Lifetime::seconds(10),
             longest_keep: Lifetime::seconds(60 * 60),
+            objects_max: 1 << 19,
             quota: Quota::default(),
             violations: ViolationLimits::default(),
             recoveries_max: 8,
@@ -102,6 +108,7 @@ impl Default for NodeConfig {
             postponed_max: 4096,
             clients_max: 1024,
             requests_per_turn: 64,
+            steps_per_turn: 512,
             audit: false,
             audit_events: AuditEvents::all(),
             audit_records_max: 65_536,
@@ -121,6 +128,9 @@ const WINDOWS_MAX: u64 = (1 << 24) - 1;
 
 /// Spare queue pairs beyond this help nobody: a NIC has few, and a client breaks one at a time.
 const SPARE_QUEUE_PAIRS_MAX: u64 = 64;
+
+/// With fewer steps a turn might take in no request.
+const STEPS_MIN: u64 = 2;
 
 /// The most of anything else that is counted.
 const COUNT_MAX: u64 = 1 << 24;
@@ -151,6 +161,7 @@ impl NodeConfig {
             within("longest_keep", "µs", self.longest_keep.0, 0, LIFETIME_MAX.0)?;
         }
         within("quota.bytes_max", "bytes", self.quota.bytes_max, 1, u64::MAX)?;
+        within("quota.objects_max", "objects", self.quota.objects_max, 1, u64::MAX)?;
         within("quota.permissions_max", "permissions", self.quota.permissions_max, 1, u64::MAX)?;
         within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;
         within("violations.pause_max", "µs", violations.pause_max.0, 1, LIFETIME_MAX.0)?;
@@ -167,11 +178,13 @@ impl NodeConfig {
             ("recoveries_max", "queue pairs", self.recoveries_max),
             ("postponed_max", "requests", self.postponed_max),
             ("clients_max", "clients", self.clients_max),
+            ("objects_max", "objects", self.objects_max),
             ("requests_per_turn", "requests", self.requests_per_turn),
             ("audit_records_max", "records", self.audit_records_max),
         ] {
             within(limit, unit, value.into(), 1, COUNT_MAX)?;
         }
+        within("steps_per_turn", "steps", self.steps_per_turn.into(), STEPS_MIN, COUNT_MAX)?;
         let windows = (u64::from(self.windows_ready), u64::from(self.windows_max));
         in_order("windows_ready", "windows_max", windows)?;
         let pauses = (violations.pause_min.0, violations.pause_max.0);
@@ -293,6 +306,8 @@ mod tests {
             refused(|config| config.longest_wait = Lifetime(u64::MAX)),
             refused(|config| config.quota.bytes_max = 0),
             refused(|config| config.quota.permissions_max = 0),
+            refused(|config| config.quota.objects_max = 0),
+            refused(|config| config.objects_max = 0),
             refused(|config| config.violations.free_again = Lifetime(0)),
             refused(|config| config.violations.bar_after = 0),
             refused(|config| config.violations.bar_for = Lifetime(0)),
@@ -302,6 +317,7 @@ mod tests {
             refused(|config| config.windows_max = u32::MAX),
             refused(|config| config.clients_max = 0),
             refused(|config| config.requests_per_turn = 0),
+            refused(|config| config.steps_per_turn = 1),
             refused(|config| config.audit_records_max = 0),
         ] {
             assert!(told.contains(" is ") && told.contains(": it "), "{told}");

@@ -21,6 +21,8 @@ use portcullis_protocol::{
 const START_TIES: u64 = 1_000;
 /// Where in a header the start stands.
 const START_OFFSET: u64 = 16;
+/// Requests for memory that are tried again at once. Those that have to wait on do so behind the others.
+const RETRIED_AT_ONCE: usize = 32;
 /// How long after its deadline a permission that is still being set up is looked at again.
 const LOOK_AGAIN: Lifetime = Lifetime::micros(10);
 
@@ -32,10 +34,15 @@ impl<N: Nic> Node<N> {
         memory: NewObject,
     ) -> Result<Option<ObjectId>, Refusal> {
         let NewObject { size, alignment, keep } = memory;
+        if self.slabs.objects() >= self.config.objects_max {
+            return Err(Refusal::NodeFull { limit: self.config.objects_max.into() });
+        }
         let birth = self.births.checked_add(1).ok_or(Refusal::NodeFull { limit: u64::MAX })?;
         match self.slabs.allocate(size, alignment, Object::new(wish.tenant, birth, keep)) {
             Ok(object) => {
                 self.births = birth;
+                self.list(object);
+                self.enter_kept(object);
                 Ok(Some(object))
             }
             Err(Refusal::OutOfMemory { .. }) if self.going > 0 => Ok(None),
@@ -43,9 +50,30 @@ impl<N: Nic> Node<N> {
         }
     }
 
+    fn list(&mut self, object: ObjectId) {
+        let record = self.slabs.get_mut(object);
+        let Some(tenant) = self.tenants.get_mut(record.tenant as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        // All of the node's objects are numbered in 32 bits.
+        record.listed = u32::try_from(tenant.objects.len()).unwrap_or(NONE);
+        tenant.objects.push(object);
+    }
+
+    fn unlist(&mut self, tenant: u32, place: u32) {
+        let Some(tenant) = self.tenants.get_mut(tenant as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        tenant.objects.swap_remove(place as usize);
+        if let Some(&moved) = tenant.objects.get(place as usize) {
+            self.slabs.get_mut(moved).listed = place;
+        }
+    }
+
+    /// An object that took so many bytes does not count against a tenant's quota any more.
     pub(crate) fn refund(&mut self, tenant: u32, bytes: u64) {
         if let Some(tenant) = self.tenant_mut(tenant) {
-            tenant.usage.refund_bytes(bytes);
+            tenant.usage.refund_object(bytes);
         }
     }
 
@@ -86,10 +114,6 @@ impl<N: Nic> Node<N> {
         }
         self.note_header(header, object, slot);
         self.leases.schedule(deadline, slot, start);
-        if self.leases.is_crowded(self.permissions.len()) {
-            let permissions = &self.permissions;
-            self.leases.purge(|slot, start| permissions.get(slot).is_some_and(|it| it.id.start == start));
-        }
         Ok(slot)
     }
 
@@ -197,7 +221,10 @@ impl<N: Nic> Node<N> {
                 client.held.take(bytes);
                 &mut client.first
             }
-            None => &mut nowhere,
+            None => match self.departures.client_mut(permission.client) {
+                Some(gone) => &mut gone.first,
+                None => &mut nowhere,
+            },
         };
         self.permissions.unlink(Chain::Client, head, slot);
         self.note_header(permission.id.header, permission.object, NONE);
@@ -205,6 +232,7 @@ impl<N: Nic> Node<N> {
             tenant.usage.refund_permission();
         }
         self.permissions.remove(slot);
+        self.leases.forget(slot);
     }
 
     /// Whether an object goes now that a permission over it, or what kept it, has ended. It is not freed yet.
@@ -218,7 +246,7 @@ impl<N: Nic> Node<N> {
             self.going += 1;
             // The tenant has let go of it: how long its window lingers is the node's affair, not the quota's.
             let tenant = record.tenant;
-            self.refund(tenant, self.slabs.size(object));
+            self.refund(tenant, self.slabs.taken(object));
         }
         goes
     }
@@ -238,12 +266,14 @@ impl<N: Nic> Node<N> {
 
     /// Frees an object that nothing exposes any more.
     pub(crate) fn release_object(&mut self, object: ObjectId) {
-        let size = self.slabs.size(object);
+        let taken = self.slabs.taken(object);
+        self.strike_kept(object);
         let record = self.slabs.free(object);
+        self.unlist(record.tenant, record.listed);
         if record.going {
             self.going -= 1;
         } else {
-            self.refund(record.tenant, size);
+            self.refund(record.tenant, taken);
         }
     }
 
@@ -252,7 +282,7 @@ impl<N: Nic> Node<N> {
         if !self.postponed.is_thirsty() {
             return;
         }
-        for Parked { wish, memory } in self.postponed.unpark() {
+        for Parked { wish, memory } in self.postponed.unpark(RETRIED_AT_ONCE) {
             if self.clients.get(wish.client).is_none() {
                 continue;
             }
@@ -268,11 +298,13 @@ impl<N: Nic> Node<N> {
         if planted::is(Fault::ExpiryNotScanned) {
             return false;
         }
-        while let Some((slot, start)) = self.leases.due(now) {
+        while self.steps_left > 0
+            && let Some(slot) = self.leases.due(now)
+        {
+            self.take_step();
             worked = true;
-            let Some(permission) = self.permissions.get(slot).filter(|it| it.id.start == start) else {
-                continue;
-            };
+            let Some(permission) = self.permissions.get(slot) else { continue };
+            let start = permission.id.start;
             if permission.stage != Stage::Live {
                 self.leases.schedule(now.after(LOOK_AGAIN), slot, start);
                 continue;
@@ -311,6 +343,10 @@ impl<N: Nic> Node<N> {
             mechanism,
         };
         self.counters.grants += 1;
+        if let portcullis_protocol::Token::Keys { buffer, lifetime } = token {
+            self.key_holders.note(buffer, slot);
+            self.key_holders.note(lifetime, slot);
+        }
         self.audit_permission(now, AuditEvent::Grant, slot, None);
         let barred = self.standing(tenant, now).and(self.own_standing(client, now)).is_barred();
         if barred || self.clients.get(client).is_none() {
@@ -326,7 +362,8 @@ impl<N: Nic> Node<N> {
         self.reply(client, sequence, ReplyBody::Granted(granted), Vec::new());
     }
 
-    /// The tenant's last client is gone: nothing of the tenant's stays.
+    /// The tenant's last client is gone: nothing of the tenant's stays. Done at once: it has little left, or the node
+    /// ends.
     pub(crate) fn end_tenant(&mut self, nic: &mut N, slot: u32, now: Moment) {
         let Some(mut tenant) = self.tenants.get_mut(slot as usize).and_then(Option::take) else { return };
         self.binders.remove(&tenant.binder);
@@ -363,8 +400,11 @@ impl<N: Nic> Node<N> {
         for residue in residues {
             self.release(residue);
         }
-        for object in self.slabs.ids_where(|record| record.tenant == slot) {
-            self.release_object(object);
+        // What has gone already is in the list of this tenant, which is not in the table any more, and in no other.
+        for object in std::mem::take(&mut tenant.objects) {
+            if self.slabs.is_live(object) {
+                self.release_object(object);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::node::Node;
 use crate::slabs::ObjectId;
 use portcullis_nic::Nic;
-use portcullis_protocol::{Keep, Lifetime, Moment, Refusal};
+use portcullis_protocol::{Keep, Lifetime, Refusal};
 
 /// A node with this as its longest time keeps objects for as long as it runs.
 pub(crate) const FOR_EVER: Lifetime = Lifetime(u64::MAX);
@@ -20,43 +20,31 @@ impl<N: Nic> Node<N> {
         if allowed { Ok(()) } else { Err(Refusal::KeptTooLong { longest }) }
     }
 
+    /// Keeps an object for as long as its record says.
+    pub(crate) fn enter_kept(&mut self, object: ObjectId) {
+        let record = self.slabs.get(object);
+        let (tenant, time) = (record.tenant, record.kept_for());
+        if let (Some(time), Some(tenant)) = (time, self.tenant_mut(tenant)) {
+            tenant.kept.insert((time, object));
+        }
+    }
+
+    /// An object is not kept any more: it goes with its last permission, or has gone.
+    pub(crate) fn strike_kept(&mut self, object: ObjectId) {
+        let record = self.slabs.get_mut(object);
+        let (tenant, time) = (record.tenant, record.kept_for());
+        record.keep = Keep::No;
+        if let (Some(time), Some(tenant)) = (time, self.tenant_mut(tenant)) {
+            tenant.kept.remove(&(time, object));
+        }
+    }
+
     /// An object goes as soon as nobody holds it.
     pub(crate) fn keep_no_longer(&mut self, object: ObjectId) {
-        let record = self.slabs.get_mut(object);
-        record.keep = Keep::No;
-        let exposed = record.exposed > 0;
+        self.strike_kept(object);
+        let exposed = self.slabs.get(object).exposed > 0;
         if self.let_go(object) && !exposed {
             self.release_object(object);
         }
-    }
-
-    /// A tenant has no clients: what it has left behind stays for as long as it was asked to, and the tenant with it.
-    pub(crate) fn keep_without_clients(&mut self, nic: &mut N, slot: u32, now: Moment) {
-        let Some(since) = self.tenant(slot).and_then(|tenant| tenant.alone_since) else { return };
-        let mut staying = false;
-        for object in self.slabs.ids_where(|record| record.tenant == slot && !record.going) {
-            let until = self.slabs.get(object).outlasts().map(|time| since.after(time));
-            if until.is_some_and(|until| until <= now) {
-                self.keep_no_longer(object);
-                continue;
-            }
-            staying = true;
-            self.kept_check = [self.kept_check, until].into_iter().flatten().min();
-        }
-        if !staying {
-            self.end_tenant(nic, slot, now);
-        }
-    }
-
-    /// Lets go of what was kept for tenants without clients, and is due.
-    pub(crate) fn expire_kept(&mut self, nic: &mut N, now: Moment) -> bool {
-        if self.kept_check.is_none_or(|due| due > now) {
-            return false;
-        }
-        self.kept_check = None;
-        for slot in 0..u32::try_from(self.tenants.len()).unwrap_or(u32::MAX) {
-            self.keep_without_clients(nic, slot, now);
-        }
-        true
     }
 }

@@ -1,79 +1,103 @@
-//! When permissions end. Knows deadlines and nothing else: whether a permission still lives, and whether its holder
-//! has extended it, is the caller's to look up.
+//! When permissions end. Knows deadlines and nothing else: whether a holder has extended its permission is the caller's to
+//! look up.
 
 use portcullis_protocol::Moment;
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 
-/// Entries that [`Leases`] may hold beyond twice the live permissions, before it is worth going through them.
-const STALE_SLACK: usize = 1024;
+/// «Nowhere» in the heap.
+const NONE: u32 = u32::MAX;
 
-/// A permission's end, as scheduled. The start tells it from the permission that used the slot before or after.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The end of what is in a slot of the caller's, as scheduled.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Lease {
     deadline: Moment,
+    /// When it began: among equal deadlines the earlier goes first.
     start: Moment,
     slot: u32,
 }
 
-/// Reversed, since the standard heap gives the greatest first.
-impl Ord for Lease {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let key = |lease: &Self| (lease.deadline, lease.start, lease.slot);
-        key(other).cmp(&key(self))
-    }
-}
-
-impl PartialOrd for Lease {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Deadlines, earliest first.
+/// Deadlines, earliest first, one for each slot.
 ///
-/// A revoked permission's entry stays until its deadline or until [`purge`](Self::purge): most permissions are
-/// revoked, and taking an entry out of the middle costs more than passing over it.
+/// A binary heap that knows where each slot's lease is. Most permissions are revoked long before their deadlines: if
+/// their leases stayed, going through them now and then would stop everybody for as long as it takes.
 #[derive(Default)]
 pub(crate) struct Leases {
-    heap: BinaryHeap<Lease>,
+    heap: Vec<Lease>,
+    /// Where in the heap the lease of each slot is.
+    places: Vec<u32>,
 }
 
 impl Leases {
-    /// The permission in `slot` that began at `start` ends at `deadline`, as far as is known now.
+    /// What is in `slot`, and began at `start`, ends at `deadline`, as far as is known now.
     pub(crate) fn schedule(&mut self, deadline: Moment, slot: u32, start: Moment) {
-        self.heap.push(Lease { deadline, start, slot });
-    }
-
-    /// Takes out an entry whose deadline has come. The caller compares the start: another means that the entry is
-    /// stale.
-    pub(crate) fn due(&mut self, now: Moment) -> Option<(u32, Moment)> {
-        if self.heap.peek()?.deadline > now {
-            return None;
+        let lease = Lease { deadline, start, slot };
+        if self.places.len() <= slot as usize {
+            self.places.resize(slot as usize + 1, NONE);
         }
-        self.heap.pop().map(|lease| (lease.slot, lease.start))
+        let place = match self.places[slot as usize] {
+            NONE => {
+                self.heap.push(lease);
+                self.heap.len() - 1
+            }
+            place => {
+                self.heap[place as usize] = lease;
+                place as usize
+            }
+        };
+        self.settle(place);
     }
 
-    /// The earliest deadline, be it a stale one.
+    /// What was in `slot` has ended.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        let Some(&place) = self.places.get(slot as usize).filter(|&&place| place != NONE) else { return };
+        self.places[slot as usize] = NONE;
+        self.heap.swap_remove(place as usize);
+        if (place as usize) < self.heap.len() {
+            self.settle(place as usize);
+        }
+    }
+
+    /// Takes out a lease whose deadline has come, and says its slot.
+    pub(crate) fn due(&mut self, now: Moment) -> Option<u32> {
+        let slot = self.heap.first().filter(|lease| lease.deadline <= now)?.slot;
+        self.forget(slot);
+        Some(slot)
+    }
+
+    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Moment> {
-        self.heap.peek().map(|lease| lease.deadline)
+        self.heap.first().map(|lease| lease.deadline)
     }
 
-    /// Entries, stale ones among them.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.heap.len()
+    /// Moves what is at `place` to where it belongs.
+    fn settle(&mut self, mut place: usize) {
+        let lease = self.heap[place];
+        while place > 0
+            && let above = (place - 1) / 2
+            && lease < self.heap[above]
+        {
+            self.put(place, self.heap[above]);
+            place = above;
+        }
+        loop {
+            let below = 2 * place + 1;
+            let Some(&left) = self.heap.get(below) else { break };
+            let (below, least) = match self.heap.get(below + 1) {
+                Some(&right) if right < left => (below + 1, right),
+                _ => (below, left),
+            };
+            if lease < least {
+                break;
+            }
+            self.put(place, least);
+            place = below;
+        }
+        self.put(place, lease);
     }
 
-    /// Whether stale entries outnumber the `live` permissions, so that [`purge`](Self::purge) pays off: called
-    /// then, it costs a constant time per entry ever scheduled.
-    pub(crate) fn is_crowded(&self, live: usize) -> bool {
-        self.heap.len() > live.saturating_mul(2).saturating_add(STALE_SLACK)
-    }
-
-    /// Drops the entries that `is_live` says no to, given their slot and start.
-    pub(crate) fn purge(&mut self, mut is_live: impl FnMut(u32, Moment) -> bool) {
-        self.heap.retain(|lease| is_live(lease.slot, lease.start));
+    fn put(&mut self, place: usize, lease: Lease) {
+        self.heap[place] = lease;
+        // As many as there are slots, which are numbered in 32 bits.
+        self.places[lease.slot as usize] = u32::try_from(place).unwrap_or(NONE);
     }
 }
 
@@ -81,45 +105,47 @@ impl Leases {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     proptest! {
         #[test]
-        fn entries_come_due_once_each_in_order_and_never_early(
-            deadlines in prop::collection::vec(0u64..1000, 0..200),
+        fn leases_come_due_once_each_in_order_and_never_early(
+            steps in prop::collection::vec((0u8..4, 0u32..40, 0u64..1000), 0..300),
         ) {
             let mut leases = Leases::default();
-            for (slot, deadline) in (0..).zip(&deadlines) {
-                leases.schedule(Moment(*deadline), slot, Moment(u64::from(slot)));
-            }
-            let mut seen = Vec::new();
-            while let Some(now) = leases.next() {
-                if now.0 > 0 {
-                    prop_assert_eq!(leases.due(Moment(now.0 - 1)), None);
+            let mut model: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+            for (start, (choice, slot, time)) in (0..).zip(steps) {
+                match choice {
+                    0 | 1 => {
+                        leases.schedule(Moment(time), slot, Moment(start));
+                        model.insert(slot, (time, start));
+                    }
+                    2 => {
+                        leases.forget(slot);
+                        model.remove(&slot);
+                    }
+                    _ => {
+                        let first = model.iter().map(|(&slot, &key)| (key, slot)).min();
+                        let due = first.filter(|&((deadline, _), _)| deadline <= time).map(|(_, slot)| slot);
+                        prop_assert_eq!(leases.due(Moment(time)), due);
+                        due.and_then(|slot| model.remove(&slot));
+                    }
                 }
-                let (slot, start) = leases.due(now).expect("its deadline has come");
-                prop_assert_eq!(u64::from(slot), start.0);
-                prop_assert_eq!(deadlines[slot as usize], now.0);
-                seen.push((now, slot));
+                prop_assert_eq!(leases.heap.len(), model.len());
+                prop_assert_eq!(leases.next(), model.values().map(|&(deadline, _)| Moment(deadline)).min());
             }
-            prop_assert!(seen.is_sorted());
-            prop_assert_eq!(seen.len(), deadlines.len());
         }
     }
 
     #[test]
-    fn revoked_permissions_do_not_pile_up() {
+    fn revoked_permissions_leave_nothing_behind() {
         let mut leases = Leases::default();
-        let live = 10;
-        let mut longest = 0;
         for start in 0..100_000 {
-            leases.schedule(Moment(start + 1_000_000), 0, Moment(start));
-            if leases.is_crowded(live) {
-                leases.purge(|_, since| since.0 + 10 > start);
-                assert_eq!(leases.len(), live);
-            }
-            longest = longest.max(leases.len());
+            leases.schedule(Moment(start + 1_000_000), 7, Moment(start));
+            leases.forget(7);
+            leases.forget(8);
         }
-        assert_eq!(longest, 2 * live + STALE_SLACK);
+        assert_eq!((leases.heap.len(), leases.next()), (0, None));
     }
 
     #[test]

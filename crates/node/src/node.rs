@@ -4,11 +4,14 @@ use crate::audit::{AuditEvent, AuditQueue, AuditRecord};
 use crate::batches::Stock;
 use crate::client::{Client, QpOwners};
 use crate::client_ends::ClientEnds;
+use crate::departures::Departures;
 use crate::headers::HeaderPool;
+use crate::key_holders::KeyHolders;
 use crate::leases::Leases;
 use crate::object::Object;
-use crate::permissions::{Chain, NONE, Permissions};
+use crate::permissions::{NONE, Permissions};
 use crate::postponed::Postponed;
+use crate::recovery::EVENTS_PER_TURN;
 use crate::recovery::Recoveries;
 use crate::requests::SCRUB_PER_TURN_BYTES;
 use crate::roster::Roster;
@@ -35,6 +38,8 @@ pub const POOL_BASE: RemoteAddress = RemoteAddress(0x1000_0000_0000);
 
 /// Entries of the completion queue for control messages: one for each message of a thousand clients.
 const CONTROL_CQ_DEPTH: u32 = 1 << 17;
+/// Requests that are taken in before it is asked whether the turn has time for more.
+const REQUESTS_AT_ONCE: usize = 8;
 /// Entries of the completion queue for binds: failures complete each request, also the unsignalled ones.
 const BIND_CQ_DEPTH: u32 = 1 << 15;
 
@@ -117,12 +122,18 @@ pub struct Node<N: Nic> {
     /// Which permission a header of the header pool is for.
     pub(crate) header_slots: Vec<u32>,
     pub(crate) permissions: Permissions,
+    pub(crate) key_holders: KeyHolders,
     pub(crate) leases: Leases,
     pub(crate) taint: Taint,
     pub(crate) scrubs: VecDeque<(u32, u64)>,
     /// Bytes that this turn may still zero.
     pub(crate) scrub_left: u64,
+    /// Steps that this turn may still take of what can go on in the next.
+    pub(crate) steps_left: u32,
+    pub(crate) departures: Departures,
     pub(crate) postponed: Postponed,
+    /// Objects whose waiting requests a later turn looks at, and their births.
+    pub(crate) put_off: VecDeque<(ObjectId, u64)>,
     pub(crate) recoveries: Recoveries,
     pub(crate) tenants: Vec<Option<Box<Tenant>>>,
     /// Windows between hands, kept for its room.
@@ -209,11 +220,15 @@ impl<N: Nic> Node<N> {
             headers: HeaderPool::new(POOL_BASE, config.headers),
             header_slots: vec![NONE; config.headers as usize],
             permissions: Permissions::default(),
+            key_holders: KeyHolders::default(),
             leases: Leases::default(),
             taint: Taint::new(POOL_BASE, bytes),
             scrubs: VecDeque::new(),
             scrub_left: 0,
+            steps_left: config.steps_per_turn,
+            departures: Departures::default(),
             postponed: Postponed::new(config.postponed_max),
+            put_off: VecDeque::new(),
             recoveries: Recoveries::default(),
             tenants: Vec::new(),
             stock: Stock::default(),
@@ -316,7 +331,8 @@ impl<N: Nic> Node<N> {
 
     /// The client that [`Node::admit`] let come does not come.
     pub fn abandon(&mut self, nic: &mut N, tenant: TenantId, now: Moment) {
-        self.leave_tenant(nic, tenant.0, now);
+        self.leave_tenant(tenant.0, now);
+        self.go_on_taking_apart(nic, now);
     }
 
     /// Takes a client in, whose queue pairs are connected to `ends`.
@@ -351,7 +367,8 @@ impl<N: Nic> Node<N> {
         Ok(id)
     }
 
-    /// A client is gone: its permissions end, its queue pairs stop. They can be destroyed after this.
+    /// A client is gone: its queue pairs stop, and can be destroyed after this. Its permissions end now, or in the next
+    /// turns where they are many.
     pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
         // Nothing more comes from it, and a NIC that has not told yet what it refused knows now.
         if let Some(going) = self.clients.get(client.0) {
@@ -361,33 +378,14 @@ impl<N: Nic> Node<N> {
         }
         // What it has broken is charged to its tenant, also if it leaves at once.
         self.take_events(nic, now);
-        let Some(first) = self.clients.get(client.0).map(|client| client.first) else { return };
         self.audit_client(now, AuditEvent::Detach, client.0, None);
-        let mut held: Vec<u32> = self.permissions.chain(Chain::Client, first).collect();
-        if planted::is(Fault::DepartedKeepHolding) {
-            held.clear();
-        }
-        for slot in held {
-            self.finish(slot, AuditEvent::Revoke, Some("its client left"), None, now);
-        }
-        self.forget_requests_of(client.0, now);
         self.recoveries.forget(client.0);
         let Some(gone) = self.clients.remove(client.0) else { return };
         for &qp in gone.ends.data.iter().chain([&gone.ends.control]) {
             self.qp_owners.remove(qp);
         }
         gone.end(nic);
-        self.leave_tenant(nic, gone.tenant, now);
-    }
-
-    /// One client less. With the last one the tenant ends, unless it has objects that stay: its windows, its domain.
-    fn leave_tenant(&mut self, nic: &mut N, slot: u32, now: Moment) {
-        let Some(tenant) = self.tenants.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        tenant.clients -= 1;
-        if tenant.clients == 0 {
-            tenant.alone_since = Some(now);
-            self.keep_without_clients(nic, slot, now);
-        }
+        self.take_apart(nic, &gone, now);
     }
 
     pub(crate) fn tenant(&self, slot: u32) -> Option<&Tenant> {
@@ -403,14 +401,22 @@ impl<N: Nic> Node<N> {
     /// was done.
     pub fn turn(&mut self, nic: &mut N, now: Moment) -> bool {
         self.scrub_left = SCRUB_PER_TURN_BYTES;
+        // Requests get half of the steps, so that leases end also in a flood of requests.
+        self.steps_left = self.config.steps_per_turn / 2;
         let mut worked = self.take_confirmations(nic, now);
         // What was refused is charged before its client is heard: a rebuild is judged by how it stands now.
-        worked |= self.take_events(nic, now);
-        worked |= self.take_requests(nic, now);
+        let events = self.take_some_events(nic, now);
+        worked |= events > 0;
+        if events < EVENTS_PER_TURN {
+            worked |= self.take_requests(nic, now);
+        }
+        self.steps_left += self.config.steps_per_turn / 2;
+        worked |= self.serve_put_off(now);
         worked |= self.end_bars(now);
         worked |= self.expire(now);
         worked |= self.time_out_requests(now);
-        worked |= self.expire_kept(nic, now);
+        worked |= self.expire_kept(now);
+        worked |= self.go_on_taking_apart(nic, now);
         worked |= self.scrub(now);
         worked |= self.recover(nic, now);
         worked |= self.carry_out(nic, now);
@@ -429,7 +435,10 @@ impl<N: Nic> Node<N> {
     pub fn next_wake(&self) -> Option<Moment> {
         let lingering = self.tenants.iter().flatten().filter_map(|tenant| tenant.windows.lingering_since());
         let lingering = lingering.map(|since| since.after(self.config.linger_max)).min();
+        let more = !self.departures.is_empty() || !self.put_off.is_empty();
+        let at_once = more.then_some(Moment(0));
         let wakes = [
+            at_once,
             self.leases.next(),
             self.postponed.next_timeout(),
             lingering,
@@ -452,18 +461,24 @@ impl<N: Nic> Node<N> {
 
     fn take_requests(&mut self, nic: &mut N, now: Moment) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
-        completions.clear();
-        let most = self.config.requests_per_turn as usize;
-        let polled = nic.poll(self.control_cq, most, &mut completions).unwrap_or(0);
-        if polled > 0 {
+        let mut left = self.config.requests_per_turn as usize;
+        let mut worked = false;
+        while left > 0 && self.steps_left > 0 {
+            completions.clear();
+            let polled = nic.poll(self.control_cq, left.min(REQUESTS_AT_ONCE), &mut completions).unwrap_or(0);
+            if polled == 0 {
+                break;
+            }
+            worked = true;
+            left -= polled;
             // Who asks for a rebuild has broken something just before.
             self.take_events(nic, now);
-        }
-        for completion in &completions {
-            self.hear(nic, completion, now);
+            for completion in &completions {
+                self.hear(nic, completion, now);
+            }
         }
         self.completions = completions;
-        polled > 0
+        worked
     }
 
     /// A reply is to go to a client. One that lets them pile up is let go.
@@ -547,6 +562,7 @@ impl<N: Nic> Node<N> {
         for client in clients {
             self.detach(nic, client, now);
         }
+        self.take_all_apart(nic, now);
         // Those without clients that have left objects behind.
         for slot in 0..u32::try_from(self.tenants.len()).unwrap_or(u32::MAX) {
             self.end_tenant(nic, slot, now);

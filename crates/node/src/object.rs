@@ -1,13 +1,15 @@
 //! An object's record: who holds it, who waits for it.
 
 use crate::permissions::NONE;
-use portcullis_protocol::{Keep, Lifetime};
+use portcullis_protocol::Keep;
 use std::collections::VecDeque;
 
 /// What the node keeps about an object beside its place.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub tenant: u32,
+    /// Its place in its tenant's list.
+    pub listed: u32,
     /// Which object of this run of the node it is: see [`portcullis_protocol::ObjectRef`].
     pub birth: u64,
     /// What it outlives.
@@ -31,6 +33,8 @@ pub(crate) struct Object {
     pub first: u32,
     /// Requests that wait for it, first come first served.
     pub waiting: VecDeque<u32>,
+    /// Some of them may be let in, and a later turn does.
+    pub put_off: bool,
     /// Its bytes are being zeroed; its first permission waits for that.
     pub scrubbing: bool,
 }
@@ -39,6 +43,7 @@ impl Object {
     pub fn new(tenant: u32, birth: u64, keep: Keep) -> Self {
         Self {
             tenant,
+            listed: 0,
             birth,
             keep,
             told: false,
@@ -51,16 +56,26 @@ impl Object {
             divided: false,
             first: NONE,
             waiting: VecDeque::new(),
+            put_off: false,
             scrubbing: false,
         }
     }
 
-    /// How long it stays after its tenant's last client has gone; `None`: for as long as the node runs.
-    pub fn outlasts(&self) -> Option<Lifetime> {
+    /// A request does not wait for it any more. Most often the one that has waited for longest.
+    pub fn no_longer_waits(&mut self, waiter: u32) {
+        if let Some(at) = self.waiting.iter().position(|&other| other == waiter) {
+            self.waiting.remove(at);
+        }
+    }
+
+    /// How long it stays after its tenant's last client has gone, in µs, if it is kept: [`u64::MAX`] for as long as the
+    /// node runs.
+    pub fn kept_for(&self) -> Option<u64> {
         match self.keep {
-            Keep::No | Keep::Attached => Some(Lifetime(0)),
-            Keep::For(time) => Some(time),
-            Keep::Pinned => None,
+            Keep::No => None,
+            Keep::Attached => Some(0),
+            Keep::For(time) => Some(time.0),
+            Keep::Pinned => Some(u64::MAX),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! This table is what the node acts on; the headers in remote memory only repeat it for clients.
 
 use crate::slabs::ObjectId;
+use crate::table::Table;
 use crate::windows::WindowIndex;
 use portcullis_nic::Region;
 use portcullis_protocol::{Lifetime, Moment, PermissionId, Rights, Sharing};
@@ -140,7 +141,7 @@ impl Permission {
 /// All permissions, by slot.
 #[derive(Debug, Default)]
 pub(crate) struct Permissions {
-    slots: Vec<Option<Permission>>,
+    slots: Table<Option<Permission>>,
     free: Vec<u32>,
 }
 

@@ -80,10 +80,6 @@ impl Postponed {
         });
         self.waiters[slot as usize] = Some(waiter);
         self.timeouts.schedule(timeout, slot, since);
-        if self.timeouts.is_crowded(self.waiters.len()) {
-            let waiters = &self.waiters;
-            self.timeouts.purge(|slot, since| waiters[slot as usize].is_some_and(|it| it.since == since));
-        }
         Ok(slot)
     }
 
@@ -91,6 +87,7 @@ impl Postponed {
     pub fn take(&mut self, slot: u32) -> Option<Waiter> {
         let waiter = self.waiters.get_mut(slot as usize)?.take()?;
         self.vacant.push(slot);
+        self.timeouts.forget(slot);
         self.leave(waiter.wish.tenant);
         Some(waiter)
     }
@@ -101,13 +98,7 @@ impl Postponed {
 
     /// A request whose time is over. It is still there.
     pub fn timed_out(&mut self, now: Moment) -> Option<u32> {
-        loop {
-            let (slot, since) = self.timeouts.due(now)?;
-            // Another may have taken the slot in the same microsecond: its own entry is still to come.
-            if self.get(slot).is_some_and(|waiter| waiter.since == since && waiter.timeout <= now) {
-                return Some(slot);
-            }
-        }
+        self.timeouts.due(now)
     }
 
     pub fn next_timeout(&self) -> Option<Moment> {
@@ -129,9 +120,9 @@ impl Postponed {
         Ok(())
     }
 
-    /// Takes all requests for memory out.
-    pub fn unpark(&mut self) -> VecDeque<Parked> {
-        let parked = std::mem::take(&mut self.parked);
+    /// Takes the first requests for memory out, so many at most.
+    pub fn unpark(&mut self, most: usize) -> Vec<Parked> {
+        let parked: Vec<Parked> = self.parked.drain(..most.min(self.parked.len())).collect();
         for it in &parked {
             self.leave(it.wish.tenant);
         }

@@ -5,15 +5,18 @@ use portcullis_protocol::Refusal;
 /// The most that one tenant may hold at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota {
-    /// Bytes of the pool, as its objects' sizes add up. By default the pool itself is the limit.
+    /// Bytes of the pool that its objects take, each with its header of 32 bytes and rounded up to its size class: 96
+    /// bytes at least. By default the pool itself is the limit.
     pub bytes_max: u64,
+    /// Objects.
+    pub objects_max: u64,
     /// Live permissions.
     pub permissions_max: u64,
 }
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { bytes_max: u64::MAX, permissions_max: 65_536 }
+        Self { bytes_max: u64::MAX, objects_max: 1 << 17, permissions_max: 65_536 }
     }
 }
 
@@ -21,6 +24,7 @@ impl Default for Quota {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Usage {
     bytes: u64,
+    objects: u64,
     permissions: u64,
 }
 
@@ -37,16 +41,18 @@ impl Usage {
         self.permissions
     }
 
-    /// Counts an object of so many bytes.
+    /// Counts an object that takes so many bytes.
     ///
     /// # Errors
-    /// [`Refusal::Quota`], in bytes: what is used without the object, and the limit.
-    pub(crate) fn charge_bytes(&mut self, quota: &Quota, bytes: u64) -> Result<(), Refusal> {
-        charge(&mut self.bytes, bytes, quota.bytes_max)
+    /// [`Refusal::Quota`], in bytes or in objects: what is used without the object, and the limit.
+    pub(crate) fn charge_object(&mut self, quota: &Quota, bytes: u64) -> Result<(), Refusal> {
+        charge(&mut self.objects, 1, quota.objects_max)?;
+        charge(&mut self.bytes, bytes, quota.bytes_max).inspect_err(|_| refund(&mut self.objects, 1))
     }
 
-    /// An object of so many bytes went.
-    pub(crate) fn refund_bytes(&mut self, bytes: u64) {
+    /// An object that took so many bytes went.
+    pub(crate) fn refund_object(&mut self, bytes: u64) {
+        refund(&mut self.objects, 1);
         refund(&mut self.bytes, bytes);
     }
 
@@ -83,15 +89,15 @@ fn refund(used: &mut u64, amount: u64) {
 mod tests {
     use super::*;
 
-    const QUOTA: Quota = Quota { bytes_max: 100, permissions_max: 2 };
+    const QUOTA: Quota = Quota { bytes_max: 100, objects_max: 3, permissions_max: 2 };
 
     #[test]
     fn the_quota_can_be_used_up_and_no_further() {
         let mut usage = Usage::default();
-        assert_eq!(usage.charge_bytes(&QUOTA, 60), Ok(()));
-        assert_eq!(usage.charge_bytes(&QUOTA, 41), Err(Refusal::Quota { used: 60, limit: 100 }));
-        assert_eq!(usage.charge_bytes(&QUOTA, u64::MAX), Err(Refusal::Quota { used: 60, limit: 100 }));
-        assert_eq!(usage.charge_bytes(&QUOTA, 40), Ok(()));
+        assert_eq!(usage.charge_object(&QUOTA, 60), Ok(()));
+        assert_eq!(usage.charge_object(&QUOTA, 41), Err(Refusal::Quota { used: 60, limit: 100 }));
+        assert_eq!(usage.charge_object(&QUOTA, u64::MAX), Err(Refusal::Quota { used: 60, limit: 100 }));
+        assert_eq!(usage.charge_object(&QUOTA, 40), Ok(()));
         assert_eq!((usage.bytes(), usage.permissions()), (100, 0));
     }
 
@@ -102,8 +108,12 @@ mod tests {
         assert_eq!(usage.charge_permission(&QUOTA), Err(Refusal::Quota { used: 2, limit: 2 }));
         usage.refund_permission();
         assert_eq!(usage.charge_permission(&QUOTA), Ok(()));
-        usage.charge_bytes(&QUOTA, 100).expect("nothing is used");
-        usage.refund_bytes(30);
-        assert_eq!(usage.charge_bytes(&QUOTA, 30), Ok(()));
+        for _ in 0..3 {
+            usage.charge_object(&QUOTA, 30).expect("they fit");
+        }
+        assert_eq!(usage.charge_object(&QUOTA, 1), Err(Refusal::Quota { used: 3, limit: 3 }), "objects");
+        usage.refund_object(30);
+        assert_eq!(usage.charge_object(&QUOTA, 41), Err(Refusal::Quota { used: 60, limit: 100 }), "bytes");
+        assert_eq!(usage.charge_object(&QUOTA, 40), Ok(()), "what was refused is not counted");
     }
 }

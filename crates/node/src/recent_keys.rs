@@ -35,10 +35,9 @@ impl RecentKeys {
         self.ended.iter().rev().find(had).map(|keys| keys.at)
     }
 
-    /// Whether a permission with this lifetime word, and this key for it, ended at `since` or later.
-    pub fn had_word(&self, word: RemoteAddress, key: Rkey, since: Moment) -> bool {
-        let recent = self.ended.iter().rev().take_while(|keys| keys.at >= since);
-        recent.into_iter().any(|keys| keys.word == word && keys.lifetime == key)
+    /// The keys of the permissions that ended at `since` or later, the latest first.
+    pub fn since(&self, since: Moment) -> impl Iterator<Item = &EndedKeys> {
+        self.ended.iter().rev().take_while(move |keys| keys.at >= since)
     }
 
     /// When the last permission ended.
@@ -68,13 +67,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_word_is_known_by_its_place_and_its_key_and_for_a_while() {
+    fn keys_are_known_for_a_while_the_latest_first() {
         let mut recent = RecentKeys::default();
         recent.push(keys(7, 10), 3);
         recent.push(keys(8, 20), 3);
-        let asks = [(7, 15, 10), (7, 15, 11), (7, 14, 10), (8, 15, 10), (8, 17, 20)];
-        let known =
-            asks.map(|(word, key, since)| recent.had_word(RemoteAddress(word), Rkey(key), Moment(since)));
-        assert_eq!(known, [true, false, false, false, true]);
+        let since = |moment| recent.since(Moment(moment)).map(|keys| keys.word.0).collect::<Vec<_>>();
+        assert_eq!([since(10), since(11), since(21)], [vec![8, 7], vec![8], vec![]]);
     }
 }

@@ -10,6 +10,9 @@ use std::collections::VecDeque;
 /// Retries of a SEND to a client that has no receive posted.
 const RNR_RETRIES: u8 = 6;
 
+/// Refused accesses that one turn charges. Requests wait until there are no more.
+pub(crate) const EVENTS_PER_TURN: u32 = 64;
+
 /// A queue pair on its way from ERR to RTS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recovery {
@@ -119,11 +122,15 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    /// What the NIC tells unasked: refused accesses.
-    pub(crate) fn take_events(&mut self, nic: &mut N, now: Moment) -> bool {
-        let mut worked = false;
-        while let Some(event) = nic.poll_event() {
-            worked = true;
+    /// What the NIC tells unasked: refused accesses. All that there are.
+    pub(crate) fn take_events(&mut self, nic: &mut N, now: Moment) {
+        while self.take_some_events(nic, now) == EVENTS_PER_TURN {}
+    }
+
+    /// As many of them as one turn has time for. Returns how many there were.
+    pub(crate) fn take_some_events(&mut self, nic: &mut N, now: Moment) -> u32 {
+        for taken in 0..EVENTS_PER_TURN {
+            let Some(event) = nic.poll_event() else { return taken };
             match event {
                 Event::AccessError(qp, refused) => self.note_violation(qp, refused, now),
                 Event::Fatal(qp) => {
@@ -133,7 +140,7 @@ impl<N: Nic> Node<N> {
                 }
             }
         }
-        worked
+        EVENTS_PER_TURN
     }
 
     /// Takes the queue pair for binds up again after it broke. Where that fails too, the next batch tries again.

@@ -2,10 +2,11 @@
 
 use crate::audit::{AuditEvent, AuditRecord, AuditedPermission};
 use crate::node::Node;
+use crate::object::Object;
 use crate::permissions::{Claim, Extent, NONE, Permission, Stage};
 use crate::postponed::Waiter;
 use crate::recovery::Recovery;
-use crate::slabs::ObjectId;
+use crate::slabs::{ObjectId, Slabs};
 use crate::tenant::Answer;
 use portcullis_nic::{Completion, CompletionKind, Memory, Nic, Status};
 use portcullis_protocol::planted::{self, Fault};
@@ -143,23 +144,25 @@ impl<N: Nic> Node<N> {
         self.check_wish(&wish, now)?;
         self.check_keep(memory.keep)?;
         let size = memory.size;
+        let takes = Slabs::<Object>::footprint(size, memory.alignment)?;
         let quota = self.config.quota;
         let tenant = self.tenant_mut(wish.tenant).ok_or(Refusal::NicFailed)?;
-        tenant.usage.charge_bytes(&quota, size)?;
+        tenant.usage.charge_object(&quota, takes)?;
         let mark = tenant.mark;
         let made = self.make_object(&wish, memory);
         let object = match made {
             Ok(Some(object)) => object,
             // Memory that lingers is on its way back: the request waits for it.
             Ok(None) => {
-                self.refund(wish.tenant, size);
+                self.refund(wish.tenant, takes);
                 return self.postponed.park(wish, memory);
             }
             Err(refusal) => {
-                self.refund(wish.tenant, size);
+                self.refund(wish.tenant, takes);
                 return Err(refusal);
             }
         };
+        debug_assert_eq!(self.slabs.taken(object), takes, "what was charged is what it takes");
         let (address, hole) = (self.slabs.address(object), self.slabs.header_hole(object));
         let foreign = self.taint.take(mark, hole, size + Header::BYTES) && !planted::is(Fault::ScrubSkipped);
         match self.start(&wish, object, now) {
@@ -230,6 +233,10 @@ impl<N: Nic> Node<N> {
         self.check_wish(&wish, now)?;
         let object = self.object_named(wish.tenant, name)?;
         wish.claim.extent = self.part_of(object, wish.claim.extent)?;
+        let record = self.slabs.get(object);
+        if record.divided {
+            self.charge_claims(record.holders as usize + record.waiting.len());
+        }
         // First come, first served: nobody overtakes those who wait already.
         if !self.is_awaited(object, wish.claim) && self.admits(object, wish.claim) {
             let slot = self.start(&wish, object, now)?;
@@ -367,8 +374,7 @@ impl<N: Nic> Node<N> {
     ) -> Result<(), Refusal> {
         let slot = self.held(client, id)?;
         if free && let Some(permission) = self.permissions.get(slot) {
-            let object = permission.object;
-            self.slabs.get_mut(object).keep = Keep::No;
+            self.strike_kept(permission.object);
         }
         let answer = Answer { client, sequence, body: ReplyBody::Done };
         self.finish(slot, AuditEvent::Revoke, None, Some(answer), now);
@@ -417,15 +423,17 @@ impl<N: Nic> Node<N> {
         reason: Option<&'static str>,
     ) {
         let (permissions, slabs) = (&self.permissions, &self.slabs);
-        let (tenants, clients) = (&self.tenants, &self.clients);
+        let (tenants, clients, departures) = (&self.tenants, &self.clients, &self.departures);
         self.audit.push(at, event, |record| {
             let permission = permissions.get(slot);
             let tenant = permission.and_then(|it| tenants.get(it.tenant as usize)?.as_ref());
-            let client = permission.and_then(|it| clients.get(it.client));
+            let client = permission.and_then(|it| clients.get(it.client)).map(|it| (it.id, it.process));
+            let gone = permission.and_then(|it| departures.client(it.client)).map(|it| (it.id, it.process));
+            let (client, process) = client.or(gone).unzip();
             AuditRecord {
                 tenant: tenant.map(|tenant| Arc::clone(&tenant.name)),
-                client: client.map(|client| client.id),
-                process: client.and_then(|client| client.process),
+                client,
+                process: process.flatten(),
                 permission: permission.map(|it| AuditedPermission {
                     id: it.id,
                     address: RemoteAddress(slabs.address(it.object).0 + it.claim.extent.offset),

@@ -8,6 +8,7 @@ mod classes;
 mod span;
 
 use crate::page_runs::PageRuns;
+use crate::table::Table;
 use classes::{CLASSES, class_of, lead, span_pages, span_pages_min, stride};
 use portcullis_protocol::{Header, Refusal, RemoteAddress};
 use span::Span;
@@ -25,7 +26,7 @@ pub(crate) const ALIGNMENT_MAX: u64 = 2 << 20;
 const NONE: u32 = u32::MAX;
 
 /// Names a live object of one [`Slabs`]. Used again after the object was freed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ObjectId(pub(crate) u32);
 
 struct Object<T> {
@@ -64,7 +65,7 @@ pub(crate) struct Slabs<T> {
     spans: Vec<Span>,
     vacant_spans: Vec<u32>,
     classes: [Class; CLASSES],
-    objects: Vec<Object<T>>,
+    objects: Table<Object<T>>,
     vacant_objects: Vec<u32>,
     live: u32,
     bytes_used: u64,
@@ -90,11 +91,27 @@ impl<T> Slabs<T> {
             spans: Vec::new(),
             vacant_spans: Vec::new(),
             classes: std::array::from_fn(class),
-            objects: Vec::new(),
+            objects: Table::default(),
             vacant_objects: Vec::new(),
             live: 0,
             bytes_used: 0,
         }
+    }
+
+    /// Bytes of the pool that an object takes, its header hole and what its size class or its pages round up included.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), but for the room that there is.
+    pub(crate) fn footprint(size: u64, alignment: u64) -> Result<u64, Refusal> {
+        check(size, alignment)?;
+        if let Some(class) = class_of(size, alignment) {
+            return Ok(stride(class));
+        }
+        // As `large_span` places it. Alignments beyond a page's put the buffer at the start of one.
+        let before = alignment.clamp(HOLE_ALIGNMENT, PAGE_BYTES);
+        let end = size.checked_add(before).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+        let end = end.ok_or(Refusal::OutOfMemory { size })?;
+        Ok(end - before + Header::BYTES)
     }
 
     /// A new object with a buffer of at least `size` bytes, whose address is a multiple of `alignment`, and what the node
@@ -104,13 +121,7 @@ impl<T> Slabs<T> {
     /// [`Refusal::Nothing`] for no bytes; [`Refusal::Alignment`]; [`Refusal::OutOfMemory`] where the pool has no room in
     /// one piece.
     pub(crate) fn allocate(&mut self, size: u64, alignment: u64, payload: T) -> Result<ObjectId, Refusal> {
-        if size == 0 {
-            return Err(Refusal::Nothing);
-        }
-        let alignment = alignment.max(1);
-        if !alignment.is_power_of_two() || alignment > ALIGNMENT_MAX {
-            return Err(Refusal::Alignment { most: ALIGNMENT_MAX });
-        }
+        check(size, alignment)?;
         let out_of_memory = Refusal::OutOfMemory { size };
         let next_object = u32::try_from(self.objects.len()).ok().filter(|&next| next != NONE);
         let object = self.vacant_objects.last().copied().or(next_object).ok_or(out_of_memory)?;
@@ -190,6 +201,11 @@ impl<T> Slabs<T> {
         self.spans[self.record(object).span as usize].stride - Header::BYTES
     }
 
+    /// Bytes of the pool that the object takes: see [`footprint`](Self::footprint).
+    pub(crate) fn taken(&self, object: ObjectId) -> u64 {
+        self.capacity(object) + Header::BYTES
+    }
+
     /// What the node keeps about an object.
     pub(crate) fn get(&self, object: ObjectId) -> &T {
         self.record(object).payload.as_ref().expect("only live objects are looked at")
@@ -200,11 +216,9 @@ impl<T> Slabs<T> {
         self.objects[object.0 as usize].payload.as_mut().expect("only live objects are looked at")
     }
 
-    /// The live objects whose record `is_one` says yes to. Looks at all of them.
-    pub(crate) fn ids_where(&self, is_one: impl Fn(&T) -> bool) -> Vec<ObjectId> {
-        let all = (0..).zip(&self.objects);
-        let found = all.filter(|(_, object)| object.payload.as_ref().is_some_and(&is_one));
-        found.map(|(id, _)| ObjectId(id)).collect()
+    /// Whether an object has this id now, be it another than the one that the caller means.
+    pub(crate) fn is_live(&self, object: ObjectId) -> bool {
+        self.objects.get(object.0 as usize).is_some_and(|record| record.payload.is_some())
     }
 
     /// Bytes that objects take, with their header holes and what their size class rounds up.
@@ -366,6 +380,17 @@ impl<T> Slabs<T> {
             None => self.classes[class].last = previous,
         }
     }
+}
+
+/// Whether there can be an object of so many bytes, with this alignment.
+fn check(size: u64, alignment: u64) -> Result<(), Refusal> {
+    if size == 0 {
+        return Err(Refusal::Nothing);
+    }
+    if !alignment.max(1).is_power_of_two() || alignment > ALIGNMENT_MAX {
+        return Err(Refusal::Alignment { most: ALIGNMENT_MAX });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use portcullis_nic::{
 };
 use portcullis_protocol::{Mechanism, Moment, ReplyBody, Rights};
 use rand::rngs::StdRng;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Requests that the queue pair for binds holds.
@@ -84,6 +84,10 @@ pub(crate) struct Tenant {
     pub binder_is_down: bool,
     pub windows: Windows,
     pub usage: Usage,
+    /// Its objects, those that are going included. Each knows its place here.
+    pub objects: Vec<ObjectId>,
+    /// Those of them that are kept, by how long they stay after the last client has gone.
+    pub kept: BTreeSet<(u64, ObjectId)>,
     pub clients: u32,
     /// Since when it has no clients, and stays for what it has left behind.
     pub alone_since: Option<Moment>,
@@ -131,6 +135,8 @@ impl Tenant {
             binder_is_down: false,
             windows: Windows::new(pd, config.windows_max, nic.capabilities().chosen_keys, secret),
             usage: Usage::default(),
+            objects: Vec::new(),
+            kept: BTreeSet::new(),
             clients: 0,
             alone_since: None,
             offended: false,
@@ -142,6 +148,18 @@ impl Tenant {
             batch_count: 0,
             unposted: VecDeque::new(),
         })
+    }
+
+    /// How much there is to take apart when it ends.
+    pub fn burden(&self) -> usize {
+        let bound: usize = self.batches.iter().map(|batch| batch.starts.len() + batch.releases.len()).sum();
+        self.objects.len() + self.windows.len() + self.starting.len() + self.ending.len() + bound
+    }
+
+    /// Whether something of it is still to be bound or unbound, or on its way.
+    pub fn waits_for_nic(&self) -> bool {
+        let idle = self.starting.is_empty() && self.ending.is_empty() && self.overdue.is_empty();
+        !idle || !self.batches.is_empty() || !self.unposted.is_empty()
     }
 
     /// Takes the tenant off the NIC: windows, queue pair, region, in that order. Its domain is left, since its clients'

@@ -14,6 +14,9 @@ use portcullis_protocol::{Moment, Refusal, Sharing};
 /// Permissions that an object has at the most once parts of it are asked for: each request looks at all of them.
 const PARTS_MAX: u32 = 1024;
 
+/// Claims that are compared in the time of a step.
+const CLAIMS_PER_STEP: usize = 64;
+
 /// Requests waiting for a divided object that are looked at when somebody lets go. Those behind wait for these.
 const LOOKED_AT_MAX: usize = 64;
 
@@ -81,10 +84,18 @@ impl<N: Nic> Node<N> {
         if planted::is(Fault::WaiterForgotten) {
             return;
         }
-        while let Some(waiter) = self.next_admitted(object) {
+        loop {
+            if self.steps_left == 0 {
+                return self.serve_later(object);
+            }
+            let Some(waiter) = self.next_admitted(object) else { return };
+            self.take_step();
             let record = self.slabs.get_mut(object);
-            record.waiting.retain(|&other| other != waiter);
+            record.no_longer_waits(waiter);
             let Some(Waiter { wish, .. }) = self.postponed.take(waiter) else { continue };
+            if self.clients.get(wish.client).is_none() {
+                continue;
+            }
             match self.start(&wish, object, now) {
                 Ok(slot) => self.enlist(slot),
                 Err(refusal) => self.refuse(wish.client, wish.sequence, refusal),
@@ -92,8 +103,46 @@ impl<N: Nic> Node<N> {
         }
     }
 
+    /// This turn has done enough: a later one lets in who waits for the object.
+    fn serve_later(&mut self, object: ObjectId) {
+        let record = self.slabs.get_mut(object);
+        if !record.waiting.is_empty() && !std::mem::replace(&mut record.put_off, true) {
+            self.put_off.push_back((object, record.birth));
+        }
+    }
+
+    /// Goes on with letting those in that an earlier turn had no time for.
+    pub(crate) fn serve_put_off(&mut self, now: Moment) -> bool {
+        let any = !self.put_off.is_empty();
+        while self.steps_left > 0
+            && let Some((object, birth)) = self.put_off.pop_front()
+        {
+            if !self.slabs.is_live(object) || self.slabs.get(object).birth != birth {
+                continue;
+            }
+            self.slabs.get_mut(object).put_off = false;
+            self.serve_waiters(object, now);
+            let exposed = self.slabs.get(object).exposed > 0;
+            if self.let_go(object) && !exposed {
+                self.release_object(object);
+            }
+        }
+        any
+    }
+
+    /// So many claims are compared: in a crowd that takes time as well.
+    pub(crate) fn charge_claims(&mut self, claims: usize) {
+        let steps = u32::try_from(claims / CLAIMS_PER_STEP).unwrap_or(u32::MAX);
+        self.steps_left = self.steps_left.saturating_sub(steps);
+    }
+
     /// The first of those who wait that may start now, and overtakes nobody who is in its way.
-    fn next_admitted(&self, object: ObjectId) -> Option<u32> {
+    fn next_admitted(&mut self, object: ObjectId) -> Option<u32> {
+        let record = self.slabs.get(object);
+        if record.divided {
+            let waiting = record.waiting.len().min(LOOKED_AT_MAX);
+            self.charge_claims(waiting * (record.holders as usize + waiting / 2));
+        }
         let record = self.slabs.get(object);
         let most = if record.divided { LOOKED_AT_MAX } else { 1 };
         let mut before: Vec<Claim> = Vec::new();
@@ -112,7 +161,10 @@ impl<N: Nic> Node<N> {
     /// Requests that have waited for as long as they were ready to.
     pub(crate) fn time_out_requests(&mut self, now: Moment) -> bool {
         let mut worked = false;
-        while let Some(slot) = self.postponed.timed_out(now) {
+        while self.steps_left > 0
+            && let Some(slot) = self.postponed.timed_out(now)
+        {
+            self.take_step();
             let Some(waiter) = self.drop_waiter(slot) else { continue };
             self.refuse(waiter.wish.client, waiter.wish.sequence, Refusal::Conflict);
             // Those behind it may be let in beside the present holders.
@@ -122,18 +174,9 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    fn drop_waiter(&mut self, slot: u32) -> Option<Waiter> {
+    pub(crate) fn drop_waiter(&mut self, slot: u32) -> Option<Waiter> {
         let waiter = self.postponed.take(slot)?;
-        self.slabs.get_mut(waiter.object).waiting.retain(|&other| other != slot);
+        self.slabs.get_mut(waiter.object).no_longer_waits(slot);
         Some(waiter)
-    }
-
-    /// A client is going: what it waits for is not wanted any more.
-    pub(crate) fn forget_requests_of(&mut self, client: u64, now: Moment) {
-        for slot in self.postponed.of_client(client) {
-            if let Some(waiter) = self.drop_waiter(slot) {
-                self.serve_waiters(waiter.object, now);
-            }
-        }
     }
 }

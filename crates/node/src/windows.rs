@@ -6,6 +6,7 @@
 //! takes far longer than a bind (Patronus §5.6).
 
 use crate::slabs::ObjectId;
+use crate::table::Table;
 use portcullis_nic::{Nic, PdId, RemoteAddress, Rkey, VerbsError, WindowId, WindowKind};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Lifetime, Moment};
@@ -95,7 +96,7 @@ pub(crate) struct Windows {
     /// The NIC takes any key for a bind.
     chosen_keys: bool,
     lots: StdRng,
-    slots: Vec<Option<Slot>>,
+    slots: Table<Option<Slot>>,
     vacant: Vec<u32>,
     idle: VecDeque<WindowIndex>,
     lingering: VecDeque<(WindowIndex, Residue, Moment)>,
@@ -110,7 +111,7 @@ impl Windows {
             limit,
             chosen_keys,
             lots: StdRng::from_rng(secret),
-            slots: Vec::new(),
+            slots: Table::default(),
             vacant: Vec::new(),
             idle: VecDeque::new(),
             lingering: VecDeque::new(),
@@ -220,6 +221,18 @@ impl Windows {
         }
     }
 
+    /// Ends windows that are bound to nothing, so many at most. Returns how many.
+    pub fn retire_unused(&mut self, nic: &mut impl Nic, most: usize, gone: &mut GoneWindows) -> usize {
+        let mut ended = 0;
+        while ended < most {
+            let resting = || self.resting.pop_front().map(|(window, _)| window);
+            let Some(window) = self.idle.pop_front().or_else(resting) else { break };
+            self.retire(nic, window, gone);
+            ended += 1;
+        }
+        ended
+    }
+
     /// Ends windows that have rested and fills the pool up to `ready`: a little of it, off the critical path.
     /// Returns whether there is more to do.
     pub fn tend(&mut self, nic: &mut impl Nic, now: Moment, ready: u32, gone: &mut GoneWindows) -> bool {
@@ -242,7 +255,7 @@ impl Windows {
 
     /// Ends all of them, and says what lingered.
     pub fn end(&mut self, nic: &mut impl Nic, gone: &mut GoneWindows) -> Vec<Residue> {
-        for slot in self.slots.drain(..).flatten() {
+        for slot in self.slots.take_all().flatten() {
             let _ = nic.deallocate_window(slot.window);
             gone.keep(&slot);
         }

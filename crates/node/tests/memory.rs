@@ -7,7 +7,7 @@ use portcullis_node::{NodeConfig, Quota, Reductions};
 use portcullis_protocol::{
     Granted, Keep, Lifetime, Mechanism, ObjectName, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing,
 };
-use rig::{Rig, acquire, allocate, granted, keys, refused};
+use rig::{Rig, acquire, allocate, free, granted, keys, refused};
 
 const PAGE: u64 = 64 << 10;
 const POOL: u64 = 4 << 20;
@@ -15,22 +15,56 @@ const POOL: u64 = 4 << 20;
 const LARGE: u64 = 2 << 20;
 
 fn quota(bytes_max: u64, permissions_max: u64) -> NodeConfig {
-    NodeConfig { quota: Quota { bytes_max, permissions_max }, ..rig::config() }
+    NodeConfig { quota: Quota { bytes_max, permissions_max, ..Quota::default() }, ..rig::config() }
 }
 
 #[test]
-fn a_quota_is_kept_to_the_byte_and_named() {
-    let mut rig = Rig::new(quota(1000, 100));
+fn a_quota_counts_what_objects_really_take_to_the_byte_and_is_named() {
+    // 768 bytes of buffer and 32 of header; 384 and 32.
+    let mut rig = Rig::new(quota(800 + 416, 100));
     let (one, two, other) = (rig.attach("a"), rig.attach("a"), rig.attach("b"));
     rig.allocate(one, 600, true);
-    let full = Refusal::Quota { used: 600, limit: 1000 };
-    assert_eq!(refused(rig.ask(two, allocate(401, false))), full, "it is the tenant's, not the client's");
-    assert_eq!(refused(rig.ask(one, allocate(u64::MAX, false))), full);
-    let last = rig.allocate(two, 400, false);
-    rig.allocate(other, 1000, false);
+    let full = Refusal::Quota { used: 800, limit: 1216 };
+    assert_eq!(refused(rig.ask(two, allocate(385, false))), full, "it is the tenant's, not the client's");
+    assert_eq!(refused(rig.ask(one, allocate(u64::MAX / 2, false))), full);
+    let last = rig.allocate(two, 384, false);
+    rig.allocate(other, 1024, false);
     rig.revoke(two, last.permission);
     rig.pass(Lifetime::millis(5));
-    rig.allocate(one, 400, false);
+    rig.allocate(one, 300, false);
+    assert_eq!(refused(rig.ask(one, allocate(1, false))), Refusal::Quota { used: 1216, limit: 1216 });
+    rig.end();
+}
+
+#[test]
+fn the_tiniest_objects_take_no_more_of_the_pool_than_the_quota_says() {
+    let mut rig = Rig::new(quota(96 * 50, 100));
+    let client = rig.attach("a");
+    for _ in 0..50 {
+        rig.allocate(client, 1, true);
+    }
+    assert_eq!(rig.node.counters().bytes_used, 96 * 50);
+    let full = Refusal::Quota { used: 96 * 50, limit: 96 * 50 };
+    assert_eq!(refused(rig.ask(client, allocate(1, true))), full);
+    rig.end();
+}
+
+#[test]
+fn objects_are_limited_for_each_tenant_and_in_all() {
+    let quota = Quota { objects_max: 4, ..Quota::default() };
+    let mut rig = Rig::new(NodeConfig { quota, objects_max: 6, ..rig::config() });
+    let (one, other) = (rig.attach("a"), rig.attach("b"));
+    let held: Vec<Granted> = (0..4).map(|_| rig.allocate(one, 64, true)).collect();
+    assert_eq!(refused(rig.ask(one, allocate(64, true))), Refusal::Quota { used: 4, limit: 4 });
+    for _ in 0..2 {
+        rig.allocate(other, 64, true);
+    }
+    assert_eq!(refused(rig.ask(other, allocate(64, true))), Refusal::NodeFull { limit: 6 });
+    assert_eq!(rig.node.counters().objects, 6);
+    rig.ask(one, free(held[0].object));
+    rig.revoke(one, held[0].permission);
+    rig.pass(Lifetime::millis(5));
+    rig.allocate(other, 64, true);
     rig.end();
 }
 
@@ -56,7 +90,7 @@ fn permissions_are_counted_too() {
 /// Delayed unbinding is the node's affair: who was told that memory is free may use its quota again.
 #[test]
 fn a_quota_is_free_as_soon_as_the_revoke_is_answered() {
-    let mut rig = Rig::new(quota(1 << 20, 100));
+    let mut rig = Rig::new(quota((1 << 20) + 32, 100));
     let client = rig.attach("a");
     for _ in 0..10 {
         let it = rig.allocate(client, 1 << 20, false);
@@ -84,9 +118,6 @@ fn requests_for_nothing_and_for_too_much_are_refused_by_name() {
         (u64::MAX, Lifetime(1), rights, Refusal::OutOfMemory { size: u64::MAX }),
         (u64::MAX - 31, Lifetime(1), rights, Refusal::OutOfMemory { size: u64::MAX - 31 }),
     ] {
-        // The quota of a tenant with 64 bytes cannot hold all there is: that is refused first.
-        let refusal =
-            if size > u64::MAX - 64 { Refusal::Quota { used: 64, limit: u64::MAX } } else { refusal };
         let body = RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep: Keep::No };
         assert_eq!(refused(rig.ask(client, body)), refusal, "{body:?}");
         let (object, part, wait) = (it.object.into(), Part::WHOLE, Lifetime(0));
@@ -295,7 +326,7 @@ fn a_kept_object_stays_until_it_is_freed() {
         let it = rig.acquire(client, it.object);
         assert_eq!(rig.read(client, keys(&it).0, it.address().0, 13).1, b"kept for ever");
         let revoke = RequestBody::Revoke { permission: it.permission, free: false };
-        let free = rig::free(it.object);
+        let free = free(it.object);
         match (held, at_once) {
             (false, _) => {
                 rig.ask(client, revoke);

@@ -185,14 +185,14 @@ fn a_tenant_without_clients_is_gone_with_the_last_object_that_it_left() {
 
 #[test]
 fn what_is_left_behind_counts_against_its_tenants_quota() {
-    let quota = portcullis_node::Quota { bytes_max: 1000, ..Default::default() };
+    let quota = portcullis_node::Quota { bytes_max: 1300, ..Default::default() };
     let mut rig = Rig::new(NodeConfig { longest_keep: HOUR, quota, ..rig::config() });
     let client = rig.attach("a");
     kept(&mut rig, client, 600, Keep::For(HOUR));
     rig.detach(client);
     let client = rig.attach("a");
     let refusal = refused(rig.ask(client, allocate(500, 0, Keep::No)));
-    assert_eq!(refusal, Refusal::Quota { used: 600, limit: 1000 });
+    assert_eq!(refusal, Refusal::Quota { used: 800, limit: 1300 });
     rig.detach(client);
     rig.pass(HOUR);
     rig.end();

@@ -8,6 +8,7 @@ use portcullis::{
     SessionOptions, connect,
 };
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The way to the RDMA device of this machine.
 #[cfg(feature = "rdma")]
@@ -75,17 +76,19 @@ fn session(host: &Host, tenant: &str) -> Session {
     host.connect(tenant, SessionOptions::default()).expect("a session")
 }
 
-/// Nothing of a client stays on the node once it is gone.
+/// Nothing of a client stays on the node once it is gone: it is taken apart in the node's next turns.
 fn assert_empty(host: &Host) {
-    let counters = host.counters();
-    assert_eq!(counters.clients, 0, "{counters:?}");
-    assert_eq!(counters.tenants, 0, "{counters:?}");
-    assert_eq!(counters.permissions, 0, "{counters:?}");
-    assert_eq!(counters.objects, 0, "{counters:?}");
-    assert_eq!(counters.bytes_used, 0, "{counters:?}");
-    assert_eq!(counters.headers_used, 0, "{counters:?}");
-    assert_eq!(counters.windows, 0, "{counters:?}");
-    assert_eq!(counters.postponed, 0, "{counters:?}");
+    let within = Instant::now() + Duration::from_secs(10);
+    loop {
+        let it = host.counters();
+        let held = [it.permissions, it.objects, it.bytes_used, it.headers_used, it.windows, it.postponed];
+        if (it.clients, it.tenants, held) == (0, 0, [0; 6]) {
+            return;
+        }
+        assert_eq!(it.clients, 0, "it is out at once: {it:?}");
+        assert!(Instant::now() < within, "{it:?}");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -185,7 +188,7 @@ fn a_session_finds_out_within_a_tenth_of_a_second_that_its_node_is_gone() {
         let mut session = connect(&address).expect("a session");
         let block = session.allocate(Allocate::bytes(64)).expect("memory");
         host.stop();
-        let before = std::time::Instant::now();
+        let before = Instant::now();
         assert_eq!(session.read(&block, 0, &mut [0; 8]), Err(Error::NodeGone));
         let after = before.elapsed();
         assert_eq!(session.allocate(Allocate::bytes(64)).map(|_| ()), Err(Error::NodeGone));
@@ -194,7 +197,7 @@ fn a_session_finds_out_within_a_tenth_of_a_second_that_its_node_is_gone() {
     };
     // The machine may be busy with other tests: the best of a few is what the session itself takes.
     let best = (0..5).map(|_| found_out_after()).min().expect("five tries");
-    assert!(best < std::time::Duration::from_millis(100), "{best:?}");
+    assert!(best < Duration::from_millis(100), "{best:?}");
 }
 
 #[test]
@@ -311,7 +314,7 @@ fn an_extension_that_is_seen_too_late_is_confirmed_by_the_node() {
     let messages = host.counters().rpcs;
     let (now, deadline) = (session.now(), block.lease().deadline());
     let call = session.client().extend(now, &block, Lifetime::seconds(2)).expect("it has not ended");
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let mut busy = true;
     let answer = session.wait_until(|client| {
         if std::mem::take(&mut busy) {

@@ -18,12 +18,19 @@ pub struct LimitOptions {
     /// Headers of 32 bytes beside the memory: for permissions over objects whose own header is taken.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().headers)]
     headers: u32,
+    /// Objects of all tenants. Each takes about 200 bytes of the node's own memory.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().objects_max)]
+    objects_max: u32,
     /// Requests that wait for others to let an object go, of all clients; one tenant gets half of them at the most.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().postponed_max)]
     postponed_max: u32,
     /// Requests that one turn of the node takes in: the largest batch.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().requests_per_turn)]
     requests_per_turn: u32,
+    /// Steps that one turn of the node takes of what can go on in the next, when somebody leaves much behind: others'
+    /// operations wait for these.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().steps_per_turn)]
+    steps_per_turn: u32,
     /// Queue pairs that are rebuilt at the same time.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().recoveries_max)]
     recoveries_max: u32,
@@ -93,8 +100,10 @@ impl LimitOptions {
         NodeConfig {
             longest_keep: self.longest_keep,
             headers: self.headers,
+            objects_max: self.objects_max,
             postponed_max: self.postponed_max,
             requests_per_turn: self.requests_per_turn,
+            steps_per_turn: self.steps_per_turn,
             recoveries_max: self.recoveries_max,
             windows_ready: self.windows_ready,
             windows_max: self.windows_max,
@@ -124,7 +133,7 @@ impl LimitOptions {
 }
 
 /// The option that sets a limit, by the library's name for it.
-pub const OPTIONS: [(&str, &str); 28] = [
+pub const OPTIONS: [(&str, &str); 31] = [
     ("pool_bytes", "--memory"),
     ("ports_bytes_max", "--ports-memory"),
     ("headers", "--headers"),
@@ -132,6 +141,8 @@ pub const OPTIONS: [(&str, &str); 28] = [
     ("longest_wait", "--longest-wait"),
     ("longest_keep", "--longest-keep"),
     ("quota.bytes_max", "--quota-bytes"),
+    ("objects_max", "--objects-max"),
+    ("quota.objects_max", "--quota-objects"),
     ("quota.permissions_max", "--quota-permissions"),
     ("violations.free_again", "--violations-free-again"),
     ("violations.pause_min", "--violations-pause-min"),
@@ -150,6 +161,7 @@ pub const OPTIONS: [(&str, &str); 28] = [
     ("postponed_max", "--postponed-max"),
     ("clients_max", "--clients-max"),
     ("requests_per_turn", "--requests-per-turn"),
+    ("steps_per_turn", "--steps-per-turn"),
     ("audit_records_max", "--audit-records-max"),
     ("send_depth", "--send-depth"),
     ("control_depth", "--control-depth"),

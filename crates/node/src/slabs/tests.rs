@@ -38,6 +38,8 @@ fn check_new(
     prop_assert_eq!(address % alignment.max(32), 0);
     prop_assert_eq!(slabs.size(object), size);
     prop_assert!(slabs.capacity(object) >= size);
+    prop_assert_eq!(Slabs::<u64>::footprint(size, alignment), Ok(slabs.taken(object)));
+    prop_assert_eq!(end - hole, slabs.taken(object));
     prop_assert!(BASE.0 <= hole && end <= BASE.0 + POOL, "inside the pool");
     let before = model.range(..end).next_back();
     prop_assert!(before.is_none_or(|(_, (before_end, ..))| *before_end <= hole), "overlaps {:?}", before);

@@ -38,7 +38,7 @@ pub struct Stage {
 /// A node that forgives what is not the point of a test.
 pub fn lenient() -> NodeConfig {
     let violations = ViolationLimits { free_max: 1 << 24, ..ViolationLimits::default() };
-    let quota = Quota { bytes_max: 16 << 20, permissions_max: 4096 };
+    let quota = Quota { bytes_max: 16 << 20, permissions_max: 4096, ..Quota::default() };
     let longest_lifetime = Lifetime::seconds(60);
     NodeConfig { pool_bytes: 64 << 20, longest_lifetime, violations, quota, ..NodeConfig::default() }
 }

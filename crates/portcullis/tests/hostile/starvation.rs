@@ -63,7 +63,7 @@ fn whoever_waits_in_crowds_leaves_others_room_to_wait() {
 
 #[test]
 fn a_crowd_of_holders_and_requests_against_it_do_not_stall_the_node() {
-    let quota = portcullis::Quota { bytes_max: 16 << 20, permissions_max: 30_000 };
+    let quota = portcullis::Quota { bytes_max: 16 << 20, permissions_max: 30_000, ..Default::default() };
     let stage = Stage::with(NodeConfig { quota, ..lenient() }, &[BLUE]);
     let mut attacker = stage.attacker();
     let object = attacker.allocate(64, Sharing::Shared);
