@@ -298,10 +298,10 @@ impl<M: NicMemory> SoftNic<M> {
         Ok(ours)
     }
 
-    /// Ends a port: queue pairs, completion queue, arena, domain, in that order. The memory goes with the last who
-    /// maps it.
-    pub fn destroy_port(&mut self, id: PortId) {
-        let Some(port) = self.ports.remove(&id) else { return };
+    /// Ends a port: queue pairs, completion queue, arena, domain, in that order. Returns its memory, which goes with the
+    /// last who maps it: for much memory that takes longer than a NIC's thread should.
+    pub fn destroy_port(&mut self, id: PortId) -> Option<M> {
+        let port = self.ports.remove(&id)?;
         for (ours, theirs) in port.queue_pairs {
             let _ = self.destroy_qp(ours);
             let _ = self.core.destroy_qp(theirs);
@@ -314,6 +314,7 @@ impl<M: NicMemory> SoftNic<M> {
             let _ = self.core.deregister_region(arena);
         }
         let _ = self.core.deallocate_pd(port.pd);
+        Some(port.memory)
     }
 
     /// Goes on with this number for ports: for tests of what happens near the end of a counter.

@@ -6,6 +6,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags};
+use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Once, OnceLock};
@@ -16,6 +17,13 @@ pub const PAGE_BYTES: u64 = 4096;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Copies at least this long go through the string instruction.
 const STRING_COPY_BYTES: u64 = 512;
+
+/// Private memory of no more than that is on the heap.
+const HEAP_BYTES_MAX: u64 = 64 << 10;
+/// What is filled or unmapped at once. The kernel locks the process's address space meanwhile, and whoever needs that lock
+/// waits: the engine's thread too, when its heap grows.
+const FILLED_AT_ONCE: usize = 256 << 10;
+const UNMAPPED_AT_ONCE: usize = 2 << 20;
 
 /// The machine would not give memory.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +49,8 @@ pub struct Mapping {
 struct Owner {
     start: NonNull<u8>,
     length: usize,
+    /// It is no mapping of its own, but a piece of the heap.
+    on_heap: Option<Layout>,
     file: Option<OwnedFd>,
     /// A pipe that holds a page of each huge page that the file could become.
     holds: OnceLock<OwnedFd>,
@@ -57,8 +67,21 @@ unsafe impl Sync for Owner {}
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // SAFETY: start and length are what mmap returned and was asked for, and nobody holds the mapping any more.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
+        if let Some(layout) = self.on_heap {
+            // SAFETY: start is what the allocator returned for this layout, and nobody holds the mapping any more.
+            unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
+            return;
+        }
+        // From the end, so that what is left stays one piece.
+        let mut left = self.length;
+        while left > 0 {
+            let from = left.saturating_sub(1) / UNMAPPED_AT_ONCE * UNMAPPED_AT_ONCE;
+            // SAFETY: from is below length, the mapping's own.
+            let start = unsafe { self.start.as_ptr().add(from) };
+            // SAFETY: the span is the rest of what mmap returned and was asked for, and nobody holds the mapping any more.
+            let _ = unsafe { rustix::mm::munmap(start.cast(), left - from) };
+            left = from;
+        }
     }
 }
 
@@ -68,6 +91,9 @@ impl Mapping {
     /// # Errors
     /// The machine has not enough.
     pub fn private(length: u64) -> Result<Self, MappingError> {
+        if length <= HEAP_BYTES_MAX {
+            return Self::on_heap(length);
+        }
         let mapping = Self::on_huge_pages(length)?;
         let bytes = usize::try_from(mapping.length).unwrap_or(usize::MAX);
         // What clients keep here is nothing for a core dump.
@@ -76,6 +102,21 @@ impl Mapping {
             rustix::mm::madvise(mapping.start.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontDump)
         };
         Ok(mapping)
+    }
+
+    /// A piece of the heap: to map and unmap little things takes the lock of the whole address space.
+    fn on_heap(length: u64) -> Result<Self, MappingError> {
+        let length = round_up(length, PAGE_BYTES);
+        let error = |source| MappingError { what: "allocate", length, source };
+        let size = |bytes| usize::try_from(bytes).map_err(|_| error(rustix::io::Errno::NOMEM));
+        let bytes = size(length)?;
+        let layout = Layout::from_size_align(bytes, size(PAGE_BYTES)?);
+        let layout = layout.map_err(|_| error(rustix::io::Errno::INVAL))?;
+        // SAFETY: the layout has a page at least.
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        let start = NonNull::new(start).ok_or(error(rustix::io::Errno::NOMEM))?;
+        let owner = Owner { start, length: bytes, on_heap: Some(layout), file: None, holds: OnceLock::new() };
+        Ok(Self { start, length, owner: Arc::new(owner) })
     }
 
     fn on_huge_pages(length: u64) -> Result<Self, MappingError> {
@@ -148,9 +189,7 @@ impl Mapping {
                                         locked memory (ulimit -l), or go without swap");
             });
         }
-        // SAFETY: the span is this mapping, which is live; the advice changes no bytes.
-        let filled = unsafe { rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxPopulateWrite) };
-        match filled {
+        match self.fill() {
             // Before Linux 5.14 there is no such advice.
             Err(rustix::io::Errno::INVAL) => self.touch_all(),
             Err(source) => return Err(MappingError { what: "fill", length: self.length, source }),
@@ -162,6 +201,19 @@ impl Mapping {
                 tracing::warn!(%error, "clients can have their ports' pages moved, and hold the node up meanwhile: \
                                         raise /proc/sys/fs/pipe-user-pages-soft");
             });
+        }
+        Ok(())
+    }
+
+    /// Has all pages there.
+    fn fill(&self) -> rustix::io::Result<()> {
+        let bytes = self.owner.length;
+        for from in (0..bytes).step_by(FILLED_AT_ONCE) {
+            let length = FILLED_AT_ONCE.min(bytes - from);
+            // SAFETY: from is below the mapping's length.
+            let start = unsafe { self.start.as_ptr().add(from) };
+            // SAFETY: the span lies in this mapping, which is live; the advice changes no bytes.
+            unsafe { rustix::mm::madvise(start.cast(), length, rustix::mm::Advice::LinuxPopulateWrite) }?;
         }
         Ok(())
     }
@@ -228,7 +280,7 @@ impl Mapping {
             length,
             source: rustix::io::Errno::NOMEM,
         })?;
-        let owner = Owner { start, length: bytes, file, holds: OnceLock::new() };
+        let owner = Owner { start, length: bytes, on_heap: None, file, holds: OnceLock::new() };
         Ok(Self { start, length, owner: Arc::new(owner) })
     }
 

@@ -75,6 +75,8 @@ impl Gate {
         size: EndpointSize,
     ) -> Result<Admitted, String> {
         let tenant = tenant.to_owned();
+        // If there is no place, it is unmapped here and not by the engine.
+        let _mapped = memory.clone();
         self.engine
             .call(move |nic, node, now| node.admit(nic, (&tenant, process), memory, size, now))
             .map_err(|gone| gone.to_string())?

@@ -13,6 +13,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// Clients that are shown out in one turn.
+const SHOWN_OUT_PER_TURN: u32 = 8;
+
 /// A node and the ports of its clients.
 #[derive(Debug)]
 pub(super) struct NodeResident {
@@ -20,6 +23,9 @@ pub(super) struct NodeResident {
     ports: HashMap<ClientId, PortId>,
     /// Told to clients of this process that are shown out: they have no socket that could be closed.
     farewells: HashMap<ClientId, Arc<AtomicBool>>,
+    /// Memory of ports that are gone, of clients that have been shown out and have not hung up yet: to unmap it takes
+    /// milliseconds, which others' operations would wait for here.
+    unmapped: HashMap<u64, Mapping>,
     /// Shown out by the node, and still connected.
     evicted: Vec<u64>,
     records: Option<Outlet>,
@@ -37,6 +43,7 @@ impl NodeResident {
             node: Node::new(nic, run.config, run.incarnation, run.secret)?,
             ports: HashMap::new(),
             farewells: HashMap::new(),
+            unmapped: HashMap::new(),
             evicted: Vec::new(),
             records,
             server,
@@ -81,11 +88,17 @@ impl NodeResident {
         }
     }
 
-    /// Shows a client out.
-    pub fn depart(&mut self, nic: &mut SoftNic, client: u64, now: Moment) {
+    /// A client has left, or whoever was shown out has hung up. Returns the memory of its port, for the caller's thread to
+    /// unmap.
+    pub fn depart(&mut self, nic: &mut SoftNic, client: u64, now: Moment) -> Option<Mapping> {
+        self.take_down(nic, client, now);
+        self.unmapped.remove(&client)
+    }
+
+    fn take_down(&mut self, nic: &mut SoftNic, client: u64, now: Moment) {
         self.node.detach(nic, ClientId(client), now);
         if let Some(port) = self.ports.remove(&ClientId(client)) {
-            nic.destroy_port(port);
+            self.unmapped.extend(nic.destroy_port(port).map(|memory| (client, memory)));
         }
         if let Some(shown_out) = self.farewells.remove(&ClientId(client)) {
             shown_out.store(true, Ordering::Release);
@@ -105,10 +118,15 @@ impl NodeResident {
         &mut self.node
     }
 
-    fn show_out_evicted(&mut self, nic: &mut SoftNic, now: Moment) {
-        while let Some(client) = self.node.poll_evicted() {
-            self.depart(nic, client.0, now);
+    /// Shows some of those out that the node cannot serve any more. Returns whether there may be more.
+    fn show_out_evicted(&mut self, nic: &mut SoftNic, now: Moment) -> bool {
+        let mut shown_out = 0;
+        while shown_out < SHOWN_OUT_PER_TURN
+            && let Some(client) = self.node.poll_evicted()
+        {
+            self.take_down(nic, client.0, now);
             self.evicted.push(client.0);
+            shown_out += 1;
         }
         // Never waits: the lock is held for a moment only, and who holds it may be waiting for us. A later turn tries
         // again.
@@ -121,6 +139,7 @@ impl NodeResident {
                 }
             }
         }
+        shown_out == SHOWN_OUT_PER_TURN
     }
 }
 
@@ -128,7 +147,7 @@ impl Resident for NodeResident {
     fn turn(&mut self, nic: &mut SoftNic, now: Moment) -> bool {
         let mut worked = self.node.turn(nic, now);
         if worked || !self.evicted.is_empty() {
-            self.show_out_evicted(nic, now);
+            worked |= self.show_out_evicted(nic, now);
         }
         if let Some(records) = &mut self.records {
             worked |= records.fill(|| self.node.poll_audit());
