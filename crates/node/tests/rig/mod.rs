@@ -275,7 +275,7 @@ impl Rig {
         let request = WorkRequest { id: 7, signalled: true, operation };
         let posted = self.seat(client).endpoint.post(queue_pair, &[request]);
         assert_eq!(posted, 1, "the queue has room");
-        for _ in 0..8 {
+        for _ in 0..ROUNDS_MAX {
             self.nic.turn_all();
             self.seat(client).listen();
             let found = |it: &Completion| it.queue_pair.0 == queue_pair;

@@ -5,7 +5,7 @@ use super::keys::Target;
 use super::layout::decode_request;
 use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
-use super::schedule::{BYTES_PER_VISIT_MAX, REQUESTS_PER_VISIT_MAX, Visit};
+use super::schedule::{BYTES_PER_VISIT_MAX, REQUEST_WORK, REQUESTS_PER_VISIT_MAX, Visit};
 use portcullis_nic::{
     Access, Completion, CompletionKind, Event, LocalSpan, Operation, QpId, QpState, RefusedAccess,
     RemoteSpan, Rkey, Status,
@@ -68,25 +68,55 @@ impl<M: Bytes> Core<M> {
         }
         // Out of the table while it is served, so that its peer can be reached beside it.
         let Some(mut pair) = self.qps[id.0 as usize].take() else { return Visit::Idle };
-        let (before, mut bytes) = (pair.send.taken(), BYTES_PER_VISIT_MAX);
+        let allowed = self.allowance(&pair);
+        if allowed == 0 {
+            self.qps[id.0 as usize] = Some(pair);
+            return Visit::Again;
+        }
+        let mut work = allowed;
         let visit = match pair.state {
             QpState::ReadyToSend => match pair.connection.take() {
-                None => self.serve(id, &mut pair, &mut bytes, now),
+                None => self.serve(id, &mut pair, &mut work, now),
                 Some(mut connection) => {
                     let visit = self.serve_remote(id, &mut pair, &mut connection, now);
                     pair.connection = Some(connection);
                     visit
                 }
             },
-            QpState::Error => self.flush(&mut pair),
+            QpState::Error => self.flush(&mut pair, &mut work),
             _ => Visit::Idle,
         };
-        self.schedule.charge(pair.send.taken() - before, BYTES_PER_VISIT_MAX - bytes);
+        self.spend(&pair, allowed - work);
         self.qps[id.0 as usize] = Some(pair);
         visit
     }
 
-    fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, bytes: &mut u32, now: Moment) -> Visit {
+    /// What a queue pair may get done in a visit, in bytes. All of a client's share what the client may in a round.
+    #[inline]
+    fn allowance(&mut self, pair: &QueuePair<M>) -> u32 {
+        let (round, quantum) = (self.schedule.rounds, self.schedule.quantum);
+        match self.cqs.get_mut(pair.send_cq) {
+            Some(client) if pair.polled.is_some() => {
+                if client.round != round {
+                    (client.round, client.work_left) = (round, quantum);
+                }
+                client.work_left
+            }
+            _ => BYTES_PER_VISIT_MAX,
+        }
+    }
+
+    #[inline]
+    fn spend(&mut self, pair: &QueuePair<M>, work: u32) {
+        self.schedule.charge(work);
+        if pair.polled.is_some()
+            && let Some(client) = self.cqs.get_mut(pair.send_cq)
+        {
+            client.work_left = client.work_left.saturating_sub(work);
+        }
+    }
+
+    fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, work: &mut u32, now: Moment) -> Visit {
         let mut blocked = Visit::Blocked;
         for ahead in 1..PREFETCH {
             pair.send.prefetch(ahead);
@@ -112,15 +142,17 @@ impl<M: Bytes> Core<M> {
                 pair.current = Some(current);
                 return blocked;
             }
-            match self.step(id, pair, &mut current, bytes, now) {
+            let before = *work;
+            match self.step(id, pair, &mut current, work, now) {
                 Step::Done => {
+                    *work = work.saturating_sub(REQUEST_WORK);
                     pair.send.advance();
                     if current.signalled {
                         self.complete(pair, &current, Status::Success, pair.send.taken());
                     }
                 }
                 Step::Again => {
-                    let moved = *bytes < BYTES_PER_VISIT_MAX;
+                    let moved = *work < before;
                     pair.current = Some(current);
                     return if moved { Visit::Again } else { blocked };
                 }
@@ -137,7 +169,7 @@ impl<M: Bytes> Core<M> {
                 }
             }
             blocked = Visit::Again;
-            if *bytes == 0 {
+            if *work == 0 {
                 return Visit::Again;
             }
         }
@@ -204,7 +236,7 @@ impl<M: Bytes> Core<M> {
     }
 
     /// In ERR: what is posted is completed as flushed, send queue and receive queue alike.
-    fn flush(&mut self, pair: &mut QueuePair<M>) -> Visit {
+    fn flush(&mut self, pair: &mut QueuePair<M>, work: &mut u32) -> Visit {
         let mut flushed = false;
         for _ in 0..REQUESTS_PER_VISIT_MAX {
             if !self.has_completion_room(pair.send_cq) {
@@ -223,6 +255,7 @@ impl<M: Bytes> Core<M> {
                 return self.flush_receives(pair, flushed);
             };
             self.complete(pair, &current, Status::FlushError, retired);
+            *work = work.saturating_sub(REQUEST_WORK);
             flushed = true;
         }
         Visit::Again

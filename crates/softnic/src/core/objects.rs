@@ -66,6 +66,9 @@ pub(super) struct CompletionQueue<M> {
     users: u32,
     /// Completions were posted since the owner was last told.
     pub touched: bool,
+    /// What the client that it is of may still get done in the round that it was last served in, in bytes.
+    pub work_left: u32,
+    pub round: u64,
 }
 
 /// Where a queue pair's rings lie and where its completions go.
@@ -239,7 +242,7 @@ impl<M: Bytes> Core<M> {
     /// No more completion queues.
     pub fn create_cq(&mut self, place: CqPlace<M>) -> Result<u32, VerbsError> {
         let poster = CompletionPoster::new(place.ring, place.cell);
-        self.cqs.insert(CompletionQueue { poster, users: 0, touched: false })
+        self.cqs.insert(CompletionQueue { poster, users: 0, touched: false, work_left: 0, round: 0 })
     }
 
     /// See [`portcullis_nic::Nic::destroy_cq`].

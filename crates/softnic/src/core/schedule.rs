@@ -9,15 +9,17 @@ use std::collections::{BinaryHeap, VecDeque};
 
 /// Requests that one queue pair may have executed before the next has its turn.
 pub const REQUESTS_PER_VISIT_MAX: u32 = 32;
-/// Bytes that one queue pair may move before the next has its turn. Longer transfers go on at the next visit, and
-/// their key is checked again: a permission that ended meanwhile cuts them off.
+/// Bytes that one queue pair may move before the next has its turn, at the most and at least: fewer where many are busy.
+/// Longer transfers go on at the next visit, and their key is checked again: a permission that ended meanwhile cuts them
+/// off.
 pub const BYTES_PER_VISIT_MAX: u32 = 64 << 10;
+const BYTES_PER_VISIT_MIN: u32 = 8 << 10;
 
 /// The most that all of them together get done in a turn, in bytes: the node's turn comes after it, and with it
 /// everybody's permissions. A request counts for as many bytes as could have been moved instead.
-const WORK_PER_TURN_MAX: u64 = 1 << 20;
+const WORK_PER_TURN_MAX: u64 = 256 << 10;
 /// What a request counts for.
-const REQUEST_WORK: u64 = 1 << 10;
+pub(super) const REQUEST_WORK: u32 = 1 << 10;
 
 /// Turns without work after which a polled queue pair counts as cold.
 const COLD_AFTER_TURNS: u32 = 4096;
@@ -42,6 +44,10 @@ pub(super) struct Schedule {
     turns: u64,
     /// What this turn may still do.
     work_left: u64,
+    /// What a client gets done before the next has its turn, in bytes.
+    pub(super) quantum: u32,
+    /// How often all of those that are busy have had their turn.
+    pub(super) rounds: u64,
     hot: Vec<Polled>,
     /// Where the last turn had done enough: the next one goes on there.
     next_hot: usize,
@@ -65,9 +71,18 @@ struct Polled {
 }
 
 impl Schedule {
-    /// A visit has executed so many requests and moved so many bytes.
-    pub fn charge(&mut self, requests: u64, bytes: u32) {
-        self.work_left = self.work_left.saturating_sub(requests * REQUEST_WORK + u64::from(bytes));
+    /// A visit has done so much.
+    pub fn charge(&mut self, work: u32) {
+        self.work_left = self.work_left.saturating_sub(work.into());
+    }
+
+    /// A turn begins.
+    fn begin_turn(&mut self) {
+        self.turns += 1;
+        self.work_left = WORK_PER_TURN_MAX;
+        let share = WORK_PER_TURN_MAX / (self.hot.len().max(1) as u64);
+        let share = u32::try_from(share).unwrap_or(BYTES_PER_VISIT_MAX);
+        self.quantum = share.clamp(BYTES_PER_VISIT_MIN, BYTES_PER_VISIT_MAX);
     }
 
     pub fn push(&mut self, qp: QpId) {
@@ -148,8 +163,7 @@ impl<M: Bytes> Core<M> {
     pub fn turn(&mut self, now: Moment) -> bool {
         let mut worked = false;
         self.look_after_wire(now);
-        self.schedule.turns += 1;
-        self.schedule.work_left = WORK_PER_TURN_MAX;
+        self.schedule.begin_turn();
         self.schedule.wake(WOKEN_PER_TURN_MAX);
         for _ in 0..self.schedule.ready.len() {
             if self.schedule.work_left == 0 {
@@ -208,12 +222,16 @@ impl<M: Bytes> Core<M> {
     fn visit_hot(&mut self, now: Moment) -> bool {
         let mut worked = false;
         let mut index = self.schedule.next_hot;
+        if index == 0 {
+            self.schedule.rounds += 1;
+        }
         for _ in 0..self.schedule.hot.len() {
             if self.schedule.work_left == 0 {
                 break;
             }
             if index >= self.schedule.hot.len() {
                 index = 0;
+                self.schedule.rounds += 1;
             }
             let Polled { qp, idle } = self.schedule.hot[index];
             let visit = self.visit(qp, now);
@@ -232,7 +250,8 @@ impl<M: Bytes> Core<M> {
             }
             index += 1;
         }
-        self.schedule.next_hot = index;
+        // What is behind the last is the first of the next round.
+        self.schedule.next_hot = if index >= self.schedule.hot.len() { 0 } else { index };
         worked
     }
 
