@@ -193,6 +193,10 @@ fn counted_table(counted: &Counted) -> Table {
         }
     }
     table.add_row(["longest turn, us".to_owned(), counted.turns.longest_us.to_string()]);
+    table.add_row([
+        "longest turn of the processor, us".to_owned(),
+        counted.turns.longest_of_processor_us.to_string(),
+    ]);
     for (micros, turns) in &counted.turns.shorter_than_us {
         table.add_row([format!("turns < {micros} us"), turns.to_string()]);
     }

@@ -95,6 +95,9 @@ pub struct Options {
     /// none left the kernel kills somebody.
     #[arg(long)]
     overcommit: bool,
+    /// Take all of it now, so that nobody's operation waits for the kernel to find a page.
+    #[arg(long, conflicts_with = "overcommit")]
+    fill_memory: bool,
     /// Where clients come to: shm:PATH for the software NIC, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME for
     /// clients that act for one tenant. Several are fine.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
@@ -207,6 +210,7 @@ impl Options {
                 handover: with(Technique::Handover),
             },
             pool_bytes: self.memory,
+            fill_memory: self.fill_memory,
             longest_lifetime: self.longest_lifetime,
             longest_wait: self.longest_wait,
             quota: Quota {
@@ -338,6 +342,9 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
         return Ok(());
     }
     keep_to_itself()?;
+    if let Some(processor) = options.processor {
+        leave_to_the_node(processor);
+    }
     // Each client takes some. Where the kernel refuses, the limit stays as it is, and fewer clients get in.
     let _ =
         rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
@@ -363,6 +370,17 @@ fn keep_to_itself() -> Result<(), NotServed> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| {
         NotServed::Machine(format!("cannot keep others from looking into this process: {error}"))
     })
+}
+
+/// Keeps this thread, and those that it starts, off the node's processor, where there is another: what takes clients in
+/// fills megabytes for each of them, and everybody's operations would wait meanwhile.
+fn leave_to_the_node(processor: usize) {
+    let Ok(mut others) = rustix::thread::sched_getaffinity(None) else { return };
+    others.unset(processor);
+    if others.count() > 0 {
+        // Where the kernel refuses, they share.
+        let _ = rustix::thread::sched_setaffinity(None, &others);
+    }
 }
 
 /// As much as a process may give itself.

@@ -42,6 +42,9 @@ pub struct NodeConfig {
     pub reductions: Reductions,
     /// Memory for clients' objects, in bytes; whole pages of 64 KiB are used.
     pub pool_bytes: u64,
+    /// Whether all memory is taken when the node starts. Otherwise a page comes with its first use, and whoever uses it,
+    /// and everybody after, waits until the kernel has found one.
+    pub fill_memory: bool,
     /// Headers in the header pool, of 32 bytes each: permissions over objects whose own header is taken.
     pub headers: u32,
     /// The longest that a permission lives, extensions included (Patronus §5.3).
@@ -92,6 +95,7 @@ impl Default for NodeConfig {
             mechanism: Mechanism::MemoryWindow,
             reductions: Reductions::default(),
             pool_bytes: 256 << 20,
+            fill_memory: false,
             headers: 65_536,
             longest_lifetime: Lifetime::seconds(10),
             longest_wait: Lifetime::seconds(10),
@@ -107,7 +111,7 @@ impl Default for NodeConfig {
             linger_max: Lifetime::millis(1),
             postponed_max: 4096,
             clients_max: 1024,
-            requests_per_turn: 64,
+            requests_per_turn: 16,
             steps_per_turn: 512,
             audit: false,
             audit_events: AuditEvents::all(),

@@ -199,6 +199,9 @@ impl<N: Nic> Node<N> {
         }
         let (header_bytes, bytes) = (config.header_bytes(), config.memory_bytes());
         let memory = nic.allocate_memory(bytes)?;
+        if config.fill_memory {
+            memory.zero(0, bytes);
+        }
         // On a device with shorter queues fewer clients and tenants fit.
         let most = (nic.capabilities().completion_depth_max / 2 + 1).next_power_of_two();
         let control_cq = nic.create_cq(CONTROL_CQ_DEPTH.min(most))?;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 const RNR_RETRIES: u8 = 6;
 
 /// Refused accesses that one turn charges. Requests wait until there are no more.
-pub(crate) const EVENTS_PER_TURN: u32 = 64;
+pub(crate) const EVENTS_PER_TURN: u32 = 16;
 
 /// A queue pair on its way from ERR to RTS.
 #[derive(Clone, Copy, Debug)]

@@ -14,6 +14,7 @@ mod pingpong;
 mod processors;
 mod rate;
 mod report;
+mod siege;
 mod violation;
 
 use crate::output::complain;
@@ -32,6 +33,8 @@ Examples:
   portcullis bench permissions                # the steps of Patronus, Table 4
   portcullis bench violation                  # the rows of Patronus, Table 5
   portcullis bench audit -D 2                 # what the audit log costs
+  portcullis bench siege                      # what others notice of attacks
+  portcullis bench siege --attack messages --attack transfers -D 5
   portcullis bench read_lat --node shm:/run/portcullis.sock
   portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
   portcullis bench read_lat --node rdma:node1:7471 \\
@@ -71,6 +74,9 @@ pub struct Options {
     /// Look at every byte that read_rate reads.
     #[arg(long, value_enum, value_name = "HOW")]
     look: Option<Look>,
+    /// For siege: this attack, and others where it is given again [default: all].
+    #[arg(long, value_enum, value_name = "ATTACK")]
+    attack: Vec<siege::Attack>,
     /// A node that runs already, for example shm:/run/portcullis.sock.
     #[arg(long)]
     node: Option<String>,
@@ -121,6 +127,8 @@ pub enum Name {
     Audit,
     /// How long a violation interrupts the guilty client, with and without spare queue pairs (Table 5).
     Violation,
+    /// What an honest client notices of attacks by another tenant.
+    Siege,
     /// What it costs to be there: attach, memory, idling.
     Footprint,
 }
@@ -194,8 +202,19 @@ impl Options {
         }
         let own = matches!(
             self.name,
-            Name::Permissions | Name::Audit | Name::Extension | Name::Violation | Name::Footprint
+            Name::Permissions
+                | Name::Audit
+                | Name::Extension
+                | Name::Violation
+                | Name::Siege
+                | Name::Footprint
         );
+        if self.name != Name::Siege && !self.attack.is_empty() {
+            return wrong("--attack is for siege");
+        }
+        if self.name == Name::Siege && self.nic() == NicKind::Ibverbs {
+            return wrong("siege attacks the software NIC: leave --nic out");
+        }
         if own && self.node.is_some() {
             return wrong("this benchmark starts nodes of several settings by itself: leave --node out");
         }
@@ -216,6 +235,7 @@ pub fn run(options: Options) -> ExitCode {
         Name::Audit => audit::run(&options),
         Name::Extension => extension::run(&options),
         Name::Violation => violation::run(&options),
+        Name::Siege => siege::run(&options),
         Name::Footprint => footprint::run(&options),
     };
     match done {

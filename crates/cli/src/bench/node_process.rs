@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 pub struct NodeProcess {
     child: Child,
     output: BufReader<ChildStdout>,
-    address: String,
+    addresses: Vec<String>,
     _folder: tempfile::TempDir,
 }
 
@@ -28,6 +28,14 @@ pub struct Counted {
 #[derive(Deserialize)]
 struct Words {
     counters: Counted,
+    turns: TurnsCounted,
+}
+
+/// How long the turns of its thread took, in microseconds.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct TurnsCounted {
+    pub longest_us: u64,
+    pub longest_of_processor_us: u64,
 }
 
 /// What it says first.
@@ -51,6 +59,10 @@ pub struct Setup {
     pub allow_unenforced: Option<String>,
     /// The events that it writes to an audit log in its folder, if it has one; all of them, if none is named.
     pub audit: Option<&'static [&'static str]>,
+    /// Tenants that each have a socket of their own. Without: one for everybody.
+    pub tenants: &'static [&'static str],
+    /// Options of `portcullis serve` beside those above.
+    pub more: &'static [&'static str],
 }
 
 /// The node that the options name, or one of our own for as long as what is returned lives; and its address.
@@ -67,12 +79,19 @@ impl NodeProcess {
     /// Starts a node on its processor, waits until it listens, and keeps this thread on the other one.
     pub fn start(setup: &Setup) -> Result<Self, BenchError> {
         let folder = tempfile::tempdir()?;
-        let address = match setup.nic {
-            NicKind::Software => format!("shm:{}", folder.path().join("node.sock").display()),
-            NicKind::Ibverbs => "rdma:127.0.0.1:0".to_owned(),
+        let socket = |name: &str| format!("shm:{}", folder.path().join(name).display());
+        let addresses = match (setup.nic, setup.tenants) {
+            (NicKind::Software, []) => vec![socket("node.sock")],
+            (NicKind::Software, tenants) => tenants.iter().map(|tenant| socket(tenant)).collect(),
+            (NicKind::Ibverbs, _) => vec!["rdma:127.0.0.1:0".to_owned()],
         };
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve", "--json", "--memory", "256MiB", "--listen", &address]);
+        command.args(["serve", "--json", "--memory", "256MiB"]);
+        for (place, address) in addresses.iter().enumerate() {
+            let tenant = setup.tenants.get(place).map(|tenant| format!("?tenant={tenant}"));
+            command.arg("--listen").arg(format!("{address}{}", tenant.unwrap_or_default()));
+        }
+        command.args(setup.more);
         command.args(["--protection", setup.protection.name(), "--stop-at-end-of-input"]);
         if let Some((processor, _)) = processors::pair() {
             command.args(["--processor", &processor.to_string()]);
@@ -94,7 +113,7 @@ impl NodeProcess {
         processors::unpin();
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let Some(output) = child.stdout.take() else { return Err(BenchError::NoCounters) };
-        let mut node = Self { child, output: BufReader::new(output), address, _folder: folder };
+        let mut node = Self { child, output: BufReader::new(output), addresses, _folder: folder };
         let mut line = String::new();
         node.output.read_line(&mut line)?;
         if line.is_empty() {
@@ -102,15 +121,20 @@ impl NodeProcess {
             return Err(std::io::Error::other(format!("it ended with {status} before it listened")).into());
         }
         let said: Listening = serde_json::from_str(&line).map_err(std::io::Error::from)?;
-        if let [listening] = &said.listening[..] {
-            node.address.clone_from(listening);
+        if let ([listening], [address]) = (&said.listening[..], &mut node.addresses[..]) {
+            address.clone_from(listening);
         }
         processors::pin_client();
         Ok(node)
     }
 
     pub fn address(&self) -> &str {
-        &self.address
+        &self.addresses[0]
+    }
+
+    /// Where the clients of each tenant come to, in the order in which they were named.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
     }
 
     /// Its process.
@@ -120,10 +144,19 @@ impl NodeProcess {
 
     /// What the node has counted until now.
     pub fn counted(&mut self) -> Result<Counted, BenchError> {
+        Ok(self.ask()?.counters)
+    }
+
+    /// How long the turns of its thread took until now.
+    pub fn turns(&mut self) -> Result<TurnsCounted, BenchError> {
+        Ok(self.ask()?.turns)
+    }
+
+    fn ask(&mut self) -> Result<Words, BenchError> {
         self.signal(Signal::USR1);
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        serde_json::from_str::<Words>(&line).map(|words| words.counters).map_err(|_| BenchError::NoCounters)
+        serde_json::from_str(&line).map_err(|_| BenchError::NoCounters)
     }
 
     fn signal(&self, signal: Signal) {

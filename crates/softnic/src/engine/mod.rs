@@ -9,7 +9,7 @@ mod turn_times;
 mod waker;
 
 pub use idle::Idle;
-pub use turn_times::{TurnCounts, TurnTimes};
+pub use turn_times::{ThreadTime, TurnCounts, TurnTimes};
 pub use waker::Waker;
 
 use crate::nic::SoftNic;
@@ -230,6 +230,7 @@ impl<R: Resident> Driver<R> {
         let (mut turns, mut resident_worked) = (0u32, false);
         // Something was done since the clock was read.
         let mut busy = false;
+        let mut thread = ThreadTime::default();
         while !self.signals.stop.load(Ordering::Acquire) {
             turns = turns.wrapping_add(1);
             let mut worked = self.nic.turn();
@@ -237,7 +238,7 @@ impl<R: Resident> Driver<R> {
                 if worked || turns.is_multiple_of(TURNS_PER_CLOCK) {
                     let before = std::mem::replace(&mut now, self.now());
                     if busy || worked {
-                        self.signals.turn_times.record(now.since(before));
+                        self.signals.turn_times.record(now.since(before), &mut thread);
                         busy = false;
                     }
                 }

@@ -94,6 +94,8 @@ pub struct Counted {
 pub struct Turns {
     /// The longest, in microseconds.
     pub longest_us: u64,
+    /// The longest by the processor's time that the node's thread had, in microseconds.
+    pub longest_of_processor_us: u64,
     /// How many were shorter than so many microseconds, and not shorter than half of that.
     pub shorter_than_us: BTreeMap<u64, u64>,
 }
@@ -103,6 +105,7 @@ impl Turns {
         let counted = (0..).zip(turns.counts).filter(|&(_, count)| count > 0);
         Self {
             longest_us: turns.longest.0,
+            longest_of_processor_us: turns.longest_of_processor.0,
             shorter_than_us: counted.map(|(power, count)| (1 << power, count)).collect(),
         }
     }

@@ -9,7 +9,7 @@ use portcullis_attach::Server;
 use portcullis_ibverbs::IbNic;
 use portcullis_node::{ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
-use portcullis_softnic::engine::{Idle, TurnCounts, TurnTimes, pin};
+use portcullis_softnic::engine::{Idle, ThreadTime, TurnCounts, TurnTimes, pin};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
@@ -229,10 +229,11 @@ struct Driver {
 impl Driver {
     fn run(mut self) {
         let mut idle = Idle::default();
+        let mut thread = ThreadTime::default();
         while !self.stop.load(Ordering::Acquire) {
             let now = self.life.now();
             if self.life.turn(now) | self.run_commands() {
-                self.turn_times.record(self.life.now().since(now));
+                self.turn_times.record(self.life.now().since(now), &mut thread);
                 idle.reset();
             } else if idle.spin_or_yield(now) {
                 self.sleep(now);

@@ -1,0 +1,70 @@
+//! A connection to a node's socket that need not become a client.
+
+use portcullis_softnic::attach::AttachRequest;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+/// A connection. Nothing that it does waits.
+pub struct Door {
+    socket: OwnedFd,
+}
+
+impl Door {
+    /// Connects. `None`: not now.
+    pub fn knock(path: &Path) -> Option<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+        Some(Self { socket })
+    }
+
+    pub fn say(&self, request: AttachRequest) {
+        // A node that has hung up is one of the things that may come of an attack.
+        let _ = rustix::net::send(&self.socket, &request.encode(), SendFlags::NOSIGNAL);
+    }
+
+    /// Passes a descriptor, with a word that means nothing.
+    pub fn pass(&self, descriptor: BorrowedFd<'_>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let gift = [descriptor];
+        control.push(SendAncillaryMessage::ScmRights(&gift));
+        // The kernel may refuse, and says so: that is what stops it.
+        let _ = rustix::net::sendmsg(
+            &self.socket,
+            &[std::io::IoSlice::new(&[0])],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        );
+    }
+
+    /// What has come: a message, with its descriptors; nothing yet; or the end, as `Err`.
+    pub fn hear(&self) -> Result<Vec<OwnedFd>, End> {
+        let mut bytes = [0; 512];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags) {
+            Ok(message) if message.bytes == 0 => Err(End),
+            Ok(_) => Ok(control
+                .drain()
+                .flat_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(rights) => rights.collect::<Vec<_>>(),
+                    _ => Vec::new(),
+                })
+                .collect()),
+            Err(rustix::io::Errno::AGAIN) => Ok(Vec::new()),
+            Err(_) => Err(End),
+        }
+    }
+}
+
+/// The node has hung up.
+pub struct End;
