@@ -276,7 +276,7 @@ impl Oracle {
             Some(RequestBody::Acquire { rights, sharing, .. }) => {
                 let bytes = granted.address().0..granted.address().0 + granted.length;
                 let object = granted.object.address.0;
-                (rights, sharing, model.requests.overtaken(object, &bytes, asked.at, sharing))
+                (rights, sharing, model.requests.overtaken(object, &bytes, (asked.at, node_now), sharing))
             }
             _ => return,
         };

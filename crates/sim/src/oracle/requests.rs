@@ -117,12 +117,20 @@ impl Requests {
     }
 
     /// Who asked for these bytes of the object at `address` well before `at`, cannot hold them beside `by`, and has no
-    /// answer.
-    pub fn overtaken(&self, address: u64, bytes: &Range<u64>, at: Moment, by: Sharing) -> Option<SessionId> {
+    /// answer `now`, though the time that the request may wait for is not over: where it is, the refusal and the grant that
+    /// it makes way for are posted in the same turn, and leave in any order.
+    pub fn overtaken(
+        &self,
+        address: u64,
+        bytes: &Range<u64>,
+        (at, now): (Moment, Moment),
+        by: Sharing,
+    ) -> Option<SessionId> {
         let waits = |asked: &Asked| {
             wanted_of(asked.body.as_ref(), address).is_some_and(|(wanted, sharing)| {
                 let beside = by == Sharing::Shared && sharing == Sharing::Shared;
-                !beside && overlaps(&wanted, bytes) && asked.at.after(ANSWER_ON_ITS_WAY) < at
+                let may_wait = now.after(SLACK) < asked.due;
+                !beside && may_wait && overlaps(&wanted, bytes) && asked.at.after(ANSWER_ON_ITS_WAY) < at
             })
         };
         self.asked.iter().filter(|(_, queue)| queue.iter().any(waits)).map(|(key, _)| key.0).min()
