@@ -3,8 +3,8 @@
 
 use crate::input::Input;
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
-    WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
+    RemoteSpan, Status, WorkRequest,
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
@@ -69,7 +69,8 @@ fn config(input: &mut Input<'_>) -> NodeConfig {
         reductions,
         pool_bytes: 4 << 16,
         headers: 6,
-        quota: Quota { bytes_max: 3 << 16, permissions_max: 8 },
+        objects_max: 12,
+        quota: Quota { bytes_max: 3 << 16, objects_max: 8, permissions_max: 8 },
         violations,
         windows_ready: 2,
         windows_max: 12,
@@ -77,6 +78,7 @@ fn config(input: &mut Input<'_>) -> NodeConfig {
         postponed_max: 6,
         clients_max: 3,
         requests_per_turn: 8,
+        steps_per_turn: if flags & 32 != 0 { 2 } else { 512 },
         audit: flags & 16 != 0,
         audit_records_max: 8,
         ..NodeConfig::default()

@@ -3,7 +3,9 @@
 
 pub mod attach;
 pub mod control;
+pub mod desk;
 mod input;
 pub mod messages;
 mod plain;
 pub mod queues;
+pub mod visit;

@@ -33,6 +33,8 @@ pub mod certificates;
 mod channel;
 mod client;
 mod connection;
+#[doc(hidden)]
+pub mod conversation;
 mod credentials;
 mod crowd;
 mod frames;

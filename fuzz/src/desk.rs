@@ -1,0 +1,218 @@
+//! The Unix socket that clients attach to, with its server: whatever is said there, with whatever descriptors, in
+//! whatever order and by however many, everybody is answered or hung up on, and everyone who was let in is let go.
+
+use crate::input::Input;
+use portcullis_nic::EndpointSize;
+use portcullis_softnic::SoftNic;
+use portcullis_softnic::attach::{
+    Admission, Admitted, AttachReply, AttachRequest, Listener, Peer, Server, ServerLimits, SocketAccess,
+};
+use portcullis_softnic::engine::{Engine, EngineOptions};
+use portcullis_softnic::shared::Mapping;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 4;
+/// Steps that one input takes.
+const STEPS_MAX: u32 = 32;
+/// How long anything may take that must happen.
+const PATIENCE: Duration = Duration::from_secs(8);
+const SIZE: EndpointSize = EndpointSize {
+    data_queue_pairs: 1,
+    send_depth: 2,
+    control_depth: 2,
+    message_bytes: 128,
+    arena_bytes: 4096,
+};
+
+/// Who is there, on all threads.
+#[derive(Clone, Default)]
+struct Hall {
+    present: Arc<Mutex<HashSet<u64>>>,
+    offered: Arc<AtomicU64>,
+    next: Arc<AtomicU64>,
+}
+
+/// A place that is offered, until it goes.
+struct Place(Arc<AtomicU64>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Admission for Hall {
+    type Place = Place;
+
+    fn offer(&self, _: &Peer, arena_bytes: u64) -> Result<(EndpointSize, Place), String> {
+        if arena_bytes > 1 << 20 {
+            return Err("too much".to_owned());
+        }
+        self.offered.fetch_add(1, Ordering::SeqCst);
+        Ok((SIZE, Place(Arc::clone(&self.offered))))
+    }
+
+    fn admit(&self, _: &Peer, memory: Mapping, _: EndpointSize) -> Result<Admitted, String> {
+        assert!(memory.file().is_some(), "a port is a file");
+        let client = self.next.fetch_add(1, Ordering::SeqCst);
+        if client % 5 == 4 {
+            return Err("not today".to_owned());
+        }
+        assert!(self.present.lock().expect("no panic").insert(client));
+        Ok(Admitted { client, arena_key: 7 })
+    }
+
+    fn depart(&self, client: u64) {
+        assert!(self.present.lock().expect("no panic").remove(&client), "{client} left twice, or never came");
+    }
+}
+
+/// The server that all inputs come to.
+struct Scene {
+    hall: Hall,
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+    _engine: Engine<()>,
+    _server: Server,
+}
+
+fn scene() -> &'static Scene {
+    static SCENE: OnceLock<Scene> = OnceLock::new();
+    SCENE.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("node.sock");
+        let engine = Engine::start(SoftNic::new(), (), EngineOptions::default()).expect("an engine");
+        let hall = Hall::default();
+        let listener = Listener::bind(&path, SocketAccess { mode: 0o600, group: None }).expect("a socket");
+        // Descriptors come in also where the kernel could refuse them.
+        listener.dangerous_take_descriptors();
+        let limits = ServerLimits { hello_within: Duration::from_secs(1), connections_max: 64 };
+        let server = Server::start(vec![listener], hall.clone(), engine.waker().clone(), limits);
+        Scene { hall, path, _folder: folder, _engine: engine, _server: server.expect("a server") }
+    })
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// What is waited for: each word is answered, or ends it.
+    unanswered: bool,
+    over: bool,
+}
+
+impl Connection {
+    fn new(scene: &Scene) -> Option<Self> {
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).ok()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&scene.path).ok()?).ok()?;
+        Some(Self { socket, unanswered: false, over: false })
+    }
+
+    fn say(&mut self, bytes: &[u8], gifts: usize) {
+        let null = std::fs::File::open("/dev/null").expect("a file");
+        let gifts = [null.as_fd(); 4][..gifts].to_vec();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !gifts.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&gifts));
+        }
+        let parts = [std::io::IoSlice::new(bytes)];
+        let said = rustix::net::sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL);
+        self.unanswered |= said.is_ok();
+    }
+
+    /// Waits for the node's word, or its end.
+    fn hear(&mut self) {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        assert!(
+            poll(&mut fds, Some(&patience)).expect("a poll") > 0,
+            "the node neither answers nor hangs up"
+        );
+        let mut bytes = [0; 1024];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        let got = rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+        let length = got.map_or(0, |got| got.bytes);
+        let gifts = control.drain().map(|it| match it {
+            RecvAncillaryMessage::ScmRights(rights) => rights.count(),
+            _ => 0,
+        });
+        let gifts: usize = gifts.sum();
+        self.unanswered = false;
+        match AttachReply::parse(&bytes[..length]) {
+            Some(AttachReply::Offer { size, .. }) => {
+                assert_eq!((size, gifts), (SIZE, 3), "an offer comes with its file, a page and an event");
+            }
+            Some(_) => assert_eq!(gifts, 0, "nothing comes with other words"),
+            None => {
+                assert_eq!(length, 0, "a node's words make sense");
+                self.over = true;
+            }
+        }
+    }
+}
+
+/// Takes the steps that the bytes say.
+pub fn run(bytes: &[u8]) {
+    let scene = scene();
+    let mut input = Input::new(bytes);
+    let mut connections: Vec<Connection> = Vec::new();
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        step(scene, &mut input, &mut connections);
+        connections.retain(|connection| !connection.over);
+    }
+    drop(connections);
+    let until = Instant::now() + PATIENCE;
+    while !scene.hall.present.lock().expect("no panic").is_empty()
+        || scene.hall.offered.load(Ordering::SeqCst) > 0
+    {
+        assert!(Instant::now() < until, "somebody stays when all have hung up");
+        std::thread::yield_now();
+    }
+}
+
+fn step(scene: &Scene, input: &mut Input<'_>, connections: &mut Vec<Connection>) {
+    let action = input.choice(12);
+    let number = if connections.is_empty() { None } else { Some(input.choice(connections.len())) };
+    let Some(number) = number.filter(|_| action > 1) else {
+        if connections.len() < CONNECTIONS_MAX {
+            connections.extend(Connection::new(scene));
+        }
+        return;
+    };
+    let connection = &mut connections[number];
+    match action {
+        2 => drop(connections.swap_remove(number)),
+        3..6 => {
+            let arena_bytes = input.number(&[0, 4096, 1 << 20, 1 << 40]);
+            connection.say(&AttachRequest::Hello { arena_bytes }.encode(), 0);
+        }
+        6..8 => connection.say(&AttachRequest::Mapped.encode(), 0),
+        8 => {
+            let hello = AttachRequest::Hello { arena_bytes: 4096 }.encode();
+            connection.say(&hello, 1 + input.choice(4));
+        }
+        9 => {
+            let length = usize::from(input.byte());
+            connection.say(input.bytes(length), input.choice(3));
+        }
+        _ if connection.unanswered => connection.hear(),
+        _ => {}
+    }
+}

@@ -1,0 +1,167 @@
+//! An attach over TCP, without TLS: whatever comes, in whatever pieces and whenever, the node says nothing that makes no
+//! sense, lets in whoever brings what it asked for and nobody else, and nobody twice.
+
+use crate::input::Input;
+use portcullis_attach::conversation::{ClientSays, Conversation, Frames, NodeSays, VERSION, framed};
+use portcullis_attach::{Admission, Admitted, Ends, Peer, Terms};
+use portcullis_nic::{GuaranteeSet, QpAddress};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Steps that one input takes.
+const STEPS_MAX: u32 = 64;
+/// How long an attach may take.
+const WITHIN: Duration = Duration::from_secs(3);
+
+/// Who is there, and how many have been.
+#[derive(Clone, Default)]
+struct Hall(Arc<Mutex<(HashSet<u64>, u64)>>);
+
+impl Admission for Hall {
+    fn terms(&self, _: &Peer) -> Result<Terms, String> {
+        Ok(TERMS)
+    }
+
+    fn admit(&self, _: &Peer, ends: Ends) -> Result<Admitted, String> {
+        ends.check(&TERMS).expect("nobody is let in with other ends than those that were asked for");
+        match ends.control.number % 4 {
+            3 => Err(format!("not today\u{7}: {}", "no ".repeat(600))),
+            // A node whose own ends do not fit lets nobody in.
+            2 => self.place(Ends { data: Vec::new(), ..ends }),
+            _ => self.place(ends),
+        }
+    }
+
+    fn depart(&self, client: u64) {
+        assert!(self.0.lock().expect("one thread").0.remove(&client), "{client} left twice, or never came");
+    }
+}
+
+impl Hall {
+    fn place(&self, ends: Ends) -> Result<Admitted, String> {
+        let mut hall = self.0.lock().expect("one thread");
+        hall.1 += 1;
+        let client = hall.1;
+        hall.0.insert(client);
+        Ok(Admitted { client, ends })
+    }
+}
+
+const TERMS: Terms = Terms {
+    data_queue_pairs: 2,
+    send_depth: 4,
+    control_depth: 2,
+    message_bytes: 128,
+    unenforced: GuaranteeSet::NONE,
+};
+
+fn end(input: &mut Input<'_>) -> QpAddress {
+    let known = [1, 2, 3, 4, 5, 6, 7, 0x00ff_ffff, 0x0100_0000];
+    let number = u32::try_from(input.number(&known) & 0xffff_ffff).expect("32 bits");
+    let ports = [[2; 16], [0; 16], [0xff; 16], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]];
+    // The first address is the one that is somebody's.
+    let port = ports[input.choice(16) / 13];
+    QpAddress { number, port, lid: input.short(), first_packet: input.half() }
+}
+
+fn message(input: &mut Input<'_>) -> Vec<u8> {
+    match input.choice(8) {
+        0 => framed(&ClientSays::Hello { version: input.half() }.encode()),
+        1..4 => framed(&ClientSays::Hello { version: VERSION }.encode()),
+        4..7 => {
+            let control = end(input);
+            let count = [2, 2, 2, 2, 2, 2, 0, 1, 3, 200][input.choice(10)];
+            let data = (0..count).map(|_| end(input)).collect();
+            framed(&ClientSays::Ends(Ends { control, data }).encode())
+        }
+        _ => {
+            let length = usize::from(input.byte());
+            framed(input.bytes(length))
+        }
+    }
+}
+
+/// What the node has said so far, held against what it may say.
+#[derive(Default)]
+struct Told {
+    frames: Frames,
+    said: Vec<NodeSays>,
+}
+
+impl Told {
+    fn take(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            let frame = self.frames.take_in(&[byte]).expect("a node's frames are sound");
+            self.said.extend(frame.map(|frame| NodeSays::parse(&frame).expect("a node's words make sense")));
+        }
+    }
+
+    fn check(&self) {
+        let order = self.said.iter().map(|word| match word {
+            NodeSays::Terms(_) => 1,
+            NodeSays::Welcome { .. } => 2,
+            NodeSays::Refused(_) => 3,
+        });
+        let order: Vec<u8> = order.collect();
+        assert!(
+            [&[][..], &[1], &[3], &[1, 2], &[1, 3]].contains(&&order[..]),
+            "no node says {:?}",
+            self.said
+        );
+    }
+}
+
+/// Takes the steps that the bytes say.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let hall = Hall::default();
+    let start = Instant::now();
+    let mut conversation = Conversation::new(hall.clone(), start + WITHIN);
+    let (mut told, mut pending, mut farewells, mut heard) = (Told::default(), Vec::new(), 0, 0);
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        match input.choice(8) {
+            0..3 => pending.extend(message(&mut input)),
+            3 => {
+                let length = usize::from(input.byte());
+                pending.extend_from_slice(input.bytes(length));
+            }
+            4 => told.take(&conversation.send(usize::from(input.byte()))),
+            5 => told.take(&conversation.send(usize::MAX)),
+            _ => {
+                let length = [1, 2, 3, 7, usize::MAX][input.choice(5)].min(pending.len());
+                let piece: Vec<u8> = pending.drain(..length).collect();
+                let (client, was_over) = (conversation.client(), conversation.client().is_some());
+                heard += piece.len();
+                let outcome = conversation.hear(&piece);
+                assert!(outcome.is_err() || !was_over, "nothing may be said after the attach");
+                assert!(outcome.is_err() || heard <= 32 << 10, "more was heard than a node listens to");
+                assert!(
+                    client.is_none() || conversation.client() == client,
+                    "one client in one conversation"
+                );
+                if outcome.is_err() {
+                    break;
+                }
+            }
+        }
+        farewells += u32::from(conversation.take_farewell());
+        assert!(farewells <= 1, "the own half is closed once");
+        assert!(!conversation.is_late(start), "its time is not up");
+        assert_eq!(conversation.is_late(start + WITHIN), !conversation.is_attached());
+    }
+    told.take(&conversation.send(usize::MAX));
+    told.check();
+    let there = hall.0.lock().expect("one thread").0.clone();
+    assert_eq!(
+        there,
+        conversation.client().into_iter().collect(),
+        "who is there is the client, and nobody else"
+    );
+    if conversation.is_attached() {
+        assert!(matches!(told.said.last(), Some(NodeSays::Welcome { .. })), "it was told");
+    }
+}
