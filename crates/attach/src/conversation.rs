@@ -3,7 +3,7 @@
 use crate::admission::{Admission, Admitted, Peer};
 use crate::channel::Channel;
 pub use crate::frames::{Frames, framed};
-pub use crate::messages::{ClientSays, NodeSays, VERSION};
+pub use crate::messages::{ClientSays, NodeSays, REASON_BYTES_MAX, VERSION};
 use crate::terms::{Ends, Terms};
 use crate::visit::{Gate, Visit};
 use std::net::{Ipv4Addr, SocketAddr};
