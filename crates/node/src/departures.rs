@@ -85,9 +85,8 @@ impl<N: Nic> Node<N> {
         while self.steps_left > 0
             && let Some((&client, _)) = self.departures.clients.first_key_value()
         {
-            if self.end_departed(client, now)
-                && let Some(gone) = self.departures.clients.remove(&client)
-            {
+            let over = self.end_departed(client, now) || planted::is(Fault::RestOfDepartedForgotten);
+            if over && let Some(gone) = self.departures.clients.remove(&client) {
                 self.leave_tenant(gone.tenant, now);
             }
         }

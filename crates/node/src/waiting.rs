@@ -114,6 +114,9 @@ impl<N: Nic> Node<N> {
     /// Goes on with letting those in that an earlier turn had no time for.
     pub(crate) fn serve_put_off(&mut self, now: Moment) -> bool {
         let any = !self.put_off.is_empty();
+        if planted::is(Fault::PutOffForgotten) {
+            self.put_off.clear();
+        }
         while self.steps_left > 0
             && let Some((object, birth)) = self.put_off.pop_front()
         {

@@ -42,8 +42,12 @@ pub enum Fault {
     ServesInError,
     /// A request that waits is never let in.
     WaiterForgotten,
+    /// Requests that a turn had no time to let in are not let in by the next.
+    PutOffForgotten,
     /// A client's permissions are not ended when it leaves.
     DepartedKeepHolding,
+    /// What a turn had no time to end of what a client held that has left is not ended by the next.
+    RestOfDepartedForgotten,
     /// An extension is believed although its deadline had passed when it was confirmed.
     LateExtensionBelieved,
     /// A reference is taken for whatever object lies at its address.
@@ -56,7 +60,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -75,7 +79,9 @@ impl Fault {
         Self::KeyNotCompared,
         Self::ServesInError,
         Self::WaiterForgotten,
+        Self::PutOffForgotten,
         Self::DepartedKeepHolding,
+        Self::RestOfDepartedForgotten,
         Self::LateExtensionBelieved,
         Self::BirthNotCompared,
         Self::LatenessChargedToTenant,

@@ -220,7 +220,7 @@ impl NodePlan {
             postponed_max: narrow(if scarce { 4 } else { 64 }),
             clients_max: narrow(plan.clients as u64 * 4 + 4),
             requests_per_turn: narrow(dice.magnitude(1..64)),
-            steps_per_turn: narrow(dice.magnitude(8..512)),
+            steps_per_turn: narrow(dice.magnitude(2..512)),
             audit: true,
             audit_events: AuditEvents::all(),
             audit_records_max: 1 << 20,

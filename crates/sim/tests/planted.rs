@@ -80,6 +80,8 @@ faults! {
     key_not_compared: KeyNotCompared by Access | Reuse;
     serves_in_error: ServesInError by Truth;
     waiter_forgotten: WaiterForgotten by Progress;
+    put_off_forgotten: PutOffForgotten by Progress;
+    rest_of_departed_forgotten: RestOfDepartedForgotten by Soundness | Exclusion | Progress | Rest;
     departed_keep_holding: DepartedKeepHolding by Soundness | Exclusion | Progress | Rest;
     late_extension_believed: LateExtensionBelieved by Truth;
     lateness_charged_to_tenant: LatenessChargedToTenant by Lateness;
