@@ -3,7 +3,7 @@
 use crate::attacker::Attacker;
 use crate::stage::{BLUE, RED, Stage, lenient, wait_for};
 use portcullis::{Acquire, Allocate, Lifetime, NodeConfig, Rights, SessionOptions, Sharing};
-use portcullis_protocol::{ObjectRef, Part, Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Keep, ObjectRef, Part, Refusal, Reply, ReplyBody, Request, RequestBody};
 use std::time::{Duration, Instant};
 
 /// The longest that an honest operation may take while a client does its worst within its limits. Far above what it
@@ -126,5 +126,29 @@ fn exclusive_holders_that_never_let_go_lose_to_their_lease() {
         assert!(stage.host.counters().expiries == 0 || extended <= 1, "it was extended after the notice");
     }
     drop((session, attacker));
+    stage.clear();
+}
+
+#[test]
+fn whoever_fills_its_quota_with_tiny_objects_takes_no_more_than_that_and_goes_without_a_stall() {
+    let quota = portcullis::Quota { bytes_max: 4 << 20, objects_max: 30_000, ..Default::default() };
+    let stage = Stage::with(NodeConfig { quota, ..lenient() }, &[BLUE]);
+    let mut attacker = stage.attacker();
+    let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
+    let (lifetime, keep) = (Lifetime::millis(50), Keep::For(Lifetime::millis(1)));
+    let body = RequestBody::Allocate { size: 1, alignment: 0, lifetime, rights, sharing, keep };
+    let before = stage.host.counters();
+    let (mut granted, mut refused) = (0, 0);
+    ask_many(&mut attacker, 40_000, body, |reply| match reply.body {
+        ReplyBody::Granted(_) => granted += 1,
+        ReplyBody::Refused(Refusal::Quota { limit: 30_000, .. }) => refused += 1,
+        other => panic!("neither memory nor its quota: {other:?}"),
+    });
+    assert_eq!((granted, refused), (30_000, 10_000));
+    let taken = stage.host.counters().bytes_used - before.bytes_used;
+    assert!(taken <= quota.bytes_max, "{taken} bytes of the pool for a quota of {}", quota.bytes_max);
+    drop(attacker);
+    stage.others_go_on(100);
+    wait_for("what it kept to be gone", || stage.host.counters().tenants == 1);
     stage.clear();
 }
