@@ -42,6 +42,11 @@ impl<N: Nic> Node<N> {
     /// An object goes as soon as nobody holds it.
     pub(crate) fn keep_no_longer(&mut self, object: ObjectId) {
         self.strike_kept(object);
+        self.release_if_unwanted(object);
+    }
+
+    /// Lets go of an object that nobody holds, waits for or keeps. It is free at once where nothing exposes it.
+    pub(crate) fn release_if_unwanted(&mut self, object: ObjectId) {
         let exposed = self.slabs.get(object).exposed > 0;
         if self.let_go(object) && !exposed {
             self.release_object(object);

@@ -125,10 +125,7 @@ impl<N: Nic> Node<N> {
             }
             self.slabs.get_mut(object).put_off = false;
             self.serve_waiters(object, now);
-            let exposed = self.slabs.get(object).exposed > 0;
-            if self.let_go(object) && !exposed {
-                self.release_object(object);
-            }
+            self.release_if_unwanted(object);
         }
         any
     }
