@@ -136,10 +136,9 @@ impl Connection {
     fn hear(&mut self) {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        assert!(
-            poll(&mut fds, Some(&patience)).expect("a poll") > 0,
-            "the node neither answers nor hangs up"
-        );
+        // The fuzzer's own alarm interrupts a poll now and then; its waiting begins again then.
+        let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&patience))).expect("a poll");
+        assert!(ready > 0, "the node neither answers nor hangs up");
         let mut bytes = [0; 1024];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
