@@ -8,7 +8,7 @@ use portcullis_nic::{
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
-    ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Token,
+    ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Credential,
 };
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
@@ -240,7 +240,7 @@ impl Client {
     /// A one-sided operation, mostly with a key that was given to it at some time.
     fn operate(&mut self, input: &mut Input<'_>, known: &[u64]) {
         let Some(granted) = self.grants.get(input.choice(GRANTS_MAX)) else { return };
-        let Token::Keys { buffer, lifetime } = granted.token else { return };
+        let Credential::Keys { buffer, lifetime } = granted.credential else { return };
         let word = portcullis_protocol::RemoteAddress(granted.permission.header.0 + 24);
         let length = u32::from(input.byte());
         let (address, rkey) = match input.choice(4) {

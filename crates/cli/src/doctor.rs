@@ -151,7 +151,7 @@ mod tests {
         examination.capabilities.window_type_1 = false;
         assert_eq!((code(&examination), examination.mechanism().0), (0, Mechanism::MemoryRegion));
         examination.capabilities.unenforced = vec![RegionRange];
-        assert_eq!((code(&examination), examination.mechanism().0), (0, Mechanism::Rpc));
+        assert_eq!((code(&examination), examination.mechanism().0), (0, Mechanism::NodeCopy));
         examination.capabilities.unenforced = vec![RegionRange, QueuePairRights];
         assert_eq!(code(&examination), 1);
     }

@@ -11,6 +11,7 @@ mod doctor;
 #[cfg(test)]
 mod examples;
 mod output;
+mod protection;
 mod rdma;
 mod samples;
 mod serve;

@@ -116,9 +116,9 @@ pub struct Options {
     /// whoever sees the packets may read along.
     #[arg(long)]
     dangerous_no_certificates: bool,
-    /// What enforces permissions: memory-window, memory-region, queue-pair, rpc or none [default: memory-window; on an
+    /// What enforces permissions: memory-window, memory-region, queue-pair, node-copy or none [default: memory-window; on an
     /// RDMA device the best that it keeps, see `portcullis doctor`].
-    #[arg(long, value_name = "MECHANISM")]
+    #[arg(long, value_name = "MECHANISM", value_parser = crate::protection::mechanism)]
     protection: Option<Mechanism>,
     /// Go without guarantees that the device does not keep, though the protection rests on them: permissions are then
     /// not what they say. For trying things out.
@@ -450,9 +450,10 @@ mod tests {
 
     #[test]
     fn options_reach_the_node() {
-        let words = ["--protection", "rpc", "--quota-bytes", "1MiB", "--without", "contiguity,handover"];
+        let words =
+            ["--protection", "node-copy", "--quota-bytes", "1MiB", "--without", "contiguity,handover"];
         let node = parsed(&words).config().expect("no certificates").node;
-        assert_eq!(node.mechanism, Mechanism::Rpc);
+        assert_eq!(node.mechanism, Mechanism::NodeCopy);
         assert_eq!(node.quota.bytes_max, 1 << 20);
         let left = Reductions { delayed_unbinding: true, contiguity: false, handover: false };
         assert_eq!(node.reductions, left);

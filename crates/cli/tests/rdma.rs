@@ -73,7 +73,7 @@ fn a_node_refuses_windows_without_a_range_and_names_what_holds() {
     let output = run(&["serve", "--listen", "rdma:127.0.0.1:0", "--protection", "memory-window"]);
     assert_eq!(output.status.code(), Some(2));
     let said = errors(&output);
-    for part in ["--allow-unenforced range", "memory-region", "rpc"] {
+    for part in ["--allow-unenforced range", "memory-region", "node-copy"] {
         assert!(said.contains(part), "{said}");
     }
 }

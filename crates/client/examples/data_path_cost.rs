@@ -11,8 +11,8 @@ use portcullis_nic::{
     ReceiveRequest, Status, WorkRequest,
 };
 use portcullis_protocol::{
-    Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress,
-    Reply, ReplyBody, Request, Rkey, Token,
+    Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, PermissionId,
+    RemoteAddress, Reply, ReplyBody, Request, Rkey,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -99,7 +99,7 @@ impl Endpoint for Null {
                 lifetime: Lifetime::seconds(1_000),
                 waited: Lifetime(0),
                 longest: Lifetime::seconds(1_000),
-                token: Token::Keys { buffer: Rkey(256), lifetime: Rkey(256) },
+                credential: Credential::Keys { buffer: Rkey(256), lifetime: Rkey(256) },
                 mechanism: Mechanism::MemoryWindow,
             };
             let reply = Reply { sequence: asked.sequence, body: ReplyBody::Granted(granted) };

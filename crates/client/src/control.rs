@@ -13,7 +13,7 @@ const HEAD: u64 = MESSAGE_BYTES as u64;
 /// The part of a sequence number that names the slot; the rest is its generation.
 const INDEX_MASK: u32 = 0xFFFF;
 
-/// A part of an operation that travels as a control message (mechanism `rpc`).
+/// A part of an operation that travels as a control message (mechanism `node-copy`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     /// The operation's id.

@@ -4,7 +4,7 @@ use crate::operations::{Owner, WORD_BYTES};
 use crate::remote_procedure::Job;
 use crate::{Buffer, Client, Error, Operation, Permission, Rejected};
 use portcullis_nic::{Endpoint, LocalSpan, Operation as Action, RemoteSpan, Status, WorkRequest};
-use portcullis_protocol::{Moment, PermissionId, RemoteAddress, Rights, Rkey, Token};
+use portcullis_protocol::{Credential, Moment, PermissionId, RemoteAddress, Rights, Rkey};
 
 /// What an operation does, without where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,12 +249,14 @@ impl<E: Endpoint> Client<E> {
         if shape.is_atomic() && !permission.at(offset).0.is_multiple_of(u64::from(WORD_BYTES)) {
             return Err(Error::Misaligned);
         }
-        let way = match permission.token() {
-            Token::Keys { buffer: rkey, .. } => Way::Nic(RemoteSpan { address: permission.at(offset), rkey }),
-            Token::Node if !shape.is_atomic() && self.piece_bytes() == 0 => {
+        let way = match permission.credential() {
+            Credential::Keys { buffer: rkey, .. } => {
+                Way::Nic(RemoteSpan { address: permission.at(offset), rkey })
+            }
+            Credential::Node if !shape.is_atomic() && self.piece_bytes() == 0 => {
                 return Err(Error::LocalFault(Status::LocalLengthError));
             }
-            Token::Node => Way::Node(permission.id(), offset),
+            Credential::Node => Way::Node(permission.id(), offset),
         };
         Ok((Owner::Checked { deadline }, way))
     }

@@ -2,8 +2,8 @@
 
 use crate::Error;
 use portcullis_protocol::{
-    Granted, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress, Rights, Rkey, Sharing,
-    Token,
+    Credential, Granted, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress, Rights, Rkey,
+    Sharing,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,16 +90,16 @@ pub struct Permission {
     length: u64,
     rights: Rights,
     sharing: Sharing,
-    token: Token,
+    credential: Credential,
     mechanism: Mechanism,
     lease: Arc<Lease>,
 }
 
 impl Permission {
     pub(crate) fn new(granted: Granted, requested_at: Moment, rights: Rights, sharing: Sharing) -> Self {
-        let key = match granted.token {
-            Token::Keys { lifetime, .. } => Some(lifetime),
-            Token::Node => None,
+        let key = match granted.credential {
+            Credential::Keys { lifetime, .. } => Some(lifetime),
+            Credential::Node => None,
         };
         Self {
             id: granted.permission,
@@ -108,7 +108,7 @@ impl Permission {
             length: granted.length,
             rights,
             sharing,
-            token: granted.token,
+            credential: granted.credential,
             mechanism: granted.mechanism,
             lease: Arc::new(Lease::new(granted, key, requested_at)),
         }
@@ -158,8 +158,8 @@ impl Permission {
 
     /// What is shown with each access.
     #[must_use]
-    pub fn token(&self) -> Token {
-        self.token
+    pub fn credential(&self) -> Credential {
+        self.credential
     }
 
     /// What enforces it.

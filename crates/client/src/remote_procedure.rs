@@ -1,4 +1,4 @@
-//! The data path of mechanism `rpc`: every access is messages, and the node's CPU checks and copies.
+//! The data path of mechanism `node-copy`: every access is messages, and the node's CPU checks and copies.
 
 use crate::control::{Piece, Purpose};
 use crate::data_path::Shape;

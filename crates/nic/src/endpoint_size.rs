@@ -24,7 +24,7 @@ pub struct EndpointSize {
     /// Requests, and receives, that the control queue pair holds: a power of two, at most [`DEPTH_MAX`].
     pub control_depth: u32,
     /// Bytes of a control message, a multiple of 64 up to [`MESSAGE_BYTES_MAX`]: 64, and the data that the mechanism
-    /// `rpc` adds.
+    /// `node-copy` adds.
     pub message_bytes: u32,
     /// Bytes of the arena: room for all messages, both ways, and for the client's buffers.
     pub arena_bytes: u64,

@@ -10,7 +10,7 @@ use portcullis_nic::{
     WorkRequest,
 };
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rights, Rkey, Token};
+use portcullis_protocol::{Credential, Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rights, Rkey};
 
 /// The bytes of a header that a client may reach.
 const EXPOSED_BYTES: u64 = Header::BYTES - LIFETIME_OFFSET;
@@ -245,8 +245,8 @@ impl<N: Nic> Node<N> {
             self.release(release.residue);
         }
         for &permission in &batch.starts {
-            if let Some(token) = self.window_token(slot, permission) {
-                self.grant(permission, token, now);
+            if let Some(credential) = self.window_credential(slot, permission) {
+                self.grant(permission, credential, now);
             }
         }
         self.answer(batch.answers.drain(..));
@@ -261,9 +261,9 @@ impl<N: Nic> Node<N> {
         self.retry_parked(now);
     }
 
-    fn window_token(&self, tenant: u32, permission: u32) -> Option<Token> {
+    fn window_credential(&self, tenant: u32, permission: u32) -> Option<Credential> {
         let (buffer, lifetime) = self.keys(tenant, self.permissions.get(permission)?.grip)?;
-        Some(Token::Keys { buffer, lifetime })
+        Some(Credential::Keys { buffer, lifetime })
     }
 
     /// The keys that a live permission of a tenant's opens with: its buffer's, and its lifetime word's.
@@ -278,7 +278,7 @@ impl<N: Nic> Node<N> {
                 Some((tenant.windows.rkey(buffer)?, tenant.windows.rkey(header)?))
             }
             Grip::Regions { header, buffer } => Some((buffer.rkey, header.rkey)),
-            Grip::None if self.mechanism() == Mechanism::Rpc => None,
+            Grip::None if self.mechanism() == Mechanism::NodeCopy => None,
             // All permissions of the tenant are reached with the one key over the pool.
             Grip::None => Some((tenant.region.rkey, tenant.region.rkey)),
         }
@@ -321,13 +321,13 @@ impl<N: Nic> Node<N> {
         }
         for permission in starting {
             match self.expose(nic, slot, permission) {
-                Some(token) => self.grant(permission, token, now),
+                Some(credential) => self.grant(permission, credential, now),
                 None => self.undo_start(permission, Refusal::NicFailed, now),
             }
         }
     }
 
-    fn expose(&mut self, nic: &mut N, tenant: u32, slot: u32) -> Option<Token> {
+    fn expose(&mut self, nic: &mut N, tenant: u32, slot: u32) -> Option<Credential> {
         let region = self.tenant(tenant)?.region;
         let permission = *self.permissions.get(slot)?;
         match self.mechanism() {
@@ -336,20 +336,20 @@ impl<N: Nic> Node<N> {
             Mechanism::QueuePair => {
                 self.hold_rights(nic, permission.client, permission.rights, 1);
                 self.write_header(slot, Grip::None);
-                Some(Token::Keys { buffer: region.rkey, lifetime: region.rkey })
+                Some(Credential::Keys { buffer: region.rkey, lifetime: region.rkey })
             }
-            Mechanism::Rpc => {
+            Mechanism::NodeCopy => {
                 self.write_header(slot, Grip::None);
-                Some(Token::Node)
+                Some(Credential::Node)
             }
             Mechanism::None => {
                 self.write_header(slot, Grip::None);
-                Some(Token::Keys { buffer: region.rkey, lifetime: region.rkey })
+                Some(Credential::Keys { buffer: region.rkey, lifetime: region.rkey })
             }
         }
     }
 
-    fn register(&mut self, nic: &mut N, tenant: u32, slot: u32) -> Option<Token> {
+    fn register(&mut self, nic: &mut N, tenant: u32, slot: u32) -> Option<Credential> {
         let pd = self.tenant(tenant)?.pd;
         let permission = *self.permissions.get(slot)?;
         let (address, length) = self.bytes_of(&permission);
@@ -372,7 +372,7 @@ impl<N: Nic> Node<N> {
             (header, buffer)
         };
         self.write_header(slot, Grip::Regions { header, buffer });
-        Some(Token::Keys { buffer: buffer.rkey, lifetime: header.rkey })
+        Some(Credential::Keys { buffer: buffer.rkey, lifetime: header.rkey })
     }
 
     fn withdraw(&mut self, nic: &mut N, ended: &Ending) {

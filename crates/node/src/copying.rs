@@ -1,4 +1,4 @@
-//! Mechanism `rpc`: the node's CPU checks and copies (what AIFM and Redy do; Patronus §7).
+//! Mechanism `node-copy`: the node's CPU checks and copies (what AIFM and Redy do; Patronus §7).
 
 use crate::client::Client;
 use crate::node::Node;
@@ -14,7 +14,7 @@ impl<N: Nic> Node<N> {
         (offset, length): (u64, u64),
         right: Rights,
     ) -> Result<u64, Refusal> {
-        if self.mechanism() != Mechanism::Rpc {
+        if self.mechanism() != Mechanism::NodeCopy {
             return Err(Refusal::Malformed);
         }
         let slot = self.held(client, permission)?;

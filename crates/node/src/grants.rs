@@ -323,7 +323,7 @@ impl<N: Nic> Node<N> {
     }
 
     /// The NIC has confirmed a permission's protection: its client may have it.
-    pub(crate) fn grant(&mut self, slot: u32, token: portcullis_protocol::Token, now: Moment) {
+    pub(crate) fn grant(&mut self, slot: u32, credential: portcullis_protocol::Credential, now: Moment) {
         let mechanism = self.config.mechanism;
         let Some(permission) = self.permissions.get_mut(slot) else { return };
         let Stage::Starting { sequence } = permission.stage else { return };
@@ -339,11 +339,11 @@ impl<N: Nic> Node<N> {
             lifetime: permission.lifetime,
             waited: permission.waited,
             longest: self.config.longest_lifetime,
-            token,
+            credential,
             mechanism,
         };
         self.counters.grants += 1;
-        if let portcullis_protocol::Token::Keys { buffer, lifetime } = token {
+        if let portcullis_protocol::Credential::Keys { buffer, lifetime } = credential {
             self.key_holders.note(buffer, slot);
             self.key_holders.note(lifetime, slot);
         }

@@ -70,7 +70,7 @@ pub struct Admission {
 #[serde(default)]
 pub struct Counters {
     /// Control messages taken in.
-    pub rpcs: u64,
+    pub control_messages: u64,
     /// Binds, rebinds and unbinds posted.
     pub window_operations: u64,
     /// Permissions granted.
@@ -354,7 +354,7 @@ impl<N: Nic> Node<N> {
             self.tenant(tenant.0).map(|tenant| tenant.pd).ok_or(VerbsError::NoSuch { what: "tenant" })?;
         let access = match self.config.mechanism {
             Mechanism::MemoryWindow | Mechanism::MemoryRegion | Mechanism::None => Access::REMOTE,
-            Mechanism::QueuePair | Mechanism::Rpc => Access::empty(),
+            Mechanism::QueuePair | Mechanism::NodeCopy => Access::empty(),
         };
         for &qp in &ends.data {
             nic.modify_qp(qp, QpChange::Access { access })?;

@@ -28,7 +28,7 @@ pub(crate) enum Stage {
 /// What enforces a permission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Grip {
-    /// Nothing of its own: mechanisms `queue-pair`, `rpc` and `none`, or not set up yet.
+    /// Nothing of its own: mechanisms `queue-pair`, `node-copy` and `none`, or not set up yet.
     None,
     /// One window over lifetime word and buffer (Patronus §5.4, contiguity).
     Window(WindowIndex),

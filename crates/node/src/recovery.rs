@@ -109,7 +109,7 @@ impl<N: Nic> Node<N> {
     pub(crate) fn client_access(&self, client: u64) -> Access {
         match self.config.mechanism {
             Mechanism::MemoryWindow | Mechanism::MemoryRegion | Mechanism::None => Access::REMOTE,
-            Mechanism::Rpc => Access::empty(),
+            Mechanism::NodeCopy => Access::empty(),
             Mechanism::QueuePair => {
                 let held = self.clients.get(client).map_or([0; 3], |client| client.rights_held);
                 let mut access = Access::empty();

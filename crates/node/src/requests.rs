@@ -72,7 +72,7 @@ impl<N: Nic> Node<N> {
         let sequence =
             if whole { u32::from_le_bytes([message[4], message[5], message[6], message[7]]) } else { 0 };
         let _ = it.post_receive(nic, slot);
-        self.counters.rpcs += 1;
+        self.counters.control_messages += 1;
         match request {
             Ok(request) if whole => self.serve(nic, client, request, data, now),
             _ => self.refuse(client, sequence, Refusal::Malformed),

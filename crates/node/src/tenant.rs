@@ -177,7 +177,7 @@ fn region_access(mechanism: Mechanism) -> Access {
     let local = Access::LOCAL_WRITE | Access::WINDOW_BIND;
     match mechanism {
         Mechanism::QueuePair | Mechanism::None => local | Access::REMOTE,
-        Mechanism::MemoryWindow | Mechanism::MemoryRegion | Mechanism::Rpc => local,
+        Mechanism::MemoryWindow | Mechanism::MemoryRegion | Mechanism::NodeCopy => local,
     }
 }
 

@@ -4,7 +4,7 @@ mod rig;
 
 use portcullis_nic::Status;
 use portcullis_node::NodeConfig;
-use portcullis_protocol::{Mechanism, Refusal, ReplyBody, RequestBody, Sharing, Token};
+use portcullis_protocol::{Credential, Mechanism, Refusal, ReplyBody, RequestBody, Sharing};
 use rig::{Rig, keys, refused};
 use std::collections::HashSet;
 
@@ -41,7 +41,7 @@ fn no_tenant_reads_anothers_bytes_whatever_their_numbers_have_in_common() {
 
 #[test]
 fn nobody_ends_or_reads_anothers_permission_whatever_their_numbers_have_in_common() {
-    for mechanism in [Mechanism::MemoryWindow, Mechanism::Rpc] {
+    for mechanism in [Mechanism::MemoryWindow, Mechanism::NodeCopy] {
         let mut rig = Rig::new(NodeConfig { mechanism, ..rig::config() });
         let mut attach = |number| {
             rig.node.dangerous_count_from(number);
@@ -54,7 +54,7 @@ fn nobody_ends_or_reads_anothers_permission_whatever_their_numbers_have_in_commo
                 let permission = other.permission;
                 let revoke = RequestBody::Revoke { permission, free: true };
                 assert_eq!(refused(rig.ask(client, revoke)), Refusal::NotLive);
-                if matches!(other.token, Token::Node) {
+                if matches!(other.credential, Credential::Node) {
                     let read = RequestBody::Read { permission, offset: 0, length: 8 };
                     assert_eq!(refused(rig.ask(client, read)), Refusal::NotLive);
                 }

@@ -135,7 +135,7 @@ proptest! {
             rig.seat(hostile).send_raw(bytes);
             rig.pass(Lifetime(*micros));
         }
-        if mechanism != Mechanism::Rpc {
+        if mechanism != Mechanism::NodeCopy {
             let (status, _) = rig.read(honest, keys(&it).0, it.address().0, 8);
             prop_assert_eq!(status, Status::Success);
         }

@@ -5,8 +5,8 @@ mod rig;
 use portcullis_nic::{Endpoint, Operation, RemoteSpan, Status};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
-    Granted, Keep, Lifetime, Mechanism, PermissionId, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights,
-    Rkey, Sharing, Token,
+    Credential, Granted, Keep, Lifetime, Mechanism, PermissionId, Refusal, RemoteAddress, ReplyBody,
+    RequestBody, Rights, Rkey, Sharing,
 };
 use rig::{Rig, granted, keys, refused, word};
 
@@ -219,28 +219,28 @@ fn a_right_that_ends_during_a_recovery_does_not_come_back_with_the_queue_pair() 
     }
 }
 
-fn rpc(rig: &mut Rig, client: usize, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u8>) {
+fn ask(rig: &mut Rig, client: usize, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u8>) {
     rig.ask_with(client, body, data)
 }
 
 #[test]
 fn the_node_copies_within_a_permission_and_refuses_beyond_it() {
-    let mut rig = Rig::new(with(Mechanism::Rpc));
+    let mut rig = Rig::new(with(Mechanism::NodeCopy));
     let (client, sibling) = (rig.attach("a"), rig.attach("a"));
     let it = allocate(&mut rig, client, Rights::READ | Rights::WRITE);
-    assert_eq!(it.token, Token::Node);
+    assert_eq!(it.credential, Credential::Node);
     let permission = it.permission;
     let write = |offset, length| RequestBody::Write { permission, offset, length };
     let read = |offset, length| RequestBody::Read { permission, offset, length };
-    assert_eq!(rpc(&mut rig, client, write(0, SIZE), &FULL).0, ReplyBody::Done);
-    assert_eq!(rpc(&mut rig, client, read(SIZE - 3, 3), &[]), (ReplyBody::Data(3), vec![7; 3]));
-    assert_eq!(rpc(&mut rig, client, read(SIZE, 0), &[]), (ReplyBody::Data(0), vec![]));
+    assert_eq!(ask(&mut rig, client, write(0, SIZE), &FULL).0, ReplyBody::Done);
+    assert_eq!(ask(&mut rig, client, read(SIZE - 3, 3), &[]), (ReplyBody::Data(3), vec![7; 3]));
+    assert_eq!(ask(&mut rig, client, read(SIZE, 0), &[]), (ReplyBody::Data(0), vec![]));
     for (offset, length) in [(SIZE, 1), (0, SIZE + 1), (u64::MAX, 1), (1, u64::MAX), (u64::MAX, u64::MAX)] {
-        assert_eq!(refused(rpc(&mut rig, client, read(offset, length), &[]).0), Refusal::OutsideRange);
-        assert_eq!(refused(rpc(&mut rig, client, write(offset, length), &[]).0), Refusal::OutsideRange);
+        assert_eq!(refused(ask(&mut rig, client, read(offset, length), &[]).0), Refusal::OutsideRange);
+        assert_eq!(refused(ask(&mut rig, client, write(offset, length), &[]).0), Refusal::OutsideRange);
     }
     assert_eq!(
-        refused(rpc(&mut rig, client, write(0, 9), &[1; 8]).0),
+        refused(ask(&mut rig, client, write(0, 9), &[1; 8]).0),
         Refusal::Malformed,
         "less came than it says"
     );
@@ -257,7 +257,7 @@ fn the_node_copies_within_a_permission_and_refuses_beyond_it() {
 
 #[test]
 fn the_node_does_atomics_on_aligned_words_inside_alone() {
-    let mut rig = Rig::new(with(Mechanism::Rpc));
+    let mut rig = Rig::new(with(Mechanism::NodeCopy));
     let client = rig.attach("a");
     let permission = allocate(&mut rig, client, Rights::ATOMIC).permission;
     let add = |offset| RequestBody::FetchAndAdd { permission, offset, add: u64::MAX };
@@ -286,7 +286,7 @@ fn without_protection_everything_is_open_and_with_rpc_no_key_opens_anything() {
     assert_eq!(rig.read(holder, key, it.address().0, 1).0, Status::Success, "by name: none");
     rig.end();
 
-    let mut rig = Rig::new(with(Mechanism::Rpc));
+    let mut rig = Rig::new(with(Mechanism::NodeCopy));
     let client = rig.attach("a");
     let it = allocate(&mut rig, client, Rights::all());
     for index in 0..16 {

@@ -81,10 +81,10 @@ fn an_expiry_costs_one_message_from_start_to_end() {
     let mut rig = Rig::new(with(Reductions::default()));
     let client = rig.attach("a");
     let address = kept(&mut rig, client);
-    let before = rig.node.counters().rpcs;
+    let before = rig.node.counters().control_messages;
     rig.acquire(client, address);
     rig.pass(Lifetime::millis(200));
-    assert_eq!((rig.node.counters().rpcs - before, rig.node.counters().permissions), (1, 0));
+    assert_eq!((rig.node.counters().control_messages - before, rig.node.counters().permissions), (1, 0));
     rig.end();
 }
 

@@ -55,8 +55,8 @@ pub use portcullis_node::{
     UnknownAuditEvent, ViolationLimits,
 };
 pub use portcullis_protocol::{
-    ClientId, Incarnation, Keep, Lifetime, Mechanism, Moment, NoLifetime, ObjectName, ObjectRef, Part,
-    PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token, UnknownIncarnation, UnknownMechanism,
+    ClientId, Credential, Incarnation, Keep, Lifetime, Mechanism, Moment, NoLifetime, ObjectName, ObjectRef,
+    Part, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, UnknownIncarnation, UnknownMechanism,
     UnknownObjectRef, UnknownRights, UnknownSharing,
 };
 pub use portcullis_softnic::attach::AttachError as PortAttachError;

@@ -311,7 +311,7 @@ fn an_extension_that_is_seen_too_late_is_confirmed_by_the_node() {
     let host = host(Mechanism::MemoryWindow);
     let mut session = session(&host, "red");
     let block = session.allocate(Allocate::bytes(64).lifetime(Lifetime::millis(300))).expect("memory");
-    let messages = host.counters().rpcs;
+    let messages = host.counters().control_messages;
     let (now, deadline) = (session.now(), block.lease().deadline());
     let call = session.client().extend(now, &block, Lifetime::seconds(2)).expect("it has not ended");
     let started = Instant::now();
@@ -326,7 +326,7 @@ fn an_extension_that_is_seen_too_late_is_confirmed_by_the_node() {
         client.take_call(call)
     });
     answer.expect("the node is there").expect("the node has seen it in time");
-    assert_eq!(host.counters().rpcs - messages, 1, "the node was asked");
+    assert_eq!(host.counters().control_messages - messages, 1, "the node was asked");
 }
 
 #[test]

@@ -6,20 +6,23 @@
 //! ([`Request::decode`], [`Reply::decode`]); code behind that never sees unchecked bytes.
 #![forbid(unsafe_code)]
 
+mod credential;
 mod header;
 mod ids;
 mod keep;
+mod mechanism;
 mod messages;
 mod object_ref;
 pub mod planted;
 mod refusal;
 mod rights;
 mod text;
-mod token;
 
+pub use credential::{CREDENTIAL_BYTES, Credential};
 pub use header::{Header, LIFETIME_OFFSET, LengthTooLarge};
 pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};
 pub use keep::Keep;
+pub use mechanism::{Mechanism, UnknownMechanism};
 pub use messages::{
     DATA_BYTES_MAX, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request,
     RequestBody,
@@ -28,4 +31,3 @@ pub use object_ref::{ObjectRef, UnknownObjectRef};
 pub use refusal::Refusal;
 pub use rights::{Rights, Sharing, UnknownRights, UnknownSharing};
 pub use text::{NoLifetime, UnknownIncarnation};
-pub use token::{Mechanism, Token, UnknownMechanism};

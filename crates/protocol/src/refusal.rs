@@ -59,10 +59,10 @@ pub enum Refusal {
     /// The client, or its tenant, broke the rules so often that the node does not serve it for a long time.
     #[error("the client or its tenant is barred from this node: its operator can say why, and until when")]
     Barred,
-    /// The operation reaches outside the permission (only where the node itself checks: mechanism `rpc`).
+    /// The operation reaches outside the permission (only where the node itself checks: mechanism `node-copy`).
     #[error("the access reaches outside the permission's bytes")]
     OutsideRange,
-    /// The permission lacks the right (only where the node itself checks: mechanism `rpc`).
+    /// The permission lacks the right (only where the node itself checks: mechanism `node-copy`).
     #[error("the permission does not hold the right that the access needs")]
     WrongRight,
     /// The node's NIC failed to carry out the request.

@@ -212,13 +212,13 @@ mod tests {
         let all: All = (
             Incarnation(0xc0ffee),
             Lifetime::millis(50),
-            Mechanism::Rpc,
+            Mechanism::NodeCopy,
             Rights::READ | Rights::ATOMIC,
             Sharing::Shared,
             Keep::For(Lifetime::seconds(10)),
         );
         let json = serde_json::to_string(&all).expect("text");
-        assert_eq!(json, r#"["0000000000c0ffee","50.0 ms","rpc","ra","shared",{"for":"10.0 s"}]"#);
+        assert_eq!(json, r#"["0000000000c0ffee","50.0 ms","node-copy","ra","shared",{"for":"10.0 s"}]"#);
         assert_eq!(serde_json::from_str::<All>(&json).expect("the same"), all);
         let bytes = postcard::to_allocvec(&all).expect("bytes");
         assert_eq!(postcard::from_bytes::<All>(&bytes).expect("the same"), all);

@@ -9,7 +9,7 @@ use portcullis_client::{
 };
 use portcullis_nic::RemoteSpan;
 use portcullis_protocol::{
-    LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing, Token,
+    Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
 };
 use portcullis_softnic::core::WireRequest;
 
@@ -221,9 +221,9 @@ impl Worker {
 
 /// What a spy could learn of a permission.
 pub(crate) fn sighting(permission: &Permission) -> Sighting {
-    let (key, word_key) = match permission.token() {
-        Token::Keys { buffer, lifetime } => (buffer, lifetime),
-        Token::Node => Default::default(),
+    let (key, word_key) = match permission.credential() {
+        Credential::Keys { buffer, lifetime } => (buffer, lifetime),
+        Credential::Node => Default::default(),
     };
     let word = RemoteAddress(permission.id().header.0 + LIFETIME_OFFSET);
     Sighting {
@@ -560,9 +560,9 @@ fn longer(lease: &Lease, by: Lifetime) -> Moment {
 
 /// Where an operation under a permission goes.
 fn remote(permission: &Permission, offset: u64) -> RemoteSpan {
-    let rkey = match permission.token() {
-        Token::Keys { buffer, .. } => buffer,
-        Token::Node => Default::default(),
+    let rkey = match permission.credential() {
+        Credential::Keys { buffer, .. } => buffer,
+        Credential::Node => Default::default(),
     };
     RemoteSpan { address: RemoteAddress(permission.address().0 + offset), rkey }
 }

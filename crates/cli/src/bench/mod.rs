@@ -86,7 +86,7 @@ pub struct Options {
     #[command(flatten)]
     client: ClientOptions,
     /// What enforces permissions on the node that is started for the run.
-    #[arg(long, default_value = "memory-window")]
+    #[arg(long, default_value = "memory-window", value_parser = crate::protection::mechanism)]
     protection: Mechanism,
     /// For that node: go without guarantees that its device does not keep (see `portcullis serve --help`).
     #[arg(long, value_name = "GUARANTEES")]

@@ -19,7 +19,7 @@ pub struct NodeProcess {
 /// What a node process says when it is asked by SIGUSR1, as far as benchmarks want to know.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Counted {
-    pub rpcs: u64,
+    pub control_messages: u64,
     pub window_operations: u64,
     pub grants: u64,
     pub audit_lost: u64,

@@ -46,7 +46,7 @@ struct Row {
     /// Binds, rebinds and unbinds for each permission.
     window_operations: f64,
     /// Control messages for each permission.
-    rpcs: f64,
+    control_messages: f64,
     /// From asking for a permission to holding it, in microseconds.
     p50: f64,
     p99: f64,
@@ -87,7 +87,7 @@ fn print_table(report: &Report) {
             row.name.to_owned(),
             format!("{:.3}", row.mops),
             format!("{:.2}", row.window_operations),
-            format!("{:.2}", row.rpcs),
+            format!("{:.2}", row.control_messages),
             format!("{:.2}", row.p50),
             format!("{:.2}", row.p99),
         ]);
@@ -161,7 +161,7 @@ impl Run {
             name: step.name,
             mops: self.mops(),
             window_operations: per(self.after.window_operations - self.before.window_operations, lives),
-            rpcs: per(self.after.rpcs - self.before.rpcs, lives),
+            control_messages: per(self.after.control_messages - self.before.control_messages, lives),
             p50: self.samples.quantile(0.5),
             p99: self.samples.quantile(0.99),
         }

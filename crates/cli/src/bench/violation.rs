@@ -9,7 +9,8 @@ use crate::output::say;
 use crate::samples::Samples;
 use comfy_table::{Table, presets};
 use portcullis::{
-    Allocate, AtDrop, ClientConfig, Error, Permission, RemoteAddress, Rkey, Session, SessionOptions, Token,
+    Allocate, AtDrop, ClientConfig, Credential, Error, Permission, RemoteAddress, Rkey, Session,
+    SessionOptions,
 };
 use serde::Serialize;
 use std::time::Instant;
@@ -160,7 +161,7 @@ impl Offender {
     }
 
     fn offend(mut self, mut course: Course, innocent: &mut Bystander) -> Result<(Case, u64), BenchError> {
-        let Token::Keys { buffer: key, .. } = self.held.token() else {
+        let Credential::Keys { buffer: key, .. } = self.held.credential() else {
             return Err(BenchError::Options("this mechanism has no one-sided accesses to refuse".to_owned()));
         };
         let mut times = 0;
@@ -169,9 +170,9 @@ impl Offender {
             if self.held.lease().deadline().since(self.session.now()).0 < LIFETIME.0 / 2 {
                 self.held = hold(&mut self.session, self.size)?;
             }
-            let key = match self.held.token() {
-                Token::Keys { buffer, .. } => buffer,
-                Token::Node => key,
+            let key = match self.held.credential() {
+                Credential::Keys { buffer, .. } => buffer,
+                Credential::Node => key,
             };
             self.break_rules_once(key, innocent)?;
         }

@@ -6,8 +6,8 @@ use super::orders::{Answer, Order, Raw, Stored, Wanted};
 use super::processors;
 use crate::rdma::DeviceOptions;
 use portcullis::{
-    Acquire, Allocate, ConnectError, Error, Lifetime, ObjectRef, Operation, Permission, RdmaOptions,
-    RemoteAddress, Rights, Rkey, Session, SessionOptions, Token, connect_with,
+    Acquire, Allocate, ConnectError, Credential, Error, Lifetime, ObjectRef, Operation, Permission,
+    RdmaOptions, RemoteAddress, Rights, Rkey, Session, SessionOptions, connect_with,
 };
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -273,9 +273,9 @@ fn no_block(block: usize) -> Failure {
 
 /// The key of a permission's buffer; of no use where accesses are messages.
 pub fn key_of(permission: &Permission) -> u32 {
-    match permission.token() {
-        Token::Keys { buffer, .. } => buffer.0,
-        Token::Node => 0,
+    match permission.credential() {
+        Credential::Keys { buffer, .. } => buffer.0,
+        Credential::Node => 0,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a node tells on standard error while it runs, for who asks with `RUST_LOG`.
 
 use crate::node::{Node, count, errors, folder, log, wait_for};
-use portcullis::{Allocate, Error, RemoteAddress, Session, Token};
+use portcullis::{Allocate, Credential, Error, RemoteAddress, Session};
 
 /// A write past the end of what is held, unless the node lets this client wait. Whether the session can go on.
 fn break_a_rule(session: &mut Session) -> bool {
@@ -10,7 +10,9 @@ fn break_a_rule(session: &mut Session) -> bool {
         Err(Error::Paused { .. }) => return true,
         Err(_) => return false,
     };
-    let Token::Keys { buffer: key, .. } = held.token() else { panic!("a key for one-sided access") };
+    let Credential::Keys { buffer: key, .. } = held.credential() else {
+        panic!("a key for one-sided access")
+    };
     let beyond = RemoteAddress(held.address().0 + held.length());
     let (now, buffer) = (session.now(), session.buffer(8).expect("room"));
     let Ok(crime) = session.client().dangerous_write(now, beyond, key, buffer) else { return false };

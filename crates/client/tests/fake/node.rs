@@ -3,8 +3,8 @@
 use super::{GOOD, REMOTE_BYTES, World};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
-    Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, Part, PermissionId, Refusal,
-    RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey, Token,
+    Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, Part,
+    PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey,
 };
 use std::collections::VecDeque;
 
@@ -74,7 +74,7 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
             assert!(world.node.next <= REMOTE_BYTES as u64);
             world.remote.store(header + 24, lifetime.0);
             let key = world.node.key.unwrap_or(GOOD);
-            let keys = Token::Keys { buffer: key, lifetime: key };
+            let keys = Credential::Keys { buffer: key, lifetime: key };
             ReplyBody::Granted(Granted {
                 permission: PermissionId { header: RemoteAddress(header), start: Moment(1_000_000) },
                 object: ObjectRef {
@@ -87,8 +87,8 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
                 lifetime,
                 waited: Lifetime(0),
                 longest: Lifetime::seconds(1_000),
-                token: if world.node.by_messages { Token::Node } else { keys },
-                mechanism: if world.node.by_messages { Mechanism::Rpc } else { Mechanism::MemoryWindow },
+                credential: if world.node.by_messages { Credential::Node } else { keys },
+                mechanism: if world.node.by_messages { Mechanism::NodeCopy } else { Mechanism::MemoryWindow },
             })
         }
         RequestBody::Extend { lifetime, .. } => ReplyBody::Extended(lifetime),

@@ -3,7 +3,7 @@
 use super::probe::{Probe, Trial};
 use crate::conformance::bench::Holder;
 use crate::{Guarantee, WindowKind};
-use portcullis_protocol::Mechanism::{self, MemoryRegion, MemoryWindow, QueuePair, Rpc};
+use portcullis_protocol::Mechanism::{self, MemoryRegion, MemoryWindow, NodeCopy, QueuePair};
 
 const ONE: Holder = Holder::Window(WindowKind::One);
 const TWO: Holder = Holder::Window(WindowKind::Two);
@@ -19,7 +19,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::WindowRange),
         mechanisms: &[MemoryWindow],
         kept: "a permission opens its own bytes and not the next one's",
-        missing: "Whoever holds a permission reaches the whole pool around it: use --protection memory-region or rpc here",
+        missing: "Whoever holds a permission reaches the whole pool around it: use --protection memory-region or node-copy here",
         trial: Trial::Range(ONE),
     },
     Probe {
@@ -35,7 +35,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::RegionRange),
         mechanisms: &[MemoryRegion],
         kept: "a region opens its own bytes alone",
-        missing: "No key keeps to its bytes: use --protection rpc, or another device",
+        missing: "No key keeps to its bytes: use --protection node-copy, or another device",
         trial: Trial::Range(Holder::Region),
     },
     Probe {
@@ -43,7 +43,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::WindowRights),
         mechanisms: &[MemoryWindow],
         kept: "who may read cannot write, and neither can do atomics",
-        missing: "Whoever may read may also write: use --protection memory-region or rpc here",
+        missing: "Whoever may read may also write: use --protection memory-region or node-copy here",
         trial: Trial::Rights(ONE),
     },
     Probe {
@@ -59,7 +59,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::RegionRights),
         mechanisms: KEYS,
         kept: "regions let happen what they were given for, and the pool's own key opens nothing to clients",
-        missing: "The pool's own key opens it, or a region's opens more than it should: use --protection rpc, or another device",
+        missing: "The pool's own key opens it, or a region's opens more than it should: use --protection node-copy, or another device",
         trial: Trial::Rights(Holder::Region),
     },
     Probe {
@@ -67,7 +67,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::StaleKey),
         mechanisms: &[MemoryWindow],
         kept: "a window that went to the next holder is closed to the last one",
-        missing: "The last holder reaches the next one's bytes: use --protection memory-region or rpc here",
+        missing: "The last holder reaches the next one's bytes: use --protection memory-region or node-copy here",
         trial: Trial::StaleAfterRebind,
     },
     Probe {
@@ -75,7 +75,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::StaleKey),
         mechanisms: &[MemoryWindow],
         kept: "a permission that was revoked or ran out opens nothing",
-        missing: "Revoked permissions go on: use --protection memory-region or rpc here",
+        missing: "Revoked permissions go on: use --protection memory-region or node-copy here",
         trial: Trial::StaleAfterUnbind,
     },
     Probe {
@@ -91,7 +91,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::RegionEnd),
         mechanisms: &[MemoryRegion],
         kept: "the key of a region that is gone opens nothing",
-        missing: "Regions cannot be taken back: use --protection memory-window if that holds, or rpc",
+        missing: "Regions cannot be taken back: use --protection memory-window if that holds, or node-copy",
         trial: Trial::StaleOfRegion,
     },
     Probe {
@@ -99,7 +99,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: None,
         mechanisms: &[MemoryWindow],
         kept: "a bind gives a window the next key, through all 256 low bytes",
-        missing: "Keys do not move as they are told, so an old one may open a new permission: use --protection memory-region or rpc here, and look for newer firmware",
+        missing: "Keys do not move as they are told, so an old one may open a new permission: use --protection memory-region or node-copy here, and look for newer firmware",
         trial: Trial::KeyAdvance,
     },
     Probe {
@@ -115,13 +115,13 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::ProtectionDomain),
         mechanisms: ONE_SIDED,
         kept: "a key that another tenant learns or guesses is worth nothing to it",
-        missing: "Tenants reach each other's memory with keys that they learn or guess (256 tries): use --protection rpc, or one device a tenant",
+        missing: "Tenants reach each other's memory with keys that they learn or guess (256 tries): use --protection node-copy, or one device a tenant",
         trial: Trial::Domains,
     },
     Probe {
         name: "queue-pair-rights",
         guarantee: Some(Guarantee::QueuePairRights),
-        mechanisms: &[QueuePair, Rpc],
+        mechanisms: &[QueuePair, NodeCopy],
         kept: "a queue pair refuses what its flags do not allow, from its start and as they change",
         missing: "A queue pair lets through what it must not: no mechanism that rests on flags is safe here",
         trial: Trial::QueuePairRights,
@@ -131,7 +131,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: None,
         mechanisms: &[MemoryWindow],
         kept: "once an unbind is confirmed no byte moves, not even of a transfer under way",
-        missing: "Long transfers outlive their permission: use --protection memory-region or rpc here, or keep accesses short",
+        missing: "Long transfers outlive their permission: use --protection memory-region or node-copy here, or keep accesses short",
         trial: Trial::Revocation(ONE),
     },
     Probe {
@@ -147,7 +147,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: None,
         mechanisms: &[MemoryRegion],
         kept: "once a region is gone no byte moves, not even of a transfer under way",
-        missing: "Long transfers outlive their region: use --protection memory-window if that holds, or rpc",
+        missing: "Long transfers outlive their region: use --protection memory-window if that holds, or node-copy",
         trial: Trial::Revocation(Holder::Region),
     },
     Probe {
@@ -187,7 +187,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: None,
         mechanisms: &[MemoryWindow],
         kept: "binds in a row on one queue pair hit the windows that they are for",
-        missing: "After so many binds windows are wrong: use --protection memory-region or rpc here, and look for newer firmware and driver",
+        missing: "After so many binds windows are wrong: use --protection memory-region or node-copy here, and look for newer firmware and driver",
         trial: Trial::ManyBinds,
     },
     Probe {

@@ -15,7 +15,7 @@ pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
         Mechanism::MemoryRegion => &[RegionRange, RegionRights, RegionEnd, ProtectionDomain],
         Mechanism::QueuePair => &[QueuePairRights, ProtectionDomain],
         // No access of a peer's is let through at all.
-        Mechanism::Rpc => &[QueuePairRights],
+        Mechanism::NodeCopy => &[QueuePairRights],
         Mechanism::None => &[],
     }
 }
@@ -36,7 +36,7 @@ pub fn mechanisms_that_hold(capabilities: &Capabilities) -> Vec<Mechanism> {
     all
 }
 
-/// The mechanism that a node takes on a device by itself, and why: `memory-window`, else `memory-region`, else `rpc`.
+/// The mechanism that a node takes on a device by itself, and why: `memory-window`, else `memory-region`, else `node-copy`.
 /// Not `queue-pair`, which keeps no byte range: that is for whoever asks for it.
 #[must_use]
 pub fn mechanism_for(capabilities: &Capabilities) -> (Mechanism, String) {
@@ -52,12 +52,12 @@ pub fn mechanism_for(capabilities: &Capabilities) -> (Mechanism, String) {
         return (Mechanism::MemoryRegion, reason);
     }
     let weaker = format!("{windows}; memory-region would need {}", regions.join(", "));
-    let rpc = missing(Mechanism::Rpc, capabilities);
-    if rpc.is_empty() {
-        return (Mechanism::Rpc, format!("{weaker}; the node copies, and no access is one-sided"));
+    let node_copy = missing(Mechanism::NodeCopy, capabilities);
+    if node_copy.is_empty() {
+        return (Mechanism::NodeCopy, format!("{weaker}; the node copies, and no access is one-sided"));
     }
     let reason = format!(
         "{weaker}; not even that queue pairs let nothing through holds: lend nothing through this device"
     );
-    (Mechanism::Rpc, reason)
+    (Mechanism::NodeCopy, reason)
 }

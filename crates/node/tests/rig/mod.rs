@@ -9,9 +9,9 @@ use portcullis_nic::{
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig};
 use portcullis_protocol::{
-    ClientId, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part,
-    PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing,
-    Token,
+    ClientId, Credential, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef,
+    Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey,
+    Sharing,
 };
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
@@ -446,9 +446,9 @@ pub fn refused(reply: ReplyBody) -> Refusal {
 
 /// The keys of a permission: over its buffer, and over its lifetime word.
 pub fn keys(granted: &Granted) -> (Rkey, Rkey) {
-    match granted.token {
-        Token::Keys { buffer, lifetime } => (buffer, lifetime),
-        Token::Node => panic!("a permission without keys"),
+    match granted.credential {
+        Credential::Keys { buffer, lifetime } => (buffer, lifetime),
+        Credential::Node => panic!("a permission without keys"),
     }
 }
 

@@ -59,7 +59,7 @@ impl Default for PortLimits {
 impl PortLimits {
     /// What clients of a node get, without their buffers.
     fn size(&self, config: &NodeConfig) -> EndpointSize {
-        let data = if config.mechanism == Mechanism::Rpc { DATA_BYTES_MAX } else { 0 };
+        let data = if config.mechanism == Mechanism::NodeCopy { DATA_BYTES_MAX } else { 0 };
         let size = EndpointSize {
             data_queue_pairs: 1 + config.spare_queue_pairs,
             send_depth: self.send_depth,

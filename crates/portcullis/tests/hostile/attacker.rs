@@ -2,7 +2,7 @@
 
 use crate::stage::wait_for;
 use portcullis::{
-    Lifetime, PermissionId, PortEndpoint, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
+    Credential, Lifetime, PermissionId, PortEndpoint, Refusal, RemoteAddress, Rights, Rkey, Sharing,
 };
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
@@ -182,9 +182,9 @@ impl Attacker {
 }
 
 /// The key of a permission's buffer.
-pub fn key(token: Token) -> u32 {
-    match token {
-        Token::Keys { buffer, .. } => buffer.0,
-        Token::Node => panic!("a permission under windows has keys"),
+pub fn key(credential: Credential) -> u32 {
+    match credential {
+        Credential::Keys { buffer, .. } => buffer.0,
+        Credential::Node => panic!("a permission under windows has keys"),
     }
 }

@@ -29,7 +29,7 @@ impl Canary {
     }
 
     pub fn key(&self) -> u32 {
-        crate::attacker::key(self.object.token())
+        crate::attacker::key(self.object.credential())
     }
 
     /// Panics if somebody else has written there.

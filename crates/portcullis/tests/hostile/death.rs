@@ -34,7 +34,7 @@ fn whoever_dies_with_requests_under_way_leaves_nothing() {
     for round in 0..DEATHS {
         let mut attacker = stage.attacker();
         let own = attacker.allocate(1 << 20, Sharing::Exclusive);
-        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
         let local = attacker.local(DATA, 1 << 20);
         for _ in 0..round {
             attacker.post(0, 0, Operation::Read { local, remote });
@@ -96,7 +96,7 @@ fn a_child_that_works_until_it_is_killed() {
     });
     let ReplyBody::Granted(own) = kept else { panic!("no memory: {kept:?}") };
     child::say_ready(own.object);
-    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     let write = Operation::Write { local: attacker.local(DATA, 1 << 20), remote };
     loop {
         attacker.post(0, 0, write);

@@ -44,7 +44,7 @@ fn a_key_opens_no_byte_before_or_behind_its_own() {
         .map(|()| Canary::new(stage.host.connect(RED, SessionOptions::default()).expect("a session"), 4096));
     let mut attacker = stage.attacker();
     let own = attacker.allocate(4096, Sharing::Exclusive);
-    let (at, rkey) = (own.address().0, key(own.token));
+    let (at, rkey) = (own.address().0, key(own.credential));
     let reach = 1 << 20;
     // The eight bytes before the buffer are its own lifetime word: one window may expose both.
     for (address, length) in [
@@ -95,7 +95,7 @@ fn no_local_key_but_its_own_names_anything() {
             }
         };
         let mut it: Attacker = it;
-        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
         if lkey == it.endpoint.arena_key().0 {
             attacker = Some((it, own, number));
             continue;
@@ -108,7 +108,7 @@ fn no_local_key_but_its_own_names_anything() {
     }
     let mut it = stage.attacker();
     let own = it.allocate(64, Sharing::Exclusive);
-    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     for (number, (address, length)) in
         (0..).zip([(u64::MAX - 3, 8), (it.size.arena_bytes - 7, 8), (0, u32::MAX)])
     {
@@ -126,10 +126,10 @@ fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
     let mut ended: Vec<(RemoteAddress, u32)> = Vec::new();
     for _ in 0..300 {
         let own = attacker.allocate(64, Sharing::Exclusive);
-        assert!(!ended.contains(&(own.address(), key(own.token))), "a key came back");
+        assert!(!ended.contains(&(own.address(), key(own.credential))), "a key came back");
         assert_eq!(attacker.revoke(own.permission), ReplyBody::Done);
         assert_eq!(attacker.revoke(own.permission), ReplyBody::Refused(Refusal::NotLive));
-        ended.push((own.address(), key(own.token)));
+        ended.push((own.address(), key(own.credential)));
     }
     // Windows may linger over memory that nobody else has got; memory that somebody has is another matter.
     let mut others = Canary::new(stage.host.connect(RED, SessionOptions::default()).expect("a session"), 64);

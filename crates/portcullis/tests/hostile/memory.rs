@@ -99,7 +99,7 @@ fn no_page_of_the_port_can_be_taken_away_or_mapped_for_writing_once_more() {
     let other = Mapping::of_peer(copy(), length, false).expect("others are for reading");
     assert_eq!(remove(&other), Err(Errno::ACCESS), "those take nothing away at all");
     for _ in 0..20 {
-        assert_eq!(attacker.try_read(0, own.address().0, key(own.token), 1 << 20), Status::Success);
+        assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 1 << 20), Status::Success);
     }
     drop((attacker, file, other));
     stage.clear();
@@ -168,7 +168,7 @@ fn the_engine_meets_no_page_fault_on_a_port() {
     let mut attacker = Attacker::attach(&stage.socket(RED));
     let own = attacker.allocate(1 << 20, Sharing::Exclusive);
     // Pages of the pool are taken when they are first used.
-    let mut read = || attacker.try_read(0, own.address().0, key(own.token), 1 << 20);
+    let mut read = || attacker.try_read(0, own.address().0, key(own.credential), 1 << 20);
     assert_eq!(read(), Status::Success);
     let before = faults_of_the_engine();
     assert_eq!(read(), Status::Success);
@@ -178,7 +178,7 @@ fn the_engine_meets_no_page_fault_on_a_port() {
     let mut fresh = Attacker::attach(&stage.socket(RED));
     let own = fresh.allocate(1 << 20, Sharing::Exclusive);
     let before = faults_of_the_engine();
-    assert_eq!(fresh.try_read(0, own.address().0, key(own.token), 1 << 20), Status::Success);
+    assert_eq!(fresh.try_read(0, own.address().0, key(own.credential), 1 << 20), Status::Success);
     let of_a_fresh_one = faults_of_the_engine() - before;
     assert!(
         of_a_fresh_one <= of_one_that_was_used + 8,

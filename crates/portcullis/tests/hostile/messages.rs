@@ -177,7 +177,10 @@ fn requests_for_impossible_amounts_are_refused_with_a_reason() {
             "queue pair {queue_pair} is healthy, or not there"
         );
     }
-    assert_eq!(attacker.try_read(0, own.address().0, crate::attacker::key(own.token), 64), Status::Success);
+    assert_eq!(
+        attacker.try_read(0, own.address().0, crate::attacker::key(own.credential), 64),
+        Status::Success
+    );
     drop(attacker);
     stage.clear();
 }

@@ -91,7 +91,7 @@ fn forge(attacker: &mut Attacker, canary: &Canary, random: &mut StdRng, most: u6
     let arena = u64::from(attacker.endpoint.arena_key().0);
     let known = [
         own.address().0,
-        key(own.token).into(),
+        key(own.credential).into(),
         canary.address(),
         canary.key().into(),
         arena,
@@ -150,7 +150,7 @@ fn an_entry_is_taken_once_however_often_it_is_stamped() {
     let stage = Stage::set();
     let mut attacker = stage.attacker();
     let own = attacker.allocate(64, Sharing::Exclusive);
-    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     let local = attacker.local(DATA, 8);
     let add = Operation::FetchAndAdd { local, remote, add: 1 };
     let depth = u64::from(attacker.size.send_depth);
@@ -163,7 +163,7 @@ fn an_entry_is_taken_once_however_often_it_is_stamped() {
             attacker.memory.store(slot, lap);
         }
     }
-    assert_eq!(attacker.try_read(1, own.address().0, key(own.token), 8), Status::Success);
+    assert_eq!(attacker.try_read(1, own.address().0, key(own.credential), 8), Status::Success);
     assert_eq!(attacker.endpoint.arena().load(DATA), 2 * depth, "each addition happened once");
     drop(attacker);
     stage.clear();
@@ -176,7 +176,7 @@ fn a_poster_that_never_stops_starves_nobody() {
     let length = 1 << 20;
     let posts = attackers.each_mut().map(|attacker| {
         let own = attacker.allocate(length.into(), Sharing::Exclusive);
-        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
         Operation::Read { local: attacker.local(DATA, length), remote }
     });
     let stop = AtomicBool::new(false);
@@ -203,7 +203,7 @@ fn whoever_never_polls_or_lies_about_it_stops_only_itself() {
     let stage = Stage::set();
     let mut attacker = stage.attacker();
     let own = attacker.allocate(4096, Sharing::Exclusive);
-    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     let read = Operation::Read { local: attacker.local(DATA, 64), remote };
     let depth = u64::from(attacker.layout.completion_depth());
     for lie in [u64::MAX, 1 << 63, depth + 1, depth * 2, 1, 0] {
@@ -233,7 +233,7 @@ fn a_request_that_changes_while_it_is_executed_reads_what_it_may_or_nothing() {
         Canary::new(stage.host.connect(RED, SessionOptions::default()).expect("a session"), 4096);
     let mut attacker = stage.attacker();
     let own = attacker.allocate(4096, Sharing::Exclusive);
-    let (own_key, own_at) = (key(own.token), own.address().0);
+    let (own_key, own_at) = (key(own.credential), own.address().0);
     let remote = RemoteSpan { address: RemoteAddress(own_at), rkey: Rkey(own_key) };
     let (memory, ring) = (attacker.memory.clone(), attacker.layout.data_send(0));
     let depth = u64::from(attacker.size.send_depth);
@@ -287,7 +287,7 @@ fn a_client_that_always_claims_to_sleep_costs_others_nothing() {
             }
         });
         for _ in 0..300 {
-            assert_eq!(attacker.try_read(0, own.address().0, key(own.token), 8), Status::Success);
+            assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
         }
         stage.others_go_on(50);
         stop.store(true, Ordering::Relaxed);

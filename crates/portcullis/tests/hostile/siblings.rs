@@ -45,7 +45,7 @@ fn ask_for_rebuild(attacker: &mut Attacker) -> Result<Option<Duration>, Refusal>
 fn come_late(attacker: &mut Attacker) {
     let brief = attacker.allocate(64, Sharing::Exclusive);
     attacker.revoke(brief.permission);
-    while attacker.try_read(0, brief.address().0, key(brief.token), 8) == Status::Success {}
+    while attacker.try_read(0, brief.address().0, key(brief.credential), 8) == Status::Success {}
 }
 
 /// A permission that outlasts the test.
@@ -66,7 +66,7 @@ fn hold(attacker: &mut Attacker) -> Granted {
 
 /// Reads what it holds so many times, all under way at once as far as the queue has room.
 fn read_own(attacker: &mut Attacker, queue_pair: u32, held: &Granted, times: u32) {
-    let remote = RemoteSpan { address: held.address(), rkey: Rkey(key(held.token)) };
+    let remote = RemoteSpan { address: held.address(), rkey: Rkey(key(held.credential)) };
     let operation = Operation::Read { local: attacker.local(DATA, 8), remote };
     let (mut posted, mut done) = (0, 0);
     wait_for("reads", || {
@@ -150,7 +150,7 @@ impl<'a> Loader<'a> {
             Mischief::Stray => {
                 let brief = self.attacker.allocate(64, Sharing::Exclusive);
                 let behind = brief.address().0 + brief.length;
-                let status = self.attacker.try_read(0, behind, key(brief.token), 8);
+                let status = self.attacker.try_read(0, behind, key(brief.credential), 8);
                 assert_eq!(status, Status::RemoteAccessError);
                 self.attacker.revoke(brief.permission);
             }

@@ -41,14 +41,14 @@ fn whoever_waits_in_crowds_leaves_others_room_to_wait() {
         let held = attacker.allocate(64, Sharing::Exclusive);
         let wait =
             Request { sequence: 0, body: acquire(held.object, Sharing::Exclusive, Lifetime::seconds(9)) };
-        let before = stage.host.counters().rpcs;
+        let before = stage.host.counters().control_messages;
         let mut said = 0;
         wait_for("requests to be taken in", || {
             while said < 128 && attacker.say(&wait.encode(), false) {
                 said += 1;
             }
             while attacker.poll().is_some() {}
-            stage.host.counters().rpcs >= before + 128
+            stage.host.counters().control_messages >= before + 128
         });
     }
     let session = || stage.host.connect(BLUE, SessionOptions::default()).expect("a session");

@@ -2,7 +2,7 @@
 
 use crate::stage::wait_for;
 use portcullis::{
-    DeviceChoice, Lifetime, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, Token,
+    Credential, DeviceChoice, Lifetime, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing,
 };
 use portcullis_attach::{ClientSecurity, Connection, Ends, Terms, attach};
 use portcullis_ibverbs::{IbEndpoint, NodeLife};
@@ -278,9 +278,9 @@ impl Attacker {
 }
 
 /// The key of a permission's buffer.
-pub fn key(token: Token) -> u32 {
-    match token {
-        Token::Keys { buffer, .. } => buffer.0,
-        Token::Node => panic!("a permission that the NIC enforces has keys"),
+pub fn key(credential: Credential) -> u32 {
+    match credential {
+        Credential::Keys { buffer, .. } => buffer.0,
+        Credential::Node => panic!("a permission that the NIC enforces has keys"),
     }
 }

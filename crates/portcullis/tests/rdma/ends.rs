@@ -67,7 +67,7 @@ fn whoever_only_claims_anothers_data_queue_pairs_gets_nothing_through_them() {
     let own = attacker.allocate(4096);
     // Its own queue pairs reach the node, whose answers go elsewhere.
     let local = attacker.local(DATA, 4096);
-    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     for id in 0..4 {
         attacker.post(0, id, Operation::Read { local, remote });
     }

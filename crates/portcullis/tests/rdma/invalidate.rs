@@ -14,7 +14,7 @@ fn a_peers_message_invalidates_neither_windows_nor_regions() {
         let mut canaries = [RED, BLUE].map(|tenant| Canary::new(stage.session(tenant), 64));
         let mut attacker = stage.attacker();
         let own = attacker.allocate(64);
-        let known = key(own.token);
+        let known = key(own.credential);
         let keys = [canaries[0].key(), canaries[1].key(), known, known ^ 1, 0, u32::MAX];
         for rkey in keys.map(Rkey) {
             // Soft-RoCE acknowledges the message before it looks at the key: how it ends here says nothing.

@@ -26,7 +26,7 @@ fn another_tenants_key_opens_nothing_and_each_try_is_charged_to_who_tried() {
         assert!(!Canary::is_in(attacker.endpoint.arena(), DATA, 4096));
         canary.assert_untouched();
         // It goes on itself, too.
-        assert_eq!(attacker.try_read(0, own.address().0, key(own.token), 4096), Status::Success);
+        assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 4096), Status::Success);
         drop((canary, attacker));
         stage.clear();
     }
@@ -35,7 +35,7 @@ fn another_tenants_key_opens_nothing_and_each_try_is_charged_to_who_tried() {
 /// Reads until that is refused, which must be soon, and has the queue pair rebuilt.
 fn wait_for_the_end(attacker: &mut Attacker, own: &Granted) {
     wait_for("an ended permission to be taken down", || {
-        attacker.try_read(0, own.address().0, key(own.token), 64) == Status::RemoteAccessError
+        attacker.try_read(0, own.address().0, key(own.credential), 64) == Status::RemoteAccessError
     });
     attacker.recover(0).expect("a lenient node");
 }
@@ -56,10 +56,10 @@ fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
         let mut next = [(); 2].map(|()| Canary::new(stage.session(RED), 64));
         for ended in [revoked, expired] {
             for canary in &mut next {
-                tried += attacker.try_all(canary.address(), key(ended.token));
+                tried += attacker.try_all(canary.address(), key(ended.credential));
                 canary.assert_untouched();
             }
-            tried += attacker.try_all(ended.address().0, key(ended.token));
+            tried += attacker.try_all(ended.address().0, key(ended.credential));
         }
         stage.others_go_on(5);
         stage.assert_charged(tried);
@@ -77,7 +77,7 @@ fn a_key_opens_nothing_for_which_its_permission_has_no_right() {
         let mut tried = 0;
         for rights in [Rights::READ, Rights::WRITE, Rights::READ | Rights::WRITE] {
             let own = attacker.allocate_for(64, rights, Lifetime::seconds(10));
-            let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+            let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
             let local = attacker.local(DATA, 8);
             let cases = [
                 (Rights::READ, Operation::Read { local, remote }),

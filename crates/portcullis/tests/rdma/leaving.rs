@@ -48,7 +48,7 @@ fn whoever_leaves_with_requests_under_way_leaves_nothing() {
     for round in 0..DEPARTURES {
         let mut attacker = stage.attacker();
         let own = attacker.allocate(1 << 20);
-        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token)) };
+        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
         let local = attacker.local(DATA, 1 << 20);
         for _ in 0..=2 * round {
             attacker.post(0, 0, Operation::Read { local, remote });
@@ -73,7 +73,7 @@ fn whoever_leaves_right_after_a_violation_is_charged_with_it() {
     for _ in 0..DEPARTURES {
         let mut attacker = stage.attacker();
         let own = attacker.allocate(64);
-        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token) ^ 0x100) };
+        let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential) ^ 0x100) };
         for queue_pair in 0..attacker.terms.data_queue_pairs {
             let read = Operation::Read { local: attacker.local(DATA, 8), remote };
             assert!(attacker.try_operation(queue_pair, read).breaks());

@@ -32,7 +32,7 @@ fn memory_region_stops_what_soft_roce_windows_do_not() {
     let mut canaries = [RED, BLUE].map(|tenant| Canary::new(stage.session(tenant), BYTES as usize));
     let mut attacker = stage.attacker();
     let own = attacker.allocate(BYTES.into());
-    let (at, rkey) = (own.address().0, key(own.token));
+    let (at, rkey) = (own.address().0, key(own.credential));
     let mut tried = stray(&mut attacker, at, rkey);
     for canary in &mut canaries {
         tried += attacker.try_all(canary.address(), rkey);
@@ -57,7 +57,7 @@ fn a_deviation_soft_roce_windows_open_the_whole_pool_and_nobody_is_charged() {
     let mut canary = Canary::new(stage.session(BLUE), BYTES as usize);
     let mut attacker = stage.attacker();
     let own = attacker.allocate(64);
-    let rkey = key(own.token);
+    let rkey = key(own.credential);
     // Another tenant's bytes, with nothing but a key of one's own.
     assert_eq!(attacker.try_read(0, canary.address(), rkey, BYTES), Status::Success);
     assert!(Canary::is_in(attacker.endpoint.arena(), DATA, BYTES as usize), "the range is kept after all");

@@ -6,7 +6,7 @@ use portcullis_nic::Status;
 use portcullis_protocol::{Granted, ReplyBody, RequestBody};
 
 fn reads(attacker: &mut Attacker, queue_pair: u32, own: &Granted) -> Status {
-    attacker.try_read(queue_pair, own.address().0, key(own.token), 64)
+    attacker.try_read(queue_pair, own.address().0, key(own.credential), 64)
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn whoever_never_rebuilds_keeps_its_permissions_and_disturbs_nobody() {
     let own = attacker.allocate(64);
     let queue_pairs = attacker.terms.data_queue_pairs;
     for queue_pair in 0..queue_pairs {
-        let status = attacker.try_read(queue_pair, own.address().0, key(own.token) ^ 0x100, 8);
+        let status = attacker.try_read(queue_pair, own.address().0, key(own.credential) ^ 0x100, 8);
         assert_eq!(status, Status::RemoteAccessError);
     }
     stage.assert_charged(queue_pairs.into());

@@ -31,16 +31,16 @@ fn empty_messages_do_not_keep_a_violation_from_being_noticed() {
             done == posted
         });
         assert_eq!(
-            attacker.try_read(0, own.address().0, key(own.token) ^ 0x100, 8),
+            attacker.try_read(0, own.address().0, key(own.credential) ^ 0x100, 8),
             Status::RemoteAccessError
         );
         charged += 1;
         stage.assert_charged(charged);
         attacker.recover(0).expect("a lenient node");
-        assert_eq!(attacker.try_read(0, own.address().0, key(own.token), 8), Status::Success);
+        assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
     }
     // Right behind a message, which has just taken the receive away.
-    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.token) ^ 0x100) };
+    let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential) ^ 0x100) };
     let stray = Operation::Read { local: attacker.local(DATA, 8), remote };
     for _ in 0..10 {
         assert!(attacker.post(0, 0, empty));
@@ -65,7 +65,7 @@ fn a_message_to_a_data_queue_pair_breaks_it_and_is_a_violation() {
         assert!(status.breaks(), "{length} bytes: {status}");
         stage.assert_charged(charged);
         attacker.recover(0).expect("a lenient node");
-        assert_eq!(attacker.try_read(0, own.address().0, key(own.token), 8), Status::Success);
+        assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
     }
     stage.others_go_on(5);
     drop(attacker);

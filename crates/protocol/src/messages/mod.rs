@@ -1,18 +1,18 @@
 //! The control messages: what a client SENDs to its node, and the node's replies.
 //!
-//! Each message is 128 bytes, little-endian, fields at fixed places; data of the `rpc` mechanism follows behind.
+//! Each message is 128 bytes, little-endian, fields at fixed places; data of the `node-copy` mechanism follows behind.
 //! A codec, not a transport: the same bytes travel through a software NIC's queues and over real verbs.
 
 mod wire;
 
 use crate::{
-    Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights, Sharing, Token,
+    Credential, Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
 };
 
 /// Bytes of a control message.
 pub const MESSAGE_BYTES: usize = 128;
 
-/// The most data one message of the `rpc` mechanism carries behind its 128 bytes; longer accesses are split.
+/// The most data one message of the `node-copy` mechanism carries behind its 128 bytes; longer accesses are split.
 pub const DATA_BYTES_MAX: usize = 8192;
 
 /// A client's request. `sequence` comes back in the reply.
@@ -81,7 +81,7 @@ pub enum RequestBody {
         /// Its number among the client's data queue pairs.
         queue_pair: u32,
     },
-    /// `rpc` mechanism: bytes from the node.
+    /// `node-copy` mechanism: bytes from the node.
     Read {
         /// The permission that covers them.
         permission: PermissionId,
@@ -90,7 +90,7 @@ pub enum RequestBody {
         /// How many, at most [`DATA_BYTES_MAX`].
         length: u64,
     },
-    /// `rpc` mechanism: the bytes behind this message go to the node.
+    /// `node-copy` mechanism: the bytes behind this message go to the node.
     Write {
         /// The permission that covers them.
         permission: PermissionId,
@@ -99,7 +99,7 @@ pub enum RequestBody {
         /// How many, at most [`DATA_BYTES_MAX`].
         length: u64,
     },
-    /// `rpc` mechanism: compare and swap of an aligned 8-byte word.
+    /// `node-copy` mechanism: compare and swap of an aligned 8-byte word.
     CompareAndSwap {
         /// The permission that covers it.
         permission: PermissionId,
@@ -110,7 +110,7 @@ pub enum RequestBody {
         /// The value to put there.
         swap: u64,
     },
-    /// `rpc` mechanism: fetch and add on an aligned 8-byte word.
+    /// `node-copy` mechanism: fetch and add on an aligned 8-byte word.
     FetchAndAdd {
         /// The permission that covers it.
         permission: PermissionId,
@@ -214,7 +214,7 @@ pub struct Granted {
     /// The longest that it can live, extensions included.
     pub longest: Lifetime,
     /// What its holder shows with each access.
-    pub token: Token,
+    pub credential: Credential,
     /// What enforces it.
     pub mechanism: Mechanism,
 }

@@ -116,12 +116,12 @@ proptest! {
         permission in permission(), object in reference(), part: (u64, u64), times: (u64, u32, u32), keys: Option<(u32, u32)>,
         mechanism in 0usize..5,
     ) {
-        let token = keys.map_or(Token::Node, |(buffer, lifetime)| {
-            Token::Keys { buffer: Rkey(buffer), lifetime: Rkey(lifetime) }
+        let credential = keys.map_or(Credential::Node, |(buffer, lifetime)| {
+            Credential::Keys { buffer: Rkey(buffer), lifetime: Rkey(lifetime) }
         });
         let granted = Granted {
             permission, object, offset: part.0, length: part.1, lifetime: Lifetime(times.0),
-            waited: Lifetime(times.1.into()), longest: Lifetime(times.2.into()), token,
+            waited: Lifetime(times.1.into()), longest: Lifetime(times.2.into()), credential,
             mechanism: Mechanism::ALL[mechanism],
         };
         let reply = Reply { sequence: 7, body: ReplyBody::Granted(granted) };

@@ -4,8 +4,8 @@ use super::{
     Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request, RequestBody,
 };
 use crate::{
-    Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights,
-    Rkey, Sharing, Token,
+    CREDENTIAL_BYTES, Credential, Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectRef, PermissionId,
+    Refusal, RemoteAddress, Rights, Rkey, Sharing,
 };
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -36,7 +36,8 @@ struct Wire {
     offset: U64,
     /// Of an allocation: the alignment.
     alignment: U64,
-    unused: [U64; 4],
+    /// Of a grant: the credential. What it means depends on `kind`.
+    credential: [U64; CREDENTIAL_BYTES / 8],
 }
 
 const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
@@ -88,7 +89,7 @@ impl Wire {
             birth: U64::ZERO,
             offset: U64::ZERO,
             alignment: U64::ZERO,
-            unused: [U64::ZERO; 4],
+            credential: [U64::ZERO; CREDENTIAL_BYTES / 8],
         }
     }
 
@@ -354,18 +355,18 @@ impl Reply {
 
 impl Granted {
     fn wire(&self, sequence: u32) -> Wire {
-        let (kind, keys) = match self.token {
-            Token::Keys { buffer, lifetime } => {
+        let (kind, keys) = match self.credential {
+            Credential::Keys { buffer, lifetime } => {
                 (kind::GRANTED_KEYS, u64::from(buffer.0) | u64::from(lifetime.0) << 32)
             }
-            Token::Node => (kind::GRANTED_NODE, 0),
+            Credential::Node => (kind::GRANTED_NODE, 0),
         };
         let mut wire = Wire::new(kind, sequence).with_permission(self.permission).with_reference(self.object);
         wire.detail = self.mechanism.wire();
         wire.length = U64::new(self.length);
         wire.lifetime = U64::new(self.lifetime.0);
         wire.first = U64::new(self.object.address.0);
-        wire.second = U64::new(keys);
+        wire.credential[0] = U64::new(keys);
         wire.offset = U64::new(self.offset);
         // Told shorter than it is, where it does not fit: that errs to the safe side.
         wire.waited = U32::new(u32::try_from(self.waited.0).unwrap_or(u32::MAX));
@@ -375,13 +376,13 @@ impl Granted {
 
     fn from_wire(wire: &Wire) -> Result<Self, MalformedMessage> {
         let (buffer, lifetime): (U32, U32) = {
-            let [buffer, lifetime]: [U32; 2] = zerocopy::transmute!(wire.second);
+            let [buffer, lifetime]: [U32; 2] = zerocopy::transmute!(wire.credential[0]);
             (buffer, lifetime)
         };
-        let token = if wire.kind == kind::GRANTED_KEYS {
-            Token::Keys { buffer: Rkey(buffer.get()), lifetime: Rkey(lifetime.get()) }
+        let credential = if wire.kind == kind::GRANTED_KEYS {
+            Credential::Keys { buffer: Rkey(buffer.get()), lifetime: Rkey(lifetime.get()) }
         } else {
-            Token::Node
+            Credential::Node
         };
         Ok(Self {
             permission: wire.permission(),
@@ -391,7 +392,7 @@ impl Granted {
             lifetime: Lifetime(wire.lifetime.get()),
             waited: Lifetime(wire.waited.get().into()),
             longest: Lifetime(wire.longest.get().into()),
-            token,
+            credential,
             mechanism: Mechanism::from_wire(wire.detail)
                 .ok_or(MalformedMessage { what: wire.detail, at: 3 })?,
         })

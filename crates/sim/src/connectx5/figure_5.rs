@@ -19,7 +19,7 @@ const COMPARED: u64 = 32;
 const MECHANISMS: [(Mechanism, &str); 5] = [
     (Mechanism::None, "Unprot"),
     (Mechanism::MemoryWindow, "Patronus"),
-    (Mechanism::Rpc, "RPC"),
+    (Mechanism::NodeCopy, "RPC"),
     (Mechanism::MemoryRegion, "MR"),
     (Mechanism::QueuePair, "QP"),
 ];
@@ -37,7 +37,7 @@ fn bench(inputs: &Inputs, mechanism: Mechanism, clients: u64, effort: Effort) ->
     bench.warm_up = bench.warm_up.max(span * effort.span() / 4);
     let lease = Lifetime(inputs.lease_ns / MICROSECOND);
     let (lifetime, last) = match mechanism {
-        Mechanism::None | Mechanism::Rpc => {
+        Mechanism::None | Mechanism::NodeCopy => {
             // No permissions to acquire: each client has its memory once and for all.
             (bench.holds, bench.object_bytes) = (true, 64 << 10);
             bench.steps = [&[Step::Begin][..], &reads, &[Step::End]].concat();
@@ -106,7 +106,7 @@ fn remarks(mechanism: Mechanism, clients: u64, outcome: &Outcome) -> String {
 /// At how many of the numbers of clients Patronus is ahead of RPC.
 fn ahead(sweeps: &[(Mechanism, f64)]) -> OutputRow {
     let of = |wanted| sweeps.iter().filter(move |(mechanism, _)| *mechanism == wanted).map(|&(_, rate)| rate);
-    let pairs = of(Mechanism::MemoryWindow).zip(of(Mechanism::Rpc));
+    let pairs = of(Mechanism::MemoryWindow).zip(of(Mechanism::NodeCopy));
     let count = pairs.filter(|(patronus, rpc)| patronus > rpc).count();
     OutputRow::new(FIGURE, "Patronus ahead of RPC", "of 6 numbers of clients", count as f64)
         .said("§7.1: Patronus performs the best")
@@ -120,7 +120,7 @@ fn compare(compared: &[(Mechanism, Outcome)]) -> Vec<OutputRow> {
     let of = |mechanism| compared.iter().find(|(other, _)| *other == mechanism).map(|(_, outcome)| outcome);
     let Some(patronus) = of(Mechanism::MemoryWindow) else { return Vec::new() };
     let says = [
-        (Mechanism::Rpc, "RPC", "§7.1: Patronus is best, «only RPC can keep pace with it»"),
+        (Mechanism::NodeCopy, "RPC", "§7.1: Patronus is best, «only RPC can keep pace with it»"),
         (Mechanism::MemoryRegion, "MR", "§7.1: «not comparable to Patronus»"),
         (Mechanism::QueuePair, "QP", "§7.1: «not comparable to Patronus»"),
         (Mechanism::None, "Unprot", "no number in the text"),
@@ -130,11 +130,11 @@ fn compare(compared: &[(Mechanism, Outcome)]) -> Vec<OutputRow> {
         let Some(other) = of(mechanism) else { continue };
         let times = accesses(patronus) / accesses(other).max(f64::MIN_POSITIVE);
         let reading = match mechanism {
-            Mechanism::Rpc if times >= 1.0 => {
+            Mechanism::NodeCopy if times >= 1.0 => {
                 "holds: Patronus is ahead, since three accesses share one message; by how much depends on the \
                  assumed time of a message and of a post of binds, each of which takes the same cores"
             }
-            Mechanism::Rpc => "does NOT hold: RPC is ahead",
+            Mechanism::NodeCopy => "does NOT hold: RPC is ahead",
             Mechanism::None => {
                 "what protection costs this workload at saturation; the NIC's limit is not reached"
             }

@@ -116,7 +116,7 @@ pub(super) fn figure_6(inputs: &Inputs, effort: Effort, progress: &mut Progress<
 fn counts(technique: &Technique, outcome: &Outcome) -> [OutputRow; 2] {
     let work = &outcome.work;
     let windows = ratio(work.tally.binds, work.grants);
-    let messages = ratio(work.rpcs, work.grants);
+    let messages = ratio(work.control_messages, work.grants);
     let row = |what: &str, unit, model, paper| {
         OutputRow::new("Table 4", format!("{}: {what}", technique.name), unit, model).paper(paper, "Table 4")
     };

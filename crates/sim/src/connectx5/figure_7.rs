@@ -58,7 +58,7 @@ pub(super) fn figure_7(inputs: &Inputs, effort: Effort, progress: &mut Progress<
         let outcome = Bench { clients: inputs.crowd, ..bench }.run(inputs);
         rates.push(thousands(&outcome));
         let row = OutputRow::new(FIGURE, name, "K lifecycles/s", thousands(&outcome));
-        let (rpcs, binds) = (outcome.work.rpcs, outcome.work.tally.binds);
+        let (rpcs, binds) = (outcome.work.control_messages, outcome.work.tally.binds);
         let (rpcs, binds) = (ratio(rpcs, outcome.score.rounds), ratio(binds, outcome.score.rounds));
         let counted = format!("{rpcs:.1} messages and {binds:.1} window operations a lifecycle, counted");
         rows.push(if name.starts_with("Re-acquire") {

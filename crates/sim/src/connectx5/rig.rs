@@ -37,7 +37,7 @@ pub(super) trait Driver: Debug {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub tally: Tally,
-    pub rpcs: u64,
+    pub control_messages: u64,
     pub grants: u64,
     pub violations: u64,
     /// Time in which a core was at it, in ns, over all cores.
@@ -48,7 +48,7 @@ impl Work {
     pub fn since(&self, before: &Self) -> Self {
         Self {
             tally: self.tally.since(&before.tally),
-            rpcs: self.rpcs - before.rpcs,
+            control_messages: self.control_messages - before.control_messages,
             grants: self.grants - before.grants,
             violations: self.violations - before.violations,
             busy: self.busy - before.busy,
@@ -211,7 +211,7 @@ impl Rig {
         for core in &self.cores {
             let counters = core.node.counters();
             work.tally.add(&core.nic.tally);
-            work.rpcs += counters.rpcs;
+            work.control_messages += counters.control_messages;
             work.grants += counters.grants;
             work.violations += counters.violations;
             work.busy += core.busy;
@@ -337,9 +337,9 @@ impl Rig {
         self.core_nic_turn(core);
         let it = &mut self.cores[core];
         it.nic.now = self.now;
-        let (rpcs, tally) = (it.node.counters().rpcs, it.nic.tally);
+        let (rpcs, tally) = (it.node.counters().control_messages, it.nic.tally);
         let worked = it.node.turn(&mut it.nic, moment(self.now));
-        let rpcs = it.node.counters().rpcs - rpcs;
+        let rpcs = it.node.counters().control_messages - rpcs;
         let done = it.nic.tally.since(&tally);
         if !worked {
             let wake = it.node.next_wake().map(|moment| moment.0.saturating_mul(1000));

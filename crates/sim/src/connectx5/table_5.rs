@@ -10,7 +10,7 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::scene::SimClient;
 use portcullis_client::{Allocate, Answer, Call, ClientConfig, Operation, Permission};
 use portcullis_node::ViolationLimits;
-use portcullis_protocol::{Mechanism, Moment, Token};
+use portcullis_protocol::{Credential, Mechanism, Moment};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -59,7 +59,7 @@ impl Trespasser {
 
     fn trespass(&mut self, client: &mut SimClient, now: Nanos) {
         let Some(permission) = &self.permission else { return };
-        let Token::Keys { buffer: key, .. } = permission.token() else { return };
+        let Credential::Keys { buffer: key, .. } = permission.credential() else { return };
         let beyond = portcullis_protocol::RemoteAddress(permission.address().0 + permission.length());
         let Ok(buffer) = client.buffer(ACCESS_BYTES) else { return };
         self.begun = now;

@@ -6,8 +6,8 @@ use super::{Failure, LONGEST_WAIT, Oracle, Promise, Session, SessionId, Suspect}
 use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
-    Granted, MESSAGE_BYTES, Moment, ObjectName, Refusal, Reply, ReplyBody, Request, RequestBody, Rights,
-    Token,
+    Credential, Granted, MESSAGE_BYTES, Moment, ObjectName, Refusal, Reply, ReplyBody, Request, RequestBody,
+    Rights,
 };
 use portcullis_softnic::core::{Answer, WireRequest};
 
@@ -295,12 +295,14 @@ impl Oracle {
             self.check_scrub(session, tenant, granted, now);
         }
         self.tally.grants += 1;
-        self.clear_suspects(node, granted.token);
+        self.clear_suspects(node, granted.credential);
     }
 
     /// Who used a key before the message said so did what the grant allows.
-    fn clear_suspects(&mut self, node: usize, token: Token) {
-        let (Token::Keys { buffer, lifetime }, Some(model)) = (token, &self.nodes[node]) else { return };
+    fn clear_suspects(&mut self, node: usize, credential: Credential) {
+        let (Credential::Keys { buffer, lifetime }, Some(model)) = (credential, &self.nodes[node]) else {
+            return;
+        };
         let before = self.suspects.len();
         self.suspects.retain(|it| {
             let shown = it.node == node && (it.wanted.key == buffer || it.wanted.key == lifetime);

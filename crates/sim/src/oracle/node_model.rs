@@ -6,7 +6,9 @@ use super::permission::{Known, Wanted, overlaps};
 use super::requests::Requests;
 use super::{Promise, SessionId};
 use portcullis_node::POOL_BASE;
-use portcullis_protocol::{Granted, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey, Sharing, Token};
+use portcullis_protocol::{
+    Credential, Granted, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey, Sharing,
+};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
@@ -247,13 +249,13 @@ impl NodeModel {
             other.buffer_passed_on |= loses_buffer;
             other.header_passed_on |= loses_header;
         }
-        if self.repeats_a_key(granted.token) {
+        if self.repeats_a_key(granted.credential) {
             broken.push(Stray {
                 promise: Promise::Reuse,
                 why: "its key was another permission's not long ago",
             });
         }
-        self.enter(known, granted.token);
+        self.enter(known, granted.credential);
         broken
     }
 
@@ -265,8 +267,8 @@ impl NodeModel {
 
     /// Whether a key is granted again before its window has gone through its others: each permission takes one of 256
     /// at least, and its end another at most.
-    fn repeats_a_key(&mut self, token: Token) -> bool {
-        let Token::Keys { buffer, lifetime } = token else { return false };
+    fn repeats_a_key(&mut self, credential: Credential) -> bool {
+        let Credential::Keys { buffer, lifetime } = credential else { return false };
         let mut repeats = false;
         for key in if buffer == lifetime { vec![buffer] } else { vec![buffer, lifetime] } {
             let uses = self.uses.entry(key.index()).or_insert(0);
@@ -284,7 +286,7 @@ impl NodeModel {
         now.since(last).0 > VAIN_WAIT.0 + stood_still.0
     }
 
-    fn enter(&mut self, known: Known, token: Token) {
+    fn enter(&mut self, known: Known, credential: Credential) {
         let at = self.permissions.len();
         self.longest_span = self.longest_span.max(known.buffer.end - known.buffer.start);
         for place in [known.buffer.start, known.id.header.0] {
@@ -295,7 +297,7 @@ impl NodeModel {
             });
             list.push(at);
         }
-        if let Token::Keys { buffer, lifetime } = token {
+        if let Credential::Keys { buffer, lifetime } = credential {
             self.by_key.insert(buffer, at);
             self.by_key.insert(lifetime, at);
         }

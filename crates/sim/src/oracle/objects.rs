@@ -46,7 +46,9 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_protocol::{Incarnation, Lifetime, Mechanism, Moment, PermissionId, RemoteAddress, Token};
+    use portcullis_protocol::{
+        Credential, Incarnation, Lifetime, Mechanism, Moment, PermissionId, RemoteAddress,
+    };
 
     fn granted(address: u64, birth: u64, length: u64) -> Granted {
         let (incarnation, address) = (Incarnation(1), RemoteAddress(address));
@@ -58,8 +60,8 @@ mod tests {
             lifetime: Lifetime(1),
             waited: Lifetime(0),
             longest: Lifetime(1),
-            token: Token::Node,
-            mechanism: Mechanism::Rpc,
+            credential: Credential::Node,
+            mechanism: Mechanism::NodeCopy,
         }
     }
 

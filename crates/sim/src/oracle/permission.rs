@@ -2,7 +2,8 @@
 
 use super::SessionId;
 use portcullis_protocol::{
-    Granted, Header, LIFETIME_OFFSET, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey, Sharing, Token,
+    Credential, Granted, Header, LIFETIME_OFFSET, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey,
+    Sharing,
 };
 use std::ops::Range;
 
@@ -60,10 +61,10 @@ impl Known {
         rights: Rights,
         sharing: Sharing,
     ) -> Self {
-        let keys = match granted.token {
-            Token::Keys { buffer, lifetime } => (buffer, lifetime),
+        let keys = match granted.credential {
+            Credential::Keys { buffer, lifetime } => (buffer, lifetime),
             // No key at all: none is ever shown for it.
-            Token::Node => (Rkey(0), Rkey(0)),
+            Credential::Node => (Rkey(0), Rkey(0)),
         };
         let end = granted.permission.start.after(granted.lifetime);
         Self {

@@ -3,8 +3,8 @@
 use super::*;
 use portcullis_nic::{RemoteAddress, RemoteSpan, Rkey};
 use portcullis_protocol::{
-    Granted, Incarnation, Keep, LIFETIME_OFFSET, Mechanism, ObjectRef, Part, Refusal, Reply, ReplyBody,
-    Request, RequestBody, Rights, Sharing, Token,
+    Credential, Granted, Incarnation, Keep, LIFETIME_OFFSET, Mechanism, ObjectRef, Part, Refusal, Reply,
+    ReplyBody, Request, RequestBody, Rights, Sharing,
 };
 use portcullis_softnic::core::Answer;
 
@@ -63,7 +63,7 @@ fn granted() -> Granted {
         lifetime: LIFE,
         waited: Lifetime(0),
         longest: Lifetime::seconds(1),
-        token: Token::Keys { buffer: Rkey(0x100), lifetime: WORD_KEY },
+        credential: Credential::Keys { buffer: Rkey(0x100), lifetime: WORD_KEY },
         mechanism: Mechanism::MemoryWindow,
     }
 }

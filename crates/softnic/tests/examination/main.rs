@@ -87,7 +87,7 @@ fn windows_without_rights_of_their_own_are_found() {
 #[test]
 fn regions_without_rights_of_their_own_are_found() {
     let guarantees = [Guarantee::RegionRights];
-    finds(Spoiler::AllRightsOfRegions, &["rights-region"], &guarantees, Mechanism::Rpc);
+    finds(Spoiler::AllRightsOfRegions, &["rights-region"], &guarantees, Mechanism::NodeCopy);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn type_2_windows_open_to_every_queue_pair_are_found() {
 #[test]
 fn domains_that_are_all_one_are_found() {
     let guarantees = [Guarantee::ProtectionDomain];
-    finds(Spoiler::OneDomain, &["protection-domain"], &guarantees, Mechanism::Rpc);
+    finds(Spoiler::OneDomain, &["protection-domain"], &guarantees, Mechanism::NodeCopy);
 }
 
 #[test]
@@ -238,8 +238,8 @@ fn the_choice_of_a_mechanism_names_what_is_missing() {
     let mut capabilities = examined(Spoiler::NoWindows).capabilities;
     capabilities.unenforced = vec![Guarantee::RegionRange];
     let (mechanism, reason) = mechanism_for(&capabilities);
-    assert_eq!(mechanism, Mechanism::Rpc);
+    assert_eq!(mechanism, Mechanism::NodeCopy);
     assert!(reason.contains("windows of type 1") && reason.contains("region-range"), "{reason}");
-    let hold = [Mechanism::QueuePair, Mechanism::Rpc];
+    let hold = [Mechanism::QueuePair, Mechanism::NodeCopy];
     assert_eq!(mechanisms_that_hold(&capabilities), hold);
 }

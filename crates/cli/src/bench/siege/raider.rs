@@ -2,7 +2,7 @@
 //! node, but for its attach and where an answer is asked for.
 
 use crate::bench::BenchError;
-use portcullis::{Lifetime, PortEndpoint, RemoteAddress, Rights, Rkey, Sharing, Token};
+use portcullis::{Credential, Lifetime, PortEndpoint, RemoteAddress, Rights, Rkey, Sharing};
 use portcullis_nic::{
     CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status, WorkRequest,
 };
@@ -200,10 +200,10 @@ pub fn allocation(size: u64, keep: Keep) -> RequestBody {
 
 /// The key of its buffer.
 pub fn key(granted: &Granted) -> Rkey {
-    match granted.token {
-        Token::Keys { buffer, .. } => buffer,
+    match granted.credential {
+        Credential::Keys { buffer, .. } => buffer,
         // Without keys there is nothing one-sided to attack with: a key that opens nothing.
-        Token::Node => Rkey(0),
+        Credential::Node => Rkey(0),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Mechanism `rpc`: the same operations, as messages.
+//! Mechanism `node-copy`: the same operations, as messages.
 
 mod fake;
 

@@ -1,6 +1,5 @@
-//! What enforces a permission, and what its holder shows for it.
+//! What enforces a permission: the mechanisms of a node.
 
-use crate::Rkey;
 use std::fmt;
 
 /// The protection mechanism of a node: chosen when it starts, one for all its permissions. These are the systems
@@ -16,7 +15,7 @@ pub enum Mechanism {
     /// client may read, write or do atomics **at all**: no byte range.
     QueuePair,
     /// No one-sided access: the node's CPU checks and copies.
-    Rpc,
+    NodeCopy,
     /// Nothing is enforced: the permission is an address and a key that works for the whole pool.
     None,
 }
@@ -24,7 +23,7 @@ pub enum Mechanism {
 impl Mechanism {
     /// All of them, strongest first.
     pub const ALL: [Self; 5] =
-        [Self::MemoryWindow, Self::MemoryRegion, Self::QueuePair, Self::Rpc, Self::None];
+        [Self::MemoryWindow, Self::MemoryRegion, Self::QueuePair, Self::NodeCopy, Self::None];
 
     /// The name used on the command line, in reports and in audit records.
     #[must_use]
@@ -33,7 +32,7 @@ impl Mechanism {
             Self::MemoryWindow => "memory-window",
             Self::MemoryRegion => "memory-region",
             Self::QueuePair => "queue-pair",
-            Self::Rpc => "rpc",
+            Self::NodeCopy => "node-copy",
             Self::None => "none",
         }
     }
@@ -41,7 +40,7 @@ impl Mechanism {
     /// Whether an access outside a permission's byte range is refused.
     #[must_use]
     pub fn enforces_range(self) -> bool {
-        matches!(self, Self::MemoryWindow | Self::MemoryRegion | Self::Rpc)
+        matches!(self, Self::MemoryWindow | Self::MemoryRegion | Self::NodeCopy)
     }
 
     /// Whether an access after a permission's end is refused.
@@ -55,7 +54,7 @@ impl Mechanism {
             Self::MemoryWindow => 1,
             Self::MemoryRegion => 2,
             Self::QueuePair => 3,
-            Self::Rpc => 4,
+            Self::NodeCopy => 4,
             Self::None => 5,
         }
     }
@@ -84,20 +83,7 @@ impl std::str::FromStr for Mechanism {
 
 /// The name given is no protection mechanism.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("no protection mechanism is called {0:?}: use memory-window, memory-region, queue-pair, rpc or none")]
+#[error(
+    "no protection mechanism is called {0:?}: use memory-window, memory-region, queue-pair, node-copy or none"
+)]
 pub struct UnknownMechanism(String);
-
-/// What the holder of a permission presents with each access.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Token {
-    /// Keys that the NIC checks: one for the buffer, one for the permission's lifetime word. They are equal where
-    /// one window covers both (Patronus §5.4, contiguity).
-    Keys {
-        /// The key of the buffer.
-        buffer: Rkey,
-        /// The key of the lifetime word.
-        lifetime: Rkey,
-    },
-    /// None: accesses are messages, and the node looks the permission up.
-    Node,
-}
