@@ -9,6 +9,7 @@ pub use portcullis_ibverbs::{DeviceChoice, IbEndpoint, NodeLife};
 use crate::SessionOptions;
 use crate::session::ConnectError;
 use portcullis_attach::{Connection, Ends, Terms, attach};
+use portcullis_host::rdma::client_end;
 use portcullis_nic::GuaranteeSet;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -41,19 +42,6 @@ impl NodeLife for Attachment {
     }
 }
 
-/// Makes a client's end and says where it is.
-pub(crate) fn make(
-    terms: &Terms,
-    options: &SessionOptions,
-    device: &DeviceChoice,
-) -> Result<(Ends, IbEndpoint), String> {
-    let size = terms.size(options.arena_bytes);
-    portcullis_ibverbs::check_memlock(size.arena_bytes).map_err(|error| error.to_string())?;
-    let endpoint = IbEndpoint::new(device, size).map_err(|error| error.to_string())?;
-    let (control, data) = endpoint.addresses().map_err(|error| error.to_string())?;
-    Ok((Ends { control, data }, endpoint))
-}
-
 /// Attaches to the node at `HOST:PORT`. Returns the client's end, its number, and what the node's device does not keep.
 pub(crate) fn connect(
     place: &str,
@@ -61,7 +49,7 @@ pub(crate) fn connect(
     within: Duration,
 ) -> Result<(IbEndpoint, u64, GuaranteeSet), ConnectError> {
     let make = |terms: &Terms| {
-        let (ends, endpoint) = make(terms, options, &options.rdma.device)?;
+        let (ends, endpoint) = client_end(terms, options.arena_bytes, &options.rdma.device)?;
         Ok((ends, (endpoint, terms.unenforced)))
     };
     let attached = attach(place, &options.rdma.security, within, make)?;

@@ -141,7 +141,7 @@ impl Drop for WriterEnd {
 
 /// Where the node's records go in.
 #[derive(Debug)]
-pub(in crate::host) struct AuditSink {
+pub(crate) struct AuditSink {
     tray: Arc<Tray>,
     /// Taken from the node, and not in the tray yet.
     held: Option<AuditRecord>,

@@ -42,7 +42,7 @@ pub struct AuditStatus {
     /// Attempts to write it, or to reopen it, that failed. Writing is tried again every second.
     pub failures: u64,
     /// Records that could not be written until the end. Those that the node itself had no room for are
-    /// [`NodeCounters::audit_lost`](crate::host::NodeCounters::audit_lost).
+    /// [`NodeCounters::audit_lost`](crate::NodeCounters::audit_lost).
     pub lost: u64,
     /// What the machine says why it cannot be written now.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -14,14 +14,14 @@ use super::admin::Way;
 use super::backend::Backend;
 use super::outlet::Outlet;
 use super::{HostConfig, HostError, Run, machine};
-use crate::rdma::make;
-use crate::session::{Departure, Opener, SessionOptions};
-use crate::{ConnectError, Session, SessionEndpoint};
+use crate::{ClientEnd, LocalClient, LocalDoor, LocalError};
 use choice::choose;
 use desk::Desk;
 use engine::Engine;
-use portcullis_attach::{Listener, NodeSecurity, Server, ServerLimits};
-use portcullis_ibverbs::{DeviceChoice, IbNic, NodeLife, WorkRequests, check_memlock_of_node};
+use portcullis_attach::{Ends, Listener, NodeSecurity, Server, ServerLimits, Terms};
+use portcullis_ibverbs::{
+    DeviceChoice, IbEndpoint, IbNic, NodeLife, WorkRequests, check_memlock, check_memlock_of_node,
+};
 use portcullis_nic::Guarantee;
 use portcullis_protocol::Mechanism;
 use rustix::fd::BorrowedFd;
@@ -38,7 +38,7 @@ pub struct RdmaConfig {
     pub device: DeviceChoice,
     /// Where clients come to.
     pub listen: Vec<RdmaListen>,
-    /// Take the best mechanism that the device keeps, whatever [`NodeConfig::mechanism`](crate::NodeConfig::mechanism)
+    /// Take the best mechanism that the device keeps, whatever [`NodeConfig::mechanism`](portcullis_node::NodeConfig::mechanism)
     /// says.
     pub pick_mechanism: bool,
     /// Guarantees that the node goes without if the device does not keep them.
@@ -126,9 +126,8 @@ impl Backend for RdmaHost {
         &self.addresses
     }
 
-    fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
-        let door = SideDoor { desk: Arc::clone(&self.desk), device: self.device.clone() };
-        door.open(tenant, options)
+    fn local_door(&self) -> Arc<dyn LocalDoor> {
+        Arc::new(SideDoor { desk: Arc::clone(&self.desk), device: self.device.clone() })
     }
 
     fn way(&self) -> Arc<Way> {
@@ -158,29 +157,43 @@ fn tenants_at_least(listen: &[RdmaListen]) -> u64 {
     tenants.len().max(1) as u64
 }
 
-/// The way in for sessions of the node's own process.
-#[derive(Clone)]
+/// Makes a client's end that meets the node's terms, with an arena of `arena_bytes`, and says where its queue pairs are.
+///
+/// # Errors
+/// Why this machine cannot meet them.
+pub fn client_end(
+    terms: &Terms,
+    arena_bytes: u64,
+    device: &DeviceChoice,
+) -> Result<(Ends, IbEndpoint), String> {
+    let size = terms.size(arena_bytes);
+    check_memlock(size.arena_bytes).map_err(|error| error.to_string())?;
+    let endpoint = IbEndpoint::new(device, size).map_err(|error| error.to_string())?;
+    let (control, data) = endpoint.addresses().map_err(|error| error.to_string())?;
+    Ok((Ends { control, data }, endpoint))
+}
+
+/// The way in for clients of the node's own process.
 struct SideDoor {
     desk: Arc<Desk>,
     device: DeviceChoice,
 }
 
-impl SideDoor {
-    fn open(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
+impl LocalDoor for SideDoor {
+    fn open(&self, tenant: &str, arena_bytes: u64) -> Result<LocalClient, LocalError> {
         let (ends, mut endpoint) =
-            make(self.desk.terms(), options, &self.device).map_err(ConnectError::Host)?;
-        let admitted =
-            self.desk.admit(tenant.to_owned(), Some(std::process::id()), ends).map_err(ConnectError::Host)?;
+            client_end(self.desk.terms(), arena_bytes, &self.device).map_err(LocalError::Refused)?;
+        let admitted = self.desk.admit(tenant.to_owned(), Some(std::process::id()), ends);
+        let admitted = admitted.map_err(LocalError::Refused)?;
         let leave = Leave { desk: Arc::clone(&self.desk), client: admitted.client };
         let life = Local([self.desk.engine().over(), self.desk.farewell(admitted.client)]);
         endpoint.connect(admitted.ends.control, admitted.ends.data, Box::new(life))?;
-        let (door, tenant, again) = (self.clone(), tenant.to_owned(), options.clone());
-        let opener: Opener = Box::new(move || door.open(&tenant, &again));
-        let departure: Departure = Box::new(leave);
-        let endpoint = SessionEndpoint::Rdma(endpoint);
-        let unenforced = self.desk.terms().unenforced;
-        let session = Session::new(endpoint, admitted.client, options.client, opener, Some(departure))?;
-        Ok(session.without(unenforced))
+        Ok(LocalClient {
+            end: ClientEnd::Rdma(endpoint),
+            number: admitted.client,
+            unenforced: self.desk.terms().unenforced,
+            departure: Box::new(leave),
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::ports::{PortMemory, PortShare};
 use super::resident::NodeResident;
-use crate::host::PortLimits;
+use crate::PortLimits;
 use portcullis_nic::EndpointSize;
 use portcullis_node::NodeConfig;
 use portcullis_softnic::PortLayout;

@@ -1,7 +1,7 @@
 //! Which mechanism a node may use on a device: the device is tried, not believed.
 
 use super::RdmaConfig;
-use crate::host::HostError;
+use crate::HostError;
 use portcullis_ibverbs::{IbNic, WorkRequests};
 use portcullis_nic::examination::{mechanism_for, mechanisms_that_hold, rests_on, unenforced};
 use portcullis_nic::{Capabilities, Guarantee, Nic};

@@ -8,12 +8,11 @@ use super::admin::Way;
 use super::backend::Backend;
 use super::outlet::Outlet;
 use super::{HostConfig, HostError, Run, machine};
-use crate::session::{Departure, Opener, SessionOptions};
-use crate::{ConnectError, Session, SessionEndpoint};
+use crate::{ClientEnd, LocalClient, LocalDoor, LocalError};
 use admission::Gate;
-use portcullis_nic::{EndpointSize, Lkey};
+use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey};
 use portcullis_protocol::Mechanism;
-use portcullis_softnic::attach::{Listener, Server, ServerLimits};
+use portcullis_softnic::attach::{Admitted, Listener, Server, ServerLimits};
 use portcullis_softnic::engine::{Engine, EngineOptions, Waker};
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortLayout, SoftNic};
@@ -63,9 +62,8 @@ impl Backend for SoftwareHost {
         self.mechanism
     }
 
-    fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
-        let door = SideDoor { engine: self.engine.clone(), gate: Arc::clone(&self.gate) };
-        door.open(tenant, options)
+    fn local_door(&self) -> Arc<dyn LocalDoor> {
+        Arc::new(SideDoor { engine: self.engine.clone(), gate: Arc::clone(&self.gate) })
     }
 
     fn way(&self) -> Arc<Way> {
@@ -84,46 +82,49 @@ impl Backend for SoftwareHost {
     }
 }
 
-/// The way in for sessions of the node's own process.
-#[derive(Clone)]
+/// The way in for clients of the node's own process.
 struct SideDoor {
     engine: Engine<NodeResident>,
     gate: Arc<Gate>,
 }
 
-impl SideDoor {
-    fn open(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError> {
-        let refused = |reason: String| ConnectError::Host(reason);
-        let (size, share) = self.gate.offer(tenant, options.arena_bytes).map_err(refused)?;
-        let memory = Mapping::shareable("portcullis-port", PortLayout::new(size).bytes())
-            .map_err(|error| refused(error.to_string()))?;
-        memory.make_resident().map_err(|error| refused(error.to_string()))?;
-        let (endpoint, number, departure) = self.port(tenant, memory, size, share)?;
-        let (door, tenant, again) = (self.clone(), tenant.to_owned(), options.clone());
-        let opener: Opener = Box::new(move || door.open(&tenant, &again));
-        Session::new(SessionEndpoint::Port(endpoint), number, options.client, opener, Some(departure))
+impl LocalDoor for SideDoor {
+    fn open(&self, tenant: &str, arena_bytes: u64) -> Result<LocalClient, LocalError> {
+        let (size, share) = self.gate.offer(tenant, arena_bytes).map_err(LocalError::Refused)?;
+        let memory = Mapping::shareable("portcullis-port", PortLayout::new(size).bytes()).map_err(refused)?;
+        memory.make_resident().map_err(refused)?;
+        self.port(tenant, memory, size, share)
     }
+}
 
+impl SideDoor {
     fn port(
         &self,
         tenant: &str,
         memory: Mapping,
         size: EndpointSize,
         share: PortShare,
-    ) -> Result<(PortEndpoint, u64, Departure), ConnectError> {
-        let refused = |reason: String| ConnectError::Host(reason);
+    ) -> Result<LocalClient, LocalError> {
         let waker = self.engine.waker().clone();
-        let event = waker.new_event().map_err(|error| refused(error.to_string()))?;
-        let again = event.try_clone().map_err(|error| refused(error.to_string()))?;
-        let admitted =
-            self.gate.admit(tenant, Some(std::process::id()), memory.clone(), size).map_err(refused)?;
+        let event = waker.new_event().map_err(refused)?;
+        let again = event.try_clone().map_err(refused)?;
+        let admitted = self.gate.admit(tenant, Some(std::process::id()), memory.clone(), size);
+        let Admitted { client, arena_key } = admitted.map_err(LocalError::Refused)?;
         let doorbell = Doorbell::new(waker.page().clone(), event);
-        let life = Life::Local([self.engine.over(), self.gate.farewell(admitted.client)]);
-        let endpoint = PortEndpoint::new(memory, size, Lkey(admitted.arena_key), doorbell, life);
-        let client = admitted.client;
+        let life = Life::Local([self.engine.over(), self.gate.farewell(client)]);
+        let endpoint = PortEndpoint::new(memory, size, Lkey(arena_key), doorbell, life);
         let leave = Leave { gate: Arc::clone(&self.gate), client, waker, event: again, _share: share };
-        Ok((endpoint, admitted.client, Box::new(leave)))
+        Ok(LocalClient {
+            end: ClientEnd::Port(endpoint),
+            number: client,
+            unenforced: GuaranteeSet::NONE,
+            departure: Box::new(leave),
+        })
     }
+}
+
+fn refused(error: impl ToString) -> LocalError {
+    LocalError::Refused(error.to_string())
 }
 
 /// Tells the node, when it is dropped, that a client of this process is gone.

@@ -1,7 +1,7 @@
 //! What an operator is told.
 
-use crate::host::AuditStatus;
-use crate::host::wall::{WallClock, WallTime};
+use crate::AuditStatus;
+use crate::wall::{WallClock, WallTime};
 use portcullis_node::Counters;
 use portcullis_softnic::engine::TurnCounts;
 use serde::{Deserialize, Serialize};

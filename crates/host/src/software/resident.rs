@@ -1,7 +1,7 @@
 //! The node on its engine's thread.
 
-use crate::host::Run;
-use crate::host::outlet::Outlet;
+use crate::Run;
+use crate::outlet::Outlet;
 use portcullis_nic::EndpointSize;
 use portcullis_node::{ClientEnds, Node, StartError};
 use portcullis_protocol::{ClientId, Moment};

@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for WallTime {
 /// What the machine's clock says at moments of the node's time. It follows the machine's clock when somebody sets that,
 /// and does not waver with each reading: of two records the later one has the later time, unless the clock was set.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::host) struct WallClock {
+pub(crate) struct WallClock {
     /// Of moment 0.
     unix_us: i64,
 }

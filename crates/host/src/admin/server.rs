@@ -7,7 +7,7 @@
 use super::orders::{Order, Told};
 use super::socket::PIECE_BYTES;
 use super::{Admin, AdminError};
-use crate::host::{HostError, machine};
+use crate::{HostError, machine};
 use portcullis_softnic::attach::{Listener, Peer, SocketAccess};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -30,14 +30,14 @@ const NO_DESCRIPTORS_FOR: Duration = Duration::from_millis(100);
 
 /// The thread that serves operators. It ends when this goes.
 #[derive(Debug)]
-pub(in crate::host) struct AdminServer {
+pub(crate) struct AdminServer {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// A socket at which nobody is heard yet.
 #[derive(Debug)]
-pub(in crate::host) struct Closed(Listener);
+pub(crate) struct Closed(Listener);
 
 impl AdminServer {
     /// Takes the place at `path`.

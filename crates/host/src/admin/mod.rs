@@ -1,7 +1,7 @@
 //! A running node in its operator's hands: who is attached, who is barred, and serving them again.
 //!
-//! [`Host::admin`](crate::host::Host::admin) is the way inside a program. From another process it is a socket, which the
-//! node opens where [`HostConfig::admin`](crate::host::HostConfig::admin) says, and which [`Admin::at`] names.
+//! [`Host::admin`](crate::Host::admin) is the way inside a program. From another process it is a socket, which the
+//! node opens where [`HostConfig::admin`](crate::HostConfig::admin) says, and which [`Admin::at`] names.
 
 mod orders;
 mod reports;

@@ -1,7 +1,9 @@
-//! A node inside a program: on the software NIC or on an RDMA device, with a thread that drives it, the places that
-//! clients come to, and the audit log.
+//! A running memory node: on the software NIC or on an RDMA device, with a thread that drives it, the places that
+//! clients come to, the audit log and the operator's socket.
+#![forbid(unsafe_code)]
 
 pub use audit::AuditStatus;
+pub use local::{ClientEnd, LocalClient, LocalDoor, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce};
 pub use portcullis_node::Counters as NodeCounters;
 pub use portcullis_node::{ConfigError, StartError};
@@ -15,16 +17,15 @@ pub use wall::{NoWallTime, WallTime};
 pub mod admin;
 mod audit;
 mod backend;
+mod local;
 mod machine_memory;
 mod outlet;
 #[cfg(feature = "rdma")]
-mod rdma;
+pub mod rdma;
 mod sockets;
 mod software;
 mod wall;
 
-use crate::session::SessionOptions;
-use crate::{ConnectError, Session};
 use admin::{Admin, AdminServer};
 use audit::AuditWriter;
 use backend::Backend;
@@ -34,6 +35,7 @@ use portcullis_node::NodeConfig;
 use portcullis_protocol::{DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What a client's port is like.
@@ -277,12 +279,10 @@ impl Host {
         self.backend.addresses()
     }
 
-    /// A session with this node, in this process, for a tenant of any name.
-    ///
-    /// # Errors
-    /// The node refuses, or has ended.
-    pub fn connect(&self, tenant: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-        self.backend.connect(tenant, &options)
+    /// The way in for clients of this process.
+    #[must_use]
+    pub fn local_door(&self) -> Arc<dyn LocalDoor> {
+        self.backend.local_door()
     }
 
     /// The operator's view of it.

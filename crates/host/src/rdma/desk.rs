@@ -2,7 +2,7 @@
 
 use super::engine::Engine;
 use super::scout::Scout;
-use crate::host::PortLimits;
+use crate::PortLimits;
 use portcullis_attach::{Admission, Admitted, Ends, Peer, Terms};
 use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::{ClientEnds, NodeConfig};

@@ -1,7 +1,7 @@
 //! What an operator orders, and what comes of it: on the node, and as it is said on the socket.
 
 use super::reports::{Bar, ClientReport, Counted, Turns, clock};
-use crate::host::AuditStatus;
+use crate::AuditStatus;
 use portcullis_nic::Nic;
 use portcullis_node::{Counters, Node};
 use portcullis_protocol::Moment;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// An order. On the socket: one packet of JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
-pub(in crate::host) enum Order {
+pub(crate) enum Order {
     /// Who is barred or paused?
     List,
     /// Serve a tenant and its clients again.
@@ -39,7 +39,7 @@ pub(super) enum Told {
 
 /// The same as the node says it, with the moment at which it did.
 #[derive(Debug)]
-pub(in crate::host) struct Answer {
+pub(crate) struct Answer {
     now: Moment,
     what: What,
 }

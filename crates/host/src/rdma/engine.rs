@@ -3,8 +3,8 @@
 //! The device does its work by itself; the thread polls for what concerns the node, spins while there is work, then
 //! yields, then sleeps until the device, the clock or somebody in this process has something.
 
-use crate::host::outlet::Outlet;
-use crate::host::{HostError, Run, machine};
+use crate::outlet::Outlet;
+use crate::{HostError, Run, machine};
 use portcullis_attach::Server;
 use portcullis_ibverbs::IbNic;
 use portcullis_node::{ClientEnds, Node};

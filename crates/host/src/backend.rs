@@ -3,8 +3,7 @@
 use super::admin::Way;
 use super::outlet::Outlet;
 use super::software::SoftwareHost;
-use super::{HostConfig, HostError, Run};
-use crate::{ConnectError, Session, SessionOptions};
+use super::{HostConfig, HostError, LocalDoor, Run};
 use portcullis_nic::Guarantee;
 use portcullis_protocol::Mechanism;
 use std::fmt;
@@ -30,7 +29,8 @@ pub(super) trait Backend: fmt::Debug + Send + Sync {
         &[]
     }
 
-    fn connect(&self, tenant: &str, options: &SessionOptions) -> Result<Session, ConnectError>;
+    /// The way in for clients of this process.
+    fn local_door(&self) -> Arc<dyn LocalDoor>;
 
     /// The operator's way to the node.
     fn way(&self) -> Arc<Way>;

@@ -1,0 +1,76 @@
+//! A node inside a program: on the software NIC or on an RDMA device, with a thread that drives it, the places that
+//! clients come to, and the audit log.
+
+pub use portcullis_host::{
+    AuditStatus, ConfigError, HostConfig, HostError, Listen, NoWallTime, NodeCounters, NotEnoughMemory,
+    PortLimits, Scarce, SocketAccess, Sockets, StartError, WallTime, admin, pin,
+};
+#[cfg(feature = "rdma")]
+pub use portcullis_host::{
+    ListenError, MemlockTooLow, NoLibrary, OpenError, RdmaConfig, RdmaListen, Unenforced,
+};
+
+use crate::session::Opener;
+use crate::{ConnectError, Session, SessionEndpoint, SessionOptions};
+use portcullis_host::{ClientEnd, LocalClient, LocalDoor, LocalError};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// A running node. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Host(portcullis_host::Host);
+
+impl Host {
+    /// Starts a node.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, the device does not keep what is asked of it, or the machine refuses.
+    pub fn start(config: HostConfig) -> Result<Self, HostError> {
+        portcullis_host::Host::start(config).map(Self)
+    }
+
+    /// A session with this node, in this process, for a tenant of any name.
+    ///
+    /// # Errors
+    /// The node refuses, or has ended.
+    pub fn connect(&self, tenant: &str, options: SessionOptions) -> Result<Session, ConnectError> {
+        open(self.local_door(), tenant.to_owned(), options)
+    }
+}
+
+/// All that a host does without sessions.
+impl Deref for Host {
+    type Target = portcullis_host::Host;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Host {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+fn open(door: Arc<dyn LocalDoor>, tenant: String, options: SessionOptions) -> Result<Session, ConnectError> {
+    let LocalClient { end, number, unenforced, departure } = door.open(&tenant, options.arena_bytes)?;
+    let endpoint = match end {
+        ClientEnd::Port(port) => SessionEndpoint::Port(port),
+        #[cfg(feature = "rdma")]
+        ClientEnd::Rdma(rdma) => SessionEndpoint::Rdma(rdma),
+    };
+    let client = options.client;
+    let opener: Opener = Box::new(move || open(Arc::clone(&door), tenant.clone(), options.clone()));
+    Ok(Session::new(endpoint, number, client, opener, Some(departure))?.without(unenforced))
+}
+
+impl From<LocalError> for ConnectError {
+    fn from(error: LocalError) -> Self {
+        match error {
+            #[cfg(feature = "rdma")]
+            LocalError::Device(error) => Self::Device(error),
+            refused => Self::Host(refused.to_string()),
+        }
+    }
+}
