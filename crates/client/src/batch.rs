@@ -137,8 +137,8 @@ impl<E: Endpoint> Batch<'_, E> {
     /// As there; the rest of the batch stays as it is.
     pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
         let (client, deadline) = (&mut *self.client, now.after(time));
-        if client.staged.len() >= client.flights.room() {
-            return Err(client.flights.full());
+        if client.staged.len() >= client.queue_pairs.room() {
+            return Err(client.queue_pairs.full());
         }
         let (call, request) = match client.stage_extension(now, permission.lease(), deadline)? {
             Some(staged) => staged,
@@ -173,13 +173,13 @@ impl<E: Endpoint> Batch<'_, E> {
         let client = &mut *self.client;
         if let Some(last) = client.staged.last_mut() {
             last.signalled = true;
-            client.flights.submit_all(&mut client.endpoint, &mut client.staged);
+            client.queue_pairs.submit_all(&mut client.endpoint, &mut client.staged);
             client.staged.clear();
         }
         client.staged_calls.clear();
         client.control.release(&mut client.endpoint);
         for job in client.staged_jobs.drain(..) {
-            client.remote.push(job);
+            client.messages.push(job);
         }
         client.send_pieces();
         count
@@ -195,9 +195,11 @@ impl<E: Endpoint> Batch<'_, E> {
         let client = &mut *self.client;
         let (operation, ready) = client.prepare(now, target, buffer, shape)?;
         let error = match ready {
-            Ready::Request(_) if client.staged.len() >= client.flights.room() => client.flights.full(),
-            Ready::Job(_) if client.staged_jobs.len() >= client.remote.room() => {
-                client.flights.backlog_full()
+            Ready::Request(_) if client.staged.len() >= client.queue_pairs.room() => {
+                client.queue_pairs.full()
+            }
+            Ready::Job(_) if client.staged_jobs.len() >= client.messages.room() => {
+                client.queue_pairs.backlog_full()
             }
             Ready::Request(mut request) => {
                 request.signalled = false;

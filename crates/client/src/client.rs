@@ -3,9 +3,9 @@
 use crate::buffer::Blocks;
 use crate::calls::{Awaited, Calls};
 use crate::control::{Arrived, Control, Purpose};
-use crate::flights::Flights;
+use crate::messages::{Job, Messages};
 use crate::operations::{Operations, WORD_BYTES};
-use crate::remote_procedure::{Job, RemoteProcedures};
+use crate::queue_pairs::QueuePairs;
 use crate::{
     Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
 };
@@ -36,10 +36,10 @@ pub struct NotRevoked {
 pub struct Client<E: Endpoint> {
     pub(crate) endpoint: E,
     pub(crate) operations: Operations<E::Memory>,
-    pub(crate) flights: Flights,
+    pub(crate) queue_pairs: QueuePairs,
     pub(crate) control: Control,
     pub(crate) calls: Calls,
-    pub(crate) remote: RemoteProcedures,
+    pub(crate) messages: Messages,
     /// Extensions that the node is to be asked about.
     pub(crate) confirmations: VecDeque<u64>,
     /// A batch that is being collected.
@@ -69,10 +69,10 @@ impl<E: Endpoint> Client<E> {
         let (memory, key) = (endpoint.arena().clone(), endpoint.arena_key());
         let mut client = Self {
             operations: Operations::new(memory.clone(), key, words, config.operations_max),
-            flights: Flights::new(&endpoint, config),
+            queue_pairs: QueuePairs::new(&endpoint, config),
             control,
             calls: Calls::new(),
-            remote: RemoteProcedures::new(config),
+            messages: Messages::new(config),
             confirmations: VecDeque::new(),
             staged: Vec::new(),
             staged_calls: Vec::new(),
@@ -201,7 +201,12 @@ impl<E: Endpoint> Client<E> {
                 if completion.queue_pair == E::CONTROL {
                     self.control_completed(&mut clock, completion);
                 } else {
-                    self.flights.completed(&mut self.endpoint, &mut self.operations, &mut clock, completion);
+                    self.queue_pairs.completed(
+                        &mut self.endpoint,
+                        &mut self.operations,
+                        &mut clock,
+                        completion,
+                    );
                 }
             }
             if came < COMPLETIONS_MOST {
@@ -223,13 +228,13 @@ impl<E: Endpoint> Client<E> {
         }
         self.control.post_receives(&mut self.endpoint);
         self.control.send_held(&mut self.endpoint);
-        if self.flights.next_wake().is_some() {
+        if self.queue_pairs.next_wake().is_some() {
             self.ask_for_rebuilds(clock());
         }
         self.ask_for_confirmations();
         self.send_pieces();
-        if self.flights.is_backed_up() {
-            self.flights.pump(&mut self.endpoint, &mut self.operations, clock());
+        if self.queue_pairs.is_backed_up() {
+            self.queue_pairs.pump(&mut self.endpoint, &mut self.operations, clock());
         }
     }
 
@@ -284,8 +289,8 @@ impl<E: Endpoint> Client<E> {
     /// Ends the session and everything in it. The first reason stays.
     pub(crate) fn end(&mut self, error: Error) {
         let error = *self.over.get_or_insert(error);
-        self.flights.clear();
-        self.remote.clear();
+        self.queue_pairs.clear();
+        self.messages.clear();
         self.confirmations.clear();
         self.operations.finish_all(error);
         self.calls.finish_all(error);
@@ -315,13 +320,13 @@ impl<E: Endpoint> Client<E> {
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         // Without room for the message only a completion moves anything.
-        self.flights.next_wake().filter(|_| self.control.has_room(true))
+        self.queue_pairs.next_wake().filter(|_| self.control.has_room(true))
     }
 
     /// How often queue pairs broke and what it cost.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.flights.counters()
+        self.queue_pairs.counters()
     }
 
     /// The endpoint, to wait on it.

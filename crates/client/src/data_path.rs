@@ -1,7 +1,7 @@
 //! One-sided operations: checked here first, so that a polite mistake never reaches the node's NIC.
 
+use crate::messages::Job;
 use crate::operations::{Owner, WORD_BYTES};
-use crate::remote_procedure::Job;
 use crate::{Buffer, Client, Error, Operation, Permission, Rejected};
 use portcullis_nic::{Endpoint, LocalSpan, Operation as Action, RemoteSpan, Status, WorkRequest};
 use portcullis_protocol::{Credential, Moment, PermissionId, RemoteAddress, Rights, Rkey};
@@ -182,10 +182,10 @@ impl<E: Endpoint> Client<E> {
     ) -> Result<Operation, Rejected<E::Memory>> {
         let (operation, ready) = self.prepare(now, target, buffer, shape)?;
         let submitted = match ready {
-            Ready::Request(request) => self.flights.submit(&mut self.endpoint, request),
-            Ready::Job(_) if self.remote.room() == 0 => Err(self.flights.backlog_full()),
+            Ready::Request(request) => self.queue_pairs.submit(&mut self.endpoint, request),
+            Ready::Job(_) if self.messages.room() == 0 => Err(self.queue_pairs.backlog_full()),
             Ready::Job(job) => {
-                self.remote.push(job);
+                self.messages.push(job);
                 self.send_pieces();
                 Ok(())
             }

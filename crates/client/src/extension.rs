@@ -32,7 +32,7 @@ impl<E: Endpoint> Client<E> {
         let Some((call, request)) = self.stage_extension(now, lease, deadline)? else {
             return self.extend_by_rpc(now, lease, deadline);
         };
-        self.flights.submit(&mut self.endpoint, request).inspect_err(|_| {
+        self.queue_pairs.submit(&mut self.endpoint, request).inspect_err(|_| {
             self.operations.cancel(request.id);
             self.calls.cancel(call.id);
         })?;
@@ -159,7 +159,7 @@ impl<E: Endpoint> Client<E> {
 
     fn swap_again(&mut self, call: u64, again: &Extending, key: Rkey) -> Result<(), Error> {
         let request = self.swap_lifetime(call, again, key)?;
-        self.flights.submit(&mut self.endpoint, request).inspect_err(|_| {
+        self.queue_pairs.submit(&mut self.endpoint, request).inspect_err(|_| {
             self.operations.cancel(request.id);
         })
     }

@@ -12,26 +12,26 @@ const REBUILD_PAUSE: Lifetime = Lifetime::micros(100);
 impl<E: Endpoint> Client<E> {
     /// Asks the node for the rebuilds that are due, as far as there is room for messages.
     pub(crate) fn ask_for_rebuilds(&mut self, now: Moment) {
-        while let Some(queue_pair) = self.flights.to_rebuild(now) {
+        while let Some(queue_pair) = self.queue_pairs.to_rebuild(now) {
             let body = RequestBody::Recover { queue_pair };
             if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Recover(queue_pair)) {
                 return;
             }
-            self.flights.rebuilding(queue_pair);
+            self.queue_pairs.rebuilding(queue_pair);
         }
     }
 
     pub(crate) fn rebuild_answered(&mut self, now: Moment, queue_pair: u32, body: ReplyBody) {
-        self.flights.stopped(&mut self.endpoint, &mut self.operations, queue_pair, now);
+        self.queue_pairs.stopped(&mut self.endpoint, &mut self.operations, queue_pair, now);
         match body {
             ReplyBody::Done => {
-                self.flights.rebuilt(&mut self.endpoint, &mut self.operations, queue_pair, now)
+                self.queue_pairs.rebuilt(&mut self.endpoint, &mut self.operations, queue_pair, now)
             }
             ReplyBody::Refused(Refusal::Paused { wait }) => {
-                self.flights.ask_again(queue_pair, now.after(wait.max(REBUILD_PAUSE)));
+                self.queue_pairs.ask_again(queue_pair, now.after(wait.max(REBUILD_PAUSE)));
             }
             other => {
-                if self.flights.lost(queue_pair) {
+                if self.queue_pairs.lost(queue_pair) {
                     let barred = other == ReplyBody::Refused(Refusal::Barred);
                     self.end(if barred { Error::Barred } else { Error::SessionLost });
                 }

@@ -60,7 +60,7 @@ struct Doubt {
 }
 
 /// The data queue pairs of a client and what waits for them.
-pub(crate) struct Flights {
+pub(crate) struct QueuePairs {
     lanes: Vec<Lane>,
     active: Option<u32>,
     /// The one that was active last.
@@ -73,7 +73,7 @@ pub(crate) struct Flights {
     counters: Counters,
 }
 
-impl Flights {
+impl QueuePairs {
     pub(crate) fn new(endpoint: &impl Endpoint, config: ClientConfig) -> Self {
         let depth = usize::try_from(endpoint.size().send_depth).unwrap_or(usize::MAX);
         let lane = |_| Lane {
@@ -150,7 +150,7 @@ impl Flights {
     }
 
     /// Posts requests with one doorbell as far as there is room; the rest waits its turn. The caller has asked
-    /// [`Flights::room`].
+    /// [`QueuePairs::room`].
     pub(crate) fn submit_all<E: Endpoint>(&mut self, endpoint: &mut E, requests: &mut [WorkRequest]) {
         let mut posted = 0;
         if self.backlog.is_empty()
@@ -168,7 +168,7 @@ impl Flights {
         self.backlog.extend(&requests[posted..]);
     }
 
-    /// Whether something waits that [`Flights::pump`] could post.
+    /// Whether something waits that [`QueuePairs::pump`] could post.
     pub(crate) fn is_backed_up(&self) -> bool {
         !self.backlog.is_empty() && self.lane_room() > 0
     }
@@ -320,7 +320,7 @@ impl Flights {
 }
 
 /// The way of a broken queue pair back to a spare.
-impl Flights {
+impl QueuePairs {
     /// A queue pair that the node is to be asked to rebuild, now.
     pub(crate) fn to_rebuild(&self, now: Moment) -> Option<u32> {
         let due = |lane: &Lane| matches!(lane.state, LaneState::Drained(from) if from <= now);

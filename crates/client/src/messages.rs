@@ -31,7 +31,7 @@ struct Progress {
 }
 
 /// The operations that are messages.
-pub(crate) struct RemoteProcedures {
+pub(crate) struct Messages {
     waiting: VecDeque<Job>,
     progress: Vec<Progress>,
     /// Between the arena's buffers and its messages.
@@ -43,7 +43,7 @@ fn slot_of(operation: u64) -> usize {
     (operation & 0xFFFF_FFFF) as usize
 }
 
-impl RemoteProcedures {
+impl Messages {
     pub(crate) fn new(config: ClientConfig) -> Self {
         Self { waiting: VecDeque::new(), progress: Vec::new(), bytes: Vec::new(), config }
     }
@@ -76,24 +76,24 @@ impl<E: Endpoint> Client<E> {
 
     /// Sends as many pieces of waiting operations as there is room for, in order.
     pub(crate) fn send_pieces(&mut self) {
-        while let Some(&job) = self.remote.waiting.front() {
+        while let Some(&job) = self.messages.waiting.front() {
             let slot = slot_of(job.operation);
             // A refused operation is not carried on with.
-            if self.remote.progress[slot].result.is_ok() {
+            if self.messages.progress[slot].result.is_ok() {
                 if !self.control.has_room(false) || !self.send_piece(&job) {
                     return;
                 }
                 let sent = (job.sent + self.piece_bytes()).min(job.length);
-                self.remote.progress[slot].outstanding += 1;
+                self.messages.progress[slot].outstanding += 1;
                 if sent < job.length {
-                    if let Some(front) = self.remote.waiting.front_mut() {
+                    if let Some(front) = self.messages.waiting.front_mut() {
                         front.sent = sent;
                     }
                     continue;
                 }
             }
-            self.remote.waiting.pop_front();
-            self.remote.progress[slot].all_sent = true;
+            self.messages.waiting.pop_front();
+            self.messages.progress[slot].all_sent = true;
             self.end_if_over(job.operation);
         }
     }
@@ -112,7 +112,7 @@ impl<E: Endpoint> Client<E> {
             Shape::Write => {
                 data = usize::try_from(length).unwrap_or(0);
                 let from = self.operations.buffer_at(operation).unwrap_or(0) + job.sent;
-                self.endpoint.arena().read(from, &mut self.remote.bytes[..data]);
+                self.endpoint.arena().read(from, &mut self.messages.bytes[..data]);
                 RequestBody::Write { permission, offset, length }
             }
             Shape::CompareAndSwap { compare, swap } => {
@@ -120,7 +120,7 @@ impl<E: Endpoint> Client<E> {
             }
             Shape::FetchAndAdd { add } => RequestBody::FetchAndAdd { permission, offset, add },
         };
-        let data = &self.remote.bytes[..data];
+        let data = &self.messages.bytes[..data];
         self.control.ask(&mut self.endpoint, body, data, Purpose::Piece(piece))
     }
 
@@ -132,7 +132,7 @@ impl<E: Endpoint> Client<E> {
         (at, came): (u64, u64),
     ) {
         let slot = slot_of(piece.operation);
-        let shape = self.remote.progress[slot].shape;
+        let shape = self.messages.progress[slot].shape;
         let result = match (shape, body) {
             (Shape::Read, ReplyBody::Data(length)) if length == piece.length && came >= length => {
                 self.copy_in(piece, at);
@@ -149,7 +149,7 @@ impl<E: Endpoint> Client<E> {
             // An answer to another question.
             _ => Some(Err(Error::SessionLost)),
         };
-        let progress = &mut self.remote.progress[slot];
+        let progress = &mut self.messages.progress[slot];
         progress.outstanding -= 1;
         if let Some(result) = result
             && progress.result.is_ok()
@@ -162,13 +162,13 @@ impl<E: Endpoint> Client<E> {
     fn copy_in(&mut self, piece: Piece, at: u64) {
         let Some(buffer) = self.operations.buffer_at(piece.operation) else { return };
         let length = usize::try_from(piece.length).unwrap_or(0).min(DATA_BYTES_MAX);
-        let bytes = &mut self.remote.bytes[..length];
+        let bytes = &mut self.messages.bytes[..length];
         self.endpoint.arena().read(at, bytes);
         self.endpoint.arena().write(buffer + piece.offset, bytes);
     }
 
     fn end_if_over(&mut self, operation: u64) {
-        let progress = self.remote.progress[slot_of(operation)];
+        let progress = self.messages.progress[slot_of(operation)];
         if progress.all_sent && progress.outstanding == 0 {
             self.operations.finish(operation, progress.result);
         }
