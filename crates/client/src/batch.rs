@@ -1,10 +1,12 @@
 //! Several operations with one doorbell, of which only the last tells of its end; and several requests to the node with
 //! another.
 
+use crate::access::Action;
 use crate::calls::Awaited;
-use crate::data_path::{MaybeBuffer, Ready, Shape, Target};
+use crate::carrier::{Carrier, Posting};
+use crate::data_path::{MaybeBuffer, Target};
 use crate::{Acquire, Allocate, Buffer, Call, Client, Error, NotRevoked, Operation, Permission, Rejected};
-use portcullis_nic::{Endpoint, WorkRequest};
+use portcullis_nic::Endpoint;
 use portcullis_protocol::{Lifetime, Moment, RequestBody};
 use std::fmt;
 
@@ -16,6 +18,8 @@ use std::fmt;
 /// back, its operations and calls never get an outcome, and permissions that it was to revoke end by themselves.
 pub struct Batch<'a, E: Endpoint> {
     client: &'a mut Client<E>,
+    /// Operations and calls in it.
+    count: usize,
 }
 
 impl<E: Endpoint> Client<E> {
@@ -24,20 +28,26 @@ impl<E: Endpoint> Client<E> {
         // A batch that was leaked left its operations here.
         self.cancel_staged();
         self.control.hold();
-        Batch { client: self }
+        Batch { client: self, count: 0 }
     }
 
     pub(crate) fn cancel_staged(&mut self) {
-        for request in self.staged.drain(..) {
-            self.operations.cancel(request.id);
-        }
-        for job in self.staged_jobs.drain(..) {
-            self.operations.cancel(job.operation);
-        }
+        let (queue_pairs, messages, mut link) = self.carriers();
+        queue_pairs.cancel_staged(&mut link);
+        messages.cancel_staged(&mut link);
         for call in self.staged_calls.drain(..) {
             self.calls.cancel(call);
         }
         self.control.drop_held();
+    }
+
+    /// Begins what was staged.
+    fn send_staged(&mut self) {
+        self.staged_calls.clear();
+        let (queue_pairs, messages, mut link) = self.carriers();
+        queue_pairs.send_staged(&mut link);
+        link.control.release(link.endpoint);
+        messages.send_staged(&mut link);
     }
 }
 
@@ -53,7 +63,7 @@ impl<E: Endpoint> Batch<'_, E> {
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        self.add(now, Target::Permission(permission, offset), Some(buffer), Shape::Read)
+        self.add(now, Target::Permission(permission, offset), Some(buffer), Action::Read)
     }
 
     /// Adds a [`Client::write`].
@@ -67,7 +77,7 @@ impl<E: Endpoint> Batch<'_, E> {
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        self.add(now, Target::Permission(permission, offset), Some(buffer), Shape::Write)
+        self.add(now, Target::Permission(permission, offset), Some(buffer), Action::Write)
     }
 
     /// Adds a [`Client::compare_and_swap`].
@@ -82,8 +92,8 @@ impl<E: Endpoint> Batch<'_, E> {
         compare: u64,
         swap: u64,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        let shape = Shape::CompareAndSwap { compare, swap };
-        self.add(now, Target::Permission(permission, offset), None, shape)
+        let action = Action::CompareAndSwap { compare, swap };
+        self.add(now, Target::Permission(permission, offset), None, action)
     }
 
     /// Adds a [`Client::fetch_and_add`].
@@ -97,7 +107,7 @@ impl<E: Endpoint> Batch<'_, E> {
         offset: u64,
         add: u64,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        self.add(now, Target::Permission(permission, offset), None, Shape::FetchAndAdd { add })
+        self.add(now, Target::Permission(permission, offset), None, Action::FetchAndAdd { add })
     }
 
     /// Adds a [`Client::allocate`].
@@ -128,6 +138,7 @@ impl<E: Endpoint> Batch<'_, E> {
     fn stage_call(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
         let call = self.client.ask(awaited, body)?;
         self.client.staged_calls.push(call.id);
+        self.count += 1;
         Ok(call)
     }
 
@@ -136,53 +147,34 @@ impl<E: Endpoint> Batch<'_, E> {
     /// # Errors
     /// As there; the rest of the batch stays as it is.
     pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
-        let (client, deadline) = (&mut *self.client, now.after(time));
-        if client.staged.len() >= client.queue_pairs.room() {
-            return Err(client.queue_pairs.full());
+        let (lease, deadline) = (permission.lease(), now.after(time));
+        if lease.has_word() {
+            let call = self.client.swap_lifetime(Posting::Staged, now, lease, deadline)?;
+            self.client.staged_calls.push(call.id);
+            self.count += 1;
+            return Ok(call);
         }
-        let (call, request) = match client.stage_extension(now, permission.lease(), deadline)? {
-            Some(staged) => staged,
-            None => {
-                let (awaited, body) = client.extension_message(now, permission.lease(), deadline)?;
-                return self.stage_call(awaited, body);
-            }
-        };
-        client.staged_calls.push(call.id);
-        client.staged.push(WorkRequest { signalled: false, ..request });
-        Ok(call)
+        let (awaited, body) = self.client.extension_message(now, lease, deadline)?;
+        self.stage_call(awaited, body)
     }
 
     /// How many operations and calls it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        let client = &*self.client;
-        let extensions = client.staged.iter().filter(|it| client.operations.is_extension(it.id)).count();
-        client.staged.len() - extensions + client.staged_calls.len() + client.staged_jobs.len()
+        self.count
     }
 
     /// Whether it holds none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.count == 0
     }
 
     /// Begins everything in it. Returns how many operations and calls that were. Cannot fail: room was found when
     /// each was added.
     pub fn post(self) -> usize {
-        let count = self.len();
-        let client = &mut *self.client;
-        if let Some(last) = client.staged.last_mut() {
-            last.signalled = true;
-            client.queue_pairs.submit_all(&mut client.endpoint, &mut client.staged);
-            client.staged.clear();
-        }
-        client.staged_calls.clear();
-        client.control.release(&mut client.endpoint);
-        for job in client.staged_jobs.drain(..) {
-            client.messages.push(job);
-        }
-        client.send_pieces();
-        count
+        self.client.send_staged();
+        self.count
     }
 
     fn add(
@@ -190,28 +182,11 @@ impl<E: Endpoint> Batch<'_, E> {
         now: Moment,
         target: Target<'_>,
         buffer: MaybeBuffer<E>,
-        shape: Shape,
+        action: Action,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        let client = &mut *self.client;
-        let (operation, ready) = client.prepare(now, target, buffer, shape)?;
-        let error = match ready {
-            Ready::Request(_) if client.staged.len() >= client.queue_pairs.room() => {
-                client.queue_pairs.full()
-            }
-            Ready::Job(_) if client.staged_jobs.len() >= client.messages.room() => {
-                client.queue_pairs.backlog_full()
-            }
-            Ready::Request(mut request) => {
-                request.signalled = false;
-                client.staged.push(request);
-                return Ok(operation);
-            }
-            Ready::Job(job) => {
-                client.staged_jobs.push(job);
-                return Ok(operation);
-            }
-        };
-        Err(Rejected { buffer: client.operations.cancel(operation.id), error })
+        let operation = self.client.begin(Posting::Staged, now, target, buffer, action)?;
+        self.count += 1;
+        Ok(operation)
     }
 }
 

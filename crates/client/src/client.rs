@@ -2,14 +2,15 @@
 
 use crate::buffer::Blocks;
 use crate::calls::{Awaited, Calls};
+use crate::carrier::{Carrier, Link};
 use crate::control::{Arrived, Control, Purpose};
-use crate::messages::{Job, Messages};
+use crate::messages::Messages;
 use crate::operations::{Operations, WORD_BYTES};
 use crate::queue_pairs::QueuePairs;
 use crate::{
     Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
 };
-use portcullis_nic::{Completion, Endpoint, Memory, WorkRequest};
+use portcullis_nic::{Completion, Endpoint, Memory};
 use portcullis_protocol::{Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody};
 use std::collections::VecDeque;
 use std::fmt;
@@ -42,12 +43,8 @@ pub struct Client<E: Endpoint> {
     pub(crate) messages: Messages,
     /// Extensions that the node is to be asked about.
     pub(crate) confirmations: VecDeque<u64>,
-    /// A batch that is being collected.
-    pub(crate) staged: Vec<WorkRequest>,
-    /// Extensions in it.
+    /// Calls of a batch that is being collected.
     pub(crate) staged_calls: Vec<u64>,
-    /// The same, of operations that are messages.
-    pub(crate) staged_jobs: Vec<Job>,
     /// Why the session is over, if it is.
     pub(crate) over: Option<Error>,
     blocks: Arc<Blocks<E::Memory>>,
@@ -74,9 +71,7 @@ impl<E: Endpoint> Client<E> {
             calls: Calls::new(),
             messages: Messages::new(config),
             confirmations: VecDeque::new(),
-            staged: Vec::new(),
             staged_calls: Vec::new(),
-            staged_jobs: Vec::new(),
             over: None,
             blocks: Arc::new(Blocks::new(memory, key, rest)),
             completions: Vec::with_capacity(COMPLETIONS_MOST),
@@ -201,12 +196,8 @@ impl<E: Endpoint> Client<E> {
                 if completion.queue_pair == E::CONTROL {
                     self.control_completed(&mut clock, completion);
                 } else {
-                    self.queue_pairs.completed(
-                        &mut self.endpoint,
-                        &mut self.operations,
-                        &mut clock,
-                        completion,
-                    );
+                    let (queue_pairs, _, mut link) = self.carriers();
+                    queue_pairs.completed(&mut link, &mut clock, completion);
                 }
             }
             if came < COMPLETIONS_MOST {
@@ -216,6 +207,13 @@ impl<E: Endpoint> Client<E> {
         self.completions = completions;
         self.settle(&mut clock);
         self.operations.count_ended() + self.calls.count_ended()
+    }
+
+    /// The carriers, and what they share.
+    #[inline]
+    pub(crate) fn carriers(&mut self) -> (&mut QueuePairs, &mut Messages, Link<'_, E>) {
+        let Self { endpoint, operations, control, queue_pairs, messages, .. } = self;
+        (queue_pairs, messages, Link { endpoint, operations, control })
     }
 
     /// Acts on what has become possible.
@@ -232,9 +230,10 @@ impl<E: Endpoint> Client<E> {
             self.ask_for_rebuilds(clock());
         }
         self.ask_for_confirmations();
-        self.send_pieces();
-        if self.queue_pairs.is_backed_up() {
-            self.queue_pairs.pump(&mut self.endpoint, &mut self.operations, clock());
+        let (queue_pairs, messages, mut link) = self.carriers();
+        messages.send_pieces(&mut link);
+        if queue_pairs.is_backed_up() {
+            queue_pairs.pump(&mut link, clock());
         }
     }
 
@@ -251,7 +250,8 @@ impl<E: Endpoint> Client<E> {
                 self.rebuild_answered(now, index, body);
             }
             Ok(Some(Arrived { purpose: Purpose::Piece(piece), body, data })) => {
-                self.piece_answered(now, piece, body, data);
+                let (_, messages, mut link) = self.carriers();
+                messages.piece_answered(&mut link, now, piece, body, data);
             }
             Err(error) => self.end(error),
         }
@@ -289,8 +289,8 @@ impl<E: Endpoint> Client<E> {
     /// Ends the session and everything in it. The first reason stays.
     pub(crate) fn end(&mut self, error: Error) {
         let error = *self.over.get_or_insert(error);
-        self.queue_pairs.clear();
-        self.messages.clear();
+        Carrier::<E>::clear(&mut self.queue_pairs);
+        Carrier::<E>::clear(&mut self.messages);
         self.confirmations.clear();
         self.operations.finish_all(error);
         self.calls.finish_all(error);

@@ -1,5 +1,7 @@
 //! A client's limits and choices.
 
+use crate::Error;
+
 /// Operations that a client may have begun and not taken yet, unless told otherwise.
 pub const OPERATIONS_MAX: u32 = 1024;
 
@@ -24,5 +26,12 @@ pub struct ClientConfig {
 impl Default for ClientConfig {
     fn default() -> Self {
         Self { use_spares: true, operations_max: OPERATIONS_MAX, backlog_max: BACKLOG_MAX }
+    }
+}
+
+impl ClientConfig {
+    /// A backlog takes no more.
+    pub(crate) fn backlog_full(&self) -> Error {
+        Error::QueueFull { limit: u64::try_from(self.backlog_max).unwrap_or(u64::MAX) }
     }
 }

@@ -1,63 +1,18 @@
-//! One-sided operations: checked here first, so that a polite mistake never reaches the node's NIC.
+//! One-sided operations: each becomes an [`Access`], which is checked, gets a slot and goes to its carrier.
 
-use crate::messages::Job;
+use crate::access::{Access, Action};
+use crate::carrier::{Begun, Carrier, Posting};
 use crate::operations::{Owner, WORD_BYTES};
 use crate::{Buffer, Client, Error, Operation, Permission, Rejected};
-use portcullis_nic::{Endpoint, LocalSpan, Operation as Action, RemoteSpan, Status, WorkRequest};
-use portcullis_protocol::{Credential, Moment, PermissionId, RemoteAddress, Rights, Rkey};
-
-/// What an operation does, without where.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shape {
-    Read,
-    Write,
-    CompareAndSwap { compare: u64, swap: u64 },
-    FetchAndAdd { add: u64 },
-}
-
-impl Shape {
-    fn needs(self) -> Rights {
-        match self {
-            Self::Read => Rights::READ,
-            Self::Write => Rights::WRITE,
-            Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. } => Rights::ATOMIC,
-        }
-    }
-
-    fn is_atomic(self) -> bool {
-        matches!(self, Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. })
-    }
-
-    fn action(self, local: LocalSpan, remote: RemoteSpan) -> Action {
-        match self {
-            Self::Read => Action::Read { local, remote },
-            Self::Write => Action::Write { local, remote },
-            Self::CompareAndSwap { compare, swap } => Action::CompareAndSwap { local, remote, compare, swap },
-            Self::FetchAndAdd { add } => Action::FetchAndAdd { local, remote, add },
-        }
-    }
-}
+use portcullis_nic::Endpoint;
+use portcullis_protocol::{Credential, Moment, RemoteAddress};
 
 /// Where an operation goes.
 pub(crate) enum Target<'a> {
-    /// Bytes of a permission, with all checks.
+    /// Bytes of a permission, from this offset on, with all checks.
     Permission(&'a Permission, u64),
-    /// An address and a key, with none.
-    Raw(RemoteSpan),
-}
-
-/// The way there.
-enum Way {
-    /// One-sided, under a key.
-    Nic(RemoteSpan),
-    /// By messages, under a permission's name.
-    Node(PermissionId, u64),
-}
-
-/// An operation that has its slot and is ready to go.
-pub(crate) enum Ready {
-    Request(WorkRequest),
-    Job(Job),
+    /// An address and what is shown there, with none.
+    Unchecked(RemoteAddress, Credential),
 }
 
 /// The buffer that comes with an operation, if one does.
@@ -77,7 +32,7 @@ impl<E: Endpoint> Client<E> {
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        self.go(now, Target::Permission(permission, offset), Some(buffer), Shape::Read)
+        self.begin(Posting::AtOnce, now, Target::Permission(permission, offset), Some(buffer), Action::Read)
     }
 
     /// Writes the whole of `buffer` to the permission's bytes from `offset` on.
@@ -92,7 +47,7 @@ impl<E: Endpoint> Client<E> {
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        self.go(now, Target::Permission(permission, offset), Some(buffer), Shape::Write)
+        self.begin(Posting::AtOnce, now, Target::Permission(permission, offset), Some(buffer), Action::Write)
     }
 
     /// Puts `swap` into the 8-byte word at `offset` if it holds `compare`. The outcome is its value before.
@@ -108,8 +63,8 @@ impl<E: Endpoint> Client<E> {
         compare: u64,
         swap: u64,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        let shape = Shape::CompareAndSwap { compare, swap };
-        self.go(now, Target::Permission(permission, offset), None, shape)
+        let action = Action::CompareAndSwap { compare, swap };
+        self.begin(Posting::AtOnce, now, Target::Permission(permission, offset), None, action)
     }
 
     /// Adds `add` to the 8-byte word at `offset`, wrapping. The outcome is its value before.
@@ -124,7 +79,13 @@ impl<E: Endpoint> Client<E> {
         offset: u64,
         add: u64,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        self.go(now, Target::Permission(permission, offset), None, Shape::FetchAndAdd { add })
+        self.begin(
+            Posting::AtOnce,
+            now,
+            Target::Permission(permission, offset),
+            None,
+            Action::FetchAndAdd { add },
+        )
     }
 
     /// A read that nothing checks on this side: for demonstrations and hostile tests. Refused by the node's NIC,
@@ -136,10 +97,16 @@ impl<E: Endpoint> Client<E> {
         &mut self,
         now: Moment,
         address: RemoteAddress,
-        rkey: Rkey,
+        credential: impl Into<Credential>,
         buffer: Buffer<E::Memory>,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        self.go(now, Target::Raw(RemoteSpan { address, rkey }), Some(buffer), Shape::Read)
+        self.begin(
+            Posting::AtOnce,
+            now,
+            Target::Unchecked(address, credential.into()),
+            Some(buffer),
+            Action::Read,
+        )
     }
 
     /// A write that nothing checks on this side. See [`Client::dangerous_read`].
@@ -150,10 +117,16 @@ impl<E: Endpoint> Client<E> {
         &mut self,
         now: Moment,
         address: RemoteAddress,
-        rkey: Rkey,
+        credential: impl Into<Credential>,
         buffer: Buffer<E::Memory>,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        self.go(now, Target::Raw(RemoteSpan { address, rkey }), Some(buffer), Shape::Write)
+        self.begin(
+            Posting::AtOnce,
+            now,
+            Target::Unchecked(address, credential.into()),
+            Some(buffer),
+            Action::Write,
+        )
     }
 
     /// A compare and swap that nothing checks on this side. See [`Client::dangerous_read`].
@@ -164,100 +137,71 @@ impl<E: Endpoint> Client<E> {
         &mut self,
         now: Moment,
         address: RemoteAddress,
-        rkey: Rkey,
+        credential: impl Into<Credential>,
         compare: u64,
         swap: u64,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        let shape = Shape::CompareAndSwap { compare, swap };
-        self.go(now, Target::Raw(RemoteSpan { address, rkey }), None, shape)
+        let action = Action::CompareAndSwap { compare, swap };
+        self.begin(Posting::AtOnce, now, Target::Unchecked(address, credential.into()), None, action)
     }
 
+    /// Checks an operation, gives it a slot and hands it to its carrier.
     #[inline]
-    fn go(
+    pub(crate) fn begin(
         &mut self,
+        posting: Posting,
         now: Moment,
         target: Target<'_>,
         buffer: MaybeBuffer<E>,
-        shape: Shape,
+        action: Action,
     ) -> Result<Operation, Rejected<E::Memory>> {
-        let (operation, ready) = self.prepare(now, target, buffer, shape)?;
-        let submitted = match ready {
-            Ready::Request(request) => self.queue_pairs.submit(&mut self.endpoint, request),
-            Ready::Job(_) if self.messages.room() == 0 => Err(self.queue_pairs.backlog_full()),
-            Ready::Job(job) => {
-                self.messages.push(job);
-                self.send_pieces();
-                Ok(())
-            }
-        };
-        match submitted {
-            Ok(()) => Ok(operation),
-            Err(error) => Err(Rejected { buffer: self.operations.cancel(operation.id), error }),
-        }
-    }
-
-    /// Checks an operation and gives it a slot.
-    #[inline]
-    pub(crate) fn prepare(
-        &mut self,
-        now: Moment,
-        target: Target<'_>,
-        buffer: MaybeBuffer<E>,
-        shape: Shape,
-    ) -> Result<(Operation, Ready), Rejected<E::Memory>> {
-        let length = buffer.as_ref().map_or(WORD_BYTES, Buffer::len);
-        let (owner, way) = match self.admit(now, &target, u64::from(length), shape) {
+        let length = u64::from(buffer.as_ref().map_or(WORD_BYTES, Buffer::len));
+        let (owner, access) = match self.admit(now, &target, length, action) {
             Ok(admitted) => admitted,
             Err(error) => return Err(Rejected { buffer, error }),
         };
         let span = buffer.as_ref().map(Buffer::span);
-        let id = match self.operations.begin(owner, buffer) {
-            Ok(id) => id,
+        let operation = match self.operations.begin(owner, buffer) {
+            Ok(operation) => operation,
             Err(buffer) => return Err(Rejected { buffer, error: self.operations.full() }),
         };
-        let ready = match way {
-            Way::Nic(remote) => {
-                let local = span.unwrap_or_else(|| self.operations.word(id));
-                let operation = shape.action(local, remote);
-                Ready::Request(WorkRequest { id, signalled: true, operation })
-            }
-            Way::Node(permission, offset) => {
-                let length = u64::from(length);
-                Ready::Job(Job { operation: id, permission, shape, offset, length, sent: 0 })
-            }
-        };
-        Ok((Operation { id }, ready))
+        let local = span.unwrap_or_else(|| self.operations.word(operation));
+        match self.hand_over(posting, Begun { operation, local, access: &access }) {
+            Ok(()) => Ok(Operation { id: operation }),
+            Err(error) => Err(Rejected { buffer: self.operations.cancel(operation), error }),
+        }
     }
 
-    /// Whether an operation may go, for whom, and which way.
+    /// Hands an access to the carrier that its credential is for.
+    #[inline]
+    pub(crate) fn hand_over(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
+        let (queue_pairs, messages, mut link) = self.carriers();
+        match begun.access.credential {
+            Credential::Keys { .. } => queue_pairs.take_in(&mut link, begun, posting),
+            Credential::Node => messages.take_in(&mut link, begun, posting),
+        }
+    }
+
+    /// Whether an operation may go, and for whom.
     #[inline]
     fn admit(
         &self,
         now: Moment,
         target: &Target<'_>,
         length: u64,
-        shape: Shape,
-    ) -> Result<(Owner, Way), Error> {
+        action: Action,
+    ) -> Result<(Owner, Access), Error> {
         if let Some(error) = self.over {
             return Err(error);
         }
-        let (permission, offset) = match *target {
-            Target::Permission(permission, offset) => (permission, offset),
-            Target::Raw(remote) => return Ok((Owner::Unchecked, Way::Nic(remote))),
-        };
-        let deadline = permission.check(now, offset, length, shape.needs())?;
-        if shape.is_atomic() && !permission.at(offset).0.is_multiple_of(u64::from(WORD_BYTES)) {
-            return Err(Error::Misaligned);
+        match *target {
+            Target::Permission(permission, offset) => {
+                let (access, deadline) = Access::checked(now, permission, offset, length, action)?;
+                Ok((Owner::Checked { deadline }, access))
+            }
+            Target::Unchecked(address, credential) => {
+                Ok((Owner::Unchecked, Access::unchecked(address, credential, length, action)))
+            }
         }
-        let way = match permission.credential() {
-            Credential::Keys { buffer: rkey, .. } => {
-                Way::Nic(RemoteSpan { address: permission.at(offset), rkey })
-            }
-            Credential::Node if !shape.is_atomic() && self.piece_bytes() == 0 => {
-                return Err(Error::LocalFault(Status::LocalLengthError));
-            }
-            Credential::Node => Way::Node(permission.id(), offset),
-        };
-        Ok((Owner::Checked { deadline }, way))
     }
 }

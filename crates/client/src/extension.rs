@@ -1,12 +1,14 @@
 //! A longer life for a permission: one CAS on its lifetime word (Patronus §5.3), or an RPC where that cannot be.
 
+use crate::access::Access;
 use crate::calls::{Awaited, Extending};
+use crate::carrier::{Begun, Posting};
 use crate::control::Purpose;
 use crate::operations::{Extended, Owner};
 use crate::{Answer, Call, Client, Error, Lease, Permission};
-use portcullis_nic::{Endpoint, Operation as Action, RemoteSpan, WorkRequest};
+use portcullis_nic::Endpoint;
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{LIFETIME_OFFSET, Lifetime, Moment, Refusal, RequestBody, Rkey};
+use portcullis_protocol::{Lifetime, Moment, Refusal, RequestBody};
 use std::sync::Arc;
 
 impl<E: Endpoint> Client<E> {
@@ -29,30 +31,25 @@ impl<E: Endpoint> Client<E> {
     /// # Errors
     /// As [`Client::extend`].
     pub fn extend_to(&mut self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Call, Error> {
-        let Some((call, request)) = self.stage_extension(now, lease, deadline)? else {
-            return self.extend_by_rpc(now, lease, deadline);
-        };
-        self.queue_pairs.submit(&mut self.endpoint, request).inspect_err(|_| {
-            self.operations.cancel(request.id);
-            self.calls.cancel(call.id);
-        })?;
-        Ok(call)
+        if lease.has_word() {
+            self.swap_lifetime(Posting::AtOnce, now, lease, deadline)
+        } else {
+            self.extend_by_rpc(now, lease, deadline)
+        }
     }
 
-    /// An extension that is ready to be posted; `None` where no key opens the lifetime word.
-    pub(crate) fn stage_extension(
+    /// An extension by the lifetime word.
+    pub(crate) fn swap_lifetime(
         &mut self,
+        posting: Posting,
         now: Moment,
         lease: &Arc<Lease>,
         deadline: Moment,
-    ) -> Result<Option<(Call, WorkRequest)>, Error> {
-        let Some(key) = lease.key else { return Ok(None) };
+    ) -> Result<Call, Error> {
         let extending = self.extending(now, lease, deadline)?;
         let id = self.calls.begin(Awaited::Extension(extending.clone()))?;
-        let request = self.swap_lifetime(id, &extending, key).inspect_err(|_| {
-            self.calls.cancel(id);
-        })?;
-        Ok(Some((Call { id }, request)))
+        self.swap(posting, id, &extending).inspect_err(|_| self.calls.cancel(id))?;
+        Ok(Call { id })
     }
 
     /// The same by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give
@@ -101,20 +98,16 @@ impl<E: Endpoint> Client<E> {
         Ok(Extending { lease: Arc::clone(lease), asked, believed, retry: true })
     }
 
-    /// The compare and swap of an extension, with its slot taken.
-    fn swap_lifetime(&mut self, call: u64, extending: &Extending, key: Rkey) -> Result<WorkRequest, Error> {
+    /// The compare and swap of an extension.
+    fn swap(&mut self, posting: Posting, call: u64, extending: &Extending) -> Result<(), Error> {
         let lease = &extending.lease;
-        let header = lease.permission.header;
-        let address = header.checked_add(LIFETIME_OFFSET).ok_or(Error::Misaligned)?;
+        let access = Access::of_lifetime(lease, extending.believed, extending.asked)?;
         let owner = Owner::Extension { call, deadline: lease.deadline() };
-        let id = self.operations.begin(owner, None).map_err(|_| self.operations.full())?;
-        let operation = Action::CompareAndSwap {
-            local: self.operations.word(id),
-            remote: RemoteSpan { address, rkey: key },
-            compare: extending.believed.0,
-            swap: extending.asked.0,
-        };
-        Ok(WorkRequest { id, signalled: true, operation })
+        let operation = self.operations.begin(owner, None).map_err(|_| self.operations.full())?;
+        let local = self.operations.word(operation);
+        self.hand_over(posting, Begun { operation, local, access: &access }).inspect_err(|_| {
+            self.operations.cancel(operation);
+        })
     }
 
     /// The CAS on a lifetime word is over. The word's word counts only well before the deadline that held until now:
@@ -146,22 +139,11 @@ impl<E: Endpoint> Client<E> {
             return;
         }
         let again = Extending { believed: found, retry: false, ..extending };
-        let posted = match again.lease.key {
-            Some(key) if extending.retry => self.swap_again(call, &again, key).is_ok(),
-            _ => false,
-        };
-        if posted {
+        if extending.retry && self.swap(Posting::AtOnce, call, &again).is_ok() {
             self.calls.now_awaits(call, Awaited::Extension(again));
         } else {
             self.confirmations.push_back(call);
         }
-    }
-
-    fn swap_again(&mut self, call: u64, again: &Extending, key: Rkey) -> Result<(), Error> {
-        let request = self.swap_lifetime(call, again, key)?;
-        self.queue_pairs.submit(&mut self.endpoint, request).inspect_err(|_| {
-            self.operations.cancel(request.id);
-        })
     }
 
     /// Asks the node about extensions that the word alone leaves open.

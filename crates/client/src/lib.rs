@@ -9,10 +9,12 @@
 //! request's id is the slot and the slot's generation.
 #![forbid(unsafe_code)]
 
+mod access;
 mod asks;
 mod batch;
 mod buffer;
 mod calls;
+mod carrier;
 mod client;
 mod config;
 mod control;

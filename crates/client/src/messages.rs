@@ -1,38 +1,39 @@
-//! The data path of mechanism `node-copy`: every access is messages, and the node's CPU checks and copies.
+//! The carrier of mechanism `node-copy`: every access is messages, and the node's CPU checks and copies.
 
+use crate::access::{Access, Action};
+use crate::carrier::{Begun, Carrier, Link, Posting};
 use crate::control::{Piece, Purpose};
-use crate::data_path::Shape;
-use crate::{Client, ClientConfig, Error};
-use portcullis_nic::{Endpoint, Memory};
+use crate::{ClientConfig, Error};
+use portcullis_nic::{Endpoint, Memory, Status};
 use portcullis_protocol::{DATA_BYTES_MAX, Moment, PermissionId, Refusal, ReplyBody, RequestBody};
 use std::collections::VecDeque;
 
-/// An operation whose messages are not all sent yet.
+/// An access whose messages are not all sent yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
-    pub(crate) operation: u64,
-    pub(crate) permission: PermissionId,
-    pub(crate) shape: Shape,
-    /// Where in the permission's buffer.
-    pub(crate) offset: u64,
-    /// Bytes in all.
-    pub(crate) length: u64,
+struct Transfer {
+    operation: u64,
+    permission: PermissionId,
+    access: Access,
     /// Bytes that messages have been sent for.
-    pub(crate) sent: u64,
+    sent: u64,
 }
 
 /// How far an operation is, by its slot.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
+    /// Where in the arena its bytes are.
+    local: u64,
     outstanding: u32,
     all_sent: bool,
-    shape: Shape,
+    action: Action,
     result: Result<u64, Error>,
 }
 
 /// The operations that are messages.
 pub(crate) struct Messages {
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<Transfer>,
+    /// Transfers of a batch that is being collected.
+    staged: Vec<Transfer>,
     progress: Vec<Progress>,
     /// Between the arena's buffers and its messages.
     bytes: Vec<u8>,
@@ -43,134 +44,173 @@ fn slot_of(operation: u64) -> usize {
     (operation & 0xFFFF_FFFF) as usize
 }
 
-impl Messages {
-    pub(crate) fn new(config: ClientConfig) -> Self {
-        Self { waiting: VecDeque::new(), progress: Vec::new(), bytes: Vec::new(), config }
-    }
+/// The most bytes of a piece; zero where the client has no room for data in its messages.
+fn piece_bytes<E: Endpoint>(link: &Link<'_, E>) -> u64 {
+    link.control.data_bytes().min(DATA_BYTES_MAX as u64)
+}
 
-    pub(crate) fn room(&self) -> usize {
-        self.config.backlog_max.saturating_sub(self.waiting.len())
-    }
-
-    pub(crate) fn push(&mut self, job: Job) {
-        if self.progress.is_empty() {
-            let none = Progress { outstanding: 0, all_sent: true, shape: Shape::Read, result: Ok(0) };
-            self.progress = vec![none; self.config.operations_max as usize];
-            self.bytes = vec![0; DATA_BYTES_MAX];
+impl<E: Endpoint> Carrier<E> for Messages {
+    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
+        let Begun { operation, local, access } = begun;
+        let Some(permission) = access.permission else {
+            // A key to nothing: without a permission's name there is nothing to ask the node for.
+            return Err(Error::LocalFault(Status::LocalProtectionError));
+        };
+        if !access.action.is_atomic() && piece_bytes(link) == 0 {
+            return Err(Error::LocalFault(Status::LocalLengthError));
         }
-        self.progress[slot_of(job.operation)] =
-            Progress { outstanding: 0, all_sent: false, shape: job.shape, result: Ok(job.length) };
-        self.waiting.push_back(job);
+        let begun = if posting == Posting::Staged { self.staged.len() } else { 0 };
+        if self.waiting.len() + begun >= self.config.backlog_max {
+            return Err(self.config.backlog_full());
+        }
+        self.make_room();
+        self.progress[slot_of(operation)] = Progress {
+            local: local.address,
+            outstanding: 0,
+            all_sent: false,
+            action: access.action,
+            result: Ok(access.length),
+        };
+        let transfer = Transfer { operation, permission, access: *access, sent: 0 };
+        match posting {
+            Posting::Staged => self.staged.push(transfer),
+            Posting::AtOnce => {
+                self.waiting.push_back(transfer);
+                self.send_pieces(link);
+            }
+        }
+        Ok(())
     }
 
-    pub(crate) fn clear(&mut self) {
+    fn send_staged(&mut self, link: &mut Link<'_, E>) {
+        self.waiting.extend(self.staged.drain(..));
+        self.send_pieces(link);
+    }
+
+    fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
+        for transfer in self.staged.drain(..) {
+            link.operations.cancel(transfer.operation);
+        }
+    }
+
+    fn clear(&mut self) {
         self.waiting.clear();
     }
 }
 
-impl<E: Endpoint> Client<E> {
-    /// The most bytes of a piece; zero where this session has no room for data in its messages.
-    pub(crate) fn piece_bytes(&self) -> u64 {
-        self.control.data_bytes().min(DATA_BYTES_MAX as u64)
+impl Messages {
+    pub(crate) fn new(config: ClientConfig) -> Self {
+        let (waiting, staged) = (VecDeque::new(), Vec::new());
+        Self { waiting, staged, progress: Vec::new(), bytes: Vec::new(), config }
+    }
+
+    /// Most clients never need it.
+    fn make_room(&mut self) {
+        if self.progress.is_empty() {
+            let none =
+                Progress { local: 0, outstanding: 0, all_sent: true, action: Action::Read, result: Ok(0) };
+            self.progress = vec![none; self.config.operations_max as usize];
+            self.bytes = vec![0; DATA_BYTES_MAX];
+        }
     }
 
     /// Sends as many pieces of waiting operations as there is room for, in order.
-    pub(crate) fn send_pieces(&mut self) {
-        while let Some(&job) = self.messages.waiting.front() {
-            let slot = slot_of(job.operation);
+    pub(crate) fn send_pieces<E: Endpoint>(&mut self, link: &mut Link<'_, E>) {
+        while let Some(&transfer) = self.waiting.front() {
+            let slot = slot_of(transfer.operation);
             // A refused operation is not carried on with.
-            if self.messages.progress[slot].result.is_ok() {
-                if !self.control.has_room(false) || !self.send_piece(&job) {
+            if self.progress[slot].result.is_ok() {
+                if !link.control.has_room(false) || !self.send_piece(link, &transfer) {
                     return;
                 }
-                let sent = (job.sent + self.piece_bytes()).min(job.length);
-                self.messages.progress[slot].outstanding += 1;
-                if sent < job.length {
-                    if let Some(front) = self.messages.waiting.front_mut() {
+                let sent = (transfer.sent + piece_bytes(link)).min(transfer.access.length);
+                self.progress[slot].outstanding += 1;
+                if sent < transfer.access.length {
+                    if let Some(front) = self.waiting.front_mut() {
                         front.sent = sent;
                     }
                     continue;
                 }
             }
-            self.messages.waiting.pop_front();
-            self.messages.progress[slot].all_sent = true;
-            self.end_if_over(job.operation);
+            self.waiting.pop_front();
+            self.progress[slot].all_sent = true;
+            self.end_if_over(link, transfer.operation);
         }
     }
 
-    fn send_piece(&mut self, job: &Job) -> bool {
-        let Job { permission, operation, .. } = *job;
-        let offset = job.offset + job.sent;
-        let length = self.piece_bytes().min(job.length - job.sent);
-        let mut piece = Piece { operation, offset: job.sent, length: 0 };
+    fn send_piece<E: Endpoint>(&mut self, link: &mut Link<'_, E>, transfer: &Transfer) -> bool {
+        let Transfer { operation, permission, access, sent } = *transfer;
+        let offset = access.offset + sent;
+        let length = piece_bytes(link).min(access.length - sent);
+        let mut piece = Piece { operation, offset: sent, length: 0 };
         let mut data = 0;
-        let body = match job.shape {
-            Shape::Read => {
+        let body = match access.action {
+            Action::Read => {
                 piece.length = length;
                 RequestBody::Read { permission, offset, length }
             }
-            Shape::Write => {
+            Action::Write => {
                 data = usize::try_from(length).unwrap_or(0);
-                let from = self.operations.buffer_at(operation).unwrap_or(0) + job.sent;
-                self.endpoint.arena().read(from, &mut self.messages.bytes[..data]);
+                let from = self.progress[slot_of(operation)].local + sent;
+                link.endpoint.arena().read(from, &mut self.bytes[..data]);
                 RequestBody::Write { permission, offset, length }
             }
-            Shape::CompareAndSwap { compare, swap } => {
+            Action::CompareAndSwap { compare, swap } => {
                 RequestBody::CompareAndSwap { permission, offset, compare, swap }
             }
-            Shape::FetchAndAdd { add } => RequestBody::FetchAndAdd { permission, offset, add },
+            Action::FetchAndAdd { add } => RequestBody::FetchAndAdd { permission, offset, add },
         };
-        let data = &self.messages.bytes[..data];
-        self.control.ask(&mut self.endpoint, body, data, Purpose::Piece(piece))
+        link.control.ask(link.endpoint, body, &self.bytes[..data], Purpose::Piece(piece))
     }
 
-    pub(crate) fn piece_answered(
+    pub(crate) fn piece_answered<E: Endpoint>(
         &mut self,
+        link: &mut Link<'_, E>,
         now: Moment,
         piece: Piece,
         body: ReplyBody,
         (at, came): (u64, u64),
     ) {
         let slot = slot_of(piece.operation);
-        let shape = self.messages.progress[slot].shape;
-        let result = match (shape, body) {
-            (Shape::Read, ReplyBody::Data(length)) if length == piece.length && came >= length => {
-                self.copy_in(piece, at);
+        let action = self.progress[slot].action;
+        let result = match (action, body) {
+            (Action::Read, ReplyBody::Data(length)) if length == piece.length && came >= length => {
+                self.copy_in(link, piece, at);
                 None
             }
-            (Shape::Write, ReplyBody::Done) => None,
-            (Shape::CompareAndSwap { .. } | Shape::FetchAndAdd { .. }, ReplyBody::Value(value)) => {
+            (Action::Write, ReplyBody::Done) => None,
+            (Action::CompareAndSwap { .. } | Action::FetchAndAdd { .. }, ReplyBody::Value(value)) => {
                 Some(Ok(value))
             }
             (_, ReplyBody::Refused(Refusal::NotLive)) => {
-                Some(Err(self.operations.refused(piece.operation, now)))
+                Some(Err(link.operations.refused(piece.operation, now)))
             }
             (_, ReplyBody::Refused(refusal)) => Some(Err(refusal.into())),
             // An answer to another question.
             _ => Some(Err(Error::SessionLost)),
         };
-        let progress = &mut self.messages.progress[slot];
+        let progress = &mut self.progress[slot];
         progress.outstanding -= 1;
         if let Some(result) = result
             && progress.result.is_ok()
         {
             progress.result = result;
         }
-        self.end_if_over(piece.operation);
+        self.end_if_over(link, piece.operation);
     }
 
-    fn copy_in(&mut self, piece: Piece, at: u64) {
-        let Some(buffer) = self.operations.buffer_at(piece.operation) else { return };
+    fn copy_in<E: Endpoint>(&mut self, link: &Link<'_, E>, piece: Piece, at: u64) {
+        let to = self.progress[slot_of(piece.operation)].local + piece.offset;
         let length = usize::try_from(piece.length).unwrap_or(0).min(DATA_BYTES_MAX);
-        let bytes = &mut self.messages.bytes[..length];
-        self.endpoint.arena().read(at, bytes);
-        self.endpoint.arena().write(buffer + piece.offset, bytes);
+        let bytes = &mut self.bytes[..length];
+        link.endpoint.arena().read(at, bytes);
+        link.endpoint.arena().write(to, bytes);
     }
 
-    fn end_if_over(&mut self, operation: u64) {
-        let progress = self.messages.progress[slot_of(operation)];
+    fn end_if_over<E: Endpoint>(&mut self, link: &mut Link<'_, E>, operation: u64) {
+        let progress = self.progress[slot_of(operation)];
         if progress.all_sent && progress.outstanding == 0 {
-            self.operations.finish(operation, progress.result);
+            link.operations.finish(operation, progress.result);
         }
     }
 }

@@ -200,11 +200,6 @@ impl<M: Memory> Operations<M> {
         }
     }
 
-    /// Whether an operation under way is an extension of a lease.
-    pub(crate) fn is_extension(&self, id: u64) -> bool {
-        matches!(self.slots[slot_of(id)].owner, Owner::Extension { .. })
-    }
-
     /// Whether the permission of an operation under way has ended, as its end was known when the operation began.
     pub(crate) fn has_expired(&self, id: u64, now: Moment) -> bool {
         match self.slots[slot_of(id)].owner {
@@ -239,11 +234,6 @@ impl<M: Memory> Operations<M> {
         }
         self.done.push_back(id);
         self.ended += 1;
-    }
-
-    /// Where in the arena the operation's buffer starts.
-    pub(crate) fn buffer_at(&self, id: u64) -> Option<u64> {
-        self.slots[slot_of(id)].buffer.as_ref().map(Buffer::at)
     }
 
     #[inline]

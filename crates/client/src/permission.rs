@@ -2,8 +2,7 @@
 
 use crate::Error;
 use portcullis_protocol::{
-    Credential, Granted, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress, Rights, Rkey,
-    Sharing,
+    Credential, Granted, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress, Rights, Sharing,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,18 +21,22 @@ const ROUNDED_MICROS: u64 = 3;
 #[derive(Debug)]
 pub struct Lease {
     pub(crate) permission: PermissionId,
-    /// The key of the lifetime word; none where only the node's CPU changes it.
-    pub(crate) key: Option<Rkey>,
+    /// What is shown at the lifetime word.
+    pub(crate) credential: Credential,
     started_after: Moment,
     pub(crate) longest: Lifetime,
     lifetime: AtomicU64,
 }
 
 impl Lease {
-    pub(crate) fn new(granted: Granted, key: Option<Rkey>, requested_at: Moment) -> Self {
+    pub(crate) fn new(granted: Granted, requested_at: Moment) -> Self {
+        let credential = match granted.credential {
+            Credential::Keys { lifetime, .. } => Credential::Keys { buffer: lifetime, lifetime },
+            Credential::Node => Credential::Node,
+        };
         Self {
             permission: granted.permission,
-            key,
+            credential,
             started_after: requested_at.after(granted.waited),
             longest: granted.longest,
             lifetime: AtomicU64::new(granted.lifetime.0),
@@ -51,6 +54,11 @@ impl Lease {
     #[must_use]
     pub fn longest(&self) -> Lifetime {
         self.longest
+    }
+
+    /// Whether its holder can reach the lifetime word; otherwise only the node's CPU changes it.
+    pub(crate) fn has_word(&self) -> bool {
+        self.credential != Credential::Node
     }
 
     /// How long the permission lives from its start, as far as this client knows.
@@ -97,10 +105,6 @@ pub struct Permission {
 
 impl Permission {
     pub(crate) fn new(granted: Granted, requested_at: Moment, rights: Rights, sharing: Sharing) -> Self {
-        let key = match granted.credential {
-            Credential::Keys { lifetime, .. } => Some(lifetime),
-            Credential::Node => None,
-        };
         Self {
             id: granted.permission,
             object: granted.object,
@@ -110,7 +114,7 @@ impl Permission {
             sharing,
             credential: granted.credential,
             mechanism: granted.mechanism,
-            lease: Arc::new(Lease::new(granted, key, requested_at)),
+            lease: Arc::new(Lease::new(granted, requested_at)),
         }
     }
 
@@ -135,7 +139,7 @@ impl Permission {
     /// Where its bytes start. For work requests and traces: to name the object, there is [`Permission::object`].
     #[must_use]
     pub fn address(&self) -> RemoteAddress {
-        self.at(0)
+        RemoteAddress(self.object.address.0.wrapping_add(self.offset))
     }
 
     /// How many bytes it covers.
@@ -190,10 +194,5 @@ impl Permission {
         }
         let deadline = self.lease.deadline();
         if now >= deadline { Err(Error::Expired) } else { Ok(deadline) }
-    }
-
-    /// The address `offset` bytes in; the range has been checked.
-    pub(crate) fn at(&self, offset: u64) -> RemoteAddress {
-        RemoteAddress(self.object.address.0.wrapping_add(self.offset).wrapping_add(offset))
     }
 }

@@ -8,11 +8,15 @@
 //! and the node's end may still execute them. Nothing else is posted, and no write or atomic of it is told to be over,
 //! before the node has answered the request for its rebuild: the node stops its end first.
 
+use crate::access::Action;
+use crate::carrier::{Begun, Carrier, Link, Posting};
 use crate::operations::Operations;
 use crate::{ClientConfig, Error};
-use portcullis_nic::{Completion, Endpoint, Memory, Operation as Action, Status, WorkRequest};
-use portcullis_protocol::Moment;
+use portcullis_nic::{
+    Completion, Endpoint, LocalSpan, Memory, Operation as Verb, RemoteSpan, Status, WorkRequest,
+};
 use portcullis_protocol::planted::{self, Fault};
+use portcullis_protocol::{Credential, Moment};
 use std::collections::VecDeque;
 
 /// At least one request in this part of a queue's depth is signalled, so that its room comes back in time.
@@ -66,6 +70,8 @@ pub(crate) struct QueuePairs {
     /// The one that was active last.
     previous: Option<u32>,
     backlog: VecDeque<WorkRequest>,
+    /// Requests of a batch that is being collected.
+    staged: Vec<WorkRequest>,
     doubt: Option<Doubt>,
     depth: usize,
     signal_every: usize,
@@ -86,6 +92,7 @@ impl QueuePairs {
             active: None,
             previous: None,
             backlog: VecDeque::with_capacity(config.backlog_max.min(1 << 16)),
+            staged: Vec::new(),
             doubt: None,
             depth,
             signal_every: (depth / SIGNALS_PER_DEPTH).max(1),
@@ -101,7 +108,7 @@ impl QueuePairs {
     }
 
     /// How many requests more can be taken in now.
-    pub(crate) fn room(&self) -> usize {
+    fn room(&self) -> usize {
         if self.lanes.is_empty() {
             return 0;
         }
@@ -110,15 +117,11 @@ impl QueuePairs {
         backlog.saturating_add(lane)
     }
 
-    pub(crate) fn full(&self) -> Error {
+    fn full(&self) -> Error {
         if self.lanes.is_empty() {
             return Error::LocalFault(Status::LocalQpOperationError);
         }
-        self.backlog_full()
-    }
-
-    pub(crate) fn backlog_full(&self) -> Error {
-        Error::QueueFull { limit: u64::try_from(self.config.backlog_max).unwrap_or(u64::MAX) }
+        self.config.backlog_full()
     }
 
     fn lane_room(&self) -> usize {
@@ -127,11 +130,7 @@ impl QueuePairs {
 
     /// Posts one signalled request, or lets it wait its turn.
     #[inline]
-    pub(crate) fn submit<E: Endpoint>(
-        &mut self,
-        endpoint: &mut E,
-        request: WorkRequest,
-    ) -> Result<(), Error> {
+    fn submit(&mut self, endpoint: &mut impl Endpoint, request: WorkRequest) -> Result<(), Error> {
         if self.backlog.is_empty()
             && let Some(active) = self.active
         {
@@ -151,7 +150,7 @@ impl QueuePairs {
 
     /// Posts requests with one doorbell as far as there is room; the rest waits its turn. The caller has asked
     /// [`QueuePairs::room`].
-    pub(crate) fn submit_all<E: Endpoint>(&mut self, endpoint: &mut E, requests: &mut [WorkRequest]) {
+    fn submit_all(&mut self, endpoint: &mut impl Endpoint, requests: &mut [WorkRequest]) {
         let mut posted = 0;
         if self.backlog.is_empty()
             && let Some(active) = self.active
@@ -175,25 +174,21 @@ impl QueuePairs {
 
     /// Posts from the backlog what there is room for, but for what has waited beyond its permission's end: the node
     /// would refuse that, and charge it.
-    pub(crate) fn pump<E: Endpoint>(
-        &mut self,
-        endpoint: &mut E,
-        operations: &mut Operations<E::Memory>,
-        now: Moment,
-    ) {
+    pub(crate) fn pump<E: Endpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
         while let Some(active) = self.active {
             let room = self.lane_room();
             if room == 0 {
                 return;
             }
             while let Some(waiting) = self.backlog.front()
-                && operations.has_expired(waiting.id, now)
+                && link.operations.has_expired(waiting.id, now)
             {
-                operations.finish(waiting.id, Err(Error::Expired));
+                link.operations.finish(waiting.id, Err(Error::Expired));
                 self.backlog.pop_front();
             }
             let (first, _) = self.backlog.as_mut_slices();
-            let live = first.iter().take(room).take_while(|waiting| !operations.has_expired(waiting.id, now));
+            let live =
+                first.iter().take(room).take_while(|waiting| !link.operations.has_expired(waiting.id, now));
             let most = live.count();
             if most == 0 {
                 return;
@@ -201,7 +196,7 @@ impl QueuePairs {
             // The one that was to tell of all before it may be the one that has expired.
             first[most - 1].signalled = true;
             let lane = &mut self.lanes[active as usize];
-            let posted = lane.post(endpoint, active, &mut first[..most], self.signal_every);
+            let posted = lane.post(link.endpoint, active, &mut first[..most], self.signal_every);
             lane.flights.extend(self.backlog.drain(..posted));
             if posted < most {
                 return;
@@ -213,8 +208,7 @@ impl QueuePairs {
     #[inline]
     pub(crate) fn completed<E: Endpoint>(
         &mut self,
-        endpoint: &mut E,
-        operations: &mut Operations<E::Memory>,
+        link: &mut Link<'_, E>,
         clock: &mut impl FnMut() -> Moment,
         completion: &Completion,
     ) {
@@ -227,14 +221,14 @@ impl QueuePairs {
                 let Some(before) = lane.flights.iter().position(|flight| flight.id == id) else { return };
                 for _ in 0..before {
                     if let Some(flight) = lane.flights.pop_front() {
-                        operations.succeed(flight.id);
+                        link.operations.succeed(flight.id);
                     }
                 }
                 if completion.status == Status::Success {
                     lane.flights.pop_front();
-                    operations.succeed(id);
+                    link.operations.succeed(id);
                 } else {
-                    self.broke(endpoint, operations, clock(), completion);
+                    self.broke(link, clock(), completion);
                 }
             }
             LaneState::Draining(left) => {
@@ -246,13 +240,7 @@ impl QueuePairs {
     }
 
     /// The request at the head of the active queue pair failed.
-    fn broke<E: Endpoint>(
-        &mut self,
-        endpoint: &mut E,
-        operations: &mut Operations<E::Memory>,
-        now: Moment,
-        completion: &Completion,
-    ) {
+    fn broke<E: Endpoint>(&mut self, link: &mut Link<'_, E>, now: Moment, completion: &Completion) {
         let lane = &mut self.lanes[completion.queue_pair.0 as usize];
         let flushes = lane.flights.len() - 1;
         let uncertain = completion.status == Status::RetryExceededError;
@@ -260,7 +248,7 @@ impl QueuePairs {
         if completion.status != Status::FlushError {
             match lane.flights.pop_front() {
                 Some(guilty) if uncertain && !is_read(&guilty) => in_doubt.push(guilty.id),
-                _ => operations.fail(completion.request, now, completion.status),
+                _ => link.operations.fail(completion.request, now, completion.status),
             }
         }
         lane.unsignalled = 0;
@@ -274,8 +262,8 @@ impl QueuePairs {
             }
             // Sent again it would be refused, and break the next queue pair: with many short leases under way, one
             // late access would bring down the rest, one queue pair each.
-            if operations.has_expired(flight.id, now) {
-                operations.finish(flight.id, Err(Error::Expired));
+            if link.operations.has_expired(flight.id, now) {
+                link.operations.finish(flight.id, Err(Error::Expired));
                 continue;
             }
             // Whatever told of it is gone with the old queue pair.
@@ -287,10 +275,10 @@ impl QueuePairs {
             self.doubt = Some(Doubt { queue_pair: completion.queue_pair.0, operations: in_doubt });
         }
         if planted::is(Fault::DoubtNotAwaited) {
-            self.end_doubt(operations);
+            self.end_doubt(link.operations);
         }
         self.promote();
-        self.pump(endpoint, operations, now);
+        self.pump(link, now);
     }
 
     /// What had no answer will have none, and the node executes no more of it.
@@ -343,17 +331,11 @@ impl QueuePairs {
     }
 
     /// The node has answered the request for a rebuild, in whatever way: its end of the queue pair has stopped.
-    pub(crate) fn stopped<E: Endpoint>(
-        &mut self,
-        endpoint: &mut E,
-        operations: &mut Operations<E::Memory>,
-        index: u32,
-        now: Moment,
-    ) {
+    pub(crate) fn stopped<E: Endpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
         if self.doubt.as_ref().is_some_and(|doubt| doubt.queue_pair == index) {
-            self.end_doubt(operations);
+            self.end_doubt(link.operations);
             self.promote();
-            self.pump(endpoint, operations, now);
+            self.pump(link, now);
         }
     }
 
@@ -363,19 +345,13 @@ impl QueuePairs {
     }
 
     /// The node has rebuilt it: a spare again, or active at once if nothing else is.
-    pub(crate) fn rebuilt<E: Endpoint>(
-        &mut self,
-        endpoint: &mut E,
-        operations: &mut Operations<E::Memory>,
-        index: u32,
-        now: Moment,
-    ) {
-        endpoint.rebuilt(index);
+    pub(crate) fn rebuilt<E: Endpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
+        link.endpoint.rebuilt(index);
         self.lanes[index as usize].state = LaneState::Ready;
         self.counters.recoveries += 1;
         if self.active.is_none() {
             self.promote();
-            self.pump(endpoint, operations, now);
+            self.pump(link, now);
         }
     }
 
@@ -384,9 +360,39 @@ impl QueuePairs {
         self.lanes[index as usize].state = LaneState::Lost;
         self.lanes[..self.candidates()].iter().all(|lane| lane.state == LaneState::Lost)
     }
+}
 
-    /// Forgets every request: their operations have ended.
-    pub(crate) fn clear(&mut self) {
+impl<E: Endpoint> Carrier<E> for QueuePairs {
+    #[inline]
+    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
+        let request = work_request(begun);
+        match posting {
+            Posting::AtOnce => self.submit(link.endpoint, request),
+            Posting::Staged if self.staged.len() >= self.room() => Err(self.full()),
+            Posting::Staged => {
+                self.staged.push(WorkRequest { signalled: false, ..request });
+                Ok(())
+            }
+        }
+    }
+
+    fn send_staged(&mut self, link: &mut Link<'_, E>) {
+        let mut staged = std::mem::take(&mut self.staged);
+        if let Some(last) = staged.last_mut() {
+            last.signalled = true;
+            self.submit_all(link.endpoint, &mut staged);
+            staged.clear();
+        }
+        self.staged = staged;
+    }
+
+    fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
+        for request in self.staged.drain(..) {
+            link.operations.cancel(request.id);
+        }
+    }
+
+    fn clear(&mut self) {
         self.backlog.clear();
         self.doubt = None;
         self.active = None;
@@ -423,6 +429,26 @@ impl Lane {
     }
 }
 
+/// The request that carries an access out, signalled.
+#[inline]
+fn work_request(Begun { operation: id, local, access }: Begun<'_>) -> WorkRequest {
+    let Credential::Keys { buffer: rkey, .. } = access.credential else {
+        unreachable!("accesses without keys go another way")
+    };
+    let remote = RemoteSpan { address: access.address(), rkey };
+    WorkRequest { id, signalled: true, operation: verb(access.action, local, remote) }
+}
+
+#[inline]
+fn verb(action: Action, local: LocalSpan, remote: RemoteSpan) -> Verb {
+    match action {
+        Action::Read => Verb::Read { local, remote },
+        Action::Write => Verb::Write { local, remote },
+        Action::CompareAndSwap { compare, swap } => Verb::CompareAndSwap { local, remote, compare, swap },
+        Action::FetchAndAdd { add } => Verb::FetchAndAdd { local, remote, add },
+    }
+}
+
 fn is_read(request: &WorkRequest) -> bool {
-    matches!(request.operation, Action::Read { .. })
+    matches!(request.operation, Verb::Read { .. })
 }

@@ -22,16 +22,15 @@ impl<E: Endpoint> Client<E> {
     }
 
     pub(crate) fn rebuild_answered(&mut self, now: Moment, queue_pair: u32, body: ReplyBody) {
-        self.queue_pairs.stopped(&mut self.endpoint, &mut self.operations, queue_pair, now);
+        let (queue_pairs, _, mut link) = self.carriers();
+        queue_pairs.stopped(&mut link, queue_pair, now);
         match body {
-            ReplyBody::Done => {
-                self.queue_pairs.rebuilt(&mut self.endpoint, &mut self.operations, queue_pair, now)
-            }
+            ReplyBody::Done => queue_pairs.rebuilt(&mut link, queue_pair, now),
             ReplyBody::Refused(Refusal::Paused { wait }) => {
-                self.queue_pairs.ask_again(queue_pair, now.after(wait.max(REBUILD_PAUSE)));
+                queue_pairs.ask_again(queue_pair, now.after(wait.max(REBUILD_PAUSE)));
             }
             other => {
-                if self.queue_pairs.lost(queue_pair) {
+                if queue_pairs.lost(queue_pair) {
                     let barred = other == ReplyBody::Refused(Refusal::Barred);
                     self.end(if barred { Error::Barred } else { Error::SessionLost });
                 }

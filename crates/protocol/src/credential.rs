@@ -20,3 +20,10 @@ pub enum Credential {
     /// None: accesses are messages, and the node looks the permission up.
     Node,
 }
+
+impl From<Rkey> for Credential {
+    /// One key for everything.
+    fn from(key: Rkey) -> Self {
+        Self::Keys { buffer: key, lifetime: key }
+    }
+}

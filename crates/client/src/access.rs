@@ -1,0 +1,98 @@
+//! An access to a node's memory as a value: what is shown for it, where it goes and what it does.
+//!
+//! An access is checked here, once, so that a polite mistake never reaches the node. Which way it travels is not known
+//! here: that is a [`Carrier`](crate::carrier::Carrier)'s part.
+
+use crate::operations::WORD_BYTES;
+use crate::{Error, Lease, Permission};
+use portcullis_protocol::{
+    Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, RemoteAddress, Rights,
+};
+
+/// What an access does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    Read,
+    Write,
+    CompareAndSwap { compare: u64, swap: u64 },
+    FetchAndAdd { add: u64 },
+}
+
+impl Action {
+    fn needs(self) -> Rights {
+        match self {
+            Self::Read => Rights::READ,
+            Self::Write => Rights::WRITE,
+            Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. } => Rights::ATOMIC,
+        }
+    }
+
+    pub(crate) fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. })
+    }
+}
+
+/// One access to a node's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access {
+    /// The permission that it goes under; none for accesses that nothing checks at this end.
+    pub(crate) permission: Option<PermissionId>,
+    /// What is shown for it.
+    pub(crate) credential: Credential,
+    /// Where offset zero lies.
+    pub(crate) base: RemoteAddress,
+    /// Where its bytes start, counted from there.
+    pub(crate) offset: u64,
+    /// How many bytes.
+    pub(crate) length: u64,
+    pub(crate) action: Action,
+}
+
+impl Access {
+    /// An access under a permission, and the moment on the client's clock from which on that counts as dead.
+    ///
+    /// # Errors
+    /// [`Error::WrongRight`], [`Error::OutsideRange`], [`Error::Expired`] or [`Error::Misaligned`].
+    #[inline]
+    pub(crate) fn checked(
+        now: Moment,
+        permission: &Permission,
+        offset: u64,
+        length: u64,
+        action: Action,
+    ) -> Result<(Self, Moment), Error> {
+        let deadline = permission.check(now, offset, length, action.needs())?;
+        let base = permission.address();
+        if action.is_atomic() && !base.0.wrapping_add(offset).is_multiple_of(u64::from(WORD_BYTES)) {
+            return Err(Error::Misaligned);
+        }
+        let credential = permission.credential();
+        Ok((Self { permission: Some(permission.id()), credential, base, offset, length, action }, deadline))
+    }
+
+    /// An access that nothing checks at this end.
+    pub(crate) fn unchecked(
+        address: RemoteAddress,
+        credential: Credential,
+        length: u64,
+        action: Action,
+    ) -> Self {
+        Self { permission: None, credential, base: address, offset: 0, length, action }
+    }
+
+    /// The compare and swap that extends a lease.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`]: the node named a header that has no lifetime word.
+    pub(crate) fn of_lifetime(lease: &Lease, believed: Lifetime, asked: Lifetime) -> Result<Self, Error> {
+        let base = lease.permission.header.checked_add(LIFETIME_OFFSET).ok_or(Error::Misaligned)?;
+        let action = Action::CompareAndSwap { compare: believed.0, swap: asked.0 };
+        let (permission, credential) = (Some(lease.permission), lease.credential);
+        Ok(Self { permission, credential, base, offset: 0, length: WORD_BYTES.into(), action })
+    }
+
+    /// Where its bytes start.
+    pub(crate) fn address(&self) -> RemoteAddress {
+        RemoteAddress(self.base.0.wrapping_add(self.offset))
+    }
+}

@@ -1,0 +1,49 @@
+//! The ways of an access to the node. Which one it takes is told by the credential that is shown for it.
+
+use crate::Error;
+use crate::access::Access;
+use crate::control::Control;
+use crate::operations::Operations;
+use portcullis_nic::{Endpoint, LocalSpan};
+
+/// What carriers of one client share.
+pub(crate) struct Link<'a, E: Endpoint> {
+    pub(crate) endpoint: &'a mut E,
+    pub(crate) operations: &'a mut Operations<E::Memory>,
+    pub(crate) control: &'a mut Control,
+}
+
+/// An access that has its slot: the operation's id, and where in the arena its bytes are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun<'a> {
+    pub(crate) operation: u64,
+    pub(crate) local: LocalSpan,
+    pub(crate) access: &'a Access,
+}
+
+/// When an access goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Posting {
+    /// As soon as there is room.
+    AtOnce,
+    /// With the others of its batch.
+    Staged,
+}
+
+/// A way of accesses to the node, in the order in which they were handed over.
+pub(crate) trait Carrier<E: Endpoint> {
+    /// Takes an access in: to be sent as soon as there is room, or to be staged for a batch.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], or this end cannot carry it. Nothing was taken in.
+    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error>;
+
+    /// Sends what was staged. Cannot fail: room was found when each access was taken in.
+    fn send_staged(&mut self, link: &mut Link<'_, E>);
+
+    /// Forgets what was staged, and its operations: they were never begun.
+    fn cancel_staged(&mut self, link: &mut Link<'_, E>);
+
+    /// Forgets everything: the operations have ended.
+    fn clear(&mut self);
+}
