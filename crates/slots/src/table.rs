@@ -54,6 +54,8 @@ impl<T> Table<T> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn get_further(&self, number: usize) -> Option<&T> {
         self.further.get((number / CHUNK).checked_sub(1)?)?.get(number % CHUNK)
     }
@@ -63,9 +65,15 @@ impl<T> Table<T> {
     #[inline]
     pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
         match self.first.get_mut(number) {
-            None => self.further.get_mut((number / CHUNK).checked_sub(1)?)?.get_mut(number % CHUNK),
+            None => Self::get_further_mut(&mut self.further, number),
             entry => entry,
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_further_mut(further: &mut [Vec<T>], number: usize) -> Option<&mut T> {
+        further.get_mut((number / CHUNK).checked_sub(1)?)?.get_mut(number % CHUNK)
     }
 
     /// All entries, by number.
