@@ -9,7 +9,7 @@ pub const OPERATIONS_MAX: u32 = 1024;
 pub const BACKLOG_MAX: usize = 1024;
 
 /// Calls of the control path that may have begun and not been taken yet.
-pub const CALLS_MAX: usize = 1024;
+pub const CALLS_MAX: u32 = 1024;
 
 /// What a client is told when it starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,71 +1,57 @@
-//! Objects by small numbers.
+//! Objects by id, whose absence is an error that names their kind.
 
 use portcullis_nic::VerbsError;
-use std::collections::VecDeque;
+use portcullis_slots::Reuse;
 
 /// Objects of one kind, by id. The id that has been free for longest is given next, so that a stale one is noticed.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     what: &'static str,
-    items: Vec<Option<T>>,
-    free: VecDeque<u32>,
+    objects: portcullis_slots::Slots<u32, T>,
 }
 
 impl<T> Slots<T> {
     /// `what` they are, for errors.
     pub fn new(what: &'static str) -> Self {
-        Self { what, items: Vec::new(), free: VecDeque::new() }
+        let reuse = Reuse::OldestFirst { resting: 1 };
+        Self { what, objects: portcullis_slots::Slots::new(reuse, u32::MAX) }
     }
 
-    pub fn insert(&mut self, item: T) -> u32 {
-        let id = self.next_id();
-        let index = id as usize;
-        if index == self.items.len() {
-            self.items.push(Some(item));
-        } else {
-            self.free.pop_front();
-            self.items[index] = Some(item);
-        }
-        id
+    pub fn insert(&mut self, object: T) -> u32 {
+        self.objects.insert(object)
     }
 
     /// The id that the next object gets.
     pub fn next_id(&self) -> u32 {
-        let beyond = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
-        self.free.front().copied().unwrap_or(beyond)
+        self.objects.next_key().unwrap_or(u32::MAX)
     }
 
     pub fn remove(&mut self, id: u32) -> Result<T, VerbsError> {
-        let gone = self.items.get_mut(id as usize).and_then(Option::take);
-        let gone = gone.ok_or(VerbsError::NoSuch { what: self.what })?;
-        self.free.push_back(id);
-        Ok(gone)
-    }
-
-    /// Lets all of them go.
-    pub fn clear(&mut self) {
-        self.items.clear();
-        self.free.clear();
+        self.objects.remove(id).ok_or(VerbsError::NoSuch { what: self.what })
     }
 
     #[inline]
     pub fn get(&self, id: u32) -> Result<&T, VerbsError> {
-        self.items.get(id as usize).and_then(Option::as_ref).ok_or(VerbsError::NoSuch { what: self.what })
+        self.objects.get(id).ok_or(VerbsError::NoSuch { what: self.what })
     }
 
     #[inline]
     pub fn get_mut(&mut self, id: u32) -> Result<&mut T, VerbsError> {
-        let item = self.items.get_mut(id as usize).and_then(Option::as_mut);
-        item.ok_or(VerbsError::NoSuch { what: self.what })
+        self.objects.get_mut(id).ok_or(VerbsError::NoSuch { what: self.what })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.items).filter_map(|(id, item)| Some((id, item.as_ref()?)))
+        self.objects.iter()
     }
 
     /// How far ids reach.
     pub fn reach(&self) -> u32 {
-        u32::try_from(self.items.len()).unwrap_or(u32::MAX)
+        self.objects.reach()
+    }
+
+    /// Lets all of them go.
+    pub fn clear(&mut self) {
+        self.objects.take_all().for_each(drop);
     }
 }
 

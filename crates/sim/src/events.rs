@@ -1,6 +1,7 @@
 //! What is going to happen, in order.
 
 use crate::clock::Nanos;
+use portcullis_slots::{Reuse, Slots};
 use portcullis_softnic::core::Packet;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,7 +10,7 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A packet arrives, by its place.
-    Packet(usize),
+    Packet(u32),
     /// A node's processor has a turn.
     NodeTurn(usize),
     /// A node's NIC has a turn.
@@ -33,13 +34,18 @@ pub(crate) enum Event {
 }
 
 /// What is going to happen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Events {
     /// By time, and by the order in which they were put in.
     heap: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     count: u64,
-    packets: Vec<Option<Box<Packet>>>,
-    vacant: Vec<usize>,
+    packets: Slots<u32, Box<Packet>>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { heap: BinaryHeap::new(), count: 0, packets: Slots::new(Reuse::LatestFirst, u32::MAX) }
+    }
 }
 
 impl Events {
@@ -51,19 +57,13 @@ impl Events {
 
     /// Puts a packet in.
     pub fn put_packet(&mut self, at: Nanos, packet: Packet) {
-        let place = self.vacant.pop().unwrap_or_else(|| {
-            self.packets.push(None);
-            self.packets.len() - 1
-        });
-        self.packets[place] = Some(Box::new(packet));
+        let place = self.packets.insert(Box::new(packet));
         self.put(at, Event::Packet(place));
     }
 
     /// The packet of an event, which is over with that.
-    pub fn take_packet(&mut self, place: usize) -> Option<Box<Packet>> {
-        let packet = self.packets.get_mut(place)?.take()?;
-        self.vacant.push(place);
-        Some(packet)
+    pub fn take_packet(&mut self, place: u32) -> Option<Box<Packet>> {
+        self.packets.remove(place)
     }
 
     /// The next event.

@@ -59,7 +59,7 @@ impl<M: Bytes> Core<M> {
     /// Lets one queue pair do what its budget allows.
     pub(super) fn visit(&mut self, id: QpId, now: Moment) -> Visit {
         self.schedule.visits += 1;
-        let Some(pair) = self.qps.get_mut(id.0 as usize).and_then(Option::as_deref_mut) else {
+        let Some(pair) = self.qps.get_mut(id.0) else {
             return Visit::Idle;
         };
         let idle = pair.current.is_none() && !pair.send.waiting() && pair.connection.is_none();
@@ -67,10 +67,10 @@ impl<M: Bytes> Core<M> {
             return Visit::Idle;
         }
         // Out of the table while it is served, so that its peer can be reached beside it.
-        let Some(mut pair) = self.qps[id.0 as usize].take() else { return Visit::Idle };
+        let Some(mut pair) = self.qps.lend(id.0) else { return Visit::Idle };
         let allowed = self.allowance(&pair);
         if allowed == 0 {
-            self.qps[id.0 as usize] = Some(pair);
+            self.qps.give_back(id.0, pair);
             return Visit::Again;
         }
         let mut work = allowed;
@@ -87,7 +87,7 @@ impl<M: Bytes> Core<M> {
             _ => Visit::Idle,
         };
         self.spend(&pair, allowed - work);
-        self.qps[id.0 as usize] = Some(pair);
+        self.qps.give_back(id.0, pair);
         visit
     }
 
@@ -228,7 +228,7 @@ impl<M: Bytes> Core<M> {
     fn break_peer(&mut self, pair: &QueuePair<M>, current: &Current) {
         let Some(peer) = pair.peer else { return };
         let refused = self.responder(pair).and_then(|responder| self.refused(&responder, current.operation?));
-        if let Some(there) = self.qps.get_mut(peer.0 as usize).and_then(Option::as_deref_mut) {
+        if let Some(there) = self.qps.get_mut(peer.0) {
             there.state = QpState::Error;
             self.raise(Event::AccessError(peer, refused));
             self.ring(peer);
@@ -323,7 +323,7 @@ impl<M: Bytes> Core<M> {
     /// The responder of a request, if its peer still serves.
     fn responder(&self, pair: &QueuePair<M>) -> Option<Responder> {
         let id = pair.peer?;
-        let peer = self.qps.get(id.0 as usize)?.as_deref()?;
+        let peer = self.qps.get(id.0)?;
         let serves = matches!(peer.state, QpState::ReadyToReceive | QpState::ReadyToSend);
         serves.then_some(Responder { id, pd: peer.pd, access: peer.access })
     }
@@ -396,6 +396,7 @@ impl<M: Bytes> Core<M> {
         if current.done == local.length { Step::Done } else { Step::Again }
     }
 
+    #[inline]
     fn copy(&self, here: Target, there: Target, done: u32, part: u32, direction: Direction) {
         let (Some(local), Some(remote)) = (self.memories.get(here.memory), self.memories.get(there.memory))
         else {
@@ -466,7 +467,7 @@ impl<M: Bytes> Core<M> {
         invalidate: Option<Rkey>,
         put: impl FnOnce(&Self, Target),
     ) -> Delivery {
-        let Some(peer) = self.qps.get(responder.id.0 as usize).and_then(Option::as_deref) else {
+        let Some(peer) = self.qps.get(responder.id.0) else {
             return Delivery::Refused(Status::RemoteOperationError);
         };
         let (cq, label) = (peer.receive_cq, peer.label);
@@ -491,9 +492,7 @@ impl<M: Bytes> Core<M> {
         } else {
             (Status::LocalProtectionError, Delivery::Refused(Status::RemoteOperationError))
         };
-        if let Some(receive) =
-            self.qps[responder.id.0 as usize].as_deref_mut().and_then(|peer| peer.receive.as_mut())
-        {
+        if let Some(receive) = self.qps.get_mut(responder.id.0).and_then(|peer| peer.receive.as_mut()) {
             receive.advance();
         }
         let completion = Completion {

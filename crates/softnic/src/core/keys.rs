@@ -1,14 +1,17 @@
 //! Regions and windows: one table by key index, one check.
 
+use super::objects::exhausted;
 use portcullis_nic::{
     Access, AccessFault, LocalSpan, PdId, QpId, RegionId, RemoteAddress, Rkey, Status, VerbsError,
     WindowBinding, WindowId, WindowKind,
 };
 use portcullis_protocol::planted::{self, Fault};
-use std::collections::VecDeque;
+use portcullis_slots::{Numbers, Reuse, Table};
 
 /// The most regions and windows together: 2^20 of the 2^24 that a key can name.
 pub const KEYS_MAX: u32 = 1 << 20;
+/// Freed indices that wait while there are fresh ones.
+const RESTING: u32 = 1024;
 
 /// Where in which memory an access goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,43 +50,52 @@ struct Entry {
     kind: Kind,
 }
 
+impl Entry {
+    const FREE: Self = Self {
+        base: 0,
+        length: 0,
+        offset: 0,
+        memory: 0,
+        pd: PdId(0),
+        region: 0,
+        queue_pair: QpId(0),
+        windows: 0,
+        key: 0,
+        live: false,
+        access: Access::empty(),
+        kind: Kind::Free,
+    };
+}
+
 /// All keys of a NIC.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct KeyTable {
-    entries: Vec<Entry>,
-    // First in, first out: an index comes back as late as possible, so that a stale key stays stale for long.
-    free: VecDeque<u32>,
+    // A free entry keeps its last key, so that the next is another.
+    entries: Table<Entry>,
+    indices: Numbers,
     // Bound type-2 windows: while there are none, no queue pair has to be asked for them.
     bound_two: u32,
 }
 
+impl Default for KeyTable {
+    fn default() -> Self {
+        let indices = Numbers::new(Reuse::OldestFirst { resting: RESTING }, KEYS_MAX);
+        Self { entries: Table::default(), indices, bound_two: 0 }
+    }
+}
+
 impl KeyTable {
     fn take_index(&mut self) -> Result<u32, VerbsError> {
-        let exhausted = VerbsError::Exhausted { what: "regions and windows", limit: u64::from(KEYS_MAX) };
-        let fresh = u32::try_from(self.entries.len()).map_err(|_| exhausted.clone())?;
-        if fresh < KEYS_MAX && self.free.len() < 1024 {
-            self.entries.push(Entry {
-                base: 0,
-                length: 0,
-                offset: 0,
-                memory: 0,
-                pd: PdId(0),
-                region: 0,
-                queue_pair: QpId(0),
-                windows: 0,
-                key: 0,
-                live: false,
-                access: Access::empty(),
-                kind: Kind::Free,
-            });
-            return Ok(fresh);
+        let index = self.indices.take().ok_or_else(|| exhausted("regions and windows", KEYS_MAX))?;
+        if index as usize == self.entries.len() {
+            self.entries.push(Entry::FREE);
         }
-        self.free.pop_front().ok_or(exhausted)
+        Ok(index)
     }
 
     /// Regions and windows.
     pub fn len(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.kind != Kind::Free).count()
+        self.indices.given()
     }
 
     fn entry(&self, index: u32, kind: &'static str) -> Result<&Entry, VerbsError> {
@@ -95,7 +107,7 @@ impl KeyTable {
         entry.kind = Kind::Free;
         entry.live = false;
         entry.key = entry.key.wrapping_add(1);
-        self.free.push_back(index);
+        self.indices.give_back(index);
     }
 
     /// A region over `length` bytes of memory number `memory` from `offset` on.

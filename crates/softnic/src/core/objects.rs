@@ -1,7 +1,7 @@
 //! The verbs objects of a NIC and what holds what.
 
 use super::bytes::Bytes;
-use super::keys::{KeyTable, Target};
+use super::keys::{KEYS_MAX, KeyTable, Target};
 use super::queue_pair::QueuePair;
 use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
 use super::schedule::{Polling, Schedule};
@@ -10,15 +10,20 @@ use portcullis_nic::{
     Access, Event, Lkey, PdId, QpAddress, QpChange, QpId, QpState, Region, RegionId, RemoteAddress,
     VerbsError, Window, WindowId, WindowKind,
 };
+use portcullis_slots::{Reuse, Slots};
 use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The most queue pairs of a NIC.
-pub const QUEUE_PAIRS_MAX: usize = 1 << 16;
+pub const QUEUE_PAIRS_MAX: u32 = 1 << 16;
 /// The most completion queues of a NIC.
-pub const COMPLETION_QUEUES_MAX: usize = 1 << 14;
+pub const COMPLETION_QUEUES_MAX: u32 = 1 << 14;
 /// The most protection domains of a NIC.
-pub const DOMAINS_MAX: usize = 1 << 14;
+pub const DOMAINS_MAX: u32 = 1 << 14;
+/// Freed numbers of domains, completion queues and memories that wait while there are fresh ones.
+const RESTING: Reuse = Reuse::OldestFirst { resting: 16 };
+/// The same of queue pairs.
+const QUEUE_PAIRS_RESTING: Reuse = Reuse::OldestFirst { resting: 64 };
 /// Connections that a queue pair may have before it could be taken for the one made after it.
 const CONNECTIONS_APART: u32 = 1 << 10;
 /// The most events kept for an owner that does not ask for them.
@@ -28,11 +33,12 @@ const EVENTS_MAX: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Core<M> {
     pub(super) keys: KeyTable,
-    pub(super) memories: Slots<M>,
-    domains: Slots<Domain>,
-    pub(super) cqs: Slots<CompletionQueue<M>>,
-    pub(super) qps: Vec<Option<Box<QueuePair<M>>>>,
-    free_qps: VecDeque<u32>,
+    /// One for each region.
+    pub(super) memories: Slots<u32, M>,
+    domains: Slots<u32, Domain>,
+    pub(super) cqs: Slots<u32, CompletionQueue<M>>,
+    /// Lent while they are served, so that their peers can be reached beside them.
+    pub(super) qps: Slots<u32, Box<QueuePair<M>>>,
     pub(super) schedule: Schedule,
     pub(super) events: VecDeque<Event>,
     /// Completion queues that got completions since the owner last asked.
@@ -109,11 +115,10 @@ impl<M: Bytes> Core<M> {
     pub fn new() -> Self {
         Self {
             keys: KeyTable::default(),
-            memories: Slots::new("registered memories", 1 << 20),
-            domains: Slots::new("protection domains", DOMAINS_MAX),
-            cqs: Slots::new("completion queues", COMPLETION_QUEUES_MAX),
-            qps: Vec::new(),
-            free_qps: VecDeque::new(),
+            memories: Slots::new(RESTING, KEYS_MAX),
+            domains: Slots::new(RESTING, DOMAINS_MAX),
+            cqs: Slots::new(RESTING, COMPLETION_QUEUES_MAX),
+            qps: Slots::new(QUEUE_PAIRS_RESTING, QUEUE_PAIRS_MAX),
             schedule: Schedule::default(),
             events: VecDeque::new(),
             touched: Vec::new(),
@@ -129,7 +134,7 @@ impl<M: Bytes> Core<M> {
             domains: self.domains.len(),
             keys: self.keys.len(),
             completion_queues: self.cqs.len(),
-            queue_pairs: self.qps.iter().flatten().count(),
+            queue_pairs: self.qps.len(),
         }
     }
 
@@ -138,7 +143,8 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// No more domains.
     pub fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.domains.insert(Domain::default()).map(PdId)
+        let domain = self.domains.try_insert(Domain::default());
+        domain.map(PdId).map_err(|_| exhausted("protection domains", DOMAINS_MAX))
     }
 
     /// See [`portcullis_nic::Nic::deallocate_pd`].
@@ -191,7 +197,8 @@ impl<M: Bytes> Core<M> {
         {
             return Err(VerbsError::Invalid("remote write and atomic rights need local write"));
         }
-        let number = self.memories.insert(memory.clone())?;
+        let number = self.memories.try_insert(memory.clone());
+        let number = number.map_err(|_| exhausted("registered memories", KEYS_MAX))?;
         let target = Target { memory: number, offset: span.start };
         let rkey = match self.keys.register(pd, target, base, length, access) {
             Ok(rkey) => rkey,
@@ -242,7 +249,8 @@ impl<M: Bytes> Core<M> {
     /// No more completion queues.
     pub fn create_cq(&mut self, place: CqPlace<M>) -> Result<u32, VerbsError> {
         let poster = CompletionPoster::new(place.ring, place.cell);
-        self.cqs.insert(CompletionQueue { poster, users: 0, touched: false, work_left: 0, round: 0 })
+        let queue = CompletionQueue { poster, users: 0, touched: false, work_left: 0, round: 0 };
+        self.cqs.try_insert(queue).map_err(|_| exhausted("completion queues", COMPLETION_QUEUES_MAX))
     }
 
     /// See [`portcullis_nic::Nic::destroy_cq`].
@@ -267,21 +275,22 @@ impl<M: Bytes> Core<M> {
         for cq in [place.send_cq, place.receive_cq] {
             self.cqs.get(cq).ok_or(VerbsError::NoSuch { what: "completion queue" })?;
         }
-        let index = self.take_qp_index()?;
-        let id = QpId(index);
+        let id = self.qps.next_key().map(QpId);
+        let id = id.ok_or_else(|| exhausted("queue pairs", QUEUE_PAIRS_MAX))?;
         for cq in [place.send_cq, place.receive_cq] {
             if let Some(queue) = self.cqs.get_mut(cq) {
                 queue.users += 1;
             }
         }
         self.domain(pd)?.users += 1;
-        self.qps[index as usize] = Some(Box::new(QueuePair {
+        let connections = self.next_connection();
+        self.qps.insert(Box::new(QueuePair {
             pd,
             state: QpState::Reset,
             access: Access::empty(),
             peer: None,
             connection: None,
-            connections: self.next_connection(),
+            connections,
             rnr_retries: 0,
             send_cq: place.send_cq,
             receive_cq: place.receive_cq,
@@ -306,17 +315,6 @@ impl<M: Bytes> Core<M> {
         first
     }
 
-    fn take_qp_index(&mut self) -> Result<u32, VerbsError> {
-        if self.qps.len() < QUEUE_PAIRS_MAX && self.free_qps.len() < 64 {
-            self.qps.push(None);
-            let last = self.qps.len() - 1;
-            return u32::try_from(last).map_err(|_| VerbsError::Invalid("too many queue pairs"));
-        }
-        self.free_qps
-            .pop_front()
-            .ok_or(VerbsError::Exhausted { what: "queue pairs", limit: QUEUE_PAIRS_MAX as u64 })
-    }
-
     /// See [`portcullis_nic::Nic::destroy_qp`].
     ///
     /// # Errors
@@ -326,7 +324,7 @@ impl<M: Bytes> Core<M> {
         if self.keys.bound_to(qp) {
             return Err(VerbsError::Busy { what: "queue pair", by: "type-2 memory window" });
         }
-        let Some(gone) = self.qps[qp.0 as usize].take() else { return Ok(()) };
+        let Some(gone) = self.qps.remove(qp.0) else { return Ok(()) };
         for cq in [gone.send_cq, gone.receive_cq] {
             if let Some(queue) = self.cqs.get_mut(cq) {
                 queue.users -= 1;
@@ -336,18 +334,15 @@ impl<M: Bytes> Core<M> {
         self.schedule.remove(qp);
         // Its number may be another's soon, which is to hear nothing of this one's past.
         self.events.retain(|event| event.queue_pair() != qp);
-        self.free_qps.push_back(qp.0);
         Ok(())
     }
 
     pub(super) fn qp(&self, qp: QpId) -> Result<&QueuePair<M>, VerbsError> {
-        let slot = self.qps.get(qp.0 as usize).and_then(Option::as_deref);
-        slot.ok_or(VerbsError::NoSuch { what: "queue pair" })
+        self.qps.get(qp.0).map(Box::as_ref).ok_or(VerbsError::NoSuch { what: "queue pair" })
     }
 
     fn qp_mut(&mut self, qp: QpId) -> Result<&mut QueuePair<M>, VerbsError> {
-        let slot = self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut);
-        slot.ok_or(VerbsError::NoSuch { what: "queue pair" })
+        self.qps.get_mut(qp.0).map(Box::as_mut).ok_or(VerbsError::NoSuch { what: "queue pair" })
     }
 
     /// See [`portcullis_nic::Nic::qp_address`].
@@ -419,49 +414,6 @@ impl<M: Bytes> Core<M> {
     }
 }
 
-/// Objects by number. Freed numbers come back first in, first out.
-#[derive(Debug)]
-pub(super) struct Slots<T> {
-    what: &'static str,
-    limit: usize,
-    slots: Vec<Option<T>>,
-    free: VecDeque<u32>,
-}
-
-impl<T> Slots<T> {
-    fn new(what: &'static str, limit: usize) -> Self {
-        Self { what, limit, slots: Vec::new(), free: VecDeque::new() }
-    }
-
-    fn insert(&mut self, value: T) -> Result<u32, VerbsError> {
-        let exhausted = VerbsError::Exhausted { what: self.what, limit: self.limit as u64 };
-        let index = if self.slots.len() < self.limit && self.free.len() < 16 {
-            self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).map_err(|_| exhausted)?
-        } else {
-            self.free.pop_front().ok_or(exhausted)?
-        };
-        self.slots[index as usize] = Some(value);
-        Ok(index)
-    }
-
-    fn remove(&mut self, index: u32) {
-        if self.slots.get_mut(index as usize).and_then(Option::take).is_some() {
-            self.free.push_back(index);
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.slots.iter().flatten().count()
-    }
-
-    #[inline]
-    pub fn get(&self, index: u32) -> Option<&T> {
-        self.slots.get(index as usize)?.as_ref()
-    }
-
-    #[inline]
-    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        self.slots.get_mut(index as usize)?.as_mut()
-    }
+pub(super) fn exhausted(what: &'static str, limit: u32) -> VerbsError {
+    VerbsError::Exhausted { what, limit: limit.into() }
 }

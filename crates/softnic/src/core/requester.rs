@@ -216,7 +216,7 @@ impl<M: Bytes> Core<M> {
     /// An answer has come: the bytes it brings go where the request said, and the request completes in its turn.
     pub(super) fn take_answer(&mut self, packet: &Packet, answer: &Answer, now: Moment) {
         let qp = QpId(packet.to.number);
-        let Some(mut pair) = self.qps.get_mut(qp.0 as usize).and_then(Option::take) else { return };
+        let Some(mut pair) = self.qps.lend(qp.0) else { return };
         if pair.state == QpState::ReadyToSend
             && self.address_of(qp, &pair) == packet.to
             && let Some(connection) = &mut pair.connection
@@ -234,7 +234,7 @@ impl<M: Bytes> Core<M> {
                 }
             }
         }
-        self.qps[qp.0 as usize] = Some(pair);
+        self.qps.give_back(qp.0, pair);
         self.ring(qp);
     }
 
@@ -281,7 +281,7 @@ impl<M: Bytes> Core<M> {
             again.push(qp);
         }
         for (_, qp) in tired {
-            let Some(pair) = self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut) else { continue };
+            let Some(pair) = self.qps.get_mut(qp.0) else { continue };
             let front = pair.connection.as_mut().and_then(|it| it.first_unanswered());
             if let Some(front) = front.filter(|front| front.sent.after(patience) <= now) {
                 front.outcome = Some(Err(Status::RetryExceededError));
@@ -295,7 +295,7 @@ impl<M: Bytes> Core<M> {
 
     /// The responder executes nothing behind a request that it was not ready for: all from there on go again.
     fn send_again(&mut self, qp: QpId, now: Moment) {
-        let Some(mut pair) = self.qps.get_mut(qp.0 as usize).and_then(Option::take) else { return };
+        let Some(mut pair) = self.qps.lend(qp.0) else { return };
         let mut connection = pair.connection.take();
         if pair.state == QpState::ReadyToSend
             && let Some(connection) = &mut connection
@@ -313,7 +313,7 @@ impl<M: Bytes> Core<M> {
             }
         }
         pair.connection = connection;
-        self.qps[qp.0 as usize] = Some(pair);
+        self.qps.give_back(qp.0, pair);
         self.ring(qp);
     }
 }

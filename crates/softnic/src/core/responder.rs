@@ -43,7 +43,7 @@ impl<M: Bytes> Core<M> {
     }
 
     fn conclude(&mut self, id: QpId, packet: &Packet, answer: Answer, known: Option<RefusedAccess>) {
-        let Some(pair) = self.qps.get_mut(id.0 as usize).and_then(Option::as_deref_mut) else { return };
+        let Some(pair) = self.qps.get_mut(id.0) else { return };
         let refused = matches!(answer, Answer::Refused(_));
         if let Some(connection) = &mut pair.connection
             && answer != Answer::NotReady

@@ -172,7 +172,7 @@ impl<M: Bytes> Core<M> {
             let Some(qp) = self.schedule.ready.pop_front() else { break };
             let visit = self.visit(qp, now);
             worked |= visit.worked();
-            let Some(pair) = self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut) else { continue };
+            let Some(pair) = self.qps.get_mut(qp.0) else { continue };
             match (visit, pair.polled) {
                 // It is among the hot or cold ones as well, and was here once, for being rung.
                 (_, Some(Polling::Watched)) => pair.scheduled = false,
@@ -274,7 +274,7 @@ impl<M: Bytes> Core<M> {
     /// Has a polled queue pair that waits for its peer visited less often than even the cold ones. Returns whether it
     /// naps from now on: one that was rung, or that waits for the network, does not.
     fn nap(&mut self, qp: QpId) -> bool {
-        let Some(pair) = self.qps.get_mut(qp.0 as usize).and_then(Option::as_deref_mut) else { return false };
+        let Some(pair) = self.qps.get_mut(qp.0) else { return false };
         if pair.scheduled || pair.connection.is_some() {
             return false;
         }
