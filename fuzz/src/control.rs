@@ -2,10 +2,7 @@
 //! nothing once they are gone.
 
 use crate::input::Input;
-use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
-    RemoteSpan, Status, WorkRequest,
-};
+use portcullis_nic::{Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status, WorkRequest, VerbsEndpoint};
 use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
     ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Credential,

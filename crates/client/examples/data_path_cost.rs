@@ -8,7 +8,7 @@
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Memory, Operation as Action, QpId,
-    ReceiveRequest, Status, WorkRequest,
+    ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
     Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, PermissionId,
@@ -62,6 +62,17 @@ struct Null {
 
 impl Endpoint for Null {
     type Memory = Arena;
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+    fn wait(&mut self, _at_most: Duration) {}
+    fn node_alive(&mut self) -> bool {
+        true
+    }
+}
+
+impl VerbsEndpoint for Null {
     fn size(&self) -> EndpointSize {
         EndpointSize {
             data_queue_pairs: 2,
@@ -71,12 +82,11 @@ impl Endpoint for Null {
             arena_bytes: self.arena.length(),
         }
     }
-    fn arena(&self) -> &Arena {
-        &self.arena
-    }
+
     fn arena_key(&self) -> Lkey {
         Lkey(1)
     }
+
     fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
         for request in requests.iter().filter(|request| request.signalled) {
             let (queue_pair, status) = (QpId(queue_pair), Status::Success);
@@ -85,6 +95,7 @@ impl Endpoint for Null {
         }
         requests.len()
     }
+
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         for request in requests {
             let Action::Send { local } = request.operation else { continue };
@@ -113,20 +124,19 @@ impl Endpoint for Null {
         }
         requests.len()
     }
+
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
         self.receives.extend(requests);
         requests.len()
     }
+
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         let count = most.min(self.completions.len());
         into.extend(self.completions.drain(..count));
         count
     }
+
     fn rebuilt(&mut self, _queue_pair: u32) {}
-    fn wait(&mut self, _at_most: Duration) {}
-    fn node_alive(&mut self) -> bool {
-        true
-    }
 }
 
 fn permission(client: &mut Client<Null>) -> Result<Permission, Error> {

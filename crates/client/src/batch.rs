@@ -6,7 +6,7 @@ use crate::calls::Awaited;
 use crate::carrier::{Carrier, Posting};
 use crate::data_path::{MaybeBuffer, Target};
 use crate::{Acquire, Allocate, Buffer, Call, Client, Error, NotRevoked, Operation, Permission, Rejected};
-use portcullis_nic::Endpoint;
+use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{Lifetime, Moment, RequestBody};
 use std::fmt;
 
@@ -16,13 +16,13 @@ use std::fmt;
 /// the node among them, which the node takes in at one turn where it can: then windows of permissions that end go over
 /// to those that start (Patronus §5.4). Dropped without being posted, the batch has begun nothing: its buffers are given
 /// back, its operations and calls never get an outcome, and permissions that it was to revoke end by themselves.
-pub struct Batch<'a, E: Endpoint> {
+pub struct Batch<'a, E: VerbsEndpoint> {
     client: &'a mut Client<E>,
     /// Operations and calls in it.
     count: usize,
 }
 
-impl<E: Endpoint> Client<E> {
+impl<E: VerbsEndpoint> Client<E> {
     /// An empty batch.
     pub fn batch(&mut self) -> Batch<'_, E> {
         // A batch that was leaked left its operations here.
@@ -51,7 +51,7 @@ impl<E: Endpoint> Client<E> {
     }
 }
 
-impl<E: Endpoint> Batch<'_, E> {
+impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::read`].
     ///
     /// # Errors
@@ -190,13 +190,13 @@ impl<E: Endpoint> Batch<'_, E> {
     }
 }
 
-impl<E: Endpoint> Drop for Batch<'_, E> {
+impl<E: VerbsEndpoint> Drop for Batch<'_, E> {
     fn drop(&mut self) {
         self.client.cancel_staged();
     }
 }
 
-impl<E: Endpoint> fmt::Debug for Batch<'_, E> {
+impl<E: VerbsEndpoint> fmt::Debug for Batch<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("len", &self.len()).finish_non_exhaustive()
     }

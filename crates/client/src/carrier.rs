@@ -4,10 +4,10 @@ use crate::Error;
 use crate::access::Access;
 use crate::control::Control;
 use crate::operations::Operations;
-use portcullis_nic::{Endpoint, LocalSpan};
+use portcullis_nic::{LocalSpan, VerbsEndpoint};
 
 /// What carriers of one client share.
-pub(crate) struct Link<'a, E: Endpoint> {
+pub(crate) struct Link<'a, E: VerbsEndpoint> {
     pub(crate) endpoint: &'a mut E,
     pub(crate) operations: &'a mut Operations<E::Memory>,
     pub(crate) control: &'a mut Control,
@@ -31,7 +31,7 @@ pub(crate) enum Posting {
 }
 
 /// A way of accesses to the node, in the order in which they were handed over.
-pub(crate) trait Carrier<E: Endpoint> {
+pub(crate) trait Carrier<E: VerbsEndpoint> {
     /// Takes an access in: to be sent as soon as there is room, or to be staged for a batch.
     ///
     /// # Errors

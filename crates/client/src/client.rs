@@ -10,7 +10,7 @@ use crate::queue_pairs::QueuePairs;
 use crate::{
     Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
 };
-use portcullis_nic::{Completion, Endpoint, Memory};
+use portcullis_nic::{Completion, Endpoint, Memory, VerbsEndpoint};
 use portcullis_protocol::{Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody};
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct NotRevoked {
 }
 
 /// A client of one node, on one endpoint. See the crate's documentation.
-pub struct Client<E: Endpoint> {
+pub struct Client<E: VerbsEndpoint> {
     pub(crate) endpoint: E,
     pub(crate) operations: Operations<E::Memory>,
     pub(crate) queue_pairs: QueuePairs,
@@ -51,7 +51,7 @@ pub struct Client<E: Endpoint> {
     completions: Vec<Completion>,
 }
 
-impl<E: Endpoint> Client<E> {
+impl<E: VerbsEndpoint> Client<E> {
     /// A client on an endpoint that nobody has used yet.
     ///
     /// # Errors
@@ -335,7 +335,7 @@ impl<E: Endpoint> Client<E> {
     }
 }
 
-impl<E: Endpoint> fmt::Debug for Client<E> {
+impl<E: VerbsEndpoint> fmt::Debug for Client<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("pending", &self.pending())

@@ -3,7 +3,7 @@
 use crate::Error;
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, Lkey, LocalSpan, Memory, Operation as Action, ReceiveRequest,
-    Status, WorkRequest,
+    Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 
@@ -66,7 +66,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn new(endpoint: &impl Endpoint) -> Self {
+    pub(crate) fn new(endpoint: &impl VerbsEndpoint) -> Self {
         let depth = u16::try_from(endpoint.size().control_depth).unwrap_or(u16::MAX);
         let slot = |_| Slot { generation: 0, purpose: None, sending: false };
         Self {
@@ -118,7 +118,7 @@ impl Control {
     }
 
     /// Sends a request with `data` behind it. Returns whether there was room; without, nothing was sent.
-    pub(crate) fn ask<E: Endpoint>(
+    pub(crate) fn ask<E: VerbsEndpoint>(
         &mut self,
         endpoint: &mut E,
         body: RequestBody,
@@ -161,13 +161,13 @@ impl Control {
     }
 
     /// Sends what was collected.
-    pub(crate) fn release<E: Endpoint>(&mut self, endpoint: &mut E) {
+    pub(crate) fn release<E: VerbsEndpoint>(&mut self, endpoint: &mut E) {
         self.holding = false;
         self.send_held(endpoint);
     }
 
     /// Sends what was collected, as far as the queue has room for it.
-    pub(crate) fn send_held<E: Endpoint>(&mut self, endpoint: &mut E) {
+    pub(crate) fn send_held<E: VerbsEndpoint>(&mut self, endpoint: &mut E) {
         if !self.held.is_empty() && !self.holding {
             let posted = endpoint.post_control(&self.held);
             self.held.drain(..posted);
@@ -187,7 +187,7 @@ impl Control {
     }
 
     /// Posts the receives that are owed.
-    pub(crate) fn post_receives<E: Endpoint>(&mut self, endpoint: &mut E) {
+    pub(crate) fn post_receives<E: VerbsEndpoint>(&mut self, endpoint: &mut E) {
         while let Some(&index) = self.owed.last() {
             let local =
                 LocalSpan { address: self.receive_at(index), length: self.message_bytes, lkey: self.key };
@@ -203,7 +203,7 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::SessionLost`]: the queue pair is in error, or the node speaks another language.
-    pub(crate) fn completed<E: Endpoint>(
+    pub(crate) fn completed<E: VerbsEndpoint>(
         &mut self,
         endpoint: &E,
         completion: &Completion,

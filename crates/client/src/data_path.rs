@@ -4,7 +4,7 @@ use crate::access::{Access, Action};
 use crate::carrier::{Begun, Carrier, Posting};
 use crate::operations::{Owner, WORD_BYTES};
 use crate::{Buffer, Client, Error, Operation, Permission, Rejected};
-use portcullis_nic::Endpoint;
+use portcullis_nic::{Endpoint, VerbsEndpoint};
 use portcullis_protocol::{Credential, Moment, RemoteAddress};
 
 /// Where an operation goes.
@@ -18,7 +18,7 @@ pub(crate) enum Target<'a> {
 /// The buffer that comes with an operation, if one does.
 pub(crate) type MaybeBuffer<E> = Option<Buffer<<E as Endpoint>::Memory>>;
 
-impl<E: Endpoint> Client<E> {
+impl<E: VerbsEndpoint> Client<E> {
     /// Reads the permission's bytes from `offset` on into the whole of `buffer`.
     ///
     /// # Errors

@@ -6,12 +6,12 @@ use crate::carrier::{Begun, Posting};
 use crate::control::Purpose;
 use crate::operations::{Extended, Owner};
 use crate::{Answer, Call, Client, Error, Lease, Permission};
-use portcullis_nic::Endpoint;
+use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Lifetime, Moment, Refusal, RequestBody};
 use std::sync::Arc;
 
-impl<E: Endpoint> Client<E> {
+impl<E: VerbsEndpoint> Client<E> {
     /// Asks that the permission live for `time` from now. Answered with [`Answer::Extended`].
     ///
     /// The node's CPU has no part in it. When the node has given notice that it will not extend the permission,

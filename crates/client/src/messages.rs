@@ -4,7 +4,7 @@ use crate::access::{Access, Action};
 use crate::carrier::{Begun, Carrier, Link, Posting};
 use crate::control::{Piece, Purpose};
 use crate::{ClientConfig, Error};
-use portcullis_nic::{Endpoint, Memory, Status};
+use portcullis_nic::{Endpoint, Memory, Status, VerbsEndpoint};
 use portcullis_protocol::{DATA_BYTES_MAX, Moment, PermissionId, Refusal, ReplyBody, RequestBody};
 use std::collections::VecDeque;
 
@@ -45,11 +45,11 @@ fn slot_of(operation: u64) -> usize {
 }
 
 /// The most bytes of a piece; zero where the client has no room for data in its messages.
-fn piece_bytes<E: Endpoint>(link: &Link<'_, E>) -> u64 {
+fn piece_bytes<E: VerbsEndpoint>(link: &Link<'_, E>) -> u64 {
     link.control.data_bytes().min(DATA_BYTES_MAX as u64)
 }
 
-impl<E: Endpoint> Carrier<E> for Messages {
+impl<E: VerbsEndpoint> Carrier<E> for Messages {
     fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
         let Begun { operation, local, access } = begun;
         let Some(permission) = access.permission else {
@@ -115,7 +115,7 @@ impl Messages {
     }
 
     /// Sends as many pieces of waiting operations as there is room for, in order.
-    pub(crate) fn send_pieces<E: Endpoint>(&mut self, link: &mut Link<'_, E>) {
+    pub(crate) fn send_pieces<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
         while let Some(&transfer) = self.waiting.front() {
             let slot = slot_of(transfer.operation);
             // A refused operation is not carried on with.
@@ -138,7 +138,7 @@ impl Messages {
         }
     }
 
-    fn send_piece<E: Endpoint>(&mut self, link: &mut Link<'_, E>, transfer: &Transfer) -> bool {
+    fn send_piece<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, transfer: &Transfer) -> bool {
         let Transfer { operation, permission, access, sent } = *transfer;
         let offset = access.offset + sent;
         let length = piece_bytes(link).min(access.length - sent);
@@ -163,7 +163,7 @@ impl Messages {
         link.control.ask(link.endpoint, body, &self.bytes[..data], Purpose::Piece(piece))
     }
 
-    pub(crate) fn piece_answered<E: Endpoint>(
+    pub(crate) fn piece_answered<E: VerbsEndpoint>(
         &mut self,
         link: &mut Link<'_, E>,
         now: Moment,
@@ -199,7 +199,7 @@ impl Messages {
         self.end_if_over(link, piece.operation);
     }
 
-    fn copy_in<E: Endpoint>(&mut self, link: &Link<'_, E>, piece: Piece, at: u64) {
+    fn copy_in<E: VerbsEndpoint>(&mut self, link: &Link<'_, E>, piece: Piece, at: u64) {
         let to = self.progress[slot_of(piece.operation)].local + piece.offset;
         let length = usize::try_from(piece.length).unwrap_or(0).min(DATA_BYTES_MAX);
         let bytes = &mut self.bytes[..length];
@@ -207,7 +207,7 @@ impl Messages {
         link.endpoint.arena().write(to, bytes);
     }
 
-    fn end_if_over<E: Endpoint>(&mut self, link: &mut Link<'_, E>, operation: u64) {
+    fn end_if_over<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, operation: u64) {
         let progress = self.progress[slot_of(operation)];
         if progress.all_sent && progress.outstanding == 0 {
             link.operations.finish(operation, progress.result);

@@ -13,7 +13,8 @@ use crate::carrier::{Begun, Carrier, Link, Posting};
 use crate::operations::Operations;
 use crate::{ClientConfig, Error};
 use portcullis_nic::{
-    Completion, Endpoint, LocalSpan, Memory, Operation as Verb, RemoteSpan, Status, WorkRequest,
+    Completion, LocalSpan, Memory, Operation as Verb, RemoteSpan, Status, VerbsEndpoint,
+    WorkRequest,
 };
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Credential, Moment};
@@ -80,7 +81,7 @@ pub(crate) struct QueuePairs {
 }
 
 impl QueuePairs {
-    pub(crate) fn new(endpoint: &impl Endpoint, config: ClientConfig) -> Self {
+    pub(crate) fn new(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
         let depth = usize::try_from(endpoint.size().send_depth).unwrap_or(usize::MAX);
         let lane = |_| Lane {
             state: LaneState::Ready,
@@ -130,7 +131,7 @@ impl QueuePairs {
 
     /// Posts one signalled request, or lets it wait its turn.
     #[inline]
-    fn submit(&mut self, endpoint: &mut impl Endpoint, request: WorkRequest) -> Result<(), Error> {
+    fn submit(&mut self, endpoint: &mut impl VerbsEndpoint, request: WorkRequest) -> Result<(), Error> {
         if self.backlog.is_empty()
             && let Some(active) = self.active
         {
@@ -150,7 +151,7 @@ impl QueuePairs {
 
     /// Posts requests with one doorbell as far as there is room; the rest waits its turn. The caller has asked
     /// [`QueuePairs::room`].
-    fn submit_all(&mut self, endpoint: &mut impl Endpoint, requests: &mut [WorkRequest]) {
+    fn submit_all(&mut self, endpoint: &mut impl VerbsEndpoint, requests: &mut [WorkRequest]) {
         let mut posted = 0;
         if self.backlog.is_empty()
             && let Some(active) = self.active
@@ -174,7 +175,7 @@ impl QueuePairs {
 
     /// Posts from the backlog what there is room for, but for what has waited beyond its permission's end: the node
     /// would refuse that, and charge it.
-    pub(crate) fn pump<E: Endpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
+    pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
         while let Some(active) = self.active {
             let room = self.lane_room();
             if room == 0 {
@@ -206,7 +207,7 @@ impl QueuePairs {
 
     /// Takes in a completion of a data queue pair.
     #[inline]
-    pub(crate) fn completed<E: Endpoint>(
+    pub(crate) fn completed<E: VerbsEndpoint>(
         &mut self,
         link: &mut Link<'_, E>,
         clock: &mut impl FnMut() -> Moment,
@@ -240,7 +241,7 @@ impl QueuePairs {
     }
 
     /// The request at the head of the active queue pair failed.
-    fn broke<E: Endpoint>(&mut self, link: &mut Link<'_, E>, now: Moment, completion: &Completion) {
+    fn broke<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment, completion: &Completion) {
         let lane = &mut self.lanes[completion.queue_pair.0 as usize];
         let flushes = lane.flights.len() - 1;
         let uncertain = completion.status == Status::RetryExceededError;
@@ -331,7 +332,7 @@ impl QueuePairs {
     }
 
     /// The node has answered the request for a rebuild, in whatever way: its end of the queue pair has stopped.
-    pub(crate) fn stopped<E: Endpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
+    pub(crate) fn stopped<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
         if self.doubt.as_ref().is_some_and(|doubt| doubt.queue_pair == index) {
             self.end_doubt(link.operations);
             self.promote();
@@ -345,7 +346,7 @@ impl QueuePairs {
     }
 
     /// The node has rebuilt it: a spare again, or active at once if nothing else is.
-    pub(crate) fn rebuilt<E: Endpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
+    pub(crate) fn rebuilt<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
         link.endpoint.rebuilt(index);
         self.lanes[index as usize].state = LaneState::Ready;
         self.counters.recoveries += 1;
@@ -362,7 +363,7 @@ impl QueuePairs {
     }
 }
 
-impl<E: Endpoint> Carrier<E> for QueuePairs {
+impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
     #[inline]
     fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
         let request = work_request(begun);
@@ -405,7 +406,7 @@ impl<E: Endpoint> Carrier<E> for QueuePairs {
 
 impl Lane {
     /// Posts with one doorbell, after making sure that room comes back in time.
-    fn post<E: Endpoint>(
+    fn post<E: VerbsEndpoint>(
         &mut self,
         endpoint: &mut E,
         index: u32,

@@ -2,14 +2,14 @@
 
 use crate::control::Purpose;
 use crate::{Client, Error};
-use portcullis_nic::Endpoint;
+use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{Lifetime, Moment, Refusal, ReplyBody, RequestBody};
 
 /// The shortest time between two requests for one rebuild, so that a node that says «wait for nothing» is not
 /// asked in a loop.
 const REBUILD_PAUSE: Lifetime = Lifetime::micros(100);
 
-impl<E: Endpoint> Client<E> {
+impl<E: VerbsEndpoint> Client<E> {
     /// Asks the node for the rebuilds that are due, as far as there is room for messages.
     pub(crate) fn ask_for_rebuilds(&mut self, now: Moment) {
         while let Some(queue_pair) = self.queue_pairs.to_rebuild(now) {

@@ -2,8 +2,8 @@
 
 use crate::{DeviceChoice, IbNic, WorkRequests};
 use portcullis_nic::{
-    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Nic, QpAddress, ReceiveRequest, VerbsError,
-    WorkRequest,
+    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Nic, QpAddress, ReceiveRequest, VerbsEndpoint,
+    VerbsError, WorkRequest,
 };
 use portcullis_softnic::ArenaMemory;
 use portcullis_softnic::shared::Mapping;
@@ -87,12 +87,25 @@ impl IbEndpoint {
 impl Endpoint for IbEndpoint {
     type Memory = ArenaMemory;
 
-    fn size(&self) -> EndpointSize {
-        *self.queues.size()
-    }
-
     fn arena(&self) -> &ArenaMemory {
         &self.arena
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        // A client learns from its completions what broke; what the device says about it is taken off its hands here,
+        // or it would be woken by it for ever.
+        while self.nic.poll_event().is_some() {}
+        self.nic.sleep(at_most, self.life.as_ref().and_then(|life| life.descriptor()));
+    }
+
+    fn node_alive(&mut self) -> bool {
+        !self.failed && self.life.as_mut().is_none_or(|life| life.node_alive())
+    }
+}
+
+impl VerbsEndpoint for IbEndpoint {
+    fn size(&self) -> EndpointSize {
+        *self.queues.size()
     }
 
     fn arena_key(&self) -> Lkey {
@@ -122,16 +135,5 @@ impl Endpoint for IbEndpoint {
     fn rebuilt(&mut self, queue_pair: u32) {
         let said = self.queues.rebuilt(&mut self.nic, queue_pair);
         self.unless_failed(said);
-    }
-
-    fn wait(&mut self, at_most: Duration) {
-        // A client learns from its completions what broke; what the device says about it is taken off its hands here,
-        // or it would be woken by it for ever.
-        while self.nic.poll_event().is_some() {}
-        self.nic.sleep(at_most, self.life.as_ref().and_then(|life| life.descriptor()));
-    }
-
-    fn node_alive(&mut self) -> bool {
-        !self.failed && self.life.as_mut().is_none_or(|life| life.node_alive())
     }
 }

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use portcullis_nic::{Endpoint, Status};
+use portcullis_nic::{Status, VerbsEndpoint};
 use portcullis_node::{AuditEvent, AuditRecord, Charge, NodeConfig, Standing, ViolationLimits, Violations};
 use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody, Rkey};
 use rig::{Rig, allocate, keys, refused, word};

@@ -5,8 +5,8 @@ mod faltering;
 
 use faltering::{Faltering, failure};
 use portcullis_nic::{
-    ClientQueues, Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Nic, Operation,
-    QpAddress, ReceiveRequest, RemoteSpan, Status, VerbsError, WorkRequest,
+    ClientQueues, Completion, CompletionKind, EndpointSize, LocalSpan, Memory, Nic, Operation, QpAddress,
+    ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WorkRequest,
 };
 use portcullis_node::{Admission, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
@@ -17,7 +17,7 @@ use portcullis_softnic::core::NetworkPort;
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{PortEndpoint, SoftNic};
 
-const CONTROL: portcullis_nic::QpId = <PortEndpoint as Endpoint>::CONTROL;
+const CONTROL: portcullis_nic::QpId = <PortEndpoint as VerbsEndpoint>::CONTROL;
 const NOW: Moment = Moment(1_000_000);
 const SIZE: EndpointSize = EndpointSize {
     data_queue_pairs: 3,

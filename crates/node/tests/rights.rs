@@ -2,7 +2,7 @@
 
 mod rig;
 
-use portcullis_nic::{Endpoint, Operation, RemoteSpan, Status};
+use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
     Credential, Granted, Keep, Lifetime, Mechanism, PermissionId, Refusal, RemoteAddress, ReplyBody,

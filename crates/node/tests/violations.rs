@@ -2,7 +2,7 @@
 
 mod rig;
 
-use portcullis_nic::{Endpoint, Operation, Status};
+use portcullis_nic::{Operation, Status, VerbsEndpoint};
 use portcullis_node::{AuditEvent, AuditEvents, Charge, NodeConfig, Standing, ViolationLimits};
 use portcullis_protocol::Sharing;
 use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody, Rkey};

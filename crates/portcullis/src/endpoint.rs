@@ -2,7 +2,7 @@
 
 #[cfg(feature = "rdma")]
 use crate::rdma::IbEndpoint;
-use portcullis_nic::{Completion, Endpoint, EndpointSize, Lkey, ReceiveRequest, WorkRequest};
+use portcullis_nic::{Completion, Endpoint, EndpointSize, Lkey, ReceiveRequest, VerbsEndpoint, WorkRequest};
 use portcullis_softnic::{ArenaMemory, PortEndpoint};
 use std::time::Duration;
 
@@ -58,12 +58,22 @@ macro_rules! forward {
 impl Endpoint for SessionEndpoint {
     type Memory = ArenaMemory;
 
-    fn size(&self) -> EndpointSize {
-        forward!(self.size())
-    }
-
     fn arena(&self) -> &ArenaMemory {
         forward!(self.arena())
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        forward!(self.wait(at_most));
+    }
+
+    fn node_alive(&mut self) -> bool {
+        forward!(self.node_alive())
+    }
+}
+
+impl VerbsEndpoint for SessionEndpoint {
+    fn size(&self) -> EndpointSize {
+        forward!(self.size())
     }
 
     fn arena_key(&self) -> Lkey {
@@ -90,13 +100,5 @@ impl Endpoint for SessionEndpoint {
 
     fn rebuilt(&mut self, queue_pair: u32) {
         forward!(self.rebuilt(queue_pair));
-    }
-
-    fn wait(&mut self, at_most: Duration) {
-        forward!(self.wait(at_most));
-    }
-
-    fn node_alive(&mut self) -> bool {
-        forward!(self.node_alive())
     }
 }

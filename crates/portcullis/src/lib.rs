@@ -48,7 +48,7 @@ pub use portcullis_client::{
 pub use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Guarantee, GuaranteeSet, Lend, Lkey, LocalSpan,
     Memory, Operation as NicOperation, QpAddress, QpId, QpState, ReceiveRequest, RefusedAccess, RemoteSpan,
-    Status, VerbsError, WindowBinding, WorkRequest,
+    Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
 };
 pub use portcullis_node::{
     AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedPermission, NodeConfig, Quota, Reductions,

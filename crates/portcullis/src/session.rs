@@ -11,7 +11,7 @@ use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
-use portcullis_nic::{Endpoint, GuaranteeSet};
+use portcullis_nic::{Endpoint, GuaranteeSet, VerbsEndpoint};
 use portcullis_protocol::{Lifetime, Moment, ObjectRef};
 use portcullis_softnic::ArenaMemory;
 use portcullis_softnic::attach::{AttachError, attach};

@@ -227,7 +227,7 @@ fn a_session_that_breaks_its_control_queue_pair_is_over_and_leaves_nothing() {
         signalled: true,
         operation: portcullis_nic::Operation::LocalInvalidate { rkey: portcullis::Rkey(1) },
     };
-    portcullis_nic::Endpoint::post_control(session.client().endpoint(), &[request]);
+    portcullis_nic::VerbsEndpoint::post_control(session.client().endpoint(), &[request]);
     let asked = session.allocate(Allocate::bytes(64)).map(|_| ());
     assert!(matches!(asked, Err(Error::SessionLost | Error::NodeGone)), "{asked:?}");
     drop((block, session));

@@ -5,7 +5,7 @@ use portcullis::{
     Answer, ArenaMemory, AuditRecord, AuditedAccess, AuditedPermission, BarePermission, Batch, Buffer,
     Client, ClientConfig, ClientCounters, ClientId, ConnectError, Endpoint, EndpointSize, Error, Lease, Lend,
     LentBytes, LentBytesMut, Lifetime, MappingError, Memory, Moment, NoLifetime, NotRevoked, Operation,
-    Outcome, PortAttachError, QpState, Rejected, Session, SessionEndpoint, Status, VerbsError,
+    Outcome, PortAttachError, QpState, Rejected, Session, SessionEndpoint, Status, VerbsEndpoint, VerbsError,
 };
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn filled_in(buffer: &mut Buffer<ArenaMemory>) -> LentBytesMut<'_> {
     buffer.bytes_mut()
 }
 
-fn client_of<E: Endpoint<Memory: Lend>>(endpoint: E) -> Result<Client<E>, Error> {
+fn client_of<E: VerbsEndpoint<Memory: Lend>>(endpoint: E) -> Result<Client<E>, Error> {
     Client::new(endpoint, ClientConfig::default())
 }
 

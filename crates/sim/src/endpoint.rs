@@ -3,7 +3,7 @@
 use crate::memory::SimMemory;
 use portcullis_nic::{
     ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, Nic, QpAddress, ReceiveRequest,
-    VerbsError, WorkRequest,
+    VerbsEndpoint, VerbsError, WorkRequest,
 };
 use portcullis_node::{Admission, ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
@@ -86,12 +86,20 @@ impl Drop for SimEndpoint {
 impl Endpoint for SimEndpoint {
     type Memory = SimMemory;
 
-    fn size(&self) -> EndpointSize {
-        *self.queues.size()
-    }
-
     fn arena(&self) -> &SimMemory {
         self.queues.arena()
+    }
+
+    fn wait(&mut self, _at_most: Duration) {}
+
+    fn node_alive(&mut self) -> bool {
+        !self.node_gone.get()
+    }
+}
+
+impl VerbsEndpoint for SimEndpoint {
+    fn size(&self) -> EndpointSize {
+        *self.queues.size()
     }
 
     fn arena_key(&self) -> Lkey {
@@ -120,12 +128,6 @@ impl Endpoint for SimEndpoint {
     fn rebuilt(&mut self, queue_pair: u32) {
         // The simulated machine's own NIC takes these steps always.
         let _ = self.queues.rebuilt(&mut *self.nic.borrow_mut(), queue_pair);
-    }
-
-    fn wait(&mut self, _at_most: Duration) {}
-
-    fn node_alive(&mut self) -> bool {
-        !self.node_gone.get()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use portcullis_nic::{Access, Lkey, RemoteAddress};
 use portcullis_nic::{
-    Completion, CqId, Endpoint, EndpointSize, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
-    ReceiveRequest, RemoteSpan, Status, WorkRequest,
+    Completion, CqId, EndpointSize, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
+    ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};

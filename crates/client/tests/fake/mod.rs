@@ -7,7 +7,7 @@ pub use node::Node;
 
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Lkey, LocalSpan, Memory, Operation as Action, QpId,
-    ReceiveRequest, RemoteSpan, Status, WorkRequest,
+    ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::Rkey;
 use std::cell::{Ref, RefCell, RefMut};
@@ -248,6 +248,17 @@ impl World {
 impl Endpoint for Fake {
     type Memory = Bytes;
 
+    fn arena(&self) -> &Bytes {
+        &self.arena
+    }
+
+    fn wait(&mut self, _at_most: Duration) {}
+    fn node_alive(&mut self) -> bool {
+        true
+    }
+}
+
+impl VerbsEndpoint for Fake {
     fn size(&self) -> EndpointSize {
         let world = self.world.borrow();
         EndpointSize {
@@ -258,12 +269,11 @@ impl Endpoint for Fake {
             arena_bytes: self.arena.length(),
         }
     }
-    fn arena(&self) -> &Bytes {
-        &self.arena
-    }
+
     fn arena_key(&self) -> Lkey {
         Lkey(7)
     }
+
     fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
         let mut world = self.world.borrow_mut();
         world.doorbells += 1;
@@ -274,6 +284,7 @@ impl Endpoint for Fake {
         pair.held.extend(requests[..room].iter().map(|request| request.id));
         room
     }
+
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         let mut world = self.world.borrow_mut();
         world.control_doorbells += 1;
@@ -289,10 +300,12 @@ impl Endpoint for Fake {
         }
         requests.len()
     }
+
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
         self.world.borrow_mut().receives.extend(requests);
         requests.len()
     }
+
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         let mut world = self.world.borrow_mut();
         let count = most.min(world.completions.len());
@@ -304,6 +317,7 @@ impl Endpoint for Fake {
         }
         count
     }
+
     fn rebuilt(&mut self, queue_pair: u32) {
         let mut world = self.world.borrow_mut();
         let pair = &mut world.pairs[queue_pair as usize];
@@ -312,9 +326,5 @@ impl Endpoint for Fake {
             "asked for a rebuild before all flushes were in"
         );
         pair.error = false;
-    }
-    fn wait(&mut self, _at_most: Duration) {}
-    fn node_alive(&mut self) -> bool {
-        true
     }
 }

@@ -259,7 +259,7 @@ impl World {
             self.rig.turn();
             let reply = self.rig.ask_soon(client, RequestBody::Recover { queue_pair: 0 });
             assert_eq!(reply, ReplyBody::Done);
-            portcullis_nic::Endpoint::rebuilt(&mut self.rig.seat(client).endpoint, 0);
+            portcullis_nic::VerbsEndpoint::rebuilt(&mut self.rig.seat(client).endpoint, 0);
         }
     }
 }

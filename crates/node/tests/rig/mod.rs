@@ -5,7 +5,7 @@
 
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation, QpChange,
-    QpId, ReceiveRequest, RemoteSpan, Status, VerbsError, WindowBinding, WorkRequest,
+    QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
 };
 use portcullis_node::{ClientEnds, Node, NodeConfig};
 use portcullis_protocol::{

@@ -6,7 +6,7 @@ use portcullis::{
 };
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
-    RemoteSpan, Status, WorkRequest,
+    RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 use portcullis_softnic::PortLayout;

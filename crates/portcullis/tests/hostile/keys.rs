@@ -4,7 +4,7 @@ use crate::attacker::{Attacker, DATA, key};
 use crate::canary::Canary;
 use crate::stage::{BLUE, RED, Stage, random};
 use portcullis::{Refusal, RemoteAddress, Rkey, SessionOptions, Sharing};
-use portcullis_nic::{Endpoint, Lkey, LocalSpan, Operation, RemoteSpan, Status};
+use portcullis_nic::{Endpoint, Lkey, LocalSpan, Operation, RemoteSpan, Status, VerbsEndpoint};
 use portcullis_protocol::ReplyBody;
 use rand::RngExt;
 

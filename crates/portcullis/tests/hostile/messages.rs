@@ -4,7 +4,7 @@ use crate::attacker::{Attacker, REPLY_BYTES};
 use crate::canary::Canary;
 use crate::stage::{BLUE, RED, Stage, random, wait_for};
 use portcullis::{Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, SessionOptions, Sharing};
-use portcullis_nic::{Endpoint, Operation, Status, WorkRequest};
+use portcullis_nic::{Operation, Status, VerbsEndpoint, WorkRequest};
 use portcullis_protocol::{Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
 use rand::{Rng, RngExt, rngs::StdRng};
 

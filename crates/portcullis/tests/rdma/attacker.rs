@@ -8,7 +8,7 @@ use portcullis_attach::{ClientSecurity, Connection, Ends, Terms, attach};
 use portcullis_ibverbs::{IbEndpoint, NodeLife};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
-    RemoteSpan, Status, VerbsError, WorkRequest,
+    RemoteSpan, Status, VerbsEndpoint, VerbsError, WorkRequest,
 };
 use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 use rustix::fd::BorrowedFd;

@@ -4,7 +4,8 @@ use super::layout::{POLLED, PortLayout, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
 use crate::shared::{ArenaMemory, Mapping};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, QpId, ReceiveRequest, WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, QpId, ReceiveRequest, VerbsEndpoint,
+    WorkRequest,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -110,12 +111,42 @@ impl PortEndpoint {
 impl Endpoint for PortEndpoint {
     type Memory = ArenaMemory;
 
-    fn size(&self) -> EndpointSize {
-        self.size
-    }
-
     fn arena(&self) -> &ArenaMemory {
         &self.arena
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        let sleeping = self.memory.half_word(SLEEPING);
+        sleeping.store(1, Ordering::Relaxed);
+        // See Doorbell::ring: the same bargain, with the roles changed.
+        fence(Ordering::SeqCst);
+        if !self.completions.waiting() {
+            let timeout = Timespec {
+                tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: at_most.subsec_nanos().into(),
+            };
+            // Woken, timed out or interrupted: the caller looks again in any case.
+            let _ = futex::wait(sleeping, futex::Flags::empty(), 1, Some(&timeout));
+        }
+        sleeping.store(0, Ordering::Relaxed);
+    }
+
+    fn node_alive(&mut self) -> bool {
+        match &self.life {
+            Life::Local(ends) => !ends.iter().any(|end| end.load(Ordering::Acquire)),
+            Life::Socket(socket) => {
+                let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+                // The node says nothing on the socket after the welcome: any readiness is its end.
+                !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
+            }
+        }
+    }
+}
+
+impl VerbsEndpoint for PortEndpoint {
+    fn size(&self) -> EndpointSize {
+        self.size
     }
 
     fn arena_key(&self) -> Lkey {
@@ -165,35 +196,7 @@ impl Endpoint for PortEndpoint {
             queue.reset();
         }
     }
-
-    fn wait(&mut self, at_most: Duration) {
-        let sleeping = self.memory.half_word(SLEEPING);
-        sleeping.store(1, Ordering::Relaxed);
-        // See Doorbell::ring: the same bargain, with the roles changed.
-        fence(Ordering::SeqCst);
-        if !self.completions.waiting() {
-            let timeout = Timespec {
-                tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: at_most.subsec_nanos().into(),
-            };
-            // Woken, timed out or interrupted: the caller looks again in any case.
-            let _ = futex::wait(sleeping, futex::Flags::empty(), 1, Some(&timeout));
-        }
-        sleeping.store(0, Ordering::Relaxed);
-    }
-
-    fn node_alive(&mut self) -> bool {
-        match &self.life {
-            Life::Local(ends) => !ends.iter().any(|end| end.load(Ordering::Acquire)),
-            Life::Socket(socket) => {
-                let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
-                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-                // The node says nothing on the socket after the welcome: any readiness is its end.
-                !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
-            }
-        }
-    }
 }
 
 /// The number that completions of a port's control queue pair carry.
-pub(crate) const CONTROL_LABEL: QpId = <PortEndpoint as Endpoint>::CONTROL;
+pub(crate) const CONTROL_LABEL: QpId = <PortEndpoint as VerbsEndpoint>::CONTROL;

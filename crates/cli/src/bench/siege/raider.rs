@@ -4,7 +4,8 @@
 use crate::bench::BenchError;
 use portcullis::{Credential, Lifetime, PortEndpoint, RemoteAddress, Rights, Rkey, Sharing};
 use portcullis_nic::{
-    CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status, WorkRequest,
+    CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
+    VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 use portcullis_softnic::attach::attach;
