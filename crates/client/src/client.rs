@@ -10,7 +10,7 @@ use crate::queue_pairs::QueuePairs;
 use crate::{
     Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
 };
-use portcullis_nic::{Completion, Endpoint, Memory, VerbsEndpoint};
+use portcullis_nic::{Completion, Memory, VerbsEndpoint};
 use portcullis_protocol::{Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody};
 use std::collections::VecDeque;
 use std::fmt;
@@ -49,6 +49,8 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) over: Option<Error>,
     blocks: Arc<Blocks<E::Memory>>,
     completions: Vec<Completion>,
+    /// Completions that the time has a part in, and those after them, in order.
+    unjudged: Vec<Completion>,
 }
 
 impl<E: VerbsEndpoint> Client<E> {
@@ -75,6 +77,7 @@ impl<E: VerbsEndpoint> Client<E> {
             over: None,
             blocks: Arc::new(Blocks::new(memory, key, rest)),
             completions: Vec::with_capacity(COMPLETIONS_MOST),
+            unjudged: Vec::new(),
             endpoint,
         };
         client.control.post_receives(&mut client.endpoint);
@@ -177,36 +180,66 @@ impl<E: VerbsEndpoint> Client<E> {
     /// what waited. Returns how many operations and calls ended. Never blocks.
     ///
     /// `now` must not have been read before something else that takes time, such as a sleep: what came in is judged by
-    /// it. Where it may have been, there is [`Client::poll_with`].
+    /// it. Who cannot read a clock each time calls [`Client::take_in`] first.
     pub fn poll(&mut self, now: Moment) -> usize {
-        self.poll_with(|| now)
+        self.take_in();
+        self.judge(now)
     }
 
-    /// The same with a clock, which is read where the time decides something, and after that has come in: for callers
-    /// that poll often and cannot read a clock each time.
-    pub fn poll_with(&mut self, mut clock: impl FnMut() -> Moment) -> usize {
+    /// Takes in what the NIC has to say, as far as the time has no part in it: operations that were carried out end.
+    /// Returns whether [`Client::judge`] has something to do, with a time that is read after this. Never blocks.
+    pub fn take_in(&mut self) -> bool {
+        if self.over.is_some() {
+            return false;
+        }
         let mut completions = std::mem::take(&mut self.completions);
         for _ in 0..ROUNDS_MOST {
-            if self.over.is_some() {
-                break;
-            }
             completions.clear();
             let came = self.endpoint.poll(COMPLETIONS_MOST, &mut completions);
             for completion in &completions {
-                if completion.queue_pair == E::CONTROL {
-                    self.control_completed(&mut clock, completion);
-                } else {
-                    let (queue_pairs, _, mut link) = self.carriers();
-                    queue_pairs.completed(&mut link, &mut clock, completion);
+                // What comes after something that is to be judged is judged after it.
+                let timeless = self.unjudged.is_empty() && completion.queue_pair != E::CONTROL;
+                if !timeless || !self.queue_pairs.succeeded(&mut self.operations, completion) {
+                    self.unjudged.push(*completion);
                 }
             }
-            if came < COMPLETIONS_MOST {
+            // The end may have stopped early to have something acted upon before it tells of more.
+            if came < COMPLETIONS_MOST || !self.unjudged.is_empty() {
                 break;
             }
         }
         self.completions = completions;
-        self.settle(&mut clock);
+        !self.unjudged.is_empty() || self.is_unsettled()
+    }
+
+    /// Judges by the time what was taken in, and acts on it: refusals, extensions, answers of the node, rebuilds, and
+    /// what waited for room, of which nothing is posted that has expired meanwhile. Returns how many operations and
+    /// calls have ended since the last time, those included that ended as they were taken in.
+    ///
+    /// `now` must have been read after [`Client::take_in`] has returned.
+    pub fn judge(&mut self, now: Moment) -> usize {
+        let mut unjudged = std::mem::take(&mut self.unjudged);
+        for completion in unjudged.drain(..) {
+            if completion.queue_pair == E::CONTROL {
+                self.control_completed(now, &completion);
+            } else {
+                let (queue_pairs, _, mut link) = self.carriers();
+                queue_pairs.completed(&mut link, now, &completion);
+            }
+        }
+        self.unjudged = unjudged;
+        self.settle(now);
         self.operations.count_ended() + self.calls.count_ended()
+    }
+
+    /// Whether something is left to do that may be possible by now.
+    fn is_unsettled(&self) -> bool {
+        self.queue_pairs.next_wake().is_some()
+            || self.queue_pairs.is_backed_up()
+            || self.operations.has_extended()
+            || self.control.is_behind()
+            || !self.confirmations.is_empty()
+            || !self.messages.is_idle()
     }
 
     /// The carriers, and what they share.
@@ -217,33 +250,29 @@ impl<E: VerbsEndpoint> Client<E> {
     }
 
     /// Acts on what has become possible.
-    fn settle(&mut self, clock: &mut impl FnMut() -> Moment) {
+    fn settle(&mut self, now: Moment) {
         while let Some(extended) = self.operations.next_extended() {
-            self.lifetime_swapped(clock(), extended);
+            self.lifetime_swapped(now, extended);
         }
         if self.over.is_some() {
             return;
         }
         self.control.post_receives(&mut self.endpoint);
         self.control.send_held(&mut self.endpoint);
-        if self.queue_pairs.next_wake().is_some() {
-            self.ask_for_rebuilds(clock());
-        }
+        self.ask_for_rebuilds(now);
         self.ask_for_confirmations();
         let (queue_pairs, messages, mut link) = self.carriers();
         messages.send_pieces(&mut link);
         if queue_pairs.is_backed_up() {
-            queue_pairs.pump(&mut link, clock());
+            queue_pairs.pump(&mut link, now);
         }
     }
 
-    fn control_completed(&mut self, clock: &mut impl FnMut() -> Moment, completion: &Completion) {
+    fn control_completed(&mut self, now: Moment, completion: &Completion) {
         if self.over.is_some() {
             return;
         }
-        let arrived = self.control.completed(&self.endpoint, completion);
-        let now = clock();
-        match arrived {
+        match self.control.completed(&self.endpoint, completion) {
             Ok(None) => {}
             Ok(Some(Arrived { purpose: Purpose::Call(id), body, .. })) => self.call_answered(now, id, body),
             Ok(Some(Arrived { purpose: Purpose::Recover(index), body, .. })) => {

@@ -2,8 +2,8 @@
 
 use crate::Error;
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, Lkey, LocalSpan, Memory, Operation as Action, ReceiveRequest,
-    Status, VerbsEndpoint, WorkRequest,
+    Completion, CompletionKind, Lkey, LocalSpan, Memory, Operation as Action, ReceiveRequest, Status,
+    VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 
@@ -172,6 +172,11 @@ impl Control {
             let posted = endpoint.post_control(&self.held);
             self.held.drain(..posted);
         }
+    }
+
+    /// Whether a queue had no room for something that is to be posted.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.owed.is_empty() || !self.held.is_empty() && !self.holding
     }
 
     /// Forgets what was collected and not sent: it was never asked.

@@ -2,8 +2,10 @@
 //! switch to a spare queue pair when one breaks.
 //!
 //! A state machine: it does no I/O of its own, reads no clock, starts no thread and never blocks. What happens
-//! goes in through [`Client::poll`]; `now` is an argument everywhere, in microseconds of any monotonic clock of
-//! the client's own (it is never compared with the node's). Blocking calls belong to the crate above.
+//! goes in through [`Client::take_in`] and is judged by [`Client::judge`], or both at once by [`Client::poll`]; `now`
+//! is an argument everywhere, in microseconds of any monotonic clock of the client's own (it is never compared with the
+//! node's). No time is kept: what is judged is judged by a time that was read after it came. Blocking calls belong to
+//! the crate above.
 //!
 //! The data path takes no lock, allocates nothing and hashes nothing: an operation is a slot, and its work
 //! request's id is the slot and the slot's generation.

@@ -4,7 +4,7 @@ use crate::access::{Access, Action};
 use crate::carrier::{Begun, Carrier, Link, Posting};
 use crate::control::{Piece, Purpose};
 use crate::{ClientConfig, Error};
-use portcullis_nic::{Endpoint, Memory, Status, VerbsEndpoint};
+use portcullis_nic::{Memory, Status, VerbsEndpoint};
 use portcullis_protocol::{DATA_BYTES_MAX, Moment, PermissionId, Refusal, ReplyBody, RequestBody};
 use std::collections::VecDeque;
 
@@ -102,6 +102,11 @@ impl Messages {
     pub(crate) fn new(config: ClientConfig) -> Self {
         let (waiting, staged) = (VecDeque::new(), Vec::new());
         Self { waiting, staged, progress: Vec::new(), bytes: Vec::new(), config }
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
     }
 
     /// Most clients never need it.

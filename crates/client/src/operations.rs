@@ -297,6 +297,10 @@ impl<M: Memory> Operations<M> {
         }
     }
 
+    pub(crate) fn has_extended(&self) -> bool {
+        !self.extended.is_empty()
+    }
+
     pub(crate) fn next_extended(&mut self) -> Option<Extended> {
         self.extended.pop()
     }

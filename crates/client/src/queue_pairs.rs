@@ -13,8 +13,7 @@ use crate::carrier::{Begun, Carrier, Link, Posting};
 use crate::operations::Operations;
 use crate::{ClientConfig, Error};
 use portcullis_nic::{
-    Completion, LocalSpan, Memory, Operation as Verb, RemoteSpan, Status, VerbsEndpoint,
-    WorkRequest,
+    Completion, LocalSpan, Memory, Operation as Verb, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Credential, Moment};
@@ -205,36 +204,44 @@ impl QueuePairs {
         }
     }
 
-    /// Takes in a completion of a data queue pair.
+    /// Takes in a completion of a data queue pair if it says that a request, and so all before it, was carried out.
+    /// Returns whether it does. What came before it must have been taken in.
     #[inline]
+    pub(crate) fn succeeded<M: Memory>(
+        &mut self,
+        operations: &mut Operations<M>,
+        completion: &Completion,
+    ) -> bool {
+        if completion.status != Status::Success {
+            return false;
+        }
+        let Some(lane) = self.lanes.get_mut(completion.queue_pair.0 as usize) else { return true };
+        if lane.state != LaneState::Ready {
+            return false;
+        }
+        lane.succeed_through(operations, completion.request);
+        true
+    }
+
+    /// Takes in any completion of a data queue pair.
     pub(crate) fn completed<E: VerbsEndpoint>(
         &mut self,
         link: &mut Link<'_, E>,
-        clock: &mut impl FnMut() -> Moment,
+        now: Moment,
         completion: &Completion,
     ) {
-        let index = completion.queue_pair.0;
-        let Some(lane) = self.lanes.get_mut(index as usize) else { return };
+        if self.succeeded(link.operations, completion) {
+            return;
+        }
+        let Some(lane) = self.lanes.get_mut(completion.queue_pair.0 as usize) else { return };
         match lane.state {
             LaneState::Ready => {
-                // The request is known by its id alone: an id from elsewhere completes nothing.
-                let id = completion.request;
-                let Some(before) = lane.flights.iter().position(|flight| flight.id == id) else { return };
-                for _ in 0..before {
-                    if let Some(flight) = lane.flights.pop_front() {
-                        link.operations.succeed(flight.id);
-                    }
-                }
-                if completion.status == Status::Success {
-                    lane.flights.pop_front();
-                    link.operations.succeed(id);
-                } else {
-                    self.broke(link, clock(), completion);
+                if lane.succeed_before(link.operations, completion.request) {
+                    self.broke(link, now, completion);
                 }
             }
             LaneState::Draining(left) => {
-                lane.state =
-                    if left <= 1 { LaneState::Drained(clock()) } else { LaneState::Draining(left - 1) };
+                lane.state = if left <= 1 { LaneState::Drained(now) } else { LaneState::Draining(left - 1) };
             }
             LaneState::Drained(_) | LaneState::Rebuilding | LaneState::Lost => {}
         }
@@ -405,6 +412,26 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
 }
 
 impl Lane {
+    /// All requests before `id` were carried out. Returns whether that is under way: the request is known by its id
+    /// alone, and an id from elsewhere completes nothing.
+    #[inline]
+    fn succeed_before<M: Memory>(&mut self, operations: &mut Operations<M>, id: u64) -> bool {
+        let Some(before) = self.flights.iter().position(|flight| flight.id == id) else { return false };
+        for flight in self.flights.drain(..before) {
+            operations.succeed(flight.id);
+        }
+        true
+    }
+
+    /// The same for request `id` itself.
+    #[inline]
+    fn succeed_through<M: Memory>(&mut self, operations: &mut Operations<M>, id: u64) {
+        if self.succeed_before(operations, id) {
+            self.flights.pop_front();
+            operations.succeed(id);
+        }
+    }
+
     /// Posts with one doorbell, after making sure that room comes back in time.
     fn post<E: VerbsEndpoint>(
         &mut self,

@@ -11,7 +11,7 @@ use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
-use portcullis_nic::{Endpoint, GuaranteeSet, VerbsEndpoint};
+use portcullis_nic::{Endpoint, GuaranteeSet};
 use portcullis_protocol::{Lifetime, Moment, ObjectRef};
 use portcullis_softnic::ArenaMemory;
 use portcullis_softnic::attach::{AttachError, attach};
@@ -445,17 +445,19 @@ impl Session {
             if let Some(error) = self.client.over() {
                 return Err(error);
             }
-            // The clock is read when what it decides about has come in, and not before.
-            let clock = self.clock;
-            if self.client.poll_with(|| clock.now()) == 0 {
+            if self.looks > 0 {
                 self.pause();
+            }
+            self.looks += 1;
+            // The clock is read when what it decides about has come in, and not before.
+            if self.client.take_in() {
+                self.client.judge(self.clock.now());
             }
         }
     }
 
     /// Passes a little time between two looks.
     fn pause(&mut self) {
-        self.looks += 1;
         if self.looks < SPINS {
             std::hint::spin_loop();
             return;
@@ -477,9 +479,9 @@ impl Session {
 
     /// Takes in what has happened, without waiting. Returns how many operations and calls ended.
     pub fn poll(&mut self) -> usize {
-        let clock = self.clock;
-        let ended = self.client.poll_with(|| clock.now());
-        let now = clock.now();
+        self.client.take_in();
+        let now = self.clock.now();
+        let ended = self.client.judge(now);
         if ended > 0 {
             self.heard = now;
         } else if now.since(self.heard) > LIFE_CHECKED_EVERY {
