@@ -7,7 +7,7 @@ use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, Violation
 use portcullis_protocol::{
     ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Credential,
 };
-use portcullis_softnic::shared::Mapping;
+use portcullis_memory::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
 use rustix::event::{EventfdFlags, eventfd};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use portcullis_softnic::attach::{
     Admission, Admitted, AttachReply, AttachRequest, Listener, Peer, Server, ServerLimits, SocketAccess,
 };
 use portcullis_softnic::engine::{Engine, EngineOptions};
-use portcullis_softnic::shared::Mapping;
+use portcullis_memory::Mapping;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{

@@ -9,12 +9,12 @@ use crate::regions::{Books, MemoryRegion, MemoryWindow};
 use crate::slots::Slots;
 use crate::sys::{Cq, DeviceEvent, INLINE_BYTES, Mr, Mw, Pd, Posting, Qp, QpPlan, RawRequest, RawSpan};
 use crate::ticket::{SLOTS_MAX, Ticket};
+use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, LocalSpan, Memory, Nic, Operation, PdId, QpAddress,
     QpAttributes, QpChange, QpId, QpState, ReceiveRequest, RefusedAccess, Region, RegionId, RemoteAddress,
     Rkey, Status, VerbsError, Window, WindowId, WindowKind, WorkRequest,
 };
-use portcullis_softnic::shared::Mapping;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;

@@ -3,10 +3,10 @@
 use crate::queue_pair::Effect;
 use crate::slots::Slots;
 use crate::sys::{InlineBytes, Mr, Mw, RawOperation, RawSpan};
+use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, LocalSpan, Operation, PdId, QpId, RegionId, Rkey, VerbsError, WindowBinding, WindowKind,
 };
-use portcullis_softnic::shared::Mapping;
 use std::collections::HashMap;
 
 /// A registered region.

@@ -20,7 +20,6 @@ mod endpoint_size;
 mod error;
 pub mod examination;
 mod forward;
-mod memory;
 mod objects;
 mod refused_access;
 mod request;
@@ -35,11 +34,11 @@ pub use endpoint_size::{
     ARENA_BYTES_MAX, DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, EndpointSize, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN,
 };
 pub use error::VerbsError;
-pub use memory::{Lend, Memory};
 pub use objects::{
     CqId, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, Region, RegionId, Window, WindowId,
     WindowKind,
 };
+pub use portcullis_memory::{Lend, Memory};
 pub use portcullis_protocol::{RemoteAddress, Rights, Rkey};
 pub use refused_access::{AccessFault, RefusedAccess};
 pub use request::{Lkey, LocalSpan, Operation, ReceiveRequest, RemoteSpan, WindowBinding, WorkRequest};

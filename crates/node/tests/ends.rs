@@ -4,6 +4,7 @@
 mod faltering;
 
 use faltering::{Faltering, failure};
+use portcullis_memory::Mapping;
 use portcullis_nic::{
     ClientQueues, Completion, CompletionKind, EndpointSize, LocalSpan, Memory, Nic, Operation, QpAddress,
     ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WorkRequest,
@@ -14,7 +15,6 @@ use portcullis_protocol::{
     RequestBody, Rkey, TenantId,
 };
 use portcullis_softnic::core::NetworkPort;
-use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{PortEndpoint, SoftNic};
 
 const CONTROL: portcullis_nic::QpId = <PortEndpoint as VerbsEndpoint>::CONTROL;

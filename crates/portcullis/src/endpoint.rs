@@ -2,8 +2,9 @@
 
 #[cfg(feature = "rdma")]
 use crate::rdma::IbEndpoint;
+use portcullis_memory::ArenaMemory;
 use portcullis_nic::{Completion, Endpoint, EndpointSize, Lkey, ReceiveRequest, VerbsEndpoint, WorkRequest};
-use portcullis_softnic::{ArenaMemory, PortEndpoint};
+use portcullis_softnic::PortEndpoint;
 use std::time::Duration;
 
 /// A session's end: of a port of the software NIC, or on an RDMA device.

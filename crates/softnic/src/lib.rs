@@ -1,9 +1,8 @@
 //! A software RNIC.
 //!
-//! [`core`] is the NIC as a pure state machine; [`shared`] is memory that other processes write, and the only unsafe
-//! code; [`engine`] drives both on a thread; [`attach`] lets other processes in over a Unix socket. The NIC copies:
-//! a client never maps a node's memory, only its own queues and buffers.
-#![deny(unsafe_code)]
+//! [`core`] is the NIC as a pure state machine; [`engine`] drives it on a thread; [`attach`] lets other processes in over
+//! a Unix socket. The NIC copies: a client never maps a node's memory, only its own queues and buffers.
+#![forbid(unsafe_code)]
 
 pub mod attach;
 mod completions;
@@ -11,9 +10,6 @@ pub mod core;
 pub mod engine;
 mod nic;
 mod port;
-#[allow(unsafe_code)]
-pub mod shared;
 
 pub use nic::{NicMemory, PortId, SoftNic};
 pub use port::{Doorbell, Life, PortEndpoint, PortLayout, PortQueuePairs};
-pub use shared::{ArenaMemory, LentBytes, LentBytesMut};

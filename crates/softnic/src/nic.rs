@@ -3,7 +3,7 @@
 use crate::completions::Completions;
 use crate::core::{Bytes, CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
 use crate::port::{PortLayout, PortQueuePairs};
-use crate::shared::Mapping;
+use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, AtomicScope, Capabilities, Completion, CompletionKind, CqId, EndpointSize, Event, Lkey, Nic,
     PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress,

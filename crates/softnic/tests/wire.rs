@@ -1,5 +1,6 @@
 //! The same promises where every request crosses a network: a NIC whose packets go out and come back in.
 
+use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, LocalSpan, Nic, Operation, QpAttributes, QpChange,
     ReceiveRequest, RemoteAddress, Status, VerbsError, WorkRequest,
@@ -7,7 +8,6 @@ use portcullis_nic::{
 use portcullis_protocol::{Lifetime, Moment};
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
-use portcullis_softnic::shared::Mapping;
 
 /// A NIC on a network that ends at its own port. Each poll is ten microseconds.
 struct Looped {

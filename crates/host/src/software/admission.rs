@@ -3,12 +3,12 @@
 use super::ports::{PortMemory, PortShare};
 use super::resident::NodeResident;
 use crate::PortLimits;
+use portcullis_memory::Mapping;
 use portcullis_nic::EndpointSize;
 use portcullis_node::NodeConfig;
 use portcullis_softnic::PortLayout;
 use portcullis_softnic::attach::{Admission, Admitted, Peer};
 use portcullis_softnic::engine::Engine;
-use portcullis_softnic::shared::Mapping;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 

@@ -2,12 +2,12 @@
 
 use crate::Run;
 use crate::outlet::Outlet;
+use portcullis_memory::Mapping;
 use portcullis_nic::EndpointSize;
 use portcullis_node::{ClientEnds, Node, StartError};
 use portcullis_protocol::{ClientId, Moment};
 use portcullis_softnic::attach::{Admitted, Server};
 use portcullis_softnic::engine::Resident;
-use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{PortId, SoftNic};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

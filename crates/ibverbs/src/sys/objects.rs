@@ -10,8 +10,8 @@ use super::bindings::{
 };
 use super::context::Context;
 use super::convention;
+use portcullis_memory::Mapping;
 use portcullis_nic::{Access, Memory, WindowKind};
-use portcullis_softnic::shared::Mapping;
 use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;

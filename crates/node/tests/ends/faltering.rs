@@ -1,12 +1,12 @@
 //! A NIC that fails once, at whichever of its calls it is told to.
 
+use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Completion, CqId, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, Region, RemoteAddress,
     VerbsError, Window, WindowKind,
 };
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::ObjectCounts;
-use portcullis_softnic::shared::Mapping;
 use std::cell::Cell;
 use std::ops::Range;
 

@@ -3,6 +3,7 @@
 //! A client here is a port and nothing else: it may send any bytes and show any key, as a hostile one would.
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
 
+use portcullis_memory::Mapping;
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation, QpChange,
     QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
@@ -13,7 +14,6 @@ use portcullis_protocol::{
     Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey,
     Sharing,
 };
-use portcullis_softnic::shared::Mapping;
 use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::Session;
 use crate::Permission;
 use portcullis_client::{Buffer, Client, Error, Operation};
-use portcullis_softnic::ArenaMemory;
+use portcullis_memory::ArenaMemory;
 use std::collections::VecDeque;
 
 /// Bytes that one operation of [`Session::read`] and [`Session::write`] moves at the most.

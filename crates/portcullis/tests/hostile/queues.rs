@@ -4,8 +4,8 @@ use crate::attacker::{ARENA_BYTES, Attacker, DATA, key};
 use crate::canary::Canary;
 use crate::stage::{BLUE, RED, Stage, random, wait_for};
 use portcullis::{RemoteAddress, Rkey, SessionOptions, Sharing};
+use portcullis_memory::Mapping;
 use portcullis_nic::{Endpoint, Memory, Operation, RemoteSpan, Status, VerbsEndpoint};
-use portcullis_softnic::shared::Mapping;
 use rand::{Rng, RngExt, rngs::StdRng};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -2,7 +2,7 @@
 
 use super::messages::{AttachReply, AttachRequest, REPLY_BYTES};
 use crate::port::{Doorbell, Life, PortEndpoint, PortLayout};
-use crate::shared::{Mapping, MappingError};
+use portcullis_memory::{Mapping, MappingError};
 use portcullis_nic::Lkey;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;

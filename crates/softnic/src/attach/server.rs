@@ -3,8 +3,7 @@
 use super::desk::{Desk, Inbox};
 use super::listener::Listener;
 use super::peer::Peer;
-use crate::engine::Waker;
-use crate::shared::Mapping;
+use portcullis_memory::{Mapping, Waker};
 use portcullis_nic::EndpointSize;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! happens here, so that one user's thread may be lost for a while and the others' attaches go on. Nothing is decided
 //! here.
 
-use crate::shared::{Mapping, MappingError};
+use portcullis_memory::{Mapping, MappingError};
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 use std::mem::MaybeUninit;

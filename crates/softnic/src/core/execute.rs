@@ -1,11 +1,11 @@
 //! Executing requests: the requester's half, which fetches and completes, and the responder's, which refuses.
 
-use super::bytes::Bytes;
 use super::keys::Target;
 use super::layout::decode_request;
 use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
 use super::schedule::{BYTES_PER_VISIT_MAX, REQUEST_WORK, REQUESTS_PER_VISIT_MAX, Visit};
+use portcullis_memory::Bytes;
 use portcullis_nic::{
     Access, Completion, CompletionKind, Event, LocalSpan, Operation, QpId, QpState, RefusedAccess,
     RemoteSpan, Rkey, Status,

@@ -7,7 +7,6 @@
 //! Whatever the queues hold, a turn ends: each queue pair gets a budget of requests and bytes, every index is this
 //! side's own, and a request is read once into private words.
 
-mod bytes;
 mod execute;
 mod keys;
 mod layout;
@@ -19,10 +18,10 @@ mod rings;
 mod schedule;
 mod wire;
 
-pub use bytes::Bytes;
 pub use keys::KEYS_MAX;
 pub use layout::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
 pub use objects::{Core, CqPlace, ObjectCounts, QpPlace};
+pub use portcullis_memory::Bytes;
 pub use rings::{
     CompletionPoller, CompletionPoster, ReceivePoster, ReceiveTaker, Ring, SendPoster, SendTaker,
 };

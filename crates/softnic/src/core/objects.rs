@@ -1,11 +1,11 @@
 //! The verbs objects of a NIC and what holds what.
 
-use super::bytes::Bytes;
 use super::keys::{KEYS_MAX, KeyTable, Target};
 use super::queue_pair::QueuePair;
 use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
 use super::schedule::{Polling, Schedule};
 use super::wire::Network;
+use portcullis_memory::Bytes;
 use portcullis_nic::{
     Access, Event, Lkey, PdId, QpAddress, QpChange, QpId, QpState, Region, RegionId, RemoteAddress,
     VerbsError, Window, WindowId, WindowKind,

@@ -1,9 +1,9 @@
 //! A queue pair's own state.
 
-use super::bytes::Bytes;
 use super::requester::Connection;
 use super::rings::{ReceiveTaker, SendTaker};
 use super::schedule::Polling;
+use portcullis_memory::Bytes;
 use portcullis_nic::{Access, Operation, PdId, QpChange, QpId, QpState, VerbsError};
 use portcullis_protocol::Moment;
 

@@ -1,12 +1,12 @@
 //! The requester's half towards a peer on another NIC: requests go out, several at a time, and complete in order.
 
-use super::bytes::Bytes;
 use super::execute::{RNR_FOR_EVER, RNR_TIMER};
 use super::layout::decode_request;
 use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
 use super::schedule::{REQUESTS_PER_VISIT_MAX, Visit};
 use super::wire::{Answer, Packet, PacketBody, WireRequest};
+use portcullis_memory::Bytes;
 use portcullis_nic::{LocalSpan, Operation, QpAddress, QpId, QpState, Status};
 use portcullis_protocol::{Lifetime, Moment};
 use std::collections::VecDeque;

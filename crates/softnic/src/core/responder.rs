@@ -1,10 +1,10 @@
 //! The responder's half towards a peer on another NIC: what a packet asks is checked and executed when it arrives.
 
-use super::bytes::Bytes;
 use super::execute::{Delivery, Responder};
 use super::keys::Target;
 use super::objects::Core;
 use super::wire::{Answer, Packet, PacketBody, WireRequest};
+use portcullis_memory::Bytes;
 use portcullis_nic::{Access, QpId, QpState, RefusedAccess, RemoteSpan, Status};
 use portcullis_protocol::Moment;
 use portcullis_protocol::planted::{self, Fault};

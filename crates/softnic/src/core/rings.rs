@@ -4,11 +4,11 @@
 //! poster to taker and no index is believed: each end counts for itself. A peer that writes nonsense gets nonsense
 //! done on its own queue, and can neither make the taker read outside the ring nor take an entry twice.
 
-use super::bytes::Bytes;
 use super::layout::{
     COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES, decode_completion, decode_receive,
     encode_completion, encode_receive, encode_request, low,
 };
+use portcullis_memory::Bytes;
 use portcullis_nic::{Completion, ReceiveRequest, WorkRequest};
 
 /// Where a ring lies: `depth` entries from `offset` on. The depth is a power of two.

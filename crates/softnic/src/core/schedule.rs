@@ -1,7 +1,7 @@
 //! Which queue pairs get a visit, and how much they may do in it.
 
-use super::bytes::Bytes;
 use super::objects::Core;
+use portcullis_memory::Bytes;
 use portcullis_nic::QpId;
 use portcullis_protocol::Moment;
 use std::cmp::Reverse;

@@ -6,8 +6,8 @@
 //! affair of the NIC: all it asks is that packets of one queue pair keep their order. Lost ones are not sent again;
 //! whoever waits for an answer that does not come gives up after the network's patience (`RETRY_EXC_ERR`).
 
-use super::bytes::Bytes;
 use super::objects::Core;
+use portcullis_memory::Bytes;
 use portcullis_nic::{QpAddress, QpId, RemoteSpan, Rkey, Status};
 use portcullis_protocol::{Lifetime, Moment};
 use std::collections::VecDeque;

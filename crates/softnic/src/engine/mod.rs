@@ -6,13 +6,12 @@
 
 mod idle;
 mod turn_times;
-mod waker;
 
 pub use idle::Idle;
 pub use turn_times::{ThreadTime, TurnCounts, TurnTimes};
-pub use waker::Waker;
 
 use crate::nic::SoftNic;
+use portcullis_memory::Waker;
 use portcullis_protocol::Moment;
 use std::sync::Arc;
 use std::sync::Mutex;

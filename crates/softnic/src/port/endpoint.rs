@@ -2,7 +2,7 @@
 
 use super::layout::{POLLED, PortLayout, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
-use crate::shared::{ArenaMemory, Mapping};
+use portcullis_memory::{ArenaMemory, Mapping};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Lkey, QpId, ReceiveRequest, VerbsEndpoint,
     WorkRequest,

@@ -1,12 +1,12 @@
 //! The software NIC, spoilt in one way: what a device with a fault of its hardware, firmware or driver looks like.
 
+use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Misuse, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
     QpState, Region, RegionId, RemoteAddress, Rkey, Status, VerbsError, Window, WindowBinding, WindowId,
     WindowKind, WorkRequest,
 };
 use portcullis_softnic::SoftNic;
-use portcullis_softnic::shared::Mapping;
 use std::collections::HashMap;
 use std::ops::Range;
 

@@ -9,10 +9,10 @@ use crate::sleep::{
     ANNOUNCE_STEPS, AWAKE_STEPS, RING_STEPS, SLEEP_STEPS, WAIT_STEPS, WAKE_SLEEPERS_STEPS, WAKE_STEPS,
 };
 
-const MAPPING: &str = include_str!("../../src/shared/mapping.rs");
+const MAPPING: &str = include_str!("../../../memory/src/mapping.rs");
 const ENDPOINT: &str = include_str!("../../src/port/endpoint.rs");
 const NIC: &str = include_str!("../../src/nic.rs");
-const WAKER: &str = include_str!("../../src/engine/waker.rs");
+const WAKER: &str = include_str!("../../../memory/src/waker.rs");
 const ENGINE: &str = include_str!("../../src/engine/mod.rs");
 
 /// Calls that matter. Those with an ordering are told with it.

@@ -16,7 +16,7 @@ pub struct Orderings {
 }
 
 impl Orderings {
-    /// Those of `Mapping` in `src/shared/mapping.rs`.
+    /// Those of `Mapping` in `memory/src/mapping.rs`.
     pub const OF_MAPPING: Self = Self {
         load: Ordering::Acquire,
         store: Ordering::Release,

@@ -1,8 +1,8 @@
-//! Memory as the NIC itself uses it.
+//! Memory as what carries out accesses to it uses it: a NIC in software.
 
-use portcullis_nic::Memory;
+use crate::Memory;
 
-/// What the NIC needs of memory beyond what its owner does. The rules of [`Memory`] hold: offsets were checked,
+/// What a NIC in software needs of memory beyond what its owner does. The rules of [`Memory`] hold: offsets were checked,
 /// bytes are copied, nobody gets a reference.
 pub trait Bytes: Memory {
     /// Copies `length` bytes from `from` here to `at` in `to`. The spans do not overlap in a way that matters: a NIC

@@ -4,8 +4,7 @@
 //! arena: each access holds a lock, and looks at what is lent. Whoever is at the other end of the NIC writes to an arena only where an
 //! operation of its client says, and only while that operation is under way.
 
-use super::Mapping;
-use portcullis_nic::{Lend, Memory};
+use crate::{Lend, Mapping, Memory};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 

@@ -1,6 +1,6 @@
 //! Waking an engine that sleeps.
 
-use crate::shared::{Mapping, MappingError};
+use crate::{Mapping, MappingError};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -25,7 +25,11 @@ struct Inner {
 }
 
 impl Waker {
-    pub(super) fn new() -> Result<Self, WakerError> {
+    /// For one thread that sleeps.
+    ///
+    /// # Errors
+    /// The machine has no more memory or descriptors.
+    pub fn new() -> Result<Self, WakerError> {
         let page = Mapping::shareable("portcullis-engine", 4096)?;
         page.seal_future_writes()?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -69,16 +73,19 @@ impl Waker {
         }
     }
 
-    pub(super) fn announce(&self) {
+    /// Says that the engine is about to sleep. It has to look for work once more after this.
+    pub fn announce(&self) {
         self.inner.page.half_word(0).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    pub(super) fn awake(&self) {
+    /// Says that the engine does not sleep any more.
+    pub fn awake(&self) {
         self.inner.page.half_word(0).store(0, Ordering::Relaxed);
     }
 
-    pub(super) fn sleep(&self, at_most: Duration) {
+    /// Waits for an event.
+    pub fn sleep(&self, at_most: Duration) {
         let timeout = Timespec {
             tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: at_most.subsec_nanos().into(),

@@ -1,7 +1,6 @@
 //! A mapping, and the only ways to touch it.
 
-use crate::core::Bytes;
-use portcullis_nic::Memory;
+use crate::{Bytes, Memory};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
@@ -306,7 +305,7 @@ impl Mapping {
     }
 
     #[inline]
-    pub(super) fn pointer(&self, offset: u64, length: u64, align: u64) -> *mut u8 {
+    pub(crate) fn pointer(&self, offset: u64, length: u64, align: u64) -> *mut u8 {
         let count = self.check(offset, length);
         assert!(offset.is_multiple_of(align), "an atomic access at {offset} is not aligned");
         // SAFETY: the count was checked to lie inside the mapping, which is one allocation.

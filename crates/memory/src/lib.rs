@@ -1,0 +1,18 @@
+//! Memory that other processes, other threads and NICs write while this one reads it: the only unsafe code outside the
+//! calls of an RDMA library.
+//!
+//! [`Mapping`], and through it only atomic accesses to bytes and words, bounds-checked; [`ArenaMemory`], the memory that a
+//! client's buffers lie in, which lends bytes for as long as no operation is under way on them; and [`Waker`], which a
+//! thread sleeps on that others share memory with. None of them may know what lies in the memory.
+
+mod arena;
+mod bytes;
+mod mapping;
+mod memory;
+mod waker;
+
+pub use arena::{ArenaMemory, LentBytes, LentBytesMut};
+pub use bytes::Bytes;
+pub use mapping::{Mapping, MappingError};
+pub use memory::{Lend, Memory};
+pub use waker::{Waker, WakerError};
