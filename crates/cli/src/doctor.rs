@@ -9,7 +9,7 @@ use clap::Args;
 use device::{Chosen, Device, NoDevice};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::Mechanism;
-use portcullis_nic::examination::{Examination, Verdict, names, rests_on};
+use portcullis_conformance::examination::{Examination, Verdict, names, rests_on};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\

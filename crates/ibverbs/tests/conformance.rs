@@ -2,12 +2,12 @@
 //! PORTCULLIS_DEVICE names. Ignored where cargo is not told that there is one, since a run without a device would
 //! prove nothing: `cargo test -p portcullis-ibverbs -- --ignored`.
 
+use portcullis_conformance::suite::{self, Outcome};
 use portcullis_ibverbs::{DeviceChoice, IbNic, WorkRequests};
-use portcullis_nic::conformance::{self, Outcome};
 
 fn keeps_its_promises(requests: WorkRequests) {
     let choice = DeviceChoice { device: std::env::var("PORTCULLIS_DEVICE").ok(), ..DeviceChoice::default() };
-    let report = conformance::run(|| IbNic::open(&choice, requests).expect("an RDMA device"));
+    let report = suite::run(|| IbNic::open(&choice, requests).expect("an RDMA device"));
     for (promise, outcome) in &report.outcomes {
         if !matches!(outcome, Outcome::Kept) {
             eprintln!("{promise} on {}: {outcome}", report.device);

@@ -4,22 +4,16 @@
 //! pairs and completion queues, by id. [`VerbsEndpoint`] is a client's: a few queue pairs, one completion queue and
 //! an arena for its buffers, handed to it ready; [`Endpoint`] is what of that a client has on every fabric. Nothing here knows how a NIC works, and nothing above this crate
 //! names one.
-//!
-//! [`conformance`] holds the suite that every implementation must pass: a named test a promise. [`examination`] asks a
-//! device at hand what of all that a permission may rest on.
 #![forbid(unsafe_code)]
 
 mod access;
 mod capabilities;
 mod client_ends;
 mod completion;
-pub mod conformance;
 mod device;
 mod endpoint;
 mod endpoint_size;
 mod error;
-pub mod examination;
-mod forward;
 mod objects;
 mod refused_access;
 mod request;

@@ -65,7 +65,7 @@ fn spoilt(request: &WorkRequest) -> WorkRequest {
 impl Nic for NodeNic {
     type Memory = SimMemory;
 
-    portcullis_nic::forward_nic! { nic:
+    portcullis_conformance::forward_nic! { nic:
         capabilities, allocate_pd, deallocate_pd, deregister_region, deallocate_window, destroy_cq,
         create_qp, destroy_qp, qp_address, qp_state, post_receive, poll_event
     }

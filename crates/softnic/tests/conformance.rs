@@ -2,4 +2,4 @@
 
 use portcullis_softnic::SoftNic;
 
-portcullis_nic::conformance_tests!(SoftNic::self_driven());
+portcullis_conformance::conformance_tests!(SoftNic::self_driven());

@@ -38,7 +38,7 @@ impl Looped {
 impl Nic for Looped {
     type Memory = Mapping;
 
-    portcullis_nic::forward_nic! { nic:
+    portcullis_conformance::forward_nic! { nic:
         allocate_memory, allocate_pd, deallocate_pd, register_region, deregister_region, allocate_window,
         deallocate_window, create_cq, destroy_cq, create_qp, destroy_qp, qp_address, qp_state, modify_qp,
         post_send, post_receive
@@ -57,7 +57,7 @@ impl Nic for Looped {
     }
 }
 
-portcullis_nic::conformance_tests!(Looped::new());
+portcullis_conformance::conformance_tests!(Looped::new());
 
 /// Two connected queue pairs of a NIC on a network that is patient for less than a retry takes.
 #[test]

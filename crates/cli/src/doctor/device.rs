@@ -1,9 +1,9 @@
 //! Which device is meant.
 
 use crate::rdma::{DeviceOptions, NicKind};
+use portcullis_conformance::examination::{Examination, Finding, examine};
 use portcullis_ibverbs::{DeviceChoice, DeviceSummary, IbNic, WorkRequests, devices};
 use portcullis_nic::VerbsError;
-use portcullis_nic::examination::{Examination, Finding, examine};
 use portcullis_softnic::SoftNic;
 use std::fmt;
 

@@ -5,7 +5,7 @@ use crate::output::{complain, say};
 use anstyle::{AnsiColor, Style};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use portcullis_nic::examination::{Examination, Finding, Verdict, names};
+use portcullis_conformance::examination::{Examination, Finding, Verdict, names};
 use serde::Serialize;
 
 /// What is tried, on what, and why on that.

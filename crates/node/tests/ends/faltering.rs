@@ -47,7 +47,7 @@ impl Faltering {
 impl Nic for Faltering {
     type Memory = Mapping;
 
-    portcullis_nic::forward_nic! { nic:
+    portcullis_conformance::forward_nic! { nic:
         capabilities, deallocate_pd, deregister_region, deallocate_window, destroy_cq, destroy_qp,
         qp_state, post_send, post_receive, poll_event
     }

@@ -83,7 +83,7 @@ impl std::ops::DerefMut for RigNic {
 impl Nic for RigNic {
     type Memory = Mapping;
 
-    portcullis_nic::forward_nic! { nic:
+    portcullis_conformance::forward_nic! { nic:
         capabilities, allocate_memory, allocate_pd, deallocate_pd, register_region, deregister_region,
         allocate_window, deallocate_window, create_cq, destroy_cq, create_qp, destroy_qp, qp_address, qp_state,
         post_receive, poll

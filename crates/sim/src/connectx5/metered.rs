@@ -119,7 +119,7 @@ impl MeteredNic {
 impl Nic for MeteredNic {
     type Memory = SimMemory;
 
-    portcullis_nic::forward_nic! { nic:
+    portcullis_conformance::forward_nic! { nic:
         capabilities, allocate_memory, allocate_pd, deallocate_pd, deallocate_window, destroy_cq,
         destroy_qp, qp_address, qp_state, post_receive, poll_event
     }

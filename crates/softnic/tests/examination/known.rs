@@ -2,7 +2,7 @@
 //! survive is not done to them.
 
 use crate::spoilt::{Spoiler, Spoilt};
-use portcullis_nic::conformance::{Outcome, Report, run};
+use portcullis_conformance::suite::{Outcome, Report, run};
 
 /// A device whose FETCH_AND_ADD adds twice breaks these.
 const ADDS_TWICE: [&str; 9] = [

@@ -199,7 +199,7 @@ impl Spoilt {
 impl Nic for Spoilt {
     type Memory = Mapping;
 
-    portcullis_nic::forward_nic! { nic:
+    portcullis_conformance::forward_nic! { nic:
         allocate_memory, create_cq, destroy_cq, qp_address, post_receive, poll_event
     }
 

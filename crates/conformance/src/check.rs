@@ -1,0 +1,31 @@
+//! What a check of a device says.
+
+use portcullis_nic::VerbsError;
+
+/// Why a check did not reach its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The device does not do what was promised.
+    Broken(String),
+    /// The device says it cannot do what the promise is about.
+    Skipped(&'static str),
+}
+
+/// What a check says.
+pub(crate) type Check = Result<(), Stop>;
+
+impl From<VerbsError> for Stop {
+    fn from(error: VerbsError) -> Self {
+        Self::Broken(format!("a call that must work was refused: {error}"))
+    }
+}
+
+/// Ends a check as broken unless the condition holds; the rest says what was seen instead.
+macro_rules! ensure {
+    ($condition:expr, $($said:tt)+) => {
+        if !$condition {
+            return Err($crate::check::Stop::Broken(format!($($said)+)));
+        }
+    };
+}
+pub(crate) use ensure;

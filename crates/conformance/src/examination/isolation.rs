@@ -1,0 +1,88 @@
+//! What a violation costs: both ends of the guilty queue pair, and nobody else anything.
+
+use super::attempt::{refused, works};
+use super::probe::Said;
+use super::setback::Setback;
+use crate::bench::{Bench, End, HELD, Holder};
+use portcullis_nic::{Access, Event, Nic, Operation, QpState, Rkey, Status};
+use std::time::Duration;
+
+/// Names nothing: what refuses it does not depend on any range or right.
+const NOBODYS: Rkey = Rkey(0x00ab_cd00);
+/// Violations, one after the other.
+const CULPRITS: u32 = 4;
+/// Requests of the bystander that are under way at each.
+const UNDER_WAY: usize = 8;
+
+/// An event that is not there by then does not come. The states have said already what it would say.
+const EVENT_PATIENCE: Duration = Duration::from_secs(1);
+
+fn violation<N: Nic>(bench: &Bench<N>) -> Operation {
+    bench.read(HELD, 8, NOBODYS)
+}
+
+pub(super) fn spares_others<N: Nic>(bench: &mut Bench<N>) -> Said {
+    let (bystander, held) = bench.fresh(Holder::Region, Access::REMOTE_READ)?;
+    let (stray, good) = (violation(bench), bench.read(HELD, 8, held.rkey));
+    works(bench, bystander, good, "a READ before the violations")?;
+    for number in 1..=CULPRITS {
+        let culprit = bench.pair()?;
+        let requests: Vec<_> = (0..UNDER_WAY).map(|_| bench.request(good, true)).collect();
+        bench.post(bystander.client, &requests)?;
+        refused(bench, culprit, stray, "a READ with a key that nobody gave")?;
+        for completion in bench.completions(bystander.client.send_cq, UNDER_WAY)? {
+            if completion.status != Status::Success {
+                let status = completion.status;
+                return Err(Setback::Broken(format!(
+                    "at violation {number} a bystander's READ ended with {status}"
+                )));
+            }
+        }
+        for end in [bystander.client, bystander.owner] {
+            let state = bench.nic.qp_state(end.qp)?;
+            if state != QpState::ReadyToSend {
+                return Err(Setback::Broken(format!(
+                    "violation {number} took a bystander's queue pair to {state}"
+                )));
+            }
+        }
+        if bench.execute(bystander.client, good)? != Status::Success {
+            return Err(Setback::Broken(format!("after violation {number} a bystander is refused")));
+        }
+    }
+    Ok(String::new())
+}
+
+pub(super) fn takes_both_ends<N: Nic>(bench: &mut Bench<N>) -> Said {
+    let pair = bench.pair()?;
+    let stray = violation(bench);
+    refused(bench, pair, stray, "a READ with a key that nobody gave")?;
+    for (end, whose) in [(pair.client, "client's"), (pair.owner, "owner's")] {
+        if !reaches_error(bench, end)? {
+            let state = bench.nic.qp_state(end.qp)?;
+            return Err(Setback::Broken(format!("after a violation the {whose} end is in {state}")));
+        }
+    }
+    let after = bench.read(HELD, 8, NOBODYS);
+    let status = bench.execute(pair.client, after)?;
+    if status != Status::FlushError {
+        return Err(Setback::Broken(format!(
+            "the next request of the broken queue pair ended with {status}"
+        )));
+    }
+    bench.limits.patience = bench.limits.patience.min(EVENT_PATIENCE);
+    let told = bench.until("event", |bench| Ok(bench.nic.poll_event())).ok();
+    // A missing event is no missing answer: waiting for it must not count as one.
+    bench.limits.reached = false;
+    Ok(match told {
+        Some(Event::AccessError(qp, _)) if qp == pair.owner.qp => String::new(),
+        Some(other) => format!("the device told the owner {other:?}"),
+        None => "no event tells the owner, who has to look at states".to_owned(),
+    })
+}
+
+fn reaches_error<N: Nic>(bench: &mut Bench<N>, end: End) -> Result<bool, Setback> {
+    let said = bench.expect_state(end, QpState::Error);
+    bench.limits.reached = false;
+    Ok(said.is_ok() || bench.nic.qp_state(end.qp)? == QpState::Error)
+}

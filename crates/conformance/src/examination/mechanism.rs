@@ -1,0 +1,63 @@
+//! Which protection mechanism a device can carry, and which a node takes by itself.
+
+use portcullis_nic::{Capabilities, Guarantee};
+use portcullis_protocol::Mechanism;
+
+/// What a mechanism rests on. Windows lie over a region whose own key must open nothing, so they rest on that too.
+#[must_use]
+pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
+    use Guarantee::{
+        ProtectionDomain, QueuePairRights, RegionEnd, RegionRange, RegionRights, StaleKey, WindowRange,
+        WindowRights,
+    };
+    match mechanism {
+        Mechanism::MemoryWindow => &[WindowRange, WindowRights, StaleKey, ProtectionDomain, RegionRights],
+        Mechanism::MemoryRegion => &[RegionRange, RegionRights, RegionEnd, ProtectionDomain],
+        Mechanism::QueuePair => &[QueuePairRights, ProtectionDomain],
+        // No access of a peer's is let through at all.
+        Mechanism::NodeCopy => &[QueuePairRights],
+        Mechanism::None => &[],
+    }
+}
+
+/// What a mechanism would need and the device does not keep.
+fn missing(mechanism: Mechanism, capabilities: &Capabilities) -> Vec<&'static str> {
+    let windows = mechanism == Mechanism::MemoryWindow && !capabilities.window_type_1;
+    let unkept = rests_on(mechanism).iter().filter(|it| capabilities.unenforced.contains(it));
+    windows.then_some("windows of type 1").into_iter().chain(unkept.map(|it| it.name())).collect()
+}
+
+/// The mechanisms that keep what they promise on a device, strongest first. `none` promises nothing and is not among
+/// them.
+#[must_use]
+pub fn mechanisms_that_hold(capabilities: &Capabilities) -> Vec<Mechanism> {
+    let mut all = Mechanism::ALL.to_vec();
+    all.retain(|&mechanism| mechanism != Mechanism::None && missing(mechanism, capabilities).is_empty());
+    all
+}
+
+/// The mechanism that a node takes on a device by itself, and why: `memory-window`, else `memory-region`, else `node-copy`.
+/// Not `queue-pair`, which keeps no byte range: that is for whoever asks for it.
+#[must_use]
+pub fn mechanism_for(capabilities: &Capabilities) -> (Mechanism, String) {
+    let windows = missing(Mechanism::MemoryWindow, capabilities);
+    if windows.is_empty() {
+        let reason = "windows of type 1 keep their range, their rights, their keys and their domain";
+        return (Mechanism::MemoryWindow, reason.to_owned());
+    }
+    let windows = format!("memory-window would need {}", windows.join(", "));
+    let regions = missing(Mechanism::MemoryRegion, capabilities);
+    if regions.is_empty() {
+        let reason = format!("{windows}; regions keep theirs, and each permission costs a registration");
+        return (Mechanism::MemoryRegion, reason);
+    }
+    let weaker = format!("{windows}; memory-region would need {}", regions.join(", "));
+    let node_copy = missing(Mechanism::NodeCopy, capabilities);
+    if node_copy.is_empty() {
+        return (Mechanism::NodeCopy, format!("{weaker}; the node copies, and no access is one-sided"));
+    }
+    let reason = format!(
+        "{weaker}; not even that queue pairs let nothing through holds: lend nothing through this device"
+    );
+    (Mechanism::NodeCopy, reason)
+}

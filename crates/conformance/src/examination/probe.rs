@@ -1,0 +1,157 @@
+//! One guarantee, how it is tried, and what is said of it.
+
+use super::setback::Setback;
+use super::{Finding, Limits, Verdict, atomics, domains, isolation, keys, many, range, revocation, rights};
+use crate::bench::{Bench, Holder};
+use portcullis_nic::{Capabilities, Guarantee, Nic, VerbsError, WindowKind};
+use portcullis_protocol::Mechanism;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// What a probe says: that the guarantee holds, with a remark where there is one to make, or why not.
+pub(super) type Said = Result<String, Setback>;
+
+/// A guarantee, what it means, and how to try it.
+pub(super) struct Probe {
+    pub(super) name: &'static str,
+    /// What a node that starts wants to know of it.
+    pub(super) guarantee: Option<Guarantee>,
+    pub(super) mechanisms: &'static [Mechanism],
+    /// What it means that it holds.
+    pub(super) kept: &'static str,
+    /// What it means that it does not, and what to do.
+    pub(super) missing: &'static str,
+    pub(super) trial: Trial,
+}
+
+/// How a guarantee is tried.
+#[derive(Clone, Copy)]
+pub(super) enum Trial {
+    Range(Holder),
+    Rights(Holder),
+    StaleAfterRebind,
+    StaleAfterUnbind,
+    StaleAfterInvalidate,
+    StaleOfRegion,
+    KeyAdvance,
+    QueuePairBinding,
+    Domains,
+    QueuePairRights,
+    Revocation(Holder),
+    FaultIsolation,
+    BothEndsInError,
+    Atomics,
+    WindowCount,
+    ManyBinds,
+    Misuse,
+}
+
+impl Trial {
+    fn on<N: Nic>(self, bench: &mut Bench<N>) -> Said {
+        match self {
+            Self::Range(holder) => range::of(bench, holder),
+            Self::Rights(holder) => rights::of_keys(bench, holder),
+            Self::StaleAfterRebind => keys::end_with_a_rebind(bench),
+            Self::StaleAfterUnbind => keys::end_with_an_unbind(bench),
+            Self::StaleAfterInvalidate => keys::end_with_an_invalidate(bench),
+            Self::StaleOfRegion => keys::end_with_their_region(bench),
+            Self::KeyAdvance => keys::advance(bench),
+            Self::QueuePairBinding => domains::bind_to_queue_pairs(bench),
+            Self::Domains => domains::protect(bench),
+            Self::QueuePairRights => rights::of_queue_pairs(bench),
+            Self::Revocation(holder) => revocation::is_final(bench, holder),
+            Self::FaultIsolation => isolation::spares_others(bench),
+            Self::BothEndsInError => isolation::takes_both_ends(bench),
+            Self::Atomics => atomics::count(bench),
+            Self::WindowCount => many::windows(bench),
+            Self::ManyBinds => many::binds(bench),
+            Self::Misuse => keys::survive_misuse(bench),
+        }
+    }
+}
+
+impl Probe {
+    /// What a node that starts learns from it: nothing from windows of type 2 where there are some of type 1, which are
+    /// those that it uses.
+    pub(super) fn guarantee_on(&self, capabilities: &Capabilities) -> Option<Guarantee> {
+        let of_type_2 = matches!(
+            self.trial,
+            Trial::Range(Holder::Window(WindowKind::Two))
+                | Trial::Rights(Holder::Window(WindowKind::Two))
+                | Trial::StaleAfterInvalidate
+        );
+        self.guarantee.filter(|_| !(of_type_2 && capabilities.window_type_1))
+    }
+
+    pub(super) fn finding(&self, said: Said) -> Finding {
+        let (verdict, detail) = match said {
+            Ok(remark) if remark.is_empty() => (Verdict::Holds, self.kept.to_owned()),
+            Ok(remark) => (Verdict::Holds, format!("{}; {remark}", self.kept)),
+            Err(Setback::Broken(seen)) => (Verdict::Broken, format!("{seen}. {}", self.missing)),
+            Err(Setback::Absent(reason) | Setback::Failed(reason)) => (Verdict::Untried, reason),
+        };
+        Finding { name: self.name, verdict, detail, mechanisms: self.mechanisms }
+    }
+}
+
+/// Conducts one trial after the other, each on a device opened anew.
+pub(super) struct Conductor<'a, N> {
+    limits: Limits,
+    make: &'a mut dyn FnMut() -> Result<N, VerbsError>,
+    /// Trials in a row that ran out of time.
+    late: u32,
+}
+
+/// So many trials in a row out of time, and the device is taken for dead: the others would only wait as long.
+const LATE_MAX: u32 = 2;
+
+impl<'a, N: Nic> Conductor<'a, N> {
+    pub(super) fn new(limits: Limits, make: &'a mut dyn FnMut() -> Result<N, VerbsError>) -> Self {
+        Self { limits, make, late: 0 }
+    }
+
+    /// Tries one guarantee.
+    pub(super) fn conduct(&mut self, probe: &Probe) -> Said {
+        let (remark, cleared) = self.on_a_bench(|bench| probe.trial.on(bench))?;
+        Ok(match cleared {
+            None => remark,
+            Some(complaint) if remark.is_empty() => complaint,
+            Some(complaint) => format!("{remark}; {complaint}"),
+        })
+    }
+
+    /// Does something on a fresh bench. Says also what would not go from it afterwards.
+    pub(super) fn on_a_bench<T>(
+        &mut self,
+        work: impl FnOnce(&mut Bench<N>) -> Result<T, Setback>,
+    ) -> Result<(T, Option<String>), Setback> {
+        if self.late >= LATE_MAX {
+            return Err(Setback::Failed("the device does not answer any more".to_owned()));
+        }
+        let limits = self.limits;
+        let make = &mut self.make;
+        // The device goes with its bench, so that nobody sees what a panic left of it.
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let mut bench = Bench::new(make()?)?;
+            bench.limits.patience = limits.patience;
+            bench.limits.deadline = Some(Instant::now() + limits.probe);
+            let said = work(&mut bench);
+            let late = bench.limits.reached;
+            Ok::<_, Setback>((said, late, bench.clear()))
+        }));
+        let done = done.unwrap_or_else(|_| Err(Setback::Failed("the device's driver panicked".to_owned())));
+        let (said, late, cleared) = done?;
+        self.late = if late { self.late + 1 } else { 0 };
+        let cleared = cleared.err().map(|stop| format!("afterwards, {}", Setback::from(stop).text()));
+        Ok((said?, cleared))
+    }
+}
+
+impl Setback {
+    /// What happened, without what it means.
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Broken(text) | Self::Absent(text) | Self::Failed(text) => text,
+        }
+    }
+}
