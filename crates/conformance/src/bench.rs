@@ -4,6 +4,7 @@
 //! The two ends of a pair are in different domains, as they are on two machines: a NIC that checks a key against
 //! the requester's domain fails here at once.
 
+use crate::Around;
 use crate::check::{Check, Stop, ensure};
 use crate::ledger::Ledger;
 use portcullis_nic::{
@@ -89,7 +90,7 @@ pub(crate) struct Bytes {
 
 /// The bench. What is still on the NIC when it goes is taken off in an order that every device allows.
 pub(crate) struct Bench<N: Nic> {
-    pub(crate) nic: Ledger<N>,
+    pub(crate) nic: Around<N, Ledger>,
     pub(crate) capabilities: Capabilities,
     pub(crate) owner_pd: PdId,
     pub(crate) client_pd: PdId,
@@ -117,7 +118,7 @@ pub(crate) struct Limits {
 impl<N: Nic> Bench<N> {
     pub(crate) fn new(nic: N) -> Result<Self, Stop> {
         let capabilities = nic.capabilities();
-        let mut nic = Ledger::new(nic);
+        let mut nic = Around { nic, hook: Ledger::default() };
         let owner_pd = nic.allocate_pd()?;
         let client_pd = nic.allocate_pd()?;
         let pool_memory = nic.allocate_memory(MEMORY_BYTES)?;
@@ -148,7 +149,8 @@ impl<N: Nic> Bench<N> {
 
     /// Takes everything off the NIC, and says what did not go.
     pub(crate) fn clear(mut self) -> Check {
-        self.nic.clear().map_err(|error| Stop::Broken(format!("the bench cannot be cleared: {error}")))
+        let Around { nic, hook: ledger } = &mut self.nic;
+        ledger.clear(nic).map_err(|error| Stop::Broken(format!("the bench cannot be cleared: {error}")))
     }
 
     /// Passes by what the device does not survive.

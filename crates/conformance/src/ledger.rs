@@ -1,6 +1,7 @@
 //! What is on a NIC, written down, so that it can be taken off again: windows, queue pairs, completion queues, regions,
 //! domains, in that order. On a real device nothing goes by itself in time, and some do not survive another order.
 
+use crate::Hook;
 use portcullis_nic::{
     Access, CqId, Nic, PdId, QpAttributes, QpId, Region, RegionId, RemoteAddress, VerbsError, Window,
     WindowId, WindowKind,
@@ -8,9 +9,9 @@ use portcullis_nic::{
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A NIC that knows what is on it. Whatever is left goes when it goes, on every path.
-pub(crate) struct Ledger<N: Nic> {
-    nic: N,
+/// Knows what is on a NIC. Whatever is left goes when the NIC goes, on every path.
+#[derive(Default)]
+pub(crate) struct Ledger {
     windows: Vec<WindowId>,
     queue_pairs: Vec<QpId>,
     completion_queues: Vec<CqId>,
@@ -18,25 +19,13 @@ pub(crate) struct Ledger<N: Nic> {
     domains: Vec<PdId>,
 }
 
-impl<N: Nic> Ledger<N> {
-    /// For a NIC with nothing on it.
-    pub(crate) fn new(nic: N) -> Self {
-        Self {
-            nic,
-            windows: Vec::new(),
-            queue_pairs: Vec::new(),
-            completion_queues: Vec::new(),
-            regions: Vec::new(),
-            domains: Vec::new(),
-        }
-    }
-
+impl Ledger {
     /// Takes everything off, as far as the device lets it, the youngest first within each kind.
     ///
     /// # Errors
     /// The first refusal; what it was about stays.
-    pub(crate) fn clear(&mut self) -> Result<(), VerbsError> {
-        let Self { nic, windows, queue_pairs, completion_queues, regions, domains } = self;
+    pub(crate) fn clear<N: Nic>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
+        let Self { windows, queue_pairs, completion_queues, regions, domains } = self;
         let mut first = Ok(());
         let mut note = |said: Result<(), VerbsError>| {
             if first.is_ok() {
@@ -49,14 +38,6 @@ impl<N: Nic> Ledger<N> {
         regions.drain(..).rev().for_each(|region| note(nic.deregister_region(region)));
         domains.drain(..).rev().for_each(|pd| note(nic.deallocate_pd(pd)));
         first
-    }
-}
-
-impl<N: Nic> Drop for Ledger<N> {
-    fn drop(&mut self) {
-        // A device that panicked may do so again, and a second panic while the first goes up ends the process. What is
-        // refused here has been told already, or its check has failed for a reason of its own.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.clear()));
     }
 }
 
@@ -79,59 +60,59 @@ fn gone<T: PartialEq>(said: Result<(), VerbsError>, list: &mut Vec<T>, id: &T) -
     })
 }
 
-impl<N: Nic> Nic for Ledger<N> {
-    type Memory = N::Memory;
-
-    crate::forward_nic! { nic:
-        capabilities, allocate_memory, qp_address, qp_state, modify_qp, post_send, post_receive, poll,
-        poll_event
+impl<N: Nic> Hook<N> for Ledger {
+    fn allocate_pd(&mut self, nic: &mut N) -> Result<PdId, VerbsError> {
+        made(nic.allocate_pd(), &mut self.domains, |pd| *pd)
     }
 
-    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
-        made(self.nic.allocate_pd(), &mut self.domains, |pd| *pd)
-    }
-
-    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        gone(self.nic.deallocate_pd(pd), &mut self.domains, &pd)
+    fn deallocate_pd(&mut self, nic: &mut N, pd: PdId) -> Result<(), VerbsError> {
+        gone(nic.deallocate_pd(pd), &mut self.domains, &pd)
     }
 
     fn register_region(
         &mut self,
+        nic: &mut N,
         pd: PdId,
         memory: &N::Memory,
         span: Range<u64>,
         base: RemoteAddress,
         access: Access,
     ) -> Result<Region, VerbsError> {
-        let said = self.nic.register_region(pd, memory, span, base, access);
+        let said = nic.register_region(pd, memory, span, base, access);
         made(said, &mut self.regions, |region| region.id)
     }
 
-    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
-        gone(self.nic.deregister_region(region), &mut self.regions, &region)
+    fn deregister_region(&mut self, nic: &mut N, region: RegionId) -> Result<(), VerbsError> {
+        gone(nic.deregister_region(region), &mut self.regions, &region)
     }
 
-    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
-        made(self.nic.allocate_window(pd, kind), &mut self.windows, |window| window.id)
+    fn allocate_window(&mut self, nic: &mut N, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        made(nic.allocate_window(pd, kind), &mut self.windows, |window| window.id)
     }
 
-    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
-        gone(self.nic.deallocate_window(window), &mut self.windows, &window)
+    fn deallocate_window(&mut self, nic: &mut N, window: WindowId) -> Result<(), VerbsError> {
+        gone(nic.deallocate_window(window), &mut self.windows, &window)
     }
 
-    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        made(self.nic.create_cq(depth), &mut self.completion_queues, |cq| *cq)
+    fn create_cq(&mut self, nic: &mut N, depth: u32) -> Result<CqId, VerbsError> {
+        made(nic.create_cq(depth), &mut self.completion_queues, |cq| *cq)
     }
 
-    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        gone(self.nic.destroy_cq(cq), &mut self.completion_queues, &cq)
+    fn destroy_cq(&mut self, nic: &mut N, cq: CqId) -> Result<(), VerbsError> {
+        gone(nic.destroy_cq(cq), &mut self.completion_queues, &cq)
     }
 
-    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
-        made(self.nic.create_qp(pd, attributes), &mut self.queue_pairs, |qp| *qp)
+    fn create_qp(&mut self, nic: &mut N, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        made(nic.create_qp(pd, attributes), &mut self.queue_pairs, |qp| *qp)
     }
 
-    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        gone(self.nic.destroy_qp(qp), &mut self.queue_pairs, &qp)
+    fn destroy_qp(&mut self, nic: &mut N, qp: QpId) -> Result<(), VerbsError> {
+        gone(nic.destroy_qp(qp), &mut self.queue_pairs, &qp)
+    }
+
+    fn end(&mut self, nic: &mut N) {
+        // A device that panicked may do so again, and a second panic while the first goes up ends the process. What is
+        // refused here has been told already, or its check has failed for a reason of its own.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.clear(nic)));
     }
 }

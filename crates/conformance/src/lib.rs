@@ -5,12 +5,11 @@
 //! on a NIC and see the NIC through its trait alone.
 #![forbid(unsafe_code)]
 
+mod around;
 mod bench;
 mod check;
 pub mod examination;
-mod forward;
 mod ledger;
 pub mod suite;
 
-#[doc(hidden)]
-pub use portcullis_nic as nic;
+pub use around::{Around, Hook};

@@ -251,7 +251,7 @@ fn the_audit_says_what_was_refused_and_how_it_looked() {
 #[test]
 fn on_a_nic_that_tells_nothing_a_tenant_has_few_excuses_and_then_all_are_guesses() {
     let mut rig = rig();
-    rig.nic.is_mute = true;
+    rig.nic.hook.is_mute = true;
     let (client, sibling) = (rig.attach("a"), rig.attach("a"));
     let theirs = rig.allocate(sibling, 64, true);
     guess(&mut rig, client, &theirs);
@@ -281,7 +281,7 @@ fn recover_or_stop(rig: &mut Rig, client: usize) -> bool {
 #[test]
 fn on_a_nic_that_tells_nothing_a_few_late_accesses_are_the_clients_own_affair() {
     let mut rig = rig();
-    rig.nic.is_mute = true;
+    rig.nic.hook.is_mute = true;
     let (client, sibling) = (rig.attach("a"), rig.attach("a"));
     for _ in 0..LIMITS.excuses_max {
         come_late(&mut rig, client, Lifetime(0));

@@ -3,7 +3,7 @@
 #[path = "ends/faltering.rs"]
 mod faltering;
 
-use faltering::{Faltering, failure};
+use faltering::{FalteringNic, failure};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     ClientQueues, Completion, CompletionKind, EndpointSize, LocalSpan, Memory, Nic, Operation, QpAddress,
@@ -37,31 +37,31 @@ fn client_addresses() -> (QpAddress, Vec<QpAddress>) {
 
 #[test]
 fn a_clients_end_leaves_nothing_behind_whichever_call_fails() {
-    let mut nic = Faltering::default();
-    let before = nic.objects();
+    let mut nic = FalteringNic::default();
+    let before = nic.nic.core().objects();
     for calls in 0.. {
-        nic.fail_after(calls);
+        nic.hook.fail_after(calls);
         let made = ClientQueues::new(&mut nic, SIZE);
-        if nic.is_yet_to_fail() {
+        if nic.hook.is_yet_to_fail() {
             let mut queues = made.expect("no call failed");
             // Domain, memory, region, completion queue, control queue pair.
             assert_eq!(calls, 5 + SIZE.data_queue_pairs);
-            assert_ne!(nic.objects(), before);
+            assert_ne!(nic.nic.core().objects(), before);
             queues.end(&mut nic);
-            assert_eq!(nic.objects(), before, "the end takes all off");
+            assert_eq!(nic.nic.core().objects(), before, "the end takes all off");
             queues.end(&mut nic);
             assert!(queues.addresses(&nic).is_err(), "nothing is there to be found");
             return;
         }
         assert_eq!(made.err(), Some(failure()));
-        assert_eq!(nic.objects(), before, "after call {calls} failed");
+        assert_eq!(nic.nic.core().objects(), before, "after call {calls} failed");
     }
 }
 
 #[test]
 fn sizes_that_no_completion_queue_holds_are_refused_before_anything_is_made() {
-    let mut nic = Faltering::default();
-    let before = nic.objects();
+    let mut nic = FalteringNic::default();
+    let before = nic.nic.core().objects();
     for size in [
         EndpointSize { data_queue_pairs: u32::MAX, ..SIZE },
         EndpointSize { control_depth: 1 << 31, ..SIZE },
@@ -69,64 +69,64 @@ fn sizes_that_no_completion_queue_holds_are_refused_before_anything_is_made() {
     ] {
         let refused = ClientQueues::new(&mut nic, size).err();
         assert!(matches!(refused, Some(VerbsError::Invalid(_))), "{size:?}: {refused:?}");
-        assert_eq!(nic.objects(), before);
+        assert_eq!(nic.nic.core().objects(), before);
     }
 }
 
 #[test]
 fn a_nodes_ends_leave_nothing_behind_whichever_call_fails() {
-    let mut nic = Faltering::default();
+    let mut nic = FalteringNic::default();
     let pd = nic.allocate_pd().expect("a domain");
     let cq = nic.create_cq(64).expect("a completion queue");
     let admission = Admission { tenant: TenantId(0), pd, cq };
     let (control, data) = client_addresses();
-    let before = nic.objects();
+    let before = nic.nic.core().objects();
     for calls in 0.. {
-        nic.fail_after(calls);
+        nic.hook.fail_after(calls);
         let made = ClientEnds::connect(&mut nic, admission, &SIZE, control, &data);
-        if nic.is_yet_to_fail() {
+        if nic.hook.is_yet_to_fail() {
             let (ends, _, addresses) = made.expect("no call failed");
             // Each is created, taken three steps, and asked where it is.
             assert_eq!(calls, 5 * (1 + SIZE.data_queue_pairs));
             assert_eq!((ends.data.len(), addresses.len(), &ends.peers), (data.len(), data.len(), &data));
-            assert_eq!(nic.objects().queue_pairs, before.queue_pairs + 1 + data.len());
+            assert_eq!(nic.nic.core().objects().queue_pairs, before.queue_pairs + 1 + data.len());
             ends.destroy(&mut nic);
-            assert_eq!(nic.objects(), before);
+            assert_eq!(nic.nic.core().objects(), before);
             return;
         }
         assert_eq!(made.err(), Some(failure()));
-        assert_eq!(nic.objects(), before, "after call {calls} failed");
+        assert_eq!(nic.nic.core().objects(), before, "after call {calls} failed");
     }
 }
 
 #[test]
 fn ends_for_another_number_of_queue_pairs_are_refused() {
-    let mut nic = Faltering::default();
+    let mut nic = FalteringNic::default();
     let pd = nic.allocate_pd().expect("a domain");
     let cq = nic.create_cq(64).expect("a completion queue");
     let admission = Admission { tenant: TenantId(0), pd, cq };
     let mut queues = ClientQueues::new(&mut nic, SIZE).expect("there is room");
     let (control, data) = client_addresses();
-    let before = nic.objects();
+    let before = nic.nic.core().objects();
     for wrong in [data[1..].to_vec(), [&data[..], &data[..1]].concat()] {
         let theirs = ClientEnds::connect(&mut nic, admission, &SIZE, control, &wrong).err();
         assert!(matches!(theirs, Some(VerbsError::Invalid(_))), "{theirs:?}");
         let ours = queues.connect(&mut nic, control, wrong).err();
         assert!(matches!(ours, Some(VerbsError::Invalid(_))), "{ours:?}");
-        assert_eq!(nic.objects(), before);
+        assert_eq!(nic.nic.core().objects(), before);
     }
 }
 
 #[test]
 fn a_rebuild_that_the_nic_refuses_is_told() {
-    let mut nic = Faltering::default();
+    let mut nic = FalteringNic::default();
     let mut queues = ClientQueues::new(&mut nic, SIZE).expect("there is room");
     assert!(queues.rebuilt(&mut nic, 0).is_err(), "it was never connected");
     let (control, data) = client_addresses();
     queues.connect(&mut nic, control, data).expect("connected");
     assert_eq!(queues.rebuilt(&mut nic, 0), Ok(()));
     for step in 0..4 {
-        nic.fail_after(step);
+        nic.hook.fail_after(step);
         assert_eq!(queues.rebuilt(&mut nic, 1), Err(failure()), "step {step}");
     }
     let unknown = queues.rebuilt(&mut nic, SIZE.data_queue_pairs);

@@ -217,11 +217,11 @@ fn a_nic_that_works_again_serves_the_next_request() {
     let (one, two) = (rig.attach("a"), rig.attach("a"));
     let ask = rig::allocate(64, false);
     granted(rig.ask(one, ask));
-    rig.nic.is_broken = true;
+    rig.nic.hook.is_broken = true;
     for _ in 0..3 {
         assert_eq!(refused(rig.ask(one, ask)), Refusal::NicFailed);
     }
-    rig.nic.is_broken = false;
+    rig.nic.hook.is_broken = false;
     let it = granted(rig.ask(two, ask));
     assert_eq!(rig.write(two, keys(&it).0, it.address().0, b"bytes"), portcullis_nic::Status::Success);
     rig.end();

@@ -193,7 +193,7 @@ impl Cluster {
         for node in &mut self.nodes {
             node.paused_until = 0;
             if let Some(life) = &mut node.life {
-                life.nic.faults = NicFaults::default();
+                life.nic.hook.faults = NicFaults::default();
             }
         }
         for client in 0..self.clients.len() {
@@ -232,7 +232,7 @@ impl Cluster {
         let now = self.now;
         let pool = |host: &mut NodeHost| {
             let moment = host.clock.read(now);
-            let pool = host.life.as_ref()?.nic.pool.as_ref()?;
+            let pool = host.life.as_ref()?.nic.hook.pool.as_ref()?;
             Some((pool.0.unnoted(), moment))
         };
         self.nodes.iter_mut().map(pool).collect()

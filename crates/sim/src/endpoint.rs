@@ -1,19 +1,23 @@
 //! A client's end on a simulated machine: verbs of the machine's own NIC, connected to a node's.
 
 use crate::memory::SimMemory;
+use crate::nic::SimNic;
+use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
-    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, Nic, QpAddress, ReceiveRequest,
-    VerbsEndpoint, VerbsError, WorkRequest,
+    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, QpAddress, ReceiveRequest, VerbsEndpoint,
+    VerbsError, WorkRequest,
 };
 use portcullis_node::{Admission, ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
-use portcullis_softnic::SoftNic;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// A NIC that several hold: its machine, and the client on it.
-pub(crate) type SharedNic = Rc<RefCell<SoftNic<SimMemory>>>;
+pub(crate) type SharedNic = Rc<RefCell<SimNic>>;
+
+/// A node's NIC.
+type AroundSoftNic<H> = Around<SimNic, H>;
 
 /// A client's end. Its objects on the NIC go with it.
 #[derive(Debug)]
@@ -48,18 +52,12 @@ impl SimEndpoint {
     }
 }
 
-/// A NIC around a software NIC: what is done to the inner one is neither counted nor fails.
-pub(crate) trait AroundSoftNic: Nic {
-    /// The inner one.
-    fn inner(&mut self) -> &mut SoftNic<SimMemory>;
-}
-
 /// A client that the node has let come joins it: ends on both sides, connected, and its place on the node.
 ///
 /// # Errors
 /// One of the NICs refuses. The client does not come, and nothing is left of it.
-pub(crate) fn join<N: AroundSoftNic>(
-    (node, nic): (&mut Node<N>, &mut N),
+pub(crate) fn join<H: Hook<SimNic>>(
+    (node, nic): (&mut Node<AroundSoftNic<H>>, &mut AroundSoftNic<H>),
     admission: Admission,
     process: u32,
     (own, size): (SharedNic, EndpointSize),
@@ -67,7 +65,7 @@ pub(crate) fn join<N: AroundSoftNic>(
 ) -> Result<(SimEndpoint, ClientEnds, ClientId), VerbsError> {
     let joined = SimEndpoint::new(own, size).and_then(|mut endpoint| {
         let (control, data) = endpoint.addresses()?;
-        let (ends, control, data) = ClientEnds::connect(nic.inner(), admission, &size, control, &data)?;
+        let (ends, control, data) = ClientEnds::connect(&mut nic.nic, admission, &size, control, &data)?;
         let attached = endpoint
             .connect(control, data)
             .and_then(|()| node.attach(nic, admission.tenant, Some(process), ends.clone(), now));

@@ -53,7 +53,7 @@ pub(crate) struct Life {
 impl Life {
     /// Accesses to the pool since the last time this was asked.
     pub fn take_touches(&self) -> Vec<Touch> {
-        self.nic.pool.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
+        self.nic.hook.pool.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::faults::Fault;
 use crate::hostile::Hostile;
 use crate::hosts::{Life, Stay, Work};
 use crate::network::{Cut, port_address};
-use crate::nic::NodeNic;
+use crate::nic::{Disturbance, NodeNic};
 use crate::oracle::SessionId;
 use crate::turns::nic_time;
 use crate::worker::Worker;
@@ -51,7 +51,7 @@ impl Cluster {
         let mut nic: SoftNic<_> = SoftNic::default();
         nic.core().join(port);
         let dice = Dice::new(self.nodes[node].dice.any(), 3);
-        let mut nic = NodeNic::new(nic, dice);
+        let mut nic = NodeNic { nic, hook: Disturbance::new(dice) };
         let config = self.node_plan.config.clone();
         let (linger, bytes) = (config.linger_max, config.pool_bytes);
         let incarnation = Incarnation(self.nodes[node].dice.any());
@@ -63,7 +63,7 @@ impl Cluster {
         if let Some(number) = self.counts_from() {
             started.dangerous_count_from(number);
         }
-        let whole = nic.pool.as_ref().map_or(bytes, |(pool, _)| portcullis_nic::Memory::length(pool));
+        let whole = nic.hook.pool.as_ref().map_or(bytes, |(pool, _)| portcullis_nic::Memory::length(pool));
         self.oracle.node_started(node, whole, linger, self.node_plan.config.longest_lifetime);
         let host = &mut self.nodes[node];
         host.life = Some(Life { nic, node: started, clients: Default::default() });
@@ -316,7 +316,7 @@ impl Cluster {
     fn spoil_nic(&mut self, node: usize, time: Nanos, faults: crate::nic::NicFaults) {
         self.nodes[node].nic_sound_from = self.now + time;
         if let Some(life) = &mut self.nodes[node].life {
-            life.nic.faults = faults;
+            life.nic.hook.faults = faults;
         }
         for client in 0..self.clients.len() {
             self.let_down(client);

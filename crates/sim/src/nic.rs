@@ -1,8 +1,8 @@
 //! A node's NIC in the simulator: the software NIC, and what goes wrong with one.
 
 use crate::dice::Dice;
-use crate::endpoint::AroundSoftNic;
 use crate::memory::{SimMemory, Touches};
+use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
     Access, Completion, CqId, Nic, Operation, PdId, QpChange, QpId, Region, RemoteAddress, VerbsError,
     Window, WindowKind, WorkRequest,
@@ -25,10 +25,15 @@ pub(crate) struct NicFaults {
     pub poll: u64,
 }
 
-/// A node's NIC.
+/// The software NIC of a simulated machine.
+pub(crate) type SimNic = SoftNic<SimMemory>;
+
+/// A node's NIC. What is done to the software NIC in it is neither noted nor fails.
+pub(crate) type NodeNic = Around<SimNic, Disturbance>;
+
+/// What is noted of a node's NIC, and goes wrong with it.
 #[derive(Debug)]
-pub(crate) struct NodeNic {
-    pub nic: SoftNic<SimMemory>,
+pub(crate) struct Disturbance {
     /// Accesses to the pool: the first memory that the node allocates.
     pub pool: Option<(SimMemory, Touches)>,
     pub faults: NicFaults,
@@ -37,9 +42,10 @@ pub(crate) struct NodeNic {
     dice: Dice,
 }
 
-impl NodeNic {
-    pub fn new(nic: SoftNic<SimMemory>, dice: Dice) -> Self {
-        Self { nic, pool: None, faults: NicFaults::default(), completions_max: 1 << 14, dice }
+impl Disturbance {
+    /// Nothing fails yet. The dice say what will.
+    pub fn new(dice: Dice) -> Self {
+        Self { pool: None, faults: NicFaults::default(), completions_max: 1 << 14, dice }
     }
 
     fn fails(&mut self, per_mille: u64) -> bool {
@@ -62,16 +68,9 @@ fn spoilt(request: &WorkRequest) -> WorkRequest {
     WorkRequest { operation, ..*request }
 }
 
-impl Nic for NodeNic {
-    type Memory = SimMemory;
-
-    portcullis_conformance::forward_nic! { nic:
-        capabilities, allocate_pd, deallocate_pd, deregister_region, deallocate_window, destroy_cq,
-        create_qp, destroy_qp, qp_address, qp_state, post_receive, poll_event
-    }
-
-    fn allocate_memory(&mut self, length: u64) -> Result<SimMemory, VerbsError> {
-        let memory = self.nic.allocate_memory(length)?;
+impl Hook<SimNic> for Disturbance {
+    fn allocate_memory(&mut self, nic: &mut SimNic, length: u64) -> Result<SimMemory, VerbsError> {
+        let memory = nic.allocate_memory(length)?;
         if self.pool.is_some() {
             return Ok(memory);
         }
@@ -82,6 +81,7 @@ impl Nic for NodeNic {
 
     fn register_region(
         &mut self,
+        nic: &mut SimNic,
         pd: PdId,
         memory: &SimMemory,
         span: Range<u64>,
@@ -91,52 +91,62 @@ impl Nic for NodeNic {
         if self.fails(self.faults.register) {
             return Self::broken();
         }
-        self.nic.register_region(pd, memory, span, base, access)
+        nic.register_region(pd, memory, span, base, access)
     }
 
-    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+    fn allocate_window(
+        &mut self,
+        nic: &mut SimNic,
+        pd: PdId,
+        kind: WindowKind,
+    ) -> Result<Window, VerbsError> {
         if self.fails(self.faults.window) {
             return Err(VerbsError::Exhausted { what: "windows", limit: 0 });
         }
-        self.nic.allocate_window(pd, kind)
+        nic.allocate_window(pd, kind)
     }
 
-    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        self.nic.create_cq(depth.min(self.completions_max))
+    fn create_cq(&mut self, nic: &mut SimNic, depth: u32) -> Result<CqId, VerbsError> {
+        nic.create_cq(depth.min(self.completions_max))
     }
 
-    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+    fn modify_qp(&mut self, nic: &mut SimNic, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         // Only the way up fails: a queue pair can always be stopped.
         let up = matches!(change, QpChange::ReadyToReceive { .. } | QpChange::ReadyToSend { .. });
         if up && self.fails(self.faults.modify) {
             return Self::broken();
         }
-        self.nic.modify_qp(qp, change)
+        nic.modify_qp(qp, change)
     }
 
-    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+    fn post_send(
+        &mut self,
+        nic: &mut SimNic,
+        qp: QpId,
+        requests: &[WorkRequest],
+    ) -> Result<usize, VerbsError> {
         let binds = |request: &WorkRequest| matches!(request.operation, Operation::BindWindow(_));
         if self.faults.bind == 0 || !requests.iter().any(binds) {
-            return self.nic.post_send(qp, requests);
+            return nic.post_send(qp, requests);
         }
         let per_mille = self.faults.bind;
         let requests: Vec<WorkRequest> = requests
             .iter()
             .map(|request| if self.fails(per_mille) { spoilt(request) } else { *request })
             .collect();
-        self.nic.post_send(qp, &requests)
+        nic.post_send(qp, &requests)
     }
 
-    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+    fn poll(
+        &mut self,
+        nic: &mut SimNic,
+        cq: CqId,
+        most: usize,
+        into: &mut Vec<Completion>,
+    ) -> Result<usize, VerbsError> {
         if self.fails(self.faults.poll) {
             return Ok(0);
         }
-        self.nic.poll(cq, most, into)
-    }
-}
-
-impl AroundSoftNic for NodeNic {
-    fn inner(&mut self) -> &mut SoftNic<SimMemory> {
-        &mut self.nic
+        nic.poll(cq, most, into)
     }
 }

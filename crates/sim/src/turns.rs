@@ -81,7 +81,7 @@ impl Cluster {
         let node_now = host.clock.read(self.now);
         let Some(life) = &mut host.life else { return };
         if host.nic_sound_from <= self.now {
-            life.nic.faults = NicFaults::default();
+            life.nic.hook.faults = NicFaults::default();
         }
         let worked = life.node.turn(&mut life.nic, node_now);
         let touches = life.take_touches();

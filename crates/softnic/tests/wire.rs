@@ -1,6 +1,6 @@
 //! The same promises where every request crosses a network: a NIC whose packets go out and come back in.
 
-use portcullis_memory::Mapping;
+use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, LocalSpan, Nic, Operation, QpAttributes, QpChange,
     ReceiveRequest, RemoteAddress, Status, VerbsError, WorkRequest,
@@ -9,63 +9,57 @@ use portcullis_protocol::{Lifetime, Moment};
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
 
-/// A NIC on a network that ends at its own port. Each poll is ten microseconds.
-struct Looped {
-    nic: SoftNic,
+/// A network that ends at its NIC's own port. Each poll is ten microseconds.
+struct Loop {
     now: Moment,
 }
 
-impl Looped {
-    fn new() -> Self {
-        let mut nic = SoftNic::new();
-        let patience = Lifetime::millis(1);
-        nic.core().join(NetworkPort { address: [7; 16], first_packet: 5, patience });
-        Self { nic, now: Moment(1) }
-    }
+/// A NIC on such a network.
+fn looped(first_packet: u32, patience: Lifetime) -> Around<SoftNic, Loop> {
+    let mut nic = SoftNic::new();
+    nic.core().join(NetworkPort { address: [7; 16], first_packet, patience });
+    Around { nic, hook: Loop { now: Moment(1) } }
+}
 
-    fn turn(&mut self) {
+impl Loop {
+    fn turn(&mut self, nic: &mut SoftNic) {
         self.now = self.now.after(Lifetime::micros(10));
-        self.nic.turn_at(self.now);
+        nic.turn_at(self.now);
         let mut packets = Vec::new();
-        self.nic.core().take_outgoing(&mut packets);
+        nic.core().take_outgoing(&mut packets);
         for packet in &packets {
-            self.nic.core().receive(packet, self.now);
+            nic.core().receive(packet, self.now);
         }
-        self.nic.turn_at(self.now);
+        nic.turn_at(self.now);
     }
 }
 
-impl Nic for Looped {
-    type Memory = Mapping;
-
-    portcullis_conformance::forward_nic! { nic:
-        allocate_memory, allocate_pd, deallocate_pd, register_region, deregister_region, allocate_window,
-        deallocate_window, create_cq, destroy_cq, create_qp, destroy_qp, qp_address, qp_state, modify_qp,
-        post_send, post_receive
+impl Hook<SoftNic> for Loop {
+    fn capabilities(&self, nic: &SoftNic) -> Capabilities {
+        Capabilities { name: "softnic over a wire".to_owned(), ..nic.capabilities() }
     }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { name: "softnic over a wire".to_owned(), ..self.nic.capabilities() }
+    fn poll(
+        &mut self,
+        nic: &mut SoftNic,
+        cq: CqId,
+        most: usize,
+        into: &mut Vec<Completion>,
+    ) -> Result<usize, VerbsError> {
+        self.turn(nic);
+        nic.poll(cq, most, into)
     }
-    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
-        self.turn();
-        self.nic.poll(cq, most, into)
-    }
-    fn poll_event(&mut self) -> Option<Event> {
-        self.turn();
-        self.nic.poll_event()
+    fn poll_event(&mut self, nic: &mut SoftNic) -> Option<Event> {
+        self.turn(nic);
+        nic.poll_event()
     }
 }
 
-portcullis_conformance::conformance_tests!(Looped::new());
+portcullis_conformance::conformance_tests!(looped(5, Lifetime::millis(1)));
 
 /// Two connected queue pairs of a NIC on a network that is patient for less than a retry takes.
 #[test]
 fn a_send_waits_for_a_receive_for_as_long_as_its_retries_last_whatever_the_patience() {
-    let mut nic = SoftNic::new();
-    let patience = Lifetime::micros(400);
-    nic.core().join(NetworkPort { address: [7; 16], first_packet: 0, patience });
-    let mut looped = Looped { nic, now: Moment(1) };
+    let mut looped = looped(0, Lifetime::micros(400));
     let pd = looped.allocate_pd().expect("a domain");
     let cq = looped.create_cq(16).expect("a completion queue");
     let memory = looped.allocate_memory(4096).expect("memory");

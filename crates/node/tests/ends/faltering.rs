@@ -1,19 +1,20 @@
 //! A NIC that fails once, at whichever of its calls it is told to.
 
+use portcullis_conformance::{Around, Hook};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Completion, CqId, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, Region, RemoteAddress,
     VerbsError, Window, WindowKind,
 };
 use portcullis_softnic::SoftNic;
-use portcullis_softnic::core::ObjectCounts;
 use std::cell::Cell;
 use std::ops::Range;
 
 /// A software NIC. What takes objects off it always works, as on real ones.
+pub type FalteringNic = Around<SoftNic, Faltering>;
+
 #[derive(Default)]
 pub struct Faltering {
-    nic: SoftNic,
     /// Calls that still work; none are counted while this is unset.
     left: Cell<Option<u32>>,
 }
@@ -33,10 +34,6 @@ impl Faltering {
         self.left.get().is_some()
     }
 
-    pub fn objects(&mut self) -> ObjectCounts {
-        self.nic.core().objects()
-    }
-
     fn count(&self) -> Result<(), VerbsError> {
         let left = self.left.get();
         self.left.set(left.and_then(|left| left.checked_sub(1)));
@@ -44,26 +41,20 @@ impl Faltering {
     }
 }
 
-impl Nic for Faltering {
-    type Memory = Mapping;
-
-    portcullis_conformance::forward_nic! { nic:
-        capabilities, deallocate_pd, deregister_region, deallocate_window, destroy_cq, destroy_qp,
-        qp_state, post_send, post_receive, poll_event
+impl Hook<SoftNic> for Faltering {
+    fn allocate_memory(&mut self, nic: &mut SoftNic, length: u64) -> Result<Mapping, VerbsError> {
+        self.count()?;
+        nic.allocate_memory(length)
     }
 
-    fn allocate_memory(&mut self, length: u64) -> Result<Mapping, VerbsError> {
+    fn allocate_pd(&mut self, nic: &mut SoftNic) -> Result<PdId, VerbsError> {
         self.count()?;
-        self.nic.allocate_memory(length)
-    }
-
-    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.count()?;
-        self.nic.allocate_pd()
+        nic.allocate_pd()
     }
 
     fn register_region(
         &mut self,
+        nic: &mut SoftNic,
         pd: PdId,
         memory: &Mapping,
         span: Range<u64>,
@@ -71,36 +62,52 @@ impl Nic for Faltering {
         access: Access,
     ) -> Result<Region, VerbsError> {
         self.count()?;
-        self.nic.register_region(pd, memory, span, base, access)
+        nic.register_region(pd, memory, span, base, access)
     }
 
-    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+    fn allocate_window(
+        &mut self,
+        nic: &mut SoftNic,
+        pd: PdId,
+        kind: WindowKind,
+    ) -> Result<Window, VerbsError> {
         self.count()?;
-        self.nic.allocate_window(pd, kind)
+        nic.allocate_window(pd, kind)
     }
 
-    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+    fn create_cq(&mut self, nic: &mut SoftNic, depth: u32) -> Result<CqId, VerbsError> {
         self.count()?;
-        self.nic.create_cq(depth)
+        nic.create_cq(depth)
     }
 
-    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+    fn create_qp(
+        &mut self,
+        nic: &mut SoftNic,
+        pd: PdId,
+        attributes: QpAttributes,
+    ) -> Result<QpId, VerbsError> {
         self.count()?;
-        self.nic.create_qp(pd, attributes)
+        nic.create_qp(pd, attributes)
     }
 
-    fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
+    fn qp_address(&self, nic: &SoftNic, qp: QpId) -> Result<QpAddress, VerbsError> {
         self.count()?;
-        self.nic.qp_address(qp)
+        nic.qp_address(qp)
     }
 
-    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+    fn modify_qp(&mut self, nic: &mut SoftNic, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         self.count()?;
-        self.nic.modify_qp(qp, change)
+        nic.modify_qp(qp, change)
     }
 
-    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+    fn poll(
+        &mut self,
+        nic: &mut SoftNic,
+        cq: CqId,
+        most: usize,
+        into: &mut Vec<Completion>,
+    ) -> Result<usize, VerbsError> {
         self.count()?;
-        self.nic.poll(cq, most, into)
+        nic.poll(cq, most, into)
     }
 }

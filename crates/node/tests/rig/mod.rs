@@ -3,6 +3,7 @@
 //! A client here is a port and nothing else: it may send any bytes and show any key, as a hostile one would.
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
 
+use portcullis_conformance::{Around, Hook};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation, QpChange,
@@ -58,47 +59,31 @@ pub struct Rig {
 }
 
 /// A software NIC that can be told to say of a refused access what an RDMA device says: nothing; and to fail.
+pub type RigNic = Around<SoftNic, Faults>;
+
 #[derive(Default)]
-pub struct RigNic {
-    nic: SoftNic,
+pub struct Faults {
     pub is_mute: bool,
     /// It carries out no bind, and takes no queue pair up.
     pub is_broken: bool,
 }
 
-impl std::ops::Deref for RigNic {
-    type Target = SoftNic;
-
-    fn deref(&self) -> &SoftNic {
-        &self.nic
-    }
-}
-
-impl std::ops::DerefMut for RigNic {
-    fn deref_mut(&mut self) -> &mut SoftNic {
-        &mut self.nic
-    }
-}
-
-impl Nic for RigNic {
-    type Memory = Mapping;
-
-    portcullis_conformance::forward_nic! { nic:
-        capabilities, allocate_memory, allocate_pd, deallocate_pd, register_region, deregister_region,
-        allocate_window, deallocate_window, create_cq, destroy_cq, create_qp, destroy_qp, qp_address, qp_state,
-        post_receive, poll
-    }
-
-    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+impl Hook<SoftNic> for Faults {
+    fn modify_qp(&mut self, nic: &mut SoftNic, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         match change {
             QpChange::ReadyToReceive { .. } if self.is_broken => {
                 Err(VerbsError::Machine("it fails".to_owned()))
             }
-            change => self.nic.modify_qp(qp, change),
+            change => nic.modify_qp(qp, change),
         }
     }
 
-    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
+    fn post_send(
+        &mut self,
+        nic: &mut SoftNic,
+        qp: QpId,
+        requests: &[WorkRequest],
+    ) -> Result<usize, VerbsError> {
         let beyond_all = |request: &WorkRequest| match request.operation {
             Operation::BindWindow(binding) => {
                 let operation = Operation::BindWindow(WindowBinding { length: u64::MAX, ..binding });
@@ -108,14 +93,14 @@ impl Nic for RigNic {
         };
         if self.is_broken {
             let spoilt: Vec<WorkRequest> = requests.iter().map(beyond_all).collect();
-            self.nic.post_send(qp, &spoilt)
+            nic.post_send(qp, &spoilt)
         } else {
-            self.nic.post_send(qp, requests)
+            nic.post_send(qp, requests)
         }
     }
 
-    fn poll_event(&mut self) -> Option<Event> {
-        match self.nic.poll_event()? {
+    fn poll_event(&mut self, nic: &mut SoftNic) -> Option<Event> {
+        match nic.poll_event()? {
             Event::AccessError(qp, _) if self.is_mute => Some(Event::AccessError(qp, None)),
             event => Some(event),
         }
@@ -152,7 +137,7 @@ impl Rig {
         let admission = self.node.admit(&mut self.nic, tenant, self.now)?;
         let memory = Mapping::shareable("port", PortLayout::new(SIZE).bytes()).expect("a port's memory");
         let (port, ends, lkey) =
-            self.nic.create_port(memory.clone(), SIZE, admission.pd, admission.cq).expect("a port");
+            self.nic.nic.create_port(memory.clone(), SIZE, admission.pd, admission.cq).expect("a port");
         let ends = ClientEnds {
             control: ends.control,
             data: ends.data,
@@ -182,7 +167,7 @@ impl Rig {
     pub fn detach(&mut self, client: usize) {
         let seat = self.seats[client].take().expect("an attached client");
         self.node.detach(&mut self.nic, seat.id, self.now);
-        self.nic.destroy_port(seat.port);
+        self.nic.nic.destroy_port(seat.port);
     }
 
     pub fn seat(&mut self, client: usize) -> &mut Seat {
@@ -196,7 +181,7 @@ impl Rig {
 
     /// One turn of everybody. Returns whether anybody did anything.
     pub fn turn(&mut self) -> bool {
-        let mut worked = self.nic.turn_all();
+        let mut worked = self.nic.nic.turn_all();
         worked |= self.node.turn(&mut self.nic, self.now);
         for seat in self.seats.iter_mut().flatten() {
             worked |= seat.listen();
@@ -276,7 +261,7 @@ impl Rig {
         let posted = self.seat(client).endpoint.post(queue_pair, &[request]);
         assert_eq!(posted, 1, "the queue has room");
         for _ in 0..ROUNDS_MAX {
-            self.nic.turn_all();
+            self.nic.nic.turn_all();
             self.seat(client).listen();
             let found = |it: &Completion| it.queue_pair.0 == queue_pair;
             if let Some(at) = self.seat(client).completions.iter().position(found) {
@@ -347,7 +332,7 @@ impl Rig {
         let left = self.node.counters();
         let held = [left.permissions, left.objects, left.bytes_used, left.headers_used, left.windows];
         let there = [left.clients, left.tenants, left.postponed];
-        assert_eq!((held, there, self.nic.ports()), ([0; 5], [0; 3], 0), "{left:?}");
+        assert_eq!((held, there, self.nic.nic.ports()), ([0; 5], [0; 3], 0), "{left:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! NICs on the model's network.
 
-use crate::memory::SimMemory;
 use crate::network::port_address;
+use crate::nic::SimNic;
 use portcullis_protocol::Lifetime;
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
@@ -11,7 +11,7 @@ fn port(machine: usize) -> NetworkPort {
 }
 
 /// A machine's NIC.
-pub(super) fn soft_nic(machine: usize) -> SoftNic<SimMemory> {
+pub(super) fn soft_nic(machine: usize) -> SimNic {
     let mut nic = SoftNic::default();
     nic.core().join(port(machine));
     nic

@@ -4,14 +4,14 @@ use super::counts::counts;
 use super::inputs::Inputs;
 use super::pipe::Pipe;
 use crate::clock::Nanos;
-use crate::endpoint::AroundSoftNic;
 use crate::memory::SimMemory;
+use crate::nic::SimNic;
+use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
     Access, Completion, CqId, Nic, Operation, PdId, QpAttributes, QpChange, QpId, Region, RegionId,
     RemoteAddress, VerbsError, Window, WindowKind, WorkRequest,
 };
 use portcullis_protocol::MESSAGE_BYTES;
-use portcullis_softnic::SoftNic;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
@@ -41,10 +41,12 @@ pub(super) struct Tally {
 
 counts!(Tally: binds, posting_ns, registered, deregistered, flags, recoveries, copied, windows);
 
-/// A core's view of the memory node's NIC.
+/// A core's view of the memory node's NIC. What is done to the software NIC in it is not counted.
+pub(super) type MeteredNic = Around<SimNic, Meter>;
+
+/// What a NIC is asked, and when it may tell of a bind's end.
 #[derive(Debug)]
-pub(super) struct MeteredNic {
-    pub nic: SoftNic<SimMemory>,
+pub(super) struct Meter {
     pub tally: Tally,
     /// Now, for polls.
     pub now: Nanos,
@@ -60,10 +62,10 @@ pub(super) struct MeteredNic {
     rebuilt: Option<QpId>,
 }
 
-impl MeteredNic {
-    pub fn new(nic: SoftNic<SimMemory>, inputs: Inputs) -> Self {
+impl Meter {
+    /// Nothing was asked yet.
+    pub fn new(inputs: Inputs) -> Self {
         Self {
-            nic,
             tally: Tally::default(),
             now: 0,
             inputs,
@@ -116,16 +118,10 @@ impl MeteredNic {
     }
 }
 
-impl Nic for MeteredNic {
-    type Memory = SimMemory;
-
-    portcullis_conformance::forward_nic! { nic:
-        capabilities, allocate_memory, allocate_pd, deallocate_pd, deallocate_window, destroy_cq,
-        destroy_qp, qp_address, qp_state, post_receive, poll_event
-    }
-
+impl Hook<SimNic> for Meter {
     fn register_region(
         &mut self,
+        nic: &mut SimNic,
         pd: PdId,
         memory: &SimMemory,
         span: Range<u64>,
@@ -133,37 +129,47 @@ impl Nic for MeteredNic {
         access: Access,
     ) -> Result<Region, VerbsError> {
         let pages = (span.end - span.start).div_ceil(HUGE_PAGE);
-        let region = self.nic.register_region(pd, memory, span, base, access)?;
+        let region = nic.register_region(pd, memory, span, base, access)?;
         self.pages.insert(region.id, pages);
         self.tally.registered += pages;
         Ok(region)
     }
 
-    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
-        self.nic.deregister_region(region)?;
+    fn deregister_region(&mut self, nic: &mut SimNic, region: RegionId) -> Result<(), VerbsError> {
+        nic.deregister_region(region)?;
         self.tally.deregistered += self.pages.remove(&region).unwrap_or(0);
         Ok(())
     }
 
-    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
-        let window = self.nic.allocate_window(pd, kind)?;
+    fn allocate_window(
+        &mut self,
+        nic: &mut SimNic,
+        pd: PdId,
+        kind: WindowKind,
+    ) -> Result<Window, VerbsError> {
+        let window = nic.allocate_window(pd, kind)?;
         self.tally.windows += 1;
         Ok(window)
     }
 
-    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+    fn create_cq(&mut self, nic: &mut SimNic, depth: u32) -> Result<CqId, VerbsError> {
         // The few clients of the model never fill more.
-        self.nic.create_cq(depth.min(1 << 14))
+        nic.create_cq(depth.min(1 << 14))
     }
 
-    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
-        let qp = self.nic.create_qp(pd, attributes)?;
+    fn create_qp(
+        &mut self,
+        nic: &mut SimNic,
+        pd: PdId,
+        attributes: QpAttributes,
+    ) -> Result<QpId, VerbsError> {
+        let qp = nic.create_qp(pd, attributes)?;
         self.completes_on.insert(qp, attributes.send_cq);
         Ok(qp)
     }
 
-    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
-        self.nic.modify_qp(qp, change)?;
+    fn modify_qp(&mut self, nic: &mut SimNic, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        nic.modify_qp(qp, change)?;
         match change {
             QpChange::ReadyToSend { .. } => {
                 self.tally.recoveries += 1;
@@ -175,25 +181,30 @@ impl Nic for MeteredNic {
         Ok(())
     }
 
-    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
-        let posted = self.nic.post_send(qp, requests)?;
+    fn post_send(
+        &mut self,
+        nic: &mut SimNic,
+        qp: QpId,
+        requests: &[WorkRequest],
+    ) -> Result<usize, VerbsError> {
+        let posted = nic.post_send(qp, requests)?;
         self.note_posts(qp, &requests[..posted]);
         Ok(posted)
     }
 
-    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+    fn poll(
+        &mut self,
+        nic: &mut SimNic,
+        cq: CqId,
+        most: usize,
+        into: &mut Vec<Completion>,
+    ) -> Result<usize, VerbsError> {
         if self.bind_cq != Some(cq) {
-            return self.nic.poll(cq, most, into);
+            return nic.poll(cq, most, into);
         }
         let over = self.ends.iter().take_while(|&&end| end <= self.now).count();
-        let polled = self.nic.poll(cq, most.min(over), into)?;
+        let polled = nic.poll(cq, most.min(over), into)?;
         self.ends.drain(..polled);
         Ok(polled)
-    }
-}
-
-impl AroundSoftNic for MeteredNic {
-    fn inner(&mut self) -> &mut SoftNic<SimMemory> {
-        &mut self.nic
     }
 }

@@ -3,7 +3,7 @@
 
 use super::ends::soft_nic;
 use super::inputs::Inputs;
-use super::metered::{MeteredNic, Tally};
+use super::metered::{Meter, MeteredNic, Tally};
 use super::pipe::Pipe;
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
@@ -113,7 +113,7 @@ impl Rig {
         let count = usize::try_from(inputs.cores).unwrap_or(1);
         let cores = (0..count)
             .map(|core| {
-                let mut nic = MeteredNic::new(soft_nic(core), *inputs);
+                let mut nic = MeteredNic { nic: soft_nic(core), hook: Meter::new(*inputs) };
                 let incarnation = Incarnation(core as u64);
                 let node = Node::new(&mut nic, config.clone(), incarnation, [7; 32])
                     .expect("the model's configuration is sound");
@@ -210,7 +210,7 @@ impl Rig {
         let mut work = Work::default();
         for core in &self.cores {
             let counters = core.node.counters();
-            work.tally.add(&core.nic.tally);
+            work.tally.add(&core.nic.hook.tally);
             work.control_messages += counters.control_messages;
             work.grants += counters.grants;
             work.violations += counters.violations;
@@ -336,15 +336,15 @@ impl Rig {
         }
         self.core_nic_turn(core);
         let it = &mut self.cores[core];
-        it.nic.now = self.now;
-        let (rpcs, tally) = (it.node.counters().control_messages, it.nic.tally);
+        it.nic.hook.now = self.now;
+        let (rpcs, tally) = (it.node.counters().control_messages, it.nic.hook.tally);
         let worked = it.node.turn(&mut it.nic, moment(self.now));
         let rpcs = it.node.counters().control_messages - rpcs;
-        let done = it.nic.tally.since(&tally);
+        let done = it.nic.hook.tally.since(&tally);
         if !worked {
             let wake = it.node.next_wake().map(|moment| moment.0.saturating_mul(1000));
             let wake = wake.map(|wake| wake.max(self.now + MICROSECOND));
-            let end = it.nic.next_end().map(|end| end.max(self.now + 1));
+            let end = it.nic.hook.next_end().map(|end| end.max(self.now + 1));
             if let Some(at) = [wake, end].into_iter().flatten().min() {
                 self.wake_core(core, at);
             }
@@ -352,7 +352,7 @@ impl Rig {
         }
         let ended = self.now + self.beat(core) + self.charge(rpcs, &done);
         let it = &mut self.cores[core];
-        it.nic.settle(ended, &mut self.bind_unit);
+        it.nic.hook.settle(ended, &mut self.bind_unit);
         it.busy += ended - self.now;
         it.busy_until = ended;
         self.events.put(ended, Event::NodeNic(core));

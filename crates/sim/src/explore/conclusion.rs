@@ -38,7 +38,7 @@ impl Stage {
         self.now += STEP;
         self.settle();
         let moment = self.moment();
-        let pool = self.nic.pool.as_ref().map(|(pool, _)| (pool.unnoted(), moment));
+        let pool = self.nic.hook.pool.as_ref().map(|(pool, _)| (pool.unnoted(), moment));
         self.oracle.look(self.now, &[pool], true);
         self.oracle.at_rest(self.now);
         self.check_rest();

@@ -9,7 +9,7 @@ use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::join;
 use crate::network::port_address;
-use crate::nic::NodeNic;
+use crate::nic::{Disturbance, NodeNic};
 use crate::oracle::{LONGEST_WAIT, Oracle, Promise};
 use crate::turns::nic_time;
 use portcullis_client::{Client, ClientConfig};
@@ -93,13 +93,13 @@ impl Stage {
         let Cast { roles, instants, nic_apart } = scenario.cast();
         let mut nic: SoftNic<_> = SoftNic::default();
         nic.core().join(port(0));
-        let mut nic = NodeNic::new(nic, Dice::new(0, 0));
-        nic.completions_max = 64;
+        let mut nic = NodeNic { nic, hook: Disturbance::new(Dice::new(0, 0)) };
+        nic.hook.completions_max = 64;
         let config = config(scenario);
         let (linger, longest) = (config.linger_max, config.longest_lifetime);
         let node = Node::new(&mut nic, config, Incarnation(1), [7; 32]).expect("a node of the stage starts");
         let mut oracle = Oracle::default();
-        let pool = nic.pool.as_ref().map_or(0, |(pool, _)| portcullis_nic::Memory::length(pool));
+        let pool = nic.hook.pool.as_ref().map_or(0, |(pool, _)| portcullis_nic::Memory::length(pool));
         oracle.node_started(0, pool, linger, longest);
         let queues = || roles.iter().map(|_| Default::default()).collect();
         let mut stage = Self {
@@ -343,7 +343,7 @@ impl Stage {
     }
 
     pub fn take_touches(&self) -> Vec<crate::memory::Touch> {
-        self.nic.pool.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
+        self.nic.hook.pool.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
     }
 
     fn read_audit(&mut self, now: Moment) {

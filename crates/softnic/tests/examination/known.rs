@@ -51,7 +51,7 @@ fn a_deviation_from_no_promise_is_an_error() {
 /// The device panics if it is done to it, also by taking the bench down.
 #[test]
 fn what_a_device_does_not_survive_is_skipped_aloud() {
-    let report = run(|| Spoilt::new(Spoiler::DiesOfMisuse));
+    let report = run(|| Spoilt::nic(Spoiler::DiesOfMisuse));
     assert!(report.is_kept(), "{report}");
     let skipped = report.outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Skipped(_)));
     let skipped: Vec<_> = skipped.map(|(name, _)| *name).collect();

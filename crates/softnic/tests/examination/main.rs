@@ -17,7 +17,7 @@ use std::time::Duration;
 fn examined(spoiler: Spoiler) -> Examination {
     // Megabytes come a piece at a poll, and the machine may be busy.
     let limits = Limits { patience: Duration::from_secs(2), ..Limits::default() };
-    examine_within(limits, || Ok(Spoilt::new(spoiler)), |_| {}).expect("it opens")
+    examine_within(limits, || Ok(Spoilt::nic(spoiler)), |_| {}).expect("it opens")
 }
 
 fn with_verdict(examination: &Examination, verdict: Verdict) -> Vec<&'static str> {
@@ -36,7 +36,7 @@ fn finds(spoiler: Spoiler, broken: &[&str], guarantees: &[Guarantee], mechanism:
         examination.findings
     );
     assert_eq!(examination.capabilities.unenforced, guarantees, "{spoiler:?}");
-    assert_eq!(unenforced(|| Ok(Spoilt::new(spoiler))).expect("it opens"), guarantees, "{spoiler:?}");
+    assert_eq!(unenforced(|| Ok(Spoilt::nic(spoiler))).expect("it opens"), guarantees, "{spoiler:?}");
     assert_eq!(examination.mechanism().0, mechanism, "{spoiler:?}: {}", examination.mechanism().1);
 }
 
@@ -212,7 +212,7 @@ fn a_device_that_refuses_everything_leaves_everything_untried() {
 fn a_device_that_never_answers_does_not_hold_the_examination_up() {
     let limits = Limits { patience: Duration::from_millis(20), ..Limits::default() };
     let examination =
-        examine_within(limits, || Ok(Spoilt::new(Spoiler::NeverAnswers)), |_| {}).expect("it opens");
+        examine_within(limits, || Ok(Spoilt::nic(Spoiler::NeverAnswers)), |_| {}).expect("it opens");
     assert_eq!(with_verdict(&examination, Verdict::Untried), names());
     let said = &examination.findings.last().expect("there are some").detail;
     assert_eq!(said, "the device does not answer any more");

@@ -1,5 +1,6 @@
 //! The software NIC, spoilt in one way: what a device with a fault of its hardware, firmware or driver looks like.
 
+use portcullis_conformance::{Around, Hook};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Misuse, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
@@ -46,9 +47,8 @@ const LONG: u32 = 1 << 20;
 /// Windows that a device with too few of them has.
 const FEW: usize = 100;
 
-/// A spoilt NIC.
+/// What is known of a spoilt NIC, and what is spoilt on it.
 pub struct Spoilt {
-    nic: SoftNic,
     spoiler: Spoiler,
     /// Where each region starts, and how long it is.
     regions: HashMap<RegionId, (u64, u64)>,
@@ -70,14 +70,16 @@ pub struct Spoilt {
 }
 
 impl Spoilt {
-    /// One that knows what is wrong with it.
-    pub fn admitting(spoiler: Spoiler, deviations: &[&'static str]) -> Self {
-        Self { deviations: deviations.to_vec(), ..Self::new(spoiler) }
+    /// A NIC that knows what is wrong with it.
+    pub fn admitting(spoiler: Spoiler, deviations: &[&'static str]) -> Around<SoftNic, Self> {
+        let mut nic = Self::nic(spoiler);
+        nic.hook.deviations = deviations.to_vec();
+        nic
     }
 
-    pub fn new(spoiler: Spoiler) -> Self {
-        Self {
-            nic: SoftNic::self_driven(),
+    /// A NIC that says nothing of it.
+    pub fn nic(spoiler: Spoiler) -> Around<SoftNic, Self> {
+        let hook = Self {
             spoiler,
             regions: HashMap::new(),
             windows: HashMap::new(),
@@ -90,7 +92,8 @@ impl Spoilt {
             hung: false,
             transfer: None,
             deviations: Vec::new(),
-        }
+        };
+        Around { nic: SoftNic::self_driven(), hook }
     }
 
     /// The domain behind one that was asked for.
@@ -98,7 +101,7 @@ impl Spoilt {
         if self.spoiler == Spoiler::OneDomain { PdId(0) } else { pd }
     }
 
-    fn spoil(&mut self, qp: QpId, request: WorkRequest) -> WorkRequest {
+    fn spoil(&mut self, nic: &mut SoftNic, qp: QpId, request: WorkRequest) -> WorkRequest {
         let operation = match request.operation {
             Operation::BindWindow(binding) if binding.length > 0 => {
                 let spoilt = self.spoil_bind(binding);
@@ -108,7 +111,7 @@ impl Spoilt {
             Operation::BindWindow(binding) => self.spoil_unbind(binding),
             Operation::LocalInvalidate { rkey } => {
                 self.live_through(rkey);
-                self.spoil_invalidate(qp, rkey)
+                self.spoil_invalidate(nic, qp, rkey)
             }
             Operation::SendWithInvalidate { local, rkey } => {
                 self.live_through(rkey);
@@ -169,14 +172,14 @@ impl Spoilt {
         self.hung |= free && self.spoiler == Spoiler::HangsOfMisuse;
     }
 
-    fn spoil_invalidate(&mut self, qp: QpId, rkey: Rkey) -> Operation {
+    fn spoil_invalidate(&mut self, nic: &mut SoftNic, qp: QpId, rkey: Rkey) -> Operation {
         let window = WindowId(rkey.index());
         let bound = self.windows.get(&window).copied().flatten();
         let Some(bound) = bound.filter(|bound| bound.rkey == rkey) else {
             return Operation::LocalInvalidate { rkey };
         };
         match self.spoiler {
-            Spoiler::NoInvalidate => self.nothing(qp, bound),
+            Spoiler::NoInvalidate => self.nothing(nic, qp, bound),
             Spoiler::TypeTwoIsTypeOne => {
                 self.windows.insert(window, None);
                 Operation::BindWindow(WindowBinding { length: 0, ..bound })
@@ -189,21 +192,15 @@ impl Spoilt {
     }
 
     /// A request that succeeds and does nothing to anybody: another window is bound over the same bytes.
-    fn nothing(&mut self, qp: QpId, like: WindowBinding) -> Operation {
+    fn nothing(&mut self, nic: &mut SoftNic, qp: QpId, like: WindowBinding) -> Operation {
         let pd = self.queue_pairs.iter().find(|(there, _)| *there == qp).expect("it was made here").1;
-        let other = self.nic.allocate_window(pd, WindowKind::One).expect("there are enough");
+        let other = nic.allocate_window(pd, WindowKind::One).expect("there are enough");
         Operation::BindWindow(WindowBinding { window: other.id, rkey: other.rkey.advanced(), ..like })
     }
 }
 
-impl Nic for Spoilt {
-    type Memory = Mapping;
-
-    portcullis_conformance::forward_nic! { nic:
-        allocate_memory, create_cq, destroy_cq, qp_address, post_receive, poll_event
-    }
-
-    fn capabilities(&self) -> Capabilities {
+impl Hook<SoftNic> for Spoilt {
+    fn capabilities(&self, nic: &SoftNic) -> Capabilities {
         let windows = self.spoiler != Spoiler::NoWindows;
         let dies = self.spoiler == Spoiler::DiesOfMisuse;
         let misuses = [Misuse::InvalidateFreeWindow, Misuse::QueuePairBeforeBoundWindow];
@@ -213,27 +210,28 @@ impl Nic for Spoilt {
             window_type_2: windows,
             deviations: self.deviations.clone(),
             crashes_on: if dies { misuses.to_vec() } else { Vec::new() },
-            ..self.nic.capabilities()
+            ..nic.capabilities()
         }
     }
 
-    fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
+    fn allocate_pd(&mut self, nic: &mut SoftNic) -> Result<PdId, VerbsError> {
         if self.spoiler != Spoiler::OneDomain {
-            return self.nic.allocate_pd();
+            return nic.allocate_pd();
         }
         if self.domains == 0 {
-            assert_eq!(self.nic.allocate_pd()?, PdId(0));
+            assert_eq!(nic.allocate_pd()?, PdId(0));
         }
         self.domains += 1;
         Ok(PdId(self.domains - 1))
     }
 
-    fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        if self.spoiler == Spoiler::OneDomain { Ok(()) } else { self.nic.deallocate_pd(pd) }
+    fn deallocate_pd(&mut self, nic: &mut SoftNic, pd: PdId) -> Result<(), VerbsError> {
+        if self.spoiler == Spoiler::OneDomain { Ok(()) } else { nic.deallocate_pd(pd) }
     }
 
     fn register_region(
         &mut self,
+        nic: &mut SoftNic,
         pd: PdId,
         memory: &Mapping,
         span: Range<u64>,
@@ -250,44 +248,54 @@ impl Nic for Spoilt {
         let all = self.spoiler == Spoiler::AllRightsOfRegions && access.contains(Access::LOCAL_WRITE);
         let access = if all { access | Access::REMOTE } else { access };
         let length = span.end - span.start;
-        let region = self.nic.register_region(pd, memory, span, base, access)?;
+        let region = nic.register_region(pd, memory, span, base, access)?;
         self.regions.insert(region.id, (base.0, length));
         Ok(region)
     }
 
-    fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
-        if self.spoiler == Spoiler::NoDeregistration { Ok(()) } else { self.nic.deregister_region(region) }
+    fn deregister_region(&mut self, nic: &mut SoftNic, region: RegionId) -> Result<(), VerbsError> {
+        if self.spoiler == Spoiler::NoDeregistration { Ok(()) } else { nic.deregister_region(region) }
     }
 
-    fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+    fn allocate_window(
+        &mut self,
+        nic: &mut SoftNic,
+        pd: PdId,
+        kind: WindowKind,
+    ) -> Result<Window, VerbsError> {
         if self.spoiler == Spoiler::FewWindows && self.kinds.len() == FEW {
             return Err(VerbsError::Exhausted { what: "memory windows", limit: FEW as u64 });
         }
         let real = if self.spoiler == Spoiler::TypeTwoIsTypeOne { WindowKind::One } else { kind };
-        let window = self.nic.allocate_window(self.domain(pd), real)?;
+        let window = nic.allocate_window(self.domain(pd), real)?;
         self.kinds.insert(window.id, kind);
         Ok(window)
     }
 
-    fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+    fn deallocate_window(&mut self, nic: &mut SoftNic, window: WindowId) -> Result<(), VerbsError> {
         self.kinds.remove(&window);
         self.windows.remove(&window);
-        self.nic.deallocate_window(window)
+        nic.deallocate_window(window)
     }
 
-    fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+    fn create_qp(
+        &mut self,
+        nic: &mut SoftNic,
+        pd: PdId,
+        attributes: QpAttributes,
+    ) -> Result<QpId, VerbsError> {
         if self.spoiler == Spoiler::RefusesQueuePairs {
             return Err(VerbsError::Exhausted { what: "queue pairs", limit: 0 });
         }
         let pd = self.domain(pd);
-        let qp = self.nic.create_qp(pd, attributes)?;
+        let qp = nic.create_qp(pd, attributes)?;
         self.queue_pairs.push((qp, pd));
         Ok(qp)
     }
 
-    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+    fn destroy_qp(&mut self, nic: &mut SoftNic, qp: QpId) -> Result<(), VerbsError> {
         assert!(!self.panicked, "nor how to go on after that");
-        let said = self.nic.destroy_qp(qp);
+        let said = nic.destroy_qp(qp);
         let busy = matches!(said, Err(VerbsError::Busy { .. }));
         assert!(!busy || self.spoiler != Spoiler::DiesOfMisuse, "a queue pair went before its window");
         if said.is_ok() {
@@ -296,32 +304,43 @@ impl Nic for Spoilt {
         said
     }
 
-    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        let state = self.nic.qp_state(qp)?;
+    fn qp_state(&self, nic: &SoftNic, qp: QpId) -> Result<QpState, VerbsError> {
+        let state = nic.qp_state(qp)?;
         let hidden = self.spoiler == Spoiler::NobodyInError && state == QpState::Error;
         Ok(if hidden { QpState::ReadyToSend } else { state })
     }
 
-    fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+    fn modify_qp(&mut self, nic: &mut SoftNic, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         let all = self.spoiler == Spoiler::AllRightsOfQueuePairs;
         let change = match change {
             QpChange::Init { .. } if all => QpChange::Init { access: Access::REMOTE },
             QpChange::Access { .. } if all => QpChange::Access { access: Access::REMOTE },
             other => other,
         };
-        self.nic.modify_qp(qp, change)
+        nic.modify_qp(qp, change)
     }
 
-    fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
-        let spoilt: Vec<_> = requests.iter().map(|request| self.spoil(qp, *request)).collect();
-        self.nic.post_send(qp, &spoilt)
+    fn post_send(
+        &mut self,
+        nic: &mut SoftNic,
+        qp: QpId,
+        requests: &[WorkRequest],
+    ) -> Result<usize, VerbsError> {
+        let spoilt: Vec<_> = requests.iter().map(|request| self.spoil(nic, qp, *request)).collect();
+        nic.post_send(qp, &spoilt)
     }
 
-    fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError> {
+    fn poll(
+        &mut self,
+        nic: &mut SoftNic,
+        cq: CqId,
+        most: usize,
+        into: &mut Vec<Completion>,
+    ) -> Result<usize, VerbsError> {
         if self.spoiler == Spoiler::NeverAnswers || self.hung {
             return Ok(0);
         }
-        let polled = self.nic.poll(cq, most, into)?;
+        let polled = nic.poll(cq, most, into)?;
         if into.iter().any(|completion| Some(completion.queue_pair) == self.transfer) {
             self.transfer = None;
         }
@@ -329,7 +348,7 @@ impl Nic for Spoilt {
         if self.spoiler == Spoiler::FaultsSpread && refused {
             for (qp, _) in self.queue_pairs.clone() {
                 // Those that were never connected have nothing to lose.
-                let _ = self.nic.modify_qp(qp, QpChange::Error);
+                let _ = nic.modify_qp(qp, QpChange::Error);
             }
         }
         Ok(polled)
