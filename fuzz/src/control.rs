@@ -7,8 +7,8 @@ use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, Violation
 use portcullis_protocol::{
     ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Credential,
 };
-use portcullis_memory::Mapping;
-use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_memory::{Doorbell, Mapping};
+use portcullis_softnic::{Life, PortEndpoint, PortId, PortLayout, SoftNic};
 use rustix::event::{EventfdFlags, eventfd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -5,14 +5,19 @@
 //! client's buffers lie in, which lends bytes for as long as no operation is under way on them; and [`Waker`], which a
 //! thread sleeps on that others share memory with. None of them may know what lies in the memory.
 
+mod access;
 mod arena;
 mod bytes;
+mod futex;
 mod mapping;
 mod memory;
+mod residency;
+mod sealed_file;
 mod waker;
 
 pub use arena::{ArenaMemory, LentBytes, LentBytesMut};
 pub use bytes::Bytes;
 pub use mapping::{Mapping, MappingError};
 pub use memory::{Lend, Memory};
-pub use waker::{Waker, WakerError};
+pub use sealed_file::SealedFile;
+pub use waker::{Doorbell, Waker, WakerError};

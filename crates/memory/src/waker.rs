@@ -1,4 +1,4 @@
-//! Waking an engine that sleeps.
+//! Waking a thread that sleeps on an epoll: a NIC's engine.
 
 use crate::{Mapping, MappingError};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -19,13 +19,12 @@ pub struct Waker {
 
 #[derive(Debug)]
 struct Inner {
-    page: Mapping,
     epoll: OwnedFd,
-    own: OwnedFd,
+    own: Doorbell,
 }
 
 impl Waker {
-    /// For one thread that sleeps.
+    /// For one engine.
     ///
     /// # Errors
     /// The machine has no more memory or descriptors.
@@ -33,15 +32,15 @@ impl Waker {
         let page = Mapping::shareable("portcullis-engine", 4096)?;
         page.seal_future_writes()?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let waker = Self { inner: Arc::new(Inner { page, epoll, own: new_event()? }) };
-        waker.watch(&waker.inner.own)?;
+        let waker = Self { inner: Arc::new(Inner { epoll, own: Doorbell::new(page, new_event()?) }) };
+        waker.watch(&waker.inner.own.event)?;
         Ok(waker)
     }
 
     /// The page that says whether the engine sleeps. A copy of its file can only be mapped for reading.
     #[must_use]
     pub fn page(&self) -> &Mapping {
-        &self.inner.page
+        &self.inner.own.engine
     }
 
     /// A new event that the engine waits for too.
@@ -67,32 +66,55 @@ impl Waker {
 
     /// Wakes the engine if it sleeps.
     pub fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if self.inner.page.half_word(0).load(Ordering::Relaxed) != 0 {
-            let _ = rustix::io::write(&self.inner.own, &1u64.to_ne_bytes());
-        }
+        self.inner.own.ring();
     }
 
-    /// Says that the engine is about to sleep. It has to look for work once more after this.
+    /// Says that the engine is about to sleep. It looks for work once more after that.
     pub fn announce(&self) {
-        self.inner.page.half_word(0).store(1, Ordering::Relaxed);
+        self.page().half_word(0).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Says that the engine does not sleep any more.
     pub fn awake(&self) {
-        self.inner.page.half_word(0).store(0, Ordering::Relaxed);
+        self.page().half_word(0).store(0, Ordering::Relaxed);
     }
 
-    /// Waits for an event.
+    /// Waits for an event. The engine has announced that it sleeps, and found no work after that.
     pub fn sleep(&self, at_most: Duration) {
-        let timeout = Timespec {
-            tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: at_most.subsec_nanos().into(),
-        };
+        let timeout = Timespec::try_from(at_most).ok();
         let mut events = Vec::with_capacity(8);
         // Woken, timed out or interrupted: the engine looks everywhere in any case.
-        let _ = epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
+        let _ = epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+    }
+}
+
+/// Wakes the engine when it sleeps.
+#[derive(Debug)]
+pub struct Doorbell {
+    /// The engine's page: its first half word is not zero while the engine sleeps. Read-only at a client's end.
+    engine: Mapping,
+    /// What the engine waits for. Each port has its own, so that no client can swallow another's wake-up.
+    event: OwnedFd,
+}
+
+impl Doorbell {
+    /// A doorbell of the engine that shows its state on `engine` and waits for `event`.
+    #[must_use]
+    pub fn new(engine: Mapping, event: OwnedFd) -> Self {
+        Self { engine, event }
+    }
+
+    /// Wakes the engine if it sleeps. What was posted before this call is seen.
+    #[inline]
+    pub fn ring(&self) {
+        // The engine says that it sleeps, then looks once more; we post, then look whether it sleeps. The fences
+        // let at least one of us see the other.
+        fence(Ordering::SeqCst);
+        if self.engine.half_word(0).load(Ordering::Relaxed) != 0 {
+            // A full counter means that the engine has wake-ups enough.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
     }
 }
 

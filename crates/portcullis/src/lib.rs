@@ -45,7 +45,7 @@ pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters as ClientCounters, Error,
     Lease, NotRevoked, Operation, Outcome, Permission as BarePermission, Rejected,
 };
-pub use portcullis_memory::{ArenaMemory, LentBytes, LentBytesMut, Mapping, MappingError};
+pub use portcullis_memory::{ArenaMemory, Doorbell, LentBytes, LentBytesMut, Mapping, MappingError};
 pub use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Guarantee, GuaranteeSet, Lend, Lkey, LocalSpan,
     Memory, Operation as NicOperation, QpAddress, QpId, QpState, ReceiveRequest, RefusedAccess, RemoteSpan,
@@ -61,7 +61,7 @@ pub use portcullis_protocol::{
     UnknownObjectRef, UnknownRights, UnknownSharing,
 };
 pub use portcullis_softnic::attach::AttachError as PortAttachError;
-pub use portcullis_softnic::{Doorbell, Life as PortLife, PortEndpoint};
+pub use portcullis_softnic::{Life as PortLife, PortEndpoint};
 #[cfg(feature = "rdma")]
 pub use rdma::{
     ClientCredentials, ClientSecurity, CredentialsError, DeviceChoice, IbEndpoint, NodeCredentials, NodeLife,

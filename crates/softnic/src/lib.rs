@@ -12,4 +12,4 @@ mod nic;
 mod port;
 
 pub use nic::{NicMemory, PortId, SoftNic};
-pub use port::{Doorbell, Life, PortEndpoint, PortLayout, PortQueuePairs};
+pub use port::{Life, PortEndpoint, PortLayout, PortQueuePairs};

@@ -64,12 +64,7 @@ impl NicMemory for Mapping {
     }
 
     fn wake(&self, offset: u64) {
-        let sleeping = self.half_word(offset);
-        if sleeping.load(Ordering::Relaxed) != 0 {
-            sleeping.store(0, Ordering::Relaxed);
-            // A client that is not there any more has nobody to wake.
-            let _ = rustix::thread::futex::wake(sleeping, rustix::thread::futex::Flags::empty(), 1);
-        }
+        self.wake_sleeper(offset);
     }
 }
 

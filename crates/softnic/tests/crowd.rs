@@ -1,12 +1,12 @@
 //! What a crowd that waits costs the others: visits of the NIC's engine, turn by turn.
 
-use portcullis_memory::Mapping;
+use portcullis_memory::{Doorbell, Mapping};
 use portcullis_nic::{Access, Lkey, RemoteAddress};
 use portcullis_nic::{
     Completion, CqId, EndpointSize, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
     ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
-use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{Life, PortEndpoint, PortId, PortLayout, SoftNic};
 use std::sync::Arc;
 
 /// Queue pairs that wait for their peers.

@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
 
 use portcullis_conformance::{Around, Hook};
-use portcullis_memory::Mapping;
+use portcullis_memory::{Doorbell, Mapping};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation, QpChange,
     QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
@@ -15,7 +15,7 @@ use portcullis_protocol::{
     Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey,
     Sharing,
 };
-use portcullis_softnic::{Doorbell, Life, PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{Life, PortEndpoint, PortId, PortLayout, SoftNic};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

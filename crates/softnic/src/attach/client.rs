@@ -1,8 +1,8 @@
 //! The client's side of an attach.
 
 use super::messages::{AttachReply, AttachRequest, REPLY_BYTES};
-use crate::port::{Doorbell, Life, PortEndpoint, PortLayout};
-use portcullis_memory::{Mapping, MappingError};
+use crate::port::{Life, PortEndpoint, PortLayout};
+use portcullis_memory::{Doorbell, Mapping, MappingError};
 use portcullis_nic::Lkey;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;

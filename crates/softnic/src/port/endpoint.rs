@@ -2,46 +2,16 @@
 
 use super::layout::{POLLED, PortLayout, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
-use portcullis_memory::{ArenaMemory, Mapping};
+use portcullis_memory::{ArenaMemory, Doorbell, Mapping};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Lkey, QpId, ReceiveRequest, VerbsEndpoint,
     WorkRequest,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
-use rustix::thread::futex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Wakes the engine when it sleeps.
-#[derive(Debug)]
-pub struct Doorbell {
-    /// The engine's page: its first half word is not zero while the engine sleeps. Read-only here.
-    engine: Mapping,
-    /// What the engine waits for. Each port has its own, so that no client can swallow another's wake-up.
-    event: OwnedFd,
-}
-
-impl Doorbell {
-    /// A doorbell of the engine that shows its state on `engine` and waits for `event`.
-    #[must_use]
-    pub fn new(engine: Mapping, event: OwnedFd) -> Self {
-        Self { engine, event }
-    }
-
-    /// Wakes the engine if it sleeps. What was posted before this call is seen.
-    #[inline]
-    pub fn ring(&self) {
-        // The engine says that it sleeps, then looks once more; we post, then look whether it sleeps. The fences
-        // let at least one of us see the other.
-        fence(Ordering::SeqCst);
-        if self.engine.half_word(0).load(Ordering::Relaxed) != 0 {
-            // A full counter means that the engine has wake-ups enough.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        }
-    }
-}
 
 /// How a client knows that its node lives.
 #[derive(Debug)]
@@ -116,19 +86,7 @@ impl Endpoint for PortEndpoint {
     }
 
     fn wait(&mut self, at_most: Duration) {
-        let sleeping = self.memory.half_word(SLEEPING);
-        sleeping.store(1, Ordering::Relaxed);
-        // See Doorbell::ring: the same bargain, with the roles changed.
-        fence(Ordering::SeqCst);
-        if !self.completions.waiting() {
-            let timeout = Timespec {
-                tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: at_most.subsec_nanos().into(),
-            };
-            // Woken, timed out or interrupted: the caller looks again in any case.
-            let _ = futex::wait(sleeping, futex::Flags::empty(), 1, Some(&timeout));
-        }
-        sleeping.store(0, Ordering::Relaxed);
+        self.memory.sleep(SLEEPING, at_most, || self.completions.waiting());
     }
 
     fn node_alive(&mut self) -> bool {

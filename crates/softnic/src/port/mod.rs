@@ -7,7 +7,7 @@ mod endpoint;
 mod layout;
 
 pub(crate) use endpoint::CONTROL_LABEL;
-pub use endpoint::{Doorbell, Life, PortEndpoint};
+pub use endpoint::{Life, PortEndpoint};
 pub use layout::PortLayout;
 pub(crate) use layout::{POLLED, SLEEPING};
 

@@ -15,7 +15,7 @@
 //! - Of a word it remembers the last seven values and returns no older one. No word of a ring is stored that often here.
 //! - Loom's sequentially consistent fences order a little more than the language promises. They have the one
 //!   property that the bargain needs, that of two fences one comes first.
-//! - The orderings are the model's own copy of those in `memory/src/mapping.rs`, since a mapping cannot be made of
+//! - The orderings are the model's own copy of those in `memory/src/access.rs`, since a mapping cannot be made of
 //!   loom's words. **The two must agree**: [`agreement`] reads the source and fails when they do not. The same
 //!   goes for the steps of the bargain, which are copied from four files.
 //!

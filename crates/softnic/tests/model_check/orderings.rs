@@ -16,7 +16,7 @@ pub struct Orderings {
 }
 
 impl Orderings {
-    /// Those of `Mapping` in `memory/src/mapping.rs`.
+    /// Those of `Mapping` in `memory/src/access.rs`.
     pub const OF_MAPPING: Self = Self {
         load: Ordering::Acquire,
         store: Ordering::Release,

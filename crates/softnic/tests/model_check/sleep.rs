@@ -74,7 +74,7 @@ struct Engine {
 pub const ANNOUNCE_STEPS: &[&str] = &["store Relaxed", "fence SeqCst"];
 /// `Waker::awake`.
 pub const AWAKE_STEPS: &[&str] = &["store Relaxed"];
-/// `Doorbell::ring`, and `Waker::wake`, which does the same inside the node.
+/// `Doorbell::ring`, and `Waker::wake` by it.
 pub const RING_STEPS: &[&str] = &["fence SeqCst", "load Relaxed", "write"];
 /// `Driver::sleep`: all that the engine could find to do is looked at after it said that it sleeps.
 pub const SLEEP_STEPS: &[&str] =
@@ -146,11 +146,11 @@ impl Futex {
     }
 }
 
-/// `PortEndpoint::wait`.
+/// `Mapping::sleep`, which `PortEndpoint::wait` calls.
 pub const WAIT_STEPS: &[&str] = &["store Relaxed", "fence SeqCst", "waiting", "futex::wait", "store Relaxed"];
 /// `SoftNic::wake_sleepers`, for one port.
 pub const WAKE_SLEEPERS_STEPS: &[&str] = &["fence SeqCst", "wake"];
-/// `NicMemory::wake` of a mapping.
+/// `Mapping::wake_sleeper`, which `NicMemory::wake` calls.
 pub const WAKE_STEPS: &[&str] = &["load Relaxed", "store Relaxed", "futex::wake"];
 
 fn client_wait(sleeping: &Futex, completions: &CompletionPoller<LoomMemory>, fences: Fences) {

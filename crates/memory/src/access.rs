@@ -1,0 +1,236 @@
+//! Access to mapped memory: atomics, and copies that the compiler cannot look into.
+
+use crate::{Bytes, Mapping, Memory};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Copies at least this long go through the string instruction.
+const STRING_COPY_BYTES: u64 = 512;
+
+impl Mapping {
+    /// Panics unless `length` bytes from `offset` on lie in the mapping, and turns the offset into a count.
+    #[inline]
+    fn check(&self, offset: u64, length: u64) -> usize {
+        let inside = offset <= self.length && length <= self.length - offset;
+        assert!(inside, "{length} bytes at {offset} lie outside a mapping of {}", self.length);
+        // A mapping's length came from a usize, and the offset is not beyond it.
+        usize::try_from(offset).unwrap_or(usize::MAX)
+    }
+
+    #[inline]
+    pub(crate) fn pointer(&self, offset: u64, length: u64, align: u64) -> *mut u8 {
+        let count = self.check(offset, length);
+        assert!(offset.is_multiple_of(align), "an atomic access at {offset} is not aligned");
+        // SAFETY: the count was checked to lie inside the mapping, which is one allocation.
+        unsafe { self.start.as_ptr().add(count) }
+    }
+
+    /// The aligned word at `offset`, as an atomic.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, offset: u64) -> &AtomicU64 {
+        let pointer = self.pointer(offset, 8, 8).cast::<u64>();
+        // SAFETY: eight aligned bytes inside a live mapping, which lives as long as self; only atomics touch them.
+        unsafe { AtomicU64::from_ptr(pointer) }
+    }
+
+    /// The aligned half word at `offset`, as an atomic: futexes are that wide.
+    #[inline]
+    #[must_use]
+    pub fn half_word(&self, offset: u64) -> &AtomicU32 {
+        let pointer = self.pointer(offset, 4, 4).cast::<u32>();
+        // SAFETY: four aligned bytes inside a live mapping, which lives as long as self; only atomics touch them.
+        unsafe { AtomicU32::from_ptr(pointer) }
+    }
+
+    #[inline]
+    fn byte(&self, offset: u64) -> &AtomicU8 {
+        let pointer = self.pointer(offset, 1, 1);
+        // SAFETY: one byte inside a live mapping, which lives as long as self; only atomics touch it.
+        unsafe { AtomicU8::from_ptr(pointer) }
+    }
+
+    /// `count` aligned words from `offset` on, as atomics.
+    #[inline]
+    fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
+        let pointer = self.pointer(offset, count as u64 * 8, 8).cast::<AtomicU64>();
+        // SAFETY: count aligned words inside a live mapping, which lives as long as self; only atomics touch them.
+        unsafe { std::slice::from_raw_parts(pointer, count) }
+    }
+
+    /// Copies bytes between places that others may write meanwhile.
+    ///
+    /// # Safety
+    /// Both spans lie inside live memory.
+    unsafe fn string_copy(from: *const u8, to: *mut u8, length: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: both spans lie inside live memory, says the caller. The copy is made by the processor, not by the
+        // language: bytes that a peer changes meanwhile arrive old or new. The direction flag is clear at every
+        // function entry (System V ABI).
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") length => _,
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        for index in 0..length {
+            // SAFETY: index < length, and both spans lie inside live memory, says the caller.
+            let source = unsafe { from.add(index) };
+            // SAFETY: as above.
+            let target = unsafe { to.add(index) };
+            // SAFETY: one byte inside live memory; a volatile read of a byte cannot tear.
+            let byte = unsafe { source.read_volatile() };
+            // SAFETY: one byte inside live memory.
+            unsafe { target.write_volatile(byte) };
+        }
+    }
+}
+
+impl Memory for Mapping {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let from = self.pointer(offset, into.len() as u64, 1);
+        fence(Ordering::Acquire);
+        // SAFETY: pointer() checked the mapping's span; the other is a slice of the same length.
+        unsafe { Self::string_copy(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let to = self.pointer(offset, from.len() as u64, 1);
+        // SAFETY: pointer() checked the mapping's span; the other is a slice of the same length.
+        unsafe { Self::string_copy(from.as_ptr(), to, from.len()) };
+        fence(Ordering::Release);
+    }
+
+    fn zero(&self, offset: u64, length: u64) {
+        self.check(offset, length);
+        let end = offset + length;
+        let first = offset.next_multiple_of(8).min(end);
+        let last = (end - end % 8).max(first);
+        for at in (offset..first).chain(last..end) {
+            self.byte(at).store(0, Ordering::Relaxed);
+        }
+        let count = usize::try_from((last - first) / 8).unwrap_or(0);
+        if count > 0 {
+            for word in self.words(first, count) {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        fence(Ordering::Release);
+    }
+
+    #[inline]
+    fn load(&self, offset: u64) -> u64 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store(&self, offset: u64, value: u64) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+}
+
+impl Bytes for Mapping {
+    #[inline]
+    fn copy(&self, from: u64, to: &Self, at: u64, length: u64) {
+        if (from | at | length).is_multiple_of(8) && length < STRING_COPY_BYTES {
+            let count = usize::try_from(length / 8).unwrap_or(0);
+            for (source, target) in self.words(from, count).iter().zip(to.words(at, count)) {
+                target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        } else {
+            let source = self.pointer(from, length, 1);
+            let target = to.pointer(at, length, 1);
+            // SAFETY: pointer() checked both spans.
+            unsafe { Self::string_copy(source, target, usize::try_from(length).unwrap_or(0)) };
+        }
+    }
+
+    #[inline]
+    fn compare_exchange(&self, offset: u64, old: u64, new: u64) -> u64 {
+        match self.word(offset).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(before) | Err(before) => before,
+        }
+    }
+
+    #[inline]
+    fn fetch_add(&self, offset: u64, add: u64) -> u64 {
+        self.word(offset).fetch_add(add, Ordering::AcqRel)
+    }
+
+    #[inline]
+    fn prefetch(&self, offset: u64) {
+        let pointer = self.pointer(offset, 1, 1);
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch of any address faults on nothing and changes nothing that a program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast_const().cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = pointer;
+    }
+
+    #[inline]
+    fn load_words<const N: usize>(&self, offset: u64) -> [u64; N] {
+        let words = self.words(offset, N);
+        std::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn store_words<const N: usize>(&self, offset: u64, values: [u64; N]) {
+        for (word, value) in self.words(offset, N).iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn copies_move_exactly_their_bytes(
+            from in 0u64..600, at in 0u64..600, length in 0u64..1200, seed: u8,
+        ) {
+            let (source, target) = (Mapping::private(4096).unwrap(), Mapping::private(4096).unwrap());
+            let pattern: Vec<u8> = (0..4096u32).map(|i| (i % 251).to_le_bytes()[0] ^ seed).collect();
+            source.write(0, &pattern);
+            target.write(0, &[0xee; 4096]);
+            source.copy(from, &target, at, length);
+            let mut got = vec![0; 4096];
+            target.read(0, &mut got);
+            let index = |offset: u64| usize::try_from(offset).unwrap();
+            let (from, at, length) = (index(from), index(at), index(length));
+            prop_assert_eq!(&got[at..at + length], &pattern[from..from + length]);
+            prop_assert!(got[..at].iter().chain(&got[at + length..]).all(|&byte| byte == 0xee));
+        }
+
+        #[test]
+        fn zeroing_touches_exactly_its_bytes(offset in 0u64..64, length in 0u64..200) {
+            let mapping = Mapping::private(4096).unwrap();
+            mapping.write(0, &[0xff; 512]);
+            mapping.zero(offset, length);
+            let mut got = [0; 512];
+            mapping.read(0, &mut got);
+            for (index, byte) in got.iter().enumerate() {
+                let inside = (offset..offset + length).contains(&(index as u64));
+                prop_assert_eq!(*byte, if inside { 0 } else { 0xff });
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside a mapping")]
+    fn an_offset_past_the_end_panics_like_a_slice() {
+        Mapping::private(4096).unwrap().load(4096);
+    }
+}
