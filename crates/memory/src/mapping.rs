@@ -6,7 +6,8 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::alloc::Layout;
-use std::ptr::{NonNull, null_mut};
+use std::num::NonZeroUsize;
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of a page that mappings are rounded up to.
@@ -161,17 +162,41 @@ impl Mapping {
         Self::of_file(SealedFile::of_peer(file, length)?, writable)
     }
 
-    /// The memory of a file.
+    /// The memory of a file, where the kernel finds room for it.
     ///
     /// # Errors
     /// The machine refuses.
     pub fn of_file(file: SealedFile, writable: bool) -> Result<Self, MappingError> {
+        Self::shared(file, writable, null_mut(), MapFlags::empty())
+    }
+
+    /// The memory of a file at an address that was agreed on, so that addresses in it mean the same to everybody. It never
+    /// takes the place of anything.
+    ///
+    /// # Errors
+    /// Something is mapped there already, if only in part; the address is not a page's; or the machine refuses.
+    pub fn of_file_at(address: NonZeroUsize, file: SealedFile, writable: bool) -> Result<Self, MappingError> {
+        let wanted = without_provenance_mut(address.get());
+        let mapping = Self::shared(file, writable, wanted, MapFlags::FIXED_NOREPLACE)?;
+        // Kernels before 4.17 do not know the flag, and map elsewhere what has no room there.
+        if mapping.start.addr() != address {
+            return Err(MappingError::to("map", mapping.length)(Errno::EXIST));
+        }
+        Ok(mapping)
+    }
+
+    fn shared(
+        file: SealedFile,
+        writable: bool,
+        wanted: *mut core::ffi::c_void,
+        flags: MapFlags,
+    ) -> Result<Self, MappingError> {
         let bytes = usize::try_from(file.length()).unwrap_or(usize::MAX);
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a fresh mapping at an address that the kernel picks overlaps nothing; the file cannot shrink.
-        let start = unsafe {
-            rustix::mm::mmap(null_mut(), bytes, protection, MapFlags::SHARED, file.descriptor(), 0)
-        };
+        let flags = MapFlags::SHARED | flags;
+        // SAFETY: a fresh mapping overlaps nothing: the kernel picks its address, or refuses one where something is. The
+        // file cannot shrink.
+        let start = unsafe { rustix::mm::mmap(wanted, bytes, protection, flags, file.descriptor(), 0) };
         Self::from_mmap(start, bytes, Some(file))
     }
 
@@ -252,5 +277,61 @@ mod tests {
         let copy = mapping.file().unwrap().try_clone_to_owned().unwrap();
         assert!(Mapping::of_peer(copy.try_clone().unwrap(), 4096, true).is_err());
         assert!(Mapping::of_peer(copy, 4096, false).is_ok());
+    }
+
+    /// An address where nothing lies that a test has not put there: each test has a gibibyte of its own.
+    fn place(test: usize) -> NonZeroUsize {
+        NonZeroUsize::new((16 << 40) + (test << 30)).unwrap()
+    }
+
+    fn file(pages: u64) -> SealedFile {
+        SealedFile::new("test", pages * PAGE_BYTES).unwrap()
+    }
+
+    fn kind<T>(refused: Result<T, MappingError>) -> Option<Errno> {
+        refused.err().map(|error| error.source)
+    }
+
+    #[test]
+    fn an_address_that_was_agreed_on_is_the_mappings() {
+        let elsewhere = Mapping::of_file(file(3), true).unwrap();
+        let again = elsewhere.file().unwrap().try_clone_to_owned().unwrap();
+        let again = SealedFile::of_peer(again, 3 * PAGE_BYTES).unwrap();
+        let mapping = Mapping::of_file_at(place(0), again, true).unwrap();
+        assert_eq!((mapping.start().addr(), mapping.length()), (place(0), 3 * PAGE_BYTES));
+        elsewhere.write(PAGE_BYTES, b"the same file");
+        let mut bytes = [0; 13];
+        mapping.read(PAGE_BYTES, &mut bytes);
+        assert_eq!(&bytes, b"the same file");
+    }
+
+    #[test]
+    fn nothing_is_mapped_over_what_is_there() {
+        let there = Mapping::of_file_at(place(1), file(4), true).unwrap();
+        there.store(0, 5);
+        there.store(3 * PAGE_BYTES, 6);
+        let page = usize::try_from(PAGE_BYTES).unwrap();
+        let at = |pages| place(1).checked_add(pages * page).unwrap();
+        let before = NonZeroUsize::new(place(1).get() - page).unwrap();
+        for address in [place(1), at(3), before] {
+            assert_eq!(kind(Mapping::of_file_at(address, file(4), true)), Some(Errno::EXIST), "{address:#x}");
+        }
+        assert_eq!((there.load(0), there.load(3 * PAGE_BYTES)), (5, 6));
+        // Beside it there is room, and where it was when its last clone is gone.
+        let beside = Mapping::of_file_at(at(4), file(1), false).unwrap();
+        let clone = there.clone();
+        drop(there);
+        assert_eq!(kind(Mapping::of_file_at(place(1), file(1), true)), Some(Errno::EXIST));
+        drop(clone);
+        assert_eq!(Mapping::of_file_at(place(1), file(4), true).unwrap().load(0), 0);
+        drop(beside);
+    }
+
+    #[test]
+    fn only_a_page_can_be_mapped_at_an_address() {
+        let odd = place(2).checked_add(8).unwrap();
+        assert_eq!(kind(Mapping::of_file_at(odd, file(1), true)), Some(Errno::INVAL));
+        // Beyond what a process has.
+        assert!(Mapping::of_file_at(NonZeroUsize::MAX, file(1), true).is_err());
     }
 }
