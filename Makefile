@@ -31,6 +31,7 @@ lint: setup
 	scripts/without-rdma
 	scripts/docs
 	scripts/tidy
+	scripts/arrows
 
 unit: setup
 	$(CARGO) test --workspace --locked
