@@ -1,7 +1,7 @@
 //! A client's arena: the part of a mapping that its buffers lie in, and loans of bytes in it.
 //!
 //! While bytes are lent, they are plain bytes to the borrower, and nothing else in this process touches them through the
-//! arena: each access holds a lock, and looks at what is lent. Whoever is at the other end of the NIC writes to an arena only where an
+//! arena: each access holds a lock, and looks at what is lent. The other end of the NIC writes to an arena only where an
 //! operation of its client says, and only while that operation is under way.
 
 use crate::{Lend, Mapping, Memory};

@@ -5,12 +5,17 @@
 //! list, so neither can fall behind.
 //!
 //! Each promise gets a NIC of its own, with no object on it but the bench's. What a device says it cannot do
-//! ([`Capabilities`](portcullis_nic::Capabilities)) is skipped aloud; a promise under a [`Guarantee`](portcullis_nic::Guarantee) that
-//! the device is known not to keep must fail, and so must one that it is known to break by name; it is an error when
-//! they do not. What a device does not survive ([`Misuse`](portcullis_nic::Misuse)) is not done to it: that is skipped aloud too.
+//! ([`Capabilities`]) is skipped aloud; a promise under a [`Guarantee`] that the device is known not to keep must fail, and
+//! so must one that it is known to break by name; it is an error when they do not. What a device does not survive
+//! ([`Misuse`]) is not done to it: that is skipped aloud too.
 //!
-//! The suite sees a NIC only through [`Nic`](portcullis_nic::Nic). It waits on conditions: how long it waits at most is part
-//! of the verdict, never part of a test's working.
+//! The suite sees a NIC only through [`Nic`]. It waits on conditions: how long it waits at most is part of the verdict,
+//! never part of a test's working.
+//!
+//! [`Capabilities`]: portcullis_nic::Capabilities
+//! [`Guarantee`]: portcullis_nic::Guarantee
+//! [`Misuse`]: portcullis_nic::Misuse
+//! [`Nic`]: portcullis_nic::Nic
 
 mod atomics;
 mod binds;
