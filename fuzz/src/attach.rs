@@ -1,7 +1,7 @@
 //! The messages of an attach: any bytes are one or none, and what they say makes sense.
 
+use portcullis_attach::unix::{AttachReply, AttachRequest};
 use portcullis_softnic::PortLayout;
-use portcullis_softnic::attach::{AttachReply, AttachRequest};
 
 /// Reads the bytes as what a client says, and as what a node answers.
 pub fn run(bytes: &[u8]) {

@@ -5,10 +5,10 @@ use crate::input::Input;
 use portcullis_nic::{Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status, WorkRequest, VerbsEndpoint};
 use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
-    ClientId, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody, Credential,
+    ClientId, Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody,
 };
 use portcullis_memory::{Doorbell, Mapping};
-use portcullis_softnic::{Life, PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{PortLife, PortEndpoint, PortId, PortLayout, SoftNic};
 use rustix::event::{EventfdFlags, eventfd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -108,7 +108,7 @@ impl Stage {
         let id = self.node.attach(&mut self.nic, admission.tenant, Some(1), ends, self.now).expect("a place");
         let page = Mapping::private(4096).expect("memory");
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
-        let life = Life::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
+        let life = PortLife::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
         let endpoint = PortEndpoint::new(memory, SIZE, key, Doorbell::new(page, event), life);
         self.clients.push(Client { id, port, endpoint, sent: 0, received: 0, grants: Vec::new() });
     }

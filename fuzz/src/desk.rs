@@ -2,15 +2,15 @@
 //! whatever order and by however many, everybody is answered or hung up on, and everyone who was let in is let go.
 
 use crate::input::Input;
-use portcullis_nic::EndpointSize;
-use portcullis_softnic::SoftNic;
-use portcullis_softnic::attach::{
-    Admission, Admitted, AttachReply, AttachRequest, Listener, Peer, Server, ServerLimits, SocketAccess,
+use portcullis_attach::unix::{
+    AdmissionPolicy, Admitted, AttachReply, AttachRequest, Listener, Peer, Place, SocketAccess, UnixHandshake,
 };
-use portcullis_softnic::engine::{Engine, EngineOptions};
-use portcullis_memory::Mapping;
+use portcullis_attach::{Acceptor, Errand, Limits, Reason};
+use portcullis_nic::EndpointSize;
+use portcullis_memory::{Mapping, Waker};
+use portcullis_softnic::PortLayout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -37,38 +37,71 @@ const SIZE: EndpointSize = EndpointSize {
 };
 
 /// Who is there, on all threads.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Hall {
+    waker: Waker,
     present: Arc<Mutex<HashSet<u64>>>,
     offered: Arc<AtomicU64>,
     next: Arc<AtomicU64>,
 }
 
 /// A place that is offered, until it goes.
-struct Place(Arc<AtomicU64>);
+struct Offered {
+    memory: Mapping,
+    page: Mapping,
+    event: OwnedFd,
+    offered: Arc<AtomicU64>,
+}
 
-impl Drop for Place {
+impl Drop for Offered {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.offered.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Admission for Hall {
-    type Place = Place;
-
-    fn offer(&self, _: &Peer, arena_bytes: u64) -> Result<(EndpointSize, Place), String> {
-        if arena_bytes > 1 << 20 {
-            return Err("too much".to_owned());
-        }
-        self.offered.fetch_add(1, Ordering::SeqCst);
-        Ok((SIZE, Place(Arc::clone(&self.offered))))
+impl Place for Offered {
+    fn size(&self) -> EndpointSize {
+        SIZE
     }
 
-    fn admit(&self, _: &Peer, memory: Mapping, _: EndpointSize) -> Result<Admitted, String> {
-        assert!(memory.file().is_some(), "a port is a file");
+    fn memory_bytes(&self) -> u64 {
+        PortLayout::new(SIZE).bytes()
+    }
+
+    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        let [memory, page] = [&self.memory, &self.page].map(|it| it.file().expect("a port is a file"));
+        [memory, page, self.event.as_fd()]
+    }
+
+    fn preparation(&self) -> Errand {
+        let memory = self.memory.clone();
+        Box::new(move || {
+            memory.seal_future_writes()?;
+            Ok(memory.make_resident()?)
+        })
+    }
+
+    fn give_up(&mut self) {}
+}
+
+impl AdmissionPolicy for Hall {
+    type Place = Offered;
+
+    fn offer(&self, _: &Peer, arena_bytes: u64) -> Result<Offered, Reason> {
+        if arena_bytes > 1 << 20 {
+            return Err("too much".into());
+        }
+        let memory = Mapping::shareable("port", PortLayout::new(SIZE).bytes())?;
+        let event = self.waker.new_event()?;
+        self.offered.fetch_add(1, Ordering::SeqCst);
+        let offered = Arc::clone(&self.offered);
+        Ok(Offered { memory, page: self.waker.page().clone(), event, offered })
+    }
+
+    fn admit(&self, _: &Peer, _: &Offered) -> Result<Admitted, Reason> {
         let client = self.next.fetch_add(1, Ordering::SeqCst);
         if client % 5 == 4 {
-            return Err("not today".to_owned());
+            return Err("not today".into());
         }
         assert!(self.present.lock().expect("no panic").insert(client));
         Ok(Admitted { client, arena_key: 7 })
@@ -84,8 +117,7 @@ struct Scene {
     hall: Hall,
     path: PathBuf,
     _folder: tempfile::TempDir,
-    _engine: Engine<()>,
-    _server: Server,
+    _acceptor: Acceptor,
 }
 
 fn scene() -> &'static Scene {
@@ -93,14 +125,14 @@ fn scene() -> &'static Scene {
     SCENE.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("node.sock");
-        let engine = Engine::start(SoftNic::new(), (), EngineOptions::default()).expect("an engine");
-        let hall = Hall::default();
+        let waker = Waker::new().expect("a page");
+        let hall = Hall { waker, present: Arc::default(), offered: Arc::default(), next: Arc::default() };
         let listener = Listener::bind(&path, SocketAccess { mode: 0o600, group: None }).expect("a socket");
         // Descriptors come in also where the kernel could refuse them.
         listener.dangerous_take_descriptors();
-        let limits = ServerLimits { hello_within: Duration::from_secs(1), connections_max: 64 };
-        let server = Server::start(vec![listener], hall.clone(), engine.waker().clone(), limits);
-        Scene { hall, path, _folder: folder, _engine: engine, _server: server.expect("a server") }
+        let limits = Limits { connections_max: 64, ..Limits::UNIX };
+        let acceptor = Acceptor::start::<UnixHandshake<Hall>>(vec![listener], hall.clone(), limits);
+        Scene { hall, path, _folder: folder, _acceptor: acceptor.expect("an acceptor") }
     })
 }
 

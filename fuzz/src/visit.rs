@@ -2,8 +2,9 @@
 //! sense, lets in whoever brings what it asked for and nobody else, and nobody twice.
 
 use crate::input::Input;
-use portcullis_attach::conversation::{ClientSays, Conversation, Frames, NodeSays, VERSION, framed};
-use portcullis_attach::{Admission, Admitted, Ends, Peer, Terms};
+use portcullis_attach::Reason;
+use portcullis_attach::tls::conversation::{ClientSays, Conversation, Frames, NodeSays, VERSION, framed};
+use portcullis_attach::tls::{AdmissionPolicy, Admitted, Ends, Peer, Terms};
 use portcullis_nic::{GuaranteeSet, QpAddress};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -18,15 +19,15 @@ const WITHIN: Duration = Duration::from_secs(3);
 #[derive(Clone, Default)]
 struct Hall(Arc<Mutex<(HashSet<u64>, u64)>>);
 
-impl Admission for Hall {
-    fn terms(&self, _: &Peer) -> Result<Terms, String> {
+impl AdmissionPolicy for Hall {
+    fn terms(&self, _: &Peer) -> Result<Terms, Reason> {
         Ok(TERMS)
     }
 
-    fn admit(&self, _: &Peer, ends: Ends) -> Result<Admitted, String> {
+    fn admit(&self, _: &Peer, ends: Ends) -> Result<Admitted, Reason> {
         ends.check(&TERMS).expect("nobody is let in with other ends than those that were asked for");
         match ends.control.number % 4 {
-            3 => Err(format!("not today\u{7}: {}", "no ".repeat(600))),
+            3 => Err(format!("not today\u{7}: {}", "no ".repeat(600)).into()),
             // A node whose own ends do not fit lets nobody in.
             2 => self.place(Ends { data: Vec::new(), ..ends }),
             _ => self.place(ends),
@@ -39,7 +40,7 @@ impl Admission for Hall {
 }
 
 impl Hall {
-    fn place(&self, ends: Ends) -> Result<Admitted, String> {
+    fn place(&self, ends: Ends) -> Result<Admitted, Reason> {
         let mut hall = self.0.lock().expect("one thread");
         hall.1 += 1;
         let client = hall.1;

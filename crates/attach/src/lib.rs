@@ -1,57 +1,22 @@
-//! How a client of another machine attaches to a node: a control connection over TCP with mutual TLS, over which the
-//! two tell each other where their queue pairs can be reached.
+//! How a client comes in to a node: whose it is, what it is offered, and a connection whose end is the end of the client.
 //!
-//! ```text
-//! client                                     node
-//!    │  hello: the version                     │
-//!    ├────────────────────────────────────────►│
-//!    │  terms: how many queue pairs, how deep  │   or why not
-//!    │◄────────────────────────────────────────┤
-//!    │  ends: the client's queue pairs         │
-//!    ├────────────────────────────────────────►│
-//!    │  welcome: its number, the node's ends   │   or why not
-//!    │◄────────────────────────────────────────┤
-//!    │               silence                   │
-//! ```
+//! The [`Acceptor`] is the thread that takes clients in. It keeps time and limits, whichever way they come; what is said on
+//! a connection is a [`Handshake`]:
 //!
-//! Each message is two bytes of length, little endian, and at most 4096 bytes in postcard's encoding. After the
-//! welcome nothing is said: the connection is there so that each end notices when the other is gone. A byte all the
-//! same is a breach, and ends the attach.
+//! | module | who comes | who says whose they are |
+//! | --- | --- | --- |
+//! | [`unix`] | processes of this machine, over a Unix socket that passes descriptors | the kernel |
+//! | `tls`, with the feature of that name | other machines, over TCP with mutual TLS | certificates |
 //!
-//! Who a client is comes from its certificate ([`ClientCredentials`]), which names its tenant, never from what it
-//! says; and the client knows the node by its certificate, for the host that it dialled ([`NodeCredentials`]). Both
-//! are of one private authority, and [`certificates`] makes them. TLS is version 1.3. Sessions are not taken up
-//! again, since a session would outlive a certificate that has expired. A certificate is looked at when its owner
-//! attaches: one that expires later does not end what was attached before.
-//!
-//! What is read and written on the data path does not pass here, and TLS does not protect it: see THREATS.md.
+//! Nothing here knows nodes, permissions or NICs. Of the vocabulary of verbs it uses plain values: how large an end is and
+//! where its queue pairs are.
 #![forbid(unsafe_code)]
 
-mod address;
-mod admission;
-pub mod certificates;
-mod channel;
-mod client;
-mod connection;
-#[doc(hidden)]
-pub mod conversation;
-mod credentials;
-mod crowd;
-mod frames;
-mod identity;
-mod listener;
-mod messages;
-mod server;
-mod tcp;
-mod terms;
-mod trust;
-mod visit;
+mod acceptor;
+mod handshake;
+#[cfg(feature = "tls")]
+pub mod tls;
+pub mod unix;
 
-pub use admission::{Admission, Admitted, Peer};
-pub use client::{AttachError, Attached, ClientSecurity, attach};
-pub use connection::Connection;
-pub use credentials::{ClientCredentials, CredentialsError, NodeCredentials};
-pub use identity::{TENANT_LETTERS_MAX, check_tenant_name};
-pub use listener::{ListenError, Listener, NodeSecurity};
-pub use server::{Server, ServerLimits};
-pub use terms::{Ends, QUEUE_PAIR_MAX, Terms};
+pub use acceptor::{Acceptor, Limits};
+pub use handshake::{Accepted, Errand, Handshake, HasRoom, Holder, Outgoing, Reason};

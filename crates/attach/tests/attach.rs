@@ -2,8 +2,9 @@
 
 mod rig;
 
-use portcullis_attach::{
-    AttachError, ClientSecurity, ListenError, Listener, NodeSecurity, ServerLimits, Terms, attach,
+use portcullis_attach::Limits;
+use portcullis_attach::tls::{
+    AttachError, ClientSecurity, ListenError, Listener, NodeSecurity, Terms, attach,
 };
 use rig::papers::Papers;
 use rig::{PATIENCE, Rig, TERMS, UNHURRIED, end, ends, ends_of, node_alive_after_news, wire};
@@ -115,10 +116,11 @@ fn a_client_that_cannot_meet_the_terms_leaves_nothing() {
     let rig = Rig::plain(UNHURRIED);
     let plain = ClientSecurity::Plain { anywhere: false };
     let address = rig.address.to_string();
-    let unable = attach::<()>(&address, &plain, PATIENCE, |_| Err("no device".to_owned()));
-    assert!(matches!(unable, Err(AttachError::Unable(reason)) if reason == "no device"));
-    let unfit =
-        attach(&address, &plain, PATIENCE, |_| Ok((portcullis_attach::Ends { data: vec![], ..ends(1) }, ())));
+    let unable = attach::<()>(&address, &plain, PATIENCE, |_| Err("no device".into()));
+    assert!(matches!(unable, Err(AttachError::Unable(reason)) if reason.to_string() == "no device"));
+    let unfit = attach(&address, &plain, PATIENCE, |_| {
+        Ok((portcullis_attach::tls::Ends { data: vec![], ..ends(1) }, ()))
+    });
     assert!(matches!(unfit, Err(AttachError::Unable(_))));
     assert_eq!(rig.ledger.admitted(), 0);
     rig.assert_untouched();
@@ -126,7 +128,7 @@ fn a_client_that_cannot_meet_the_terms_leaves_nothing() {
 
 #[test]
 fn whoever_holds_as_many_connections_as_are_free_gets_no_more() {
-    let rig = Rig::plain(ServerLimits { connections_max: 4, ..UNHURRIED });
+    let rig = Rig::plain(Limits { connections_max: 4, ..UNHURRIED });
     let held = [rig.attach().expect("attached"), rig.attach().expect("attached")];
     assert!(matches!(rig.attach(), Err(AttachError::Refused(reason)) if reason.contains("no room")));
     drop(held);

@@ -2,7 +2,8 @@
 
 mod rig;
 
-use portcullis_attach::{AttachError, ClientSecurity, attach};
+use portcullis_attach::Reason;
+use portcullis_attach::tls::{AttachError, ClientSecurity, attach};
 use rcgen::ExtendedKeyUsagePurpose::{Any, ClientAuth, ServerAuth};
 use rig::papers::{Pair, Papers, future, past, self_signed, today};
 use rig::wire::{self, FromNode};
@@ -244,7 +245,7 @@ fn who_has_no_nodes_certificate_for_the_host_is_no_node() {
     let papers = Papers::new();
     papers.make_tenant("blue", today(10));
     let folder = papers.0.path();
-    use portcullis_attach::certificates::make_node;
+    use portcullis_attach::tls::certificates::make_node;
     make_node(folder, "far", &["far.example".to_owned(), "10.9.9.9".to_owned()], today(10)).expect("made");
     make_node(folder, "late", &["127.0.0.1".to_owned()], past(50, 10)).expect("made");
     make_node(folder, "early", &["127.0.0.1".to_owned()], future(50, 10)).expect("made");
@@ -268,9 +269,9 @@ fn who_has_no_nodes_certificate_for_the_host_is_no_node() {
     let address =
         pretender(&papers, papers.forge(&["one"], &[ServerAuth]), wire::frame(&wire::terms())).to_string();
     let mut asked = false;
-    let attached = attach(&address, &orange, Duration::from_secs(2), |_| -> Result<(_, ()), String> {
+    let attached = attach(&address, &orange, Duration::from_secs(2), |_| -> Result<(_, ()), Reason> {
         asked = true;
-        Err("enough".to_owned())
+        Err("enough".into())
     });
     assert!(asked, "the same with a node's certificate is believed: {attached:?}");
 }
@@ -281,12 +282,12 @@ fn a_client_hears_why_its_certificate_is_not_accepted() {
     let rig = Rig::secured(&papers, UNHURRIED);
     // Believes the node's authority, and is of another.
     others.make_tenant("orange", today(10));
-    let mixed = portcullis_attach::ClientCredentials::load(
+    let mixed = portcullis_attach::tls::ClientIdentity::load(
         &join(&papers, &others),
         &others.path("tenant-orange.pem"),
         &others.path("tenant-orange-key.pem"),
     );
-    let attached = rig.attach_as(&ClientSecurity::Tls(mixed.expect("credentials")), &rig.address.to_string());
+    let attached = rig.attach_as(&ClientSecurity::Tls(mixed.expect("an identity")), &rig.address.to_string());
     assert!(matches!(&attached, Err(AttachError::NotAccepted { .. })), "{attached:?}");
     rig.assert_untouched();
 }

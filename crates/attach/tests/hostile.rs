@@ -3,7 +3,8 @@
 
 mod rig;
 
-use portcullis_attach::{Ends, ServerLimits};
+use portcullis_attach::Limits;
+use portcullis_attach::tls::Ends;
 use rig::wire::{self, FromClient, FromNode};
 use rig::{HURRIED, Rig, UNHURRIED, end, ends, last_words};
 use rustix::net::{AddressFamily, SocketType};
@@ -288,7 +289,7 @@ fn call_from(rig: &Rig, source: Ipv4Addr) -> std::io::Result<TcpStream> {
 
 #[test]
 fn a_flood_from_one_address_displaces_nobody_of_another() {
-    let rig = Rig::plain(ServerLimits { unattached_max: 8, ..UNHURRIED });
+    let rig = Rig::plain(Limits { unattached_max: 8, ..UNHURRIED });
     let mut early = offered(&rig);
     let mut silent = rig.call();
     let flood: Vec<_> =
@@ -307,7 +308,7 @@ fn a_flood_from_one_address_displaces_nobody_of_another() {
 
 #[test]
 fn attached_clients_are_not_displaced_by_those_who_come() {
-    let rig = Rig::plain(ServerLimits { unattached_max: 2, ..UNHURRIED });
+    let rig = Rig::plain(Limits { unattached_max: 2, ..UNHURRIED });
     let mut clients: Vec<_> = (0..20).map(|_| rig.attach().expect("attached")).collect();
     let silent: Vec<_> = (0..50).map(|_| rig.call()).collect();
     drop(rig.attach().expect("attached"));

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use portcullis_attach::{AttachError, Attached, ClientSecurity, Ends, attach};
+use portcullis_attach::tls::{AttachError, Attached, ClientSecurity, Ends, attach};
 use rig::wire::{self, FromNode};
 use rig::{PATIENCE, end, ends, node_alive_after_news};
 use std::cell::Cell;

@@ -2,7 +2,7 @@
 
 use crate::output::{complain, say};
 use clap::{Args, Subcommand};
-use portcullis_attach::certificates::{
+use portcullis_attach::tls::certificates::{
     CertificateError, Made, Validity, make_authority, make_node, make_tenant,
 };
 use serde::Serialize;

@@ -2,8 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use portcullis::{
-    ClientCredentials, ClientSecurity, CredentialsError, DeviceChoice, NodeCredentials, NodeSecurity,
-    RdmaOptions,
+    ClientIdentity, ClientSecurity, DeviceChoice, IdentityError, NodeIdentity, NodeSecurity, RdmaOptions,
 };
 use std::path::{Path, PathBuf};
 
@@ -75,10 +74,10 @@ impl Papers {
 
 /// How a node proves who it is, and knows its clients: by `node-NAME.pem` in a directory of `portcullis certificates`,
 /// or not at all.
-pub fn node_security(certificates: Option<(&Path, &str)>) -> Result<NodeSecurity, CredentialsError> {
+pub fn node_security(certificates: Option<(&Path, &str)>) -> Result<NodeSecurity, IdentityError> {
     let Some((directory, name)) = certificates else { return Ok(NodeSecurity::Plain) };
     let Papers { authority, certificate, key } = Papers::of(directory, "node", name);
-    Ok(NodeSecurity::Tls(NodeCredentials::load(&authority, &certificate, &key)?))
+    Ok(NodeSecurity::Tls(NodeIdentity::load(&authority, &certificate, &key)?))
 }
 
 /// How a client reaches nodes at `rdma:HOST:PORT`.
@@ -96,11 +95,11 @@ pub struct ClientOptions {
 
 impl ClientOptions {
     /// What the library calls them.
-    pub fn rdma(&self) -> Result<RdmaOptions, CredentialsError> {
+    pub fn rdma(&self) -> Result<RdmaOptions, IdentityError> {
         let security = match (&self.certificates, &self.tenant) {
             (Some(directory), Some(tenant)) => {
                 let Papers { authority, certificate, key } = Papers::of(directory, "tenant", tenant);
-                ClientSecurity::Tls(ClientCredentials::load(&authority, &certificate, &key)?)
+                ClientSecurity::Tls(ClientIdentity::load(&authority, &certificate, &key)?)
             }
             _ => ClientSecurity::Plain { anywhere: false },
         };

@@ -20,7 +20,7 @@ use limits::LimitOptions;
 use listen::Place;
 use portcullis::host::{Host, HostConfig, HostError, RdmaConfig, RdmaListen};
 use portcullis::{
-    Address, CredentialsError, Guarantee, Lifetime, Mechanism, NodeConfig, Quota, Reductions, ViolationLimits,
+    Address, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, Quota, Reductions, ViolationLimits,
 };
 use portcullis_node::StartError;
 use refusal::NotServed;
@@ -200,7 +200,7 @@ fn guarantee(text: &str) -> Result<Guarantee, String> {
 }
 
 impl Options {
-    fn config(&self) -> Result<HostConfig, CredentialsError> {
+    fn config(&self) -> Result<HostConfig, IdentityError> {
         let with = |technique| !self.without.contains(&technique);
         let node = NodeConfig {
             mechanism: self.protection.unwrap_or_default(),
@@ -242,7 +242,7 @@ impl Options {
     }
 
     /// The RDMA device, if clients come over one.
-    fn rdma(&self) -> Result<Option<RdmaConfig>, CredentialsError> {
+    fn rdma(&self) -> Result<Option<RdmaConfig>, IdentityError> {
         let papers = self.certificates.as_deref().zip(self.name.as_deref());
         let security = node_security(papers)?;
         let places = self.listen.iter().filter_map(|place| match &place.address {

@@ -1,6 +1,6 @@
 //! `portcullis certificates` as a program: what it makes opens a node's door, and what it says can be relied on.
 
-use portcullis_attach::{ClientCredentials, NodeCredentials};
+use portcullis_attach::tls::{ClientIdentity, NodeIdentity};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -33,9 +33,9 @@ fn what_it_makes_can_be_used() {
         [pki.join("ca.pem"), pki.join(format!("{name}.pem")), pki.join(format!("{name}-key.pem"))]
     };
     let [authority, certificate, key] = load("tenant-orange");
-    assert_eq!(ClientCredentials::load(&authority, &certificate, &key).expect("usable").tenant(), "orange");
+    assert_eq!(ClientIdentity::load(&authority, &certificate, &key).expect("usable").tenant(), "orange");
     let [authority, certificate, key] = load("node-one");
-    NodeCredentials::load(&authority, &certificate, &key).expect("usable");
+    NodeIdentity::load(&authority, &certificate, &key).expect("usable");
 }
 
 #[test]

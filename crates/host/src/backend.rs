@@ -1,52 +1,62 @@
-//! What a node runs on: the software NIC, or an RDMA device where the crate is built for them.
+//! A node on its fabric: the software NIC, or an RDMA device where the crate is built for them.
 
-use super::admin::Way;
-use super::outlet::Outlet;
-use super::software::SoftwareHost;
-use super::{HostConfig, HostError, LocalDoor, Run};
+use crate::admin::{Order, OrderOutcome};
+use crate::fabric::{Fabric, NodeEngine};
+use crate::outlet::Outlet;
+use crate::resident::AcceptorPlace;
+use crate::{HostConfig, HostError, LocalDoor, Run};
 use portcullis_nic::Guarantee;
 use portcullis_protocol::Mechanism;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A node on a NIC, with the ways to it. What only a device has is nothing by default.
-pub(super) trait Backend: fmt::Debug + Send + Sync {
-    fn mechanism(&self) -> Mechanism;
-
+/// A node that was started on a fabric.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub node: Arc<dyn RunningNode>,
+    pub local_door: Arc<dyn LocalDoor>,
+    pub mechanism: Mechanism,
     /// What its permissions rest on and the device does not keep.
-    fn unenforced(&self) -> &[Guarantee] {
-        &[]
-    }
-
+    pub unenforced: Vec<Guarantee>,
     /// The most tenants at a time that the limit on locked memory lets in.
-    fn tenants_max(&self) -> Option<u64> {
-        None
-    }
-
+    pub tenants_max: Option<u64>,
     /// Where clients of other machines come to.
-    fn addresses(&self) -> &[SocketAddr] {
-        &[]
-    }
+    pub addresses: Vec<SocketAddr>,
+}
 
-    /// The way in for clients of this process.
-    fn local_door(&self) -> Arc<dyn LocalDoor>;
+/// A node, whatever fabric it is on.
+pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
+    /// Carries an operator's order out; nothing, if the node has ended.
+    fn carry_out(&self, order: Order) -> Option<OrderOutcome>;
 
-    /// The operator's way to the node.
-    fn way(&self) -> Arc<Way>;
-
+    /// Ends the node: first the acceptor that its clients come to, then its thread.
     fn stop(&self);
 }
 
+/// A node on the fabric `F`.
+#[derive(Debug)]
+pub(crate) struct NodeOn<F: Fabric> {
+    pub engine: NodeEngine<F>,
+    pub acceptor: AcceptorPlace,
+}
+
+impl<F: Fabric> RunningNode for NodeOn<F> {
+    fn carry_out(&self, order: Order) -> Option<OrderOutcome> {
+        self.engine.carry_out(order).ok()
+    }
+
+    fn stop(&self) {
+        self.acceptor.clear();
+        self.engine.stop();
+    }
+}
+
 /// Starts a node on what the configuration says.
-pub(super) fn start(
-    config: &HostConfig,
-    run: Run,
-    records: Option<Outlet>,
-) -> Result<Box<dyn Backend>, HostError> {
+pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> Result<Started, HostError> {
     #[cfg(feature = "rdma")]
     if let Some(device) = &config.rdma {
-        return Ok(Box::new(super::rdma::RdmaHost::start(config, device, run, records)?));
+        return crate::rdma::start(config, device, run, records);
     }
-    Ok(Box::new(SoftwareHost::start(config, run, records)?))
+    crate::software::start(config, run, records)
 }

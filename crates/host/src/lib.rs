@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 
 pub use audit::AuditStatus;
+pub use engine::pin;
 pub use local::{ClientEnd, LocalClient, LocalDoor, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce};
+pub use portcullis_attach::unix::SocketAccess;
 pub use portcullis_node::Counters as NodeCounters;
 pub use portcullis_node::{ConfigError, StartError};
-pub use portcullis_softnic::attach::SocketAccess;
-pub use portcullis_softnic::engine::pin;
 #[cfg(feature = "rdma")]
 pub use rdma::{ListenError, MemlockTooLow, NoLibrary, OpenError, RdmaConfig, RdmaListen, Unenforced};
 pub use sockets::{Listen, Sockets};
@@ -17,18 +17,21 @@ pub use wall::{NoWallTime, WallTime};
 pub mod admin;
 mod audit;
 mod backend;
+mod engine;
+mod fabric;
 mod local;
 mod machine_memory;
 mod outlet;
 #[cfg(feature = "rdma")]
 pub mod rdma;
+mod resident;
 mod sockets;
-mod software;
+pub mod software;
 mod wall;
 
 use admin::{Admin, AdminServer};
 use audit::AuditWriter;
-use backend::Backend;
+use backend::Started;
 use outlet::{Outlet, Speaker};
 use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::NodeConfig;
@@ -208,7 +211,7 @@ struct Run {
 /// A running node. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Host {
-    backend: Box<dyn Backend>,
+    on: Started,
     incarnation: Incarnation,
     admin: Admin,
     admin_server: Option<AdminServer>,
@@ -242,10 +245,10 @@ impl Host {
         let admin_place = config.admin.as_deref().map(AdminServer::bind).transpose()?;
         let speaker = Speaker::start().map_err(machine("cannot tell of events".to_owned()))?;
         let records = outlet(&mut run.config, audit.as_ref(), speaker.as_ref());
-        let backend = backend::start(&config, run, records)?;
-        let admin = Admin::inside(backend.way(), audit.as_ref().map(AuditWriter::watch));
+        let on = backend::start(&config, run, records)?;
+        let admin = Admin::inside(Arc::clone(&on.node), audit.as_ref().map(AuditWriter::watch));
         let admin_server = admin_place.map(|place| AdminServer::start(place, admin.clone())).transpose()?;
-        Ok(Self { backend, incarnation, admin, admin_server, audit, speaker })
+        Ok(Self { on, incarnation, admin, admin_server, audit, speaker })
     }
 
     /// Which run of a node this is: a random number of each start.
@@ -257,32 +260,32 @@ impl Host {
     /// What enforces its permissions.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
-        self.backend.mechanism()
+        self.on.mechanism
     }
 
     /// What its permissions rest on and the device does not keep, because that was allowed.
     #[must_use]
     pub fn unenforced(&self) -> &[Guarantee] {
-        self.backend.unenforced()
+        &self.on.unenforced
     }
 
     /// The most tenants at a time that this process's limit on locked memory lets in, if it has one: on an RDMA device
     /// the node's memory counts once for each.
     #[must_use]
     pub fn tenants_max(&self) -> Option<u64> {
-        self.backend.tenants_max()
+        self.on.tenants_max
     }
 
     /// Where clients of other machines come to, with the ports that were got for port 0.
     #[must_use]
     pub fn rdma_addresses(&self) -> &[SocketAddr] {
-        self.backend.addresses()
+        &self.on.addresses
     }
 
     /// The way in for clients of this process.
     #[must_use]
     pub fn local_door(&self) -> Arc<dyn LocalDoor> {
-        self.backend.local_door()
+        Arc::clone(&self.on.local_door)
     }
 
     /// The operator's view of it.
@@ -313,7 +316,7 @@ impl Host {
     /// Ends the node: no more clients, then nothing of it left on the NIC, then the last audit records.
     pub fn stop(&mut self) {
         self.admin_server = None;
-        self.backend.stop();
+        self.on.node.stop();
         if let Some(audit) = &mut self.audit {
             audit.finish();
         }

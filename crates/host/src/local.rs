@@ -1,5 +1,6 @@
 //! Clients of the node's own process: they get their ends of the fabric without a socket.
 
+use portcullis_attach::Reason;
 #[cfg(feature = "rdma")]
 use portcullis_ibverbs::IbEndpoint;
 use portcullis_nic::GuaranteeSet;
@@ -44,7 +45,7 @@ impl fmt::Debug for LocalClient {
 pub enum LocalError {
     /// The node has ended, or refuses.
     #[error("{0}")]
-    Refused(String),
+    Refused(#[source] Reason),
     /// The RDMA device does not connect to the node's.
     #[cfg(feature = "rdma")]
     #[error("the RDMA device fails: {0}")]
@@ -52,7 +53,7 @@ pub enum LocalError {
 }
 
 /// The way in for clients of the node's own process. It may outlive the host, and is of no use then.
-pub trait LocalDoor: Send + Sync {
+pub trait LocalDoor: fmt::Debug + Send + Sync {
     /// Lets a client of the tenant called `tenant` in, with an arena of `arena_bytes`.
     ///
     /// # Errors

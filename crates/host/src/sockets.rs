@@ -1,6 +1,6 @@
 //! Sockets that clients of this machine come to, and who may open them.
 
-use portcullis_softnic::attach::SocketAccess;
+use portcullis_attach::unix::SocketAccess;
 use std::path::PathBuf;
 
 /// A socket that clients of this machine come to.

@@ -1,8 +1,7 @@
 //! A client's end on an RDMA device: queue pairs on a NIC of its own, connected to the node's.
 
 use crate::{DeviceChoice, IbNic, WorkRequests};
-use portcullis_memory::ArenaMemory;
-use portcullis_memory::Mapping;
+use portcullis_memory::{ArenaMemory, Mapping};
 use portcullis_nic::{
     ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Nic, QpAddress, ReceiveRequest, VerbsEndpoint,
     VerbsError, WorkRequest,

@@ -1,6 +1,7 @@
 //! A node inside a program: on the software NIC or on an RDMA device, with a thread that drives it, the places that
 //! clients come to, and the audit log.
 
+pub use portcullis_host::software::{AttachedPort, attach as attach_port};
 pub use portcullis_host::{
     AuditStatus, ConfigError, HostConfig, HostError, Listen, NoWallTime, NodeCounters, NotEnoughMemory,
     PortLimits, Scarce, SocketAccess, Sockets, StartError, WallTime, admin, pin,

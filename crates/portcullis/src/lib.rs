@@ -45,6 +45,7 @@ pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters as ClientCounters, Error,
     Lease, NotRevoked, Operation, Outcome, Permission as BarePermission, Rejected,
 };
+pub use portcullis_host::software::AttachError as PortAttachError;
 pub use portcullis_memory::{ArenaMemory, Doorbell, LentBytes, LentBytesMut, Mapping, MappingError};
 pub use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Guarantee, GuaranteeSet, Lend, Lkey, LocalSpan,
@@ -60,11 +61,10 @@ pub use portcullis_protocol::{
     Part, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, UnknownIncarnation, UnknownMechanism,
     UnknownObjectRef, UnknownRights, UnknownSharing,
 };
-pub use portcullis_softnic::attach::AttachError as PortAttachError;
-pub use portcullis_softnic::{Life as PortLife, PortEndpoint};
+pub use portcullis_softnic::{PortEndpoint, PortLife};
 #[cfg(feature = "rdma")]
 pub use rdma::{
-    ClientCredentials, ClientSecurity, CredentialsError, DeviceChoice, IbEndpoint, NodeCredentials, NodeLife,
+    ClientIdentity, ClientSecurity, DeviceChoice, IbEndpoint, IdentityError, NodeIdentity, NodeLife,
     NodeSecurity, RdmaAttachError, RdmaOptions,
 };
 pub use session::{ConnectError, Session, SessionOptions, connect, connect_with};

@@ -1,14 +1,12 @@
 //! A session with a node of another machine: a control connection, and queue pairs on a device of this one.
 
-pub use portcullis_attach::AttachError as RdmaAttachError;
-pub use portcullis_attach::{
-    ClientCredentials, ClientSecurity, CredentialsError, NodeCredentials, NodeSecurity,
-};
+pub use portcullis_attach::tls::AttachError as RdmaAttachError;
+pub use portcullis_attach::tls::{ClientIdentity, ClientSecurity, IdentityError, NodeIdentity, NodeSecurity};
 pub use portcullis_ibverbs::{DeviceChoice, IbEndpoint, NodeLife};
 
 use crate::SessionOptions;
 use crate::session::ConnectError;
-use portcullis_attach::{Connection, Ends, Terms, attach};
+use portcullis_attach::tls::{Connection, Ends, Terms, attach};
 use portcullis_host::rdma::client_end;
 use portcullis_nic::GuaranteeSet;
 use rustix::fd::{AsFd, BorrowedFd};

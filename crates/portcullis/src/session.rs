@@ -11,10 +11,10 @@ use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
+use portcullis_host::software::{AttachError, attach};
 use portcullis_memory::ArenaMemory;
 use portcullis_nic::{Endpoint, GuaranteeSet};
 use portcullis_protocol::{Lifetime, Moment, ObjectRef};
-use portcullis_softnic::attach::{AttachError, attach};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 

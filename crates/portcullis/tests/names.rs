@@ -72,7 +72,7 @@ fn local_fault(error: &Error) -> Option<Status> {
 
 fn not_mapped(error: &ConnectError) -> Option<&MappingError> {
     match error {
-        ConnectError::Attach(PortAttachError::Mapping(error)) => Some(error),
+        ConnectError::Attach(PortAttachError::Unusable(error)) => error.downcast_ref(),
         _ => None,
     }
 }

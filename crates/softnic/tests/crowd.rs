@@ -6,7 +6,7 @@ use portcullis_nic::{
     Completion, CqId, EndpointSize, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
     ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
-use portcullis_softnic::{Life, PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortLife, SoftNic};
 use std::sync::Arc;
 
 /// Queue pairs that wait for their peers.
@@ -122,7 +122,7 @@ fn attach_with(
         scene.nic.modify_qp(qp, QpChange::Access { access }).expect("it is ready");
     }
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an event");
-    let life = Life::Local(std::array::from_fn(|_| Arc::default()));
+    let life = PortLife::Local(std::array::from_fn(|_| Arc::default()));
     (port, PortEndpoint::new(memory, size, lkey, Doorbell::new(page.clone(), event), life))
 }
 

@@ -6,10 +6,11 @@
 pub mod papers;
 pub mod wire;
 
-use portcullis_attach::{
-    Admission, Admitted, AttachError, Attached, ClientSecurity, Connection, Ends, Listener, NodeSecurity,
-    Peer, Server, ServerLimits, Terms, attach,
+use portcullis_attach::tls::{
+    AdmissionPolicy, Admitted, AttachError, Attached, ClientSecurity, Connection, Ends, Listener,
+    NodeSecurity, Peer, Terms, TlsHandshake, attach,
 };
+use portcullis_attach::{Acceptor, Limits, Reason};
 use portcullis_nic::QpAddress;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
@@ -23,10 +24,10 @@ use std::time::Duration;
 /// Longer than anything honest takes, on a busy machine too. Nothing waits for it to pass when all is well.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// For servers whose deadline is not what is tried.
-pub const UNHURRIED: ServerLimits =
-    ServerLimits { attach_within: Duration::from_secs(600), connections_max: 4096, unattached_max: 64 };
+pub const UNHURRIED: Limits =
+    Limits { attach_within: Duration::from_secs(600), connections_max: 4096, unattached_max: 64 };
 /// For servers whose deadline is what is tried.
-pub const HURRIED: ServerLimits = ServerLimits { attach_within: Duration::from_millis(300), ..UNHURRIED };
+pub const HURRIED: Limits = Limits { attach_within: Duration::from_millis(300), ..UNHURRIED };
 
 pub const TERMS: Terms = Terms {
     data_queue_pairs: 2,
@@ -122,18 +123,18 @@ impl Ledger {
 
 struct Recorder(Ledger);
 
-impl Admission for Recorder {
-    fn terms(&self, _: &Peer) -> Result<Terms, String> {
+impl AdmissionPolicy for Recorder {
+    fn terms(&self, _: &Peer) -> Result<Terms, Reason> {
         Ok(self.0.with(|book| book.terms).unwrap_or(TERMS))
     }
 
-    fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, String> {
+    fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason> {
         if let Some(barrier) = self.0.with(|book| book.barrier.take()) {
             barrier.recv_timeout(PATIENCE).expect("the test goes on");
         }
         self.0.with(|book| {
             if let Some(reason) = &book.refusal {
-                return Err(reason.clone());
+                return Err(reason.clone().into());
             }
             book.admitted += 1;
             let client = book.admitted;
@@ -156,23 +157,23 @@ impl Admission for Recorder {
 
 /// A server, and what its admission knows.
 pub struct Rig {
-    pub server: Option<Server>,
+    pub server: Option<Acceptor>,
     pub ledger: Ledger,
     pub address: SocketAddr,
     security: ClientSecurity,
 }
 
 impl Rig {
-    pub fn plain(limits: ServerLimits) -> Self {
+    pub fn plain(limits: Limits) -> Self {
         Self::start(NodeSecurity::Plain, ClientSecurity::Plain { anywhere: false }, limits)
     }
 
     /// With certificates: a node for localhost and 127.0.0.1, an honest tenant called orange.
-    pub fn secured(papers: &papers::Papers, limits: ServerLimits) -> Self {
+    pub fn secured(papers: &papers::Papers, limits: Limits) -> Self {
         Self::start(NodeSecurity::Tls(papers.node()), ClientSecurity::Tls(papers.tenant("orange")), limits)
     }
 
-    fn start(node: NodeSecurity, security: ClientSecurity, limits: ServerLimits) -> Self {
+    fn start(node: NodeSecurity, security: ClientSecurity, limits: Limits) -> Self {
         let listener = Listener::bind("127.0.0.1:0", node, false).expect("a port");
         let address = listener.local_address();
         let (server, ledger) = serve(vec![listener], limits);
@@ -212,9 +213,10 @@ impl Rig {
 }
 
 /// A server for these, and what its admission knows.
-pub fn serve(listeners: Vec<Listener>, limits: ServerLimits) -> (Server, Ledger) {
+pub fn serve(listeners: Vec<Listener>, limits: Limits) -> (Acceptor, Ledger) {
     let ledger = Ledger::default();
-    let server = Server::start(listeners, Recorder(ledger.clone()), limits).expect("a server");
+    let server = Acceptor::start::<TlsHandshake>(listeners, Box::new(Recorder(ledger.clone())), limits);
+    let server = server.expect("a server");
     (server, ledger)
 }
 

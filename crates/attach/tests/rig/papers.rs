@@ -1,7 +1,7 @@
 //! Certificates: honest ones by the crate's own means, others by hand.
 
-use portcullis_attach::certificates::{Validity, make_authority, make_node, make_tenant};
-use portcullis_attach::{ClientCredentials, NodeCredentials};
+use portcullis_attach::tls::certificates::{Validity, make_authority, make_node, make_tenant};
+use portcullis_attach::tls::{ClientIdentity, NodeIdentity};
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType,
 };
@@ -51,23 +51,19 @@ impl Papers {
         self.0.path().join(name)
     }
 
-    pub fn node(&self) -> NodeCredentials {
-        NodeCredentials::load(
-            &self.path("ca.pem"),
-            &self.path("node-one.pem"),
-            &self.path("node-one-key.pem"),
-        )
-        .expect("a node's credentials")
+    pub fn node(&self) -> NodeIdentity {
+        NodeIdentity::load(&self.path("ca.pem"), &self.path("node-one.pem"), &self.path("node-one-key.pem"))
+            .expect("a node's identity")
     }
 
-    /// A tenant's credentials, made where there are none.
-    pub fn tenant(&self, name: &str) -> ClientCredentials {
+    /// A tenant's identity, made where there are none.
+    pub fn tenant(&self, name: &str) -> ClientIdentity {
         if !self.path(&format!("tenant-{name}.pem")).exists() {
             self.make_tenant(name, today(10));
         }
         let (certificate, key) = (format!("tenant-{name}.pem"), format!("tenant-{name}-key.pem"));
-        ClientCredentials::load(&self.path("ca.pem"), &self.path(&certificate), &self.path(&key))
-            .expect("a tenant's credentials")
+        ClientIdentity::load(&self.path("ca.pem"), &self.path(&certificate), &self.path(&key))
+            .expect("a tenant's identity")
     }
 
     pub fn make_tenant(&self, name: &str, validity: Validity) {

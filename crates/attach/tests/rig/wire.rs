@@ -1,6 +1,6 @@
 //! The messages as they are on the wire, written down a second time: a change of format does not go unnoticed.
 
-use portcullis_attach::Ends;
+use portcullis_attach::tls::Ends;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 

@@ -21,7 +21,7 @@ use crate::output::complain;
 use crate::rdma::{ClientOptions, NicKind};
 use clap::{Args, ValueEnum};
 use node_process::Setup;
-use portcullis::{ConnectError, CredentialsError, Error, Mechanism, Session, SessionOptions, connect_with};
+use portcullis::{ConnectError, Error, IdentityError, Mechanism, Session, SessionOptions, connect_with};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -145,7 +145,7 @@ enum BenchError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
-    Credentials(#[from] CredentialsError),
+    Identity(#[from] IdentityError),
     #[error(transparent)]
     Session(#[from] Error),
     #[error("the node process: {0}")]

@@ -1,9 +1,9 @@
 //! Why no node is serving, told with the options that mend it.
 
 use super::limits::{OPTIONS, option_of};
-use portcullis::CredentialsError;
+use portcullis::IdentityError;
 use portcullis::host::{HostError, NotEnoughMemory};
-use portcullis_attach::ListenError;
+use portcullis_attach::tls::ListenError;
 use portcullis_nic::VerbsError;
 use portcullis_node::StartError;
 
@@ -18,8 +18,8 @@ pub enum NotServed {
     Machine(String),
 }
 
-impl From<CredentialsError> for NotServed {
-    fn from(error: CredentialsError) -> Self {
+impl From<IdentityError> for NotServed {
+    fn from(error: IdentityError) -> Self {
         Self::Machine(error.to_string())
     }
 }

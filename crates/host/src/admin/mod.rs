@@ -11,10 +11,11 @@ mod socket;
 pub use reports::{Bar, ClientReport, Counted, Standing, Turns, Violations};
 pub use socket::NoNode;
 
-pub(super) use orders::{Answer, Order};
+pub(super) use orders::{Order, OrderOutcome};
 pub(super) use server::AdminServer;
 
 use super::audit::AuditWatch;
+use super::backend::RunningNode;
 use orders::Told;
 use std::fmt;
 use std::path::PathBuf;
@@ -35,12 +36,9 @@ pub enum AdminError {
     Refused(String),
 }
 
-/// Carries out an order on the node's thread; nothing, if that has ended.
-pub(super) type Way = dyn Fn(Order) -> Option<Answer> + Send + Sync;
-
 #[derive(Clone)]
 enum Place {
-    Inside { way: Arc<Way>, audit: Option<AuditWatch> },
+    Inside { node: Arc<dyn RunningNode>, audit: Option<AuditWatch> },
     Socket(PathBuf),
 }
 
@@ -61,8 +59,8 @@ impl fmt::Debug for Admin {
 }
 
 impl Admin {
-    pub(super) fn inside(way: Arc<Way>, audit: Option<AuditWatch>) -> Self {
-        Self { place: Place::Inside { way, audit } }
+    pub(super) fn inside(node: Arc<dyn RunningNode>, audit: Option<AuditWatch>) -> Self {
+        Self { place: Place::Inside { node, audit } }
     }
 
     /// The node whose operator's socket is at `path`. Nothing is opened yet.
@@ -118,8 +116,8 @@ impl Admin {
 
     fn order(&self, order: Order) -> Result<Told, AdminError> {
         match &self.place {
-            Place::Inside { way, audit } => {
-                let answer = way(order).ok_or(AdminError::Ended)?;
+            Place::Inside { node, audit } => {
+                let answer = node.carry_out(order).ok_or(AdminError::Ended)?;
                 Ok(answer.told(audit.as_ref().map(AuditWatch::status)))
             }
             Place::Socket(path) => Ok(socket::ask(path, &order)?),

@@ -2,10 +2,10 @@
 
 use super::reports::{Bar, ClientReport, Counted, Turns, clock};
 use crate::AuditStatus;
+use crate::engine::TurnCounts;
 use portcullis_nic::Nic;
 use portcullis_node::{Counters, Node};
 use portcullis_protocol::Moment;
-use portcullis_softnic::engine::TurnCounts;
 use serde::{Deserialize, Serialize};
 
 /// An order. On the socket: one packet of JSON.
@@ -39,7 +39,7 @@ pub(super) enum Told {
 
 /// The same as the node says it, with the moment at which it did.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct OrderOutcome {
     now: Moment,
     what: What,
 }
@@ -54,18 +54,18 @@ enum What {
 
 impl Order {
     /// Carries it out, on the node's thread: what can be done elsewhere is left.
-    pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, turns: TurnCounts, now: Moment) -> Answer {
+    pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, turns: TurnCounts, now: Moment) -> OrderOutcome {
         let what = match self {
             Self::List => What::Bars(node.bars(now)),
             Self::Unbar { tenant } => What::Unbarred(node.unbar(tenant, now)),
             Self::Clients => What::Clients(node.clients(now)),
             Self::Counters => What::Counters(Box::new((node.counters(), turns))),
         };
-        Answer { now, what }
+        OrderOutcome { now, what }
     }
 }
 
-impl Answer {
+impl OrderOutcome {
     /// As it is told to people, by their own clock.
     pub(super) fn told(self, audit: Option<AuditStatus>) -> Told {
         let clock = clock(self.now);

@@ -1,9 +1,9 @@
 //! What an operator is told.
 
 use crate::AuditStatus;
+use crate::engine::TurnCounts;
 use crate::wall::{WallClock, WallTime};
 use portcullis_node::Counters;
-use portcullis_softnic::engine::TurnCounts;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::SystemTime;

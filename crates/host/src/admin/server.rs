@@ -8,7 +8,7 @@ use super::orders::{Order, Told};
 use super::socket::PIECE_BYTES;
 use super::{Admin, AdminError};
 use crate::{HostError, machine};
-use portcullis_softnic::attach::{Listener, Peer, SocketAccess};
+use portcullis_attach::unix::{Listener, Peer, SocketAccess};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -52,7 +52,7 @@ impl AdminServer {
         let failed = || machine("cannot serve operators".to_owned());
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(|error| failed()(error.into()))?);
-        let desk = Desk {
+        let service = Service {
             listener,
             admin,
             stop: Arc::clone(&stop),
@@ -60,7 +60,7 @@ impl AdminServer {
             closed_until: Instant::now(),
         };
         let thread = std::thread::Builder::new().name("portcullis-admin".to_owned());
-        let thread = thread.spawn(move || desk.run()).map_err(failed())?;
+        let thread = thread.spawn(move || service.run()).map_err(failed())?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -76,7 +76,7 @@ impl Drop for AdminServer {
     }
 }
 
-struct Desk {
+struct Service {
     listener: Listener,
     admin: Admin,
     stop: Arc<OwnedFd>,
@@ -94,7 +94,7 @@ struct Connection {
     answer: Option<(Vec<u8>, usize)>,
 }
 
-impl Desk {
+impl Service {
     fn run(mut self) {
         loop {
             let Some(ready) = self.wait() else { return };

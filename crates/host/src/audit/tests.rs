@@ -6,14 +6,14 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 /// A writer and what feeds it, without a node.
-struct Desk {
+struct Scene {
     folder: tempfile::TempDir,
     writer: AuditWriter,
     sink: AuditSink,
     next: u32,
 }
 
-impl Desk {
+impl Scene {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         Self::at(folder)
@@ -107,11 +107,11 @@ fn a_line_begins_with_the_time_and_says_which_run_it_is_of() {
 
 #[test]
 fn a_log_begins_with_the_start_and_ends_with_the_stop() {
-    let mut desk = Desk::new();
-    desk.record(3);
-    let status = desk.finish();
+    let mut scene = Scene::new();
+    scene.record(3);
+    let status = scene.finish();
     assert_eq!((status.written, status.failures, status.lost, status.failing), (5, 0, 0, None));
-    let lines = lines(&desk.path());
+    let lines = lines(&scene.path());
     assert_eq!(events(&lines), ["start", "attach", "attach", "attach", "stop"]);
     for line in &lines {
         assert_eq!(line["incarnation"], "00000000000000ff");
@@ -121,63 +121,63 @@ fn a_log_begins_with_the_start_and_ends_with_the_stop() {
 
 #[test]
 fn rotation_loses_no_record_and_splits_none() {
-    let mut desk = Desk::new();
+    let mut scene = Scene::new();
     for round in 0..50 {
-        desk.record(997);
-        desk.rotate(&format!("audit.jsonl.{round}"));
+        scene.record(997);
+        scene.rotate(&format!("audit.jsonl.{round}"));
         // A second rotation before the first one was noticed would rename nothing.
-        let path = desk.path();
-        desk.wait_until("the new file", |_| path.exists());
+        let path = scene.path();
+        scene.wait_until("the new file", |_| path.exists());
     }
-    desk.record(1);
-    let status = desk.finish();
+    scene.record(1);
+    let status = scene.finish();
     assert_eq!((status.failures, status.lost), (0, 0));
     let mut seen = Vec::new();
     for round in 0..50 {
-        seen.extend(clients(&lines(&desk.folder.path().join(format!("audit.jsonl.{round}")))));
+        seen.extend(clients(&lines(&scene.folder.path().join(format!("audit.jsonl.{round}")))));
     }
-    seen.extend(clients(&lines(&desk.path())));
-    assert!(seen.into_iter().eq(0..u64::from(desk.next)));
+    seen.extend(clients(&lines(&scene.path())));
+    assert!(seen.into_iter().eq(0..u64::from(scene.next)));
 }
 
 #[test]
 fn a_signal_without_a_renamed_file_changes_nothing() {
-    let mut desk = Desk::new();
-    desk.record(1);
-    desk.writer.reopen();
-    desk.record(1);
-    let status = desk.finish();
+    let mut scene = Scene::new();
+    scene.record(1);
+    scene.writer.reopen();
+    scene.record(1);
+    let status = scene.finish();
     assert_eq!((status.written, status.failures), (4, 0));
-    assert_eq!(events(&lines(&desk.path())), ["start", "attach", "attach", "stop"]);
+    assert_eq!(events(&lines(&scene.path())), ["start", "attach", "attach", "stop"]);
 }
 
 #[test]
 fn a_full_disk_is_tried_again_and_loses_nothing_that_there_is_room_for() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink("/dev/full", folder.path().join("audit.jsonl")).expect("a link");
-    let mut desk = Desk::at(folder);
-    desk.record(100);
-    desk.wait_until("a second attempt", |status| status.failures >= 2);
-    let status = desk.writer.watch().status();
+    let mut scene = Scene::at(folder);
+    scene.record(100);
+    scene.wait_until("a second attempt", |status| status.failures >= 2);
+    let status = scene.writer.watch().status();
     assert!(status.failing.is_some_and(|why| why.contains("No space left")), "it says why");
     assert_eq!(status.written, 0);
     // Somebody makes room: here, by naming another place.
-    std::fs::remove_file(desk.path()).expect("the link");
-    desk.writer.reopen();
-    desk.wait_until("everything to be written", |status| status.written == 101);
-    assert_eq!(desk.writer.watch().status().failing, None);
-    let status = desk.finish();
+    std::fs::remove_file(scene.path()).expect("the link");
+    scene.writer.reopen();
+    scene.wait_until("everything to be written", |status| status.written == 101);
+    assert_eq!(scene.writer.watch().status().failing, None);
+    let status = scene.finish();
     assert_eq!((status.written, status.lost), (102, 0));
-    assert!(clients(&lines(&desk.path())).into_iter().eq(0..100));
+    assert!(clients(&lines(&scene.path())).into_iter().eq(0..100));
 }
 
 #[test]
 fn what_a_full_disk_has_no_room_for_until_the_end_is_counted_and_holds_nobody_up() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink("/dev/full", folder.path().join("audit.jsonl")).expect("a link");
-    let mut desk = Desk::at(folder);
-    desk.record(100);
-    let status = desk.finish();
+    let mut scene = Scene::at(folder);
+    scene.record(100);
+    let status = scene.finish();
     assert_eq!((status.written, status.lost), (0, 102));
 }
 
@@ -186,10 +186,10 @@ fn what_an_earlier_run_left_half_is_written_down_as_lost() {
     let folder = tempfile::tempdir().expect("a folder");
     let earlier = "{\"time\":\"2026-01-01T00:00:00.000000Z\",\"event\":\"stop\"}\n{\"time\":\"2026-01";
     std::fs::write(folder.path().join("audit.jsonl"), earlier).expect("written");
-    let mut desk = Desk::at(folder);
-    desk.record(1);
-    desk.finish();
-    let lines = lines(&desk.path());
+    let mut scene = Scene::at(folder);
+    scene.record(1);
+    scene.finish();
+    let lines = lines(&scene.path());
     assert_eq!(events(&lines), ["stop", "start", "lost", "attach", "stop"]);
     assert_eq!(lines[2]["count"], 1);
 }
@@ -197,14 +197,14 @@ fn what_an_earlier_run_left_half_is_written_down_as_lost() {
 #[test]
 fn the_log_is_for_the_nodes_own_user() {
     use std::os::unix::fs::PermissionsExt;
-    let log = Desk::new();
+    let log = Scene::new();
     let mode = std::fs::metadata(log.path()).expect("a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
 fn a_flood_takes_a_few_lines_and_says_how_many_there_were() {
-    let mut log = Desk::new();
+    let mut log = Scene::new();
     log.flood(5_000, Moment(10));
     log.flood(1, Moment(2_000_000));
     log.writer.finish();
@@ -225,7 +225,7 @@ fn a_write_that_does_not_come_back_holds_up_no_end() {
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("its other end");
-    let mut log = Desk::at(folder);
+    let mut log = Scene::at(folder);
     log.record(10_000);
     let started = Instant::now();
     log.writer.finish();

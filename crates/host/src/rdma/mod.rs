@@ -1,35 +1,35 @@
-//! A host on an RDMA device: a thread with the node and its NIC, and the ports at which clients tell where their queue
-//! pairs are.
+//! An RDMA device as a fabric: clients bring connected queue pairs, and come to a TCP port for it.
 
+mod admission;
 mod choice;
-mod desk;
-mod engine;
+mod driver;
 mod scout;
 
 pub use choice::Unenforced;
-pub use portcullis_attach::ListenError;
+pub use portcullis_attach::tls::ListenError;
 pub use portcullis_ibverbs::{MemlockTooLow, NoLibrary, OpenError};
 
-use super::admin::Way;
-use super::backend::Backend;
-use super::outlet::Outlet;
-use super::{HostConfig, HostError, Run, machine};
-use crate::{ClientEnd, LocalClient, LocalDoor, LocalError};
+use crate::backend::{NodeOn, Started};
+use crate::engine::{Engine, EngineOptions};
+use crate::fabric::{Fabric, Made, NodeEngine};
+use crate::outlet::Outlet;
+use crate::resident::{AcceptorPlace, Departure, NodeResident};
+use crate::{ClientEnd, HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, machine};
+use admission::{Entry, TcpPolicy};
 use choice::choose;
-use desk::Desk;
-use engine::Engine;
-use portcullis_attach::{Ends, Listener, NodeSecurity, Server, ServerLimits, Terms};
+use driver::DeviceDriver;
+use portcullis_attach::tls::{Ends, Listener, NodeSecurity, Terms, TlsHandshake};
+use portcullis_attach::{Acceptor, Limits, Reason};
 use portcullis_ibverbs::{
     DeviceChoice, IbEndpoint, IbNic, NodeLife, WorkRequests, check_memlock, check_memlock_of_node,
 };
-use portcullis_nic::Guarantee;
-use portcullis_protocol::Mechanism;
+use portcullis_nic::{EndpointSize, Guarantee, VerbsError};
+use portcullis_node::{Admission, ClientEnds};
 use rustix::fd::BorrowedFd;
 use scout::Scout;
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A node's place on an RDMA device.
 #[derive(Clone, Debug, Default)]
@@ -58,103 +58,97 @@ pub struct RdmaListen {
     pub tenant: Option<String>,
 }
 
-/// A running node.
+/// The fabric of RDMA devices: a client's end is a set of connected queue pairs.
 #[derive(Debug)]
-pub(super) struct RdmaHost {
-    engine: Arc<Engine>,
-    desk: Arc<Desk>,
-    server: Arc<Mutex<Option<Server>>>,
-    device: DeviceChoice,
-    addresses: Vec<SocketAddr>,
-    mechanism: Mechanism,
-    unenforced: Vec<Guarantee>,
-    tenants_max: Option<u64>,
+pub(crate) struct Rdma;
+
+impl Fabric for Rdma {
+    type Nic = IbNic;
+    type Driver = DeviceDriver;
+    /// Where the client's queue pairs are, and how deep.
+    type Request = (Ends, EndpointSize);
+    /// Where the node's are.
+    type Reply = Ends;
+    type End = ClientEnds;
+    type Remains = ();
+
+    fn make(
+        nic: &mut IbNic,
+        admission: Admission,
+        (theirs, size): (Ends, EndpointSize),
+    ) -> Result<Made<Self>, VerbsError> {
+        let (end, control, data) = ClientEnds::connect(nic, admission, &size, theirs.control, &theirs.data)?;
+        Ok(Made { queue_pairs: end.clone(), end, reply: Ends { control, data } })
+    }
+
+    fn destroy(nic: &mut IbNic, end: ClientEnds) -> Option<()> {
+        end.destroy(nic);
+        None
+    }
 }
 
-impl RdmaHost {
-    pub fn start(
-        config: &HostConfig,
-        rdma: &RdmaConfig,
-        mut run: Run,
-        records: Option<Outlet>,
-    ) -> Result<Self, HostError> {
-        if !config.listen.is_empty() {
-            return Err(HostError::Config(
-                "a node on an RDMA device has no port in shared memory: let clients come to rdma:HOST:PORT",
-            ));
-        }
-        let mut listeners = Vec::new();
-        for RdmaListen { address, security, plain_anywhere, .. } in &rdma.listen {
-            listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
-        }
-        let nic = IbNic::open(&rdma.device, WorkRequests::default())?;
-        let tenants_max = check_memlock_of_node(run.config.memory_bytes(), tenants_at_least(&rdma.listen))?;
-        let (mechanism, unenforced) = choose(rdma, run.config.mechanism)?;
-        run.config.mechanism = mechanism;
-        let addresses = listeners.iter().map(Listener::local_address).collect();
-        let server = Arc::new(Mutex::new(None));
+/// Starts a node on an RDMA device.
+pub(crate) fn start(
+    config: &HostConfig,
+    rdma: &RdmaConfig,
+    mut run: Run,
+    records: Option<Outlet>,
+) -> Result<Started, HostError> {
+    if !config.listen.is_empty() {
+        return Err(HostError::Config(
+            "a node on an RDMA device has no port in shared memory: let clients come to rdma:HOST:PORT",
+        ));
+    }
+    let mut listeners = Vec::new();
+    for RdmaListen { address, security, plain_anywhere, .. } in &rdma.listen {
+        listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
+    }
+    let addresses = listeners.iter().map(Listener::local_address).collect();
+    let mut nic = IbNic::open(&rdma.device, WorkRequests::default())?;
+    let tenants_max = check_memlock_of_node(run.config.memory_bytes(), tenants_at_least(&rdma.listen))?;
+    let (mechanism, unenforced) = choose(rdma, run.config.mechanism)?;
+    run.config.mechanism = mechanism;
+    let terms = admission::terms(&run.config, config.port, &unenforced);
+    let acceptor = AcceptorPlace::default();
+    let options = EngineOptions { processor: config.processor, zero: run.zero };
+    let resident = NodeResident::new(&mut nic, run, records, acceptor.clone())?;
+    let driver = DeviceDriver::new(nic).map_err(machine("no event for the node".to_owned()))?;
+    let engine: NodeEngine<Rdma> = Engine::start(driver, resident, options)
+        .map_err(machine("cannot start the node's thread".to_owned()))?;
+    let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
+    let entry = Arc::new(Entry { engine: engine.clone(), scout, terms });
+    if !listeners.is_empty() {
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
-        let terms = desk::terms(&run.config, config.port, &unenforced);
-        let engine = Engine::start(nic, run, records, Arc::clone(&server), config.processor)?;
-        let engine = Arc::new(engine);
-        let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
-        let desk = Arc::new(Desk::new(Arc::clone(&engine), scout, tenants, terms));
-        if !listeners.is_empty() {
-            let started = Server::start(listeners, desk::Counter(Arc::clone(&desk)), ServerLimits::default());
-            let started = started.map_err(machine("cannot take clients in".to_owned()))?;
-            *server.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
-        }
-        let device = rdma.device.clone();
-        Ok(Self { engine, desk, server, device, addresses, mechanism, unenforced, tenants_max })
+        let policy = TcpPolicy { entry: Arc::clone(&entry), tenants };
+        let started = Acceptor::start::<TlsHandshake>(listeners, Box::new(policy), Limits::TCP);
+        acceptor.put(started.map_err(machine("cannot take clients in".to_owned()))?);
     }
-}
-
-impl Backend for RdmaHost {
-    fn mechanism(&self) -> Mechanism {
-        self.mechanism
-    }
-
-    fn unenforced(&self) -> &[Guarantee] {
-        &self.unenforced
-    }
-
-    fn tenants_max(&self) -> Option<u64> {
-        self.tenants_max
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-
-    fn local_door(&self) -> Arc<dyn LocalDoor> {
-        Arc::new(SideDoor { desk: Arc::clone(&self.desk), device: self.device.clone() })
-    }
-
-    fn way(&self) -> Arc<Way> {
-        let engine = Arc::clone(&self.engine);
-        Arc::new(move |order| {
-            let turns = engine.turn_times();
-            engine
-                .call(move |life| {
-                    let now = life.now();
-                    order.carry_out(&mut life.node, turns, now)
-                })
-                .ok()
-        })
-    }
-
-    fn stop(&self) {
-        // Out of the lock before it goes: its thread may be waiting for the engine, and the engine for the lock.
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(server);
-        self.engine.stop();
-    }
+    Ok(Started {
+        node: Arc::new(NodeOn { engine, acceptor }),
+        local_door: Arc::new(LocalQueuePairs { entry, device: rdma.device.clone() }),
+        mechanism,
+        unenforced,
+        tenants_max,
+        addresses,
+    })
 }
 
 /// Tenants that are known before anybody comes: those that have a name, and one more where others may come.
 fn tenants_at_least(listen: &[RdmaListen]) -> u64 {
     let tenants: HashSet<Option<&str>> = listen.iter().map(|listen| listen.tenant.as_deref()).collect();
     tenants.len().max(1) as u64
+}
+
+/// Why a machine cannot meet a node's terms.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientEndError {
+    /// The client's memory cannot be registered.
+    #[error(transparent)]
+    Memlock(#[from] MemlockTooLow),
+    /// The device refuses.
+    #[error(transparent)]
+    Device(#[from] VerbsError),
 }
 
 /// Makes a client's end that meets the node's terms, with an arena of `arena_bytes`, and says where its queue pairs are.
@@ -165,36 +159,41 @@ pub fn client_end(
     terms: &Terms,
     arena_bytes: u64,
     device: &DeviceChoice,
-) -> Result<(Ends, IbEndpoint), String> {
+) -> Result<(Ends, IbEndpoint), ClientEndError> {
     let size = terms.size(arena_bytes);
-    check_memlock(size.arena_bytes).map_err(|error| error.to_string())?;
-    let endpoint = IbEndpoint::new(device, size).map_err(|error| error.to_string())?;
-    let (control, data) = endpoint.addresses().map_err(|error| error.to_string())?;
+    check_memlock(size.arena_bytes)?;
+    let endpoint = IbEndpoint::new(device, size)?;
+    let (control, data) = endpoint.addresses()?;
     Ok((Ends { control, data }, endpoint))
 }
 
-/// The way in for clients of the node's own process.
-struct SideDoor {
-    desk: Arc<Desk>,
+/// Queue pairs for clients of the node's own process.
+#[derive(Debug)]
+struct LocalQueuePairs {
+    entry: Arc<Entry>,
     device: DeviceChoice,
 }
 
-impl LocalDoor for SideDoor {
+impl LocalDoor for LocalQueuePairs {
     fn open(&self, tenant: &str, arena_bytes: u64) -> Result<LocalClient, LocalError> {
-        let (ends, mut endpoint) =
-            client_end(self.desk.terms(), arena_bytes, &self.device).map_err(LocalError::Refused)?;
-        let admitted = self.desk.admit(tenant.to_owned(), Some(std::process::id()), ends);
-        let admitted = admitted.map_err(LocalError::Refused)?;
-        let leave = Leave { desk: Arc::clone(&self.desk), client: admitted.client };
-        let life = Local([self.desk.engine().over(), self.desk.farewell(admitted.client)]);
-        endpoint.connect(admitted.ends.control, admitted.ends.data, Box::new(life))?;
+        let Entry { engine, terms, .. } = &*self.entry;
+        let (ends, mut endpoint) = client_end(terms, arena_bytes, &self.device).map_err(refused)?;
+        let admitted = self.entry.admit(tenant, Some(std::process::id()), ends);
+        let (client, node) = admitted.map_err(refused)?;
+        let departure = Departure::<Rdma>::new(engine.clone(), client);
+        let life = Local([engine.over(), engine.farewell(client)]);
+        endpoint.connect(node.control, node.data, Box::new(life))?;
         Ok(LocalClient {
             end: ClientEnd::Rdma(endpoint),
-            number: admitted.client,
-            unenforced: self.desk.terms().unenforced,
-            departure: Box::new(leave),
+            number: client.0,
+            unenforced: terms.unenforced,
+            departure: Box::new(departure),
         })
     }
+}
+
+fn refused(error: impl Into<Reason>) -> LocalError {
+    LocalError::Refused(error.into())
 }
 
 /// In one process: one of them is set when the node ends, the other when it shows this client out.
@@ -207,17 +206,5 @@ impl NodeLife for Local {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
-    }
-}
-
-/// Tells the node, when it is dropped, that a client of this process is gone.
-struct Leave {
-    desk: Arc<Desk>,
-    client: u64,
-}
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        self.desk.show_out(self.client);
     }
 }

@@ -4,11 +4,16 @@
 //! never come. Whoever attaches may name any address; so that is tried here, on the thread that takes clients in, with
 //! a queue pair that is thrown away. After that the kernel knows the way, and the node's thread does not wait.
 
-use portcullis_attach::Ends;
+use portcullis_attach::tls::Ends;
 use portcullis_ibverbs::IbNic;
 use portcullis_nic::{Access, CqId, Nic, PdId, QpAddress, QpAttributes, QpChange, VerbsError};
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
+
+/// A peer's port does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("your RDMA port cannot be reached from this node: {0}")]
+pub(super) struct Unreachable(VerbsError);
 
 /// A NIC of its own on the node's device.
 #[derive(Debug)]
@@ -25,12 +30,12 @@ impl Scout {
     }
 
     /// Whether each port that is named answers for its address.
-    pub fn look(&self, ends: &Ends) -> Result<(), String> {
+    pub fn look(&self, ends: &Ends) -> Result<(), Unreachable> {
         let mut seen = HashSet::new();
         for &end in std::iter::once(&ends.control).chain(&ends.data) {
             if seen.insert((end.port, end.lid)) {
                 let there = self.reach(end);
-                there.map_err(|error| format!("your RDMA port cannot be reached from this node: {error}"))?;
+                there.map_err(Unreachable)?;
             }
         }
         Ok(())

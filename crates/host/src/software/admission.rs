@@ -1,118 +1,160 @@
-//! Who gets in, and with what.
+//! Who gets a port, and of what size.
 
 use super::ports::{PortMemory, PortShare};
-use super::resident::NodeResident;
+use super::{Software, WatchedEvent};
 use crate::PortLimits;
-use portcullis_memory::Mapping;
+use crate::fabric::NodeEngine;
+use portcullis_attach::unix::{AdmissionPolicy, Admitted, Peer, Place};
+use portcullis_attach::{Errand, Reason};
+use portcullis_memory::{Mapping, MappingError, Waker};
 use portcullis_nic::EndpointSize;
 use portcullis_node::NodeConfig;
+use portcullis_protocol::ClientId;
 use portcullis_softnic::PortLayout;
-use portcullis_softnic::attach::{Admission, Admitted, Peer};
-use portcullis_softnic::engine::Engine;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-/// The door of a host.
+/// What clients can get.
 #[derive(Debug)]
-pub(super) struct Gate {
-    engine: Engine<NodeResident>,
-    /// Whom the clients of each listener act for.
-    tenants: Vec<Option<String>>,
-    /// What clients get, but for their buffers.
+pub(super) struct Offers {
+    /// A port, but for its buffers.
     size: EndpointSize,
     arena_bytes_max: u64,
     memory: Arc<PortMemory>,
+    waker: Waker,
 }
 
-impl Gate {
-    pub fn new(
-        engine: Engine<NodeResident>,
-        tenants: Vec<Option<String>>,
-        config: &NodeConfig,
-        limits: PortLimits,
-    ) -> Self {
+/// Why a client is offered no port.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoOffer {
+    #[error("an arena of {asked} bytes is beyond this node's limit of {most}")]
+    ArenaTooLong { asked: u64, most: u64 },
+    #[error("the node's limits make no port: {0:?}")]
+    Unsound(EndpointSize),
+    #[error(transparent)]
+    NoMemory(#[from] super::ports::NoMemory),
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    #[error(transparent)]
+    Machine(#[from] std::io::Error),
+}
+
+/// The memory of a port, and what wakes the engine for it. Dropped in this order.
+#[derive(Debug)]
+pub(super) struct OfferedPort {
+    /// None: the client does not wake the engine any more.
+    event: Option<WatchedEvent>,
+    page: Mapping,
+    pub memory: Mapping,
+    pub size: EndpointSize,
+    pub share: PortShare,
+}
+
+impl OfferedPort {
+    /// What the client shares with the node beside the memory: the page that says whether the engine sleeps, and the event.
+    pub fn take_event(&mut self) -> (Mapping, WatchedEvent) {
+        (self.page.clone(), self.event.take().expect("an event is taken once"))
+    }
+}
+
+impl Offers {
+    pub fn new(config: &NodeConfig, limits: PortLimits, waker: Waker) -> Self {
         Self {
-            engine,
-            tenants,
             size: limits.size(config),
             arena_bytes_max: limits.arena_bytes_max,
             memory: PortMemory::new(limits.ports_bytes_max),
+            waker,
         }
     }
 
     /// The port that a client of a tenant gets for an arena of `arena_bytes`. What messages take comes on top.
-    pub fn offer(&self, tenant: &str, arena_bytes: u64) -> Result<(EndpointSize, PortShare), String> {
+    pub fn offer(&self, tenant: &str, arena_bytes: u64) -> Result<OfferedPort, NoOffer> {
         let most = self.arena_bytes_max;
         if arena_bytes > most {
-            return Err(format!("an arena of {arena_bytes} bytes is beyond this node's limit of {most}"));
+            return Err(NoOffer::ArenaTooLong { asked: arena_bytes, most });
         }
         let size = self.size.with_buffers(arena_bytes);
         if !size.is_sound() {
-            return Err(format!("the node's limits make no port: {size:?}"));
+            return Err(NoOffer::Unsound(size));
         }
-        Ok((size, self.memory.take(tenant, PortLayout::new(size).bytes())?))
-    }
-
-    /// Whom a client of another process acts for.
-    fn tenant_of(&self, peer: &Peer) -> Result<String, String> {
-        match (&self.tenants[peer.listener], peer.user) {
-            (Some(tenant), _) => Ok(tenant.clone()),
-            (None, Some(user)) => Ok(format!("uid:{user}")),
-            // All users of other user namespaces look like one another here: they would be one tenant.
-            (None, None) => {
-                Err("this socket is for users that the kernel can name here, and yours has no number \
-                                 (another user namespace, or nobody): ask for a socket with ?tenant=NAME"
-                    .to_owned())
-            }
-        }
-    }
-
-    pub fn admit(
-        &self,
-        tenant: &str,
-        process: Option<u32>,
-        memory: Mapping,
-        size: EndpointSize,
-    ) -> Result<Admitted, String> {
-        let tenant = tenant.to_owned();
-        // If there is no place, it is unmapped here and not by the engine.
-        let _mapped = memory.clone();
-        self.engine
-            .call(move |nic, node, now| node.admit(nic, (&tenant, process), memory, size, now))
-            .map_err(|gone| gone.to_string())?
-    }
-
-    /// What is set when the node shows this client of its own process out.
-    pub fn farewell(&self, client: u64) -> Arc<AtomicBool> {
-        let shown_out = Arc::new(AtomicBool::new(false));
-        let kept = Arc::clone(&shown_out);
-        // When the engine is gone, its own end says so.
-        let _ = self.engine.call(move |_, node, _| node.on_farewell(client, kept));
-        shown_out
-    }
-
-    pub fn depart(&self, client: u64) {
-        // When the engine is gone, so is the client.
-        let _ = self.engine.call(move |nic, node, now| node.depart(nic, client, now));
+        let bytes = PortLayout::new(size).bytes();
+        let share = self.memory.take(tenant, bytes)?;
+        let memory = Mapping::shareable("portcullis-port", bytes)?;
+        let event = Some(WatchedEvent::new(&self.waker)?);
+        Ok(OfferedPort { event, page: self.waker.page().clone(), memory, size, share })
     }
 }
 
-/// The gate as the attach server knows it.
-#[derive(Debug)]
-pub(super) struct Desk(pub Arc<Gate>);
-
-impl Admission for Desk {
-    type Place = PortShare;
-
-    fn offer(&self, peer: &Peer, arena_bytes: u64) -> Result<(EndpointSize, PortShare), String> {
-        self.0.offer(&self.0.tenant_of(peer)?, arena_bytes)
+impl Place for OfferedPort {
+    fn size(&self) -> EndpointSize {
+        self.size
     }
 
-    fn admit(&self, peer: &Peer, memory: Mapping, size: EndpointSize) -> Result<Admitted, String> {
-        self.0.admit(&self.0.tenant_of(peer)?, peer.process, memory, size)
+    fn memory_bytes(&self) -> u64 {
+        PortLayout::new(self.size).bytes()
+    }
+
+    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        let [memory, page] =
+            [&self.memory, &self.page].map(|shared| shared.file().expect("shareable memory has a file"));
+        [memory, page, self.event.as_ref().expect("it is offered before it is given up").as_fd()]
+    }
+
+    fn preparation(&self) -> Errand {
+        let memory = self.memory.clone();
+        Box::new(move || {
+            memory.seal_future_writes()?;
+            Ok(memory.make_resident()?)
+        })
+    }
+
+    fn give_up(&mut self) {
+        self.event = None;
+    }
+}
+
+/// Who gets in from a socket.
+#[derive(Debug)]
+pub(super) struct SocketPolicy {
+    pub engine: NodeEngine<Software>,
+    pub offers: Arc<Offers>,
+    /// Whom the clients of each listener act for.
+    pub tenants: Vec<Option<String>>,
+}
+
+/// All users of other user namespaces look like one another here: they would be one tenant.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this socket is for users that the kernel can name here, and yours has no number (another user namespace, or \
+     nobody): ask for a socket with ?tenant=NAME"
+)]
+struct NamelessUser;
+
+impl SocketPolicy {
+    /// Whom a client of another process acts for.
+    fn tenant_of(&self, peer: &Peer) -> Result<String, NamelessUser> {
+        match (&self.tenants[peer.listener], peer.user) {
+            (Some(tenant), _) => Ok(tenant.clone()),
+            (None, Some(user)) => Ok(format!("uid:{user}")),
+            (None, None) => Err(NamelessUser),
+        }
+    }
+}
+
+impl AdmissionPolicy for SocketPolicy {
+    type Place = OfferedPort;
+
+    fn offer(&self, peer: &Peer, arena_bytes: u64) -> Result<OfferedPort, Reason> {
+        Ok(self.offers.offer(&self.tenant_of(peer)?, arena_bytes)?)
+    }
+
+    fn admit(&self, peer: &Peer, place: &OfferedPort) -> Result<Admitted, Reason> {
+        let (memory, size) = (place.memory.clone(), place.size);
+        let (client, key) = self.engine.admit(&self.tenant_of(peer)?, peer.process, (memory, size))?;
+        Ok(Admitted { client: client.0, arena_key: key.0 })
     }
 
     fn depart(&self, client: u64) {
-        self.0.depart(client);
+        self.engine.depart(ClientId(client));
     }
 }

@@ -1,144 +1,168 @@
-//! A host on the software NIC: its engine with the node on its thread, and the sockets that clients come to.
+//! The software NIC as a fabric: clients share a file each with the node, and come to a Unix socket for it.
 
 mod admission;
+mod client;
+mod driver;
 mod ports;
-mod resident;
 
-use super::admin::Way;
-use super::backend::Backend;
-use super::outlet::Outlet;
-use super::{HostConfig, HostError, Run, machine};
-use crate::{ClientEnd, LocalClient, LocalDoor, LocalError};
-use admission::Gate;
+pub use client::{AttachedPort, attach};
+pub use portcullis_attach::unix::AttachError;
+
+use crate::backend::{NodeOn, Started};
+use crate::engine::{Engine, EngineOptions};
+use crate::fabric::{Fabric, Made, NodeEngine};
+use crate::outlet::Outlet;
+use crate::resident::{AcceptorPlace, Departure, NodeResident};
+use crate::{ClientEnd, HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, machine};
+use admission::{OfferedPort, Offers, SocketPolicy};
+use driver::SoftwareDriver;
+use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
+use portcullis_attach::{Acceptor, Limits, Reason};
 use portcullis_memory::{Doorbell, Mapping, Waker};
-use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey};
-use portcullis_protocol::Mechanism;
-use portcullis_softnic::attach::{Admitted, Listener, Server, ServerLimits};
-use portcullis_softnic::engine::{Engine, EngineOptions};
-use portcullis_softnic::{Life, PortEndpoint, PortLayout, SoftNic};
+use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
+use portcullis_node::{Admission, ClientEnds};
+use portcullis_softnic::{PortEndpoint, PortId, PortLife, SoftNic};
 use ports::PortShare;
-use resident::NodeResident;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-/// A running node.
+/// The fabric of the software NIC: a client's end is a port.
 #[derive(Debug)]
-pub(super) struct SoftwareHost {
-    engine: Engine<NodeResident>,
-    gate: Arc<Gate>,
-    server: Arc<Mutex<Option<Server>>>,
-    mechanism: Mechanism,
+pub(crate) struct Software;
+
+impl Fabric for Software {
+    type Nic = SoftNic;
+    type Driver = SoftwareDriver;
+    /// The port's memory, and what is in it.
+    type Request = (Mapping, EndpointSize);
+    /// The key of the client's arena.
+    type Reply = Lkey;
+    type End = PortId;
+    /// The port's memory: to unmap it takes milliseconds.
+    type Remains = Mapping;
+
+    fn make(
+        nic: &mut SoftNic,
+        admission: Admission,
+        (memory, size): (Mapping, EndpointSize),
+    ) -> Result<Made<Self>, VerbsError> {
+        let (end, ends, reply) = nic.create_port(memory, size, admission.pd, admission.cq)?;
+        let queue_pairs = ClientEnds {
+            control: ends.control,
+            data: ends.data,
+            peers: ends.peers,
+            control_depth: size.control_depth,
+            message_bytes: size.message_bytes,
+        };
+        Ok(Made { end, queue_pairs, reply })
+    }
+
+    fn destroy(nic: &mut SoftNic, end: PortId) -> Option<Mapping> {
+        nic.destroy_port(end)
+    }
 }
 
-impl SoftwareHost {
-    pub fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> Result<Self, HostError> {
-        let mut listeners = Vec::new();
-        for listen in &config.listen {
-            let bound = Listener::bind(&listen.path, config.sockets.access(listen));
-            let failed = |source| HostError::Socket { path: listen.path.clone(), source };
-            listeners.push(bound.map_err(failed)?);
-        }
-        let mut nic = SoftNic::new();
-        let server = Arc::new(Mutex::new(None));
-        let options = EngineOptions { processor: config.processor, zero: Some(run.zero) };
-        let node_config = run.config.clone();
-        let resident = NodeResident::new(&mut nic, run, records, Arc::clone(&server))?;
-        let engine =
-            Engine::start(nic, resident, options).map_err(machine("cannot start the engine".to_owned()))?;
+/// Starts a node on the software NIC.
+pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> Result<Started, HostError> {
+    let mut listeners = Vec::new();
+    for listen in &config.listen {
+        let bound = Listener::bind(&listen.path, config.sockets.access(listen));
+        let failed = |source| HostError::Socket { path: listen.path.clone(), source };
+        listeners.push(bound.map_err(failed)?);
+    }
+    let no_engine = || machine("cannot start the engine".to_owned());
+    let mut nic = SoftNic::new();
+    let waker = Waker::new().map_err(|error| no_engine()(std::io::Error::other(error)))?;
+    let acceptor = AcceptorPlace::default();
+    let (mechanism, zero) = (run.config.mechanism, run.zero);
+    let offers = Arc::new(Offers::new(&run.config, config.port, waker.clone()));
+    let resident = NodeResident::new(&mut nic, run, records, acceptor.clone())?;
+    let driver = SoftwareDriver { nic, waker };
+    let options = EngineOptions { processor: config.processor, zero };
+    let engine: NodeEngine<Software> = Engine::start(driver, resident, options).map_err(no_engine())?;
+    if !listeners.is_empty() {
         let tenants = config.listen.iter().map(|listen| listen.tenant.clone()).collect();
-        let gate = Arc::new(Gate::new(engine.clone(), tenants, &node_config, config.port));
-        if !listeners.is_empty() {
-            let desk = admission::Desk(Arc::clone(&gate));
-            let waker = engine.waker().clone();
-            let started = Server::start(listeners, desk, waker, ServerLimits::default().within_descriptors())
-                .map_err(machine("cannot take clients in".to_owned()))?;
-            *server.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
-        }
-        Ok(Self { engine, gate, server, mechanism: node_config.mechanism })
+        let policy = SocketPolicy { engine: engine.clone(), offers: Arc::clone(&offers), tenants };
+        let limits = Limits::UNIX.within_descriptors(DESCRIPTORS_EACH);
+        let started = Acceptor::start::<UnixHandshake<SocketPolicy>>(listeners, policy, limits);
+        acceptor.put(started.map_err(machine("cannot take clients in".to_owned()))?);
     }
+    Ok(Started {
+        node: Arc::new(NodeOn { engine: engine.clone(), acceptor }),
+        local_door: Arc::new(LocalPorts { engine, offers }),
+        mechanism,
+        unenforced: Vec::new(),
+        tenants_max: None,
+        addresses: Vec::new(),
+    })
 }
 
-impl Backend for SoftwareHost {
-    fn mechanism(&self) -> Mechanism {
-        self.mechanism
-    }
-
-    fn local_door(&self) -> Arc<dyn LocalDoor> {
-        Arc::new(SideDoor { engine: self.engine.clone(), gate: Arc::clone(&self.gate) })
-    }
-
-    fn way(&self) -> Arc<Way> {
-        let engine = self.engine.clone();
-        Arc::new(move |order| {
-            let turns = engine.turn_times();
-            engine.call(move |_, resident, now| order.carry_out(resident.node(), turns, now)).ok()
-        })
-    }
-
-    fn stop(&self) {
-        // Out of the lock before it goes: its thread may be waiting for the engine, and the engine for the lock.
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(server);
-        self.engine.stop();
-    }
+/// Ports for clients of the node's own process.
+#[derive(Debug)]
+struct LocalPorts {
+    engine: NodeEngine<Software>,
+    offers: Arc<Offers>,
 }
 
-/// The way in for clients of the node's own process.
-struct SideDoor {
-    engine: Engine<NodeResident>,
-    gate: Arc<Gate>,
-}
-
-impl LocalDoor for SideDoor {
+impl LocalDoor for LocalPorts {
     fn open(&self, tenant: &str, arena_bytes: u64) -> Result<LocalClient, LocalError> {
-        let (size, share) = self.gate.offer(tenant, arena_bytes).map_err(LocalError::Refused)?;
-        let memory = Mapping::shareable("portcullis-port", PortLayout::new(size).bytes()).map_err(refused)?;
-        memory.make_resident().map_err(refused)?;
-        self.port(tenant, memory, size, share)
-    }
-}
-
-impl SideDoor {
-    fn port(
-        &self,
-        tenant: &str,
-        memory: Mapping,
-        size: EndpointSize,
-        share: PortShare,
-    ) -> Result<LocalClient, LocalError> {
-        let waker = self.engine.waker().clone();
-        let event = waker.new_event().map_err(refused)?;
-        let again = event.try_clone().map_err(refused)?;
-        let admitted = self.gate.admit(tenant, Some(std::process::id()), memory.clone(), size);
-        let Admitted { client, arena_key } = admitted.map_err(LocalError::Refused)?;
-        let doorbell = Doorbell::new(waker.page().clone(), event);
-        let life = Life::Local([self.engine.over(), self.gate.farewell(client)]);
-        let endpoint = PortEndpoint::new(memory, size, Lkey(arena_key), doorbell, life);
-        let leave = Leave { gate: Arc::clone(&self.gate), client, waker, event: again, _share: share };
+        let mut port = self.offers.offer(tenant, arena_bytes).map_err(refused)?;
+        port.memory.make_resident().map_err(refused)?;
+        let process = Some(std::process::id());
+        let admitted = self.engine.admit(tenant, process, (port.memory.clone(), port.size));
+        let (client, arena_key) = admitted.map_err(refused)?;
+        let departure = Departure::new(self.engine.clone(), client);
+        let (page, watched) = port.take_event();
+        let doorbell = Doorbell::new(page, watched.event().map_err(refused)?);
+        let life = PortLife::Local([self.engine.over(), self.engine.farewell(client)]);
+        let OfferedPort { memory, size, share, .. } = port;
+        let endpoint = PortEndpoint::new(memory, size, arena_key, doorbell, life);
         Ok(LocalClient {
             end: ClientEnd::Port(endpoint),
-            number: client,
+            number: client.0,
             unenforced: GuaranteeSet::NONE,
-            departure: Box::new(leave),
+            departure: Box::new(LocalDeparture { _watched: watched, _departure: departure, _share: share }),
         })
     }
 }
 
-fn refused(error: impl ToString) -> LocalError {
-    LocalError::Refused(error.to_string())
+fn refused(error: impl Into<Reason>) -> LocalError {
+    LocalError::Refused(error.into())
 }
 
-/// Tells the node, when it is dropped, that a client of this process is gone.
-struct Leave {
-    gate: Arc<Gate>,
-    client: u64,
-    waker: Waker,
-    event: std::os::fd::OwnedFd,
+/// What ends with a client of the node's own process, in this order.
+struct LocalDeparture {
+    _watched: WatchedEvent,
+    _departure: Departure<Software>,
     _share: PortShare,
 }
 
-impl Drop for Leave {
+/// An event that the engine waits for, until this goes.
+#[derive(Debug)]
+struct WatchedEvent {
+    waker: Waker,
+    event: OwnedFd,
+}
+
+impl WatchedEvent {
+    fn new(waker: &Waker) -> std::io::Result<Self> {
+        Ok(Self { event: waker.new_event()?, waker: waker.clone() })
+    }
+
+    /// The event, for the client.
+    fn event(&self) -> std::io::Result<OwnedFd> {
+        self.event.try_clone()
+    }
+}
+
+impl AsFd for WatchedEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Drop for WatchedEvent {
     fn drop(&mut self) {
         self.waker.forget_event(&self.event);
-        self.gate.depart(self.client);
     }
 }

@@ -17,6 +17,20 @@ struct Taken {
     by_tenant: HashMap<String, u64>,
 }
 
+/// There is no memory for a port.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "a port of {bytes} bytes is more than the node has left for {tenant}: of {bytes_max} bytes for ports {taken} are \
+     taken, {its} of them by {tenant}, which gets no more than it leaves to others"
+)]
+pub(super) struct NoMemory {
+    bytes: u64,
+    bytes_max: u64,
+    taken: u64,
+    its: u64,
+    tenant: String,
+}
+
 /// The memory of one port. It is free again when this goes.
 #[derive(Debug)]
 pub(super) struct PortShare {
@@ -34,16 +48,13 @@ impl PortMemory {
     ///
     /// # Errors
     /// Why not, for the person at the other end.
-    pub fn take(self: &Arc<Self>, tenant: &str, bytes: u64) -> Result<PortShare, String> {
+    pub fn take(self: &Arc<Self>, tenant: &str, bytes: u64) -> Result<PortShare, NoMemory> {
         let mut taken = self.taken();
         let its = taken.by_tenant.get(tenant).copied().unwrap_or(0);
         let free = self.bytes_max - taken.bytes;
         if bytes > free || its.saturating_add(bytes) > free {
-            return Err(format!(
-                "a port of {bytes} bytes is more than the node has left for {tenant}: of {} bytes for ports \
-                 {} are taken, {its} of them by {tenant}, which gets no more than it leaves to others",
-                self.bytes_max, taken.bytes
-            ));
+            let (bytes_max, taken, tenant) = (self.bytes_max, taken.bytes, tenant.to_owned());
+            return Err(NoMemory { bytes, bytes_max, taken, its, tenant });
         }
         taken.bytes += bytes;
         *taken.by_tenant.entry(tenant.to_owned()).or_default() += bytes;
@@ -78,7 +89,7 @@ mod tests {
         let memory = PortMemory::new(1000);
         let first = memory.take("red", 300).expect("there is room");
         let second = memory.take("red", 200).expect("half of all is free");
-        let told = memory.take("red", 1).expect_err("half of all is taken");
+        let told = memory.take("red", 1).expect_err("half of all is taken").to_string();
         assert!(told.contains("1000 bytes") && told.contains("500"), "{told}");
         let other = memory.take("blue", 250).expect("as much as it leaves free");
         assert!(memory.take("blue", 1).is_err());

@@ -15,7 +15,7 @@ use portcullis_protocol::{
     Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey,
     Sharing,
 };
-use portcullis_softnic::{Life, PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortLife, SoftNic};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -149,7 +149,7 @@ impl Rig {
             self.node.attach(&mut self.nic, admission.tenant, Some(1), ends, self.now).expect("attached");
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
         let doorbell = Doorbell::new(self.page.clone(), event);
-        let life = Life::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
+        let life = PortLife::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
         let mut endpoint = PortEndpoint::new(memory, SIZE, lkey, doorbell, life);
         for slot in 0..SIZE.control_depth {
             endpoint.post_control_receive(&[receive(lkey, slot)]);

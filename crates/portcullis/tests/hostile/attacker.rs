@@ -4,6 +4,7 @@ use crate::stage::wait_for;
 use portcullis::{
     Credential, Lifetime, PermissionId, PortEndpoint, Refusal, RemoteAddress, Rights, Rkey, Sharing,
 };
+use portcullis_host::software::attach;
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
@@ -11,7 +12,6 @@ use portcullis_nic::{
 };
 use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
 use portcullis_softnic::PortLayout;
-use portcullis_softnic::attach::attach;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The attach socket without the library: any bytes, at any time, with any descriptors.
 
+use portcullis_attach::unix::{AttachReply, AttachRequest};
 use portcullis_memory::Mapping;
-use portcullis_softnic::attach::{AttachReply, AttachRequest};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::net::{

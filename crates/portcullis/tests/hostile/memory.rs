@@ -157,7 +157,7 @@ fn no_page_of_the_port_can_be_moved_by_its_client() {
 fn faults_of_the_engine() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads").map_while(Result::ok);
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-    let engine = stats.filter(|stat| stat.contains("(portcullis-nic)")).last().expect("an engine");
+    let engine = stats.filter(|stat| stat.contains("(portcullis-node)")).last().expect("an engine");
     let fields: Vec<&str> = engine.split(')').next_back().expect("fields").split_whitespace().collect();
     fields[7].parse::<u64>().expect("a count") + fields[9].parse::<u64>().expect("a count")
 }

@@ -6,13 +6,13 @@ use crate::door::{Door, hello, mapped};
 use crate::stage::{BLUE, RED, Stage, alone, descriptors, lenient, random, resident_bytes, wait_for};
 use portcullis::NodeConfig;
 use portcullis::host::{Host, HostConfig, Listen};
-use portcullis_memory::Mapping;
+use portcullis_attach::unix::{
+    AdmissionPolicy, Admitted, Listener, Peer, Place, SocketAccess, UnixHandshake,
+};
+use portcullis_attach::{Acceptor, Errand, Limits, Reason};
 use portcullis_nic::EndpointSize;
-use portcullis_softnic::SoftNic;
-use portcullis_softnic::attach::{Admission, Admitted, Listener, Peer, Server, ServerLimits, SocketAccess};
-use portcullis_softnic::engine::{Engine, EngineOptions};
 use rand::{Rng, RngExt};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -97,7 +97,7 @@ fn a_word_after_the_welcome_is_the_last() {
 fn descriptors_passed_with_words_do_not_stay_with_the_node() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let (_engine, _server) = closed_server(folder.path(), 64, Descriptors::Taken);
+    let _server = closed_server(folder.path(), 64, Descriptors::Taken);
     let before = descriptors();
     for round in 0..50 {
         let door = Door::knock(&folder.path().join(RED));
@@ -142,7 +142,7 @@ fn lingering() -> (OwnedFd, TcpListener) {
 fn a_descriptor_whose_close_waits_holds_up_nobody_at_another_socket() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let (_engine, server) = closed_server(folder.path(), 64, Descriptors::Taken);
+    let server = closed_server(folder.path(), 64, Descriptors::Taken);
     let mut unread = Vec::new();
     for _ in 0..3 {
         let (gift, listener) = lingering();
@@ -224,15 +224,40 @@ const OWN: SocketAccess = SocketAccess { mode: 0o600, group: None };
 /// Lets nobody in: only the socket is looked at.
 struct Closed;
 
-impl Admission for Closed {
-    type Place = ();
+/// What is never offered.
+enum NoPlace {}
 
-    fn offer(&self, _: &Peer, _: u64) -> Result<(EndpointSize, ()), String> {
-        Err("closed".to_owned())
+impl Place for NoPlace {
+    fn size(&self) -> EndpointSize {
+        match *self {}
     }
 
-    fn admit(&self, _: &Peer, _: Mapping, _: EndpointSize) -> Result<Admitted, String> {
-        Err("closed".to_owned())
+    fn memory_bytes(&self) -> u64 {
+        match *self {}
+    }
+
+    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        match *self {}
+    }
+
+    fn preparation(&self) -> Errand {
+        match *self {}
+    }
+
+    fn give_up(&mut self) {
+        match *self {}
+    }
+}
+
+impl AdmissionPolicy for Closed {
+    type Place = NoPlace;
+
+    fn offer(&self, _: &Peer, _: u64) -> Result<NoPlace, Reason> {
+        Err("closed".into())
+    }
+
+    fn admit(&self, _: &Peer, place: &NoPlace) -> Result<Admitted, Reason> {
+        match *place {}
     }
 
     fn depart(&self, _: u64) {}
@@ -246,22 +271,20 @@ enum Descriptors {
 }
 
 /// A server of nothing but connections, at two sockets.
-fn closed_server(folder: &Path, connections_max: usize, descriptors: Descriptors) -> (Engine<()>, Server) {
-    let engine = Engine::start(SoftNic::new(), (), EngineOptions::default()).expect("an engine");
+fn closed_server(folder: &Path, connections_max: usize, descriptors: Descriptors) -> Acceptor {
     let listeners = [RED, BLUE].map(|name| Listener::bind(&folder.join(name), OWN).expect("a socket"));
     if descriptors == Descriptors::Taken {
         listeners.iter().for_each(Listener::dangerous_take_descriptors);
     }
-    let limits = ServerLimits { hello_within: Duration::from_secs(1), connections_max };
-    let server = Server::start(listeners.into(), Closed, engine.waker().clone(), limits).expect("a server");
-    (engine, server)
+    let limits = Limits { connections_max, ..Limits::UNIX };
+    Acceptor::start::<UnixHandshake<Closed>>(listeners.into(), Closed, limits).expect("an acceptor")
 }
 
 #[test]
 fn connections_beyond_the_limit_are_told_so_and_the_other_listener_has_room() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let (_engine, _server) = closed_server(folder.path(), 64, Descriptors::RefusedWherePossible);
+    let _server = closed_server(folder.path(), 64, Descriptors::RefusedWherePossible);
     let doors: Vec<Door> = (0..200).map(|_| Door::knock(&folder.path().join(RED))).collect();
     let told = doors.iter().map(Door::hear).filter(super::door::Heard::is_refusal).count();
     assert!(told >= 200 - 64, "{told} were told that there is no room");

@@ -5,8 +5,8 @@ use crate::canary::Canary;
 use crate::stage::{BLUE, RED, Stage, lenient, wait_for};
 use portcullis::host::admin::Admin;
 use portcullis::{ConnectError, Lifetime, NodeConfig, Refusal, SessionOptions, ViolationLimits};
+use portcullis_host::software::{AttachError, attach};
 use portcullis_nic::Status;
-use portcullis_softnic::attach::{AttachError, attach};
 use std::time::Duration;
 
 /// As by default, but for pauses that a test can wait for.

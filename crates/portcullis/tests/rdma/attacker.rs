@@ -4,7 +4,7 @@ use crate::stage::wait_for;
 use portcullis::{
     Credential, DeviceChoice, Lifetime, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing,
 };
-use portcullis_attach::{ClientSecurity, Connection, Ends, Terms, attach};
+use portcullis_attach::tls::{ClientSecurity, Connection, Ends, Terms, attach};
 use portcullis_ibverbs::{IbEndpoint, NodeLife};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,

@@ -1,6 +1,6 @@
 //! The control connection, byte by byte: for clients that say what the library would not let them say.
 
-use portcullis_attach::Ends;
+use portcullis_attach::tls::Ends;
 use portcullis_nic::QpAddress;
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -5,7 +5,7 @@ use crate::canary::Canary;
 use crate::door::Door;
 use crate::stage::{BLUE, PATIENCE, Stage, wait_for};
 use portcullis::{RemoteAddress, Rkey, Session};
-use portcullis_attach::{Ends, Terms};
+use portcullis_attach::tls::{Ends, Terms};
 use portcullis_nic::{Operation, QpAddress, RemoteSpan};
 use portcullis_protocol::{ObjectName, Request, RequestBody};
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -4,7 +4,7 @@ use crate::attacker::{ATTACH_WITHIN, DATA, PLAIN, key, make};
 use crate::door::{Door, hello, say_ends};
 use crate::stage::{Stage, wait_for};
 use portcullis::{Lifetime, Rights, Rkey, Sharing};
-use portcullis_attach::{AttachError, attach};
+use portcullis_attach::tls::{AttachError, attach};
 use portcullis_nic::{Operation, RemoteSpan};
 use portcullis_protocol::{Keep, Request, RequestBody};
 
@@ -24,7 +24,7 @@ fn whoever_leaves_on_its_way_in_leaves_nothing() {
         door.say(&hello());
         door.hear().expect("terms");
         drop(door);
-        let refuses = attach::<()>(&address, &PLAIN, ATTACH_WITHIN, |_| Err("changed its mind".to_owned()));
+        let refuses = attach::<()>(&address, &PLAIN, ATTACH_WITHIN, |_| Err("changed its mind".into()));
         assert!(matches!(refuses, Err(AttachError::Unable(_))));
         // Gone before the node can answer.
         let mut door = Door::knock(&address);

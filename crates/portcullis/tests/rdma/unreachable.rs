@@ -3,7 +3,7 @@
 use crate::door::Door;
 use crate::stage::{alone, lenient, node_on};
 use portcullis::{Allocate, DeviceChoice, SessionOptions};
-use portcullis_attach::Ends;
+use portcullis_attach::tls::Ends;
 use portcullis_nic::QpAddress;
 use std::net::Ipv4Addr;
 use std::process::Command;

@@ -4,7 +4,7 @@ use crate::attacker::{ATTACH_WITHIN, PLAIN, make};
 use crate::canary::Canary;
 use crate::stage::{BLUE, RED, Stage, lenient, wait_for};
 use portcullis::{ConnectError, Lifetime, NodeConfig, Refusal, SessionOptions, ViolationLimits};
-use portcullis_attach::{AttachError, attach};
+use portcullis_attach::tls::{AttachError, attach};
 use portcullis_nic::Status;
 
 /// Violations without a cost, and those that cost a pause until the last one bars.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// How a client knows that its node lives.
 #[derive(Debug)]
-pub enum Life {
+pub enum PortLife {
     /// The attached socket: the kernel hangs up when the node ends, however it ends.
     Socket(OwnedFd),
     /// In one process: one of them is set when the engine ends, the other when the node shows this client out.
@@ -34,13 +34,19 @@ pub struct PortEndpoint {
     control_receive: ReceivePoster<Mapping>,
     completions: CompletionPoller<Mapping>,
     doorbell: Doorbell,
-    life: Life,
+    life: PortLife,
 }
 
 impl PortEndpoint {
     /// The client's end of a port of this size in `memory`.
     #[must_use]
-    pub fn new(memory: Mapping, size: EndpointSize, arena_key: Lkey, doorbell: Doorbell, life: Life) -> Self {
+    pub fn new(
+        memory: Mapping,
+        size: EndpointSize,
+        arena_key: Lkey,
+        doorbell: Doorbell,
+        life: PortLife,
+    ) -> Self {
         let layout = PortLayout::new(size);
         let ring = |offset, depth| Ring::new(memory.clone(), offset, depth);
         Self {
@@ -91,8 +97,8 @@ impl Endpoint for PortEndpoint {
 
     fn node_alive(&mut self) -> bool {
         match &self.life {
-            Life::Local(ends) => !ends.iter().any(|end| end.load(Ordering::Acquire)),
-            Life::Socket(socket) => {
+            PortLife::Local(ends) => !ends.iter().any(|end| end.load(Ordering::Acquire)),
+            PortLife::Socket(socket) => {
                 let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };
                 // The node says nothing on the socket after the welcome: any readiness is its end.

@@ -7,7 +7,7 @@ mod endpoint;
 mod layout;
 
 pub(crate) use endpoint::CONTROL_LABEL;
-pub use endpoint::{Life, PortEndpoint};
+pub use endpoint::{PortEndpoint, PortLife};
 pub use layout::PortLayout;
 pub(crate) use layout::{POLLED, SLEEPING};
 

@@ -14,7 +14,8 @@ const FUTEX: &str = include_str!("../../../memory/src/futex.rs");
 const ENDPOINT: &str = include_str!("../../src/port/endpoint.rs");
 const NIC: &str = include_str!("../../src/nic.rs");
 const WAKER: &str = include_str!("../../../memory/src/waker.rs");
-const ENGINE: &str = include_str!("../../src/engine/mod.rs");
+const ENGINE: &str = include_str!("../../../host/src/engine/mod.rs");
+const DRIVER: &str = include_str!("../../../host/src/software/driver.rs");
 
 /// Calls that matter. Those with an ordering are told with it.
 const CALLS: [&str; 25] = [
@@ -122,6 +123,9 @@ fn the_modelled_bargain_is_the_one_that_is_kept() {
     assert_eq!(steps(WAKER, "ring"), RING_STEPS);
     assert_eq!(steps(WAKER, "wake"), ["ring"]);
     assert_eq!(steps(ENGINE, "sleep"), SLEEP_STEPS);
+    for step in ["announce", "turn_all", "turn", "sleep", "awake"] {
+        assert_eq!(steps(DRIVER, step), [step]);
+    }
     assert_eq!(steps(FUTEX, "sleep"), WAIT_STEPS);
     assert_eq!(steps(ENDPOINT, "wait"), ["sleep", "waiting"]);
     assert_eq!(steps(NIC, "wake_sleepers"), WAKE_SLEEPERS_STEPS);

@@ -76,7 +76,7 @@ pub const ANNOUNCE_STEPS: &[&str] = &["store Relaxed", "fence SeqCst"];
 pub const AWAKE_STEPS: &[&str] = &["store Relaxed"];
 /// `Doorbell::ring`, and `Waker::wake` by it.
 pub const RING_STEPS: &[&str] = &["fence SeqCst", "load Relaxed", "write"];
-/// `Driver::sleep`: all that the engine could find to do is looked at after it said that it sleeps.
+/// `EngineThread::sleep`: all that the engine could find to do is looked at after it said that it sleeps.
 pub const SLEEP_STEPS: &[&str] =
     &["announce", "turn_all", "turn", "run_commands", "load Acquire", "sleep", "awake"];
 

@@ -1,6 +1,6 @@
 //! A connection to a node's socket that need not become a client.
 
-use portcullis_softnic::attach::AttachRequest;
+use portcullis_attach::unix::AttachRequest;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

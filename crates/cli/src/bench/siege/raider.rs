@@ -2,13 +2,13 @@
 //! node, but for its attach and where an answer is asked for.
 
 use crate::bench::BenchError;
+use portcullis::host::attach_port;
 use portcullis::{Credential, Lifetime, PortEndpoint, RemoteAddress, Rights, Rkey, Sharing};
 use portcullis_nic::{
     CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
     VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
-use portcullis_softnic::attach::attach;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -40,8 +40,8 @@ pub struct Raider {
 
 impl Raider {
     pub fn attach(path: &Path, arena_bytes: u64) -> Result<Self, BenchError> {
-        let attached =
-            attach(path, arena_bytes, PATIENCE).map_err(|error| std::io::Error::other(error.to_string()))?;
+        let attached = attach_port(path, arena_bytes, PATIENCE)
+            .map_err(|error| std::io::Error::other(error.to_string()))?;
         let endpoint = attached.endpoint;
         let depth = u64::from(endpoint.size().control_depth);
         Ok(Self {

@@ -1,0 +1,140 @@
+//! The thread that takes clients in, whichever way they come: it accepts, keeps the time and the limits, and moves each
+//! [handshake](crate::Handshake) on. It never waits for a peer.
+//!
+//! | limit | who goes |
+//! | --- | --- |
+//! | connections in all, and by holder | the newest: it hears that there is no room |
+//! | connections that are not attached yet | an older one of the holder that has the most of them: see [`crowd`] |
+//! | time | whoever is late |
+
+pub(crate) mod crowd;
+mod peer_thread;
+mod places;
+mod service;
+
+use crate::handshake::Handshake;
+use peer_thread::Done;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::process::{Resource, getrlimit};
+use service::Service;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What an acceptor puts up with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// How long a peer may take: over TCP from its connection to the end of its attach, over a Unix socket for each of
+    /// the two things that it has to say.
+    pub attach_within: Duration,
+    /// Connections at once, those that are not attached yet included. However many one holder has (a user, a tenant, or,
+    /// without certificates, an address), as many places stay free for others.
+    pub connections_max: usize,
+    /// Connections that are not attached yet. One holder gets half of them at the most; when there are more, the newest
+    /// stays and an older one goes.
+    pub unattached_max: usize,
+}
+
+impl Limits {
+    /// For peers whose holder is proven in the course of the attach.
+    pub const TCP: Self =
+        Self { attach_within: Duration::from_secs(3), connections_max: 4096, unattached_max: 64 };
+    /// For peers of which the kernel says who they are: no more limits are needed than one for each of them.
+    pub const UNIX: Self =
+        Self { attach_within: Duration::from_secs(1), connections_max: 4096, unattached_max: usize::MAX };
+
+    /// The same, with no more connections than this process has descriptors for, where each client takes so many.
+    #[must_use]
+    pub fn within_descriptors(self, each: u64) -> Self {
+        let Some(limit) = getrlimit(Resource::Nofile).current else { return self };
+        let enough_for = limit.saturating_sub(DESCRIPTORS_KEPT) / each.max(1);
+        let most = usize::try_from(enough_for).unwrap_or(usize::MAX);
+        Self { connections_max: self.connections_max.min(most), ..self }
+    }
+}
+
+/// Descriptors that a process keeps for everything else.
+const DESCRIPTORS_KEPT: u64 = 32;
+
+/// The thread that takes clients in. It ends when this is dropped: all connections are closed then, and all clients
+/// have departed.
+#[derive(Debug)]
+pub struct Acceptor {
+    inbox: Arc<Inbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Acceptor {
+    /// Starts taking in clients from `listeners`.
+    ///
+    /// # Errors
+    /// The machine refuses a thread or descriptors.
+    pub fn start<H: Handshake>(
+        listeners: Vec<H::Listener>,
+        policy: H::Policy,
+        limits: Limits,
+    ) -> std::io::Result<Self> {
+        let inbox = Arc::new(Inbox::new()?);
+        let service = Service::<H>::new(listeners, policy, limits, Arc::clone(&inbox))?;
+        let thread = std::thread::Builder::new().name("portcullis-attach".to_owned());
+        let thread = thread.spawn(|| service.run())?;
+        Ok(Self { inbox, thread: Some(thread) })
+    }
+
+    /// Closes the connection of a client that the node does not serve any more. Does not wait for it.
+    pub fn evict(&self, client: u64) {
+        self.inbox.evict(client);
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.inbox.stop.store(true, Ordering::Release);
+        self.inbox.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What other threads tell the acceptor's.
+struct Inbox {
+    event: OwnedFd,
+    stop: AtomicBool,
+    evicted: Mutex<Vec<u64>>,
+    done: Mutex<Vec<Done>>,
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").field("stop", &self.stop).finish_non_exhaustive()
+    }
+}
+
+impl Inbox {
+    fn new() -> std::io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { event, stop: AtomicBool::new(false), evicted: Mutex::default(), done: Mutex::default() })
+    }
+
+    fn evict(&self, client: u64) {
+        locked(&self.evicted).push(client);
+        self.ring();
+    }
+
+    fn done(&self, done: Done) {
+        locked(&self.done).push(done);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // A full counter has woken the acceptor already.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,447 @@
+//! What the acceptor's thread does, event by event.
+
+use super::crowd::Crowd;
+use super::peer_thread::{Done, PeerThread, Task, hear};
+use super::places::Places;
+use super::{Inbox, Limits, locked};
+use crate::handshake::{Accepted, Handshake};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, acceptfrom_with,
+};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Why there is no place for somebody.
+const NO_ROOM: &str = "the node has no room for more connections: try again later";
+const NO_DESCRIPTORS: &str = "the node has no more descriptors: try again later";
+/// The event of the inbox.
+const INBOX: u64 = u64::MAX;
+/// Connections taken in before those are heard that are there: far fewer than there are places for, so that nobody
+/// is displaced unheard.
+const ACCEPTS_MAX: u32 = 8;
+const ACCEPTED: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+const NOT_WAITING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+pub(super) struct Service<H: Handshake> {
+    listeners: Vec<H::Listener>,
+    policy: H::Policy,
+    limits: Limits,
+    epoll: OwnedFd,
+    connections: HashMap<u64, Connection<H>>,
+    /// Connections that a holder's thread closes.
+    closing: HashMap<u64, Closing<H>>,
+    /// Those of the connections that are not attached yet.
+    crowd: Crowd<H::Holder>,
+    /// Whom the time limits, and until when.
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// The connections of clients.
+    clients: HashMap<u64, u64>,
+    places: Places<H::Holder>,
+    threads: HashMap<H::Holder, HolderThread<H>>,
+    /// Given up for a moment when there are no more descriptors.
+    spare: Option<OwnedFd>,
+    next: u64,
+    inbox: Arc<Inbox>,
+}
+
+struct Connection<H> {
+    socket: Arc<OwnedFd>,
+    handshake: H,
+    /// As it stands in the deadlines.
+    deadline: Option<Instant>,
+    /// Whether epoll tells when there is room to send.
+    is_congested: bool,
+    has_place: bool,
+}
+
+/// What is left of a connection until its holder's thread has closed it.
+struct Closing<H: Handshake> {
+    holder: H::Holder,
+    has_place: bool,
+}
+
+struct HolderThread<H> {
+    thread: PeerThread<H>,
+    /// Connections of which something is left.
+    connections: usize,
+}
+
+impl<H: Handshake> Service<H> {
+    pub fn new(
+        listeners: Vec<H::Listener>,
+        policy: H::Policy,
+        limits: Limits,
+        inbox: Arc<Inbox>,
+    ) -> std::io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &inbox.event, EventData::new_u64(INBOX), EventFlags::IN | EventFlags::ET)?;
+        for (token, listener) in (0..).zip(&listeners) {
+            epoll::add(&epoll, listener, EventData::new_u64(token), EventFlags::IN)?;
+        }
+        Ok(Self {
+            next: listeners.len() as u64,
+            listeners,
+            policy,
+            limits,
+            epoll,
+            connections: HashMap::new(),
+            closing: HashMap::new(),
+            crowd: Crowd::new(limits.unattached_max),
+            deadlines: BTreeSet::new(),
+            clients: HashMap::new(),
+            places: Places::new(limits.connections_max),
+            threads: HashMap::new(),
+            spare: Some(eventfd(0, EventfdFlags::CLOEXEC)?),
+            inbox,
+        })
+    }
+
+    pub fn run(mut self) {
+        self.serve();
+        let tokens: Vec<u64> = self.connections.keys().copied().collect();
+        for token in tokens {
+            self.close(token);
+        }
+        for listener in self.listeners {
+            // Who waits to be taken in is closed with it, and what they have passed.
+            let Some(socket) = H::retire(listener) else { continue };
+            let _ =
+                std::thread::Builder::new().name("portcullis-close".to_owned()).spawn(move || drop(socket));
+        }
+    }
+
+    fn serve(&mut self) {
+        let mut events: Vec<Event> = Vec::with_capacity(64);
+        while !self.inbox.stop.load(Ordering::Acquire) {
+            let timeout = self.until_next_deadline();
+            events.clear();
+            let waited =
+                epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+            if let Err(error) = waited
+                && error != Errno::INTR
+            {
+                tracing::error!(%error, "no more clients can be taken in");
+                return;
+            }
+            for event in &events {
+                let flags = event.flags;
+                match event.data.u64() {
+                    INBOX => self.read_inbox(),
+                    token if token < self.listeners.len() as u64 => self.accept(token),
+                    token if flags.intersects(!EventFlags::OUT) => self.receive(token),
+                    token => self.go_on(token),
+                }
+            }
+            self.close_late(Instant::now());
+        }
+    }
+
+    fn until_next_deadline(&self) -> Option<Timespec> {
+        let (next, _) = self.deadlines.first()?;
+        let left = next.saturating_duration_since(Instant::now());
+        // A millisecond more, so that the time is really up then.
+        Timespec::try_from(left + Duration::from_millis(1)).ok()
+    }
+
+    fn read_inbox(&mut self) {
+        let evicted = std::mem::take(&mut *locked(&self.inbox.evicted));
+        for client in evicted {
+            // Not there: it has hung up by itself.
+            if let Some(&token) = self.clients.get(&client) {
+                self.close(token);
+            }
+        }
+        let done = std::mem::take(&mut *locked(&self.inbox.done));
+        for done in done {
+            match done {
+                Done::Heard { token, bytes } => self.heard(token, &bytes),
+                Done::Nothing { token } => self.watch(token),
+                Done::Ran { token, outcome } => {
+                    self.advance(token, |handshake, policy, _| handshake.errand_done(outcome, policy))
+                }
+                Done::Closed { token } => self.closed(token),
+            }
+        }
+    }
+
+    /// Takes in some of those who wait: whoever keeps coming does not keep the others from being heard.
+    fn accept(&mut self, token: u64) {
+        let listener = usize::try_from(token).unwrap_or(0);
+        for _ in 0..ACCEPTS_MAX {
+            match acceptfrom_with(&self.listeners[listener], ACCEPTED) {
+                Ok((socket, address)) => {
+                    let accepted = Accepted { socket: &socket, address, listener, now: Instant::now() };
+                    // One that has gone again is closed here.
+                    if let Some(handshake) = H::begin(&self.listeners[listener], accepted, &self.limits) {
+                        self.take_in(socket, handshake, listener);
+                    }
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(listener),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// No more descriptors: whoever waits hears so, by means of the one that is kept for this. Unheard it would stay
+    /// in the queue, and this thread would spin over it.
+    fn turn_away(&mut self, listener: usize) {
+        self.spare = None;
+        if let Ok((socket, _)) = acceptfrom_with(&self.listeners[listener], ACCEPTED) {
+            H::excuse(&self.listeners[listener], &socket, NO_DESCRIPTORS);
+        }
+        self.spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
+    }
+
+    fn take_in(&mut self, socket: OwnedFd, handshake: H, listener: usize) {
+        let holder = handshake.holder();
+        let has_room = if H::IS_CERTAIN_AT_ONCE {
+            self.places.has_room_for(&holder)
+        } else {
+            self.connections.len() < self.limits.connections_max
+        };
+        if !has_room {
+            H::excuse(&self.listeners[listener], &socket, NO_ROOM);
+            if !H::is_slow_to_refuse(&self.listeners[listener]) {
+                // Nothing has come with it that closing it could wait for: its descriptor is free again at once.
+                return;
+            }
+        }
+        if H::IS_SLOW && !self.count_for_thread(&holder) {
+            return;
+        }
+        let token = self.next;
+        self.next += 1;
+        let has_place = has_room && H::IS_CERTAIN_AT_ONCE;
+        let connection = Connection {
+            socket: Arc::new(socket),
+            handshake,
+            deadline: None,
+            is_congested: false,
+            has_place,
+        };
+        if has_place {
+            self.places.take(&holder);
+        }
+        let (data, flags) = (EventData::new_u64(token), connection.events());
+        if !has_room || epoll::add(&self.epoll, &connection.socket, data, flags).is_err() {
+            return self.let_go(token, connection);
+        }
+        self.connections.insert(token, connection);
+        self.crowd.come(token, holder);
+        self.note_deadline(token);
+        self.make_room(token);
+    }
+
+    /// Counts one more connection for its holder's thread, which is started if need be. Whether there is one.
+    fn count_for_thread(&mut self, holder: &H::Holder) -> bool {
+        match self.threads.entry(holder.clone()) {
+            Entry::Occupied(mut known) => known.get_mut().connections += 1,
+            Entry::Vacant(place) => {
+                let inbox = Arc::clone(&self.inbox);
+                let Ok(thread) = PeerThread::start(move |done| inbox.done(done)) else { return false };
+                place.insert(HolderThread { thread, connections: 1 });
+            }
+        }
+        true
+    }
+
+    fn give(&self, holder: &H::Holder, task: Task<H>) {
+        self.threads
+            .get(holder)
+            .expect("a holder has a thread until its last connection is closed")
+            .thread
+            .give(task);
+    }
+
+    /// Something came on a connection, or its end.
+    fn receive(&mut self, token: u64) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        if H::IS_SLOW {
+            let (holder, socket) = (connection.handshake.holder(), Arc::clone(&connection.socket));
+            return self.give(&holder, Task::Hear { token, socket, most: H::HEARD_BYTES });
+        }
+        if let Some(bytes) = hear(&connection.socket, H::HEARD_BYTES) {
+            self.heard(token, &bytes);
+        }
+    }
+
+    /// What a connection said: none of its bytes, if it was the end.
+    fn heard(&mut self, token: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return self.close(token);
+        }
+        let now = Instant::now();
+        self.advance(token, |handshake, policy, places| {
+            handshake.hear(bytes, policy, &|holder| places.has_room_for(holder), now)
+        });
+        if H::IS_SLOW {
+            self.watch(token);
+        }
+    }
+
+    /// Moves a handshake on, and sees what that changes.
+    fn advance(
+        &mut self,
+        token: u64,
+        step: impl FnOnce(&mut H, &H::Policy, &Places<H::Holder>) -> Result<(), H::Breach>,
+    ) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let handshake = &mut connection.handshake;
+        let (holder_was, client_was) = (handshake.holder(), handshake.client());
+        let outcome = step(handshake, &self.policy, &self.places);
+        let holder = handshake.holder();
+        if let (None, Some(client)) = (client_was, handshake.client()) {
+            self.clients.insert(client, token);
+            if !connection.has_place {
+                connection.has_place = true;
+                self.places.take(&holder);
+            }
+        }
+        let is_proven = holder != holder_was;
+        if is_proven {
+            self.crowd.prove(token, holder.clone());
+        }
+        let errand = handshake.take_errand();
+        if let Err(breach) = outcome {
+            tracing::debug!(peer = ?holder, %breach, "shown out");
+            // What there is to say about it, if there is room for it at once.
+            let _ = send(connection);
+            return self.close(token);
+        }
+        if let Some(errand) = errand {
+            self.give(&holder, Task::Run { token, errand });
+        }
+        self.go_on(token);
+        if is_proven {
+            self.make_room(token);
+        }
+    }
+
+    /// Has somebody else go, if this one is one too many.
+    fn make_room(&mut self, newest: u64) {
+        if let Some(surplus) = self.crowd.surplus(newest) {
+            self.close(surplus);
+        }
+    }
+
+    /// Sends what there is to be sent, and sees what that changes.
+    fn go_on(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        while !connection.handshake.outgoing().bytes.is_empty() {
+            match send(connection) {
+                Ok(sent) => connection.handshake.sent(sent),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => return self.close(token),
+            }
+        }
+        if connection.handshake.take_farewell() {
+            let _ = rustix::net::shutdown(&connection.socket, Shutdown::Write);
+        }
+        if connection.handshake.is_attached() {
+            self.crowd.leave(token);
+        }
+        let is_congested = !connection.handshake.outgoing().bytes.is_empty();
+        let changed = std::mem::replace(&mut connection.is_congested, is_congested) != is_congested;
+        self.note_deadline(token);
+        if changed {
+            self.watch(token);
+        }
+    }
+
+    /// Has epoll tell what comes next of a connection.
+    fn watch(&mut self, token: u64) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let data = EventData::new_u64(token);
+        let watched = epoll::modify(&self.epoll, &connection.socket, data, connection.events());
+        watched.expect("a connection is watched until it is closed");
+    }
+
+    fn note_deadline(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let deadline = connection.handshake.deadline();
+        let noted = std::mem::replace(&mut connection.deadline, deadline);
+        if noted != deadline {
+            noted.map(|noted| self.deadlines.remove(&(noted, token)));
+            self.deadlines.extend(deadline.map(|deadline| (deadline, token)));
+        }
+    }
+
+    fn close_late(&mut self, now: Instant) {
+        while let Some(&(deadline, token)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.close(token);
+        }
+    }
+
+    fn close(&mut self, token: u64) {
+        let Some(mut connection) = self.connections.remove(&token) else { return };
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        self.crowd.leave(token);
+        connection.deadline.map(|deadline| self.deadlines.remove(&(deadline, token)));
+        connection.handshake.give_up();
+        if let Some(client) = connection.handshake.client() {
+            self.clients.remove(&client);
+            H::depart(&self.policy, client);
+        }
+        self.let_go(token, connection);
+    }
+
+    /// Closes what is left of a connection, or has its holder's thread do so.
+    fn let_go(&mut self, token: u64, connection: Connection<H>) {
+        let Connection { socket, handshake, has_place, .. } = connection;
+        let holder = handshake.holder();
+        if H::IS_SLOW {
+            self.closing.insert(token, Closing { holder: holder.clone(), has_place });
+            self.give(&holder, Task::Close { token, socket, handshake });
+        } else if has_place {
+            self.places.give_back(&holder);
+        }
+    }
+
+    fn closed(&mut self, token: u64) {
+        let Closing { holder, has_place } = self.closing.remove(&token).expect("it is closed once");
+        if has_place {
+            self.places.give_back(&holder);
+        }
+        let thread =
+            self.threads.get_mut(&holder).expect("a holder has a thread until its last connection is closed");
+        thread.connections -= 1;
+        if thread.connections == 0 {
+            self.threads.remove(&holder);
+        }
+    }
+}
+
+impl<H: Handshake> Connection<H> {
+    fn events(&self) -> EventFlags {
+        let mut events = EventFlags::IN;
+        // One that is heard elsewhere is not told again until it is.
+        events.set(EventFlags::ONESHOT, H::IS_SLOW);
+        events.set(EventFlags::OUT, self.is_congested);
+        events
+    }
+}
+
+fn send<H: Handshake>(connection: &Connection<H>) -> Result<usize, Errno> {
+    let outgoing = connection.handshake.outgoing();
+    if outgoing.descriptors.is_empty() {
+        return rustix::net::send(&connection.socket, outgoing.bytes, NOT_WAITING);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights = SendAncillaryMessage::ScmRights(&outgoing.descriptors);
+    assert!(control.push(rights), "three descriptors fit");
+    let parts = [std::io::IoSlice::new(outgoing.bytes)];
+    rustix::net::sendmsg(&connection.socket, &parts, &mut control, NOT_WAITING)
+}

@@ -1,0 +1,286 @@
+//! The client's side of an attach: it may wait, so it simply does one thing after the other, until its time is up.
+
+use crate::handshake::Reason;
+use crate::tls::address::{HostPort, is_loopback};
+use crate::tls::channel::Channel;
+use crate::tls::connection::Connection;
+use crate::tls::frames::{FRAME_BYTES_MAX, Frames, framed};
+use crate::tls::identity::{ClientIdentity, in_words};
+use crate::tls::messages::{ClientSays, NodeSays, VERSION};
+use crate::tls::tcp;
+use crate::tls::terms::{Ends, Terms};
+use rustls::ClientConnection;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How a client proves who it is, and how it knows the node.
+#[derive(Clone, Debug)]
+pub enum ClientSecurity {
+    /// By certificates, both ways.
+    Tls(ClientIdentity),
+    /// Not at all: for nodes that do without certificates.
+    Plain {
+        /// Also to other machines, where whoever is on the way can read along and pass for either.
+        anywhere: bool,
+    },
+}
+
+/// Why nobody is attached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// That is no place to go to.
+    #[error("{0:?} is no address of a node: write HOST:PORT, for example node1:7471 or [fd00::1]:7471")]
+    Address(String),
+    /// Without certificates to another machine.
+    #[error(
+        "{0} is another machine, and without certificates whoever is on the way could pass for the node: give \
+         certificates (see `portcullis certificates --help`)"
+    )]
+    PlainBeyondLoopback(SocketAddr),
+    /// Nobody listens there.
+    #[error("no node listens at {address}: {source}")]
+    NoNode {
+        /// Where.
+        address: String,
+        /// What the machine said.
+        source: std::io::Error,
+    },
+    /// The node did not answer in time.
+    #[error("the node at {address} did not answer within {within:?}")]
+    Silent {
+        /// Where.
+        address: String,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// The connection ended in the middle.
+    #[error(
+        "the node at {address} hung up without a reason: it may be out of room, or one of you uses certificates and \
+         the other does not"
+    )]
+    HungUp {
+        /// Where.
+        address: String,
+    },
+    /// The node's certificate does not say that it is the node that was meant.
+    #[error("what listens at {address} cannot prove to be that node: {reason}")]
+    NotTheNode {
+        /// Where.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The node does not accept the client's certificate.
+    #[error("the node at {address} does not accept this client's certificate: it says {reason}")]
+    NotAccepted {
+        /// Where.
+        address: String,
+        /// What it said.
+        reason: String,
+    },
+    /// What listens there is no node of this version.
+    #[error("what listens at {address} is no Portcullis node of this version: {reason}")]
+    NotANode {
+        /// Where.
+        address: String,
+        /// What it did.
+        reason: String,
+    },
+    /// The node says no.
+    #[error("the node refuses: {0}")]
+    Refused(String),
+    /// The client could not bring what the terms ask for.
+    #[error("cannot meet the node's terms: {0}")]
+    Unable(#[source] Reason),
+}
+
+/// An attached client.
+#[derive(Debug)]
+pub struct Attached<T> {
+    /// Its number on the node.
+    pub client: u64,
+    /// The node's queue pairs, connected to the client's.
+    pub node: Ends,
+    /// What was made to meet the terms.
+    pub made: T,
+    /// As long as this lives, the node serves the client.
+    pub connection: Connection,
+}
+
+/// Attaches to the node at `HOST:PORT`. `make` is told the node's terms, and makes queue pairs that meet them.
+///
+/// All of it, but for looking up a name, takes at most `within` and what `make` takes.
+///
+/// # Errors
+/// No node, not the right one, a refusal, or no answer in time. What was made is dropped then.
+pub fn attach<T>(
+    address: &str,
+    security: &ClientSecurity,
+    within: Duration,
+    make: impl FnOnce(&Terms) -> Result<(Ends, T), Reason>,
+) -> Result<Attached<T>, AttachError> {
+    let place = HostPort::parse(address).ok_or_else(|| AttachError::Address(address.to_owned()))?;
+    let no_node = |source| AttachError::NoNode { address: address.to_owned(), source };
+    let addresses = place.addresses().map_err(no_node)?;
+    if matches!(security, ClientSecurity::Plain { anywhere: false })
+        && let Some(outside) = addresses.iter().find(|address| !is_loopback(address))
+    {
+        return Err(AttachError::PlainBeyondLoopback(*outside));
+    }
+    let channel = match security {
+        ClientSecurity::Plain { .. } => Channel::plain(),
+        ClientSecurity::Tls(identity) => {
+            let name = place.server_name().ok_or_else(|| AttachError::Address(address.to_owned()))?;
+            let connection = ClientConnection::new(Arc::clone(&identity.config), name);
+            let failed = |error: rustls::Error| no_node(std::io::Error::other(error));
+            Channel::secured(connection.map_err(failed)?)
+        }
+    };
+    let deadline = Instant::now() + within;
+    let stream = connect(&addresses, deadline).map_err(no_node)?;
+    let mut call = Call { stream, channel, frames: Frames::default(), address, within, deadline };
+
+    let terms = match call.ask(&ClientSays::Hello { version: VERSION })? {
+        NodeSays::Terms(terms) => terms,
+        other => return Err(call.unexpected(other)),
+    };
+    let (ends, made) = make(&terms).map_err(AttachError::Unable)?;
+    ends.check(&terms).map_err(|unfit| AttachError::Unable(unfit.into()))?;
+    let (client, node) = match call.ask(&ClientSays::Ends(ends))? {
+        NodeSays::Welcome { client, ends } => (client, ends),
+        other => return Err(call.unexpected(other)),
+    };
+    node.check(&terms).map_err(|reason| call.not_a_node(&reason))?;
+    let connection = Connection::new(call.stream).map_err(no_node)?;
+    Ok(Attached { client, node, made, connection })
+}
+
+/// The first of these that answers.
+fn connect(addresses: &[SocketAddr], deadline: Instant) -> std::io::Result<TcpStream> {
+    let mut failure = std::io::Error::from(ErrorKind::TimedOut);
+    for address in addresses {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(address, left) {
+            Ok(stream) => {
+                tcp::keep_watch(&stream)?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// A connection on which the client asks and the node answers.
+struct Call<'a> {
+    stream: TcpStream,
+    channel: Channel,
+    frames: Frames,
+    address: &'a str,
+    within: Duration,
+    deadline: Instant,
+}
+
+impl Call<'_> {
+    fn ask(&mut self, question: &ClientSays) -> Result<NodeSays, AttachError> {
+        self.channel.say(&framed(&question.encode()));
+        let mut bytes = [0; FRAME_BYTES_MAX];
+        loop {
+            self.send()?;
+            let there = self.receive(&mut bytes)?;
+            if there == 0 {
+                return Err(AttachError::HungUp { address: self.address.to_owned() });
+            }
+            let heard = match self.channel.take_in(&bytes[..there]) {
+                Ok(heard) => heard,
+                Err(error) => {
+                    // The node may want to know why it is left, and nothing depends on it.
+                    let _ = self.send();
+                    return Err(self.distrust(&error));
+                }
+            };
+            if !heard.said.is_empty() {
+                let message = self.frames.take_in(&heard.said);
+                if let Some(message) = message.map_err(|error| self.not_a_node(&error))? {
+                    let answer = NodeSays::parse(&message);
+                    return answer.ok_or_else(|| self.not_a_node(&"its answer means nothing"));
+                }
+            }
+            if heard.hung_up {
+                return Err(AttachError::HungUp { address: self.address.to_owned() });
+            }
+        }
+    }
+
+    fn send(&mut self) -> Result<(), AttachError> {
+        while !self.channel.outgoing().is_empty() {
+            let left = self.left()?;
+            let sent = self.stream.set_write_timeout(Some(left));
+            match sent.and_then(|()| self.stream.write(self.channel.outgoing())) {
+                Ok(bytes) => self.channel.sent(bytes),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => return Err(self.silent()),
+                // It has hung up already, and may have said why: that is still to be read.
+                Err(_) => self.channel.sent(usize::MAX),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, bytes: &mut [u8]) -> Result<usize, AttachError> {
+        loop {
+            let left = self.left()?;
+            let set = self.stream.set_read_timeout(Some(left));
+            match set.and_then(|()| self.stream.read(bytes)) {
+                Ok(there) => return Ok(there),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => return Err(self.silent()),
+                // Reset, unreachable, vanished: in the middle of an attach they are all the same.
+                Err(_) => return Ok(0),
+            }
+        }
+    }
+
+    fn left(&self) -> Result<Duration, AttachError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(self.silent()) } else { Ok(left) }
+    }
+
+    fn silent(&self) -> AttachError {
+        AttachError::Silent { address: self.address.to_owned(), within: self.within }
+    }
+
+    fn not_a_node(&self, reason: &impl ToString) -> AttachError {
+        AttachError::NotANode { address: self.address.to_owned(), reason: reason.to_string() }
+    }
+
+    fn unexpected(&self, answer: NodeSays) -> AttachError {
+        match answer {
+            NodeSays::Refused(reason) => AttachError::Refused(reason),
+            _ => self.not_a_node(&"it answered out of turn"),
+        }
+    }
+
+    fn distrust(&self, error: &rustls::Error) -> AttachError {
+        let address = self.address.to_owned();
+        match error {
+            rustls::Error::InvalidCertificate(_) => {
+                AttachError::NotTheNode { address, reason: in_words(error) }
+            }
+            rustls::Error::AlertReceived(alert) => {
+                AttachError::NotAccepted { address, reason: format!("{alert:?}") }
+            }
+            other => AttachError::NotANode { address, reason: other.to_string() },
+        }
+    }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}

@@ -1,0 +1,300 @@
+//! Certificates and keys, from the files that `portcullis certificates` writes.
+
+use crate::tls::subject::{Role, tenant_of, validity_of};
+use crate::tls::trust::{NodesOnly, TenantsOnly, provider};
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ParsedCertificate};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use zeroize::Zeroizing;
+
+/// Bytes of the largest file that is read: a chain of certificates has a few thousand.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Why files prove nobody's identity.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}. `portcullis certificates` makes such files")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the machine said.
+        source: std::io::Error,
+    },
+    /// Others than the owner can read the private key.
+    #[error(
+        "{path} is a private key that others can read (its mode is {mode:04o}): `chmod 600 {path}`; if somebody \
+             may have read it, make a new one with `portcullis certificates`"
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file holds something else.
+    #[error("{path} holds no {what} in PEM: {reason}. `portcullis certificates` makes such files")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        what: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The certificate is not what peers will accept.
+    #[error("peers will not accept {path}: {reason}. Make a new one with `portcullis certificates`")]
+    Unacceptable {
+        /// The file of the certificate, or of the authority.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The private key belongs to another certificate.
+    #[error("{key} is not the key of {certificate}: {reason}")]
+    Mismatch {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Who a node is, and whose tenants it takes in.
+#[derive(Clone, Debug)]
+pub struct NodeIdentity {
+    pub(crate) config: Arc<ServerConfig>,
+}
+
+impl NodeIdentity {
+    /// Reads the authority's certificate, the node's (behind it, those between it and the authority, if any), and
+    /// its private key. What peers would not accept is refused here already.
+    ///
+    /// # Errors
+    /// Which file cannot be used, why, and what to do.
+    pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
+        let papers = Papers::read(authority, certificate, key)?;
+        papers.check(Role::Node)?;
+        let Papers { roots, chain, key: private, .. } = papers;
+        let verifier = TenantsOnly::new(roots).map_err(|error| malformed(authority, AUTHORITY, &error))?;
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| malformed(certificate, CERTIFICATE, &error))?
+            .with_client_cert_verifier(Arc::new(verifier))
+            .with_single_cert(chain, private)
+            .map_err(|error| mismatch(certificate, key, &error))?;
+        // No session is taken up again: that would let a tenant in whose certificate has expired since. And nothing
+        // is sent after the handshake that the client did not ask for, so that any byte means something.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self { config: Arc::new(config) })
+    }
+}
+
+/// Which tenant a client acts for, and whose nodes it believes.
+#[derive(Clone, Debug)]
+pub struct ClientIdentity {
+    pub(crate) config: Arc<ClientConfig>,
+    tenant: String,
+}
+
+impl ClientIdentity {
+    /// Reads the authority's certificate, the tenant's (behind it, those between it and the authority, if any), and
+    /// its private key. What peers would not accept is refused here already.
+    ///
+    /// # Errors
+    /// Which file cannot be used, why, and what to do.
+    pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
+        let papers = Papers::read(authority, certificate, key)?;
+        papers.check(Role::Tenant)?;
+        let Papers { roots, chain, key: private, .. } = papers;
+        let tenant = tenant_of(&chain[0]).map_err(|reason| unacceptable(certificate, &reason))?;
+        let verifier = NodesOnly::new(roots).map_err(|error| malformed(authority, AUTHORITY, &error))?;
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| malformed(certificate, CERTIFICATE, &error))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_auth_cert(chain, private)
+            .map_err(|error| mismatch(certificate, key, &error))?;
+        config.resumption = Resumption::disabled();
+        Ok(Self { config: Arc::new(config), tenant })
+    }
+
+    /// The tenant that the certificate names.
+    #[must_use]
+    pub fn tenant(&self) -> &str {
+        &self.tenant
+    }
+}
+
+pub(crate) const AUTHORITY: &str = "certificate of an authority";
+const CERTIFICATE: &str = "certificate";
+pub(crate) const KEY: &str = "private key";
+
+/// What the three files hold.
+struct Papers {
+    authority_path: PathBuf,
+    certificate_path: PathBuf,
+    authorities: Vec<CertificateDer<'static>>,
+    roots: Arc<RootCertStore>,
+    /// Not empty.
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Papers {
+    fn read(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
+        let authorities = read_certificates(authority, AUTHORITY)?;
+        let roots = roots_of(&authorities).map_err(|error| malformed(authority, AUTHORITY, &error))?;
+        Ok(Self {
+            authority_path: authority.to_owned(),
+            certificate_path: certificate.to_owned(),
+            authorities,
+            roots,
+            chain: read_certificates(certificate, CERTIFICATE)?,
+            key: read_key(key)?,
+        })
+    }
+
+    /// Looks at one's own certificate as a peer would. The authority's own end is not checked in a handshake: here
+    /// it is.
+    fn check(&self, role: Role) -> Result<(), IdentityError> {
+        let (certificate, between) = (&self.chain[0], &self.chain[1..]);
+        let ours = |reason: String| unacceptable(&self.certificate_path, &reason);
+        let is_current = |one| {
+            let now = SystemTime::now();
+            validity_of(one).is_some_and(|(from, until)| (from..=until).contains(&now))
+        };
+        if !self.authorities.iter().any(is_current) {
+            return Err(unacceptable(&self.authority_path, "the authority is not valid now"));
+        }
+        verify(certificate, between, &self.roots, role, UnixTime::now()).map_err(ours)
+    }
+}
+
+/// The authorities that are believed. Several, while one takes over from another.
+pub(crate) fn roots_of(authorities: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority.clone())?;
+    }
+    Ok(Arc::new(roots))
+}
+
+/// Looks at a certificate as a peer does, but for the host that it is for.
+///
+/// # Errors
+/// Why a peer would not accept it.
+pub(crate) fn verify(
+    certificate: &CertificateDer<'_>,
+    between: &[CertificateDer<'_>],
+    roots: &Arc<RootCertStore>,
+    role: Role,
+    now: UnixTime,
+) -> Result<(), String> {
+    if Role::of(certificate) != Some(role) {
+        return Err(match role {
+            Role::Node => "it is not a node's (its extended key usage must be serverAuth alone)",
+            Role::Tenant => "it is not a tenant's (its extended key usage must be clientAuth alone)",
+        }
+        .to_owned());
+    }
+    let verified = match role {
+        Role::Node => ParsedCertificate::try_from(certificate).and_then(|parsed| {
+            let algorithms = provider().signature_verification_algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(&parsed, roots, between, now, algorithms)
+        }),
+        Role::Tenant => TenantsOnly::new(Arc::clone(roots))
+            .map_err(|error| rustls::Error::General(error.to_string()))
+            .and_then(|verifier| verifier.verify_client_cert(certificate, between, now))
+            .map(|_| ()),
+    };
+    verified.map_err(|error| in_words(&error))
+}
+
+/// What rustls says about a certificate, for people.
+pub(crate) fn in_words(error: &rustls::Error) -> String {
+    use rustls::CertificateError as E;
+    let rustls::Error::InvalidCertificate(error) = error else { return error.to_string() };
+    let ago = |time: &UnixTime, other: &UnixTime| {
+        let seconds = time.as_secs().abs_diff(other.as_secs());
+        Duration::from_secs(seconds)
+    };
+    match error {
+        E::Expired => "the certificate has expired".to_owned(),
+        E::ExpiredContext { time, not_after } => {
+            format!("the certificate has expired ({:?} ago)", ago(time, not_after))
+        }
+        E::NotValidYet => "the certificate is not valid yet: do the clocks agree?".to_owned(),
+        E::NotValidYetContext { time, not_before } => {
+            format!("the certificate is valid in {:?} only: do the clocks agree?", ago(time, not_before))
+        }
+        E::UnknownIssuer | E::BadSignature => "the certificate is of another authority".to_owned(),
+        E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
+            "the certificate is for another role (nodes and tenants have different ones)".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn read(path: &Path, private: bool) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
+    let unreadable = |source| IdentityError::Unreadable { path: path.to_owned(), source };
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if private && metadata.mode() & 0o077 != 0 {
+        return Err(IdentityError::Exposed { path: path.to_owned(), mode: metadata.mode() & 0o7777 });
+    }
+    // In one piece, so that a growing buffer leaves no copy of a key behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or(0)));
+    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+pub(crate) fn read_certificates(
+    path: &Path,
+    what: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let bytes = read(path, false)?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&bytes)
+        .collect::<Result<_, _>>()
+        .map_err(|error| malformed(path, what, &error))?;
+    if certificates.is_empty() {
+        return Err(malformed(path, what, &"there is none"));
+    }
+    Ok(certificates)
+}
+
+/// The text of a private key that only its owner can read.
+pub(crate) fn read_key_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
+    read(path, true)
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
+    PrivateKeyDer::from_pem_slice(&read_key_text(path)?).map_err(|error| malformed(path, KEY, &error))
+}
+
+pub(crate) fn malformed(path: &Path, what: &'static str, reason: &impl ToString) -> IdentityError {
+    IdentityError::Malformed { path: path.to_owned(), what, reason: reason.to_string() }
+}
+
+fn unacceptable(path: &Path, reason: &str) -> IdentityError {
+    IdentityError::Unacceptable { path: path.to_owned(), reason: reason.to_owned() }
+}
+
+fn mismatch(certificate: &Path, key: &Path, error: &rustls::Error) -> IdentityError {
+    let (certificate, key) = (certificate.to_owned(), key.to_owned());
+    IdentityError::Mismatch { certificate, key, reason: error.to_string() }
+}

@@ -1,0 +1,87 @@
+//! Where clients of other machines come to.
+
+use crate::tls::address::{HostPort, is_loopback};
+use crate::tls::identity::NodeIdentity;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::net::{SocketAddr, TcpListener};
+
+/// Connections that the kernel keeps ready for the server.
+const BACKLOG: i32 = 1024;
+
+/// How a node tells who comes.
+#[derive(Clone, Debug)]
+pub enum NodeSecurity {
+    /// By certificates, both ways.
+    Tls(NodeIdentity),
+    /// Not at all: whoever reaches the port gets in, and whoever sees the packets reads along and joins in. For one
+    /// machine, or a network that nobody else is on.
+    Plain,
+}
+
+/// Why nobody listens.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// That is no place to listen at.
+    #[error("{0:?} is no address to listen at: write HOST:PORT, for example 0.0.0.0:7471 or [::]:7471")]
+    Address(String),
+    /// Without certificates beyond this machine.
+    #[error(
+        "{0} can be reached from other machines, and without certificates whoever reaches it gets in: give \
+         certificates (see `portcullis certificates --help`), listen at 127.0.0.1, or, where nobody else is on that \
+         network, say --dangerous-no-certificates"
+    )]
+    PlainBeyondLoopback(SocketAddr),
+    /// The machine refused.
+    #[error("cannot listen at {address}: {source}")]
+    Machine {
+        /// Where.
+        address: String,
+        /// What it said.
+        source: std::io::Error,
+    },
+}
+
+/// A port that clients come to.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    pub(crate) security: NodeSecurity,
+    local: SocketAddr,
+}
+
+impl Listener {
+    /// Listens at `HOST:PORT`; port 0 is any free one. Without certificates only where nobody but this machine can
+    /// come from, unless `plain_anywhere`.
+    ///
+    /// # Errors
+    /// The address is none, may not be used without certificates, or the machine refuses it.
+    pub fn bind(address: &str, security: NodeSecurity, plain_anywhere: bool) -> Result<Self, ListenError> {
+        let place = HostPort::parse(address).ok_or_else(|| ListenError::Address(address.to_owned()))?;
+        let machine = |source| ListenError::Machine { address: address.to_owned(), source };
+        let addresses = place.addresses().map_err(machine)?;
+        if matches!(security, NodeSecurity::Plain)
+            && !plain_anywhere
+            && let Some(outside) = addresses.iter().find(|address| !is_loopback(address))
+        {
+            return Err(ListenError::PlainBeyondLoopback(*outside));
+        }
+        let socket = TcpListener::bind(&addresses[..]).map_err(machine)?;
+        rustix::net::listen(&socket, BACKLOG).map_err(|error| machine(error.into()))?;
+        socket.set_nonblocking(true).map_err(machine)?;
+        let local = socket.local_addr().map_err(machine)?;
+        Ok(Self { socket, security, local })
+    }
+
+    /// Where it listens, with the port that it got.
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,198 @@
+//! What node and client agree on: how many queue pairs, how deep, and where each one can be reached.
+
+use portcullis_nic::{EndpointSize, GuaranteeSet, QpAddress};
+use std::collections::HashSet;
+use std::net::Ipv6Addr;
+
+/// The largest number of a queue pair: InfiniBand has 24 bits for it.
+pub const QUEUE_PAIR_MAX: u32 = (1 << 24) - 1;
+
+/// What the node tells a client to bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// See [`EndpointSize`]: this and the next three.
+    pub data_queue_pairs: u32,
+    /// Requests that each data queue pair holds.
+    pub send_depth: u32,
+    /// Control messages that may be under way, each way.
+    pub control_depth: u32,
+    /// Bytes of a control message.
+    pub message_bytes: u32,
+    /// What the node's permissions rest on and its device does not keep: empty, unless the node was told to go without.
+    pub unenforced: GuaranteeSet,
+}
+
+impl Terms {
+    /// The end of a client that meets them and has so many bytes of buffers.
+    #[must_use]
+    pub fn size(&self, buffers: u64) -> EndpointSize {
+        let &Self { data_queue_pairs, send_depth, control_depth, message_bytes, .. } = self;
+        let size =
+            EndpointSize { data_queue_pairs, send_depth, control_depth, message_bytes, arena_bytes: 0 };
+        size.with_buffers(buffers)
+    }
+
+    /// Whether all of it is within its bounds.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.size(0).is_sound()
+    }
+}
+
+/// Why ends cannot serve terms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnfitEnds {
+    /// Too many, or too few.
+    #[error("{brought} data queue pairs where the terms say {wanted}")]
+    Count {
+        /// How many there are.
+        brought: usize,
+        /// How many there have to be.
+        wanted: u32,
+    },
+    /// A port that is nobody's.
+    #[error("{0} is no address of a port")]
+    Nowhere(Ipv6Addr),
+    /// A number that no queue pair has.
+    #[error("queue pair {0:#x} has more than 24 bits")]
+    Number(u32),
+    /// One queue pair for two purposes.
+    #[error("queue pair {0:#x} is named twice")]
+    Twice(u32),
+}
+
+/// The queue pairs of one side, as the other side reaches them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// For control messages.
+    pub control: QpAddress,
+    /// For one-sided access, in the order in which the two sides' queue pairs belong together.
+    pub data: Vec<QpAddress>,
+}
+
+impl Ends {
+    /// Looks whether these ends can serve these terms: as many as agreed, numbers of 24 bits, none named twice.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check(&self, terms: &Terms) -> Result<(), UnfitEnds> {
+        let (wanted, brought) = (terms.data_queue_pairs, self.data.len());
+        if usize::try_from(wanted) != Ok(brought) {
+            return Err(UnfitEnds::Count { brought, wanted });
+        }
+        let mut seen = HashSet::new();
+        for end in std::iter::once(&self.control).chain(&self.data) {
+            if !is_somebody(end.port) {
+                return Err(UnfitEnds::Nowhere(Ipv6Addr::from(end.port)));
+            }
+            if end.number > QUEUE_PAIR_MAX {
+                return Err(UnfitEnds::Number(end.number));
+            }
+            if !seen.insert((end.port, end.number)) {
+                return Err(UnfitEnds::Twice(end.number));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a GID can be one port's. Many, all and nobody cannot; and no peer is where this machine talks to itself.
+fn is_somebody(gid: [u8; 16]) -> bool {
+    let address = Ipv6Addr::from(gid);
+    let odd = address.is_multicast() || address.is_unspecified() || address.is_loopback();
+    let odd_ipv4 = address.to_ipv4_mapped().is_some_and(|address| {
+        address.is_multicast() || address.is_unspecified() || address.is_loopback() || address.is_broadcast()
+    });
+    !odd && !odd_ipv4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms {
+        data_queue_pairs: 2,
+        send_depth: 256,
+        control_depth: 64,
+        message_bytes: 64,
+        unenforced: GuaranteeSet::NONE,
+    };
+
+    fn end(number: u32) -> QpAddress {
+        QpAddress { number, port: [1; 16], lid: 0, first_packet: 0 }
+    }
+
+    #[test]
+    fn terms_beyond_their_bounds_are_not_sound() {
+        assert!(TERMS.is_sound());
+        assert!(
+            Terms {
+                data_queue_pairs: 16,
+                send_depth: 4096,
+                control_depth: 1,
+                message_bytes: 65_536,
+                ..TERMS
+            }
+            .is_sound()
+        );
+        let unsound = [
+            Terms { data_queue_pairs: 0, ..TERMS },
+            Terms { data_queue_pairs: 17, ..TERMS },
+            Terms { send_depth: 0, ..TERMS },
+            Terms { send_depth: 3, ..TERMS },
+            Terms { send_depth: 8192, ..TERMS },
+            Terms { control_depth: 0, ..TERMS },
+            Terms { control_depth: 65, ..TERMS },
+            Terms { message_bytes: 0, ..TERMS },
+            Terms { message_bytes: 96, ..TERMS },
+            Terms { message_bytes: 65_600, ..TERMS },
+        ];
+        for terms in unsound {
+            assert!(!terms.is_sound(), "{terms:?}");
+        }
+    }
+
+    #[test]
+    fn ends_that_do_not_fit_their_terms_are_told_apart() {
+        let ends = |control, data: &[u32]| Ends {
+            control: end(control),
+            data: data.iter().map(|&number| end(number)).collect(),
+        };
+        assert_eq!(ends(QUEUE_PAIR_MAX, &[0, 1]).check(&TERMS), Ok(()));
+        for (wrong, why) in [
+            (ends(1, &[2]), "1 data queue pairs"),
+            (ends(1, &[2, 3, 4]), "3 data queue pairs"),
+            (ends(1, &[]), "0 data queue pairs"),
+            (ends(1 << 24, &[2, 3]), "24 bits"),
+            (ends(1, &[2, u32::MAX]), "24 bits"),
+            (ends(1, &[1, 2]), "twice"),
+            (ends(1, &[2, 2]), "twice"),
+        ] {
+            let reason = wrong.check(&TERMS).expect_err(why).to_string();
+            assert!(reason.contains(why), "{reason}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_nobodys_is_refused() {
+        let at = |text: &str| {
+            let port = text.parse::<Ipv6Addr>().expect("an address").octets();
+            let end = |number| QpAddress { number, port, ..QpAddress::default() };
+            Ends { control: end(1), data: vec![end(2), end(3)] }.check(&TERMS)
+        };
+        for good in ["fe80::1", "fd00::7", "::ffff:10.0.0.1"] {
+            assert_eq!(at(good), Ok(()), "{good}");
+        }
+        for odd in ["::", "::1", "ff02::1", "::ffff:255.255.255.255", "::ffff:224.0.0.1", "::ffff:127.0.0.1"]
+        {
+            assert!(at(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn one_number_on_two_ports_is_two_queue_pairs() {
+        let other_port = QpAddress { port: [2; 16], ..end(1) };
+        assert_eq!(Ends { control: end(1), data: vec![other_port, end(2)] }.check(&TERMS), Ok(()));
+    }
+}

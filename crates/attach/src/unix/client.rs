@@ -1,0 +1,177 @@
+//! The client's side of an attach.
+
+use super::messages::{AttachReply, AttachRequest, REPLY_BYTES};
+use crate::handshake::Reason;
+use portcullis_nic::EndpointSize;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Why there is no port.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Nobody listens there.
+    #[error("no node listens at {path}: {source}. Start one with `portcullis serve --listen shm:{path}`")]
+    NoNode {
+        /// Where.
+        path: PathBuf,
+        /// What the kernel said.
+        source: rustix::io::Errno,
+    },
+    /// The node says no.
+    #[error("the node refuses: {0}")]
+    Refused(String),
+    /// The node did not answer in time.
+    #[error("the node at {path} did not answer within {within:?}")]
+    Silent {
+        /// Where.
+        path: PathBuf,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// What listens there is no node of this version.
+    #[error("what listens at {path} is no Portcullis node of this version")]
+    NotANode {
+        /// Where.
+        path: PathBuf,
+    },
+    /// What the node offers cannot be used.
+    #[error("{0}")]
+    Unusable(#[source] Reason),
+    /// The machine refused.
+    #[error("the machine refused: {0}")]
+    Machine(#[from] rustix::io::Errno),
+}
+
+/// What a node offers.
+#[derive(Debug)]
+pub struct Offer {
+    /// What the port has.
+    pub size: EndpointSize,
+    /// Bytes of the port's file.
+    pub memory_bytes: u64,
+    /// The port's file.
+    pub memory: OwnedFd,
+    /// The page that says whether the node's engine sleeps.
+    pub page: OwnedFd,
+    /// What wakes the engine.
+    pub event: OwnedFd,
+}
+
+/// An attached client.
+#[derive(Debug)]
+pub struct Attached<T> {
+    /// Its number on the node.
+    pub client: u64,
+    /// The key of its arena.
+    pub arena_key: u32,
+    /// What was made of the offer.
+    pub made: T,
+    /// As long as this is open, the node serves the client. It is hung up on when the node does not any more.
+    pub socket: OwnedFd,
+}
+
+/// Asks the node at `path` for a port with an arena of `arena_bytes`. `make` maps what the node offers. All of it takes at
+/// most `within`, and what `make` takes.
+///
+/// # Errors
+/// No node, no answer in time, a refusal, or `make` fails.
+pub fn attach<T>(
+    path: &Path,
+    arena_bytes: u64,
+    within: Duration,
+    make: impl FnOnce(Offer) -> Result<T, Reason>,
+) -> Result<Attached<T>, AttachError> {
+    let node = NodeSocket::connect(path, within)?;
+    let not_a_node = || AttachError::NotANode { path: path.to_owned() };
+    node.say(AttachRequest::Hello { arena_bytes })?;
+    let (AttachReply::Offer { size, memory_bytes }, descriptors) = node.hear()? else {
+        return Err(not_a_node());
+    };
+    let [memory, page, event]: [OwnedFd; 3] = descriptors.try_into().map_err(|_| not_a_node())?;
+    let made = make(Offer { size, memory_bytes, memory, page, event }).map_err(AttachError::Unusable)?;
+    node.say(AttachRequest::Mapped)?;
+    let (AttachReply::Welcome { client, arena_key }, _) = node.hear()? else { return Err(not_a_node()) };
+    Ok(Attached { client, arena_key, made, socket: node.socket })
+}
+
+/// A connection to a node that does not serve this client yet.
+struct NodeSocket<'a> {
+    socket: OwnedFd,
+    path: &'a Path,
+    within: Duration,
+    until: Instant,
+}
+
+impl<'a> NodeSocket<'a> {
+    fn connect(path: &'a Path, within: Duration) -> Result<Self, AttachError> {
+        let no_node = |source| AttachError::NoNode { path: path.to_owned(), source };
+        let address = SocketAddrUnix::new(path).map_err(no_node)?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::connect(&socket, &address).map_err(no_node)?;
+        Ok(Self { socket, path, within, until: Instant::now() + within })
+    }
+
+    fn say(&self, request: AttachRequest) -> Result<(), AttachError> {
+        match rustix::net::send(&self.socket, &request.encode(), SendFlags::NOSIGNAL) {
+            // It has hung up already, and may have said why.
+            Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
+            Err(source) => Err(AttachError::NoNode { path: self.path.to_owned(), source }),
+        }
+    }
+
+    /// The node's next message, with the descriptors that came with it.
+    fn hear(&self) -> Result<(AttachReply, Vec<OwnedFd>), AttachError> {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            let timeout = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            match rustix::event::poll(&mut fds, Some(&timeout)) {
+                Ok(0) => {
+                    return Err(AttachError::Silent { path: self.path.to_owned(), within: self.within });
+                }
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (bytes, descriptors) = receive(&self.socket)?;
+        match AttachReply::parse(&bytes) {
+            None => Err(AttachError::NotANode { path: self.path.to_owned() }),
+            Some(AttachReply::Refused(reason)) => Err(AttachError::Refused(reason)),
+            Some(reply) => Ok((reply, descriptors)),
+        }
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
+    let mut bytes = [0; REPLY_BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+    let received = match rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        // A node that hung up without reading our hello: the error is told once, what it said comes behind it.
+        Err(rustix::io::Errno::CONNRESET) => {
+            rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?
+        }
+        other => other?,
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    Ok((bytes[..received.bytes].to_vec(), descriptors))
+}

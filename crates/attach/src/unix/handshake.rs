@@ -1,0 +1,220 @@
+//! The node's side of one attach over a Unix socket.
+//!
+//! ```text
+//! Hello ──► Mapped ──► Preparing ──► Attached
+//! ```
+//!
+//! Who breaks the rules is told so, as is who is refused, and hung up on at once: on a socket of messages what was said
+//! last arrives all the same.
+
+use super::listener::Listener;
+use super::messages::{AttachReply, AttachRequest, REPLY_BYTES, REQUEST_BYTES};
+use super::peer::Peer;
+use super::policy::{AdmissionPolicy, Admitted, Place};
+use crate::Limits;
+use crate::handshake::{Accepted, Errand, Handshake, HasRoom, Holder, Outgoing, Reason};
+use rustix::fd::OwnedFd;
+use rustix::net::SendFlags;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// A user at a listener: who comes to another listener acts for another tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct User {
+    /// The number of the listener.
+    pub listener: usize,
+    /// The user, if it has a number here.
+    pub user: Option<u32>,
+}
+
+impl Holder for User {
+    /// The kernel says so.
+    fn is_proven(&self) -> bool {
+        true
+    }
+}
+
+/// Why a peer is hung up on.
+#[derive(Debug, thiserror::Error)]
+pub enum Breach {
+    /// The peer was told why.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// There was nothing more to say.
+    #[error("sent something after the attach was over")]
+    AfterTheEnd,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// Nothing was heard yet.
+    Hello { until: Instant },
+    /// The client has been offered a port, and is to map it.
+    Mapped { until: Instant },
+    /// The holder's thread fills the port's memory.
+    Preparing,
+    /// It has a port.
+    Attached(u64),
+}
+
+/// One peer and what it is offered.
+pub struct UnixHandshake<A: AdmissionPolicy> {
+    peer: Peer,
+    /// How long the peer may take for each step.
+    within: Duration,
+    step: Step,
+    place: Option<A::Place>,
+    errand: Option<Errand>,
+    outgoing: Option<Message>,
+}
+
+/// A message for the peer.
+struct Message {
+    bytes: [u8; REPLY_BYTES],
+    /// Whether the descriptors of the place go with it.
+    is_offer: bool,
+}
+
+impl<A: AdmissionPolicy> fmt::Debug for UnixHandshake<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnixHandshake")
+            .field("peer", &self.peer)
+            .field("step", &self.step)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A: AdmissionPolicy> UnixHandshake<A> {
+    fn say(&mut self, reply: &AttachReply) {
+        let is_offer = matches!(reply, AttachReply::Offer { .. });
+        self.outgoing = Some(Message { bytes: reply.encode(), is_offer });
+    }
+
+    fn offer(&mut self, arena_bytes: u64, policy: &A, now: Instant) -> Result<(), Reason> {
+        let place = policy.offer(&self.peer, arena_bytes)?;
+        self.say(&AttachReply::Offer { size: place.size(), memory_bytes: place.memory_bytes() });
+        self.place = Some(place);
+        self.step = Step::Mapped { until: now + self.within };
+        Ok(())
+    }
+
+    fn prepare(&mut self) {
+        self.step = Step::Preparing;
+        self.errand = self.place.as_ref().map(Place::preparation);
+    }
+
+    fn let_in(&mut self, policy: &A) -> Result<(), Reason> {
+        let place = self.place.as_ref().expect("a place was offered before it was prepared");
+        let Admitted { client, arena_key } = policy.admit(&self.peer, place)?;
+        // From here on the end of the connection is the end of the client.
+        self.step = Step::Attached(client);
+        self.say(&AttachReply::Welcome { client, arena_key });
+        Ok(())
+    }
+
+    fn refuse(&mut self, reason: &Reason) -> Breach {
+        let reason = reason.to_string();
+        self.say(&AttachReply::Refused(reason.clone()));
+        Breach::Refused(reason)
+    }
+}
+
+impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
+    type Listener = Listener;
+    type Policy = A;
+    type Holder = User;
+    type Breach = Breach;
+
+    const IS_CERTAIN_AT_ONCE: bool = true;
+    const IS_SLOW: bool = true;
+    /// Longer messages are none of ours, and cut.
+    const HEARD_BYTES: usize = REQUEST_BYTES + 1;
+
+    fn begin(_: &Listener, accepted: Accepted<'_>, limits: &Limits) -> Option<Self> {
+        let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
+        let within = limits.attach_within;
+        let step = Step::Hello { until: accepted.now + within };
+        Some(Self { peer, within, step, place: None, errand: None, outgoing: None })
+    }
+
+    fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
+        let refused = AttachReply::Refused(reason.to_owned()).encode();
+        // Who is gone or does not listen is not waited for.
+        let _ = rustix::net::send(socket, &refused, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    fn is_slow_to_refuse(listener: &Listener) -> bool {
+        listener.takes_descriptors()
+    }
+
+    fn retire(listener: Listener) -> Option<OwnedFd> {
+        listener.retire()
+    }
+
+    fn holder(&self) -> User {
+        User { listener: self.peer.listener, user: self.peer.user }
+    }
+
+    fn hear(&mut self, bytes: &[u8], policy: &A, _: HasRoom<'_, Self>, now: Instant) -> Result<(), Breach> {
+        let heard = match (&self.step, AttachRequest::parse(bytes)) {
+            (Step::Hello { .. }, Some(AttachRequest::Hello { arena_bytes })) => {
+                self.offer(arena_bytes, policy, now)
+            }
+            (Step::Mapped { .. }, Some(AttachRequest::Mapped)) => {
+                self.prepare();
+                Ok(())
+            }
+            (Step::Hello { .. } | Step::Mapped { .. }, _) => {
+                Err("that was no attach of this version: use a client of the node's version".into())
+            }
+            (Step::Preparing | Step::Attached(_), _) => return Err(Breach::AfterTheEnd),
+        };
+        heard.map_err(|reason| self.refuse(&reason))
+    }
+
+    fn take_errand(&mut self) -> Option<Errand> {
+        self.errand.take()
+    }
+
+    fn errand_done(&mut self, outcome: Result<(), Reason>, policy: &A) -> Result<(), Breach> {
+        let done = outcome.and_then(|()| self.let_in(policy));
+        done.map_err(|reason| self.refuse(&reason))
+    }
+
+    fn outgoing(&self) -> Outgoing<'_> {
+        let Some(Message { bytes, is_offer }) = &self.outgoing else { return Outgoing::default() };
+        let offered = self.place.as_ref().filter(|_| *is_offer);
+        let descriptors = offered.map_or(Vec::new(), |place| place.descriptors().to_vec());
+        Outgoing { bytes, descriptors }
+    }
+
+    /// A message goes as a whole.
+    fn sent(&mut self, _: usize) {
+        self.outgoing = None;
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.step {
+            Step::Hello { until } | Step::Mapped { until } => Some(until),
+            Step::Preparing | Step::Attached(_) => None,
+        }
+    }
+
+    fn client(&self) -> Option<u64> {
+        if let Step::Attached(client) = self.step { Some(client) } else { None }
+    }
+
+    fn is_attached(&self) -> bool {
+        matches!(self.step, Step::Attached(_))
+    }
+
+    fn depart(policy: &A, client: u64) {
+        policy.depart(client);
+    }
+
+    fn give_up(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.give_up();
+        }
+    }
+}

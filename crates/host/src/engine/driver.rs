@@ -1,0 +1,48 @@
+//! What the engine's thread needs of a NIC.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+/// A NIC as the engine's thread drives it.
+pub(crate) trait Driver: Send + 'static {
+    /// The NIC.
+    type Nic;
+    /// What wakes the thread while it sleeps in [`Driver::sleep`].
+    type Bell: Bell;
+
+    /// Turns of the NIC for each turn of its resident while neither has anything to do: what the resident costs is added
+    /// to the latency of the next request.
+    const TURNS_PER_RESIDENT: u32;
+    /// Turns between two looks at the clock while nothing happens.
+    const TURNS_PER_CLOCK: u32;
+
+    /// The NIC.
+    fn nic(&mut self) -> &mut Self::Nic;
+
+    /// What wakes the thread. Called once, before the thread starts.
+    fn bell(&self) -> Self::Bell;
+
+    /// Has the NIC do a little of what there is to do. Returns whether anything was done.
+    fn turn(&mut self) -> bool;
+
+    /// Tells those who ring that the thread is about to sleep: whoever posts after this rings.
+    fn announce(&mut self);
+
+    /// Looks everywhere once, before a sleep. Returns whether anything was done.
+    fn turn_all(&mut self) -> bool;
+
+    /// Whether something is under way that nobody rings for.
+    fn waits_for_time(&self) -> bool;
+
+    /// Sleeps until there is something to do or somebody rings, and for `at_most` at the most.
+    fn sleep(&mut self, at_most: Duration);
+
+    /// The thread does not sleep any more.
+    fn awake(&mut self);
+}
+
+/// Wakes an engine's thread, from any other.
+pub(crate) trait Bell: Debug + Send + Sync + 'static {
+    /// Wakes the thread if it sleeps, or keeps it from falling asleep. Never waits.
+    fn ring(&self);
+}

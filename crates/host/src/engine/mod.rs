@@ -1,0 +1,270 @@
+//! The thread that a node and its NIC live on.
+//!
+//! One thread turns the NIC and its resident (the memory node) by turns, so that neither needs a lock. Other threads hand
+//! it closures ([`Engine::call`]). The thread spins while there is work, then yields, then sleeps. What a NIC needs for
+//! that is its [`Driver`]. The engine decides nothing about requests, clients or permissions.
+
+mod driver;
+mod idle;
+mod turn_times;
+
+pub(crate) use driver::{Bell, Driver};
+pub(crate) use turn_times::TurnCounts;
+
+use idle::Idle;
+use portcullis_protocol::Moment;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use turn_times::{ThreadTime, TurnTimes};
+
+/// What shares the engine's thread with the NIC.
+pub(crate) trait Resident<N>: Send + 'static {
+    /// Does what there is to do. Returns whether anything was done.
+    fn turn(&mut self, nic: &mut N, now: Moment) -> bool;
+
+    /// The next moment at which it wants a turn without being asked.
+    fn next_wake(&self) -> Option<Moment>;
+
+    /// The engine ends: take down what is on the NIC.
+    fn end(&mut self, nic: &mut N, now: Moment);
+}
+
+type Command<D, R> = Box<dyn FnOnce(&mut <D as Driver>::Nic, &mut R, Moment) + Send>;
+
+/// The engine's thread has ended.
+#[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
+#[error("the node has ended")]
+pub struct EngineGone;
+
+/// How an engine runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EngineOptions {
+    /// The processor that its thread stays on.
+    pub processor: Option<usize>,
+    /// Moment 0 of its time.
+    pub zero: Instant,
+}
+
+/// A NIC and its resident, on a thread of their own. Clones are handles to the same one; it ends when
+/// [`Engine::stop`] is called or the last handle goes.
+pub(crate) struct Engine<D: Driver, R> {
+    handle: Arc<Handle<D, R>>,
+}
+
+impl<D: Driver, R> Clone for Engine<D, R> {
+    fn clone(&self) -> Self {
+        Self { handle: Arc::clone(&self.handle) }
+    }
+}
+
+impl<D: Driver, R> fmt::Debug for Engine<D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("over", &self.handle.signals.over).finish_non_exhaustive()
+    }
+}
+
+struct Handle<D: Driver, R> {
+    commands: Sender<Command<D, R>>,
+    signals: Arc<Signals>,
+    bell: D::Bell,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Signals {
+    /// Commands that the thread has not taken yet.
+    pending: AtomicUsize,
+    stop: AtomicBool,
+    over: Arc<AtomicBool>,
+    turn_times: TurnTimes,
+}
+
+impl<D: Driver, R> Handle<D, R> {
+    fn halt(&self) {
+        self.signals.stop.store(true, Ordering::Release);
+        self.bell.ring();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // Its panic, if it had one, is printed already; here it only means that it has ended.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<D: Driver, R> Drop for Handle<D, R> {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The machine refuses a thread.
+    pub fn start(driver: D, resident: R, options: EngineOptions) -> std::io::Result<Self> {
+        let (commands, receiver) = channel();
+        let signals = Arc::<Signals>::default();
+        let bell = driver.bell();
+        let thread = EngineThread {
+            resident,
+            driver,
+            commands: receiver,
+            signals: Arc::clone(&signals),
+            zero: options.zero,
+            _over: Over(Arc::clone(&signals.over)),
+        };
+        let thread = std::thread::Builder::new().name("portcullis-node".to_owned()).spawn(move || {
+            if let Some(processor) = options.processor {
+                pin(processor);
+            }
+            thread.run();
+        })?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Self { handle: Arc::new(Handle { commands, signals, bell, thread }) })
+    }
+
+    /// Has the engine's thread run `work` between two turns, and returns what it returned.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut D::Nic, &mut R, Moment) -> T + Send + 'static,
+    ) -> Result<T, EngineGone> {
+        let Handle { commands, signals, bell, .. } = &*self.handle;
+        let (answer, result) = sync_channel(1);
+        let command: Command<D, R> = Box::new(move |nic, resident, now| {
+            // The caller waits for the answer; if its thread died meanwhile, nobody misses it.
+            let _ = answer.send(work(nic, resident, now));
+        });
+        signals.pending.fetch_add(1, Ordering::SeqCst);
+        commands.send(command).map_err(|_| EngineGone)?;
+        bell.ring();
+        result.recv().map_err(|_| EngineGone)
+    }
+
+    /// Set once the engine has ended.
+    pub fn over(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.handle.signals.over)
+    }
+
+    /// How long its turns took: with work in them, and from the middle of each to the middle of the next. What else
+    /// kept its thread from running counts as well.
+    pub fn turn_times(&self) -> TurnCounts {
+        self.handle.signals.turn_times.counts()
+    }
+
+    /// Ends the engine and waits until it has.
+    pub fn stop(&self) {
+        self.handle.halt();
+    }
+}
+
+/// Keeps the calling thread on one processor, if the machine lets it.
+pub fn pin(processor: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    if processor >= rustix::thread::CpuSet::MAX_CPU {
+        tracing::warn!(processor, "no such processor: the thread is not pinned");
+        return;
+    }
+    set.set(processor);
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        tracing::warn!(processor, %error, "cannot pin the thread");
+    }
+}
+
+/// Says that the engine is over, however its thread ends.
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+struct EngineThread<D: Driver, R> {
+    resident: R,
+    driver: D,
+    commands: Receiver<Command<D, R>>,
+    signals: Arc<Signals>,
+    zero: Instant,
+    // Last: when it is told, nothing of the resident is on the NIC any more.
+    _over: Over,
+}
+
+impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
+    fn run(mut self) {
+        let mut idle = Idle::default();
+        let mut now = self.now();
+        let (mut turns, mut resident_worked) = (0u32, false);
+        // Something was done since the clock was read.
+        let mut busy = false;
+        let mut thread = ThreadTime::default();
+        while !self.signals.stop.load(Ordering::Acquire) {
+            turns = turns.wrapping_add(1);
+            let mut worked = self.driver.turn();
+            if worked || resident_worked || turns.is_multiple_of(D::TURNS_PER_RESIDENT) {
+                if worked || turns.is_multiple_of(D::TURNS_PER_CLOCK) {
+                    let before = std::mem::replace(&mut now, self.now());
+                    if busy || worked {
+                        self.signals.turn_times.record(now.since(before), &mut thread);
+                        busy = false;
+                    }
+                }
+                resident_worked = self.resident.turn(self.driver.nic(), now) | self.run_commands(now);
+                worked |= resident_worked;
+            }
+            busy |= worked;
+            if worked {
+                idle.reset();
+            } else if idle.spin_or_yield(now) {
+                self.sleep();
+                idle.reset();
+                now = self.now();
+            } else if !idle.is_spinning() {
+                // What others did meanwhile is no turn of ours.
+                now = self.now();
+            }
+        }
+        let now = self.now();
+        self.resident.end(self.driver.nic(), now);
+    }
+
+    fn now(&self) -> Moment {
+        Moment(u64::try_from(self.zero.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn run_commands(&mut self, now: Moment) -> bool {
+        if self.signals.pending.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut ran = false;
+        while let Ok(command) = self.commands.try_recv() {
+            self.signals.pending.fetch_sub(1, Ordering::AcqRel);
+            command(self.driver.nic(), &mut self.resident, now);
+            ran = true;
+        }
+        ran
+    }
+
+    /// Says that it sleeps, looks everywhere once more, and only then does: what was posted before the look is seen,
+    /// whoever posts after it rings.
+    fn sleep(&mut self) {
+        self.driver.announce();
+        let now = self.now();
+        let worked =
+            self.driver.turn_all() | self.resident.turn(self.driver.nic(), now) | self.run_commands(now);
+        if !worked && !self.signals.stop.load(Ordering::Acquire) {
+            let at_most = idle::sleep_for(now, self.resident.next_wake(), self.driver.waits_for_time());
+            self.driver.sleep(at_most);
+        }
+        self.driver.awake();
+    }
+}

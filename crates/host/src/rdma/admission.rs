@@ -1,0 +1,69 @@
+//! Who gets in, and on what terms.
+
+use super::Rdma;
+use super::scout::Scout;
+use crate::PortLimits;
+use crate::fabric::NodeEngine;
+use portcullis_attach::Reason;
+use portcullis_attach::tls::{AdmissionPolicy, Admitted, Ends, Peer, Terms};
+use portcullis_nic::{EndpointSize, Guarantee};
+use portcullis_node::NodeConfig;
+use portcullis_protocol::ClientId;
+use std::sync::Arc;
+
+/// What a client of this node has to bring.
+pub(super) fn terms(config: &NodeConfig, limits: PortLimits, unenforced: &[Guarantee]) -> Terms {
+    let EndpointSize { data_queue_pairs, send_depth, control_depth, message_bytes, .. } = limits.size(config);
+    let unenforced = unenforced.iter().copied().collect();
+    Terms { data_queue_pairs, send_depth, control_depth, message_bytes, unenforced }
+}
+
+/// What lets clients in, whichever way they come.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub engine: NodeEngine<Rdma>,
+    pub scout: Scout,
+    pub terms: Terms,
+}
+
+impl Entry {
+    /// Lets a client in whose queue pairs are at `theirs`. Says where the node's are.
+    pub fn admit(
+        &self,
+        tenant: &str,
+        process: Option<u32>,
+        theirs: Ends,
+    ) -> Result<(ClientId, Ends), Reason> {
+        self.scout.look(&theirs)?;
+        // Its buffers are its own affair.
+        let size = self.terms.size(0);
+        Ok(self.engine.admit(tenant, process, (theirs, size))?)
+    }
+}
+
+/// Who gets in over TCP.
+#[derive(Debug)]
+pub(super) struct TcpPolicy {
+    pub entry: Arc<Entry>,
+    /// Whom the clients of each listener act for, if they have no certificates.
+    pub tenants: Vec<Option<String>>,
+}
+
+impl AdmissionPolicy for TcpPolicy {
+    fn terms(&self, _peer: &Peer) -> Result<Terms, Reason> {
+        Ok(self.entry.terms)
+    }
+
+    fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason> {
+        let named = self.tenants.get(peer.listener).cloned().flatten();
+        let tenant = peer.tenant.clone().or(named);
+        let tenant = tenant.unwrap_or_else(|| format!("address:{}", peer.address.ip().to_canonical()));
+        // Its process is on another machine.
+        let (client, ends) = self.entry.admit(&tenant, None, ends)?;
+        Ok(Admitted { client: client.0, ends })
+    }
+
+    fn depart(&self, client: u64) {
+        self.entry.engine.depart(ClientId(client));
+    }
+}

@@ -1,0 +1,72 @@
+//! An RDMA device on the engine's thread. The device does its work by itself; the thread polls for what concerns the node.
+
+use crate::engine::{Bell, Driver};
+use portcullis_ibverbs::IbNic;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A device, and what wakes the thread that polls it.
+#[derive(Debug)]
+pub(crate) struct DeviceDriver {
+    nic: IbNic,
+    bell: EventBell,
+}
+
+/// An event that is waited for beside the device's own.
+#[derive(Clone, Debug)]
+pub(crate) struct EventBell(Arc<OwnedFd>);
+
+impl DeviceDriver {
+    pub fn new(nic: IbNic) -> std::io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { nic, bell: EventBell(Arc::new(event)) })
+    }
+}
+
+impl Driver for DeviceDriver {
+    type Nic = IbNic;
+    type Bell = EventBell;
+
+    /// The resident's turn is the poll.
+    const TURNS_PER_RESIDENT: u32 = 1;
+    const TURNS_PER_CLOCK: u32 = 1;
+
+    fn nic(&mut self) -> &mut IbNic {
+        &mut self.nic
+    }
+
+    fn bell(&self) -> EventBell {
+        self.bell.clone()
+    }
+
+    fn turn(&mut self) -> bool {
+        false
+    }
+
+    fn announce(&mut self) {}
+
+    fn turn_all(&mut self) -> bool {
+        false
+    }
+
+    fn waits_for_time(&self) -> bool {
+        false
+    }
+
+    fn sleep(&mut self, at_most: Duration) {
+        self.nic.sleep(at_most, Some(self.bell.0.as_fd()));
+        // Read after every sleep: a bell that stays rung would end each of them at once.
+        let _ = rustix::io::read(&*self.bell.0, &mut [0; 8]);
+    }
+
+    fn awake(&mut self) {}
+}
+
+impl Bell for EventBell {
+    fn ring(&self) {
+        // A full counter means that it has been rung often enough.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,48 @@
+//! The other end of a port: a client of another process, which maps what its node offers.
+
+use portcullis_attach::unix::{self, AttachError, Offer};
+use portcullis_memory::{Doorbell, Mapping};
+use portcullis_nic::Lkey;
+use portcullis_softnic::{PortEndpoint, PortLayout, PortLife};
+use std::path::Path;
+use std::time::Duration;
+
+/// An attached client.
+#[derive(Debug)]
+pub struct AttachedPort {
+    /// Its end of the NIC.
+    pub endpoint: PortEndpoint,
+    /// Its number on the node.
+    pub client: u64,
+}
+
+/// What is offered is no port of this version.
+#[derive(Debug, thiserror::Error)]
+#[error("what the node offers has not the size of a port")]
+struct NotAPort;
+
+/// Asks the node at `path` for a port with an arena of `arena_bytes`.
+///
+/// # Errors
+/// No node, no answer within `within`, a refusal, or no memory.
+pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<AttachedPort, AttachError> {
+    let attached = unix::attach(path, arena_bytes, within, |offer| {
+        let Offer { size, memory_bytes, memory, page, event } = offer;
+        if memory_bytes != PortLayout::new(size).bytes() {
+            return Err(NotAPort.into());
+        }
+        let memory = Mapping::of_peer(memory, memory_bytes, true)?;
+        let page = Mapping::of_peer(page, 4096, false)?;
+        Ok((memory, size, Doorbell::new(page, event)))
+    });
+    let attached = attached.map_err(|error| match error {
+        AttachError::Unusable(reason) if reason.is::<NotAPort>() => {
+            AttachError::NotANode { path: path.to_owned() }
+        }
+        error => error,
+    })?;
+    let (memory, size, doorbell) = attached.made;
+    let life = PortLife::Socket(attached.socket);
+    let endpoint = PortEndpoint::new(memory, size, Lkey(attached.arena_key), doorbell, life);
+    Ok(AttachedPort { endpoint, client: attached.client })
+}

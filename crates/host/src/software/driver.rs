@@ -1,0 +1,60 @@
+//! The software NIC on the engine's thread: it does all of its work there.
+
+use crate::engine::{Bell, Driver};
+use portcullis_memory::Waker;
+use portcullis_softnic::SoftNic;
+use std::time::Duration;
+
+/// The software NIC, and what wakes it.
+#[derive(Debug)]
+pub(crate) struct SoftwareDriver {
+    pub nic: SoftNic,
+    pub waker: Waker,
+}
+
+impl Driver for SoftwareDriver {
+    type Nic = SoftNic;
+    type Bell = Waker;
+
+    const TURNS_PER_RESIDENT: u32 = 4;
+    const TURNS_PER_CLOCK: u32 = 8;
+
+    fn nic(&mut self) -> &mut SoftNic {
+        &mut self.nic
+    }
+
+    fn bell(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    #[inline]
+    fn turn(&mut self) -> bool {
+        self.nic.turn()
+    }
+
+    fn announce(&mut self) {
+        self.waker.announce();
+    }
+
+    fn turn_all(&mut self) -> bool {
+        self.nic.turn_all()
+    }
+
+    fn waits_for_time(&self) -> bool {
+        self.nic.waits_for_time()
+    }
+
+    fn sleep(&mut self, at_most: Duration) {
+        self.waker.sleep(at_most);
+    }
+
+    fn awake(&mut self) {
+        self.waker.awake();
+    }
+}
+
+impl Bell for Waker {
+    fn ring(&self) {
+        self.wake();
+    }
+}
