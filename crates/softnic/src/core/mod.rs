@@ -7,15 +7,17 @@
 //! Whatever the queues hold, a turn ends: each queue pair gets a budget of requests and bytes, every index is this
 //! side's own, and a request is read once into private words.
 
-mod execute;
 mod keys;
 mod layout;
+mod loopback;
 mod objects;
 mod queue_pair;
 mod requester;
 mod responder;
 mod rings;
 mod schedule;
+mod verbs;
+mod visit;
 mod wire;
 
 pub use keys::KEYS_MAX;

@@ -1,11 +1,12 @@
 //! A queue pair's own state.
 
+use super::layout::decode_request;
 use super::requester::Connection;
 use super::rings::{ReceiveTaker, SendTaker};
 use super::schedule::Polling;
 use portcullis_memory::Bytes;
 use portcullis_nic::{Access, Operation, PdId, QpChange, QpId, QpState, VerbsError};
-use portcullis_protocol::Moment;
+use portcullis_protocol::{Lifetime, Moment};
 
 /// The request that a queue pair is at, read once from its queue.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +21,26 @@ pub(crate) struct Current {
     pub not_ready_since: Option<Moment>,
 }
 
+/// How long a peer without a receive is given for each retry (`min_rnr_timer`).
+pub(super) const RNR_TIMER: Lifetime = Lifetime::micros(640);
+/// `rnr_retries` that means for ever.
+const RNR_FOR_EVER: u8 = 7;
+
 impl Current {
+    /// The request in `words`.
+    #[inline]
+    pub fn read(words: &[u64; 8]) -> Self {
+        let (id, signalled, operation) = decode_request(words);
+        Self { id, signalled, operation, done: 0, not_ready_since: None }
+    }
+
+    /// The peer has no receive, or no room to say that one is done: whether that is so for longer than the retries last.
+    pub fn is_given_up(&mut self, retries: u8, now: Moment) -> bool {
+        let since = *self.not_ready_since.get_or_insert(now);
+        let patience = Lifetime(RNR_TIMER.0 * u64::from(retries));
+        retries != RNR_FOR_EVER && now.since(since) > patience
+    }
+
     /// A request that is flushed: nobody looks at what it asks for.
     pub fn unread(id: u64) -> Self {
         Self { id, signalled: true, operation: None, done: 0, not_ready_since: None }

@@ -1,14 +1,14 @@
 //! The requester's half towards a peer on another NIC: requests go out, several at a time, and complete in order.
 
-use super::execute::{RNR_FOR_EVER, RNR_TIMER};
-use super::layout::decode_request;
+use super::keys::Target;
 use super::objects::Core;
-use super::queue_pair::{Current, QueuePair};
+use super::queue_pair::{Current, QueuePair, RNR_TIMER};
 use super::schedule::{REQUESTS_PER_VISIT_MAX, Visit};
+use super::verbs::Verb;
 use super::wire::{Answer, Packet, PacketBody, WireRequest};
 use portcullis_memory::Bytes;
-use portcullis_nic::{LocalSpan, Operation, QpAddress, QpId, QpState, Status};
-use portcullis_protocol::{Lifetime, Moment};
+use portcullis_nic::{LocalSpan, PdId, QpAddress, QpId, QpState, Status};
+use portcullis_protocol::Moment;
 use std::collections::VecDeque;
 
 /// Requests of one queue pair that may be on their way at a time.
@@ -64,10 +64,7 @@ impl<M: Bytes> Core<M> {
             let retired = pair.send.taken() - connection.outstanding.len() as u64;
             worked = true;
             match outcome {
-                Ok(()) if done.current.signalled => {
-                    self.complete(pair, &done.current, Status::Success, retired);
-                }
-                Ok(()) => {}
+                Ok(()) => self.succeed(pair, &done.current, retired),
                 Err(status) => {
                     self.fail(id, pair, &done.current, status, retired);
                     return Visit::Again;
@@ -95,21 +92,18 @@ impl<M: Bytes> Core<M> {
         if connection.outstanding.len() >= OUTSTANDING_MAX {
             return None;
         }
-        let (request, signalled, operation) = decode_request(&pair.send.peek()?);
-        let current = Current { id: request, signalled, operation, done: 0, not_ready_since: None };
-        let composed = match self.compose(pair, &current) {
-            Some(composed) => composed,
+        let current = Current::read(&pair.send.peek()?);
+        let composed = match current.operation.and_then(Verb::of) {
+            Some((verb, local)) => self.compose(pair.pd, verb, local).map(Some),
             // Of this end alone: in its turn, like everything.
             None if !connection.outstanding.is_empty() => return None,
             None if !self.has_completion_room(pair.send_cq) => return Some(Visit::Blocked),
-            None => self.execute_here(id, pair, &current),
+            None => self.execute_here(id, pair.pd, current.operation).map(|()| None),
         };
         match composed {
             Ok(None) => {
                 pair.send.advance();
-                if signalled {
-                    self.complete(pair, &current, Status::Success, pair.send.taken());
-                }
+                self.succeed(pair, &current, pair.send.taken());
             }
             Ok(Some(request)) => {
                 pair.send.advance();
@@ -129,71 +123,26 @@ impl<M: Bytes> Core<M> {
         Some(Visit::Done)
     }
 
-    /// A request for the wire, with its bytes, or why it cannot go. `None`: it is not for the peer.
-    fn compose(&self, pair: &QueuePair<M>, current: &Current) -> Option<Result<Option<WireRequest>, Status>> {
-        let word = |local: LocalSpan| {
-            if local.length != 8 {
-                return Err(Status::LocalLengthError);
+    /// A request for the wire, with its bytes, or why it cannot go.
+    fn compose(&self, pd: PdId, verb: Verb, local: LocalSpan) -> Result<WireRequest, Status> {
+        let here = self.requester_end(pd, verb, local)?;
+        Ok(match verb {
+            Verb::Read { remote, length } => WireRequest::Read { remote, length },
+            Verb::Write { remote, length } => WireRequest::Write { remote, bytes: self.gather(here, length) },
+            Verb::CompareAndSwap { remote, compare, swap } => {
+                WireRequest::CompareAndSwap { remote, compare, swap }
             }
-            self.keys.local(pair.pd, local, true).map(|_| ()).ok_or(Status::LocalProtectionError)
-        };
-        let request = match current.operation? {
-            Operation::BindWindow(_) | Operation::LocalInvalidate { .. } => return None,
-            Operation::Read { local, remote } => match self.keys.local(pair.pd, local, true) {
-                Some(_) => Ok(WireRequest::Read { remote, length: local.length }),
-                None => Err(Status::LocalProtectionError),
-            },
-            Operation::Write { local, remote } => {
-                self.gather(pair, local).map(|bytes| WireRequest::Write { remote, bytes })
+            Verb::FetchAndAdd { remote, add } => WireRequest::FetchAndAdd { remote, add },
+            Verb::Send { length, invalidate } => {
+                WireRequest::Send { bytes: self.gather(here, length), invalidate }
             }
-            Operation::CompareAndSwap { local, remote, compare, swap } => {
-                word(local).map(|()| WireRequest::CompareAndSwap { remote, compare, swap })
-            }
-            Operation::FetchAndAdd { local, remote, add } => {
-                word(local).map(|()| WireRequest::FetchAndAdd { remote, add })
-            }
-            Operation::Send { local } => {
-                self.message(pair, local).map(|bytes| WireRequest::Send { bytes, invalidate: None })
-            }
-            Operation::SendWithInvalidate { local, rkey } => {
-                self.message(pair, local).map(|bytes| WireRequest::Send { bytes, invalidate: Some(rkey) })
-            }
-        };
-        Some(request.map(Some))
+        })
     }
 
-    fn message(&self, pair: &QueuePair<M>, local: LocalSpan) -> Result<Vec<u8>, Status> {
-        if local.length > super::execute::MESSAGE_BYTES_MAX {
-            return Err(Status::LocalLengthError);
-        }
-        self.gather(pair, local)
-    }
-
-    fn gather(&self, pair: &QueuePair<M>, local: LocalSpan) -> Result<Vec<u8>, Status> {
-        let target = self.keys.local(pair.pd, local, false).ok_or(Status::LocalProtectionError)?;
-        let mut bytes = vec![0; local.length as usize];
-        if let Some(memory) = self.memories.get(target.memory) {
-            memory.read(target.offset, &mut bytes);
-        }
-        Ok(bytes)
-    }
-
-    /// What needs no peer: binds and invalidates. Words that mean nothing fail.
-    fn execute_here(
-        &mut self,
-        id: QpId,
-        pair: &QueuePair<M>,
-        current: &Current,
-    ) -> Result<Option<WireRequest>, Status> {
-        match current.operation {
-            Some(Operation::BindWindow(binding)) => self.keys.bind(pair.pd, id, &binding)?,
-            Some(Operation::LocalInvalidate { rkey }) => {
-                let ended = self.keys.invalidate(pair.pd, id, rkey);
-                ended.map_err(|_| Status::LocalQpOperationError)?;
-            }
-            _ => return Err(Status::LocalQpOperationError),
-        }
-        Ok(None)
+    fn gather(&self, from: Target, length: u32) -> Vec<u8> {
+        let mut bytes = vec![0; length as usize];
+        self.memories[from.memory].read(from.offset, &mut bytes);
+        bytes
     }
 
     fn put_on_wire(
@@ -238,26 +187,19 @@ impl<M: Bytes> Core<M> {
         self.ring(qp);
     }
 
-    fn scatter(&self, pd: portcullis_nic::PdId, current: &Current, bytes: &[u8]) -> Result<(), Status> {
-        let local = match current.operation {
-            Some(
-                Operation::Read { local, .. }
-                | Operation::CompareAndSwap { local, .. }
-                | Operation::FetchAndAdd { local, .. },
-            ) if local.length as usize == bytes.len() => local,
-            _ => return Err(Status::RemoteOperationError),
-        };
-        let target = self.keys.local(pd, local, true).ok_or(Status::LocalProtectionError)?;
-        if let Some(memory) = self.memories.get(target.memory) {
-            memory.write(target.offset, bytes);
-        }
+    fn scatter(&self, pd: PdId, current: &Current, bytes: &[u8]) -> Result<(), Status> {
+        let (verb, local) = current
+            .operation
+            .and_then(Verb::of)
+            .filter(|(verb, local)| verb.returns_bytes() && local.length as usize == bytes.len())
+            .ok_or(Status::RemoteOperationError)?;
+        let here = self.requester_end(pd, verb, local)?;
+        self.memories[here.memory].write(here.offset, bytes);
         Ok(())
     }
 
     fn wait_for_receive(&mut self, qp: QpId, retries: u8, front: &mut Outstanding, now: Moment) {
-        let since = *front.current.not_ready_since.get_or_insert(now);
-        let patience = Lifetime(RNR_TIMER.0 * u64::from(retries));
-        if retries != RNR_FOR_EVER && now.since(since) > patience {
+        if front.current.is_given_up(retries, now) {
             front.outcome = Some(Err(Status::RnrRetryExceededError));
         } else if let Some(network) = &mut self.network {
             // An answer has come: patience begins anew with the next try.
@@ -301,14 +243,14 @@ impl<M: Bytes> Core<M> {
             && let Some(connection) = &mut connection
         {
             for waiting in connection.outstanding.iter_mut().filter(|it| it.outcome.is_none()) {
-                match self.compose(&pair, &waiting.current) {
-                    Some(Ok(Some(request))) => {
+                let Some((verb, local)) = waiting.current.operation.and_then(Verb::of) else { continue };
+                match self.compose(pair.pd, verb, local) {
+                    Ok(request) => {
                         waiting.sent = now;
                         let what = (waiting.number, &waiting.current);
                         self.put_on_wire(qp, &pair, connection.peer, what, request, now);
                     }
-                    Some(Err(status)) => waiting.outcome = Some(Err(status)),
-                    Some(Ok(None)) | None => {}
+                    Err(status) => waiting.outcome = Some(Err(status)),
                 }
             }
         }

@@ -1,0 +1,184 @@
+//! Requests whose both ends are on this NIC: executed at once, from memory to memory.
+
+use super::keys::Target;
+use super::layout::decode_request;
+use super::objects::Core;
+use super::queue_pair::{Current, QueuePair};
+use super::schedule::{REQUEST_WORK, REQUESTS_PER_VISIT_MAX, Visit};
+use super::verbs::{Exchange, Progress, Responder, Verb};
+use portcullis_memory::Bytes;
+use portcullis_nic::{LocalSpan, Operation, QpId, QpState, Status};
+use portcullis_protocol::Moment;
+
+/// Requests whose lines are fetched ahead: each comes from another processor's cache, and several fetches overlap.
+const PREFETCH: u64 = 6;
+/// How far ahead messages are fetched: behind the requests that name them.
+const MESSAGES_AHEAD: u64 = 3;
+
+/// How far a request got.
+enum Step {
+    /// It is done.
+    Done,
+    /// It goes on at the next visit.
+    Again,
+    /// It failed at the requester: the peer knows nothing of it.
+    Local(Status),
+    /// The responder refused it: both ends are in error now.
+    Refused(Status),
+}
+
+/// Copies between the requester's memory and the responder's, of READ and WRITE as much as a visit allows.
+struct Copying<'a> {
+    here: Target,
+    /// Bytes of the request that are done.
+    done: &'a mut u32,
+    /// Bytes that the visit may still move.
+    work: &'a mut u32,
+}
+
+impl Copying<'_> {
+    /// Has `copy` move as many bytes as may go now: from which one on, and how many.
+    #[inline]
+    fn part(&mut self, length: u32, copy: impl FnOnce(u64, u64)) -> Progress {
+        let part = (length - *self.done).min(*self.work);
+        copy(u64::from(*self.done), u64::from(part));
+        *self.done += part;
+        *self.work -= part;
+        if *self.done == length { Progress::Done } else { Progress::Partly }
+    }
+}
+
+impl<M: Bytes> Exchange<M> for Copying<'_> {
+    #[inline]
+    fn fetch(&mut self, core: &Core<M>, from: Target, length: u32) -> Progress {
+        let (here, memory) = (self.here, &core.memories[self.here.memory]);
+        let there = &core.memories[from.memory];
+        self.part(length, |done, part| there.copy(from.offset + done, memory, here.offset + done, part))
+    }
+
+    #[inline]
+    fn store(&mut self, core: &Core<M>, into: Target, length: u32) -> Progress {
+        let (here, memory) = (self.here, &core.memories[self.here.memory]);
+        let there = &core.memories[into.memory];
+        self.part(length, |done, part| memory.copy(here.offset + done, there, into.offset + done, part))
+    }
+
+    fn put(&mut self, core: &Core<M>, into: Target, length: u32) {
+        let memory = &core.memories[self.here.memory];
+        memory.copy(self.here.offset, &core.memories[into.memory], into.offset, length.into());
+    }
+
+    fn fetch_word(&mut self, core: &Core<M>, value: u64) {
+        core.memories[self.here.memory].write(self.here.offset, &value.to_le_bytes());
+    }
+}
+
+impl<M: Bytes> Core<M> {
+    /// Executes what is posted, as far as the budget goes.
+    pub(super) fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, work: &mut u32, now: Moment) -> Visit {
+        let mut blocked = Visit::Blocked;
+        for ahead in 1..PREFETCH {
+            pair.send.prefetch(ahead);
+        }
+        for _ in 0..REQUESTS_PER_VISIT_MAX {
+            pair.send.prefetch(PREFETCH);
+            if pair.receive.is_some() {
+                // Only queue pairs with a receive queue carry messages.
+                self.fetch_message(pair);
+            }
+            let mut current = match pair.current.take() {
+                Some(current) => current,
+                None => match pair.send.peek() {
+                    Some(words) => Current::read(&words),
+                    None => return Visit::Done,
+                },
+            };
+            // Room for the completion first: what is executed can be reported.
+            if !self.has_completion_room(pair.send_cq) {
+                pair.current = Some(current);
+                return blocked;
+            }
+            let before = *work;
+            match self.step(id, pair, &mut current, work, now) {
+                Step::Done => {
+                    *work = work.saturating_sub(REQUEST_WORK);
+                    pair.send.advance();
+                    self.succeed(pair, &current, pair.send.taken());
+                }
+                Step::Again => {
+                    let moved = *work < before;
+                    pair.current = Some(current);
+                    return if moved { Visit::Again } else { blocked };
+                }
+                Step::Local(status) => {
+                    pair.send.advance();
+                    self.fail(id, pair, &current, status, pair.send.taken());
+                    return Visit::Again;
+                }
+                Step::Refused(status) => {
+                    pair.send.advance();
+                    self.fail(id, pair, &current, status, pair.send.taken());
+                    if let (Some(responder), Some((verb, _))) =
+                        (self.responder(pair), current.operation.and_then(Verb::of))
+                    {
+                        self.break_responder(&responder, verb);
+                    }
+                    return Visit::Again;
+                }
+            }
+            blocked = Visit::Again;
+            if *work == 0 {
+                return Visit::Again;
+            }
+        }
+        Visit::Again
+    }
+
+    /// Fetches the message of a SEND that will be executed soon from its sender's cache. Nothing is decided here: the
+    /// request is read again, once, when its turn comes.
+    #[inline]
+    fn fetch_message(&self, pair: &QueuePair<M>) {
+        let Some(words) = pair.send.glimpse(MESSAGES_AHEAD) else { return };
+        if let (_, _, Some(Operation::Send { local })) = decode_request(&words)
+            && let Some(target) = self.keys.local(pair.pd, LocalSpan { length: 1, ..local }, false)
+        {
+            self.memories[target.memory].prefetch(target.offset);
+        }
+    }
+
+    fn step(
+        &mut self,
+        id: QpId,
+        pair: &QueuePair<M>,
+        current: &mut Current,
+        work: &mut u32,
+        now: Moment,
+    ) -> Step {
+        let Some((verb, local)) = current.operation.and_then(Verb::of) else {
+            let executed = self.execute_here(id, pair.pd, current.operation);
+            return executed.map_or_else(Step::Local, |()| Step::Done);
+        };
+        let here = match self.requester_end(pair.pd, verb, local) {
+            Ok(here) => here,
+            Err(status) => return Step::Local(status),
+        };
+        let Some(responder) = self.responder(pair) else { return Step::Local(Status::RetryExceededError) };
+        let mut copying = Copying { here, done: &mut current.done, work };
+        match self.execute(&responder, verb, &mut copying) {
+            Ok(Progress::Done) => Step::Done,
+            Ok(Progress::NotReady) if current.is_given_up(pair.rnr_retries, now) => {
+                Step::Local(Status::RnrRetryExceededError)
+            }
+            Ok(Progress::Partly | Progress::NotReady) => Step::Again,
+            Err(status) => Step::Refused(status),
+        }
+    }
+
+    /// The responder of a request, if its peer still serves.
+    fn responder(&self, pair: &QueuePair<M>) -> Option<Responder> {
+        let id = pair.peer?;
+        let peer = self.qps.get(id.0)?;
+        let serves = matches!(peer.state, QpState::ReadyToReceive | QpState::ReadyToSend);
+        serves.then_some(Responder { id, pd: peer.pd, access: peer.access })
+    }
+}

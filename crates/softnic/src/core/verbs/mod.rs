@@ -1,0 +1,183 @@
+//! The verbs: what each of them does, written once, however the request came.
+//!
+//! A request has two halves. The requester's looks at its own memory ([`Core::requester_end`]) and completes the request
+//! when it is over. The responder's ([`Core::execute`]) looks at queue pair, domain, key, range and rights, and does to
+//! memory what was asked for. In between the bytes go through an [`Exchange`]: from memory to memory where both ends are
+//! on this NIC, or in packets. Nothing here knows which.
+//!
+//! A new verb that reaches the peer is a variant of [`Verb`] and an executor here; one that concerns the requester's end
+//! alone has its executor in [`window`].
+
+mod atomic;
+mod message;
+mod transfer;
+mod window;
+
+use super::keys::Target;
+use super::objects::Core;
+use portcullis_memory::Bytes;
+use portcullis_nic::{
+    Access, Event, LocalSpan, Operation, PdId, QpId, QpState, RefusedAccess, RemoteSpan, Rkey, Status,
+};
+
+/// The longest message of a SEND, in bytes.
+const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+/// Bytes of the word that an atomic changes.
+const WORD_BYTES: u32 = 8;
+
+/// What a request asks of the responder.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Verb {
+    Read { remote: RemoteSpan, length: u32 },
+    Write { remote: RemoteSpan, length: u32 },
+    CompareAndSwap { remote: RemoteSpan, compare: u64, swap: u64 },
+    FetchAndAdd { remote: RemoteSpan, add: u64 },
+    Send { length: u32, invalidate: Option<Rkey> },
+}
+
+impl Verb {
+    /// What an operation asks of the responder, and where its bytes are at the requester. None: it is of the requester's
+    /// end alone.
+    #[inline]
+    pub fn of(operation: Operation) -> Option<(Self, LocalSpan)> {
+        Some(match operation {
+            Operation::Read { local, remote } => (Self::Read { remote, length: local.length }, local),
+            Operation::Write { local, remote } => (Self::Write { remote, length: local.length }, local),
+            Operation::CompareAndSwap { local, remote, compare, swap } => {
+                (Self::CompareAndSwap { remote, compare, swap }, local)
+            }
+            Operation::FetchAndAdd { local, remote, add } => (Self::FetchAndAdd { remote, add }, local),
+            Operation::Send { local } => (Self::Send { length: local.length, invalidate: None }, local),
+            Operation::SendWithInvalidate { local, rkey } => {
+                (Self::Send { length: local.length, invalidate: Some(rkey) }, local)
+            }
+            Operation::BindWindow(_) | Operation::LocalInvalidate { .. } => return None,
+        })
+    }
+
+    /// Whether bytes come back to the requester.
+    pub fn returns_bytes(self) -> bool {
+        matches!(self, Self::Read { .. } | Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. })
+    }
+
+    /// The memory of the responder's that it names, how many bytes of it, and the right that it needs. A message names
+    /// none.
+    fn claim(self) -> Option<(RemoteSpan, u32, Access)> {
+        match self {
+            Self::Read { remote, length } => Some((remote, length, Access::REMOTE_READ)),
+            Self::Write { remote, length } => Some((remote, length, Access::REMOTE_WRITE)),
+            Self::CompareAndSwap { remote, .. } | Self::FetchAndAdd { remote, .. } => {
+                Some((remote, WORD_BYTES, Access::REMOTE_ATOMIC))
+            }
+            Self::Send { .. } => None,
+        }
+    }
+}
+
+/// How far a request got at a responder that does not refuse it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It is done.
+    Done,
+    /// A part of it is done; the rest is for the next visit.
+    Partly,
+    /// No receive is posted, or there is no room to say that one is done.
+    NotReady,
+}
+
+/// How the bytes of a request get from one of its ends to the other.
+pub(super) trait Exchange<M> {
+    /// Takes `length` bytes of the responder's to the requester, or as many of them as may go now.
+    fn fetch(&mut self, core: &Core<M>, from: Target, length: u32) -> Progress;
+
+    /// Takes `length` bytes of the requester's to the responder, or as many of them as may go now.
+    fn store(&mut self, core: &Core<M>, into: Target, length: u32) -> Progress;
+
+    /// Takes a message of the requester's to the responder: all of it.
+    fn put(&mut self, core: &Core<M>, into: Target, length: u32);
+
+    /// Takes the value of a word of the responder's, as it was before an atomic, to the requester.
+    fn fetch_word(&mut self, core: &Core<M>, value: u64);
+}
+
+/// What the responder's half of a request needs to know of its queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Responder {
+    pub id: QpId,
+    pub pd: PdId,
+    pub access: Access,
+}
+
+impl<M: Bytes> Core<M> {
+    /// Where the bytes of a request are at the requester, if it may use them so.
+    #[inline]
+    pub(super) fn requester_end(&self, pd: PdId, verb: Verb, local: LocalSpan) -> Result<Target, Status> {
+        let fits = match verb {
+            Verb::Read { .. } | Verb::Write { .. } => true,
+            Verb::CompareAndSwap { .. } | Verb::FetchAndAdd { .. } => local.length == WORD_BYTES,
+            Verb::Send { length, .. } => length <= MESSAGE_BYTES_MAX,
+        };
+        if !fits {
+            return Err(Status::LocalLengthError);
+        }
+        self.keys.local(pd, local, verb.returns_bytes()).ok_or(Status::LocalProtectionError)
+    }
+
+    /// The responder's half of a request. An error is what it refuses the request with: the caller has both ends go to
+    /// error ([`Core::break_responder`]).
+    #[inline]
+    pub(super) fn execute(
+        &mut self,
+        responder: &Responder,
+        verb: Verb,
+        exchange: &mut impl Exchange<M>,
+    ) -> Result<Progress, Status> {
+        match verb {
+            Verb::Read { remote, length } => self.read(responder, remote, length, exchange),
+            Verb::Write { remote, length } => self.write(responder, remote, length, exchange),
+            Verb::CompareAndSwap { remote, compare, swap } => {
+                self.change(responder, remote, exchange, |memory, at| {
+                    memory.compare_exchange(at, compare, swap)
+                })
+            }
+            Verb::FetchAndAdd { remote, add } => {
+                self.change(responder, remote, exchange, |memory, at| memory.fetch_add(at, add))
+            }
+            Verb::Send { length, invalidate } => self.deliver(responder, length, invalidate, exchange),
+        }
+    }
+
+    /// Where in the responder's memory an access goes, if its queue pair and its key let it.
+    #[inline]
+    fn admit(
+        &self,
+        responder: &Responder,
+        remote: RemoteSpan,
+        length: u32,
+        access: Access,
+    ) -> Result<Target, Status> {
+        if !responder.access.contains(access) {
+            return Err(Status::RemoteAccessError);
+        }
+        let length = length.into();
+        let there =
+            self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, length, access);
+        there.ok_or(Status::RemoteAccessError)
+    }
+
+    /// The responder has refused a request just now: its queue pair goes to error, and its owner hears why.
+    #[cold]
+    pub(super) fn break_responder(&mut self, responder: &Responder, verb: Verb) {
+        let refused = verb.claim().map(|(RemoteSpan { address, rkey }, length, needs)| {
+            let length = length.into();
+            let queue_pair = (responder.id, responder.access);
+            let fault = self.keys.fault(responder.pd, queue_pair, rkey, (address, length), needs);
+            RefusedAccess { address, length, needs, rkey, fault }
+        });
+        if let Some(pair) = self.qps.get_mut(responder.id.0) {
+            pair.state = QpState::Error;
+            self.raise(Event::AccessError(responder.id, refused));
+            self.ring(responder.id);
+        }
+    }
+}

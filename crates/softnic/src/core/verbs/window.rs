@@ -1,0 +1,23 @@
+//! BIND_MW and LOCAL_INV: what a requester does at its own end.
+
+use crate::core::objects::Core;
+use portcullis_memory::Bytes;
+use portcullis_nic::{Operation, PdId, QpId, Status};
+
+impl<M: Bytes> Core<M> {
+    /// Executes what needs no peer, for queue pair `id` of domain `pd`. Words that mean nothing fail.
+    pub(in crate::core) fn execute_here(
+        &mut self,
+        id: QpId,
+        pd: PdId,
+        operation: Option<Operation>,
+    ) -> Result<(), Status> {
+        match operation {
+            Some(Operation::BindWindow(binding)) => self.keys.bind(pd, id, &binding),
+            Some(Operation::LocalInvalidate { rkey }) => {
+                self.keys.invalidate(pd, id, rkey).map_err(|_| Status::LocalQpOperationError)
+            }
+            _ => Err(Status::LocalQpOperationError),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A visit to a queue pair: what it may get done, and how requests end, whichever way they went.
+
+use super::objects::Core;
+use super::queue_pair::{Current, QueuePair};
+use super::schedule::{BYTES_PER_VISIT_MAX, REQUEST_WORK, REQUESTS_PER_VISIT_MAX, Visit};
+use portcullis_memory::Bytes;
+use portcullis_nic::{Completion, CompletionKind, QpId, QpState, Status};
+use portcullis_protocol::Moment;
+
+impl<M: Bytes> Core<M> {
+    /// Lets one queue pair do what its budget allows.
+    pub(super) fn visit(&mut self, id: QpId, now: Moment) -> Visit {
+        self.schedule.visits += 1;
+        let Some(pair) = self.qps.get_mut(id.0) else {
+            return Visit::Idle;
+        };
+        let idle = pair.current.is_none() && !pair.send.waiting() && pair.connection.is_none();
+        if idle && pair.state != QpState::Error {
+            return Visit::Idle;
+        }
+        // Out of the table while it is served, so that its peer can be reached beside it.
+        let Some(mut pair) = self.qps.lend(id.0) else { return Visit::Idle };
+        let allowed = self.allowance(&pair);
+        if allowed == 0 {
+            self.qps.give_back(id.0, pair);
+            return Visit::Again;
+        }
+        let mut work = allowed;
+        let visit = match pair.state {
+            QpState::ReadyToSend => match pair.connection.take() {
+                None => self.serve(id, &mut pair, &mut work, now),
+                Some(mut connection) => {
+                    let visit = self.serve_remote(id, &mut pair, &mut connection, now);
+                    pair.connection = Some(connection);
+                    visit
+                }
+            },
+            QpState::Error => self.flush(&mut pair, &mut work),
+            _ => Visit::Idle,
+        };
+        self.spend(&pair, allowed - work);
+        self.qps.give_back(id.0, pair);
+        visit
+    }
+
+    /// What a queue pair may get done in a visit, in bytes. All of a client's share what the client may in a round.
+    #[inline]
+    fn allowance(&mut self, pair: &QueuePair<M>) -> u32 {
+        let (round, quantum) = (self.schedule.rounds, self.schedule.quantum);
+        match self.cqs.get_mut(pair.send_cq) {
+            Some(client) if pair.polled.is_some() => {
+                if client.round != round {
+                    (client.round, client.work_left) = (round, quantum);
+                }
+                client.work_left
+            }
+            _ => BYTES_PER_VISIT_MAX,
+        }
+    }
+
+    #[inline]
+    fn spend(&mut self, pair: &QueuePair<M>, work: u32) {
+        self.schedule.charge(work);
+        if pair.polled.is_some()
+            && let Some(client) = self.cqs.get_mut(pair.send_cq)
+        {
+            client.work_left = client.work_left.saturating_sub(work);
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_completion_room(&mut self, cq: u32) -> bool {
+        self.cqs.get_mut(cq).is_some_and(|queue| queue.poster.has_room(1))
+    }
+
+    /// A request is done. `retired` of its queue are over with it.
+    #[inline]
+    pub(super) fn succeed(&mut self, pair: &QueuePair<M>, current: &Current, retired: u64) {
+        if current.signalled {
+            self.complete(pair, current, Status::Success, retired);
+        }
+    }
+
+    fn complete(&mut self, pair: &QueuePair<M>, current: &Current, status: Status, retired: u64) {
+        let completion =
+            Completion { request: current.id, queue_pair: pair.label, status, kind: CompletionKind::Send };
+        self.put_completion(pair.send_cq, &completion, retired);
+    }
+
+    pub(super) fn put_completion(&mut self, cq: u32, completion: &Completion, taken: u64) {
+        if let Some(queue) = self.cqs.get_mut(cq) {
+            queue.poster.post(completion, taken);
+            if !std::mem::replace(&mut queue.touched, true) {
+                self.touched.push(cq);
+            }
+        }
+    }
+
+    /// A request has failed: its queue pair goes to error, and what is posted behind it is flushed.
+    pub(super) fn fail(
+        &mut self,
+        id: QpId,
+        pair: &mut QueuePair<M>,
+        current: &Current,
+        status: Status,
+        retired: u64,
+    ) {
+        pair.state = QpState::Error;
+        self.complete(pair, current, status, retired);
+        if !std::mem::replace(&mut pair.scheduled, true) {
+            self.schedule.push(id);
+        }
+    }
+
+    /// In ERR: what is posted is completed as flushed, send queue and receive queue alike.
+    fn flush(&mut self, pair: &mut QueuePair<M>, work: &mut u32) -> Visit {
+        let mut flushed = false;
+        for _ in 0..REQUESTS_PER_VISIT_MAX {
+            if !self.has_completion_room(pair.send_cq) {
+                return if flushed { Visit::Again } else { Visit::Idle };
+            }
+            // What is on its way comes before what was never sent.
+            let (current, retired) = if let Some(sent) = pair.pop_outstanding() {
+                (sent, pair.send.taken() - pair.outstanding())
+            } else if let Some(current) = pair.current.take() {
+                pair.send.advance();
+                (current, pair.send.taken())
+            } else if let Some(words) = pair.send.peek() {
+                pair.send.advance();
+                (Current::unread(words[6]), pair.send.taken())
+            } else {
+                return self.flush_receives(pair, flushed);
+            };
+            self.complete(pair, &current, Status::FlushError, retired);
+            *work = work.saturating_sub(REQUEST_WORK);
+            flushed = true;
+        }
+        Visit::Again
+    }
+
+    fn flush_receives(&mut self, pair: &mut QueuePair<M>, mut flushed: bool) -> Visit {
+        for _ in 0..REQUESTS_PER_VISIT_MAX {
+            let Some(next) = pair.receive.as_ref().and_then(super::rings::ReceiveTaker::peek) else {
+                return if flushed { Visit::Done } else { Visit::Idle };
+            };
+            if !self.has_completion_room(pair.receive_cq) {
+                return if flushed { Visit::Again } else { Visit::Idle };
+            }
+            if let Some(receive) = &mut pair.receive {
+                receive.advance();
+            }
+            let completion = Completion {
+                request: next.id,
+                queue_pair: pair.label,
+                status: Status::FlushError,
+                kind: CompletionKind::Receive { length: 0, invalidated: None },
+            };
+            self.put_completion(pair.receive_cq, &completion, 0);
+            flushed = true;
+        }
+        Visit::Again
+    }
+}
