@@ -1,13 +1,16 @@
 //! The same promises where every request crosses a network: a NIC whose packets go out and come back in.
 
 use portcullis_conformance::{Around, Hook};
+use portcullis_memory::Mapping;
 use portcullis_nic::{
-    Access, Capabilities, Completion, CqId, Event, LocalSpan, Nic, Operation, QpAttributes, QpChange,
-    ReceiveRequest, RemoteAddress, Status, VerbsError, WorkRequest,
+    Access, Capabilities, Completion, CqId, Event, Lkey, LocalSpan, Memory, Nic, Operation, QpAttributes,
+    QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, Status, VerbsError, WindowBinding,
+    WindowKind, WorkRequest,
 };
 use portcullis_protocol::{Lifetime, Moment};
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
+use proptest::prelude::*;
 
 /// A network that ends at its NIC's own port. Each poll is ten microseconds.
 struct Loop {
@@ -19,6 +22,11 @@ fn looped(first_packet: u32, patience: Lifetime) -> Around<SoftNic, Loop> {
     let mut nic = SoftNic::new();
     nic.core().join(NetworkPort { address: [7; 16], first_packet, patience });
     Around { nic, hook: Loop { now: Moment(1) } }
+}
+
+/// A NIC whose queue pairs reach each other without a network, with the same clock.
+fn loopback() -> Around<SoftNic, Loop> {
+    Around { nic: SoftNic::new(), hook: Loop { now: Moment(1) } }
 }
 
 impl Loop {
@@ -93,4 +101,160 @@ fn a_send_waits_for_a_receive_for_as_long_as_its_retries_last_whatever_the_patie
     let ended: Vec<_> = completions.iter().map(|it| (it.request, it.status)).collect();
     assert_eq!(ended.len(), 2, "{ended:?}");
     assert!(ended.iter().all(|&(_, status)| status == Status::Success), "{ended:?}");
+}
+
+/// Bytes of each end's memory: more than a visit moves.
+const HALF: u64 = 128 << 10;
+const BASE: RemoteAddress = RemoteAddress(0x10_0000);
+
+/// A request, most of which make sense.
+#[derive(Clone, Debug)]
+struct Asked {
+    verb: u8,
+    /// Where in the requester's memory, and how many bytes.
+    local: (u64, u32),
+    writable: bool,
+    remote: u64,
+    rkey: usize,
+    /// Bytes of a receive that the responder posts before.
+    receive: Option<u32>,
+}
+
+fn requests() -> impl Strategy<Value = Vec<Asked>> {
+    let length = prop_oneof![4 => Just(8), 2 => 0u32..200, 1 => 60_000u32..100_000, 1 => 0u32..200_000];
+    let place = || prop_oneof![4 => (0u64..200).prop_map(|word| word * 8), 1 => 0..HALF];
+    let receive = prop::option::weighted(0.7, prop_oneof![3 => Just(200_000u32), 1 => 0u32..300]);
+    let rkey = prop_oneof![8 => Just(0usize), 1 => 1usize..4];
+    let asked = (0u8..9, (place(), length), prop::bool::weighted(0.95), place(), rkey, receive);
+    let asked = asked.prop_map(|(verb, local, writable, remote, rkey, receive)| Asked {
+        verb,
+        local,
+        writable,
+        remote,
+        rkey,
+        receive,
+    });
+    prop::collection::vec(asked, 1..12)
+}
+
+/// Two connected queue pairs with memory.
+struct Pair {
+    nic: Around<SoftNic, Loop>,
+    memory: Mapping,
+    cqs: [CqId; 2],
+    ends: [QpId; 2],
+    /// To write, and to read only.
+    lkeys: [Lkey; 2],
+    /// Of the responder's receives: a message onto itself is nothing that a NIC promises.
+    receives: Lkey,
+    /// With all rights, to read only, of a type-2 window on the responder's queue pair, and of nothing.
+    rkeys: [Rkey; 4],
+}
+
+impl Pair {
+    fn new(mut nic: Around<SoftNic, Loop>) -> Self {
+        let memory = nic.allocate_memory(2 * HALF).expect("memory");
+        let bytes: Vec<u8> = (0..2 * HALF).map(|at| (at % 251).to_le_bytes()[0]).collect();
+        memory.write(0, &bytes);
+        let pd = nic.allocate_pd().expect("a domain");
+        let mut region = |span, base, access| {
+            nic.register_region(pd, &memory, span, RemoteAddress(base), access).expect("a region")
+        };
+        let all = Access::REMOTE | Access::LOCAL_WRITE | Access::WINDOW_BIND;
+        let lkeys = [Access::LOCAL_WRITE, Access::empty()].map(|access| region(0..HALF, 0, access).lkey);
+        let receives = region(HALF..2 * HALF, 0, Access::LOCAL_WRITE).lkey;
+        let open = region(HALF..2 * HALF, BASE.0, all);
+        let read_only = region(HALF..2 * HALF, BASE.0, Access::REMOTE_READ);
+        let cqs = [(); 2].map(|()| nic.create_cq(64).expect("a completion queue"));
+        let ends = cqs.map(|cq| {
+            let queues = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 16, receive_depth: 16 };
+            nic.create_qp(pd, queues).expect("a queue pair")
+        });
+        for (end, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+            let peer = nic.qp_address(peer).expect("an address");
+            for change in [
+                QpChange::Init { access: Access::REMOTE },
+                QpChange::ReadyToReceive { peer },
+                QpChange::ReadyToSend { rnr_retries: 1 },
+            ] {
+                nic.modify_qp(end, change).expect("a step");
+            }
+        }
+        let window = nic.allocate_window(pd, WindowKind::Two).expect("a window");
+        let rkey = window.rkey.advanced();
+        let rkeys = [open.rkey, read_only.rkey, rkey, rkey.advanced()];
+        let mut pair = Self { nic, memory, cqs, ends, lkeys, receives, rkeys };
+        let binding = WindowBinding {
+            window: window.id,
+            rkey,
+            region: open.id,
+            address: BASE,
+            length: HALF,
+            access: Access::REMOTE_READ,
+        };
+        let bound = pair.ends_with(1, Operation::BindWindow(binding));
+        assert_eq!(bound[0].status, Status::Success);
+        pair
+    }
+
+    fn operation(&self, asked: &Asked) -> Operation {
+        let (address, length) = asked.local;
+        let local = LocalSpan { address, length, lkey: self.lkeys[usize::from(!asked.writable)] };
+        let rkey = self.rkeys[asked.rkey];
+        let remote = RemoteSpan { address: RemoteAddress(BASE.0 + asked.remote), rkey };
+        match asked.verb {
+            0 | 1 => Operation::Read { local, remote },
+            2 | 3 => Operation::Write { local, remote },
+            4 => Operation::CompareAndSwap { local, remote, compare: 0x0706_0504_0302_0100, swap: 7 },
+            5 => Operation::FetchAndAdd { local, remote, add: 0x1234_5678_9abc },
+            6 => Operation::Send { local },
+            7 => Operation::SendWithInvalidate { local, rkey: self.rkeys[(asked.rkey + 2) % 4] },
+            _ => Operation::LocalInvalidate { rkey },
+        }
+    }
+
+    /// Posts a request on one end and waits for what comes of it at both.
+    fn ends_with(&mut self, end: usize, operation: Operation) -> Vec<Completion> {
+        self.nic
+            .post_send(self.ends[end], &[WorkRequest { id: 9, signalled: true, operation }])
+            .expect("posted");
+        let mut completions = Vec::new();
+        for _ in 0..400 {
+            for cq in self.cqs {
+                self.nic.poll(cq, 16, &mut completions).expect("polled");
+            }
+        }
+        completions.sort_by_key(|completion| (completion.queue_pair.0, completion.request));
+        completions
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    /// What a verb does is written once; this holds how its bytes travel to the same.
+    #[test]
+    fn a_request_does_the_same_over_a_network_and_without_one(requests in requests()) {
+        let [mut near, mut far] = [loopback(), looped(5, Lifetime::millis(1))].map(Pair::new);
+        for asked in requests {
+            for pair in [&mut near, &mut far] {
+                if let Some(length) = asked.receive {
+                    let local = LocalSpan { address: 64, length: length.min(100_000), lkey: pair.receives };
+                    pair.nic.post_receive(pair.ends[1], &[ReceiveRequest { id: 3, local }]).expect("posted");
+                }
+            }
+            let operation = near.operation(&asked);
+            prop_assert_eq!(operation, far.operation(&asked));
+            let ended = near.ends_with(0, operation);
+            prop_assert!(ended.iter().any(|completion| completion.request == 9), "{operation:?} never ended");
+            prop_assert_eq!(&ended, &far.ends_with(0, operation), "{:?}", operation);
+            prop_assert_eq!(near.nic.poll_event(), far.nic.poll_event(), "{:?}", operation);
+            let failed = ended.iter().any(|completion| completion.status != Status::Success);
+            if failed {
+                break;
+            }
+        }
+        let same = (0..2 * HALF).step_by(8).all(|at| near.memory.load(at) == far.memory.load(at));
+        prop_assert!(same, "both memories are the same at the end");
+    }
 }
