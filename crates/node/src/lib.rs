@@ -1,45 +1,24 @@
 //! The memory node: who may touch which of its bytes, and until when.
 //!
 //! The manager of Patronus (FAST'23) §5 as a state machine over any NIC: time comes in as an argument, and nothing
-//! here opens a socket or starts a thread. [`Node`] is all of it; its modules are the paper's parts.
+//! here opens a socket or starts a thread. [`Node`] joins three parts by values: `books` (who may have what; no NIC),
+//! `enforcement` (what refuses all else; one module a mechanism) and `mailbox` (requests and replies). Beside them
+//! `ends` knows whose queue pairs are whose.
 #![forbid(unsafe_code)]
 
+mod attaching;
 mod audit;
-mod bars;
-mod batches;
-mod charging;
-mod client;
-mod client_ends;
+mod books;
 mod config;
-mod copying;
-mod departures;
-mod grants;
-mod headers;
-mod keeping;
-mod key_holders;
-mod leases;
+mod counters;
+mod ends;
+mod enforcement;
+mod mailbox;
 mod node;
-mod object;
-mod page_runs;
-mod permissions;
-mod postponed;
-mod quota;
-mod recent_keys;
-mod recovery;
-mod requests;
-mod roster;
-mod slabs;
-mod table;
-mod taint;
-mod tenant;
-mod violations;
-mod waiting;
-mod windows;
 
 pub use audit::{AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedPermission, UnknownAuditEvent};
-pub use bars::{Bar, ClientReport};
-pub use client_ends::ClientEnds;
-pub use config::{ConfigError, NodeConfig, Reductions};
-pub use node::{Admission, Counters, Node, POOL_BASE, StartError};
-pub use quota::Quota;
-pub use violations::{Charge, Standing, ViolationLimits, Violations};
+pub use books::{Bar, Charge, ClientReport, POOL_BASE, Standing, Violations};
+pub use config::{ConfigError, NodeConfig, Quota, Reductions, ViolationLimits};
+pub use counters::Counters;
+pub use ends::{Admission, ClientEnds};
+pub use node::{Node, StartError};

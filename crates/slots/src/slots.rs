@@ -51,6 +51,26 @@ impl Key for u64 {
     }
 }
 
+/// Makes a [`Key`] without generations of a type that wraps a `u32`.
+#[macro_export]
+macro_rules! number_key {
+    ($key:ident) => {
+        impl $crate::Key for $key {
+            fn new(number: u32, _: u32) -> Self {
+                Self(number)
+            }
+
+            fn number(self) -> u32 {
+                self.0
+            }
+
+            fn generation(self) -> Option<u32> {
+                None
+            }
+        }
+    };
+}
+
 #[derive(Clone, Debug)]
 struct Slot<T> {
     /// Values that have been removed from here, modulo 2^32.

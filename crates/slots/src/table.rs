@@ -32,6 +32,17 @@ impl<T> Table<T> {
         self.first.is_empty()
     }
 
+    /// Puts an entry under a number. Numbers before it that have had none get the default.
+    pub fn put(&mut self, number: usize, entry: T)
+    where
+        T: Default,
+    {
+        while self.len() <= number {
+            self.push(T::default());
+        }
+        self[number] = entry;
+    }
+
     /// One more entry, under the next number.
     pub fn push(&mut self, entry: T) {
         if self.first.len() < CHUNK {

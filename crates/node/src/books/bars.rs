@@ -1,0 +1,127 @@
+//! Who is barred or paused, and how that ends: by time, or by the operator.
+
+use super::Books;
+use super::clients::Client;
+use super::violations::{Charge, Standing, Violations};
+use crate::audit::{AuditEvent, AuditRecord};
+use portcullis_nic::Memory;
+use portcullis_protocol::{ClientId, Moment};
+use std::sync::Arc;
+
+/// Somebody whom the node does not serve for a while.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Bar {
+    /// The tenant's name.
+    pub tenant: Arc<str>,
+    /// The client that it is about; `None`: the tenant with all its clients.
+    pub client: Option<ClientId>,
+    /// Whether all that it held has ended. Otherwise it is paused: what it holds goes on.
+    pub barred: bool,
+    /// Since when, on the node's clock.
+    pub since: Moment,
+    /// Until when.
+    pub until: Moment,
+    /// What for.
+    pub charge: Charge,
+}
+
+/// An attached client, as its node's operator sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientReport {
+    /// The node's number for it.
+    pub id: ClientId,
+    /// Its tenant's name.
+    pub tenant: Arc<str>,
+    /// Its process id, where the node knows it.
+    pub process: Option<u32>,
+    /// Permissions that it holds.
+    pub permissions: u64,
+    /// Bytes of the objects that it holds them over; an object counts with each of them.
+    pub bytes: u64,
+    /// What it was refused since it attached.
+    pub violations: Violations,
+    /// Whether it is served, its tenant's standing included.
+    pub standing: Standing,
+}
+
+impl<M: Memory> Books<M> {
+    /// Who is barred or paused now: tenants by name, then clients by number.
+    pub fn bars(&self, now: Moment) -> Vec<Bar> {
+        let tenants = self.standings.iter().filter_map(|(name, record)| {
+            let (barred, until) = not_served(record.guesses.standing(now))?;
+            let (tenant, since) = (Arc::clone(name), record.guesses.since());
+            Some(Bar { tenant, client: None, barred, since, until, charge: Charge::Guess })
+        });
+        let mut bars: Vec<Bar> = tenants.collect();
+        bars.extend(self.clients.iter().filter_map(|client| {
+            let (barred, until) = not_served(client.conduct.standing(now))?;
+            let (charge, since) = client.conduct.cause(now);
+            let tenant = Arc::clone(&self.tenants.get(client.tenant).name);
+            Some(Bar { tenant, client: Some(client.id), barred, since, until, charge })
+        }));
+        bars.sort_by(|one, other| one.client.cmp(&other.client).then_with(|| one.tenant.cmp(&other.tenant)));
+        bars
+    }
+
+    /// Lifts the bars and pauses of the tenant called `name` and of its clients, as if none of them had ever broken a
+    /// rule. Says whether there was one. A client that was shown out for its bar stays out until it attaches again.
+    pub fn unbar(&mut self, name: &str, now: Moment) -> bool {
+        let mut lifted = false;
+        if let Some(name) = self.standings.forgive(name, now) {
+            self.audit_unbar(name, now, "by the operator");
+            lifted = true;
+        }
+        let paused = |client: &&Client| {
+            let is_served = not_served(client.conduct.standing(now)).is_none();
+            *self.tenants.get(client.tenant).name == *name && !client.lost && !is_served
+        };
+        let paused: Vec<ClientId> = self.clients.iter().filter(paused).map(|client| client.id).collect();
+        for id in paused {
+            let client = self.clients.get_mut(id).expect("it was just among them");
+            client.conduct.forgive();
+            self.audit_client(now, AuditEvent::Unbar, id, Some("by the operator"));
+            lifted = true;
+        }
+        lifted
+    }
+
+    /// The attached clients, by number.
+    pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
+        let report = |client: &Client| ClientReport {
+            id: client.id,
+            tenant: Arc::clone(&self.tenants.get(client.tenant).name),
+            process: client.process,
+            permissions: client.held.permissions,
+            bytes: client.held.bytes,
+            violations: client.conduct.violations,
+            standing: self.standing(client.tenant, now).and(client.conduct.standing(now)),
+        };
+        self.clients.iter().map(report).collect()
+    }
+
+    /// Ends the bars whose time is over.
+    pub(super) fn end_bars(&mut self, now: Moment) -> bool {
+        let Some(served) = self.standings.take_served(now) else { return false };
+        for name in served {
+            self.audit_unbar(name, now, "its time is over");
+        }
+        true
+    }
+
+    fn audit_unbar(&mut self, tenant: Arc<str>, now: Moment, reason: &'static str) {
+        self.audit.push(now, AuditEvent::Unbar, |record| AuditRecord {
+            tenant: Some(tenant),
+            reason: Some(reason),
+            ..record
+        });
+    }
+}
+
+/// Whether somebody who stands so is barred, and until when that lasts; `None`: is served.
+fn not_served(standing: Standing) -> Option<(bool, Moment)> {
+    match standing {
+        Standing::Good => None,
+        Standing::Paused { until } => Some((false, until)),
+        Standing::Barred { until } => Some((true, until)),
+    }
+}

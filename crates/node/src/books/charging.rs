@@ -1,0 +1,216 @@
+//! Charging what the NIC refused, and barring who has broken the rules too often.
+//!
+//! Who pays depends on what the access looked like ([`Charge`]). A NIC in software says what it refused, so that the
+//! node can look the key up. An RDMA device says only which queue pair broke; then an access shortly after one of its
+//! client's permissions has ended is assumed to be late, and any other to be a guess. Since a guesser can end
+//! permissions of its own for that, a tenant has few such excuses: see [`ViolationLimits::excuses_max`].
+//!
+//! [`ViolationLimits::excuses_max`]: crate::ViolationLimits::excuses_max
+
+use super::Books;
+use super::violations::{Charge, Standing, TenantRecord};
+use crate::audit::{AuditEvent, AuditRecord};
+use portcullis_nic::{Access, AccessFault, Memory, RefusedAccess};
+use portcullis_protocol::planted::{self, Fault};
+use portcullis_protocol::{ClientId, Credential, Moment, Refusal, Rkey, TenantId};
+use std::sync::Arc;
+
+/// Siblings' permissions that are looked at for one access, of those that ended a moment ago.
+const ENDED_LOOKED_AT_MAX: usize = 16_384;
+
+/// Where a client's access was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Broken {
+    /// On one of its data queue pairs.
+    Data,
+    /// On its control queue pair: with it the only way to talk to the client is gone.
+    Control,
+}
+
+impl<M: Memory> Books<M> {
+    /// The NIC has refused an access of a client's.
+    pub fn handle_violation(
+        &mut self,
+        client: ClientId,
+        broken: Broken,
+        refused: Option<RefusedAccess>,
+        now: Moment,
+    ) {
+        let control = broken == Broken::Control;
+        let charge = match refused {
+            // No access is let through there, whatever key it shows: no key can be tried.
+            _ if control => Charge::Stray,
+            Some(refused) => self.look_at(client, &refused, now),
+            None => self.assume(client, now),
+        };
+        self.attached(client).conduct.violations.count(charge);
+        self.counters.violations += 1;
+        let reason = if control { "a broken control queue pair" } else { charge.reason() };
+        self.audit_of_client(now, AuditEvent::Violation, client, |record| AuditRecord {
+            access: refused.map(Into::into),
+            reason: Some(reason),
+            ..record
+        });
+        match charge {
+            Charge::Late if !planted::is(Fault::LatenessChargedToTenant) => {
+                self.charge_lateness(client, refused.is_some(), now);
+            }
+            Charge::Stray => self.charge_stray(client, now),
+            Charge::Late | Charge::Guess => self.charge_tenant(client, now),
+        }
+        if control {
+            self.evict(client);
+        }
+    }
+
+    /// A client whose queue pairs are the node's: one that is attached.
+    fn attached(&mut self, client: ClientId) -> &mut super::clients::Client {
+        self.clients.get_mut(client).expect("queue pairs of a client that has gone are nobody's")
+    }
+
+    /// What an access looks like that the NIC tells all of.
+    fn look_at(&self, client: ClientId, refused: &RefusedAccess, now: Moment) -> Charge {
+        use AccessFault::{Misaligned, MissingRight, OutsideRange, WrongQueuePair};
+        let present = matches!(refused.fault, WrongQueuePair | MissingRight | OutsideRange | Misaligned);
+        if present && self.holds_key(client, refused.rkey) {
+            return Charge::Stray;
+        }
+        let it = self.clients.get(client).expect("who was refused something is attached");
+        match it.recent.ended(refused.rkey) {
+            Some(ended) if now.since(ended) <= self.config.violations.late_grace => Charge::Late,
+            // It was the client's own once: no guess, and no race with its end either.
+            Some(_) => Charge::Stray,
+            None if self.extends_for_sibling(it.tenant, refused, now) => Charge::Late,
+            None => Charge::Guess,
+        }
+    }
+
+    /// What an access is taken for that the NIC tells nothing of.
+    fn assume(&mut self, client: ClientId, now: Moment) -> Charge {
+        let grace = self.config.violations.late_grace;
+        let it = self.attached(client);
+        let ended_lately = it.recent.last_end().is_some_and(|ended| now.since(ended) <= grace);
+        let tenant = it.tenant;
+        let excused = ended_lately && self.tenant_record(tenant, now).excuse(now);
+        if excused { Charge::Late } else { Charge::Guess }
+    }
+
+    fn holds_key(&self, client: ClientId, key: Rkey) -> bool {
+        let it = self.clients.get(client).expect("who was refused something is attached");
+        if let Some(shared) = self.tenants.get(it.tenant).shared_key {
+            return it.held.permissions > 0 && shared == key;
+        }
+        let last = self.key_holders.last(key).and_then(|slot| self.permissions.find(slot));
+        last.is_some_and(|it| {
+            let shown = |keys| matches!(keys, Credential::Keys { buffer, lifetime } if buffer == key || lifetime == key);
+            it.client == client && it.credential().is_some_and(shown)
+        })
+    }
+
+    /// Whether an access extends a sibling's permission that has ended just before: a keeper does that from a session of
+    /// its own. Nothing but the word's own place and key counts.
+    fn extends_for_sibling(&self, tenant: TenantId, refused: &RefusedAccess, now: Moment) -> bool {
+        if refused.needs != Access::REMOTE_ATOMIC {
+            return false;
+        }
+        let since = Moment(now.0.saturating_sub(self.config.violations.late_grace.0));
+        let siblings = self.clients.iter().filter(|client| client.tenant == tenant);
+        let ended = siblings.flat_map(|client| client.recent.since(since)).take(ENDED_LOOKED_AT_MAX);
+        ended.into_iter().any(|keys| keys.word == refused.address && keys.lifetime == refused.rkey)
+    }
+
+    fn charge_lateness(&mut self, client: ClientId, told: bool, now: Moment) {
+        if let Standing::Paused { until } = self.attached(client).conduct.record_lateness(told, now) {
+            self.audit_standing(client, AuditEvent::Pause, Charge::Late, until, now);
+        }
+    }
+
+    /// A client that strays too often is shown out: it alone, and all that it holds ends.
+    fn charge_stray(&mut self, client: ClientId, now: Moment) {
+        let it = self.attached(client);
+        match it.conduct.record_stray(now) {
+            Standing::Paused { until } => {
+                self.audit_standing(client, AuditEvent::Pause, Charge::Stray, until, now);
+            }
+            Standing::Barred { until } if !it.lost => {
+                self.audit_standing(client, AuditEvent::Bar, Charge::Stray, until, now);
+                self.end_all_of(client, "it is barred", now);
+                self.evict(client);
+            }
+            Standing::Barred { .. } | Standing::Good => {}
+        }
+    }
+
+    /// A tenant answers for the guess of one of its clients.
+    fn charge_tenant(&mut self, client: ClientId, now: Moment) {
+        let tenant = self.attached(client).tenant;
+        let first = self.tenants.iter().next().map(|(first, _)| first);
+        let tenant = first.filter(|_| planted::is(Fault::ViolationToWrongTenant)).unwrap_or(tenant);
+        let before = self.standing(tenant, now);
+        match self.tenant_record(tenant, now).guesses.record(now) {
+            Standing::Paused { until } => {
+                self.audit_standing(client, AuditEvent::Pause, Charge::Guess, until, now);
+            }
+            Standing::Barred { until } if !before.is_barred() => self.bar(tenant, until, now),
+            Standing::Barred { .. } | Standing::Good => {}
+        }
+    }
+
+    fn audit_standing(
+        &mut self,
+        client: ClientId,
+        event: AuditEvent,
+        charge: Charge,
+        until: Moment,
+        now: Moment,
+    ) {
+        self.audit_of_client(now, event, client, |record| AuditRecord {
+            reason: Some(charge.reason()),
+            until: Some(until),
+            ..record
+        });
+    }
+
+    /// A tenant has broken the rules too often: all that it holds ends.
+    fn bar(&mut self, tenant: TenantId, until: Moment, now: Moment) {
+        let name = Arc::clone(&self.tenants.get(tenant).name);
+        self.audit.push(now, AuditEvent::Bar, |record| AuditRecord {
+            tenant: Some(name),
+            reason: Some(Charge::Guess.reason()),
+            until: Some(until),
+            ..record
+        });
+        self.standings.note_bar(until);
+        let clients: Vec<ClientId> =
+            self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.id).collect();
+        for client in clients {
+            self.end_all_of(client, "its tenant is barred", now);
+        }
+    }
+
+    /// Whether a client is served now, for its tenant's sake and its own.
+    ///
+    /// # Errors
+    /// Barred, or paused for so much longer.
+    pub fn check_served(&self, client: ClientId, tenant: TenantId, now: Moment) -> Result<(), Refusal> {
+        self.standing(tenant, now).and(self.own_standing(client, now)).check(now)
+    }
+
+    /// How a tenant stands.
+    pub(super) fn standing(&self, tenant: TenantId, now: Moment) -> Standing {
+        let tenant = self.tenants.get(tenant);
+        if tenant.offended { self.standings.of(&tenant.name, now) } else { Standing::Good }
+    }
+
+    /// How a client stands by itself, whatever its tenant's standing.
+    pub(super) fn own_standing(&self, client: ClientId, now: Moment) -> Standing {
+        self.clients.get(client).map_or(Standing::Good, |client| client.conduct.standing(now))
+    }
+
+    /// What a tenant answers for.
+    fn tenant_record(&mut self, tenant: TenantId, now: Moment) -> &mut TenantRecord {
+        let tenant = self.tenants.get_mut(tenant);
+        tenant.offended = true;
+        self.standings.record(&tenant.name, now)
+    }
+}

@@ -1,0 +1,113 @@
+//! The attached clients as the books know them, by number. Numbers only grow.
+
+use super::permissions::PermissionSlot;
+use super::recent_keys::RecentKeys;
+use super::violations::Conduct;
+use crate::config::ViolationLimits;
+use portcullis_protocol::{ClientId, TenantId};
+use std::collections::BTreeMap;
+
+/// What a client holds: counted along, so that looking at all clients does not take a walk over all permissions.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Holdings {
+    pub permissions: u64,
+    pub bytes: u64,
+}
+
+impl Holdings {
+    /// A permission over an object of so many bytes began.
+    pub fn add(&mut self, bytes: u64) {
+        self.permissions += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// One ended.
+    pub fn take(&mut self, bytes: u64) {
+        self.permissions = self.permissions.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// An attached client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub id: ClientId,
+    pub tenant: TenantId,
+    pub process: Option<u32>,
+    /// The first of its permissions.
+    pub first: PermissionSlot,
+    /// How many they are, and the bytes of their objects.
+    pub held: Holdings,
+    pub conduct: Conduct,
+    /// Keys that it held until a moment ago.
+    pub recent: RecentKeys,
+    /// It is not served any more, and whoever let it in has been told.
+    pub lost: bool,
+}
+
+/// Clients by number. One that is gone is never found again under its number.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    /// None: all have been given.
+    next: Option<u64>,
+    // A table by number would grow with everyone who comes and goes while one client stays.
+    attached: BTreeMap<ClientId, Box<Client>>,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self { next: Some(1), attached: BTreeMap::new() }
+    }
+}
+
+impl Clients {
+    /// The number that the next client gets. None: there are no more.
+    pub fn next_id(&self) -> Option<ClientId> {
+        self.next.map(ClientId)
+    }
+
+    /// Goes on with this number: for tests of what happens near the end of a counter.
+    pub fn count_from(&mut self, next: u64) {
+        self.next = Some(next);
+    }
+
+    /// Takes in the client that was given [`next_id`](Self::next_id).
+    pub fn insert(&mut self, id: ClientId, tenant: TenantId, process: Option<u32>, limits: ViolationLimits) {
+        assert_eq!(self.next_id(), Some(id), "clients come in by their numbers");
+        self.next = id.0.checked_add(1);
+        let client = Client {
+            id,
+            tenant,
+            process,
+            first: PermissionSlot::NONE,
+            held: Holdings::default(),
+            conduct: Conduct::new(limits),
+            recent: RecentKeys::default(),
+            lost: false,
+        };
+        self.attached.insert(id, Box::new(client));
+    }
+
+    pub fn remove(&mut self, id: ClientId) -> Option<Box<Client>> {
+        self.attached.remove(&id)
+    }
+
+    /// A client, unless it has gone.
+    pub fn get(&self, id: ClientId) -> Option<&Client> {
+        self.attached.get(&id).map(|client| &**client)
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.attached.get_mut(&id).map(|client| &mut **client)
+    }
+
+    /// How many are attached.
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.attached.len()).expect("the limit of clients is a number of 32 bits")
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.attached.values().map(|client| &**client)
+    }
+}

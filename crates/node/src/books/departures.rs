@@ -1,0 +1,253 @@
+//! Clients that have gone, tenants that go with their last client, and what barred ones held: taken apart a little in
+//! each turn.
+//!
+//! However much somebody holds, its end may not hold up the turn in which others are served. A client that has gone is
+//! off the NIC at once; its permissions end over as many turns as they need, and its tenant stays until then.
+
+use super::Books;
+use super::effects::Residue;
+use super::permissions::{Chain, PermissionSlot};
+use super::postponed::WaiterSlot;
+use crate::audit::AuditEvent;
+use portcullis_nic::Memory;
+use portcullis_protocol::planted::{self, Fault};
+use portcullis_protocol::{ClientId, Lifetime, Moment, Refusal, TenantId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A client that has gone, and what is left of it.
+#[derive(Debug)]
+pub(crate) struct Departed {
+    pub id: ClientId,
+    pub process: Option<u32>,
+    tenant: TenantId,
+    /// The first of its permissions.
+    first: PermissionSlot,
+    /// Requests of it that may still wait.
+    waiting: Vec<WaiterSlot>,
+}
+
+/// All that is being taken apart.
+#[derive(Debug, Default)]
+pub(crate) struct Departures {
+    clients: BTreeMap<ClientId, Departed>,
+    /// Attached clients all of whose permissions end, and what for.
+    barred: VecDeque<(ClientId, &'static str)>,
+    /// Tenants without clients that are to be looked at, each once.
+    tenants: VecDeque<TenantId>,
+    /// When kept objects of tenants without clients are looked at next.
+    pub kept_check: Option<Moment>,
+}
+
+impl Departures {
+    pub fn client(&self, client: ClientId) -> Option<&Departed> {
+        self.clients.get(&client)
+    }
+
+    /// The first permission of a client that has gone.
+    pub fn first_of(&mut self, client: ClientId) -> Option<&mut PermissionSlot> {
+        self.clients.get_mut(&client).map(|gone| &mut gone.first)
+    }
+
+    /// Whether there is nothing to go on with.
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.barred.is_empty() && self.tenants.is_empty()
+    }
+}
+
+/// What a tenant without clients still keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    /// Nothing: the tenant can end.
+    Nothing,
+    /// Objects that stay for a while.
+    Kept,
+    /// Objects that this turn had no more steps for.
+    More,
+}
+
+impl<M: Memory> Books<M> {
+    /// A client has gone: what it held ends from now on.
+    pub fn handle_detached(&mut self, client: ClientId, now: Moment) {
+        self.audit_client(now, AuditEvent::Detach, client, None);
+        let gone = self.clients.remove(client).expect("a client leaves once");
+        let waiting = self.postponed.of_client(client);
+        let first = if planted::is(Fault::DepartedKeepHolding) { PermissionSlot::NONE } else { gone.first };
+        let departed = Departed { id: client, process: gone.process, tenant: gone.tenant, first, waiting };
+        self.departures.clients.insert(client, departed);
+    }
+
+    /// All permissions of a client end, which itself stays for now.
+    pub(super) fn end_all_of(&mut self, client: ClientId, reason: &'static str, now: Moment) {
+        self.departures.barred.push_back((client, reason));
+        self.end_barred(now);
+    }
+
+    /// Whether nothing is being taken apart.
+    pub fn is_whole(&self) -> bool {
+        self.departures.is_empty()
+    }
+
+    /// Goes on with what barred clients hold and clients that have gone held, as far as this turn's steps go.
+    pub fn go_on_ending(&mut self, now: Moment) {
+        self.end_barred(now);
+        while self.steps_left > 0
+            && let Some((&client, _)) = self.departures.clients.first_key_value()
+        {
+            let over = self.end_departed(client, now) || planted::is(Fault::RestOfDepartedForgotten);
+            if over && let Some(gone) = self.departures.clients.remove(&client) {
+                self.leave_tenant(gone.tenant, now);
+            }
+        }
+    }
+
+    /// Ends the permissions of those who are barred.
+    fn end_barred(&mut self, now: Moment) {
+        while self.steps_left > 0
+            && let Some(&(client, reason)) = self.departures.barred.front()
+        {
+            // A barred client may have gone meanwhile: what it held ends with it.
+            let first = self.clients.get(client).map_or(PermissionSlot::NONE, |client| client.first);
+            let chain = self.permissions.chain(Chain::Client, first);
+            // What is being set up is ended when the NIC has confirmed it.
+            let live = chain.filter(|&slot| self.permissions.get(slot).is_live());
+            let held: Vec<PermissionSlot> = live.take(self.steps_left as usize).collect();
+            if held.is_empty() {
+                self.departures.barred.pop_front();
+            }
+            for slot in held {
+                self.take_step();
+                self.finish(slot, AuditEvent::Revoke, Some(reason), None, now);
+            }
+        }
+    }
+
+    /// Ends what a client that has gone waits for and holds. Returns whether that was all.
+    fn end_departed(&mut self, client: ClientId, now: Moment) -> bool {
+        while self.steps_left > 0 {
+            let gone = self.departures.clients.get_mut(&client).expect("it is taken out after this");
+            if let Some(waiter) = gone.waiting.pop() {
+                self.take_step();
+                // Another's may be in its slot by now.
+                if self.postponed.is_of(waiter, client) {
+                    let object = self.drop_waiter(waiter).object;
+                    self.serve_waiters(object, now);
+                }
+                continue;
+            }
+            let Some(slot) = gone.first.some() else { return true };
+            if self.permissions.get(slot).is_live() {
+                self.take_step();
+                self.finish(slot, AuditEvent::Revoke, Some("its client left"), None, now);
+            } else {
+                // Being set up: it is ended when the NIC has confirmed it.
+                self.permissions.unlink(Chain::Client, &mut gone.first, slot);
+            }
+        }
+        false
+    }
+
+    /// One client less. With the last one the tenant ends, unless it has objects that stay.
+    pub fn leave_tenant(&mut self, id: TenantId, now: Moment) {
+        let tenant = self.tenants.get_mut(id);
+        tenant.clients -= 1;
+        if tenant.clients == 0 {
+            tenant.alone_since = Some(now);
+            self.departures.tenants.push_back(id);
+        }
+    }
+
+    /// Has the tenants looked at that have no clients, when something of one of them is due.
+    pub(super) fn expire_kept(&mut self, now: Moment) -> bool {
+        if self.departures.kept_check.is_none_or(|due| due > now) {
+            return false;
+        }
+        self.departures.kept_check = None;
+        let deserted = self.tenants.iter().filter(|(_, tenant)| tenant.alone_since.is_some());
+        self.departures.tenants = deserted.map(|(id, _)| id).collect();
+        true
+    }
+
+    /// The NIC has done something for a tenant: if it has no clients, that may have been the last thing.
+    pub fn look_at_if_deserted(&mut self, id: TenantId) {
+        let deserted = self.tenants.find(id).is_some_and(|tenant| tenant.alone_since.is_some());
+        if deserted && !self.departures.tenants.contains(&id) {
+            self.departures.tenants.push_back(id);
+        }
+    }
+
+    /// The tenant without clients that is to be looked at next.
+    pub fn first_deserted(&self) -> Option<TenantId> {
+        self.departures.tenants.front().copied()
+    }
+
+    /// The tenant that was to be looked at next has been looked at.
+    pub fn pass_deserted(&mut self) {
+        self.departures.tenants.pop_front();
+    }
+
+    /// Lets the objects go that a tenant without clients has kept for as long as they were to be. `None`: it has ended,
+    /// or a client of it has come.
+    pub fn let_kept_go(&mut self, id: TenantId, now: Moment) -> Option<Left> {
+        loop {
+            let tenant = self.tenants.find(id)?;
+            let since = tenant.alone_since?;
+            let Some(&(time, object)) = tenant.kept.first() else { return Some(Left::Nothing) };
+            let until = since.after(Lifetime(time));
+            if until > now {
+                self.look_at_kept_at(until);
+                return Some(Left::Kept);
+            }
+            if !self.take_step() {
+                return Some(Left::More);
+            }
+            self.keep_no_longer(object);
+        }
+    }
+
+    /// Tenants without clients are looked at again then, or before.
+    pub fn look_at_kept_at(&mut self, due: Moment) {
+        let check = self.departures.kept_check;
+        self.departures.kept_check = Some(check.map_or(due, |other| other.min(due)));
+    }
+
+    /// The steps that this turn has left.
+    pub fn steps_left(&self) -> usize {
+        self.steps_left as usize
+    }
+
+    /// A turn's steps are there once more: the node ends, and takes all apart at once.
+    pub fn renew_steps(&mut self) {
+        self.steps_left = self.config.steps_per_turn;
+    }
+
+    /// How many objects a tenant has.
+    pub fn objects_of(&self, tenant: TenantId) -> usize {
+        self.tenants.get(tenant).objects.len()
+    }
+
+    /// A tenant is off the NIC: nothing of it stays. `unborn` were never set up, and `residues` are exposed no more.
+    pub fn handle_tenant_ended(
+        &mut self,
+        id: TenantId,
+        mut unborn: Vec<PermissionSlot>,
+        residues: Vec<Residue>,
+        now: Moment,
+    ) {
+        let objects = self.tenants.get(id).objects.clone();
+        let permissions = &self.permissions;
+        unborn.extend(self.scrubs.take(|slot| permissions.get(slot).tenant == id));
+        for permission in unborn {
+            self.handle_not_exposed(permission, Refusal::NicFailed, now);
+        }
+        for residue in residues {
+            self.handle_withdrawn(residue);
+        }
+        for object in objects {
+            // Some have gone with what they exposed.
+            if self.pool.slabs.is_live(object) {
+                self.release_object(object);
+            }
+        }
+        self.tenants.remove(id);
+    }
+}

@@ -1,0 +1,384 @@
+//! Permissions that start and end: the books before and after the NIC's part.
+
+use super::Books;
+use super::effects::{Effect, Exposure, OwedReply, Residue, Withdrawal};
+use super::permissions::{Chain, Origin, Permission, PermissionSlot, State};
+use super::pool::{ObjectId, fits_beside, start_after};
+use super::postponed::Parked;
+use super::recent_keys::EndedKeys;
+use super::requests::{RequestOrigin, Wish};
+use crate::audit::AuditEvent;
+use portcullis_nic::Memory;
+use portcullis_protocol::planted::{self, Fault};
+use portcullis_protocol::{
+    Credential, Granted, Keep, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress,
+    ReplyBody, Sharing, TenantId,
+};
+
+/// Requests for memory that are tried again at once. Those that have to wait on do so behind the others.
+const RETRIED_AT_ONCE: usize = 32;
+/// How long after its deadline a permission that is still being set up is looked at again.
+const LOOK_AGAIN: Lifetime = Lifetime::micros(10);
+
+impl<M: Memory> Books<M> {
+    /// Enters an object in its tenant's list.
+    pub(super) fn list(&mut self, object: ObjectId) {
+        let record = self.pool.slabs.get_mut(object);
+        let objects = &mut self.tenants.get_mut(record.tenant).objects;
+        record.listed = u32::try_from(objects.len()).expect("the node's objects are numbered in 32 bits");
+        objects.push(object);
+    }
+
+    fn unlist(&mut self, tenant: TenantId, place: u32) {
+        let objects = &mut self.tenants.get_mut(tenant).objects;
+        objects.swap_remove(place as usize);
+        if let Some(&moved) = objects.get(place as usize) {
+            self.pool.slabs.get_mut(moved).listed = place;
+        }
+    }
+
+    /// Enters a new permission over `object` in the books. Its protection is still to be set up.
+    pub(super) fn start(
+        &mut self,
+        wish: &Wish,
+        object: ObjectId,
+        origin: Origin,
+        now: Moment,
+    ) -> Result<PermissionSlot, Refusal> {
+        let quota = self.config.quota;
+        let RequestOrigin { client, tenant, .. } = wish.from;
+        self.tenants.get_mut(tenant).usage.charge_permission(&quota)?;
+        let beside = self.config.reductions.contiguity && fits_beside(wish.rights, wish.claim.extent.offset);
+        let header = self.pool.take_header(object, beside);
+        let header = header.inspect_err(|_| self.tenants.get_mut(tenant).usage.refund_permission())?;
+        let start = start_after(self.pool.last_start(header), now);
+        let id = PermissionId { header, start };
+        let mut permission = Permission::new(id, object, (client, tenant), wish.rights, wish.claim, origin);
+        permission.lifetime = wish.lifetime;
+        permission.waited = start.since(wish.asked);
+        let deadline = permission.deadline();
+        let slot = self.permissions.insert(permission);
+        let record = self.pool.slabs.get_mut(object);
+        record.holders += 1;
+        record.exposed += 1;
+        record.exclusive += u32::from(wish.claim.sharing == Sharing::Exclusive);
+        self.permissions.link(Chain::Object, &mut record.first, slot);
+        // A client that has gone meanwhile is in no list, and gets nothing once this is set up.
+        if let Some(client) = self.clients.get_mut(client) {
+            self.permissions.link(Chain::Client, &mut client.first, slot);
+            client.held.add(self.pool.slabs.size(object));
+        }
+        self.pool.note_header(header, object, slot);
+        self.leases.schedule(deadline, slot.0, start);
+        Ok(slot)
+    }
+
+    /// Has a permission's protection set up with this turn's batch.
+    pub(super) fn expose(&mut self, slot: PermissionSlot) {
+        let it = self.permissions.get(slot);
+        let (address, length) = self.pool.bytes_of(it);
+        self.effects.push_back(Effect::Expose(Exposure {
+            permission: slot,
+            id: it.id,
+            tenant: it.tenant,
+            client: it.client,
+            rights: it.rights,
+            address,
+            length,
+            lifetime: it.lifetime,
+        }));
+    }
+
+    /// Ends a live permission: it is out of the books at once, and its protection comes down with this turn's batch.
+    /// The reply, if one is owed, goes out when that is confirmed.
+    pub(super) fn finish(
+        &mut self,
+        slot: PermissionSlot,
+        event: AuditEvent,
+        reason: Option<&'static str>,
+        owed: Option<OwedReply>,
+        now: Moment,
+    ) {
+        let permission = *self.permissions.get(slot);
+        // One that is being set up is ended when the NIC has confirmed it: its client or tenant may not hold it then.
+        let State::Live(credential) = permission.state else { panic!("{slot:?} ends before it is live") };
+        match event {
+            AuditEvent::Expiry => self.counters.expiries += 1,
+            _ => self.counters.revokes += 1,
+        }
+        self.audit_permission(now, event, slot, reason);
+        self.remember_keys(&permission, credential, now);
+        self.strike(slot);
+        self.serve_waiters(permission.object, now);
+        let last = self.let_go(permission.object);
+        self.effects.push_back(Effect::Withdraw(Withdrawal {
+            permission: slot,
+            tenant: permission.tenant,
+            client: permission.client,
+            rights: permission.rights,
+            header: permission.id.header,
+            object: permission.object,
+            last,
+            owed,
+        }));
+    }
+
+    /// What its client shows from now on is shown too late.
+    fn remember_keys(&mut self, permission: &Permission, credential: Credential, now: Moment) {
+        // Without keys nothing can be shown; and one that has gone shows nothing.
+        let Credential::Keys { buffer, lifetime } = credential else { return };
+        let Some(client) = self.clients.get_mut(permission.client) else { return };
+        let word = RemoteAddress(permission.id.header.0 + LIFETIME_OFFSET);
+        let ended = EndedKeys { buffer, lifetime, word, at: now };
+        client.recent.push(ended, self.config.violations.keys_remembered);
+    }
+
+    /// Takes a permission out of the books.
+    fn strike(&mut self, slot: PermissionSlot) {
+        let permission = *self.permissions.get(slot);
+        let record = self.pool.slabs.get_mut(permission.object);
+        record.holders -= 1;
+        record.exclusive -= u32::from(permission.claim.sharing == Sharing::Exclusive);
+        self.permissions.unlink(Chain::Object, &mut record.first, slot);
+        let bytes = self.pool.slabs.size(permission.object);
+        // Of a client that has gone and of which nothing is left, the permission is in no list any more.
+        let mut nowhere = PermissionSlot::NONE;
+        let head = match self.clients.get_mut(permission.client) {
+            Some(client) => {
+                client.held.take(bytes);
+                &mut client.first
+            }
+            None => self.departures.first_of(permission.client).unwrap_or(&mut nowhere),
+        };
+        self.permissions.unlink(Chain::Client, head, slot);
+        self.pool.note_header(permission.id.header, permission.object, PermissionSlot::NONE);
+        self.tenants.get_mut(permission.tenant).usage.refund_permission();
+        self.permissions.remove(slot);
+        self.leases.forget(slot.0);
+    }
+
+    /// Whether an object goes now that a permission over it, or what kept it, has ended. It is not freed yet.
+    fn let_go(&mut self, object: ObjectId) -> bool {
+        let record = self.pool.slabs.get_mut(object);
+        // What nobody was told of, nobody can use or free: it is not kept.
+        let unwanted = (record.keep == Keep::No || !record.told) && record.waiting.is_empty();
+        let goes = record.holders == 0 && unwanted && !record.going;
+        if goes {
+            record.going = true;
+            self.going += 1;
+            // The tenant has let go of it: how long its window lingers is the node's affair, not the quota's.
+            let tenant = record.tenant;
+            self.tenants.get_mut(tenant).usage.refund_object(self.pool.slabs.taken(object));
+        }
+        goes
+    }
+
+    /// Keeps an object for as long as its record says.
+    pub(super) fn enter_kept(&mut self, object: ObjectId) {
+        let record = self.pool.slabs.get(object);
+        if let Some(time) = record.kept_for() {
+            self.tenants.get_mut(record.tenant).kept.insert((time, object));
+        }
+    }
+
+    /// An object is not kept any more: it goes with its last permission, or has gone.
+    pub(super) fn strike_kept(&mut self, object: ObjectId) {
+        let record = self.pool.slabs.get_mut(object);
+        if let Some(time) = record.kept_for() {
+            self.tenants.get_mut(record.tenant).kept.remove(&(time, object));
+        }
+        record.keep = Keep::No;
+    }
+
+    /// An object goes as soon as nobody holds it.
+    pub(super) fn keep_no_longer(&mut self, object: ObjectId) {
+        self.strike_kept(object);
+        self.release_if_unwanted(object);
+    }
+
+    /// Lets go of an object that nobody holds, waits for or keeps. It is free at once where nothing exposes it.
+    pub(super) fn release_if_unwanted(&mut self, object: ObjectId) {
+        let exposed = self.pool.slabs.get(object).exposed > 0;
+        if self.let_go(object) && !exposed {
+            self.release_object(object);
+        }
+    }
+
+    /// Frees an object that nothing exposes any more.
+    pub(super) fn release_object(&mut self, object: ObjectId) {
+        let taken = self.pool.slabs.taken(object);
+        self.strike_kept(object);
+        let record = self.pool.slabs.free(object);
+        self.unlist(record.tenant, record.listed);
+        if record.going {
+            self.going -= 1;
+        } else {
+            self.tenants.get_mut(record.tenant).usage.refund_object(taken);
+        }
+    }
+
+    /// The NIC has confirmed a permission's protection: its client may have it.
+    pub fn handle_exposed(&mut self, slot: PermissionSlot, credential: Credential, now: Moment) {
+        let permission = self.permissions.get_mut(slot);
+        let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed a second time") };
+        permission.state = State::Live(credential);
+        let permission = *permission;
+        let (client, tenant, object) = (permission.client, permission.tenant, permission.object);
+        self.counters.grants += 1;
+        if let Credential::Keys { buffer, lifetime } = credential {
+            self.key_holders.note(buffer, slot);
+            self.key_holders.note(lifetime, slot);
+        }
+        self.audit_permission(now, AuditEvent::Grant, slot, None);
+        let barred = self.standing(tenant, now).and(self.own_standing(client, now)).is_barred();
+        if barred || self.clients.get(client).is_none() {
+            self.refuse_start(&permission, origin, Refusal::Barred);
+            self.finish(slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
+            return;
+        }
+        self.pool.slabs.get_mut(object).told = true;
+        // One that had its notice before its header was written needs it again: the word says otherwise.
+        if permission.final_notice || self.is_awaited(object, permission.claim) {
+            self.notify(slot, now);
+        }
+        if let Origin::Request { sequence } = origin {
+            let granted = self.granted(&permission, credential);
+            self.reply(RequestOrigin { client, tenant, sequence }, ReplyBody::Granted(granted));
+        }
+    }
+
+    /// What the holder of a permission is told of it.
+    fn granted(&self, permission: &Permission, credential: Credential) -> Granted {
+        Granted {
+            permission: permission.id,
+            object: self.pool.reference(permission.object),
+            offset: permission.claim.extent.offset,
+            length: permission.claim.extent.length,
+            lifetime: permission.lifetime,
+            waited: permission.waited,
+            longest: self.config.longest_lifetime,
+            credential,
+            mechanism: self.config.mechanism,
+        }
+    }
+
+    /// A permission could not be set up: as if it had never been.
+    pub fn handle_not_exposed(&mut self, slot: PermissionSlot, refusal: Refusal, now: Moment) {
+        let permission = *self.permissions.get(slot);
+        let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed already") };
+        self.strike(slot);
+        self.serve_waiters(permission.object, now);
+        self.let_go(permission.object);
+        let (header, object) = (Some(permission.id.header), Some(permission.object));
+        self.handle_withdrawn(Residue { header, object, may_linger: false });
+        self.refuse_start(&permission, origin, refusal);
+    }
+
+    fn refuse_start(&mut self, permission: &Permission, origin: Origin, refusal: Refusal) {
+        if let Origin::Request { sequence } = origin {
+            let Permission { client, tenant, .. } = *permission;
+            self.refuse(RequestOrigin { client, tenant, sequence }, refusal);
+        }
+    }
+
+    /// What an ended permission left behind is exposed no more: it is free.
+    pub fn handle_withdrawn(&mut self, residue: Residue) {
+        if let Some(header) = residue.header {
+            self.pool.give_header(header);
+        }
+        if let Some(object) = residue.object {
+            let record = self.pool.slabs.get_mut(object);
+            record.exposed -= 1;
+            if record.going && record.exposed == 0 {
+                self.release_object(object);
+            }
+        }
+    }
+
+    /// What a reply promises is true now.
+    pub fn handle_settled(&mut self, owed: OwedReply) {
+        let OwedReply { client, sequence, body } = owed;
+        let reply = portcullis_protocol::Reply { sequence, body };
+        self.effects.push_back(Effect::Reply(client, reply));
+    }
+
+    /// Requests that wait for memory get their answer where none is on its way.
+    pub fn retry_if_idle(&mut self, now: Moment) {
+        if self.going == 0 {
+            self.retry_parked(now);
+        }
+    }
+
+    /// Memory came back: those that wait for some try again.
+    pub fn retry_parked(&mut self, now: Moment) {
+        if !self.postponed.is_thirsty() {
+            return;
+        }
+        for Parked { wish, memory } in self.postponed.unpark(RETRIED_AT_ONCE) {
+            // Whoever asked may have gone meanwhile.
+            if self.clients.get(wish.from.client).is_none() {
+                continue;
+            }
+            if let Err(refusal) = self.allocate(wish, memory, now) {
+                self.refuse(wish.from, refusal);
+            }
+        }
+    }
+
+    /// Ends what is due, unless its client has extended it (Patronus §5.3).
+    pub(super) fn expire(&mut self, now: Moment) -> bool {
+        let mut worked = false;
+        if planted::is(Fault::ExpiryNotScanned) {
+            return false;
+        }
+        while self.steps_left > 0
+            && let Some(slot) = self.leases.due(now).map(PermissionSlot)
+        {
+            self.take_step();
+            worked = true;
+            let permission = self.permissions.get(slot);
+            let start = permission.id.start;
+            if !permission.is_live() {
+                self.leases.schedule(now.after(LOOK_AGAIN), slot.0, start);
+                continue;
+            }
+            // A request may have extended it, or the lifetime word says so.
+            if permission.deadline() > now || self.see_extension(slot, now) {
+                let deadline = self.permissions.get(slot).deadline();
+                if deadline > now {
+                    self.leases.schedule(deadline, slot.0, start);
+                    continue;
+                }
+            }
+            self.finish(slot, AuditEvent::Expiry, None, None, now);
+        }
+        worked
+    }
+
+    /// One holder cannot extend any more.
+    pub(super) fn notify(&mut self, slot: PermissionSlot, now: Moment) {
+        self.see_extension(slot, now);
+        let permission = self.permissions.get_mut(slot);
+        permission.final_notice = true;
+        self.pool.put_notice(permission.id.header);
+    }
+
+    /// Takes over what the client has put into the lifetime word, as far as the rules allow. Returns whether the
+    /// permission lives longer for it.
+    pub(super) fn see_extension(&mut self, slot: PermissionSlot, now: Moment) -> bool {
+        let longest = self.config.longest_lifetime;
+        let permission = self.permissions.get_mut(slot);
+        // Before it is live, the word still holds what the header's last holder left there.
+        if permission.final_notice || !permission.is_live() {
+            return false;
+        }
+        let lifetime = self.pool.lifetime_word(permission.id.header).min(longest);
+        if lifetime <= permission.lifetime {
+            return false;
+        }
+        permission.lifetime = lifetime;
+        self.counters.extensions += 1;
+        self.audit_permission(now, AuditEvent::Extension, slot, None);
+        true
+    }
+}

@@ -1,0 +1,260 @@
+//! The permissions of a node: what each is over, who holds it, and what enforces it.
+//!
+//! This table is what the node acts on; the headers in remote memory only repeat it for clients.
+
+use crate::books::pool::ObjectId;
+use portcullis_protocol::{ClientId, Credential, Lifetime, Moment, PermissionId, Rights, Sharing, TenantId};
+use portcullis_slots::{Reuse, Slots};
+
+/// Where a permission stands in the books. Slots are used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct PermissionSlot(pub u32);
+
+impl PermissionSlot {
+    /// «No permission» in a link, where an `Option` would double a record.
+    pub const NONE: Self = Self(u32::MAX);
+
+    /// The slot, unless it is [`NONE`](Self::NONE).
+    pub fn some(self) -> Option<Self> {
+        (self != Self::NONE).then_some(self)
+    }
+
+    /// Its place in a table.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+portcullis_slots::number_key!(PermissionSlot);
+
+/// Who is told that a permission has started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// The client whose request asked for it.
+    Request {
+        /// The request's number.
+        sequence: u32,
+    },
+    /// Nobody: something other than a request made it, and its holder knows.
+    Adopted,
+}
+
+/// Where a permission is in its life. One that has ended is not in the books any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Its protection is being set up: the client has not heard of it.
+    Starting(Origin),
+    /// The client holds it, and shows this.
+    Live(Credential),
+}
+
+/// Some of an object's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    /// Where in the object they start.
+    pub offset: u64,
+    pub length: u64,
+}
+
+impl Extent {
+    /// Whether the two share a byte. Neither reaches beyond its object.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.offset < other.offset + other.length && other.offset < self.offset + self.length
+    }
+}
+
+/// What a permission is over, and beside whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Claim {
+    pub extent: Extent,
+    pub sharing: Sharing,
+}
+
+impl Claim {
+    /// Whether both cannot be held at once.
+    pub fn conflicts(self, other: Self) -> bool {
+        let shared = self.sharing == Sharing::Shared && other.sharing == Sharing::Shared;
+        !shared && self.extent.overlaps(other.extent)
+    }
+}
+
+/// A permission.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Permission {
+    pub id: PermissionId,
+    pub object: ObjectId,
+    pub claim: Claim,
+    pub client: ClientId,
+    pub tenant: TenantId,
+    pub rights: Rights,
+    /// As last seen, from the start.
+    pub lifetime: Lifetime,
+    /// How long its request waited.
+    pub waited: Lifetime,
+    /// The node has put zero into the lifetime word: it ends when `lifetime` is over.
+    pub final_notice: bool,
+    pub state: State,
+    chains: [Links; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    before: PermissionSlot,
+    after: PermissionSlot,
+}
+
+/// The two lists that a permission is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Chain {
+    /// Of its object's holders.
+    Object = 0,
+    /// Of its client's permissions.
+    Client = 1,
+}
+
+impl Permission {
+    /// A permission in no list, whose protection is still to be set up.
+    pub fn new(
+        id: PermissionId,
+        object: ObjectId,
+        (client, tenant): (ClientId, TenantId),
+        rights: Rights,
+        claim: Claim,
+        origin: Origin,
+    ) -> Self {
+        Self {
+            id,
+            object,
+            claim,
+            client,
+            tenant,
+            rights,
+            lifetime: Lifetime(0),
+            waited: Lifetime(0),
+            final_notice: false,
+            state: State::Starting(origin),
+            chains: [Links { before: PermissionSlot::NONE, after: PermissionSlot::NONE }; 2],
+        }
+    }
+
+    /// Whether its client holds it.
+    pub fn is_live(&self) -> bool {
+        matches!(self.state, State::Live(_))
+    }
+
+    /// What its client shows for it, once the client holds it.
+    pub fn credential(&self) -> Option<Credential> {
+        match self.state {
+            State::Live(credential) => Some(credential),
+            State::Starting(_) => None,
+        }
+    }
+
+    /// When it ends, as far as is known.
+    pub fn deadline(&self) -> Moment {
+        self.id.start.after(self.lifetime)
+    }
+}
+
+/// All permissions, by slot.
+#[derive(Debug)]
+pub(crate) struct Permissions {
+    slots: Slots<PermissionSlot, Permission>,
+}
+
+impl Default for Permissions {
+    fn default() -> Self {
+        Self { slots: Slots::new(Reuse::LatestFirst, PermissionSlot::NONE.0) }
+    }
+}
+
+impl Permissions {
+    pub fn insert(&mut self, permission: Permission) -> PermissionSlot {
+        self.slots.insert(permission)
+    }
+
+    pub fn remove(&mut self, slot: PermissionSlot) {
+        self.slots.remove(slot).expect("a permission ends once");
+    }
+
+    /// The permission in a slot that was noted some time ago: the permission may have ended since.
+    pub fn find(&self, slot: PermissionSlot) -> Option<&Permission> {
+        self.slots.get(slot)
+    }
+
+    /// A permission that has not ended.
+    pub fn get(&self, slot: PermissionSlot) -> &Permission {
+        &self.slots[slot]
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, slot: PermissionSlot) -> &mut Permission {
+        &mut self.slots[slot]
+    }
+
+    /// How many there are, in any state.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Puts a permission first in the list that starts with `head`.
+    pub fn link(&mut self, chain: Chain, head: &mut PermissionSlot, slot: PermissionSlot) {
+        let after = std::mem::replace(head, slot);
+        if let Some(next) = after.some() {
+            self.get_mut(next).chains[chain as usize].before = slot;
+        }
+        self.get_mut(slot).chains[chain as usize] = Links { before: PermissionSlot::NONE, after };
+    }
+
+    /// Takes a permission out of the list that starts with `head`. A permission that is in no list stays in none.
+    pub fn unlink(&mut self, chain: Chain, head: &mut PermissionSlot, slot: PermissionSlot) {
+        let nowhere = Links { before: PermissionSlot::NONE, after: PermissionSlot::NONE };
+        let links = &mut self.get_mut(slot).chains[chain as usize];
+        let Links { before, after } = std::mem::replace(links, nowhere);
+        match before.some() {
+            Some(previous) => self.get_mut(previous).chains[chain as usize].after = after,
+            None if *head == slot => *head = after,
+            None => {}
+        }
+        if let Some(next) = after.some() {
+            self.get_mut(next).chains[chain as usize].before = before;
+        }
+    }
+
+    /// The slots of the list that starts with `head`.
+    pub fn chain(&self, chain: Chain, head: PermissionSlot) -> impl Iterator<Item = PermissionSlot> + '_ {
+        let next = move |&slot: &PermissionSlot| self.get(slot).chains[chain as usize].after.some();
+        std::iter::successors(head.some(), next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_protocol::RemoteAddress;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_chain_holds_what_was_linked_and_not_unlinked(steps in prop::collection::vec(0usize..24, 0..200)) {
+            let mut table = Permissions::default();
+            let id = PermissionId { header: RemoteAddress(0), start: Moment(0) };
+            let claim = Claim { extent: Extent { offset: 0, length: 8 }, sharing: Sharing::Shared };
+            let holder = (ClientId(0), TenantId(0));
+            let new = || Permission::new(id, ObjectId(0), holder, Rights::READ, claim, Origin::Adopted);
+            let slots: Vec<PermissionSlot> = (0..24).map(|_| table.insert(new())).collect();
+            let (mut head, mut model) = (PermissionSlot::NONE, Vec::new());
+            for step in steps {
+                let slot = slots[step];
+                if let Some(at) = model.iter().position(|&other| other == slot) {
+                    model.remove(at);
+                    table.unlink(Chain::Object, &mut head, slot);
+                } else {
+                    model.insert(0, slot);
+                    table.link(Chain::Object, &mut head, slot);
+                }
+                prop_assert_eq!(table.chain(Chain::Object, head).collect::<Vec<_>>(), model.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Which bytes of the pool belong to which object. Metadata only: nothing here touches the pool's memory.
+//!
+//! An object is a buffer with a 32-byte hole right before it for a permission's header, so that one window can
+//! expose both (Patronus §5.4, contiguity). Small objects lie in spans of one size class, like a slab allocator's;
+//! large ones have pages of their own. Where an alignment is asked for, the buffer has it, and the hole lies before.
+
+mod classes;
+mod span;
+
+use super::page_runs::PageRuns;
+use crate::config::PAGE_BYTES;
+use classes::{CLASSES, class_of, lead, span_pages, span_pages_min, stride};
+use portcullis_protocol::{Header, Refusal, RemoteAddress};
+use portcullis_slots::Table;
+use span::Span;
+
+/// What a header hole, and so a buffer, is aligned to at least, in bytes.
+const HOLE_ALIGNMENT: u64 = Header::BYTES;
+
+/// The most that a buffer can be aligned to, in bytes.
+pub(crate) const ALIGNMENT_MAX: u64 = 2 << 20;
+
+/// «No index», where an `Option<u32>` would double a record. No table has so many entries.
+const NONE: u32 = u32::MAX;
+
+/// Names a live object of one [`Slabs`]. Used again after the object was freed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct ObjectId(pub(crate) u32);
+
+struct Object<T> {
+    /// Where its buffer starts.
+    address: RemoteAddress,
+    /// The buffer's bytes, as asked for.
+    size: u64,
+    span: u32,
+    slot: u32,
+    /// The node's record of the object; `None` when the id is free.
+    payload: Option<T>,
+}
+
+struct Class {
+    /// Pages of a span, if the pool has them in one piece.
+    pages: u32,
+    /// Pages without which not even one object fits.
+    pages_min: u32,
+    /// The spans with room, as a list: taken from the first, so that what was freed last is used last.
+    first: u32,
+    last: u32,
+    /// The one span without objects that is kept, so that a lone object coming and going does not cut pages anew.
+    empty: Option<u32>,
+}
+
+/// The pool's objects, each with a `T` that the node keeps about it.
+///
+/// Methods that take an [`ObjectId`] panic when that object is not live: ids never come from a peer, addresses
+/// do, and [`find`](Self::find) is the only way from one to the other.
+pub(crate) struct Slabs<T> {
+    base: u64,
+    runs: PageRuns,
+    /// The span that owns each page, or [`NONE`]. A large object owns up to its first page only: no other can be
+    /// the start of anything.
+    span_of_page: Vec<u32>,
+    spans: Vec<Span>,
+    vacant_spans: Vec<u32>,
+    classes: [Class; CLASSES],
+    objects: Table<Object<T>>,
+    vacant_objects: Vec<u32>,
+    live: u32,
+    bytes_used: u64,
+}
+
+impl<T> Slabs<T> {
+    /// An empty pool of `bytes` bytes from `base` on. Whole pages are used: up to 64 KiB at either end are not.
+    pub(crate) fn new(base: RemoteAddress, bytes: u64) -> Self {
+        let aligned = base.0.checked_next_multiple_of(PAGE_BYTES).unwrap_or(base.0);
+        let usable = bytes.min(u64::MAX - base.0).saturating_sub(aligned - base.0);
+        let pages = u32::try_from(usable / PAGE_BYTES).unwrap_or(NONE - 1);
+        let class = |class| Class {
+            pages: u32::try_from(span_pages(class, pages.into())).unwrap_or(NONE),
+            pages_min: u32::try_from(span_pages_min(class)).unwrap_or(NONE),
+            first: NONE,
+            last: NONE,
+            empty: None,
+        };
+        Self {
+            base: aligned,
+            runs: PageRuns::new(pages),
+            span_of_page: vec![NONE; pages as usize],
+            spans: Vec::new(),
+            vacant_spans: Vec::new(),
+            classes: std::array::from_fn(class),
+            objects: Table::default(),
+            vacant_objects: Vec::new(),
+            live: 0,
+            bytes_used: 0,
+        }
+    }
+
+    /// Bytes of the pool that an object takes, its header hole and what its size class or its pages round up included.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), but for the room that there is.
+    pub(crate) fn footprint(size: u64, alignment: u64) -> Result<u64, Refusal> {
+        check(size, alignment)?;
+        if let Some(class) = class_of(size, alignment) {
+            return Ok(stride(class));
+        }
+        // As `large_span` places it. Alignments beyond a page's put the buffer at the start of one.
+        let before = alignment.clamp(HOLE_ALIGNMENT, PAGE_BYTES);
+        let end = size.checked_add(before).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+        let end = end.ok_or(Refusal::OutOfMemory { size })?;
+        Ok(end - before + Header::BYTES)
+    }
+
+    /// A new object with a buffer of at least `size` bytes, whose address is a multiple of `alignment`, and what the node
+    /// keeps about it.
+    ///
+    /// # Errors
+    /// [`Refusal::Nothing`] for no bytes; [`Refusal::Alignment`]; [`Refusal::OutOfMemory`] where the pool has no room in
+    /// one piece.
+    pub(crate) fn allocate(&mut self, size: u64, alignment: u64, payload: T) -> Result<ObjectId, Refusal> {
+        check(size, alignment)?;
+        let out_of_memory = Refusal::OutOfMemory { size };
+        let next_object = u32::try_from(self.objects.len()).ok().filter(|&next| next != NONE);
+        let object = self.vacant_objects.last().copied().or(next_object).ok_or(out_of_memory)?;
+        let span = match class_of(size, alignment) {
+            Some(class) => self.span_with_room(class),
+            None => self.large_span(size, alignment),
+        };
+        let span = span.ok_or(out_of_memory)?;
+        let slot = self.take_slot(span, ObjectId(object)).ok_or(out_of_memory)?;
+
+        let home = &self.spans[span as usize];
+        let address = RemoteAddress(self.base + home.offset_of(slot) + Header::BYTES);
+        self.bytes_used += home.stride;
+        self.live += 1;
+        let record = Object { address, size, span, slot, payload: Some(payload) };
+        if self.vacant_objects.pop().is_some() {
+            self.objects[object as usize] = record;
+        } else {
+            self.objects.push(record);
+        }
+        Ok(ObjectId(object))
+    }
+
+    /// Frees an object, its header hole with it, and returns what the node kept about it. The memory may be given
+    /// to the next who asks, though later than all that is free now in its span.
+    pub(crate) fn free(&mut self, object: ObjectId) -> T {
+        let record = &mut self.objects[object.0 as usize];
+        let payload = record.payload.take().expect("only a live object is freed");
+        let (span, slot) = (record.span, record.slot);
+        self.vacant_objects.push(object.0);
+        self.live -= 1;
+
+        let home = &mut self.spans[span as usize];
+        let was_full = home.is_full();
+        home.give(slot);
+        let emptied = home.live == 0;
+        self.bytes_used -= home.stride;
+        match home.class {
+            None => self.retire(span),
+            Some(class) => {
+                if was_full {
+                    self.link(class, span);
+                }
+                if emptied {
+                    self.keep_or_retire(class, span);
+                }
+            }
+        }
+        payload
+    }
+
+    /// The live object whose buffer starts at exactly this address. Any address may be asked about.
+    pub(crate) fn find(&self, address: RemoteAddress) -> Option<ObjectId> {
+        let offset = address.0.checked_sub(self.base)?.checked_sub(Header::BYTES)?;
+        let page = usize::try_from(offset / PAGE_BYTES).ok()?;
+        let span = *self.span_of_page.get(page)?;
+        self.spans.get(span as usize)?.object_at(offset)
+    }
+
+    /// Where an object's buffer starts.
+    pub(crate) fn address(&self, object: ObjectId) -> RemoteAddress {
+        self.record(object).address
+    }
+
+    /// Where the 32-byte hole before an object's buffer starts.
+    pub(crate) fn header_hole(&self, object: ObjectId) -> RemoteAddress {
+        RemoteAddress(self.record(object).address.0 - Header::BYTES)
+    }
+
+    /// The size that was asked for, in bytes.
+    pub(crate) fn size(&self, object: ObjectId) -> u64 {
+        self.record(object).size
+    }
+
+    /// Bytes that the object's buffer has in fact: at least its size.
+    pub(crate) fn capacity(&self, object: ObjectId) -> u64 {
+        self.spans[self.record(object).span as usize].stride - Header::BYTES
+    }
+
+    /// Bytes of the pool that the object takes: see [`footprint`](Self::footprint).
+    pub(crate) fn taken(&self, object: ObjectId) -> u64 {
+        self.capacity(object) + Header::BYTES
+    }
+
+    /// What the node keeps about an object.
+    pub(crate) fn get(&self, object: ObjectId) -> &T {
+        self.record(object).payload.as_ref().expect("only live objects are looked at")
+    }
+
+    /// What the node keeps about an object, to change.
+    pub(crate) fn get_mut(&mut self, object: ObjectId) -> &mut T {
+        self.objects[object.0 as usize].payload.as_mut().expect("only live objects are looked at")
+    }
+
+    /// Whether an object has this id now, be it another than the one that the caller means.
+    pub(crate) fn is_live(&self, object: ObjectId) -> bool {
+        self.objects.get(object.0 as usize).is_some_and(|record| record.payload.is_some())
+    }
+
+    /// Bytes that objects take, with their header holes and what their size class rounds up.
+    pub(crate) fn bytes_used(&self) -> u64 {
+        self.bytes_used
+    }
+
+    /// Bytes that no object takes, in however many pieces.
+    pub(crate) fn bytes_free(&self) -> u64 {
+        self.span_of_page.len() as u64 * PAGE_BYTES - self.bytes_used
+    }
+
+    /// Live objects.
+    pub(crate) fn objects(&self) -> u32 {
+        self.live
+    }
+
+    fn record(&self, object: ObjectId) -> &Object<T> {
+        let record = &self.objects[object.0 as usize];
+        debug_assert!(record.payload.is_some(), "only live objects are looked at");
+        record
+    }
+
+    fn take_slot(&mut self, span: u32, object: ObjectId) -> Option<u32> {
+        let home = &mut self.spans[span as usize];
+        let slot = home.take(object)?;
+        let (full, first) = (home.is_full(), home.live == 1);
+        if let Some(class) = home.class {
+            if first && self.classes[class].empty == Some(span) {
+                self.classes[class].empty = None;
+            }
+            if full {
+                self.unlink(class, span);
+            }
+        }
+        Some(slot)
+    }
+
+    fn span_with_room(&mut self, class: usize) -> Option<u32> {
+        let Class { first, pages, pages_min, .. } = self.classes[class];
+        if first != NONE {
+            return Some(first);
+        }
+        let (first_page, pages) = match self.take_run(pages) {
+            Some(first_page) => (first_page, pages),
+            None => (self.runs.take(pages_min)?, pages_min),
+        };
+        let (stride, lead) = (stride(class), lead(class));
+        let count = u32::try_from((u64::from(pages) * PAGE_BYTES - lead) / stride).ok()?;
+        let span = self.cut_span((first_page, pages), Some(class), (lead, stride), count);
+        for page in first_page..first_page + pages {
+            self.span_of_page[page as usize] = span;
+        }
+        self.link(class, span);
+        Some(span)
+    }
+
+    /// Pages of its own for one object. As many more than it needs are taken as its alignment may cost, and those before
+    /// it and behind it given back.
+    fn large_span(&mut self, size: u64, alignment: u64) -> Option<u32> {
+        let alignment = alignment.max(HOLE_ALIGNMENT);
+        let most = size.checked_add(Header::BYTES)?.checked_add(alignment - HOLE_ALIGNMENT)?;
+        let taken = u32::try_from(most.div_ceil(PAGE_BYTES)).ok()?;
+        let first = self.take_run(taken)?;
+        let run = self.base + u64::from(first) * PAGE_BYTES;
+        let buffer = (run + Header::BYTES).next_multiple_of(alignment);
+        let hole = buffer - Header::BYTES - self.base;
+        // Both lie within the run, whose pages are counted in 32 bits.
+        let first_page = u32::try_from(hole / PAGE_BYTES).ok()?;
+        let end = u32::try_from((buffer - self.base + size).div_ceil(PAGE_BYTES)).ok()?;
+        if first_page > first {
+            self.runs.give(first, first_page - first);
+        }
+        if end < first + taken {
+            self.runs.give(end, first + taken - end);
+        }
+        let lead = hole - u64::from(first_page) * PAGE_BYTES;
+        let stride = u64::from(end) * PAGE_BYTES - hole;
+        let span = self.cut_span((first_page, end - first_page), None, (lead, stride), 1);
+        self.span_of_page[first_page as usize] = span;
+        Some(span)
+    }
+
+    /// Pages in one piece; the empty spans that classes keep are given up for them.
+    fn take_run(&mut self, pages: u32) -> Option<u32> {
+        if let Some(first_page) = self.runs.take(pages) {
+            return Some(first_page);
+        }
+        for class in 0..CLASSES {
+            if let Some(span) = self.classes[class].empty.take() {
+                self.unlink(class, span);
+                self.retire(span);
+            }
+        }
+        self.runs.take(pages)
+    }
+
+    fn cut_span(
+        &mut self,
+        (first_page, pages): (u32, u32),
+        class: Option<usize>,
+        (lead, stride): (u64, u64),
+        count: u32,
+    ) -> u32 {
+        let index = self.vacant_spans.pop().unwrap_or_else(|| {
+            self.spans.push(Span::vacant());
+            // A span has a page at least, and pages are counted in 32 bits.
+            u32::try_from(self.spans.len() - 1).unwrap_or(NONE)
+        });
+        let span = &mut self.spans[index as usize];
+        span.start = u64::from(first_page) * PAGE_BYTES + lead;
+        (span.first_page, span.pages) = (first_page, pages);
+        (span.class, span.stride) = (class, stride);
+        span.cut(count);
+        index
+    }
+
+    /// Gives a span's pages back. It holds no object and is in no list.
+    fn retire(&mut self, span: u32) {
+        let home = &mut self.spans[span as usize];
+        let (first_page, pages) = (home.first_page, home.pages);
+        let owned = if home.class.is_some() { pages } else { 1 };
+        home.cut(0);
+        for page in first_page..first_page + owned {
+            self.span_of_page[page as usize] = NONE;
+        }
+        self.runs.give(first_page, pages);
+        self.vacant_spans.push(span);
+    }
+
+    /// What becomes of a span whose last object was freed: the class keeps one such, as the last to be used.
+    fn keep_or_retire(&mut self, class: usize, span: u32) {
+        self.unlink(class, span);
+        if self.classes[class].empty.is_some() {
+            self.retire(span);
+        } else {
+            self.link(class, span);
+            self.classes[class].empty = Some(span);
+        }
+    }
+
+    fn link(&mut self, class: usize, span: u32) {
+        let last = std::mem::replace(&mut self.classes[class].last, span);
+        (self.spans[span as usize].previous, self.spans[span as usize].next) = (last, NONE);
+        match self.spans.get_mut(last as usize) {
+            Some(before) => before.next = span,
+            None => self.classes[class].first = span,
+        }
+    }
+
+    fn unlink(&mut self, class: usize, span: u32) {
+        let Span { previous, next, .. } = self.spans[span as usize];
+        match self.spans.get_mut(previous as usize) {
+            Some(before) => before.next = next,
+            None => self.classes[class].first = next,
+        }
+        match self.spans.get_mut(next as usize) {
+            Some(after) => after.previous = previous,
+            None => self.classes[class].last = previous,
+        }
+    }
+}
+
+/// Whether there can be an object of so many bytes, with this alignment.
+fn check(size: u64, alignment: u64) -> Result<(), Refusal> {
+    if size == 0 {
+        return Err(Refusal::Nothing);
+    }
+    if !alignment.max(1).is_power_of_two() || alignment > ALIGNMENT_MAX {
+        return Err(Refusal::Alignment { most: ALIGNMENT_MAX });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

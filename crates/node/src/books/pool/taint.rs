@@ -1,0 +1,76 @@
+//! Whose bytes lie in free memory: what has to be scrubbed before somebody else gets it.
+
+use crate::config::PAGE_BYTES;
+use portcullis_protocol::RemoteAddress;
+
+/// Who has used the memory of a page since it was last all zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trace {
+    /// Nobody.
+    Clean,
+    /// One tenant.
+    Of(u64),
+    /// Several.
+    Mixed,
+}
+
+/// For each page of the pool, whose bytes it may still hold. Coarse on purpose: a page that two tenants share costs
+/// each a scrub, and never a leak.
+#[derive(Debug)]
+pub(crate) struct Taint {
+    base: u64,
+    pages: Vec<Trace>,
+}
+
+impl Taint {
+    /// A pool of zeros.
+    pub fn new(base: RemoteAddress, bytes: u64) -> Self {
+        let pages = usize::try_from(bytes.div_ceil(PAGE_BYTES) + 1).unwrap_or(usize::MAX);
+        Self { base: base.0, pages: vec![Trace::Clean; pages] }
+    }
+
+    /// `tenant` gets these bytes. Returns whether they must be scrubbed first: others may have left theirs there.
+    pub fn take(&mut self, tenant: u64, address: RemoteAddress, bytes: u64) -> bool {
+        let page =
+            |at: u64| usize::try_from(at.saturating_sub(self.base) / PAGE_BYTES).unwrap_or(usize::MAX - 1);
+        let (first, last) = (page(address.0), page(address.0 + bytes.max(1) - 1));
+        let mut foreign = false;
+        let end = self.pages.len();
+        for trace in &mut self.pages[first.min(end)..(last + 1).min(end)] {
+            *trace = match *trace {
+                Trace::Clean => Trace::Of(tenant),
+                Trace::Of(owner) if owner == tenant => Trace::Of(owner),
+                Trace::Of(_) | Trace::Mixed => {
+                    foreign = true;
+                    Trace::Mixed
+                }
+            };
+        }
+        foreign
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: RemoteAddress = RemoteAddress(1 << 20);
+
+    #[test]
+    fn only_the_first_owner_of_a_page_goes_without_a_scrub() {
+        let mut taint = Taint::new(BASE, 4 * PAGE_BYTES);
+        assert!(!taint.take(1, BASE, 64));
+        assert!(!taint.take(1, BASE, PAGE_BYTES));
+        assert!(taint.take(2, RemoteAddress(BASE.0 + 128), 64));
+        assert!(taint.take(1, BASE, 64), "tenant 2 may have left bytes anywhere in the page");
+        assert!(!taint.take(2, RemoteAddress(BASE.0 + PAGE_BYTES), 64));
+    }
+
+    #[test]
+    fn an_object_over_a_page_boundary_takes_both_pages() {
+        let mut taint = Taint::new(BASE, 4 * PAGE_BYTES);
+        assert!(!taint.take(1, RemoteAddress(BASE.0 + PAGE_BYTES - 32), 64));
+        assert!(taint.take(2, RemoteAddress(BASE.0 + PAGE_BYTES + 512), 64));
+        assert!(taint.take(2, BASE, 64));
+    }
+}

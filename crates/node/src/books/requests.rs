@@ -1,0 +1,282 @@
+//! What each request about objects and permissions does.
+
+use super::Books;
+use super::effects::OwedReply;
+use super::permissions::{Claim, Extent, Origin, PermissionSlot};
+use super::pool::{Object, ObjectId, Slabs};
+use super::postponed::Waiter;
+use crate::audit::AuditEvent;
+use crate::config::FOR_EVER;
+use portcullis_nic::Memory;
+use portcullis_protocol::planted::{self, Fault};
+use portcullis_protocol::{
+    ClientId, Keep, Lifetime, Moment, ObjectName, PermissionId, Refusal, ReplyBody, RequestBody, Rights,
+    TenantId,
+};
+
+/// Who asks, and the number by which the client tells the reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RequestOrigin {
+    pub client: ClientId,
+    pub tenant: TenantId,
+    pub sequence: u32,
+}
+
+/// What a request for a permission asks for, whatever it is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub from: RequestOrigin,
+    pub rights: Rights,
+    pub claim: Claim,
+    pub lifetime: Lifetime,
+    /// When the request came.
+    pub asked: Moment,
+}
+
+/// What a request for memory asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewObject {
+    pub size: u64,
+    pub alignment: u64,
+    pub keep: Keep,
+}
+
+impl<M: Memory> Books<M> {
+    /// Carries out a request about objects or permissions. Requests about queue pairs and bytes are the node's: see
+    /// [`Node::turn`](crate::Node::turn).
+    pub fn handle_request(&mut self, from: RequestOrigin, request: RequestBody, now: Moment) {
+        let wish = |rights, (offset, length), sharing, lifetime| {
+            let claim = Claim { extent: Extent { offset, length }, sharing };
+            Wish { from, rights, claim, lifetime, asked: now }
+        };
+        let done = match request {
+            RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep } => {
+                let memory = NewObject { size, alignment, keep };
+                self.allocate(wish(rights, (0, size), sharing, lifetime), memory, now)
+            }
+            RequestBody::Acquire { object, part, lifetime, rights, sharing, wait } => {
+                let part = (part.offset, part.length);
+                self.acquire(wish(rights, part, sharing, lifetime), object, wait, now)
+            }
+            RequestBody::Extend { permission, lifetime } => self.extend(from, permission, lifetime, now),
+            RequestBody::Revoke { permission, free } => self.revoke(from, permission, free, now),
+            RequestBody::Free { object } => self.free(from, object),
+            RequestBody::Recover { .. }
+            | RequestBody::Read { .. }
+            | RequestBody::Write { .. }
+            | RequestBody::CompareAndSwap { .. }
+            | RequestBody::FetchAndAdd { .. } => unreachable!("{request:?} is not about permissions"),
+        };
+        if let Err(refusal) = done {
+            self.refuse(from, refusal);
+        }
+    }
+
+    pub(super) fn check_wish(&self, wish: &Wish, now: Moment) -> Result<(), Refusal> {
+        self.standing(wish.from.tenant, now).check(now)?;
+        // A pause of the client's own holds up its rebuilds and nothing else.
+        if self.own_standing(wish.from.client, now).is_barred() {
+            return Err(Refusal::Barred);
+        }
+        if wish.rights.is_empty() || wish.lifetime.0 == 0 {
+            return Err(Refusal::Nothing);
+        }
+        let longest = self.config.longest_lifetime;
+        if wish.lifetime > longest {
+            return Err(Refusal::LifetimeTooLong { longest });
+        }
+        Ok(())
+    }
+
+    /// Whether an object may be kept that way.
+    fn check_keep(&self, keep: Keep) -> Result<(), Refusal> {
+        let longest = self.config.longest_keep;
+        let allowed = match keep {
+            Keep::No | Keep::Attached => true,
+            Keep::For(time) => time <= longest,
+            Keep::Pinned => longest == FOR_EVER,
+        };
+        if allowed { Ok(()) } else { Err(Refusal::KeptTooLong { longest }) }
+    }
+
+    pub(super) fn allocate(&mut self, wish: Wish, memory: NewObject, now: Moment) -> Result<(), Refusal> {
+        self.check_wish(&wish, now)?;
+        self.check_keep(memory.keep)?;
+        let takes = Slabs::<Object>::footprint(memory.size, memory.alignment)?;
+        let quota = self.config.quota;
+        let tenant = self.tenants.get_mut(wish.from.tenant);
+        tenant.usage.charge_object(&quota, takes)?;
+        let mark = tenant.mark;
+        let object = match self.make_object(&wish, memory) {
+            Ok(Some(object)) => object,
+            // Memory that lingers is on its way back: the request waits for it.
+            Ok(None) => {
+                self.tenants.get_mut(wish.from.tenant).usage.refund_object(takes);
+                return self.postponed.park(wish, memory);
+            }
+            Err(refusal) => {
+                self.tenants.get_mut(wish.from.tenant).usage.refund_object(takes);
+                return Err(refusal);
+            }
+        };
+        debug_assert_eq!(self.pool.slabs.taken(object), takes, "what was charged is what it takes");
+        let foreign = self.pool.take_over(mark, object);
+        let origin = Origin::Request { sequence: wish.from.sequence };
+        let slot = self.start(&wish, object, origin, now).inspect_err(|_| self.release_object(object))?;
+        if !foreign || self.scrub_at_once(object) {
+            self.expose(slot);
+        } else {
+            self.scrub_later(slot, object);
+        }
+        Ok(())
+    }
+
+    /// An object for an allocation. `None`: memory is on its way back, and may do.
+    fn make_object(&mut self, wish: &Wish, memory: NewObject) -> Result<Option<ObjectId>, Refusal> {
+        let NewObject { size, alignment, keep } = memory;
+        let birth = self.pool.next_birth()?;
+        match self.pool.place(size, alignment, Object::new(wish.from.tenant, birth, keep)) {
+            Ok(object) => {
+                self.list(object);
+                self.enter_kept(object);
+                Ok(Some(object))
+            }
+            Err(Refusal::OutOfMemory { .. }) if self.going > 0 => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        mut wish: Wish,
+        name: ObjectName,
+        wait: Lifetime,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        self.check_wish(&wish, now)?;
+        let object = self.pool.object_named(wish.from.tenant, name)?;
+        wish.claim.extent = self.part_of(object, wish.claim.extent)?;
+        let record = self.pool.slabs.get(object);
+        if record.divided {
+            self.charge_claims(record.holders as usize + record.waiting.len());
+        }
+        // First come, first served: nobody overtakes those who wait already.
+        if !self.is_awaited(object, wish.claim) && self.admits(object, wish.claim) {
+            let origin = Origin::Request { sequence: wish.from.sequence };
+            let slot = self.start(&wish, object, origin, now)?;
+            self.expose(slot);
+            return Ok(());
+        }
+        let wait = wait.min(self.config.longest_wait);
+        if wait.0 == 0 {
+            return Err(Refusal::Conflict);
+        }
+        let waiter = self.postponed.insert(Waiter { wish, object, since: now, timeout: now.after(wait) })?;
+        self.pool.slabs.get_mut(object).waiting.push_back(waiter);
+        self.give_notice(object, wish.claim, now);
+        Ok(())
+    }
+
+    /// The bytes of an object that a request means.
+    pub(super) fn part_of(&mut self, object: ObjectId, part: Extent) -> Result<Extent, Refusal> {
+        let size = self.pool.slabs.size(object);
+        let rest = size.checked_sub(part.offset).filter(|&rest| rest > 0 && part.length <= rest);
+        let rest = rest.ok_or(Refusal::OutsideObject { size })?;
+        let length = if part.length == 0 { rest } else { part.length };
+        if length < size {
+            self.divide(object)?;
+        }
+        Ok(Extent { offset: part.offset, length })
+    }
+
+    /// The live permission with this id, if it is this client's (Patronus §5.6: the start must match).
+    fn held(&self, from: RequestOrigin, id: PermissionId) -> Result<PermissionSlot, Refusal> {
+        let slot = self.pool.holder_of(id)?;
+        let permission = self.permissions.get(slot);
+        let same = permission.id == id || planted::is(Fault::StartNotChecked);
+        let own = permission.client == from.client && permission.tenant == from.tenant;
+        if same && own && permission.is_live() { Ok(slot) } else { Err(Refusal::NotLive) }
+    }
+
+    /// The same, if it is this client's or a sibling's: who knows a permission may keep it alive, as the key of its
+    /// lifetime word lets all of the tenant.
+    fn held_by_tenant(&self, from: RequestOrigin, id: PermissionId) -> Result<PermissionSlot, Refusal> {
+        let slot = self.pool.holder_of(id)?;
+        let permission = self.permissions.get(slot);
+        let known = permission.id == id && permission.is_live();
+        if known && permission.tenant == from.tenant { Ok(slot) } else { Err(Refusal::NotLive) }
+    }
+
+    fn extend(
+        &mut self,
+        from: RequestOrigin,
+        id: PermissionId,
+        lifetime: Lifetime,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let slot = self.held_by_tenant(from, id)?;
+        let longest = self.config.longest_lifetime;
+        self.see_extension(slot, now);
+        let permission = self.permissions.get_mut(slot);
+        if permission.final_notice || permission.deadline() <= now {
+            return Err(Refusal::NotExtendable);
+        }
+        if lifetime > longest {
+            return Err(Refusal::LifetimeTooLong { longest });
+        }
+        let longer = lifetime > permission.lifetime;
+        permission.lifetime = permission.lifetime.max(lifetime);
+        let lifetime = permission.lifetime;
+        if longer {
+            self.counters.extensions += 1;
+            self.audit_permission(now, AuditEvent::Extension, slot, None);
+        }
+        self.reply(from, ReplyBody::Extended(lifetime));
+        Ok(())
+    }
+
+    fn revoke(
+        &mut self,
+        from: RequestOrigin,
+        id: PermissionId,
+        free: bool,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        let slot = self.held(from, id)?;
+        if free {
+            self.strike_kept(self.permissions.get(slot).object);
+        }
+        let owed = OwedReply { client: from.client, sequence: from.sequence, body: ReplyBody::Done };
+        self.finish(slot, AuditEvent::Revoke, None, Some(owed), now);
+        Ok(())
+    }
+
+    fn free(&mut self, from: RequestOrigin, name: ObjectName) -> Result<(), Refusal> {
+        let object = self.pool.object_named(from.tenant, name)?;
+        self.keep_no_longer(object);
+        self.reply(from, ReplyBody::Done);
+        Ok(())
+    }
+
+    /// Where in the pool's memory an access by message goes, if the client holds a permission that lets it.
+    ///
+    /// # Errors
+    /// The client holds no such permission, or the permission lacks the right or the bytes.
+    pub fn covered(
+        &self,
+        from: RequestOrigin,
+        permission: PermissionId,
+        (offset, length): (u64, u64),
+        right: Rights,
+    ) -> Result<u64, Refusal> {
+        let permission = self.permissions.get(self.held(from, permission)?);
+        if !permission.rights.contains(right) {
+            return Err(Refusal::WrongRight);
+        }
+        let (address, size) = self.pool.bytes_of(permission);
+        if offset > size || length > size - offset {
+            return Err(Refusal::OutsideRange);
+        }
+        Ok(super::offset(address) + offset)
+    }
+}

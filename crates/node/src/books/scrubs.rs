@@ -1,0 +1,88 @@
+//! Zeroing memory that another tenant used, before its next owner gets it: a little in each turn.
+
+use super::Books;
+use super::permissions::PermissionSlot;
+use super::pool::ObjectId;
+use portcullis_nic::Memory;
+use portcullis_protocol::{Lifetime, Moment};
+use std::collections::VecDeque;
+
+/// Bytes that are zeroed within one turn, about a microsecond's worth: everybody's next operation waits for that.
+const BYTES_PER_TURN: u64 = 16 << 10;
+
+/// Objects that are being zeroed, by their first permissions, which wait for that.
+#[derive(Debug, Default)]
+pub(crate) struct Scrubs {
+    /// Each with the bytes that are zero already.
+    waiting: VecDeque<(PermissionSlot, u64)>,
+    /// Bytes that this turn may still zero.
+    bytes_left: u64,
+}
+
+impl Scrubs {
+    /// A turn begins.
+    pub fn begin_turn(&mut self) {
+        self.bytes_left = BYTES_PER_TURN;
+    }
+
+    /// Takes the permissions out for which `is_meant` holds.
+    pub fn take(&mut self, is_meant: impl Fn(PermissionSlot) -> bool) -> Vec<PermissionSlot> {
+        let meant = |&(permission, _): &(PermissionSlot, u64)| is_meant(permission);
+        let taken = self.waiting.iter().filter(|it| meant(it)).map(|&(permission, _)| permission).collect();
+        self.waiting.retain(|it| !meant(it));
+        taken
+    }
+}
+
+impl<M: Memory> Books<M> {
+    /// Zeroes an object, if this turn has time for it.
+    pub(super) fn scrub_at_once(&mut self, object: ObjectId) -> bool {
+        let bytes = self.pool.slabs.capacity(object).max(self.pool.slabs.size(object));
+        let Some(left) = self.scrubs.bytes_left.checked_sub(bytes) else { return false };
+        self.pool.zero(object, 0, bytes);
+        self.scrubs.bytes_left = left;
+        true
+    }
+
+    /// Has an object zeroed in the turns to come. `permission` is its first one.
+    pub(super) fn scrub_later(&mut self, permission: PermissionSlot, object: ObjectId) {
+        self.pool.slabs.get_mut(object).scrubbing = true;
+        self.scrubs.waiting.push_back((permission, 0));
+    }
+
+    /// Goes on zeroing objects that other tenants' bytes may lie in: as much as this turn has left.
+    pub fn scrub(&mut self, now: Moment) -> bool {
+        if self.scrubs.bytes_left == 0 {
+            return !self.scrubs.waiting.is_empty();
+        }
+        let Some((slot, done)) = self.scrubs.waiting.pop_front() else { return false };
+        let object = self.permissions.get(slot).object;
+        let size = self.pool.slabs.size(object);
+        let part = (size - done).min(self.scrubs.bytes_left);
+        self.scrubs.bytes_left -= part;
+        self.pool.zero(object, done, part);
+        if done + part < size {
+            self.scrubs.waiting.push_back((slot, done + part));
+        } else {
+            self.pool.slabs.get_mut(object).scrubbing = false;
+            self.start_now(slot, now);
+            self.expose(slot);
+            // Those who may share it with its first holder need not wait for that one's end.
+            self.serve_waiters(object, now);
+        }
+        true
+    }
+
+    /// A permission that has waited for a scrub starts only now: its client has not heard of it, and its time shall not
+    /// have run out meanwhile.
+    fn start_now(&mut self, slot: PermissionSlot, now: Moment) {
+        let permission = self.permissions.get_mut(slot);
+        if now <= permission.id.start {
+            return;
+        }
+        permission.waited = Lifetime(permission.waited.0 + now.since(permission.id.start).0);
+        permission.id.start = now;
+        let deadline = permission.deadline();
+        self.leases.schedule(deadline, slot.0, now);
+    }
+}

@@ -1,0 +1,101 @@
+//! Tenants as the books know them: what each holds and keeps, and how many clients act for it.
+
+use super::pool::ObjectId;
+use super::quota::Usage;
+use portcullis_protocol::{Moment, Rkey, TenantId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A tenant.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    pub name: Arc<str>,
+    /// Tells its bytes from other tenants'; not used again.
+    pub mark: u64,
+    /// The key that opens all of its permissions, where they have no keys of their own.
+    pub shared_key: Option<Rkey>,
+    pub usage: Usage,
+    /// Its objects, those that are going included. Each knows its place here.
+    pub objects: Vec<ObjectId>,
+    /// Those of them that are kept, by how long they stay after the last client has gone.
+    pub kept: BTreeSet<(u64, ObjectId)>,
+    pub clients: u32,
+    /// Since when it has no clients, and stays for what it has left behind.
+    pub alone_since: Option<Moment>,
+    /// It has broken a rule on this node before: its standing has to be looked up.
+    pub offended: bool,
+}
+
+/// All tenants, by number. A number is used again when its tenant has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Tenants {
+    slots: Vec<Option<Box<Tenant>>>,
+    next_mark: u64,
+}
+
+impl Tenants {
+    /// Goes on with this mark: for tests of what happens near the end of a counter.
+    pub fn count_from(&mut self, mark: u64) {
+        self.next_mark = mark;
+    }
+
+    /// Whether one more tenant can be told from all that there have been.
+    pub fn has_marks(&self) -> bool {
+        self.next_mark < u64::MAX
+    }
+
+    /// The number that the next tenant gets.
+    pub fn next_id(&self) -> TenantId {
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        TenantId(u32::try_from(free).expect("each tenant has a domain, which a NIC numbers in 32 bits"))
+    }
+
+    /// Takes in a tenant, which gets [`next_id`](Self::next_id).
+    pub fn insert(&mut self, name: Arc<str>, shared_key: Option<Rkey>, offended: bool) {
+        let slot = self.next_id().0 as usize;
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[slot] = Some(Box::new(Tenant {
+            name,
+            mark: self.next_mark,
+            shared_key,
+            usage: Usage::default(),
+            objects: Vec::new(),
+            kept: BTreeSet::new(),
+            clients: 0,
+            alone_since: None,
+            offended,
+        }));
+        self.next_mark += 1;
+    }
+
+    pub fn remove(&mut self, tenant: TenantId) {
+        self.slots[tenant.0 as usize] = None;
+    }
+
+    /// The tenant with this name, if it has clients or has left something behind.
+    pub fn named(&self, name: &str) -> Option<TenantId> {
+        self.iter().find(|(_, tenant)| &*tenant.name == name).map(|(id, _)| id)
+    }
+
+    /// The tenant that had this number some time ago, or another that has it now.
+    pub fn find(&self, tenant: TenantId) -> Option<&Tenant> {
+        self.slots.get(tenant.0 as usize)?.as_deref()
+    }
+
+    /// The tenant of a client, an object or a permission.
+    pub fn get(&self, tenant: TenantId) -> &Tenant {
+        self.find(tenant).expect("a tenant stays for as long as something of it does")
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, tenant: TenantId) -> &mut Tenant {
+        let slot = self.slots[tenant.0 as usize].as_deref_mut();
+        slot.expect("a tenant stays for as long as something of it does")
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (TenantId, &Tenant)> {
+        (0..).map(TenantId).zip(&self.slots).filter_map(|(id, tenant)| Some((id, tenant.as_deref()?)))
+    }
+}

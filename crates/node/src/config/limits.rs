@@ -1,0 +1,68 @@
+//! What one tenant may hold, and what violations cost.
+
+use portcullis_protocol::Lifetime;
+
+/// The most that one tenant may hold at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quota {
+    /// Bytes of the pool that its objects take, each with its header of 32 bytes and rounded up to its size class: 96
+    /// bytes at least. By default the pool itself is the limit.
+    pub bytes_max: u64,
+    /// Objects.
+    pub objects_max: u64,
+    /// Live permissions.
+    pub permissions_max: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self { bytes_max: u64::MAX, objects_max: 1 << 17, permissions_max: 65_536 }
+    }
+}
+
+/// How many violations cost how much.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ViolationLimits {
+    /// Violations that cost nothing, at most, after a time without any.
+    pub free_max: u32,
+    /// The time in which one of them comes back.
+    pub free_again: Lifetime,
+    /// The first pause. Each further one is twice as long.
+    pub pause_min: Lifetime,
+    /// The longest pause.
+    pub pause_max: Lifetime,
+    /// Violations that cost a pause, until the last of them bars.
+    pub bar_after: u32,
+    /// How long a bar lasts. Its beginning ends all permissions of the tenant, so that none of their keys outlives it.
+    pub bar_for: Lifetime,
+    /// How long after a permission's end an access with its key counts as late.
+    pub late_grace: Lifetime,
+    /// The longest pause for late accesses, where the NIC says what it refused.
+    pub late_pause_max: Lifetime,
+    /// Ended permissions of a client whose keys are remembered. With a key that is forgotten, who comes late looks like a
+    /// guesser.
+    pub keys_remembered: u32,
+    /// Where the NIC does not say what it refused: accesses of a tenant's clients that are taken for late ones, at most,
+    /// after a time without any. Further ones count as guesses.
+    pub excuses_max: u32,
+    /// The time in which one of those comes back.
+    pub excuse_again: Lifetime,
+}
+
+impl Default for ViolationLimits {
+    fn default() -> Self {
+        Self {
+            free_max: 16,
+            free_again: Lifetime::millis(100),
+            pause_min: Lifetime::millis(1),
+            pause_max: Lifetime::seconds(1),
+            bar_after: 64,
+            bar_for: Lifetime::seconds(600),
+            late_grace: Lifetime::seconds(1),
+            late_pause_max: Lifetime::millis(16),
+            keys_remembered: 1024,
+            excuses_max: 16,
+            excuse_again: Lifetime::millis(200),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! What a node is told when it starts. Every limit it keeps stands here, with its unit.
+
+mod limits;
+
+pub use limits::{Quota, ViolationLimits};
+
+use crate::audit::AuditEvents;
+use portcullis_protocol::{Header, Lifetime, Mechanism};
+
+/// Bytes of a page: what the pool is divided into.
+pub(crate) const PAGE_BYTES: u64 = 64 << 10;
+
+/// A node with this as its longest time keeps objects for as long as it runs.
+pub(crate) const FOR_EVER: Lifetime = Lifetime(u64::MAX);
+
+/// Which of the techniques that save window operations are used (Patronus §5.4). What is protected is the same
+/// with and without them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reductions {
+    /// Windows stay bound while the memory under them is not used again.
+    pub delayed_unbinding: bool,
+    /// One window covers a new object's lifetime word and its buffer.
+    pub contiguity: bool,
+    /// A window of a permission that ends is bound again for one that starts.
+    pub handover: bool,
+}
+
+impl Reductions {
+    /// None of them: what Patronus §7 calls the naive use of windows.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { delayed_unbinding: false, contiguity: false, handover: false }
+    }
+}
+
+impl Default for Reductions {
+    fn default() -> Self {
+        Self { delayed_unbinding: true, contiguity: true, handover: true }
+    }
+}
+
+/// The configuration of a node. [`validate`](Self::validate) says whether it makes sense.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeConfig {
+    /// What enforces permissions.
+    pub mechanism: Mechanism,
+    /// Which techniques save window operations.
+    pub reductions: Reductions,
+    /// Memory for clients' objects, in bytes; whole pages of 64 KiB are used.
+    pub pool_bytes: u64,
+    /// Whether all memory is taken when the node starts. Otherwise a page comes with its first use, and whoever uses it,
+    /// and everybody after, waits until the kernel has found one.
+    pub fill_memory: bool,
+    /// Headers in the header pool, of 32 bytes each: permissions over objects whose own header is taken.
+    pub headers: u32,
+    /// The longest that a permission lives, extensions included (Patronus §5.3).
+    pub longest_lifetime: Lifetime,
+    /// The longest that a request may wait for conflicting holders.
+    pub longest_wait: Lifetime,
+    /// The longest that an object may stay after its tenant's last client has gone. [`Lifetime`]'s largest value: for
+    /// as long as the node runs.
+    pub longest_keep: Lifetime,
+    /// Objects of all tenants. Each takes about 200 bytes of the node's own memory.
+    pub objects_max: u32,
+    /// What a tenant may hold that was given no quota of its own.
+    pub quota: Quota,
+    /// What violations cost.
+    pub violations: ViolationLimits,
+    /// Queue pairs that are rebuilt at the same time; further ones wait.
+    pub recoveries_max: u32,
+    /// Queue pairs that a client has beside the one it uses (Patronus §5.5).
+    pub spare_queue_pairs: u32,
+    /// Windows that a tenant's pool is kept filled up to, off the critical path (Patronus §5.6).
+    pub windows_ready: u32,
+    /// Windows that a tenant may have, used or not.
+    pub windows_max: u32,
+    /// How long a window whose keys are used up is left alone before it goes.
+    pub window_rest: Lifetime,
+    /// The longest that an ended permission's window stays bound under delayed unbinding.
+    pub linger_max: Lifetime,
+    /// Requests that wait for conflicting holders, of all clients. One tenant gets half of them at the most.
+    pub postponed_max: u32,
+    /// Attached clients.
+    pub clients_max: u32,
+    /// Requests that one turn of the node takes in: the largest batch that windows are handed over in.
+    pub requests_per_turn: u32,
+    /// Steps that one turn takes of what can go on in the next: permissions that end, requests that are let in, objects
+    /// and windows that go. However much somebody leaves behind, others' operations wait for these.
+    pub steps_per_turn: u32,
+    /// Whether audit records are made.
+    pub audit: bool,
+    /// Of which events they are made.
+    pub audit_events: AuditEvents,
+    /// Audit records that wait to be written; further ones are lost, and counted.
+    pub audit_records_max: u32,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            mechanism: Mechanism::MemoryWindow,
+            reductions: Reductions::default(),
+            pool_bytes: 256 << 20,
+            fill_memory: false,
+            headers: 65_536,
+            longest_lifetime: Lifetime::seconds(10),
+            longest_wait: Lifetime::seconds(10),
+            longest_keep: Lifetime::seconds(60 * 60),
+            objects_max: 1 << 19,
+            quota: Quota::default(),
+            violations: ViolationLimits::default(),
+            recoveries_max: 8,
+            spare_queue_pairs: 2,
+            windows_ready: 256,
+            windows_max: 262_144,
+            window_rest: Lifetime::seconds(1),
+            linger_max: Lifetime::millis(1),
+            postponed_max: 4096,
+            clients_max: 1024,
+            requests_per_turn: 16,
+            steps_per_turn: 512,
+            audit: false,
+            audit_events: AuditEvents::all(),
+            audit_records_max: 65_536,
+        }
+    }
+}
+
+/// The most bytes of a pool: with what lies beside it, it stays within the 48 bits of an address that a header
+/// keeps.
+const POOL_BYTES_MAX: u64 = 1 << 47;
+
+/// The longest of the times a node is given: a day. Beyond it a lease is none.
+const LIFETIME_MAX: Lifetime = Lifetime::seconds(24 * 60 * 60);
+
+/// A NIC names regions and windows in the 24 upper bits of an rkey.
+const WINDOWS_MAX: u64 = (1 << 24) - 1;
+
+/// Spare queue pairs beyond this help nobody: a NIC has few, and a client breaks one at a time.
+const SPARE_QUEUE_PAIRS_MAX: u64 = 64;
+
+/// With fewer steps a turn might take in no request.
+const STEPS_MIN: u64 = 2;
+
+/// The most of anything else that is counted.
+const COUNT_MAX: u64 = 1 << 24;
+
+impl NodeConfig {
+    /// Bytes of memory that a node of this configuration lends, its header pool included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.header_bytes() + self.pool_bytes
+    }
+
+    /// Bytes before the pool, in whole pages.
+    pub(crate) fn header_bytes(&self) -> u64 {
+        (u64::from(self.headers) * Header::BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Whether a node can be started with this.
+    ///
+    /// # Errors
+    /// The first limit that is out of range, or the first two that contradict each other.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let violations = &self.violations;
+        within("pool_bytes", "bytes", self.pool_bytes, PAGE_BYTES, POOL_BYTES_MAX)?;
+        within("headers", "headers", self.headers.into(), 1, COUNT_MAX)?;
+        within("longest_lifetime", "µs", self.longest_lifetime.0, 1, LIFETIME_MAX.0)?;
+        within("longest_wait", "µs", self.longest_wait.0, 0, LIFETIME_MAX.0)?;
+        if self.longest_keep != FOR_EVER {
+            within("longest_keep", "µs", self.longest_keep.0, 0, LIFETIME_MAX.0)?;
+        }
+        within("quota.bytes_max", "bytes", self.quota.bytes_max, 1, u64::MAX)?;
+        within("quota.objects_max", "objects", self.quota.objects_max, 1, u64::MAX)?;
+        within("quota.permissions_max", "permissions", self.quota.permissions_max, 1, u64::MAX)?;
+        within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;
+        within("violations.pause_max", "µs", violations.pause_max.0, 1, LIFETIME_MAX.0)?;
+        within("violations.bar_for", "µs", violations.bar_for.0, 1, LIFETIME_MAX.0)?;
+        within("violations.late_grace", "µs", violations.late_grace.0, 0, LIFETIME_MAX.0)?;
+        within("violations.excuse_again", "µs", violations.excuse_again.0, 1, LIFETIME_MAX.0)?;
+        within("window_rest", "µs", self.window_rest.0, 0, LIFETIME_MAX.0)?;
+        within("linger_max", "µs", self.linger_max.0, 0, LIFETIME_MAX.0)?;
+        within("spare_queue_pairs", "queue pairs", self.spare_queue_pairs.into(), 0, SPARE_QUEUE_PAIRS_MAX)?;
+        within("windows_max", "windows", self.windows_max.into(), 1, WINDOWS_MAX)?;
+        for (limit, unit, value) in [
+            ("violations.bar_after", "violations", violations.bar_after),
+            ("violations.keys_remembered", "permissions", violations.keys_remembered),
+            ("recoveries_max", "queue pairs", self.recoveries_max),
+            ("postponed_max", "requests", self.postponed_max),
+            ("clients_max", "clients", self.clients_max),
+            ("objects_max", "objects", self.objects_max),
+            ("requests_per_turn", "requests", self.requests_per_turn),
+            ("audit_records_max", "records", self.audit_records_max),
+        ] {
+            within(limit, unit, value.into(), 1, COUNT_MAX)?;
+        }
+        within("steps_per_turn", "steps", self.steps_per_turn.into(), STEPS_MIN, COUNT_MAX)?;
+        let windows = (u64::from(self.windows_ready), u64::from(self.windows_max));
+        in_order("windows_ready", "windows_max", windows)?;
+        let pauses = (violations.pause_min.0, violations.pause_max.0);
+        in_order("violations.pause_min", "violations.pause_max", pauses)?;
+        Ok(())
+    }
+}
+
+fn within(
+    limit: &'static str,
+    unit: &'static str,
+    value: u64,
+    least: u64,
+    most: u64,
+) -> Result<(), ConfigError> {
+    match value {
+        _ if value < least => Err(ConfigError::TooSmall { limit, unit, value, least }),
+        _ if value > most => Err(ConfigError::TooLarge { limit, unit, value, most }),
+        _ => Ok(()),
+    }
+}
+
+fn in_order(lower: &'static str, upper: &'static str, values: (u64, u64)) -> Result<(), ConfigError> {
+    let (low, high) = values;
+    if low > high { Err(ConfigError::Contradiction { lower, low, upper, high }) } else { Ok(()) }
+}
+
+/// Why no node can be started with a configuration.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A limit is below what makes sense.
+    #[error("{limit} is {value} {unit}: it must be at least {least}")]
+    TooSmall {
+        /// Which.
+        limit: &'static str,
+        /// What it counts.
+        unit: &'static str,
+        /// What it is.
+        value: u64,
+        /// The least it can be.
+        least: u64,
+    },
+    /// A limit is beyond what the node can keep.
+    #[error("{limit} is {value} {unit}: it can be {most} at most")]
+    TooLarge {
+        /// Which.
+        limit: &'static str,
+        /// What it counts.
+        unit: &'static str,
+        /// What it is.
+        value: u64,
+        /// The most it can be.
+        most: u64,
+    },
+    /// Two limits contradict each other.
+    #[error("{lower} is {low}, above {upper}, which is {high}: lower the one or raise the other")]
+    Contradiction {
+        /// The one that must not be above the other.
+        lower: &'static str,
+        /// What it is.
+        low: u64,
+        /// The other.
+        upper: &'static str,
+        /// What that is.
+        high: u64,
+    },
+}
+
+impl ConfigError {
+    /// The same, with each limit called as `name` calls it: by what a program's users set it with.
+    #[must_use]
+    pub fn renamed(self, name: impl Fn(&'static str) -> &'static str) -> Self {
+        match self {
+            Self::TooSmall { limit, unit, value, least } => {
+                Self::TooSmall { limit: name(limit), unit, value, least }
+            }
+            Self::TooLarge { limit, unit, value, most } => {
+                Self::TooLarge { limit: name(limit), unit, value, most }
+            }
+            Self::Contradiction { lower, low, upper, high } => {
+                Self::Contradiction { lower: name(lower), low, upper: name(upper), high }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut NodeConfig)) -> String {
+        let mut config = NodeConfig::default();
+        change(&mut config);
+        config.validate().expect_err("the configuration makes no sense").to_string()
+    }
+
+    #[test]
+    fn a_node_starts_with_the_defaults() {
+        assert_eq!(NodeConfig::default().validate(), Ok(()));
+        let bare = NodeConfig { reductions: Reductions::none(), windows_ready: 0, ..NodeConfig::default() };
+        assert_eq!(bare.validate(), Ok(()));
+    }
+
+    #[test]
+    fn limits_out_of_range_are_told_with_their_number() {
+        assert_eq!(
+            refused(|config| config.pool_bytes = 4096),
+            "pool_bytes is 4096 bytes: it must be at least 65536"
+        );
+        assert_eq!(
+            refused(|config| config.spare_queue_pairs = 65),
+            "spare_queue_pairs is 65 queue pairs: it can be 64 at most"
+        );
+        for told in [
+            refused(|config| config.pool_bytes = u64::MAX),
+            refused(|config| config.headers = 0),
+            refused(|config| config.headers = u32::MAX),
+            refused(|config| config.longest_lifetime = Lifetime(0)),
+            refused(|config| config.longest_wait = Lifetime(u64::MAX)),
+            refused(|config| config.quota.bytes_max = 0),
+            refused(|config| config.quota.permissions_max = 0),
+            refused(|config| config.quota.objects_max = 0),
+            refused(|config| config.objects_max = 0),
+            refused(|config| config.violations.free_again = Lifetime(0)),
+            refused(|config| config.violations.bar_after = 0),
+            refused(|config| config.violations.bar_for = Lifetime(0)),
+            refused(|config| config.violations.keys_remembered = 0),
+            refused(|config| config.violations.excuse_again = Lifetime(0)),
+            refused(|config| config.recoveries_max = 0),
+            refused(|config| config.windows_max = u32::MAX),
+            refused(|config| config.clients_max = 0),
+            refused(|config| config.requests_per_turn = 0),
+            refused(|config| config.steps_per_turn = 1),
+            refused(|config| config.audit_records_max = 0),
+        ] {
+            assert!(told.contains(" is ") && told.contains(": it "), "{told}");
+        }
+    }
+
+    #[test]
+    fn limits_that_contradict_each_other_are_told_both() {
+        assert_eq!(
+            refused(|config| config.windows_max = 100),
+            "windows_ready is 256, above windows_max, which is 100: lower the one or raise the other"
+        );
+        assert_eq!(
+            refused(|config| config.violations.pause_max = Lifetime(5)),
+            "violations.pause_min is 1000, above violations.pause_max, which is 5: lower the one or raise the other"
+        );
+    }
+}

@@ -1,0 +1,43 @@
+//! What a node counts.
+
+use serde::{Deserialize, Serialize};
+
+/// What a node has counted since it started, and what it holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    /// Control messages taken in.
+    pub control_messages: u64,
+    /// Binds, rebinds and unbinds posted.
+    pub window_operations: u64,
+    /// Permissions granted.
+    pub grants: u64,
+    /// Permissions that their holders, or the node, ended early.
+    pub revokes: u64,
+    /// Permissions that ended by time.
+    pub expiries: u64,
+    /// Extensions that the node saw.
+    pub extensions: u64,
+    /// Accesses that the NIC refused.
+    pub violations: u64,
+    /// Queue pairs rebuilt.
+    pub recoveries: u64,
+    /// Attached clients.
+    pub clients: u64,
+    /// Tenants with attached clients.
+    pub tenants: u64,
+    /// Permissions in any stage.
+    pub permissions: u64,
+    /// Objects, those that are going included.
+    pub objects: u64,
+    /// Bytes of the pool that objects take, headers and rounding included.
+    pub bytes_used: u64,
+    /// Headers of the header pool in use.
+    pub headers_used: u64,
+    /// Windows in any state.
+    pub windows: u64,
+    /// Requests that wait for others to let go.
+    pub postponed: u64,
+    /// Audit records that were lost, since they were not taken in time.
+    pub audit_lost: u64,
+}

@@ -1,0 +1,30 @@
+//! Whose a queue pair is, by the NIC's number for it.
+
+use portcullis_nic::QpId;
+use portcullis_protocol::ClientId;
+
+/// Whose each queue pair is, and which of its data queue pairs. NICs number theirs from zero, so a table does: each
+/// message is looked up here.
+#[derive(Debug, Default)]
+pub(crate) struct Owners {
+    owners: Vec<Option<(ClientId, Option<u32>)>>,
+}
+
+impl Owners {
+    pub fn insert(&mut self, qp: QpId, client: ClientId, number: Option<u32>) {
+        let index = qp.0 as usize;
+        if self.owners.len() <= index {
+            self.owners.resize(index + 1, None);
+        }
+        self.owners[index] = Some((client, number));
+    }
+
+    pub fn remove(&mut self, qp: QpId) {
+        self.owners[qp.0 as usize] = None;
+    }
+
+    /// The owner of a queue pair. Any number may be asked about.
+    pub fn get(&self, qp: QpId) -> Option<(ClientId, Option<u32>)> {
+        *self.owners.get(qp.0 as usize)?
+    }
+}

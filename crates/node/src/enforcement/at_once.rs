@@ -1,0 +1,80 @@
+//! Mechanisms that set up and take down each permission by itself, done when the call returns.
+
+use super::{Domain, Ended, Enforcer, Outcome, Remains, Scene};
+use crate::books::Exposure;
+use portcullis_nic::{Access, Nic};
+use portcullis_protocol::{ClientId, Credential, Refusal, Rkey};
+
+/// Such a mechanism.
+pub(crate) trait Immediate<N: Nic> {
+    /// See [`Enforcer::pool_access`].
+    const POOL_ACCESS: Access;
+
+    /// See [`Enforcer::client_access`].
+    fn client_access(&self, client: ClientId) -> Access;
+
+    /// See [`Enforcer::shared_key`].
+    fn shared_key(_domain: &Domain) -> Option<Rkey> {
+        None
+    }
+
+    /// Sets a permission up. `None`: the NIC refuses, and nothing exposes the permission.
+    fn expose(&mut self, scene: &mut Scene<'_, N>, exposure: &Exposure) -> Option<Credential>;
+
+    /// Takes a permission down: nothing exposes it after this.
+    fn withdraw(&mut self, _scene: &mut Scene<'_, N>, _ended: &Ended) {}
+
+    /// See [`Enforcer::forget_client`].
+    fn forget_client(&mut self, _client: ClientId) {}
+}
+
+/// An [`Immediate`] mechanism as an [`Enforcer`].
+#[derive(Debug)]
+pub(crate) struct AtOnce<I>(pub I);
+
+impl<N: Nic, I: Immediate<N>> Enforcer<N> for AtOnce<I> {
+    fn pool_access(&self) -> Access {
+        I::POOL_ACCESS
+    }
+
+    fn client_access(&self, client: ClientId) -> Access {
+        self.0.client_access(client)
+    }
+
+    fn shared_key(&self, domain: &Domain) -> Option<Rkey> {
+        I::shared_key(domain)
+    }
+
+    fn end_tenant(&mut self, scene: &mut Scene<'_, N>, ending: &[Ended]) -> Remains {
+        for ended in ending {
+            self.0.withdraw(scene, ended);
+        }
+        Remains::default()
+    }
+
+    fn forget_client(&mut self, client: ClientId) {
+        self.0.forget_client(client);
+    }
+
+    fn carry_out(
+        &mut self,
+        scene: &mut Scene<'_, N>,
+        starting: &mut Vec<Exposure>,
+        ending: &mut Vec<Ended>,
+    ) -> bool {
+        for ended in ending.drain(..) {
+            self.0.withdraw(scene, &ended);
+            let Ended { withdrawal, .. } = ended;
+            scene.outcomes.push(Outcome::Withdrawn(withdrawal.residue()));
+            scene.outcomes.extend(withdrawal.owed.map(Outcome::Settled));
+        }
+        for exposure in starting.drain(..) {
+            let exposed = self.0.expose(scene, &exposure);
+            scene.outcomes.push(match exposed {
+                Some(credential) => Outcome::Exposed(exposure.permission, credential),
+                None => Outcome::NotExposed(exposure.permission, Refusal::NicFailed),
+            });
+        }
+        true
+    }
+}

@@ -1,0 +1,137 @@
+//! The queue pair that binds one tenant's windows, and the batches that are posted on it.
+//!
+//! Clients have no part in this queue pair, so none of them can break it. Binds that were posted together are confirmed
+//! together.
+
+use super::windows::WindowIndex;
+use crate::books::{OwedReply, PermissionSlot, Residue};
+use portcullis_nic::{Access, CqId, Nic, PdId, QpAttributes, QpChange, QpId, VerbsError, WorkRequest};
+use portcullis_protocol::Credential;
+use std::collections::VecDeque;
+
+/// Requests that the queue pair holds.
+const DEPTH: u32 = 1024;
+
+/// Requests of a batch of which one is signalled: half of what the queue holds. A batch may be larger than the queue,
+/// which forgets requests only when one is signalled.
+pub(super) const SIGNAL_EVERY: usize = DEPTH as usize / 2;
+
+/// Binds and unbinds that were posted together.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The id of its last request, whose completion confirms it. Not zero, and not used again.
+    pub number: u64,
+    /// Permissions that start with it, and what their holders show.
+    pub starts: Vec<(PermissionSlot, Credential)>,
+    /// What is free once it is confirmed.
+    pub releases: Vec<Release>,
+    pub owed: Vec<OwedReply>,
+    /// All windows that it binds or unbinds.
+    pub windows: Vec<WindowIndex>,
+}
+
+impl Batch {
+    /// Empties it, and keeps its room.
+    fn clear(&mut self) {
+        self.starts.clear();
+        self.releases.clear();
+        self.owed.clear();
+        self.windows.clear();
+    }
+}
+
+/// What is free once a window is known to be bound to it no more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Release {
+    pub residue: Residue,
+    /// The window itself, if it was unbound.
+    pub window: Option<WindowIndex>,
+}
+
+/// The queue pair, its batches under way, and those of their requests that it had no room for yet.
+#[derive(Debug)]
+pub(super) struct Binder {
+    pub qp: QpId,
+    /// It broke, and the NIC would not take it up again.
+    is_down: bool,
+    pub batches: VecDeque<Batch>,
+    /// Confirmed batches, empty: their room is used again.
+    spare: Vec<Batch>,
+    /// Batches that there have been.
+    count: u64,
+    pub unposted: VecDeque<WorkRequest>,
+}
+
+impl Binder {
+    /// A queue pair in RTS, connected to itself: it sends nothing to anybody.
+    pub fn new(nic: &mut impl Nic, pd: PdId, cq: CqId) -> Result<Self, VerbsError> {
+        let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: 0 };
+        let qp = nic.create_qp(pd, attributes)?;
+        connect(nic, qp).inspect_err(|_| {
+            let _ = nic.destroy_qp(qp);
+        })?;
+        Ok(Self {
+            qp,
+            is_down: false,
+            batches: VecDeque::new(),
+            spare: Vec::new(),
+            count: 0,
+            unposted: VecDeque::new(),
+        })
+    }
+
+    /// An empty batch.
+    pub fn open_batch(&mut self) -> Batch {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// A batch is complete. Its requests are the last of those that are not posted.
+    pub fn close_batch(&mut self, mut batch: Batch) {
+        self.count += 1;
+        batch.number = self.count;
+        let last = self.unposted.back_mut().expect("a batch has requests");
+        (last.signalled, last.id) = (true, batch.number);
+        self.batches.push_back(batch);
+    }
+
+    /// Takes a batch back, for its room.
+    pub fn return_batch(&mut self, mut batch: Batch) {
+        batch.clear();
+        self.spare.push(batch);
+    }
+
+    /// Posts what the queue has room for. Returns whether the queue takes requests at all.
+    pub fn post(&mut self, nic: &mut impl Nic) -> bool {
+        if self.is_down && !self.unposted.is_empty() {
+            // What the NIC refused when it broke may work by now: this batch is not to fail for that.
+            self.mend(nic);
+        }
+        while !self.unposted.is_empty() {
+            let (front, _) = self.unposted.as_slices();
+            match nic.post_send(self.qp, front) {
+                Ok(0) => return true,
+                Ok(posted) => drop(self.unposted.drain(..posted)),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Takes the queue pair up again after it broke. Where that fails too, the next batch tries again.
+    pub fn mend(&mut self, nic: &mut impl Nic) {
+        self.is_down = connect(nic, self.qp).is_err();
+    }
+
+    /// Whether something is still to be bound or unbound, or on its way.
+    pub fn is_at_work(&self) -> bool {
+        !self.batches.is_empty() || !self.unposted.is_empty()
+    }
+}
+
+fn connect(nic: &mut impl Nic, qp: QpId) -> Result<(), VerbsError> {
+    let peer = nic.qp_address(qp)?;
+    nic.modify_qp(qp, QpChange::Reset)?;
+    nic.modify_qp(qp, QpChange::Init { access: Access::empty() })?;
+    nic.modify_qp(qp, QpChange::ReadyToReceive { peer })?;
+    nic.modify_qp(qp, QpChange::ReadyToSend { rnr_retries: 0 })
+}

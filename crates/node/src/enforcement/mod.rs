@@ -1,0 +1,451 @@
+//! Enforcement: what refuses every access that the books do not allow.
+//!
+//! Exposures and withdrawals come from the books as values and are carried out in one batch a turn and tenant (Patronus
+//! §5.4); outcomes go back as values. A mechanism is one module here, behind the trait [`Enforcer`]. Nothing here decides
+//! who may have what.
+
+mod at_once;
+mod domain;
+mod memory_region;
+mod memory_window;
+pub(crate) mod node_copy;
+mod open;
+mod queue_pair;
+
+pub(crate) use domain::Domain;
+
+use crate::books::{Exposure, OwedReply, PermissionSlot, Residue, Withdrawal, offset};
+use crate::config::NodeConfig;
+use crate::ends::Ends;
+use at_once::AtOnce;
+use memory_window::MemoryWindow;
+use portcullis_nic::{Access, Completion, Memory, Nic, PdId, QpId, VerbsError};
+use portcullis_protocol::{
+    ClientId, Credential, Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rkey, TenantId,
+};
+use portcullis_slots::Table;
+
+/// The bytes of a header that a client may reach: its lifetime word.
+const EXPOSED_BYTES: u64 = Header::BYTES - LIFETIME_OFFSET;
+
+/// What came of an exposure or a withdrawal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome {
+    /// The permission is enforced from here on; its holder shows this.
+    Exposed(PermissionSlot, Credential),
+    /// The permission could not be set up, and nothing exposes it.
+    NotExposed(PermissionSlot, Refusal),
+    /// This is exposed no more.
+    Withdrawn(Residue),
+    /// What this reply promises is true now.
+    Settled(OwedReply),
+}
+
+/// What exposes a permission's lifetime word and its bytes, as the NIC or the mechanism numbers that. Headers repeat it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Exposing {
+    pub word: u32,
+    pub bytes: u32,
+}
+
+impl Exposing {
+    /// Nothing of the permission's own.
+    const NOTHING: Self = Self { word: u32::MAX, bytes: u32::MAX };
+}
+
+/// A permission that is to be taken down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub withdrawal: Withdrawal,
+    pub exposing: Exposing,
+}
+
+/// What a mechanism has at hand while it sets up and takes down.
+pub(crate) struct Scene<'a, N: Nic> {
+    pub nic: &'a mut N,
+    pub ends: &'a Ends,
+    pub tenant: TenantId,
+    pub domain: &'a Domain,
+    pub memory: &'a N::Memory,
+    /// In headers, lengths are in units of this many bytes.
+    pub scale: u64,
+    /// Whether what has ended may stay exposed for a while, since nobody needs the memory soon (Patronus §5.4).
+    pub may_linger: bool,
+    pub now: Moment,
+    pub outcomes: &'a mut Vec<Outcome>,
+    exposing: &'a mut Table<Option<Exposing>>,
+}
+
+impl<N: Nic> Scene<'_, N> {
+    /// Notes what exposes a permission from here on, and writes its header (Patronus Fig. 3), which nothing exposes yet.
+    fn enter(&mut self, exposure: &Exposure, exposing: Exposing) {
+        self.exposing.put(exposure.permission.index(), Some(exposing));
+        let Exposure { id, address, length, lifetime, .. } = *exposure;
+        let windows = (exposing.word, exposing.bytes);
+        let header = Header::new(address, length, self.scale, windows, id.start, lifetime);
+        let header = header.expect("the scale was chosen for the longest buffer of the pool");
+        for (word_at, word) in (0..).step_by(8).zip(header.words()) {
+            self.memory.store(offset(id.header) + word_at, word);
+        }
+    }
+}
+
+/// What a tenant leaves when it ends: none of it is exposed any more.
+#[derive(Debug, Default)]
+pub(crate) struct Remains {
+    /// Permissions that were never set up.
+    pub unborn: Vec<PermissionSlot>,
+    pub residues: Vec<Residue>,
+}
+
+/// What making a tenant smaller came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shrunk {
+    /// Things that ended.
+    pub ended: usize,
+    /// Whether some of them are to be taken down with the tenant's next batch.
+    pub in_batch: bool,
+    /// Whether the NIC is at work for the tenant.
+    pub waits_for_nic: bool,
+}
+
+/// A mechanism: how permissions are set up and taken down on the NIC.
+pub(crate) trait Enforcer<N: Nic> {
+    /// What a tenant's region over the whole pool lets peers do by itself: nothing where something finer enforces
+    /// permissions.
+    fn pool_access(&self) -> Access;
+
+    /// What a client's data queue pairs let through now.
+    fn client_access(&self, client: ClientId) -> Access;
+
+    /// The key that opens all permissions of a tenant, where they have no keys of their own.
+    fn shared_key(&self, _domain: &Domain) -> Option<Rkey> {
+        None
+    }
+
+    /// Sets up what a tenant needs beside its domain.
+    ///
+    /// # Errors
+    /// The NIC refuses. Nothing is left behind.
+    fn enter_tenant(&mut self, _nic: &mut N, _tenant: TenantId, _domain: &Domain) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    /// Takes a tenant off the NIC, but for its domain: nothing of it is exposed after this.
+    fn end_tenant(&mut self, scene: &mut Scene<'_, N>, ending: &[Ended]) -> Remains;
+
+    /// A client has gone.
+    fn forget_client(&mut self, _client: ClientId) {}
+
+    /// Sets up what starts and takes down what ended in this turn, of one tenant. Returns whether all of it is done.
+    fn carry_out(
+        &mut self,
+        scene: &mut Scene<'_, N>,
+        starting: &mut Vec<Exposure>,
+        ending: &mut Vec<Ended>,
+    ) -> bool;
+
+    /// Takes in what the NIC has confirmed.
+    fn poll(&mut self, _nic: &mut N, _completions: &mut Vec<Completion>) {}
+
+    /// The NIC has done something. Returns the tenant if a batch of its is confirmed.
+    fn confirm(
+        &mut self,
+        _nic: &mut N,
+        completion: &Completion,
+        _now: Moment,
+        _outcomes: &mut Vec<Outcome>,
+    ) -> Option<TenantId> {
+        unreachable!("{completion:?}: this mechanism asks the NIC for nothing that completes later")
+    }
+
+    /// A queue pair of the node's own broke.
+    fn handle_broken(&mut self, _nic: &mut N, _qp: QpId, _outcomes: &mut Vec<Outcome>) {}
+
+    /// What has stayed exposed for long enough, or over memory that somebody waits for, goes with the next batch of its
+    /// tenant, which is put into `busy`.
+    fn hurry(&mut self, _wanted: bool, _now: Moment, _busy: &mut Vec<TenantId>) {}
+
+    /// Does what can be done while nothing else is to be done. Returns whether there is more.
+    fn tend(&mut self, _nic: &mut N, _now: Moment) -> bool {
+        false
+    }
+
+    /// The next moment at which it wants a turn.
+    fn next_wake(&self) -> Option<Moment> {
+        None
+    }
+
+    /// How much there is to take apart when a tenant ends.
+    fn burden(&self, _tenant: TenantId) -> usize {
+        0
+    }
+
+    /// Makes a tenant without clients smaller, by so many steps at the most.
+    fn shrink(&mut self, _nic: &mut N, _tenant: TenantId, _most: usize, _now: Moment) -> Shrunk {
+        Shrunk::default()
+    }
+
+    /// Windows in any state, and operations on windows so far.
+    fn windows(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    /// Takes it off the NIC, after all tenants.
+    fn end(&mut self, _nic: &mut N) {}
+}
+
+/// What a turn sets up and takes down for one tenant.
+struct Work {
+    domain: Domain,
+    starting: Vec<Exposure>,
+    ending: Vec<Ended>,
+}
+
+/// The enforcement of a node: its mechanism, its tenants' domains, and what waits for the next batch.
+pub(crate) struct Enforcement<N: Nic> {
+    mechanism: Box<dyn Enforcer<N> + Send>,
+    memory: N::Memory,
+    scale: u64,
+    tenants: Vec<Option<Work>>,
+    /// What exposes each permission, by its slot.
+    exposing: Table<Option<Exposing>>,
+    /// Tenants with something to set up or take down in this turn, each once.
+    busy: Vec<TenantId>,
+    /// Domains of tenants that have gone, as long as somebody's queue pairs are still in them.
+    empty_domains: Vec<PdId>,
+    outcomes: Vec<Outcome>,
+}
+
+impl<N: Nic> Enforcement<N> {
+    /// The enforcement that `config` names, over `memory`. From `secret`, which nobody else knows, it draws which keys
+    /// come next. Its completion queues have `depth_max` entries at the most.
+    ///
+    /// # Errors
+    /// The NIC has no queues.
+    pub fn new(
+        nic: &mut N,
+        config: &NodeConfig,
+        memory: N::Memory,
+        secret: [u8; 32],
+        depth_max: u32,
+    ) -> Result<Self, VerbsError>
+    where
+        N: 'static,
+    {
+        let mechanism: Box<dyn Enforcer<N> + Send> = match config.mechanism {
+            Mechanism::MemoryWindow => Box::new(MemoryWindow::new(nic, config, secret, depth_max)?),
+            Mechanism::MemoryRegion => Box::new(AtOnce(memory_region::MemoryRegion)),
+            Mechanism::QueuePair => Box::new(AtOnce(queue_pair::QueuePair::default())),
+            Mechanism::NodeCopy => Box::new(AtOnce(node_copy::NodeCopy)),
+            Mechanism::None => Box::new(AtOnce(open::Open)),
+        };
+        Ok(Self {
+            mechanism,
+            memory,
+            scale: config.pool_bytes.div_ceil(1 << 16).next_power_of_two(),
+            tenants: Vec::new(),
+            exposing: Table::default(),
+            busy: Vec::new(),
+            empty_domains: Vec::new(),
+            outcomes: Vec::new(),
+        })
+    }
+
+    /// Sets a tenant up on the NIC. Returns the key that opens all of its permissions, where they have none of their
+    /// own.
+    ///
+    /// # Errors
+    /// The NIC refuses. Nothing is left behind.
+    pub fn enter_tenant(&mut self, nic: &mut N, tenant: TenantId) -> Result<Option<Rkey>, VerbsError> {
+        let domain = Domain::new(nic, &self.memory, self.mechanism.pool_access())?;
+        self.mechanism.enter_tenant(nic, tenant, &domain).inspect_err(|_| {
+            domain.deregister(nic);
+            let _ = nic.deallocate_pd(domain.pd);
+        })?;
+        let slot = tenant.0 as usize;
+        if slot >= self.tenants.len() {
+            self.tenants.resize_with(slot + 1, || None);
+        }
+        let shared_key = self.mechanism.shared_key(&domain);
+        self.tenants[slot] = Some(Work { domain, starting: Vec::new(), ending: Vec::new() });
+        Ok(shared_key)
+    }
+
+    /// Takes a tenant off the NIC. Its domain goes when no queue pair of a client is in it any more.
+    pub fn end_tenant(&mut self, nic: &mut N, ends: &Ends, tenant: TenantId, now: Moment) -> Remains {
+        let Work { domain, starting, ending } =
+            self.tenants[tenant.0 as usize].take().expect("a tenant ends once");
+        self.busy.retain(|&other| other != tenant);
+        let mut scene = Scene {
+            nic,
+            ends,
+            tenant,
+            domain: &domain,
+            memory: &self.memory,
+            scale: self.scale,
+            may_linger: false,
+            now,
+            outcomes: &mut self.outcomes,
+            exposing: &mut self.exposing,
+        };
+        let mut remains = self.mechanism.end_tenant(&mut scene, &ending);
+        domain.deregister(nic);
+        self.empty_domains.push(domain.pd);
+        self.drop_domains(nic);
+        remains.unborn.splice(..0, starting.iter().map(|exposure| exposure.permission));
+        remains.residues.extend(ending.iter().map(|ended| ended.withdrawal.residue()));
+        remains
+    }
+
+    /// Lets the domains go that nobody's queue pairs are in any more.
+    pub fn drop_domains(&mut self, nic: &mut N) {
+        self.empty_domains.retain(|&pd| matches!(nic.deallocate_pd(pd), Err(VerbsError::Busy { .. })));
+    }
+
+    /// A tenant's protection domain.
+    pub fn pd(&self, tenant: TenantId) -> PdId {
+        self.work(tenant).domain.pd
+    }
+
+    fn work(&self, tenant: TenantId) -> &Work {
+        self.tenants[tenant.0 as usize].as_ref().expect("the books know no tenant that is not on the NIC")
+    }
+
+    fn work_mut(&mut self, tenant: TenantId) -> &mut Work {
+        self.tenants[tenant.0 as usize].as_mut().expect("the books know no tenant that is not on the NIC")
+    }
+
+    /// Sets a permission up with this turn's batch.
+    pub fn expose(&mut self, exposure: Exposure) {
+        self.work_mut(exposure.tenant).starting.push(exposure);
+        self.mark_busy(exposure.tenant);
+    }
+
+    /// Takes a permission down with this turn's batch.
+    pub fn withdraw(&mut self, withdrawal: Withdrawal) {
+        // Now and not with the batch: another tenant's permission may get the slot in the same turn.
+        let exposing = self.exposing[withdrawal.permission.index()].take();
+        let exposing = exposing.expect("what is taken down was set up");
+        self.work_mut(withdrawal.tenant).ending.push(Ended { withdrawal, exposing });
+        self.mark_busy(withdrawal.tenant);
+    }
+
+    fn mark_busy(&mut self, tenant: TenantId) {
+        if !self.busy.contains(&tenant) {
+            self.busy.push(tenant);
+        }
+    }
+
+    /// What has stayed exposed for long enough, or over memory that is wanted, is taken down with this turn's batch.
+    pub fn hurry(&mut self, wanted: bool, now: Moment) {
+        self.mechanism.hurry(wanted, now, &mut self.busy);
+    }
+
+    /// The tenants with something to set up or take down in this turn.
+    pub fn take_busy(&mut self) -> Vec<TenantId> {
+        std::mem::take(&mut self.busy)
+    }
+
+    /// Sets up what starts and takes down what ended in this turn, of one tenant. `may_linger`: what ended may stay
+    /// exposed for a while. Returns whether all of it is done.
+    pub fn carry_out(
+        &mut self,
+        nic: &mut N,
+        ends: &Ends,
+        tenant: TenantId,
+        may_linger: bool,
+        now: Moment,
+    ) -> bool {
+        let work = self.tenants[tenant.0 as usize].as_mut().expect("a tenant that ends is busy no more");
+        let mut scene = Scene {
+            nic,
+            ends,
+            tenant,
+            domain: &work.domain,
+            memory: &self.memory,
+            scale: self.scale,
+            may_linger,
+            now,
+            outcomes: &mut self.outcomes,
+            exposing: &mut self.exposing,
+        };
+        self.mechanism.carry_out(&mut scene, &mut work.starting, &mut work.ending)
+    }
+
+    /// What came of exposures and withdrawals since this was last asked. The room is given back with
+    /// [`return_outcomes`](Self::return_outcomes).
+    pub fn take_outcomes(&mut self) -> Vec<Outcome> {
+        std::mem::take(&mut self.outcomes)
+    }
+
+    /// The room for outcomes, to be used again.
+    pub fn return_outcomes(&mut self, mut room: Vec<Outcome>) {
+        room.clear();
+        if self.outcomes.is_empty() {
+            self.outcomes = room;
+        }
+    }
+
+    /// Takes in what the NIC has confirmed: [`confirm`](Self::confirm) says what it means.
+    pub fn poll(&mut self, nic: &mut N, completions: &mut Vec<Completion>) {
+        self.mechanism.poll(nic, completions);
+    }
+
+    /// The NIC has done something. Returns the tenant if a batch of its is confirmed.
+    pub fn confirm(&mut self, nic: &mut N, completion: &Completion, now: Moment) -> Option<TenantId> {
+        self.mechanism.confirm(nic, completion, now, &mut self.outcomes)
+    }
+
+    /// A queue pair broke that is no client's.
+    pub fn handle_broken(&mut self, nic: &mut N, qp: QpId) {
+        self.mechanism.handle_broken(nic, qp, &mut self.outcomes);
+    }
+
+    /// Does what can be done while nothing else is to be done. Returns whether there is more.
+    pub fn tend(&mut self, nic: &mut N, now: Moment) -> bool {
+        self.mechanism.tend(nic, now)
+    }
+
+    /// The next moment at which it wants a turn.
+    pub fn next_wake(&self) -> Option<Moment> {
+        self.mechanism.next_wake()
+    }
+
+    /// What a client's data queue pairs let through now.
+    pub fn client_access(&self, client: ClientId) -> Access {
+        self.mechanism.client_access(client)
+    }
+
+    /// A client has gone.
+    pub fn forget_client(&mut self, client: ClientId) {
+        self.mechanism.forget_client(client);
+    }
+
+    /// How much there is to take apart when a tenant ends.
+    pub fn burden(&self, tenant: TenantId) -> usize {
+        let work = self.work(tenant);
+        work.starting.len() + work.ending.len() + self.mechanism.burden(tenant)
+    }
+
+    /// Makes a tenant without clients smaller, by so many steps at the most.
+    pub fn shrink(&mut self, nic: &mut N, tenant: TenantId, most: usize, now: Moment) -> Shrunk {
+        let mut shrunk = self.mechanism.shrink(nic, tenant, most, now);
+        let work = self.work(tenant);
+        shrunk.waits_for_nic |= !work.starting.is_empty() || !work.ending.is_empty();
+        if shrunk.in_batch {
+            self.mark_busy(tenant);
+        }
+        shrunk
+    }
+
+    /// Windows in any state, and operations on windows so far.
+    pub fn windows(&self) -> (u64, u64) {
+        self.mechanism.windows()
+    }
+
+    /// Takes it off the NIC, after all tenants.
+    pub fn end(&mut self, nic: &mut N) {
+        self.mechanism.end(nic);
+    }
+}

@@ -1,0 +1,84 @@
+//! Mechanism `node-copy`: no access is one-sided; the node's CPU checks and copies (what AIFM and Redy do; Patronus §7).
+
+use super::at_once::Immediate;
+use super::{Exposing, Scene};
+use crate::books::{Books, Exposure, RequestOrigin};
+use portcullis_nic::{Access, Memory, Nic};
+use portcullis_protocol::{ClientId, Credential, DATA_BYTES_MAX, Refusal, ReplyBody, RequestBody, Rights};
+
+/// The mechanism by messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeCopy;
+
+impl<N: Nic> Immediate<N> for NodeCopy {
+    const POOL_ACCESS: Access = Access::empty();
+
+    fn client_access(&self, _client: ClientId) -> Access {
+        Access::empty()
+    }
+
+    fn expose(&mut self, scene: &mut Scene<'_, N>, exposure: &Exposure) -> Option<Credential> {
+        scene.enter(exposure, Exposing::NOTHING);
+        Some(Credential::Node)
+    }
+}
+
+/// Carries out an access that came as a message, with `data` behind it. `room`: bytes of data that a reply to this client
+/// can carry.
+///
+/// # Errors
+/// The client's permission does not let it, or the message is not what such a message has to be.
+pub(crate) fn carry_out<M: Memory>(
+    books: &Books<M>,
+    memory: &M,
+    from: RequestOrigin,
+    access: RequestBody,
+    data: &[u8],
+    room: usize,
+) -> Result<(ReplyBody, Vec<u8>), Refusal> {
+    match access {
+        RequestBody::Read { permission, offset, length } => {
+            let at = books.covered(from, permission, (offset, length), Rights::READ)?;
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            // Neither more than any message carries, nor more than this client's hold.
+            if length > DATA_BYTES_MAX.min(room) {
+                return Err(Refusal::Malformed);
+            }
+            let mut data = vec![0; length];
+            memory.read(at, &mut data);
+            Ok((ReplyBody::Data(length as u64), data))
+        }
+        RequestBody::Write { permission, offset, length } => {
+            let at = books.covered(from, permission, (offset, length), Rights::WRITE)?;
+            if data.len() as u64 != length {
+                // Less came than the message says.
+                return Err(Refusal::Malformed);
+            }
+            memory.write(at, data);
+            Ok((ReplyBody::Done, Vec::new()))
+        }
+        RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
+            let at = books.covered(from, permission, (offset, 8), Rights::ATOMIC)?;
+            change_word(memory, at, |old| if old == compare { swap } else { old })
+        }
+        RequestBody::FetchAndAdd { permission, offset, add } => {
+            let at = books.covered(from, permission, (offset, 8), Rights::ATOMIC)?;
+            change_word(memory, at, |old| old.wrapping_add(add))
+        }
+        other => unreachable!("{other:?} is no access"),
+    }
+}
+
+fn change_word(
+    memory: &impl Memory,
+    at: u64,
+    new: impl FnOnce(u64) -> u64,
+) -> Result<(ReplyBody, Vec<u8>), Refusal> {
+    if !at.is_multiple_of(8) {
+        return Err(Refusal::OutsideRange);
+    }
+    // Atomic because the node does one thing at a time, and under this mechanism nobody else touches the pool.
+    let before = memory.load(at);
+    memory.store(at, new(before));
+    Ok((ReplyBody::Value(before), Vec::new()))
+}

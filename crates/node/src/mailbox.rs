@@ -1,0 +1,270 @@
+//! Requests and replies over verbs messages: a client SENDs, the node answers with a SEND.
+//!
+//! Messages come from clients, and each is read once. What a request means is not decided here, nor who may ask.
+
+use portcullis_nic::{
+    Access, Completion, CompletionKind, CqId, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest,
+    Region, RemoteAddress, Status, VerbsError, WorkRequest,
+};
+use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply, Request, RequestBody};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Replies that may wait for a client that takes none, in units of its control queue's depth. Beyond that the client
+/// does not keep its side, and is let go.
+const BACKLOG_DEPTHS_MAX: usize = 4;
+
+/// Entries of the completion queue for messages: one for each message of a thousand clients.
+const COMPLETIONS_MAX: u32 = 1 << 17;
+
+/// What came of a completion on a client's control queue pair.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// Replies have gone.
+    Sent,
+    /// The queue pair broke: with it the only way to talk to the client is gone.
+    Broken,
+    /// A message.
+    Request {
+        /// The client's number for it, where enough of the message came.
+        sequence: u32,
+        /// What the client asks; `None`: the message means nothing.
+        request: Option<RequestBody>,
+        /// The data behind the message, of a write.
+        data: Vec<u8>,
+    },
+}
+
+/// All messages of all clients.
+#[derive(Debug)]
+pub(crate) struct Mailbox<M> {
+    cq: CqId,
+    clients: BTreeMap<ClientId, Box<Messages<M>>>,
+    /// Clients with replies to send, each once.
+    outbox: Vec<ClientId>,
+}
+
+impl<M: Memory> Mailbox<M> {
+    /// An empty mailbox, with a completion queue of `depth_max` entries at the most.
+    ///
+    /// # Errors
+    /// The NIC has no such queue.
+    pub fn new(nic: &mut impl Nic, depth_max: u32) -> Result<Self, VerbsError> {
+        let cq = nic.create_cq(COMPLETIONS_MAX.min(depth_max))?;
+        Ok(Self { cq, clients: BTreeMap::new(), outbox: Vec::new() })
+    }
+
+    /// Where control queue pairs complete.
+    pub fn cq(&self) -> CqId {
+        self.cq
+    }
+
+    /// Takes a client in: memory for its messages in its tenant's domain, and receives for them.
+    ///
+    /// # Errors
+    /// The NIC refuses. Nothing is left behind.
+    pub fn attach<N: Nic<Memory = M>>(
+        &mut self,
+        nic: &mut N,
+        client: ClientId,
+        pd: PdId,
+        size: MessageQueue,
+    ) -> Result<(), VerbsError> {
+        let messages = Messages::new(nic, pd, size)?;
+        self.clients.insert(client, Box::new(messages));
+        Ok(())
+    }
+
+    /// A client has gone: what it has on the NIC goes, but for its queue pair, which is not the mailbox's.
+    pub fn detach(&mut self, nic: &mut impl Nic, client: ClientId) {
+        if let Some(messages) = self.clients.remove(&client) {
+            let _ = nic.deregister_region(messages.region.id);
+        }
+    }
+
+    /// What has come for the mailbox, so many completions at most. Returns how many there were.
+    pub fn poll(&self, nic: &mut impl Nic, most: usize, completions: &mut Vec<Completion>) -> usize {
+        // From a device that has failed nothing comes any more.
+        nic.poll(self.cq, most, completions).unwrap_or(0)
+    }
+
+    /// Takes in what a completion on a client's control queue pair says. The receive of a message is posted again.
+    pub fn take_in(&mut self, nic: &mut impl Nic, client: ClientId, completion: &Completion) -> Heard {
+        let messages = self.clients.get_mut(&client).expect("a control queue pair goes with its messages");
+        if completion.status != Status::Success {
+            return Heard::Broken;
+        }
+        let CompletionKind::Receive { length, .. } = completion.kind else {
+            messages.finished = u32::try_from(completion.request).expect("replies are numbered in 32 bits");
+            self.queue(client);
+            return Heard::Sent;
+        };
+        let slot = u32::try_from(completion.request).expect("receives are numbered by their slots");
+        let message = messages.message(slot);
+        let request = Request::decode(message).ok().map(|request| request.body);
+        let data = match request {
+            Some(RequestBody::Write { length: claimed, .. }) => {
+                let came = u64::from(length).saturating_sub(MESSAGE_BYTES as u64);
+                messages.data(slot, usize::try_from(claimed.min(came)).unwrap_or(usize::MAX))
+            }
+            _ => Vec::new(),
+        };
+        // A queue pair that takes no receive is broken, and says so by its next completion.
+        let _ = messages.post_receive(nic, slot);
+        if (length as usize) < MESSAGE_BYTES {
+            // What did not come is another message's: its number too.
+            return Heard::Request { sequence: 0, request: None, data };
+        }
+        // The number stands where it stands in every message, also in one that means nothing.
+        let sequence = u32::from_le_bytes([message[4], message[5], message[6], message[7]]);
+        Heard::Request { sequence, request, data }
+    }
+
+    /// A reply is to go to a client, with data behind it. Returns whether the client keeps up. One that has gone keeps
+    /// up with everything.
+    pub fn reply(&mut self, client: ClientId, reply: Reply, data: Vec<u8>) -> bool {
+        let Some(messages) = self.clients.get_mut(&client) else { return true };
+        messages.outgoing.push_back((reply, data));
+        let keeps_up = messages.outgoing.len() <= BACKLOG_DEPTHS_MAX * messages.queue.depth as usize;
+        self.queue(client);
+        keeps_up
+    }
+
+    fn queue(&mut self, client: ClientId) {
+        if let Some(messages) = self.clients.get_mut(&client)
+            && !std::mem::replace(&mut messages.queued, true)
+        {
+            self.outbox.push(client);
+        }
+    }
+
+    /// How much data a message of a client's can carry, in bytes.
+    pub fn data_bytes_max(&self, client: ClientId) -> usize {
+        self.clients.get(&client).map_or(0, |messages| messages.data_bytes_max())
+    }
+
+    /// Sends what fits. Returns whether there was anything. Clients that the NIC sends nothing to are put into `lost`.
+    pub fn send(&mut self, nic: &mut impl Nic, lost: &mut Vec<ClientId>) -> bool {
+        let mut worked = false;
+        for client in std::mem::take(&mut self.outbox) {
+            // It may have gone meanwhile.
+            let Some(messages) = self.clients.get_mut(&client) else { continue };
+            messages.queued = false;
+            worked = true;
+            if messages.send(nic).is_err() {
+                lost.push(client);
+            }
+        }
+        worked
+    }
+
+    /// Takes the mailbox off the NIC. No client is attached any more.
+    pub fn end(&self, nic: &mut impl Nic) {
+        let _ = nic.destroy_cq(self.cq);
+    }
+}
+
+/// The queue pair that a client's messages go over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageQueue {
+    pub qp: QpId,
+    /// Requests, and receives, that it holds.
+    pub depth: u32,
+    /// Bytes of a message, the data behind it included.
+    pub message_bytes: u32,
+}
+
+/// One client's messages: a slot for each in memory, first those that come, then those that go.
+#[derive(Debug)]
+struct Messages<M> {
+    queue: MessageQueue,
+    memory: M,
+    region: Region,
+    outgoing: VecDeque<(Reply, Vec<u8>)>,
+    /// Room for the requests of one run, kept from run to run.
+    requests: Vec<WorkRequest>,
+    sent: u32,
+    finished: u32,
+    /// In the list of clients with replies to send.
+    queued: bool,
+}
+
+impl<M: Memory> Messages<M> {
+    fn new<N: Nic<Memory = M>>(nic: &mut N, pd: PdId, queue: MessageQueue) -> Result<Self, VerbsError> {
+        let bytes = 2 * u64::from(queue.depth) * u64::from(queue.message_bytes);
+        let memory = nic.allocate_memory(bytes)?;
+        let region = nic.register_region(pd, &memory, 0..bytes, RemoteAddress(0), Access::LOCAL_WRITE)?;
+        let messages = Self {
+            queue,
+            memory,
+            region,
+            outgoing: VecDeque::new(),
+            requests: Vec::new(),
+            sent: 0,
+            finished: 0,
+            queued: false,
+        };
+        for slot in 0..queue.depth {
+            messages.post_receive(nic, slot).inspect_err(|_| {
+                let _ = nic.deregister_region(region.id);
+            })?;
+        }
+        Ok(messages)
+    }
+
+    fn span(&self, slot: u32) -> LocalSpan {
+        let length = self.queue.message_bytes;
+        LocalSpan { address: u64::from(slot) * u64::from(length), length, lkey: self.region.lkey }
+    }
+
+    /// Posts the receive of slot `slot` again.
+    fn post_receive(&self, nic: &mut impl Nic, slot: u32) -> Result<(), VerbsError> {
+        let request = ReceiveRequest { id: u64::from(slot), local: self.span(slot) };
+        nic.post_receive(self.queue.qp, &[request]).map(|_| ())
+    }
+
+    /// The message in receive slot `slot`, read once: who sent it has no more part in it.
+    fn message(&self, slot: u32) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        self.memory.read(self.span(slot).address, &mut bytes);
+        bytes
+    }
+
+    fn data_bytes_max(&self) -> usize {
+        (self.queue.message_bytes as usize).saturating_sub(MESSAGE_BYTES)
+    }
+
+    /// The data behind the message in receive slot `slot`: as much as came, at most `length` bytes.
+    fn data(&self, slot: u32, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length.min(self.data_bytes_max())];
+        self.memory.read(self.span(slot).address + MESSAGE_BYTES as u64, &mut bytes);
+        bytes
+    }
+
+    /// Sends what fits.
+    fn send(&mut self, nic: &mut impl Nic) -> Result<(), VerbsError> {
+        let depth = self.queue.depth;
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.clear();
+        while self.sent.wrapping_sub(self.finished) < depth {
+            let Some((reply, data)) = self.outgoing.pop_front() else { break };
+            let slot = depth + self.sent % depth;
+            let mut local = self.span(slot);
+            self.memory.write(local.address, &reply.encode());
+            if !data.is_empty() {
+                self.memory.write(local.address + MESSAGE_BYTES as u64, &data);
+            }
+            local.length = u32::try_from(MESSAGE_BYTES + data.len()).expect("no more than a message carries");
+            self.sent = self.sent.wrapping_add(1);
+            // One completion a run is enough to know which slots are free.
+            let signalled = self.outgoing.is_empty() || self.sent.is_multiple_of((depth / 2).max(1));
+            let operation = Operation::Send { local };
+            requests.push(WorkRequest { id: u64::from(self.sent), signalled, operation });
+        }
+        if let Some(last) = requests.last_mut() {
+            last.signalled = true;
+        }
+        let posted = if requests.is_empty() { Ok(0) } else { nic.post_send(self.queue.qp, &requests) };
+        self.requests = requests;
+        posted.map(|_| ())
+    }
+}
