@@ -65,6 +65,9 @@ pub struct Options {
     /// Each client first takes all that --held says, with leases that outlast the run.
     #[arg(long)]
     fill: bool,
+    /// Honest clients are programs on the paved path: sessions whose calls wait, and their keepers.
+    #[arg(long)]
+    sessions: bool,
     /// Virtual minutes of work.
     #[arg(long)]
     minutes: Option<f64>,
@@ -157,6 +160,7 @@ impl Options {
             duration_ns: self.duration_ns().unwrap_or(drawn.duration_ns),
             faults: faults.map_or(drawn.faults, <[FaultKind]>::to_vec),
             fill: self.fill,
+            sessions: self.sessions,
             think_ns: self.think.unwrap_or(drawn.think_ns),
             ..drawn
         }
@@ -295,13 +299,20 @@ mod tests {
         let sizes = (1usize..1001, 1usize..5000, 1usize..1000, 1usize..5000);
         let faults = proptest::sample::subsequence(FaultKind::ALL.to_vec(), 0..=FaultKind::ALL.len());
         let times = (any::<u64>(), proptest::option::of(any::<u64>()));
-        (any::<u64>(), sizes, 0u32..100, faults, times, any::<bool>()).prop_map(
-            |(seed, (nodes, clients, tenants, held), hostile, faults, (duration_ns, think), fill)| {
+        (any::<u64>(), sizes, 0u32..100, faults, times, any::<[bool; 2]>()).prop_map(
+            |(
+                seed,
+                (nodes, clients, tenants, held),
+                hostile,
+                faults,
+                (duration_ns, think),
+                [fill, sessions],
+            )| {
                 let drawn = Plan::draw(seed);
                 let hostile = clients * hostile as usize / 100;
                 let think_ns = think.unwrap_or(drawn.think_ns);
                 let sizes = Plan { nodes, clients, tenants, held, hostile, ..drawn };
-                Plan { duration_ns, faults, think_ns, fill, ..sizes }
+                Plan { duration_ns, faults, think_ns, fill, sessions, ..sizes }
             },
         )
     }

@@ -1,7 +1,8 @@
 //! Keeping permissions alive while they are held.
 
-use crate::Session;
+use crate::{Clock, ProcessClock, Session, SessionEndpoint};
 use portcullis_client::Lease;
+use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{Lifetime, Moment};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -74,16 +75,45 @@ impl Drop for Keeper {
     }
 }
 
-fn keep_all(mut session: Session, leases: &Receiver<Weak<State>>) {
-    let mut kept: Vec<Weak<State>> = Vec::new();
+fn keep_all(session: Session, leases: &Receiver<Weak<State>>) {
+    let mut tending = Tending::new(session);
+    let mut sleep = SLEEP_MAX;
     loop {
-        let sleep = next_extension(&kept, session.now());
         match leases.recv_timeout(sleep) {
-            Ok(lease) => kept.push(lease),
+            Ok(lease) => tending.kept.push(lease),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        kept.retain(|weak| weak.upgrade().is_some_and(|state| tend(&mut session, &state)));
+        sleep = tending.tend();
+    }
+}
+
+/// What a keeper does at each of its turns: extends the leases that are due, through a session of its own, whose clock
+/// is theirs.
+#[derive(Debug)]
+pub struct Tending<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
+    session: Session<E, C>,
+    kept: Vec<Weak<State>>,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Tending<E, C> {
+    /// Nothing to keep yet.
+    pub fn new(session: Session<E, C>) -> Self {
+        Self { session, kept: Vec::new() }
+    }
+
+    /// Keeps a lease too, `by` at a time, until what is returned is dropped.
+    pub fn keep(&mut self, lease: Arc<Lease>, by: Lifetime) -> Kept {
+        let state = Arc::new(State { lease, by, over: AtomicBool::new(false) });
+        self.kept.push(Arc::downgrade(&state));
+        Kept { state }
+    }
+
+    /// Extends what is due, and forgets what is not to be kept any more. Returns how long nothing more is due.
+    pub fn tend(&mut self) -> Duration {
+        let Self { session, kept } = self;
+        kept.retain(|weak| weak.upgrade().is_some_and(|state| tend(session, &state)));
+        next_extension(kept, session.now())
     }
 }
 
@@ -99,7 +129,7 @@ fn due_at(state: &State) -> Moment {
 }
 
 /// Extends a lease that is due. Returns whether there is still something to keep.
-fn tend(session: &mut Session, state: &State) -> bool {
+fn tend<E: VerbsEndpoint, C: Clock>(session: &mut Session<E, C>, state: &State) -> bool {
     let now = session.now();
     if now < due_at(state) {
         return true;

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod clock;
 mod endpoint;
 mod held;
 pub mod host;
@@ -38,9 +39,10 @@ mod retryable;
 mod session;
 
 pub use address::{Address, UnknownAddress};
+pub use clock::{Clock, ProcessClock};
 pub use endpoint::SessionEndpoint;
 pub use held::{AtDrop, Permission};
-pub use keeper::Kept;
+pub use keeper::{Kept, Tending};
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters as ClientCounters, Error,
     Lease, NotRevoked, Operation, Outcome, Permission as BarePermission, Rejected,

@@ -3,6 +3,7 @@
 mod together;
 mod transfers;
 
+use crate::clock::{Clock, ProcessClock};
 use crate::held::Dropped;
 use crate::keeper::{Keeper, Kept};
 #[cfg(feature = "rdma")]
@@ -12,8 +13,8 @@ use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
 use portcullis_host::software::{AttachError, attach};
-use portcullis_memory::ArenaMemory;
-use portcullis_nic::{Endpoint, GuaranteeSet};
+use portcullis_nic::{GuaranteeSet, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Lifetime, Moment, ObjectRef};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,8 +23,6 @@ use std::time::{Duration, Instant};
 const ARENA_BYTES: u64 = 4 << 20;
 /// How long an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(5);
-/// Looks for an answer before the thread begins to yield.
-const SPINS: u32 = 4_000;
 /// How long it yields before it sleeps. On a busy machine one yield can take milliseconds: time counts, not how often.
 const YIELD_FOR: Lifetime = Lifetime::micros(500);
 /// The longest sleep: a bound on how long the node's end can go unnoticed.
@@ -109,23 +108,6 @@ pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, C
     Ok(Session::new(endpoint, number, client, opener, None)?.without(unenforced))
 }
 
-/// The clock of a process's sessions: leases are told on it, and keepers share it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    started: Instant,
-}
-
-impl Clock {
-    pub fn now(self) -> Moment {
-        self.at(Instant::now())
-    }
-
-    pub fn at(self, instant: Instant) -> Moment {
-        let since = instant.saturating_duration_since(self.started);
-        Moment(since.as_secs().saturating_mul(1_000_000) + u64::from(since.subsec_micros()))
-    }
-}
-
 /// What ends a client of a node in the same process.
 pub(crate) type Departure = Box<dyn Send>;
 
@@ -135,13 +117,16 @@ pub(crate) type Opener = Box<dyn Fn() -> Result<Session, ConnectError> + Send>;
 /// A session with a node. Its calls wait for their answer: they spin, then yield, then sleep.
 ///
 /// One thread uses it at a time; each thread has its own. What is dropped with it is revoked by its end.
-pub struct Session {
-    client: Client<SessionEndpoint>,
-    clock: Clock,
+///
+/// Programs write `Session`: over the ends that [`connect`] makes, and on the clock of their process. Simulations have
+/// ends and clocks of their own.
+pub struct Session<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
+    client: Client<E>,
+    clock: C,
     dropped: Dropped,
     number: u64,
     unenforced: GuaranteeSet,
-    opener: Opener,
+    opener: Option<Opener>,
     keeper: Option<Keeper>,
     looks: u32,
     /// Since when the present wait yields.
@@ -152,12 +137,13 @@ pub struct Session {
     _departure: Option<Departure>,
 }
 
-impl std::fmt::Debug for Session {
+impl<E: VerbsEndpoint, C: Clock> std::fmt::Debug for Session<E, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("client", &self.client).finish_non_exhaustive()
     }
 }
 
+/// What only programs' sessions have: they come from an address, and others like them can be opened.
 impl Session {
     pub(crate) fn new(
         endpoint: SessionEndpoint,
@@ -166,20 +152,8 @@ impl Session {
         opener: Opener,
         departure: Option<Departure>,
     ) -> Result<Self, ConnectError> {
-        let clock = Clock { started: Instant::now() };
-        Ok(Self {
-            client: Client::new(endpoint, config)?,
-            clock,
-            dropped: Arc::new(Mutex::new(Vec::new())),
-            number,
-            unenforced: GuaranteeSet::NONE,
-            opener,
-            keeper: None,
-            looks: 0,
-            yielding_since: clock.now(),
-            heard: clock.now(),
-            _departure: departure,
-        })
+        let session = Self::over(endpoint, number, config, ProcessClock::start())?;
+        Ok(Self { opener: Some(opener), _departure: departure, ..session })
     }
 
     /// The same, with a node whose device does not keep all that its permissions rest on.
@@ -188,8 +162,50 @@ impl Session {
         self
     }
 
-    pub(crate) fn set_clock(&mut self, clock: Clock) {
-        self.clock = clock;
+    /// An instant on the session's clock, for callers who have looked at a clock already.
+    #[must_use]
+    pub fn at(&self, instant: Instant) -> Moment {
+        self.clock.at(instant)
+    }
+
+    /// Keeps a permission extended, `by` at a time, until what is returned is dropped, the node says no, or the
+    /// node's longest lifetime is reached. A thread of its own does it, through a session of its own, since a
+    /// permission works on every queue pair of its tenant.
+    ///
+    /// # Errors
+    /// The second session cannot be had.
+    pub fn keep(&mut self, permission: &Permission, by: Lifetime) -> Result<Kept, ConnectError> {
+        if self.keeper.is_none() {
+            let opener = self.opener.as_ref().ok_or_else(|| ConnectError::Host("no opener".to_owned()))?;
+            let mut session = opener()?;
+            session.clock = self.clock;
+            self.keeper = Some(Keeper::start(session));
+        }
+        let keeper = self.keeper.as_ref().ok_or_else(|| ConnectError::Host("no keeper".to_owned()))?;
+        Ok(keeper.keep(Arc::clone(permission.lease()), by))
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
+    /// A session over an end that nobody has used yet, which is client `number` on its node.
+    ///
+    /// # Errors
+    /// [`Error::ArenaFull`]: the arena is too short for the client's own needs.
+    pub fn over(endpoint: E, number: u64, config: ClientConfig, clock: C) -> Result<Self, Error> {
+        let now = clock.now();
+        Ok(Self {
+            client: Client::new(endpoint, config)?,
+            clock,
+            dropped: Arc::new(Mutex::new(Vec::new())),
+            number,
+            unenforced: GuaranteeSet::NONE,
+            opener: None,
+            keeper: None,
+            looks: 0,
+            yielding_since: now,
+            heard: now,
+            _departure: None,
+        })
     }
 
     /// The session's number on its node: what the audit log calls its client.
@@ -204,15 +220,9 @@ impl Session {
         self.clock.now()
     }
 
-    /// An instant on the session's clock, for callers who have looked at a clock already.
-    #[must_use]
-    pub fn at(&self, instant: Instant) -> Moment {
-        self.clock.at(instant)
-    }
-
     /// The client library underneath: for operations that do not wait, and for batches. Between its calls,
     /// [`Session::wait`] and [`Session::wait_call`] take outcomes.
-    pub fn client(&mut self) -> &mut Client<SessionEndpoint> {
+    pub fn client(&mut self) -> &mut Client<E> {
         &mut self.client
     }
 
@@ -220,7 +230,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::ArenaFull`].
-    pub fn buffer(&self, length: u32) -> Result<Buffer<ArenaMemory>, Error> {
+    pub fn buffer(&self, length: u32) -> Result<Buffer<E::Memory>, Error> {
         self.client.buffer(length)
     }
 
@@ -350,22 +360,6 @@ impl Session {
         self.wait(operation)?.result
     }
 
-    /// Keeps a permission extended, `by` at a time, until what is returned is dropped, the node says no, or the
-    /// node's longest lifetime is reached. A thread of its own does it, through a session of its own, since a
-    /// permission works on every queue pair of its tenant.
-    ///
-    /// # Errors
-    /// The second session cannot be had.
-    pub fn keep(&mut self, permission: &Permission, by: Lifetime) -> Result<Kept, ConnectError> {
-        if self.keeper.is_none() {
-            let mut session = (self.opener)()?;
-            session.set_clock(self.clock);
-            self.keeper = Some(Keeper::start(session));
-        }
-        let keeper = self.keeper.as_ref().ok_or_else(|| ConnectError::Host("no keeper".to_owned()))?;
-        Ok(keeper.keep(Arc::clone(permission.lease()), by))
-    }
-
     fn revoke_dropped(&mut self) -> Result<(), Error> {
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
         for bare in dropped {
@@ -382,9 +376,9 @@ impl Session {
     /// Begins something that a full queue may keep waiting.
     fn begin<T>(
         &mut self,
-        mut begin: impl FnMut(&mut Client<SessionEndpoint>, Moment) -> Result<T, Error>,
+        mut begin: impl FnMut(&mut Client<E>, Moment) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let clock = self.clock;
+        let clock = self.clock.clone();
         // Each attempt goes by its own time: one that waited may come too late.
         self.wait_until(|client| match begin(client, clock.now()) {
             Err(Error::QueueFull { .. }) => None,
@@ -394,12 +388,8 @@ impl Session {
 
     fn begin_operation(
         &mut self,
-        buffer: Buffer<ArenaMemory>,
-        mut begin: impl FnMut(
-            &mut Client<SessionEndpoint>,
-            Moment,
-            Buffer<ArenaMemory>,
-        ) -> Result<Operation, Rejected<ArenaMemory>>,
+        buffer: Buffer<E::Memory>,
+        mut begin: impl FnMut(&mut Client<E>, Moment, Buffer<E::Memory>) -> Result<Operation, Rejected<E::Memory>>,
     ) -> Result<Operation, Error> {
         let mut buffer = Some(buffer);
         self.begin(|client, now| {
@@ -416,7 +406,7 @@ impl Session {
     /// # Errors
     /// The node is gone; the outcome's own error is in the outcome.
     #[inline]
-    pub fn wait(&mut self, operation: Operation) -> Result<Outcome<ArenaMemory>, Error> {
+    pub fn wait(&mut self, operation: Operation) -> Result<Outcome<E::Memory>, Error> {
         self.wait_until(|client| client.take(operation))
     }
 
@@ -433,10 +423,7 @@ impl Session {
     /// # Errors
     /// The node is gone, and `done` has nothing even so.
     #[inline]
-    pub fn wait_until<T>(
-        &mut self,
-        mut done: impl FnMut(&mut Client<SessionEndpoint>) -> Option<T>,
-    ) -> Result<T, Error> {
+    pub fn wait_until<T>(&mut self, mut done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
         self.looks = 0;
         loop {
             if let Some(result) = done(&mut self.client) {
@@ -451,23 +438,33 @@ impl Session {
             self.looks += 1;
             // The clock is read when what it decides about has come in, and not before.
             if self.client.take_in() {
-                self.client.judge(self.clock.now());
+                let now = self.time_to_judge_by();
+                self.client.judge(now);
             }
         }
     }
 
+    /// The time, for what has just come in.
+    #[inline]
+    fn time_to_judge_by(&mut self) -> Moment {
+        if !planted::is(Fault::WaitJudgesByOldTime) || self.looks.is_multiple_of(64) {
+            self.heard = self.clock.now();
+        }
+        self.heard
+    }
+
     /// Passes a little time between two looks.
     fn pause(&mut self) {
-        if self.looks < SPINS {
-            std::hint::spin_loop();
+        if self.looks < C::SPINS {
+            self.clock.spin();
             return;
         }
         let now = self.clock.now();
-        if self.looks == SPINS {
+        if self.looks == C::SPINS {
             self.yielding_since = now;
         }
         if now.since(self.yielding_since) < YIELD_FOR {
-            std::thread::yield_now();
+            self.clock.yield_now();
         } else {
             let timer = self.client.next_wake().map_or(SLEEP_MAX, |wake| wake.since(now).into());
             self.client.endpoint().wait(timer.min(SLEEP_MAX));

@@ -56,11 +56,13 @@ pub enum Fault {
     LatenessChargedToTenant,
     /// After a request without an answer others go on over a spare, while it may still arrive.
     DoubtNotAwaited,
+    /// A session that waits judges what comes in by a time that it read up to 64 looks ago.
+    WaitJudgesByOldTime,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -86,6 +88,7 @@ impl Fault {
         Self::BirthNotCompared,
         Self::LatenessChargedToTenant,
         Self::DoubtNotAwaited,
+        Self::WaitJudgesByOldTime,
     ];
 }
 
@@ -103,6 +106,12 @@ mod switch {
         PLANTED.set(fault);
     }
 
+    /// What plants the same fault on another thread.
+    pub fn for_another_thread() -> impl FnOnce() + Send + 'static {
+        let planted = PLANTED.get();
+        move || PLANTED.set(planted)
+    }
+
     /// Whether this fault is planted on this thread.
     #[must_use]
     pub fn is(fault: Fault) -> bool {
@@ -113,6 +122,11 @@ mod switch {
 #[cfg(not(feature = "planted"))]
 mod switch {
     use super::Fault;
+
+    /// What plants the same fault on another thread: nothing.
+    pub fn for_another_thread() -> impl FnOnce() + Send + 'static {
+        || ()
+    }
 
     /// Whether this fault is planted: never.
     #[must_use]

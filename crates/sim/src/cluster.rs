@@ -2,6 +2,7 @@
 
 use crate::clock::{Clock, MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
+use crate::endpoint::SharedNic;
 use crate::events::{Event, Events};
 use crate::faults::{self, Fault};
 use crate::hosts::{Alarm, ClientHost, NodeHost};
@@ -10,12 +11,10 @@ use crate::network::Network;
 use crate::nic::NicFaults;
 use crate::oracle::{LONGEST_KEEP, Oracle, Promise, SessionId};
 use crate::plan::{FaultKind, NodePlan, Plan};
-use crate::scene::Gossip;
+use crate::scene::{Gossip, SimClient};
 use crate::trace::Trace;
 use portcullis_protocol::{ClientId, Mechanism, Moment};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 
 /// How long after the work everything that was begun may take to end.
 const WIND_DOWN: Nanos = 400 * MILLISECOND;
@@ -91,7 +90,7 @@ impl Cluster {
                 hostile: client >= plan.clients - plan.hostile,
                 clock: Clock::new(dice.of(0..1 << 40), drift(&mut dice)),
                 dice: Dice::new(plan.seed, 2_000 + client as u64),
-                nic: Rc::new(RefCell::default()),
+                nic: SharedNic::default(),
                 stay: None,
                 paused_until: 0,
                 late_until: 0,
@@ -251,9 +250,9 @@ impl Cluster {
                 let what = format!(
                     "client {client}, session {}, has not ended its work: {} under way, {}, {:?}",
                     stay.session,
-                    stay.client.pending(),
+                    stay.client.as_ref().map_or(0, SimClient::pending),
                     stay.work.summary(),
-                    stay.client.counters()
+                    stay.client.as_ref().map(SimClient::counters)
                 );
                 self.oracle.fail(Promise::Progress, self.now, what);
             }

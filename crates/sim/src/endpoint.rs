@@ -2,6 +2,7 @@
 
 use crate::memory::SimMemory;
 use crate::nic::SimNic;
+use crate::strand::StrandClock;
 use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
     ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, QpAddress, ReceiveRequest, VerbsEndpoint,
@@ -9,15 +10,44 @@ use portcullis_nic::{
 };
 use portcullis_node::{Admission, ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A NIC that several hold: its machine, and the client on it.
-pub(crate) type SharedNic = Rc<RefCell<SimNic>>;
+/// A NIC that several hold: its machine, and the clients on it. Each has it for its turn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedNic(Arc<Mutex<SimNic>>);
+
+impl SharedNic {
+    pub fn new(nic: SimNic) -> Self {
+        Self(Arc::new(Mutex::new(nic)))
+    }
+
+    pub fn borrow(&self) -> MutexGuard<'_, SimNic> {
+        self.borrow_mut()
+    }
+
+    pub fn borrow_mut(&self) -> MutexGuard<'_, SimNic> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A node's NIC.
 type AroundSoftNic<H> = Around<SimNic, H>;
+
+/// A switch that a machine disturbs its client with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Switch(Arc<AtomicBool>);
+
+impl Switch {
+    pub fn set(&self, on: bool) {
+        self.0.store(on, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// A client's end. Its objects on the NIC go with it.
 #[derive(Debug)]
@@ -25,15 +55,17 @@ pub(crate) struct SimEndpoint {
     nic: SharedNic,
     queues: ClientQueues<SimMemory>,
     /// Completions arrive late while this is set.
-    late: Rc<Cell<bool>>,
-    node_gone: Rc<Cell<bool>>,
+    late: Switch,
+    node_gone: Switch,
+    /// Who takes over while it waits, if anybody.
+    clock: Option<StrandClock>,
 }
 
 impl SimEndpoint {
     /// Sets the end up. It is connected by [`SimEndpoint::connect`].
     fn new(nic: SharedNic, size: EndpointSize) -> Result<Self, VerbsError> {
         let queues = ClientQueues::new(&mut *nic.borrow_mut(), size)?;
-        Ok(Self { nic, queues, late: Rc::default(), node_gone: Rc::default() })
+        Ok(Self { nic, queues, late: Switch::default(), node_gone: Switch::default(), clock: None })
     }
 
     /// Where its queue pairs are: the control queue pair, and the data queue pairs.
@@ -46,9 +78,14 @@ impl SimEndpoint {
         self.queues.connect(&mut *self.nic.borrow_mut(), control, data)
     }
 
+    /// Hands the turn over while it waits.
+    pub fn waits_on(&mut self, clock: StrandClock) {
+        self.clock = Some(clock);
+    }
+
     /// The switches that the machine disturbs it with: completions are late, the node is gone.
-    pub fn switches(&self) -> (Rc<Cell<bool>>, Rc<Cell<bool>>) {
-        (Rc::clone(&self.late), Rc::clone(&self.node_gone))
+    pub fn switches(&self) -> (Switch, Switch) {
+        (self.late.clone(), self.node_gone.clone())
     }
 }
 
@@ -88,7 +125,11 @@ impl Endpoint for SimEndpoint {
         self.queues.arena()
     }
 
-    fn wait(&mut self, _at_most: Duration) {}
+    fn wait(&mut self, at_most: Duration) {
+        if let Some(clock) = &self.clock {
+            clock.pass(u64::try_from(at_most.as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
 
     fn node_alive(&mut self) -> bool {
         !self.node_gone.get()

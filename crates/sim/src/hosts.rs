@@ -1,8 +1,9 @@
 //! The machines of a cluster: nodes and clients, each with its NIC, its clock and its troubles.
 
+use crate::application::Application;
 use crate::clock::{Clock, Nanos};
 use crate::dice::Dice;
-use crate::endpoint::SharedNic;
+use crate::endpoint::{SharedNic, Switch};
 use crate::hostile::Hostile;
 use crate::memory::Touch;
 use crate::nic::NodeNic;
@@ -11,9 +12,7 @@ use crate::scene::SimClient;
 use crate::worker::Worker;
 use portcullis_node::{ClientEnds, Node};
 use portcullis_protocol::ClientId;
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::rc::Rc;
 
 /// When something is to happen, with at most one such event waiting.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,14 +76,25 @@ pub(crate) struct NodeHost {
 pub(crate) enum Work {
     Honest(Worker),
     Hostile(Hostile),
+    /// On the paved path: the client library is in its sessions.
+    Application(Application),
 }
 
 impl Work {
+    /// The session of its keeper, if it has one.
+    pub fn keeper(&self) -> Option<SessionId> {
+        match self {
+            Self::Application(application) => application.keeper(),
+            Self::Honest(_) | Self::Hostile(_) => None,
+        }
+    }
+
     /// What is under way, for reports.
     pub fn summary(&self) -> String {
         match self {
             Self::Honest(worker) => format!("honest: {:?}", worker.under_way()),
             Self::Hostile(hostile) => format!("hostile: {:?}", hostile.under_way()),
+            Self::Application(_) => "on the paved path".to_owned(),
         }
     }
 
@@ -92,6 +102,7 @@ impl Work {
         match self {
             Self::Honest(worker) => worker.is_idle(),
             Self::Hostile(hostile) => hostile.is_idle(),
+            Self::Application(_) => false,
         }
     }
 }
@@ -101,10 +112,11 @@ impl Work {
 pub(crate) struct Stay {
     pub session: SessionId,
     pub node: usize,
-    pub client: SimClient,
+    /// The client library; none where sessions have it.
+    pub client: Option<SimClient>,
     pub work: Work,
     /// Its completions arrive late while the first is set; the second tells it that its node is gone.
-    pub switches: (Rc<Cell<bool>>, Rc<Cell<bool>>),
+    pub switches: (Switch, Switch),
 }
 
 /// The machine of a client.

@@ -1,13 +1,16 @@
 //! A Portcullis cluster in virtual time.
 //!
 //! Nodes, clients, NICs and the network in one process and one thread; the node, the client library and the software
-//! NIC are the real ones. Everything random comes from one seed, so a run can be had again; [`Plan`] says what it
-//! is, [`run`] runs it, [`shrink`] cuts a failing one down. Checkers see every packet and every access at a node's
-//! memory, and find promises broken ([`Promise`]) without asking the code that keeps them.
+//! NIC are the real ones. So are the sessions of the paved path, in plans that have them ([`Plan::sessions`]): their
+//! calls wait, so each has a thread of its own, which runs only while the cluster has handed it the turn. Everything
+//! random comes from one seed, so a run can be had again; [`Plan`] says what it is, [`run`] runs it, [`shrink`] cuts a
+//! failing one down. Checkers see every packet and every access at a node's memory, and find promises broken
+//! ([`Promise`]) without asking the code that keeps them.
 //!
 //! Nothing here reads a clock or a device, and nothing here is fit to serve real clients.
 #![forbid(unsafe_code)]
 
+mod application;
 mod campaign;
 mod clock;
 mod cluster;
@@ -29,6 +32,7 @@ mod plan;
 mod report;
 mod run;
 mod scene;
+mod strand;
 mod trace;
 mod turns;
 mod worker;

@@ -1,9 +1,10 @@
 //! Who comes and goes: nodes start and stop, clients attach, leave, and are shown out; and what faults do to them.
 
+use crate::application::Application;
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::cluster::{Cluster, SessionRecord};
 use crate::dice::Dice;
-use crate::endpoint::{SimEndpoint, join};
+use crate::endpoint::{SharedNic, SimEndpoint, join};
 use crate::events::Event;
 use crate::faults::Fault;
 use crate::hostile::Hostile;
@@ -19,8 +20,6 @@ use portcullis_node::Node;
 use portcullis_protocol::{Incarnation, Lifetime};
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
-use std::cell::RefCell;
-use std::rc::Rc;
 
 const MESSAGE_BYTES: u32 = 128;
 /// How long whoever is shown out takes to hear of it.
@@ -42,7 +41,7 @@ impl Cluster {
         let port = self.network_port(self.nodes.len() + client, first);
         let mut nic: SoftNic<_> = SoftNic::default();
         nic.core().join(port);
-        self.clients[client].nic = Rc::new(RefCell::new(nic));
+        self.clients[client].nic = SharedNic::new(nic);
     }
 
     pub fn start_node(&mut self, node: usize) {
@@ -138,13 +137,14 @@ impl Cluster {
             return;
         }
         let node = self.clients[client].dice.index(self.nodes.len());
-        if self.try_attach(client, node).is_none() {
+        if self.enter(client, node).is_none_or(|entered| self.settle_in(client, node, entered).is_none()) {
             let later = self.now + self.clients[client].dice.magnitude(100 * MICROSECOND..2 * MILLISECOND);
             self.events.put(later, Event::Attach(client));
         }
     }
 
-    fn try_attach(&mut self, client: usize, node: usize) -> Option<()> {
+    /// A client's process gets an end of its own, and a number.
+    fn enter(&mut self, client: usize, node: usize) -> Option<(SessionId, SimEndpoint)> {
         let spares = self.node_plan.config.spare_queue_pairs;
         let size = EndpointSize {
             data_queue_pairs: 1 + spares,
@@ -164,7 +164,7 @@ impl Cluster {
                 return None;
             }
         };
-        let own = Rc::clone(&self.clients[client].nic);
+        let own = self.clients[client].nic.clone();
         let process = u32::try_from(client).unwrap_or(0);
         let node_side = (&mut life.node, &mut life.nic);
         let (endpoint, ends, id) = join(node_side, admission, process, (own, size), node_now).ok()?;
@@ -177,11 +177,15 @@ impl Cluster {
         for address in data.iter().chain([&control]) {
             self.by_queue_pair.insert((machine, address.number), session);
         }
-        self.settle_in(client, (session, node), endpoint);
-        Some(())
+        Some((session, endpoint))
     }
 
-    fn settle_in(&mut self, client: usize, (session, node): (SessionId, usize), endpoint: SimEndpoint) {
+    fn settle_in(
+        &mut self,
+        client: usize,
+        node: usize,
+        (session, endpoint): (SessionId, SimEndpoint),
+    ) -> Option<()> {
         let switches = endpoint.switches();
         let longest = self.node_plan.config.longest_lifetime;
         let held = self.plan.held;
@@ -189,6 +193,15 @@ impl Cluster {
         let dice = Dice::new(self.plan.seed, 10_000 + client as u64 * 100 + host.stays);
         host.stays += 1;
         host.let_down = self.nodes[node].nic_sound_from > self.now;
+        if self.plan.sessions && !host.hostile {
+            let config = ClientConfig { operations_max: 64, backlog_max: 64, ..ClientConfig::default() };
+            let keeper = self.enter(client, node);
+            let application = Application::start(dice, config, longest, (session, endpoint), keeper).ok()?;
+            let work = Work::Application(application);
+            self.clients[client].stay = Some(Stay { session, node, client: None, work, switches });
+            self.wake_client(client, self.now + 1);
+            return Some(());
+        }
         let work = if host.hostile {
             Work::Hostile(Hostile::new(dice))
         } else {
@@ -196,20 +209,25 @@ impl Cluster {
         };
         let use_spares = host.dice.per_mille(850);
         let config = ClientConfig { use_spares, operations_max: 64, backlog_max: 64 };
-        let Ok(mut library) = Client::new(endpoint, config) else { return };
+        let mut library = Client::new(endpoint, config).ok()?;
         library.poll(host.clock.read(self.now));
-        host.stay = Some(Stay { session, node, client: library, work, switches });
+        host.stay = Some(Stay { session, node, client: Some(library), work, switches });
         self.trace.note(self.now, &[7, client as u64, node as u64], || {
             format!("client {client} attaches to node {node} as session {session}")
         });
         self.wake_client(client, self.now + 1);
+        Some(())
     }
 
     /// A client leaves: its session is over, or its work is.
     pub fn leave(&mut self, client: usize, session: SessionId, lost: bool) {
-        self.clients[client].stay = None;
-        self.oracle.client_ended(session);
-        self.let_go(session);
+        let stay = self.clients[client].stay.take();
+        let keeper = stay.as_ref().and_then(|stay| stay.work.keeper());
+        drop(stay);
+        for session in keeper.into_iter().chain([session]) {
+            self.oracle.client_ended(session);
+            self.let_go(session);
+        }
         if lost && !self.winding_down {
             let later = self.now + self.clients[client].dice.magnitude(10 * MICROSECOND..MILLISECOND);
             self.events.put(later, Event::Attach(client));
@@ -220,8 +238,15 @@ impl Cluster {
     pub fn tell_shown_out(&mut self, session: SessionId) {
         let client = self.sessions[session].client;
         let Some(stay) = &mut self.clients[client].stay else { return };
-        if stay.session == session {
-            stay.client.node_gone();
+        let its = match (&mut stay.client, &stay.work) {
+            (Some(library), _) if stay.session == session => {
+                library.node_gone();
+                true
+            }
+            (_, Work::Application(application)) => application.node_gone(session),
+            _ => false,
+        };
+        if its {
             self.let_down(client);
             self.wake_client(client, self.now + 1);
         }
@@ -291,8 +316,10 @@ impl Cluster {
 
     fn stop_client(&mut self, client: usize, heard: Nanos, back: Option<Nanos>) {
         let Some(stay) = self.clients[client].stay.take() else { return };
-        self.oracle.client_ended(stay.session);
-        self.events.put(self.now + heard, Event::Farewell(stay.session));
+        for session in stay.work.keeper().into_iter().chain([stay.session]) {
+            self.oracle.client_ended(session);
+            self.events.put(self.now + heard, Event::Farewell(session));
+        }
         drop(stay);
         let mut out = Vec::new();
         self.clients[client].nic.borrow_mut().turn_at(nic_time(self.now));

@@ -3,8 +3,8 @@
 use portcullis_nic::{Memory, VerbsError};
 use portcullis_softnic::NicMemory;
 use portcullis_softnic::core::Bytes;
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An access to noted memory, in bytes from its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +20,24 @@ pub(crate) enum Touch {
 }
 
 /// Where accesses to a memory are noted.
-pub(crate) type Touches = Rc<RefCell<Vec<Touch>>>;
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Touches(Arc<Mutex<Vec<Touch>>>);
 
-/// Bytes, in words. Clones are the same memory.
+impl Touches {
+    /// Those since the last time this was asked.
+    pub fn take(&self) -> Vec<Touch> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn push(&self, touch: Touch) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(touch);
+    }
+}
+
+/// Bytes, in words. Clones are the same memory. One thread has its turn at a time, so no order between words is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct SimMemory {
-    words: Rc<[Cell<u64>]>,
+    words: Arc<[AtomicU64]>,
     touches: Option<Touches>,
 }
 
@@ -33,27 +45,27 @@ impl SimMemory {
     /// Zeroed memory of at least `length` bytes.
     pub fn new(length: u64) -> Self {
         let words = usize::try_from(length.div_ceil(8)).unwrap_or(usize::MAX);
-        Self { words: (0..words).map(|_| Cell::new(0)).collect(), touches: None }
+        Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), touches: None }
     }
 
     /// The same memory, whose accesses through the result are noted.
     pub fn noted(&self) -> (Self, Touches) {
         let touches = Touches::default();
-        (Self { words: Rc::clone(&self.words), touches: Some(Rc::clone(&touches)) }, touches)
+        (Self { words: Arc::clone(&self.words), touches: Some(touches.clone()) }, touches)
     }
 
     /// The same memory for somebody whose accesses are nobody's business.
     pub fn unnoted(&self) -> Self {
-        Self { words: Rc::clone(&self.words), touches: None }
+        Self { words: Arc::clone(&self.words), touches: None }
     }
 
     fn note(&self, touch: impl FnOnce() -> Touch) {
         if let Some(touches) = &self.touches {
-            touches.borrow_mut().push(touch());
+            touches.push(touch());
         }
     }
 
-    fn word(&self, offset: u64) -> &Cell<u64> {
+    fn word(&self, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word lies on a multiple of 8, not at {offset}");
         &self.words[index(offset / 8)]
     }
@@ -62,7 +74,8 @@ impl SimMemory {
         let mut at = offset;
         let mut rest = into;
         while !rest.is_empty() {
-            let (skip, word) = (index(at % 8), self.words[index(at / 8)].get().to_le_bytes());
+            let (skip, word) =
+                (index(at % 8), self.words[index(at / 8)].load(Ordering::Relaxed).to_le_bytes());
             let part = (8 - skip).min(rest.len());
             let (head, tail) = rest.split_at_mut(part);
             head.copy_from_slice(&word[skip..skip + part]);
@@ -77,9 +90,9 @@ impl SimMemory {
         while !rest.is_empty() {
             let (skip, cell) = (index(at % 8), &self.words[index(at / 8)]);
             let part = (8 - skip).min(rest.len());
-            let mut word = cell.get().to_le_bytes();
+            let mut word = cell.load(Ordering::Relaxed).to_le_bytes();
             word[skip..skip + part].copy_from_slice(&rest[..part]);
-            cell.set(u64::from_le_bytes(word));
+            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
             at += part as u64;
             rest = &rest[part..];
         }
@@ -87,7 +100,8 @@ impl SimMemory {
 
     /// Whether `other`'s words are these, and the first word that is not.
     pub fn first_difference(&self, other: &[u64]) -> Option<u64> {
-        let differs = self.words.iter().zip(other).position(|(mine, its)| mine.get() != *its);
+        let differs =
+            self.words.iter().zip(other).position(|(mine, its)| mine.load(Ordering::Relaxed) != *its);
         differs.map(|word| word as u64 * 8)
     }
 }
@@ -117,12 +131,12 @@ impl Memory for SimMemory {
     }
 
     fn load(&self, offset: u64) -> u64 {
-        self.word(offset).get()
+        self.word(offset).load(Ordering::Relaxed)
     }
 
     fn store(&self, offset: u64, value: u64) {
         self.note(|| Touch::Write { offset, bytes: value.to_le_bytes().to_vec() });
-        self.word(offset).set(value);
+        self.word(offset).store(value, Ordering::Relaxed);
     }
 }
 
@@ -135,31 +149,31 @@ impl Bytes for SimMemory {
 
     fn compare_exchange(&self, offset: u64, old: u64, new: u64) -> u64 {
         let cell = self.word(offset);
-        let before = cell.get();
+        let before = cell.load(Ordering::Relaxed);
         if before == old {
-            cell.set(new);
+            cell.store(new, Ordering::Relaxed);
         }
-        self.note(|| Touch::Change { offset, before, after: cell.get() });
+        self.note(|| Touch::Change { offset, before, after: cell.load(Ordering::Relaxed) });
         before
     }
 
     fn fetch_add(&self, offset: u64, add: u64) -> u64 {
         let cell = self.word(offset);
-        let before = cell.get();
-        cell.set(before.wrapping_add(add));
-        self.note(|| Touch::Change { offset, before, after: cell.get() });
+        let before = cell.load(Ordering::Relaxed);
+        cell.store(before.wrapping_add(add), Ordering::Relaxed);
+        self.note(|| Touch::Change { offset, before, after: cell.load(Ordering::Relaxed) });
         before
     }
 
     fn load_words<const N: usize>(&self, offset: u64) -> [u64; N] {
         let first = index(offset / 8);
-        std::array::from_fn(|word| self.words[first + word].get())
+        std::array::from_fn(|word| self.words[first + word].load(Ordering::Relaxed))
     }
 
     fn store_words<const N: usize>(&self, offset: u64, words: [u64; N]) {
         let first = index(offset / 8);
         for (cell, word) in self.words[first..first + N].iter().zip(words) {
-            cell.set(word);
+            cell.store(word, Ordering::Relaxed);
         }
     }
 }
@@ -194,7 +208,7 @@ mod tests {
         let (noted, touches) = memory.noted();
         memory.store(0, 5);
         assert_eq!(noted.compare_exchange(0, 5, 6), 5);
-        assert_eq!(*touches.borrow(), [Touch::Change { offset: 0, before: 5, after: 6 }]);
+        assert_eq!(touches.take(), [Touch::Change { offset: 0, before: 5, after: 6 }]);
         assert_eq!(memory.load(0), 6);
     }
 }

@@ -105,6 +105,8 @@ pub struct Plan {
     /// Each client first takes all the permissions that it may hold, with leases that outlast the run: for size, not
     /// for trouble.
     pub fill: bool,
+    /// Honest clients are programs on the paved path: sessions whose calls wait, and their keepers.
+    pub sessions: bool,
     /// Whether a readable trace is kept.
     pub readable: bool,
 }
@@ -132,6 +134,7 @@ impl Plan {
             held: 1 + dice.index(8),
             think_ns: dice.magnitude(2 * MICROSECOND..60 * MICROSECOND),
             fill: false,
+            sessions: false,
             readable: false,
         }
     }
@@ -267,11 +270,12 @@ impl Plan {
         let faults: Vec<&str> = self.faults.iter().map(|kind| kind.name()).collect();
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
         let fill = if self.fill { " --fill" } else { "" };
+        let sessions = if self.sessions { " --sessions" } else { "" };
         // The seed says it, mostly.
         let own = self.think_ns == Self::draw(self.seed).think_ns;
         let think = if own { String::new() } else { format!(" --think {}", micros(self.think_ns)) };
         format!(
-            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{think} --trace",
+            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{sessions}{think} --trace",
             self.seed,
             self.nodes,
             self.clients,

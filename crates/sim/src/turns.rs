@@ -1,9 +1,10 @@
 //! Turns: of nodes, of clients, of their NICs, and when the next ones are.
 
+use crate::application::Turn;
 use crate::clock::{MICROSECOND, Nanos};
 use crate::cluster::Cluster;
 use crate::events::Event;
-use crate::hosts::Work;
+use crate::hosts::{Stay, Work};
 use crate::network::name;
 use crate::nic::NicFaults;
 use crate::scene::Scene;
@@ -178,18 +179,27 @@ impl Cluster {
             excused: host.excused_until > now || host.let_down,
             clocks_off: host.clock_off || self.nodes[stay.node].clock_off,
         };
-        let before = stay.client.pending();
-        stay.client.poll(moment);
+        let Some(library) = &mut stay.client else {
+            let turned = if let Work::Application(application) = &mut stay.work {
+                application.turn(&mut scene)
+            } else {
+                Turn::Ended
+            };
+            return self.application_turned(client, stay, turned);
+        };
+        let before = library.pending();
+        library.poll(moment);
         match &mut stay.work {
-            Work::Honest(worker) => worker.act(&mut stay.client, &mut scene, may_begin),
-            Work::Hostile(hostile) => hostile.act(&mut stay.client, &mut scene, may_begin),
+            Work::Honest(worker) => worker.act(library, &mut scene, may_begin),
+            Work::Hostile(hostile) => hostile.act(library, &mut scene, may_begin),
+            Work::Application(_) => unreachable!("its sessions have the client library"),
         }
-        let (pending, session) = (stay.client.pending(), stay.session);
+        let (pending, session) = (library.pending(), stay.session);
         self.trace.note(now, &[5, client as u64, before as u64, pending as u64], || {
             format!("client {client} has a turn at {} µs of its time: {pending} under way", moment.0)
         });
-        let wake = stay.client.next_wake();
-        let lost = stay.client.over().is_some();
+        let wake = library.next_wake();
+        let lost = library.over().is_some();
         let hostile = matches!(stay.work, Work::Hostile(_));
         let done = self.winding_down && (hostile || stay.work.is_idle());
         let host = &mut self.clients[client];
@@ -201,6 +211,25 @@ impl Cluster {
             self.leave(client, session, lost);
         } else {
             self.wake_client(client, at);
+        }
+    }
+}
+
+/// Programs on the paved path.
+impl Cluster {
+    /// A program has had its turn: when the next one is.
+    fn application_turned(&mut self, client: usize, stay: Stay, turned: Turn) {
+        let now = self.now;
+        let session = stay.session;
+        let waits = if let Turn::Waits(time) = turned { time } else { 0 };
+        self.trace.note(now, &[9, client as u64, waits], || {
+            format!("client {client}, a program, has a turn and waits for {waits} ns")
+        });
+        self.clients[client].stay = Some(stay);
+        self.client_nic_turn_now(client);
+        match turned {
+            Turn::Waits(time) => self.wake_client(client, now.saturating_add(time)),
+            Turn::Ended => self.leave(client, session, true),
         }
     }
 }

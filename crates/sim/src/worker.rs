@@ -237,7 +237,7 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
 }
 
 /// Whether an honest client may get this error; `excused`: where faults have touched it.
-fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of: &str) {
+pub(crate) fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of: &str) {
     let wrong = match error {
         Error::Violation | Error::LocalFault(_) | Error::Refused(Refusal::Malformed) => true,
         Error::Interrupted | Error::SessionLost | Error::NodeGone | Error::Refused(Refusal::NicFailed) => {
@@ -273,7 +273,7 @@ fn check_revoked(scene: &mut Scene<'_>, error: Error, known: &UnderWay) {
 }
 
 /// How far two sound clocks may drift apart in the longest lifetime, and a bit.
-const TOLERANCE: Lifetime = Lifetime::micros(100);
+pub(crate) const TOLERANCE: Lifetime = Lifetime::micros(100);
 
 /// What begins.
 impl Worker {

@@ -17,6 +17,8 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
     let drawn = Plan::draw(seed);
     match fault {
         Fault::DoubtNotAwaited => Plan { faults: vec![FaultKind::Cut], hostile: 0, ..drawn },
+        // Only sessions wait.
+        Fault::WaitJudgesByOldTime => Plan { sessions: true, faults: Vec::new(), ..drawn },
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
         _ => drawn,
     }
@@ -86,6 +88,7 @@ faults! {
     late_extension_believed: LateExtensionBelieved by Truth;
     lateness_charged_to_tenant: LatenessChargedToTenant by Lateness;
     doubt_not_awaited: DoubtNotAwaited by Truth;
+    wait_judges_by_old_time: WaitJudgesByOldTime by Truth;
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Many permissions at once: requests that share a doorbell.
 
 use super::Session;
-use crate::{Permission, SessionEndpoint};
+use crate::{Clock, Permission};
 use portcullis_client::{Acquire, Answer, Batch, Call, Error};
+use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::Moment;
 
-impl Session {
+impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Permissions over objects that exist, asked for together: with one doorbell as far as the control queue has room,
     /// and each with an answer of its own.
     ///
@@ -51,11 +52,11 @@ impl Session {
     /// asked for again.
     fn call_all(
         &mut self,
-        mut next: impl FnMut(&mut Batch<'_, SessionEndpoint>, Moment) -> Option<Result<Call, Error>>,
+        mut next: impl FnMut(&mut Batch<'_, E>, Moment) -> Option<Result<Call, Error>>,
     ) -> Result<Vec<Result<Answer, Error>>, Error> {
         let mut answers = Vec::new();
         loop {
-            let (clock, mut begun) = (self.clock, Vec::new());
+            let (clock, mut begun) = (self.clock.clone(), Vec::new());
             let mut batch = self.client.batch();
             let done = loop {
                 match next(&mut batch, clock.now()) {

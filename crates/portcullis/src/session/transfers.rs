@@ -1,9 +1,9 @@
 //! Bytes that go to a node and come from it: copied, in place, and in parts.
 
 use super::Session;
-use crate::Permission;
+use crate::{Clock, Permission};
 use portcullis_client::{Buffer, Client, Error, Operation};
-use portcullis_memory::ArenaMemory;
+use portcullis_nic::VerbsEndpoint;
 use std::collections::VecDeque;
 
 /// Bytes that one operation of [`Session::read`] and [`Session::write`] moves at the most.
@@ -11,7 +11,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Pieces of one call that are under way at once.
 const PIECES_MAX: usize = 4;
 
-impl Session {
+impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Reads the permission's bytes from `offset` on.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Session {
         offset: u64,
         pieces: impl Iterator<Item = P>,
         begin: impl Fn(&mut Self, u64, &P) -> Result<Operation, Error>,
-        land: impl Fn(&Buffer<ArenaMemory>, P),
+        land: impl Fn(&Buffer<E::Memory>, P),
     ) -> Result<(), Error> {
         let mut under_way = VecDeque::new();
         let mut failed = None;
@@ -84,7 +84,7 @@ impl Session {
         &mut self,
         operation: Operation,
         piece: P,
-        land: impl Fn(&Buffer<ArenaMemory>, P),
+        land: impl Fn(&Buffer<E::Memory>, P),
     ) -> Result<(), Error> {
         let outcome = self.wait(operation)?;
         outcome.result?;
@@ -103,8 +103,8 @@ impl Session {
         &mut self,
         permission: &Permission,
         offset: u64,
-        buffer: Buffer<ArenaMemory>,
-    ) -> Result<Buffer<ArenaMemory>, Error> {
+        buffer: Buffer<E::Memory>,
+    ) -> Result<Buffer<E::Memory>, Error> {
         let begin = |client: &mut Client<_>, now, buffer| client.read(now, permission, offset, buffer);
         let operation = self.begin_operation(buffer, begin)?;
         self.finish_with_buffer(operation)
@@ -119,14 +119,14 @@ impl Session {
         &mut self,
         permission: &Permission,
         offset: u64,
-        buffer: Buffer<ArenaMemory>,
-    ) -> Result<Buffer<ArenaMemory>, Error> {
+        buffer: Buffer<E::Memory>,
+    ) -> Result<Buffer<E::Memory>, Error> {
         let begin = |client: &mut Client<_>, now, buffer| client.write(now, permission, offset, buffer);
         let operation = self.begin_operation(buffer, begin)?;
         self.finish_with_buffer(operation)
     }
 
-    fn finish_with_buffer(&mut self, operation: Operation) -> Result<Buffer<ArenaMemory>, Error> {
+    fn finish_with_buffer(&mut self, operation: Operation) -> Result<Buffer<E::Memory>, Error> {
         let outcome = self.wait(operation)?;
         outcome.result?;
         outcome.buffer.ok_or(Error::SessionLost)

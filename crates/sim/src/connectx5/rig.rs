@@ -152,7 +152,7 @@ impl Rig {
         driver: Rc<RefCell<dyn Driver>>,
     ) {
         let number = self.hosts.len();
-        let nic: SharedNic = Rc::new(RefCell::new(soft_nic(self.cores.len() + number)));
+        let nic = SharedNic::new(soft_nic(self.cores.len() + number));
         let size = EndpointSize {
             data_queue_pairs: queue_pairs,
             send_depth: 16,
@@ -160,7 +160,7 @@ impl Rig {
             message_bytes: 192,
             arena_bytes: 32 << 10,
         };
-        let endpoint = self.join(core, Rc::clone(&nic), size).expect("a simulated NIC has room");
+        let endpoint = self.join(core, nic.clone(), size).expect("a simulated NIC has room");
         let client = Client::new(endpoint, config).expect("the arena is large enough");
         self.hosts.push(Host {
             machine,

@@ -7,7 +7,7 @@ use super::watch::{Flaw, Watch, describe};
 use super::wires::{asks_for_rebuild, is_timeless};
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
-use crate::endpoint::join;
+use crate::endpoint::{SharedNic, join};
 use crate::network::port_address;
 use crate::nic::{Disturbance, NodeNic};
 use crate::oracle::{LONGEST_WAIT, Oracle, Promise};
@@ -18,9 +18,7 @@ use portcullis_node::{AuditEvent, Node, NodeConfig, Reductions, ViolationLimits}
 use portcullis_protocol::{Incarnation, Lifetime, Moment};
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::{NetworkPort, Packet};
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 /// Where the races begin on everybody's clock.
 const BEGINNING: Nanos = 1_000 * MICROSECOND;
@@ -158,11 +156,11 @@ impl Stage {
         let (number, now) = (self.actors.len(), self.moment());
         let mut nic: SoftNic<_> = SoftNic::default();
         nic.core().join(port(1 + number));
-        let nic = Rc::new(RefCell::new(nic));
+        let nic = SharedNic::new(nic);
         let let_in = "the node lets a client of the stage in";
         let admission = self.node.admit(&mut self.nic, &role.tenant.to_string(), now).expect(let_in);
         let process = u32::try_from(number).unwrap_or(0);
-        let (node_side, own) = ((&mut self.node, &mut self.nic), Rc::clone(&nic));
+        let (node_side, own) = ((&mut self.node, &mut self.nic), nic.clone());
         let (endpoint, ends, id) = join(node_side, admission, process, (own, size), now).expect(let_in);
         let (control, data) = endpoint.addresses().expect(let_in);
         let session = self.oracle.session_began(0, role.tenant, false, now);

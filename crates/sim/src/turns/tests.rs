@@ -44,7 +44,7 @@ fn pass(cluster: &mut Cluster, time: Nanos) {
 fn library(cluster: &mut Cluster, client: usize) -> (&mut SimClient, Moment) {
     let host = &mut cluster.clients[client];
     let moment = host.clock.read(cluster.now);
-    (&mut host.stay.as_mut().expect("it is attached").client, moment)
+    (host.stay.as_mut().expect("it is attached").client.as_mut().expect("a library"), moment)
 }
 
 /// Where the object lies that a call has brought.

@@ -1,0 +1,143 @@
+//! Threads that take turns with the cluster: for code that waits, such as a session of the paved path.
+//!
+//! A strand runs only while it has been handed the turn, and the cluster waits meanwhile; so a run stays as good as
+//! single-threaded, and the same each time. Virtual time stands still during a turn: it passes where the strand says
+//! that it waits.
+
+use crate::clock::{MICROSECOND, Nanos};
+use crate::dice::Dice;
+use portcullis::Clock;
+use portcullis_protocol::Moment;
+use portcullis_protocol::planted;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// The longest that a look takes: the thread may have lost its processor.
+const LOOK_MAX: Nanos = 20 * MICROSECOND;
+/// The longest that others take, when they are let run.
+const OTHERS_MAX: Nanos = 100 * MICROSECOND;
+
+/// What a strand says at the end of its turn.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// It wants a turn after so much time at the latest.
+    Waits(Nanos),
+    /// It is done.
+    Ended,
+    /// It panicked.
+    Panicked(String),
+}
+
+/// What unwinds a strand whose cluster wants no more of it.
+struct Stopped;
+
+#[derive(Debug)]
+struct Handover {
+    /// The time on the machine's clock, in µs, for the whole of a turn.
+    now: AtomicU64,
+    go: Mutex<Receiver<()>>,
+    said: Sender<Said>,
+    dice: Mutex<Dice>,
+}
+
+/// A strand's own view of its turns: its clock, which passes time by handing the turn over.
+#[derive(Clone, Debug)]
+pub(crate) struct StrandClock(Arc<Handover>);
+
+impl StrandClock {
+    /// Waits for so long, or less.
+    pub fn pass(&self, time: Nanos) {
+        let go = self.0.go.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.0.said.send(Said::Waits(time)).is_err() || go.recv().is_err() {
+            resume_unwind(Box::new(Stopped));
+        }
+    }
+
+    fn pass_up_to(&self, most: Nanos) {
+        let time = self.0.dice.lock().unwrap_or_else(PoisonError::into_inner).magnitude(50..most);
+        self.pass(time);
+    }
+}
+
+impl Clock for StrandClock {
+    const SPINS: u32 = 24;
+
+    fn now(&self) -> Moment {
+        Moment(self.0.now.load(Ordering::Relaxed))
+    }
+
+    fn spin(&self) {
+        self.pass_up_to(LOOK_MAX);
+    }
+
+    fn yield_now(&self) {
+        self.pass_up_to(OTHERS_MAX);
+    }
+}
+
+/// The cluster's view of a strand. It ends with this.
+#[derive(Debug)]
+pub(crate) struct Strand {
+    handover: Arc<Handover>,
+    go: Option<Sender<()>>,
+    said: Receiver<Said>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Strand {
+    /// A strand that runs `script` when it is handed its first turn.
+    ///
+    /// # Errors
+    /// The machine has no thread for it.
+    pub fn start(dice: Dice, script: impl FnOnce(StrandClock) + Send + 'static) -> std::io::Result<Self> {
+        let ((go, gone), (say, said)) = (channel(), channel());
+        let (now, dice) = (AtomicU64::new(0), Mutex::new(dice));
+        let handover = Arc::new(Handover { now, go: Mutex::new(gone), said: say.clone(), dice });
+        let clock = StrandClock(Arc::clone(&handover));
+        let plant = planted::for_another_thread();
+        let thread = std::thread::Builder::new().name("strand".to_owned()).spawn(move || {
+            plant();
+            let first = clock.0.go.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            if first.is_err() {
+                return;
+            }
+            let last = match catch_unwind(AssertUnwindSafe(|| script(clock))) {
+                Ok(()) => Said::Ended,
+                Err(panic) if panic.is::<Stopped>() => Said::Ended,
+                Err(panic) => Said::Panicked(words(&*panic)),
+            };
+            // Nobody listens any more where the strand was stopped.
+            let _ = say.send(last);
+        })?;
+        Ok(Self { handover, go: Some(go), said, thread: Some(thread) })
+    }
+
+    /// Hands it the turn, at a time on its machine's clock. One that has ended says so again.
+    pub fn turn(&mut self, now: Moment) -> Said {
+        let Some(go) = &self.go else { return Said::Ended };
+        self.handover.now.store(now.0, Ordering::Relaxed);
+        go.send(()).expect("a strand that has not ended listens");
+        let said = self.said.recv().expect("a strand says how its turn ended");
+        if !matches!(said, Said::Waits(_)) {
+            self.go = None;
+        }
+        said
+    }
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().cloned();
+    said.or_else(|| panic.downcast_ref::<&str>().map(|said| (*said).to_owned())).unwrap_or_default()
+}
+
+impl Drop for Strand {
+    fn drop(&mut self) {
+        self.go = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
