@@ -61,13 +61,32 @@ impl Access {
         length: u64,
         action: Action,
     ) -> Result<(Self, Moment), Error> {
-        let deadline = permission.check(now, offset, length, action.needs())?;
+        let deadline = permission.lease().deadline();
+        match Self::under(permission, offset, length, action) {
+            // An access that comes too late is late first of all.
+            Ok(_) | Err(Error::Misaligned) if now >= deadline => Err(Error::Expired),
+            access => access.map(|access| (access, deadline)),
+        }
+    }
+
+    /// The same without regard to the time.
+    ///
+    /// # Errors
+    /// As [`Access::checked`], but for [`Error::Expired`].
+    #[inline]
+    pub(crate) fn under(
+        permission: &Permission,
+        offset: u64,
+        length: u64,
+        action: Action,
+    ) -> Result<Self, Error> {
+        permission.check_span(offset, length, action.needs())?;
         let base = permission.address();
         if action.is_atomic() && !base.0.wrapping_add(offset).is_multiple_of(u64::from(WORD_BYTES)) {
             return Err(Error::Misaligned);
         }
         let credential = permission.credential();
-        Ok((Self { permission: Some(permission.id()), credential, base, offset, length, action }, deadline))
+        Ok(Self { permission: Some(permission.id()), credential, base, offset, length, action })
     }
 
     /// An access that nothing checks at this end.

@@ -1,14 +1,17 @@
 //! Several operations with one doorbell, of which only the last tells of its end; and several requests to the node with
 //! another.
 
-use crate::access::Action;
+use crate::access::{Access, Action};
 use crate::calls::Awaited;
 use crate::carrier::{Carrier, Posting};
 use crate::data_path::{MaybeBuffer, Target};
-use crate::{Acquire, Allocate, Buffer, Call, Client, Error, NotRevoked, Operation, Permission, Rejected};
+use crate::{
+    Acquire, Allocate, Buffer, Call, Client, Error, Lease, NotRevoked, Operation, Permission, Rejected,
+};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{Lifetime, Moment, RequestBody};
 use std::fmt;
+use std::sync::Arc;
 
 /// Operations that are posted together, in order, once [`Batch::post`] is called. Each has its own outcome.
 ///
@@ -147,7 +150,15 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// # Errors
     /// As there; the rest of the batch stays as it is.
     pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
-        let (lease, deadline) = (permission.lease(), now.after(time));
+        self.extend_lease(now, permission.lease(), now.after(time))
+    }
+
+    pub(crate) fn extend_lease(
+        &mut self,
+        now: Moment,
+        lease: &Arc<Lease>,
+        deadline: Moment,
+    ) -> Result<Call, Error> {
         if lease.has_word() {
             let call = self.client.swap_lifetime(Posting::Staged, now, lease, deadline)?;
             self.client.staged_calls.push(call.id);
@@ -175,6 +186,19 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     pub fn post(self) -> usize {
         self.client.send_staged();
         self.count
+    }
+
+    /// Adds an access that was checked without regard to the time.
+    pub(crate) fn add_checked(
+        &mut self,
+        now: Moment,
+        access: Access,
+        lease: &Lease,
+        buffer: MaybeBuffer<E>,
+    ) -> Result<Operation, Rejected<E::Memory>> {
+        let operation = self.client.begin_in_time(Posting::Staged, now, (access, lease), buffer)?;
+        self.count += 1;
+        Ok(operation)
     }
 
     fn add(

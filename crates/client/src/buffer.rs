@@ -187,13 +187,42 @@ impl<M: Memory> Buffer<M> {
         self.blocks.memory.write(self.at() + u64::from(offset), from);
     }
 
+    /// As [`Buffer::read`], for callers who cannot be sure of the span.
+    ///
+    /// # Errors
+    /// [`Error::OutsideBuffer`]: nothing was copied.
+    pub fn try_read(&self, offset: u32, into: &mut [u8]) -> Result<(), Error> {
+        self.span_of(offset, into.len())?;
+        self.read(offset, into);
+        Ok(())
+    }
+
+    /// As [`Buffer::write`], for callers who cannot be sure of the span.
+    ///
+    /// # Errors
+    /// [`Error::OutsideBuffer`]: nothing was copied.
+    pub fn try_write(&mut self, offset: u32, from: &[u8]) -> Result<(), Error> {
+        self.span_of(offset, from.len())?;
+        self.write(offset, from);
+        Ok(())
+    }
+
     fn check(&self, offset: u32, length: usize) {
+        let outside = self.span_of(offset, length).err();
+        assert!(outside.is_none(), "{length} bytes at {offset} reach outside a buffer of {}", self.len());
+    }
+
+    fn span_of(&self, offset: u32, length: usize) -> Result<(), Error> {
         let room = self.len().checked_sub(offset).and_then(|room| usize::try_from(room).ok());
-        assert!(
-            room.is_some_and(|room| length <= room),
-            "{length} bytes at {offset} reach outside a buffer of {}",
-            self.len()
-        );
+        let inside = room.is_some_and(|room| length <= room);
+        let (offset, length, size) = (offset.into(), length as u64, self.len().into());
+        if inside { Ok(()) } else { Err(Error::OutsideBuffer { offset, length, size }) }
+    }
+
+    /// Whether it comes from these blocks.
+    #[inline]
+    pub(crate) fn is_of(&self, blocks: &Arc<Blocks<M>>) -> bool {
+        Arc::ptr_eq(&self.blocks, blocks)
     }
 
     pub(crate) fn span(&self) -> LocalSpan {

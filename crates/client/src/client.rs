@@ -47,7 +47,7 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) staged_calls: Vec<u64>,
     /// Why the session is over, if it is.
     pub(crate) over: Option<Error>,
-    blocks: Arc<Blocks<E::Memory>>,
+    pub(crate) blocks: Arc<Blocks<E::Memory>>,
     completions: Vec<Completion>,
     /// Completions that the time has a part in, and those after them, in order.
     unjudged: Vec<Completion>,

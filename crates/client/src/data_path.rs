@@ -160,6 +160,20 @@ impl<E: VerbsEndpoint> Client<E> {
             Ok(admitted) => admitted,
             Err(error) => return Err(Rejected { buffer, error }),
         };
+        self.begin_checked(posting, (owner, access), buffer)
+    }
+
+    /// The same for an access that has been checked.
+    #[inline]
+    pub(crate) fn begin_checked(
+        &mut self,
+        posting: Posting,
+        (owner, access): (Owner, Access),
+        buffer: MaybeBuffer<E>,
+    ) -> Result<Operation, Rejected<E::Memory>> {
+        if buffer.as_ref().is_some_and(|buffer| !buffer.is_of(&self.blocks)) {
+            return Err(Rejected { buffer, error: Error::ForeignBuffer });
+        }
         let span = buffer.as_ref().map(Buffer::span);
         let operation = match self.operations.begin(owner, buffer) {
             Ok(operation) => operation,

@@ -33,6 +33,19 @@ pub enum Error {
         /// What the permission covers.
         size: u64,
     },
+    /// The caller's mistake, found here: nothing was copied.
+    #[error("{length} bytes at {offset} reach outside the buffer's {size}")]
+    OutsideBuffer {
+        /// Where in the buffer.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+        /// What the buffer holds.
+        size: u64,
+    },
+    /// The caller's mistake, found here: the buffer comes from another session's arena. Nothing was sent.
+    #[error("the buffer is another session's: take one from this session")]
+    ForeignBuffer,
     /// The caller's mistake, found here: nothing was sent.
     #[error("the permission does not hold the right that the access needs ({})", needed.letters())]
     WrongRight {
@@ -116,6 +129,8 @@ impl Error {
             Self::Refused(refusal) => refusal.is_retryable(),
             Self::LivesLonger { .. }
             | Self::OutsideRange { .. }
+            | Self::OutsideBuffer { .. }
+            | Self::ForeignBuffer
             | Self::WrongRight { .. }
             | Self::Misaligned
             | Self::Violation

@@ -178,21 +178,15 @@ impl Permission {
         &self.lease
     }
 
-    /// Finds a polite mistake before it becomes a violation on the node. Returns the deadline.
-    pub(crate) fn check(
-        &self,
-        now: Moment,
-        offset: u64,
-        length: u64,
-        needed: Rights,
-    ) -> Result<Moment, Error> {
+    /// Finds a polite mistake before it becomes a violation on the node.
+    #[inline]
+    pub(crate) fn check_span(&self, offset: u64, length: u64, needed: Rights) -> Result<(), Error> {
         if !self.rights.contains(needed) {
             return Err(Error::WrongRight { needed });
         }
         if offset.checked_add(length).is_none_or(|end| end > self.length) {
             return Err(Error::OutsideRange { offset, length, size: self.length });
         }
-        let deadline = self.lease.deadline();
-        if now >= deadline { Err(Error::Expired) } else { Ok(deadline) }
+        Ok(())
     }
 }

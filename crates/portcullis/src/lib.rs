@@ -45,7 +45,7 @@ pub use held::{AtDrop, Permission};
 pub use keeper::{Kept, Tending};
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters as ClientCounters, Error,
-    Lease, NotRevoked, Operation, Outcome, Permission as BarePermission, Rejected,
+    Lease, NotRevoked, Operation, Outcome, OwnedBatch, Permission as BarePermission, Rejected, Started,
 };
 pub use portcullis_host::software::AttachError as PortAttachError;
 pub use portcullis_memory::{ArenaMemory, Doorbell, LentBytes, LentBytesMut, Mapping, MappingError};

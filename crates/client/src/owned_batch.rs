@@ -1,0 +1,199 @@
+//! A batch as a value: for callers who cannot hold a borrow of their client while they collect, such as other
+//! languages. It knows no client and no time; both come when it is posted.
+
+use crate::access::{Access, Action};
+use crate::carrier::Posting;
+use crate::operations::{Owner, WORD_BYTES};
+use crate::{
+    Acquire, Allocate, Buffer, Call, Client, Error, Lease, NotRevoked, Operation, Permission, Rejected,
+};
+use portcullis_nic::{Memory, VerbsEndpoint};
+use portcullis_protocol::{Lifetime, Moment};
+use std::fmt;
+use std::sync::Arc;
+
+/// What is to be begun.
+enum Step<M: Memory> {
+    Access { access: Access, lease: Arc<Lease>, buffer: Option<Buffer<M>> },
+    Allocate(Allocate),
+    Acquire(Acquire),
+    Revoke { permission: Permission, free: bool },
+    Extend { lease: Arc<Lease>, time: Lifetime },
+}
+
+/// What became of a step of an [`OwnedBatch`] when it was posted.
+#[derive(Debug)]
+pub enum Started<M: Memory> {
+    /// An operation, or its buffer back.
+    Operation(Result<Operation, Rejected<M>>),
+    /// A request to the node.
+    Call(Result<Call, Error>),
+    /// A revocation, or its permission back.
+    Revocation(Result<Call, NotRevoked>),
+}
+
+/// Operations and requests that are posted together, in order, with [`Client::post`]. It borrows nothing, begins nothing
+/// and takes no room before that; dropped, it gives its buffers back, and permissions that it was to revoke end by
+/// themselves.
+pub struct OwnedBatch<M: Memory> {
+    steps: Vec<Step<M>>,
+}
+
+impl<M: Memory> Default for OwnedBatch<M> {
+    fn default() -> Self {
+        Self { steps: Vec::new() }
+    }
+}
+
+impl<M: Memory> OwnedBatch<M> {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a [`Client::read`].
+    ///
+    /// # Errors
+    /// [`Rejected`] with the buffer: [`Error::OutsideRange`] or [`Error::WrongRight`]. The rest stays as it is.
+    pub fn read(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        buffer: Buffer<M>,
+    ) -> Result<(), Rejected<M>> {
+        self.add(permission, offset, Some(buffer), Action::Read)
+    }
+
+    /// Adds a [`Client::write`].
+    ///
+    /// # Errors
+    /// As [`OwnedBatch::read`].
+    pub fn write(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        buffer: Buffer<M>,
+    ) -> Result<(), Rejected<M>> {
+        self.add(permission, offset, Some(buffer), Action::Write)
+    }
+
+    /// Adds a [`Client::compare_and_swap`].
+    ///
+    /// # Errors
+    /// As [`OwnedBatch::read`], and [`Error::Misaligned`].
+    pub fn compare_and_swap(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<(), Rejected<M>> {
+        self.add(permission, offset, None, Action::CompareAndSwap { compare, swap })
+    }
+
+    /// Adds a [`Client::fetch_and_add`].
+    ///
+    /// # Errors
+    /// As [`OwnedBatch::compare_and_swap`].
+    pub fn fetch_and_add(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        add: u64,
+    ) -> Result<(), Rejected<M>> {
+        self.add(permission, offset, None, Action::FetchAndAdd { add })
+    }
+
+    /// Adds a [`Client::allocate`].
+    pub fn allocate(&mut self, ask: Allocate) {
+        self.steps.push(Step::Allocate(ask));
+    }
+
+    /// Adds a [`Client::acquire`].
+    pub fn acquire(&mut self, ask: Acquire) {
+        self.steps.push(Step::Acquire(ask));
+    }
+
+    /// Adds a [`Client::revoke`].
+    pub fn revoke(&mut self, permission: Permission, free: bool) {
+        self.steps.push(Step::Revoke { permission, free });
+    }
+
+    /// Adds a [`Client::extend`]: the time counts from when the batch is posted.
+    pub fn extend(&mut self, permission: &Permission, time: Lifetime) {
+        self.steps.push(Step::Extend { lease: Arc::clone(permission.lease()), time });
+    }
+
+    /// How many operations and calls it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    fn add(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        buffer: Option<Buffer<M>>,
+        action: Action,
+    ) -> Result<(), Rejected<M>> {
+        let length = buffer.as_ref().map_or(WORD_BYTES, Buffer::len);
+        match Access::under(permission, offset, length.into(), action) {
+            Ok(access) => {
+                self.steps.push(Step::Access { access, lease: Arc::clone(permission.lease()), buffer });
+                Ok(())
+            }
+            Err(error) => Err(Rejected { buffer, error }),
+        }
+    }
+}
+
+impl<M: Memory> fmt::Debug for OwnedBatch<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedBatch").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<E: VerbsEndpoint> Client<E> {
+    /// Begins what is in a batch, in order, with a doorbell for the operations and another for the requests. Says what
+    /// became of each: one that cannot begin, because its permission has ended meanwhile, its buffer is another
+    /// session's or a queue is full, keeps none of the others from it.
+    pub fn post(&mut self, now: Moment, owned: OwnedBatch<E::Memory>) -> Vec<Started<E::Memory>> {
+        let mut batch = self.batch();
+        let begin = |step| match step {
+            Step::Access { access, lease, buffer } => {
+                Started::Operation(batch.add_checked(now, access, &lease, buffer))
+            }
+            Step::Allocate(ask) => Started::Call(batch.allocate(now, ask)),
+            Step::Acquire(ask) => Started::Call(batch.acquire(now, ask)),
+            Step::Revoke { permission, free } => Started::Revocation(batch.revoke(permission, free)),
+            Step::Extend { lease, time } => Started::Call(batch.extend_lease(now, &lease, now.after(time))),
+        };
+        let started = owned.steps.into_iter().map(begin).collect();
+        batch.post();
+        started
+    }
+
+    /// Begins an access that was checked without regard to the time.
+    pub(crate) fn begin_in_time(
+        &mut self,
+        posting: Posting,
+        now: Moment,
+        (access, lease): (Access, &Lease),
+        buffer: Option<Buffer<E::Memory>>,
+    ) -> Result<Operation, Rejected<E::Memory>> {
+        let deadline = lease.deadline();
+        let error = self.over.or((now >= deadline).then_some(Error::Expired));
+        match error {
+            Some(error) => Err(Rejected { buffer, error }),
+            None => self.begin_checked(posting, (Owner::Checked { deadline }, access), buffer),
+        }
+    }
+}
