@@ -1,18 +1,21 @@
 # The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
 # Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
 
-.PHONY: demo test build lint unit planted verbs fuzz instructions fresh fresh-setup soak setup help
+.PHONY: demo test build lint unit planted verbs fuzz instructions mutants fresh fresh-setup soak setup help
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 15
 SOAK_HOURS ?= 8
 FRESH ?= demo test
+MUTANTS ?= node client softnic/core
+MUTANTS_SHARD ?= 0/4
 
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (about a minute with the build)'
 	@echo 'make test   everything that has to hold (about a quarter of an hour with the build)'
 	@echo 'make verbs  the part of it that needs an RDMA device, in a virtual machine with Soft-RoCE'
 	@echo 'make fresh  both of them on a fresh machine, a minimal Debian in a folder; FRESH=demo for the one (root only)'
+	@echo 'make mutants  whether the tests notice mistakes: one in four (MUTANTS_SHARD=0/4) of MUTANTS (node client softnic/core)'
 	@echo 'make soak   clusters in virtual time, seed after seed, for SOAK_HOURS (8)'
 
 build: setup
@@ -58,6 +61,11 @@ fresh-setup:
 # Seeds that no run before this one had: they begin where the clock says.
 soak: build
 	$(CARGO) run --quiet --release --locked -p portcullis-cli -- sim --hours $(SOAK_HOURS) --seed $$(date +%s)000000
+
+# Mistakes that are made in the sources, one after another: does a test find each? Takes hours; docs/mutants.md has what
+# came of it.
+mutants: setup
+	MUTANTS_SHARD=$(MUTANTS_SHARD) scripts/mutants $(MUTANTS)
 
 instructions: setup
 	scripts/instructions

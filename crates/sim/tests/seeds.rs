@@ -1,6 +1,6 @@
 //! Many seeds: no promise is broken.
 //!
-//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test seeds` runs more of them.
+//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test seeds` runs more of them, `make mutants` fewer.
 
 use portcullis_sim::{Plan, campaign};
 
@@ -9,11 +9,12 @@ const SEEDS: u64 = 2_000;
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    let seeds = std::env::var("PORTCULLIS_SEEDS").ok().and_then(|number| number.parse().ok());
+    let seeds =
+        std::env::var("PORTCULLIS_SEEDS").ok().and_then(|number| number.parse().ok()).unwrap_or(SEEDS);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut failed = Vec::new();
     let (mut events, mut tried, mut refused) = (0, 0, 0);
-    campaign(0..seeds.unwrap_or(SEEDS), threads, Plan::draw, |report| {
+    campaign(0..seeds, threads, Plan::draw, |report| {
         events += report.events;
         tried += report.violations_tried;
         refused += report.violations_refused;
@@ -25,5 +26,5 @@ fn no_seed_breaks_a_promise() {
     eprintln!("{events} events, {tried} violations tried, {refused} refused");
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     // A run without work would keep every promise.
-    assert!(events > 1_000_000 && tried > 10_000 && tried == refused, "{events} {tried} {refused}");
+    assert!(events > 500 * seeds && tried > 5 * seeds && tried == refused, "{events} {tried} {refused}");
 }

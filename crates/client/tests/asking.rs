@@ -1,0 +1,162 @@
+//! What is asked of the node is what the caller asked for; what comes of it, and what may be tried again.
+
+mod fake;
+
+use fake::{Fake, Handle, fake};
+use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Permission};
+use portcullis_nic::Status;
+use portcullis_protocol::{
+    Incarnation, Keep, Lifetime, Moment, ObjectName, ObjectRef, Part, Refusal, RemoteAddress, RequestBody,
+    Rights, Sharing,
+};
+
+const NOW: Moment = Moment(100);
+const SECOND: Lifetime = Lifetime::seconds(1);
+const OBJECT: ObjectRef = ObjectRef { incarnation: Incarnation(1), address: RemoteAddress(4096), birth: 7 };
+
+fn client() -> (Client<Fake>, Handle) {
+    let (endpoint, handle) = fake(2, 16);
+    (Client::new(endpoint, ClientConfig::default()).unwrap(), handle)
+}
+
+fn granted(client: &mut Client<Fake>, ask: Allocate) -> Permission {
+    let call = client.allocate(NOW, ask).unwrap();
+    client.poll(NOW);
+    let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
+    permission
+}
+
+fn asked(handle: &Handle) -> RequestBody {
+    handle.look().node.asked.last().expect("the node was asked").body
+}
+
+#[test]
+fn an_allocation_asks_for_all_that_was_said_and_for_nothing_else() {
+    let plain = RequestBody::Allocate {
+        size: 100,
+        alignment: 1,
+        lifetime: SECOND,
+        rights: Rights::all(),
+        sharing: Sharing::Exclusive,
+        keep: Keep::No,
+    };
+    let with = |change: fn(Allocate) -> Allocate| {
+        let (mut client, handle) = client();
+        granted(&mut client, change(Allocate::bytes(100)));
+        asked(&handle)
+    };
+    assert_eq!(with(|ask| ask), plain);
+    let RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep } = plain else {
+        unreachable!()
+    };
+    let time = Lifetime::micros(77);
+    assert_eq!(
+        with(|ask| ask.lifetime(Lifetime::micros(77))),
+        RequestBody::Allocate { size, alignment, lifetime: time, rights, sharing, keep }
+    );
+    let read = Rights::READ;
+    assert_eq!(
+        with(|ask| ask.rights(Rights::READ)),
+        RequestBody::Allocate { size, alignment, lifetime, rights: read, sharing, keep }
+    );
+    let shared = Sharing::Shared;
+    assert_eq!(
+        with(Allocate::shared),
+        RequestBody::Allocate { size, alignment, lifetime, rights, sharing: shared, keep }
+    );
+    assert_eq!(
+        with(|ask| ask.aligned(4096)),
+        RequestBody::Allocate { size, alignment: 4096, lifetime, rights, sharing, keep }
+    );
+    for (kept, keep) in [
+        (with(Allocate::keep), Keep::Attached),
+        (with(|ask| ask.keep_for(Lifetime::micros(77))), Keep::For(time)),
+        (with(Allocate::pinned), Keep::Pinned),
+    ] {
+        assert_eq!(kept, RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep });
+    }
+}
+
+#[test]
+fn an_acquisition_asks_for_all_that_was_said_and_for_nothing_else() {
+    let with = |ask: Acquire| {
+        let (mut client, handle) = client();
+        client.acquire(NOW, ask).unwrap();
+        asked(&handle)
+    };
+    let body = |object, part, lifetime, rights, sharing, wait| RequestBody::Acquire {
+        object,
+        part,
+        lifetime,
+        rights,
+        sharing,
+        wait,
+    };
+    let (object, whole, all) = (ObjectName::Reference(OBJECT), Part::WHOLE, Rights::all());
+    let (alone, shared, time) = (Sharing::Exclusive, Sharing::Shared, Lifetime::micros(77));
+    let plain = Acquire::object(OBJECT);
+    assert_eq!(with(plain), body(object, whole, SECOND, all, alone, SECOND));
+    let address = ObjectName::Address(OBJECT.address);
+    assert_eq!(with(Acquire::dangerous_at(OBJECT.address)), body(address, whole, SECOND, all, alone, SECOND));
+    assert_eq!(with(plain.lifetime(time)), body(object, whole, time, all, alone, SECOND));
+    assert_eq!(with(plain.rights(Rights::WRITE)), body(object, whole, SECOND, Rights::WRITE, alone, SECOND));
+    assert_eq!(with(plain.read_only()), body(object, whole, SECOND, Rights::READ, alone, SECOND));
+    assert_eq!(with(plain.shared()), body(object, whole, SECOND, all, shared, SECOND));
+    let part = Part { offset: 8, length: 16 };
+    assert_eq!(with(plain.part(8, 16)), body(object, part, SECOND, all, alone, SECOND));
+    assert_eq!(with(plain.wait(time)), body(object, whole, SECOND, all, alone, time));
+}
+
+#[test]
+fn a_permission_says_what_it_is_over() {
+    let (mut client, _handle) = client();
+    let permission = granted(&mut client, Allocate::bytes(100).rights(Rights::READ).shared());
+    assert_eq!((permission.length(), permission.offset()), (100, 0));
+    assert_eq!(permission.address(), permission.object().address);
+    assert_eq!((permission.rights(), permission.sharing()), (Rights::READ, Sharing::Shared));
+}
+
+#[test]
+fn an_extension_to_the_very_deadline_is_none_too_short() {
+    let (mut client, handle) = client();
+    let permission = granted(&mut client, Allocate::bytes(64));
+    let lease = permission.lease().clone();
+    let call = client.extend_to(NOW, &lease, lease.deadline()).unwrap();
+    handle.run_all();
+    client.poll(NOW);
+    assert!(matches!(client.take_call(call), Some(Ok(Answer::Extended(lifetime))) if lifetime == SECOND));
+    let sooner = Moment(lease.deadline().0 - 1);
+    let left = lease.deadline().since(NOW);
+    assert_eq!(client.extend_to(NOW, &lease, sooner).unwrap_err(), Error::LivesLonger { left });
+}
+
+#[test]
+fn an_error_says_whether_trying_again_may_help() {
+    let time = Lifetime::micros(1);
+    for again in [
+        Error::Expired,
+        Error::Revoked,
+        Error::Interrupted,
+        Error::QueueFull { limit: 1 },
+        Error::ArenaFull { asked: 1 },
+        Error::Paused { wait: time },
+        Error::Quota { used: 1, limit: 1 },
+        Error::Refused(Refusal::Conflict),
+    ] {
+        assert!(again.is_retryable(), "{again}");
+    }
+    for never in [
+        Error::LivesLonger { left: time },
+        Error::OutsideRange { offset: 1, length: 1, size: 1 },
+        Error::WrongRight { needed: Rights::READ },
+        Error::Misaligned,
+        Error::Violation,
+        Error::LocalFault(Status::LocalProtectionError),
+        Error::Barred,
+        Error::SessionLost,
+        Error::NodeGone,
+        Error::Refused(Refusal::Malformed),
+    ] {
+        assert!(!never.is_retryable(), "{never}");
+    }
+}
