@@ -1,6 +1,6 @@
 //! The audit log of a node that runs.
 
-use crate::node::{Node, count, errors, folder, log, wait_for};
+use crate::node::{Node, count, errors, folder, growing_log, log, wait_for};
 use portcullis::{Allocate, Session};
 use rustix::process::Signal;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ fn use_it(session: &mut Session, grants: usize) {
 }
 
 fn wait_for_events(path: &Path, event: &str, times: usize) {
-    wait_for(event, || count(&log(path), event) == times);
+    wait_for(event, || count(&growing_log(path), event) == times);
 }
 
 #[test]

@@ -100,6 +100,13 @@ pub fn log(path: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect()
 }
 
+/// The whole lines of an audit log that a node is writing at this moment: a file that grows is seen a page at a time.
+pub fn growing_log(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect()
+}
+
 /// How often an event is there.
 pub fn count(log: &[Value], event: &str) -> usize {
     log.iter().filter(|record| record["event"] == event).count()
