@@ -16,11 +16,15 @@ impl Objects {
     /// An object has been allocated. Says what is wrong with its reference.
     pub fn born(&mut self, granted: &Granted) -> Option<&'static str> {
         let place = granted.object.address.0..granted.object.address.0.saturating_add(granted.length);
-        let before: Vec<u64> = self.over(&place).map(|(start, _)| start).collect();
-        for start in before {
-            self.latest.remove(&start);
+        // A client that takes no messages may be told of an object when another lies there already.
+        let replaced = self.over(&place).any(|(_, it)| it.birth > granted.object.birth);
+        if !replaced {
+            let before: Vec<u64> = self.over(&place).map(|(start, _)| start).collect();
+            for start in before {
+                self.latest.remove(&start);
+            }
+            self.latest.insert(place.start, (place.end, granted.object));
         }
-        self.latest.insert(place.start, (place.end, granted.object));
         let known = !self.births.insert(granted.object.birth);
         known.then_some("a new object has the reference of another one")
     }
@@ -85,6 +89,15 @@ mod tests {
         assert_eq!(objects.opened(&untold, true), None);
         assert_eq!(objects.opened(&untold, false), None, "from then on it is known");
         assert!(objects.opened(&old, false).is_some());
+    }
+
+    #[test]
+    fn an_object_that_is_told_of_late_does_not_hide_the_one_that_lies_there_since() {
+        let mut objects = Objects::default();
+        let (late, since) = (granted(100, 1, 50), granted(120, 2, 50));
+        assert_eq!([objects.born(&since), objects.born(&late)], [None, None]);
+        assert_eq!(objects.opened(&since, false), None);
+        assert!(objects.opened(&late, false).is_some());
     }
 
     #[test]
