@@ -39,9 +39,11 @@ lint: setup
 unit: setup
 	$(CARGO) test --workspace --locked
 
-# The simulator's checkers against mistakes that are planted in the real code: each has to be found.
+# The simulator's checkers, and the tests of the structures, against mistakes that are planted in the real code: each has
+# to be found.
 planted: setup
 	$(CARGO) test -p portcullis-sim --features planted --test planted --locked
+	$(CARGO) test -p portcullis-structures --features planted --test planted --locked
 
 # What needs an RDMA device: on Soft-RoCE, in a virtual machine. Skipped aloud where there can be none.
 verbs: setup

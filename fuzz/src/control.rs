@@ -1,27 +1,28 @@
-//! The node: whatever its clients send, and whenever they come and go, it does not panic, comes to rest, and holds
-//! nothing once they are gone.
+//! The node, with clients that send anything and come and go at any time. It must not panic, must come to rest, and
+//! must hold nothing in the end.
 
 use crate::input::Input;
-use portcullis_nic::{Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status, WorkRequest, VerbsEndpoint};
+use portcullis_memory::{Doorbell, Mapping, Watched};
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
+    RemoteSpan, Status, VerbsEndpoint, WorkRequest,
+};
 use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
     ClientId, Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody,
 };
-use portcullis_memory::{Doorbell, Mapping};
-use portcullis_softnic::{PortLife, PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, SoftNic};
 use rustix::event::{EventfdFlags, eventfd};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-/// Clients at a time.
+/// The most clients at a time.
 const CLIENTS_MAX: usize = 4;
-/// Steps that one input takes.
+/// The most steps of one input.
 const STEPS_MAX: u32 = 96;
-/// Turns in which a node that nobody disturbs must come to rest.
+/// Turns in which a node without new work must come to rest.
 const TURNS_MAX: u32 = 5000;
-/// Grants that a client remembers.
+/// The most grants that a client remembers.
 const GRANTS_MAX: usize = 6;
-/// What the port of each client is like.
+/// The size of each client's port.
 const SIZE: EndpointSize = EndpointSize {
     data_queue_pairs: 2,
     send_depth: 4,
@@ -29,7 +30,7 @@ const SIZE: EndpointSize = EndpointSize {
     message_bytes: MESSAGE_BYTES as u32,
     arena_bytes: 4096,
 };
-/// Where in the arena the data of one-sided operations lies.
+/// Where the data of one-sided operations lies in the arena.
 const DATA: u64 = 2048;
 
 struct Client {
@@ -67,7 +68,7 @@ fn config(input: &mut Input<'_>) -> NodeConfig {
         pool_bytes: 4 << 16,
         headers: 6,
         objects_max: 12,
-        quota: Quota { bytes_max: 3 << 16, objects_max: 8, permissions_max: 8 },
+        quota: Quota { bytes_max: 3 << 16, objects_max: 8, permissions_max: 8, names_max: 4, shares_max: 2 },
         violations,
         windows_ready: 2,
         windows_max: 12,
@@ -108,8 +109,15 @@ impl Stage {
         let id = self.node.attach(&mut self.nic, admission.tenant, Some(1), ends, self.now).expect("a place");
         let page = Mapping::private(4096).expect("memory");
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
-        let life = PortLife::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
-        let endpoint = PortEndpoint::new(memory, SIZE, key, Doorbell::new(page, event), life);
+        let connection = None;
+        let (_, watched) = portcullis_memory::ends().expect("a pair");
+        let endpoint = PortEndpoint::new(
+            memory,
+            SIZE,
+            key,
+            (Doorbell::new(page, event), Watched::new(watched)),
+            connection,
+        );
         self.clients.push(Client { id, port, endpoint, sent: 0, received: 0, grants: Vec::new() });
     }
 
@@ -133,7 +141,7 @@ impl Stage {
         worked
     }
 
-    /// Turns until there is nothing more to do at this moment.
+    /// Gives turns until there is nothing more to do at this moment.
     fn rest(&mut self) {
         let mut turns = 0;
         while self.turn() {
@@ -162,7 +170,7 @@ impl Stage {
         }
     }
 
-    /// Everybody leaves, and time goes on.
+    /// Lets all clients leave, and lets time pass.
     fn clear(&mut self) {
         while !self.clients.is_empty() {
             self.detach(0);
@@ -182,7 +190,7 @@ impl Stage {
     }
 }
 
-/// A request, most of whose fields mean something.
+/// A request. Most of its fields make sense.
 fn request(input: &mut Input<'_>, known: &[u64], grants: &[Granted]) -> [u8; MESSAGE_BYTES] {
     let mut message = [0; MESSAGE_BYTES];
     message[0] = input.byte() % 11;
@@ -234,7 +242,7 @@ impl Client {
         self.sent += self.endpoint.post_control(&[request]) as u64;
     }
 
-    /// A one-sided operation, mostly with a key that was given to it at some time.
+    /// Posts a one-sided operation, mostly with a key that the client was given at some time.
     fn operate(&mut self, input: &mut Input<'_>, known: &[u64]) {
         let Some(granted) = self.grants.get(input.choice(GRANTS_MAX)) else { return };
         let Credential::Keys { buffer, lifetime } = granted.credential else { return };
@@ -282,7 +290,7 @@ impl Client {
     }
 }
 
-/// Takes the steps that the bytes say.
+/// Runs the steps that the bytes describe.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut stage = Stage::set(&mut input);

@@ -1,6 +1,6 @@
-//! The fuzzer's bytes, taken off piece by piece. At their end everything is zero.
+//! The fuzzer's bytes, read piece by piece. After the end all bytes are zero.
 
-/// What is left of an input.
+/// The unread rest of an input.
 pub struct Input<'a> {
     left: &'a [u8],
 }
@@ -43,12 +43,12 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// A choice of `count`.
+    /// A number below `count`.
     pub fn choice(&mut self, count: usize) -> usize {
         usize::from(self.byte()) % count
     }
 
-    /// A number that is one of those known more often than not.
+    /// A number. More often than not it is one of `known`.
     pub fn number(&mut self, known: &[u64]) -> u64 {
         match self.choice(8) {
             0 => self.word(),
@@ -62,7 +62,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Bytes that no input contains but by chance: a hash of the input.
+/// A word that an input contains only by chance: a hash of the input.
 pub fn secret(bytes: &[u8]) -> u64 {
     let fold =
         |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(29);

@@ -1,11 +1,11 @@
-//! What the fuzzer runs: each module takes bytes, does with them what a peer could, and panics when a promise breaks.
+//! The fuzz targets. Each module takes bytes, does with them what a peer could do, and panics when a promise is broken.
 #![forbid(unsafe_code)]
 
 pub mod attach;
 pub mod control;
-pub mod desk;
 mod input;
 pub mod messages;
 mod plain;
 pub mod queues;
-pub mod visit;
+pub mod tls_handshake;
+pub mod unix_acceptor;

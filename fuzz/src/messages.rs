@@ -1,8 +1,8 @@
-//! Control messages: any 64 bytes are one or none, and what is one says the same when it is said again.
+//! Control messages: what decodes as a request or reply still does so after encoding.
 
 use portcullis_protocol::{MESSAGE_BYTES, Reply, Request};
 
-/// Reads the bytes as a request and as a reply.
+/// Decodes the bytes as a request and as a reply.
 pub fn run(bytes: &[u8]) {
     let mut message = [0; MESSAGE_BYTES];
     let length = bytes.len().min(MESSAGE_BYTES);

@@ -1,4 +1,4 @@
-//! Memory of one thread: what the NIC is fuzzed on.
+//! Memory for a single thread, for fuzzing the NIC.
 
 use portcullis_nic::Memory;
 use portcullis_softnic::core::Bytes;
@@ -16,7 +16,7 @@ impl Plain {
         Self { bytes: Rc::new(RefCell::new(vec![0; length])) }
     }
 
-    /// All of it.
+    /// A copy of all bytes.
     pub fn snapshot(&self) -> Vec<u8> {
         self.bytes.borrow().clone()
     }

@@ -1,5 +1,5 @@
-//! Queue memory: whatever a client writes there, the NIC does not panic, comes to an end, and neither reads nor
-//! changes a byte that no window of the client's domain exposes.
+//! Queue memory that a client fills with anything. The NIC must not panic, must come to an end, and must not read or
+//! change a byte that no window of the client's domain exposes.
 
 use crate::input::{Input, secret};
 use crate::plain::Plain;
@@ -12,26 +12,26 @@ use portcullis_softnic::core::{Core, CqPlace, QpPlace, ReceivePoster, Ring, Send
 
 /// Requests, and receives, that the client's queues hold.
 const DEPTH: u32 = 8;
-/// Completions that its completion queue holds: not enough for all that it can post.
+/// Completions that the completion queue holds: less than the client can post.
 const COMPLETIONS: u32 = 16;
-/// Where things lie in the client's memory.
+/// The layout of the client's memory.
 const CELL: u64 = 0;
 const SENDS: u64 = 64;
 const RECEIVES: u64 = SENDS + 64 * DEPTH as u64;
 const COMPLETED: u64 = RECEIVES + 32 * DEPTH as u64;
 const ARENA: u64 = COMPLETED + 32 * COMPLETIONS as u64;
 const ARENA_BYTES: u64 = 1024;
-/// Where the node's pool begins for peers, how long it is, and which part of it the client may reach.
+/// The address and length of the node's pool for peers, and the part that the client may reach.
 const POOL: u64 = 0x1000;
 const POOL_BYTES: u64 = 3072;
 const OPEN: std::ops::Range<u64> = 1024..2048;
-/// Numbers that may mean something as an address, and as a length.
+/// Numbers that may make sense as an address, and as a length.
 const ADDRESSES: [u64; 7] =
     [0, 8, POOL, POOL + OPEN.start, POOL + OPEN.end, POOL + OPEN.end - 8, ARENA_BYTES - 8];
 const LENGTHS: [u64; 6] = [8, 0, 16, 64, 1024, 2048];
 /// Turns in which all that can be posted must be over.
 const TURNS_MAX: u32 = 2000;
-/// Steps that one input takes.
+/// The most steps of one input.
 const STEPS_MAX: u32 = 64;
 
 /// A NIC with a client, its node and another tenant.
@@ -69,7 +69,7 @@ fn connect(core: &mut Core<Plain>, qp: QpId, peer: QpId, access: Access) {
     }
 }
 
-/// A domain with a region over the pool that exposes nothing, and a window over `span` of it.
+/// A domain with a region over the pool that exposes nothing by itself, and a window over `span` of it.
 fn expose(
     core: &mut Core<Plain>,
     pool: &Plain,
@@ -159,14 +159,14 @@ impl Stage {
         stage
     }
 
-    /// Both ends from the start, as after a recovery.
+    /// Connects both ends from the start, as after a recovery.
     fn reconnect(&mut self) {
         connect(&mut self.core, self.node_qp, self.client_qp, Access::REMOTE);
         connect(&mut self.core, self.client_qp, self.node_qp, Access::empty());
         self.receives.reset();
     }
 
-    /// A request with a valid lap and any words.
+    /// Writes a request with a valid lap and any words.
     fn post(&mut self, input: &mut Input<'_>) {
         let opcode =
             u64::from(input.byte() % 10) | u64::from(input.byte()) << 8 | u64::from(input.byte()) << 16;
@@ -176,7 +176,7 @@ impl Stage {
             input.number(&LENGTHS) & 0xffff_ffff | input.number(&self.keys) << 32,
             input.number(&ADDRESSES),
             input.number(&LENGTHS),
-            // A bind's region: the index of a key.
+            // The region of a bind: the index of a key.
             input.number(&self.keys) >> 8,
             self.posted,
             self.posted / u64::from(DEPTH) + 1,
@@ -186,13 +186,13 @@ impl Stage {
             self.client.store(offset, word);
         }
         if opcode & 0xff == 7 {
-            // And its window.
+            // The window of a bind.
             self.client.store(at + 8, input.number(&self.keys) >> 8);
         }
         self.posted += 1;
     }
 
-    /// A receive with a valid lap and any words.
+    /// Writes a receive with a valid lap and any words.
     fn receive(&mut self, input: &mut Input<'_>) {
         let at = RECEIVES + self.received % u64::from(DEPTH) * 32;
         self.client.store(at, input.number(&ADDRESSES));
@@ -224,7 +224,7 @@ impl Stage {
         }
     }
 
-    /// Fills the pool with words that nobody can guess: one inside the window, its complement outside.
+    /// Fills the pool with secret words: one word inside the window, its complement outside.
     fn hide(&self, secret: u64) {
         for offset in (0..POOL_BYTES).step_by(8) {
             self.pool.store(offset, if OPEN.contains(&offset) { !secret } else { secret });
@@ -248,13 +248,13 @@ impl Stage {
         );
         let seen = |word| self.client.snapshot().windows(8).any(|bytes| bytes == word);
         assert!(!seen(outside), "a byte outside the window was read");
-        // Atomics return what was there, so they read too.
+        // Atomics return the previous value, so they read as well.
         let reads = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         assert!(access.intersects(reads) || !seen(inside), "a window without the right was read");
     }
 }
 
-/// Takes the steps that the bytes say.
+/// Runs the steps that the bytes describe.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let access = Access::from_bits_truncate(input.byte()) & Access::REMOTE;

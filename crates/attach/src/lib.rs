@@ -1,15 +1,16 @@
-//! How a client comes in to a node: whose it is, what it is offered, and a connection whose end is the end of the client.
+//! How a client attaches to a node: whose client it is, what it is offered, and a connection that ends when the client
+//! does.
 //!
-//! The [`Acceptor`] is the thread that takes clients in. It keeps time and limits, whichever way they come; what is said on
-//! a connection is a [`Handshake`]:
+//! The [`Acceptor`] is the thread that takes clients in. It keeps time and limits for all of them. What is said on a
+//! connection is a [`Handshake`]:
 //!
-//! | module | who comes | who says whose they are |
+//! | module | which clients | what names their tenant |
 //! | --- | --- | --- |
 //! | [`unix`] | processes of this machine, over a Unix socket that passes descriptors | the kernel |
-//! | `tls`, with the feature of that name | other machines, over TCP with mutual TLS | certificates |
+//! | `tls`, with the feature of that name | clients on other machines, over TCP with mutual TLS | certificates |
 //!
-//! Nothing here knows nodes, permissions or NICs. Of the vocabulary of verbs it uses plain values: how large an end is and
-//! where its queue pairs are.
+//! This crate knows no nodes, permissions or NICs. Of the vocabulary of verbs it uses plain values: how large an end
+//! is, and where its queue pairs are.
 #![forbid(unsafe_code)]
 
 mod acceptor;

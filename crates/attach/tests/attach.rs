@@ -1,4 +1,4 @@
-//! An honest client, an honest node, and how each notices the other's end.
+//! An honest client and an honest node, and how each side notices the other's end.
 
 mod rig;
 
@@ -163,7 +163,7 @@ fn without_certificates_nobody_listens_to_other_machines_by_accident() {
 
 #[test]
 fn without_certificates_nobody_goes_to_other_machines_by_accident() {
-    // An address for documentation: nobody is there, and nobody is asked.
+    // A documentation address. The client refuses without contacting it.
     let refused =
         attach("192.0.2.1:7471", &ClientSecurity::Plain { anywhere: false }, PATIENCE, |_| Ok((ends(1), ())));
     assert!(matches!(refused, Err(AttachError::PlainBeyondLoopback(_))));

@@ -1,4 +1,4 @@
-//! Who is believed, on either side, and who is not.
+//! Which certificates each side accepts, and which it rejects.
 
 mod rig;
 
@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Tries to attach with whatever this is, and gives the node's answer, or what TLS said instead.
+/// Tries to attach with this pair. Returns the node's answer, or TLS's message instead of one.
 fn answer_to(papers: &Papers, rig: &Rig, pair: Option<Pair>) -> Result<FromNode, String> {
     let mut stream = papers.call(rig.address, pair);
     let said = stream.write_all(&wire::frame(&wire::hello())).and_then(|()| {
@@ -72,7 +72,7 @@ fn a_certificate_without_its_key_is_worth_nothing() {
     let papers = Papers::new();
     let rig = Rig::secured(&papers, UNHURRIED);
     papers.make_tenant("blue", today(10));
-    // The chain is public; the key is somebody else's.
+    // The chain is public, but the key belongs to another chain.
     let (chain, key) = (papers.pair("tenant-blue").chain, papers.forge(&["x"], &[ClientAuth]).key);
     assert_not_believed(&papers, &rig, "one without its key", Some(Pair { chain, key }));
     rig.assert_untouched();
@@ -131,7 +131,7 @@ fn garbage_after_the_handshake_ends_it() {
     let papers = Papers::new();
     let rig = Rig::secured(&papers, UNHURRIED);
     papers.make_tenant("blue", today(10));
-    // Beside TLS, and within it.
+    // First outside of TLS, then inside.
     for within in [false, true] {
         let mut stream = papers.call(rig.address, Some(papers.pair("tenant-blue")));
         stream.write_all(&wire::frame(&wire::hello())).expect("sent");
@@ -198,9 +198,9 @@ fn a_handshake_that_stops_halfway_is_dropped_when_its_time_is_up() {
     let papers = Papers::new();
     let rig = Rig::secured(&papers, HURRIED);
     let mut silent = rig.call();
-    // The beginning of a record that never comes.
+    // The beginning of a TLS record whose rest never comes.
     let mut half = rig.call_and_say(&[0x16, 0x03, 0x01, 0x01, 0x00, 0x01, 0x00]);
-    // A handshake, and then nothing.
+    // A complete handshake, and then nothing.
     papers.make_tenant("blue", today(10));
     let mut mute = papers.call(rig.address, Some(papers.pair("tenant-blue")));
     mute.flush().expect("a handshake");
@@ -226,7 +226,7 @@ fn a_client_does_not_believe_a_node_of_another_authority() {
     rig.assert_untouched();
 }
 
-/// A node that believes everybody, has this certificate, and answers one client with these bytes.
+/// A node that accepts every client, has this certificate, and answers one client with these bytes.
 fn pretender(papers: &Papers, pair: Pair, answer: Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -280,7 +280,7 @@ fn who_has_no_nodes_certificate_for_the_host_is_no_node() {
 fn a_client_hears_why_its_certificate_is_not_accepted() {
     let (papers, others) = (Papers::new(), Papers::new());
     let rig = Rig::secured(&papers, UNHURRIED);
-    // Believes the node's authority, and is of another.
+    // This tenant trusts the node's authority, but comes from another one.
     others.make_tenant("orange", today(10));
     let mixed = portcullis_attach::tls::ClientIdentity::load(
         &join(&papers, &others),
@@ -292,7 +292,7 @@ fn a_client_hears_why_its_certificate_is_not_accepted() {
     rig.assert_untouched();
 }
 
-/// A file with both authorities.
+/// Writes both authorities' certificates to one file.
 fn join(one: &Papers, other: &Papers) -> std::path::PathBuf {
     let both = one.path("both.pem");
     let texts = [one, other].map(|papers| std::fs::read_to_string(papers.path("ca.pem")).expect("read"));

@@ -1,5 +1,5 @@
-//! Peers that break the rules, come in crowds, or do nothing at all, on a server without certificates: what is said
-//! is the same with them. After each of them nothing is left behind, and an honest client is served.
+//! Peers that break the rules, come in crowds, or do nothing. The server uses no certificates; the messages are the
+//! same with them. After each attack nothing may be left behind, and an honest client must be served.
 
 mod rig;
 
@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Has the peer shown out without an answer, long before its time is up.
+/// Checks that the server hangs up without an answer, long before the peer's time is up.
 fn assert_shown_out(rig: &Rig, what: &str, stream: &mut TcpStream) {
     let said = last_words(stream);
     assert!(said.is_empty(), "{what} was answered with {said:?}");
@@ -51,7 +51,7 @@ fn whoever_does_not_say_hello_is_shown_out_at_once() {
     for (what, bytes) in cases {
         let mut stream = rig.call_and_say(&bytes);
         if what == "a TLS hello" || what == "a request over HTTP" {
-            // Their first bytes could be a length: what follows cannot be a message.
+            // The first two bytes could be a length, but no message can follow.
             let _ = stream.write_all(&vec![0x55; 40 << 10]);
         }
         assert_shown_out(&rig, what, &mut stream);
@@ -133,7 +133,7 @@ fn a_byte_after_the_welcome_ends_the_client() {
     for bytes in [&b"\0"[..], &wire::frame(&wire::hello()), &[0xff; 9000]] {
         let mut stream = attached(&rig);
         rig.ledger.wait_until_present(1);
-        // It may be shown out before all of this is sent.
+        // The server may hang up before all bytes are sent.
         let _ = stream.write_all(bytes);
         assert!(last_words(&mut stream).is_empty());
         rig.ledger.wait_until_empty();
@@ -173,7 +173,7 @@ fn a_byte_now_and_then_buys_no_time() {
     let rig = Rig::plain(HURRIED);
     let mut stream = rig.call();
     stream.set_read_timeout(Some(HURRIED.attach_within / 8)).expect("a timeout");
-    // The pace is the point here: each byte comes well before the time is up, and all of them well after.
+    // The pace matters: each byte comes well before the deadline, and all of them take much longer.
     let hello = wire::frame(&wire::hello());
     let mut said = 0;
     let heard = loop {
@@ -197,7 +197,8 @@ fn a_refused_peer_that_stays_is_dropped_when_its_time_is_up() {
     let mut stream = offered(&rig);
     stream.write_all(&wire::frame(&wire::of_ends(&ends(1)))).expect("sent");
     assert_eq!(wire::read(&mut stream), FromNode::Refused("no".to_owned()));
-    // It is told and hung up on by half; that it goes on talking is not listened to, and ends with its time.
+    // The node has refused and closed its half of the connection. It ignores further bytes, and drops the peer at the
+    // deadline.
     while stream.write_all(&[0; 16]).is_ok() {
         let timeout = Some(Duration::from_millis(20));
         stream.set_read_timeout(timeout).expect("a timeout");
@@ -239,7 +240,7 @@ fn a_client_that_dies_between_its_ends_and_the_welcome_leaves_nothing() {
     rig.ledger.hold_next_admission(barrier);
     let mut stream = offered(&rig);
     stream.write_all(&wire::frame(&wire::of_ends(&ends(1)))).expect("sent");
-    // Reset, not closed: what the node sends from here on reaches nobody.
+    // A reset instead of a close: the node's next packets have no receiver.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("set");
     drop(stream);
     go_on.send(()).expect("it waits");
@@ -272,14 +273,14 @@ fn half_open_connections_keep_nobody_out() {
             drop(rig.attach().expect("an honest client is served"));
         }
         rig.assert_untouched();
-        // One address has half the places: those who came first have given way to those who came after them.
+        // One address gets half the places. Its earlier connections were closed in favour of later ones.
         for displaced in &mut silent[..200 - UNHURRIED.unattached_max / 2] {
             assert!(last_words(displaced).is_empty());
         }
     }
 }
 
-/// A connection from another address of this machine.
+/// Opens a connection from another address of this machine.
 fn call_from(rig: &Rig, source: Ipv4Addr) -> std::io::Result<TcpStream> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     rustix::net::bind(&socket, &SocketAddrV4::new(source, 0))?;
@@ -294,7 +295,7 @@ fn a_flood_from_one_address_displaces_nobody_of_another() {
     let mut silent = rig.call();
     let flood: Vec<_> =
         (0..200).map(|_| call_from(&rig, Ipv4Addr::new(127, 0, 0, 2)).expect("a connection")).collect();
-    // The newest of the flood is the last one taken in: when it is answered, all were.
+    // The newest connection of the flood is accepted last. When it is answered, all were accepted.
     let mut newest = call_from(&rig, Ipv4Addr::new(127, 0, 0, 2)).expect("a connection");
     newest.write_all(&wire::frame(&wire::hello())).expect("sent");
     assert_eq!(wire::read(&mut newest), wire::terms());

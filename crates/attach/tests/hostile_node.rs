@@ -1,4 +1,4 @@
-//! What answers is no node, or a hostile one: the client ends in time, says what it saw, and keeps nothing.
+//! Peers that are no nodes, or hostile ones: the client ends in time, reports what it saw, and keeps nothing.
 
 mod rig;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// Answers one client as it is told to. Ends when the sender goes.
+/// Starts a node that answers one client. It ends when the sender is dropped.
 fn node(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> (SocketAddr, Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -29,7 +29,7 @@ fn attach_to(address: SocketAddr, within: Duration) -> Result<Attached<()>, Atta
     attach(&address.to_string(), &ClientSecurity::Plain { anywhere: false }, within, |_| Ok((ends(1), ())))
 }
 
-/// Hears the client's next message, and says this.
+/// Receives the client's next message, and sends these bytes.
 fn exchange(stream: &mut TcpStream, bytes: &[u8]) {
     let mut length = [0; 2];
     stream.read_exact(&mut length).expect("a length");
@@ -95,7 +95,7 @@ fn a_node_that_says_nothing_or_too_little_is_waited_for_so_long_and_no_longer() 
 fn a_node_that_trickles_buys_no_time() {
     let (pace, ticks) = channel::<()>();
     let (address, _stays) = node(move |stream| {
-        // A frame of 4096 bytes, one every tick: nobody has the time for all of it.
+        // A frame of 4096 bytes, one byte per tick: the client has no time for all of it.
         let _ = stream.write_all(&[0x00, 0x10]);
         while ticks.recv_timeout(Duration::from_millis(20)).is_err() && stream.write_all(&[0]).is_ok() {}
     });

@@ -1,4 +1,4 @@
-//! The files of certificates and keys: how they are made, and which are refused.
+//! Files of certificates and keys: how they are made, and which are refused.
 
 mod rig;
 
@@ -114,7 +114,7 @@ fn no_certificate_outlives_its_authority() {
     let folder = tempfile::tempdir().expect("a folder");
     let authority = make_authority(folder.path(), today(10)).expect("an authority");
     let made = make_tenant(folder.path(), "orange", today(365)).expect("made");
-    // Certificates count in seconds.
+    // Certificates count time in seconds.
     let second = Duration::from_secs(1);
     assert!(made.expires <= authority.expires && made.expires + second >= authority.expires);
     let short = make_tenant(folder.path(), "short", today(5)).expect("made");
@@ -138,7 +138,7 @@ fn nothing_is_overwritten_and_nothing_is_left_half_made() {
     assert!(matches!(make_tenant(folder, "orange", today(1)), Err(CertificateError::Exists(_))));
     assert!(matches!(make_node(folder, "one", &hosts, today(1)), Err(CertificateError::Exists(_))));
     assert_eq!(listing(), before);
-    // A certificate is there and its key is not: the key is not left behind either.
+    // The certificate exists and its key does not. Then no key may be left behind either.
     std::fs::remove_file(papers.path("tenant-orange-key.pem")).expect("removed");
     let before = listing();
     assert!(matches!(make_tenant(folder, "orange", today(1)), Err(CertificateError::Exists(_))));
@@ -195,7 +195,7 @@ fn one_authority_can_take_over_from_another() {
     rig.assert_untouched();
 }
 
-/// Others' means say the same of what is made here. Passes unseen where there is no openssl.
+/// Checks with openssl what is made here. Passes without a check if there is no openssl.
 #[test]
 fn openssl_accepts_what_is_made() {
     let papers = Papers::new();

@@ -1,5 +1,5 @@
-//! What a node does to the file system where it listens: it replaces a dead socket and nothing else, and takes away its
-//! own and nothing else.
+//! What a listening node does to the file system: it replaces a dead socket and nothing else, and it removes its own
+//! socket and nothing else.
 
 use portcullis_attach::unix::{Listener, SocketAccess};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,7 +20,7 @@ fn refused(path: &Path) -> String {
     Listener::bind(path, OWN).expect_err("the place is taken").to_string()
 }
 
-/// A socket that nobody listens on, as a killed node leaves it.
+/// Makes a socket that no process listens on, as a killed node leaves it.
 fn orphan(path: &Path) {
     drop(UnixListener::bind(path).expect("a socket"));
     assert!(path.exists());
@@ -38,7 +38,7 @@ fn what_is_no_socket_stays_and_is_named() {
     assert!(refused(&path).contains("a directory is there"));
     std::fs::remove_dir(&path).expect("it goes");
 
-    // To a dead socket, and to nothing: neither the link nor what it names goes.
+    // Links to a dead socket and to nothing. Neither the link nor its target may be removed.
     let dead = folder.path().join("dead.sock");
     orphan(&dead);
     for target in [dead.clone(), folder.path().join("nothing")] {
@@ -98,7 +98,7 @@ fn a_socket_has_its_mode_whatever_the_umask_is() {
         assert_eq!(there.permissions().mode() & 0o7777, mode);
         assert_eq!(there.gid(), rustix::process::getegid().as_raw());
     }
-    // One's own group is always granted.
+    // A process may always use its own group.
     let group = Some(rustix::process::getegid().as_raw());
     let _node = Listener::bind(&path, SocketAccess { mode: 0o660, group }).expect("a free place");
 }

@@ -1,4 +1,4 @@
-//! `portcullis admin`: a running node in its operator's hands.
+//! `portcullis admin`: shows the state of a running node to its operator, and lifts bars.
 
 use crate::output::{complain, say};
 use clap::{Args, Subcommand};
@@ -32,19 +32,19 @@ was wrong; 3 no node answers there, or it refuses.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The node's socket for operators: what its --admin says.
+    /// The node's socket for operators, as given to its --admin.
     #[arg(long, value_name = "PATH")]
     node: PathBuf,
     #[command(subcommand)]
     command: Command,
-    /// One JSON object instead of a table.
+    /// Print one JSON object instead of a table.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Show who is barred or paused.
+    /// Show which tenants and clients are barred or paused.
     List,
     /// Lift the bars and pauses of a tenant and of its clients.
     Unbar {
@@ -54,21 +54,21 @@ enum Command {
     },
     /// Show the attached clients.
     Clients,
-    /// Show what the node has counted, and how its audit log fares.
+    /// Show the node's counters, and the state of its audit log.
     Counters,
 }
 
-/// What a node tells, as programs read it.
+/// What a node reports, in the form that programs read.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Told {
     Bars { bars: Vec<Bar> },
     Unbarred { unbarred: bool },
     Clients { clients: Vec<ClientReport> },
-    Counted(Counted),
+    Counted(Box<Counted>),
 }
 
-/// Asks, and says what came of it.
+/// Asks the node and prints its answer.
 pub fn run(options: &Options) -> ExitCode {
     match ask(&Admin::at(&options.node), &options.command) {
         Ok(told) => {
@@ -92,7 +92,7 @@ fn ask(admin: &Admin, command: &Command) -> Result<Told, AdminError> {
         Command::List => Told::Bars { bars: admin.bars()? },
         Command::Unbar { tenant } => Told::Unbarred { unbarred: admin.unbar(tenant)? },
         Command::Clients => Told::Clients { clients: admin.clients()? },
-        Command::Counters => Told::Counted(admin.counted()?),
+        Command::Counters => Told::Counted(Box::new(admin.counted()?)),
     })
 }
 
@@ -137,13 +137,13 @@ fn bars_table(bars: &[Bar], now: SystemTime) -> Table {
     table
 }
 
-/// To the second: a person reads it.
+/// A time to the second, for people.
 fn seconds(time: WallTime) -> String {
     let text = time.to_string();
     text.split_once('.').map_or(text.clone(), |(whole, _)| format!("{whole}Z"))
 }
 
-/// How long until then, in whole seconds, rounded up.
+/// The time left until `until`, in whole seconds, rounded up.
 fn left(until: WallTime, now: SystemTime) -> String {
     let left = SystemTime::from(until).duration_since(now).unwrap_or_default();
     let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
@@ -181,7 +181,7 @@ fn standing(standing: Standing) -> String {
     }
 }
 
-/// Each counter by the name that programs read.
+/// Each counter under the name that programs read.
 fn counted_table(counted: &Counted) -> Table {
     let mut table = table(["counter", ""]);
     let parts = [serde_json::to_value(counted.counters), serde_json::to_value(&counted.audit)];

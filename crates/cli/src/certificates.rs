@@ -37,10 +37,10 @@ const MADE_AUTHORITY: &str = "Give every node and client a copy of ca.pem. Keep 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Where the authority's files are, or will be. The directory is made with the authority.
+    /// The directory of the authority's files. It is created together with the authority.
     #[arg(long, value_name = "DIR")]
     directory: PathBuf,
-    /// Say what was made as one JSON object: {"made":...,"certificate":...,"key":...,"expires":...}, in seconds of
+    /// Print what was made as one JSON object: {"made":...,"certificate":...,"key":...,"expires":...}, in seconds of
     /// Unix time.
     #[arg(long, global = true)]
     json: bool,
@@ -50,34 +50,34 @@ pub struct Options {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// An authority of one's own: ca.pem and ca-key.pem.
+    /// Make a private authority: ca.pem and ca-key.pem.
     Authority {
-        /// Days that it is valid. No certificate outlives it.
+        /// Days of validity. No certificate outlives its authority.
         #[arg(long, value_name = "N", default_value_t = 3650)]
         days: u32,
     },
-    /// A node's certificate: node-NAME.pem and node-NAME-key.pem.
+    /// Make a node's certificate: node-NAME.pem and node-NAME-key.pem.
     Node {
-        /// What the files are called after.
+        /// The name in the files' names.
         name: String,
-        /// What clients dial: a host's name or an address. Several are fine.
+        /// What clients dial: a host name or an address; may be given several times.
         #[arg(long = "host", value_name = "HOST", required = true)]
         hosts: Vec<String>,
-        /// Days that it is valid.
+        /// Days of validity.
         #[arg(long, value_name = "N", default_value_t = 365)]
         days: u32,
     },
-    /// A tenant's certificate: tenant-NAME.pem and tenant-NAME-key.pem.
+    /// Make a tenant's certificate: tenant-NAME.pem and tenant-NAME-key.pem.
     Tenant {
-        /// The tenant that whoever has the key acts for: up to 64 printable ASCII letters.
+        /// The tenant for which the owner of the key acts: up to 64 printable ASCII letters.
         name: String,
-        /// Days that it is valid.
+        /// Days of validity.
         #[arg(long, value_name = "N", default_value_t = 365)]
         days: u32,
     },
 }
 
-/// What `--json` says.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Said<'a> {
     made: &'a str,

@@ -1,4 +1,4 @@
-//! `portcullis doctor`: what of all that a permission rests on holds on the device at hand.
+//! `portcullis doctor`: examines which of the guarantees that permissions need hold on a device.
 
 mod device;
 mod told;
@@ -45,7 +45,7 @@ pub struct Options {
     nic: NicKind,
     #[command(flatten)]
     device: DeviceOptions,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// On standard error, and only on a terminal.
+/// A progress bar on standard error, on terminals only.
 fn progress() -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len} guarantees tried, {elapsed}");
     let bar = ProgressBar::new(names().len() as u64);
@@ -101,7 +101,7 @@ fn report(chosen: &Chosen, examination: &Examination, json: bool) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The exit code where nothing was tried.
+/// The exit code if nothing was tried.
 const NOTHING_TRIED: u8 = 4;
 
 fn code(examination: &Examination) -> u8 {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use portcullis_nic::Guarantee;
 
-    /// The software NIC's, with some findings changed.
+    /// The software NIC's examination, with some findings changed.
     fn examination(name: &str, verdict: Verdict, unenforced: &[Guarantee]) -> Examination {
         let mut examination = Device::Software.examine(|_| {}).expect("it is there");
         for finding in &mut examination.findings {

@@ -1,13 +1,13 @@
-//! The examples of the help texts, of README.md and of docs: each of them can be copied and run as it is written.
+//! Tests of the examples in the help texts, README.md and docs: each must work when it is copied.
 
 use crate::Arguments;
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, Parser};
 
-/// What a terminal shows of a line, at least, before it breaks it in the middle of a word.
+/// The least width of a terminal. A longer line would break in the middle of a word.
 const COLUMNS: usize = 80;
 
-/// Every command's help, with the command's name.
+/// Collects every command's help, with the command's name.
 fn helps(mut command: Command, name: String, helps: &mut Vec<(String, String)>) {
     helps.push((name.clone(), command.render_long_help().to_string()));
     for below in command.get_subcommands() {
@@ -19,7 +19,7 @@ fn helps_of(command: &Command, above: &str, all: &mut Vec<(String, String)>) {
     helps(command.clone(), format!("{above} {}", command.get_name()), all);
 }
 
-/// Calls of the program in a text: each on its lines, which a backslash joins.
+/// The calls of the program in a text. A backslash joins lines.
 fn calls(text: &str) -> Vec<String> {
     let mut calls: Vec<String> = Vec::new();
     let mut open = false;
@@ -36,7 +36,7 @@ fn calls(text: &str) -> Vec<String> {
     calls
 }
 
-/// The words that the program gets when a shell runs this.
+/// The words that the program gets when a shell runs the call.
 fn words(call: &str) -> Vec<String> {
     let words = shlex::split(call).unwrap_or_else(|| panic!("no shell reads this: {call}"));
     words.into_iter().take_while(|word| !["|", ">", "&&"].contains(&word.as_str())).collect()
@@ -81,7 +81,7 @@ fn every_call_in_the_documents_can_be_run_as_it_is_written() {
         let calls: Vec<String> = fenced.flat_map(calls).collect();
         assert!(!calls.is_empty(), "{name} has no example any more");
         for call in calls {
-            // What may be left out is not said that way to a shell.
+            // The brackets around optional parts are no shell syntax.
             check(name, &call.replace(['[', ']'], ""));
         }
     }

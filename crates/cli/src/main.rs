@@ -1,6 +1,6 @@
 //! The `portcullis` program.
 #![forbid(unsafe_code)]
-// What is printed goes through `output`: the macros panic when nobody reads any more.
+// Output goes through `output`: the macros panic when the reader is gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admin;
@@ -21,7 +21,7 @@ mod size;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Protected remote memory: lend memory, use it one-sided, and let nobody touch more than it holds.
+/// Protected remote memory: lend memory, use it one-sided, and let no client touch more than it holds.
 #[derive(Parser)]
 #[command(name = "portcullis", version, after_help = EXAMPLES)]
 struct Arguments {
@@ -47,17 +47,17 @@ wrong; 3 the machine refused; 4 there was nothing to try it on.";
 enum Command {
     /// Lend this machine's memory to clients.
     Serve(Box<serve::Options>),
-    /// See who is attached to a running node and who is barred, and serve them again.
+    /// Show the clients of a running node and its bars, and lift bars.
     Admin(admin::Options),
-    /// Show, on real files and processes, what protection does.
+    /// Show what protection does, with real files and processes.
     Demo(demo::Options),
     /// Measure latencies, rates and the cost of protection.
     Bench(bench::Options),
-    /// Try on this machine's device what permissions rest on, and say which protection it can carry.
+    /// Examine what permissions need on this machine's device, and which protection it can carry.
     Doctor(doctor::Options),
-    /// Try a whole cluster in virtual time, with every fault, from seeds.
+    /// Simulate a whole cluster in virtual time, with every fault, from seeds.
     Sim(sim::Options),
-    /// Make the certificates by which nodes and clients of other machines know each other.
+    /// Make the certificates with which nodes and clients of different machines identify themselves.
     Certificates(certificates::Options),
 }
 
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     let matches = Arguments::command().get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match arguments.command {
-        // Which of its options were said matters there: a file may say the others.
+        // `serve` needs to know which options were given, because a file may give the others.
         Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),
         Command::Admin(options) => admin::run(&options),
         Command::Demo(options) => demo::run(options),

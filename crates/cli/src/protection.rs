@@ -1,15 +1,15 @@
-//! Protection mechanisms on the command line, by their names and by the one that was another once.
+//! Protection mechanisms on the command line, by their present names and by one former name.
 
 use crate::output;
 use portcullis::{Mechanism, UnknownMechanism};
 
-/// What `node-copy` was called before shared-memory calls were planned.
+/// The former name of `node-copy`, from before shared-memory calls were planned.
 const FORMER_NAME: &str = "rpc";
 
-/// The mechanism that a word means. For a former name there is a note on standard error.
+/// The mechanism with this name. A former name causes a note on standard error.
 ///
 /// # Errors
-/// No mechanism is called so.
+/// No mechanism has this name.
 pub fn mechanism(name: &str) -> Result<Mechanism, UnknownMechanism> {
     if name == FORMER_NAME {
         let now = Mechanism::NodeCopy;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The NIC that a command uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum NicKind {
-    /// In software, for processes of this machine.
+    /// The software NIC, for processes of this machine.
     #[default]
     Software,
     /// An RDMA device, through libibverbs.
@@ -17,7 +17,7 @@ pub enum NicKind {
 }
 
 impl NicKind {
-    /// As benchmarks call it.
+    /// The name in benchmark reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Software => "softnic",
@@ -26,27 +26,27 @@ impl NicKind {
     }
 }
 
-/// Which device.
+/// Options for the device.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// The RDMA device, as `ibv_devices` names it [default: the only one with a link].
+    /// The RDMA device, by its name in `ibv_devices` [default: the only one with a link].
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// The device's port, from one [default: the one with a link].
+    /// The device's port, counted from one [default: the one with a link].
     #[arg(long, value_name = "N")]
     pub device_port: Option<u8>,
-    /// The index of the port's address, as `show_gids` lists them [default: RoCE v2 over IPv4, if there is one].
+    /// The index of the port's address, as in `show_gids` [default: RoCE v2 over IPv4, if there is one].
     #[arg(long, value_name = "N")]
     pub gid_index: Option<u8>,
 }
 
 impl DeviceOptions {
-    /// What the library calls it.
+    /// The choice in the library's type.
     pub fn choice(&self) -> DeviceChoice {
         DeviceChoice { device: self.device.clone(), port: self.device_port, gid_index: self.gid_index }
     }
 
-    /// The same for another process of this program.
+    /// The same options for another process of this program.
     pub fn arguments(&self) -> Vec<String> {
         let number = |name: &str, value: Option<u8>| value.map(|value| [name.to_owned(), value.to_string()]);
         let device = self.device.clone().map(|device| ["--device".to_owned(), device]);
@@ -55,7 +55,7 @@ impl DeviceOptions {
     }
 }
 
-/// The three files of `portcullis certificates` that belong to a name.
+/// The three files of `portcullis certificates` for a name.
 struct Papers {
     authority: PathBuf,
     certificate: PathBuf,
@@ -72,8 +72,8 @@ impl Papers {
     }
 }
 
-/// How a node proves who it is, and knows its clients: by `node-NAME.pem` in a directory of `portcullis certificates`,
-/// or not at all.
+/// How a node proves its identity and identifies its clients: with `node-NAME.pem` in a directory of `portcullis
+/// certificates`, or not at all.
 pub fn node_security(certificates: Option<(&Path, &str)>) -> Result<NodeSecurity, IdentityError> {
     let Some((directory, name)) = certificates else { return Ok(NodeSecurity::Plain) };
     let Papers { authority, certificate, key } = Papers::of(directory, "node", name);
@@ -88,13 +88,13 @@ pub struct ClientOptions {
     /// A directory made by `portcullis certificates`, for nodes of other machines.
     #[arg(long, value_name = "DIR", requires = "tenant")]
     pub certificates: Option<PathBuf>,
-    /// The tenant to act for: its certificate is tenant-NAME.pem in that directory.
+    /// The tenant to act for; its certificate is tenant-NAME.pem in that directory.
     #[arg(long, value_name = "NAME", requires = "certificates")]
     pub tenant: Option<String>,
 }
 
 impl ClientOptions {
-    /// What the library calls them.
+    /// The options in the library's type.
     pub fn rdma(&self) -> Result<RdmaOptions, IdentityError> {
         let security = match (&self.certificates, &self.tenant) {
             (Some(directory), Some(tenant)) => {

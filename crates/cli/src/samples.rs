@@ -1,15 +1,15 @@
-//! Times of single operations and what they come to.
+//! Times of single operations, and their statistics.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Times, kept to three digits, in nanoseconds; told in microseconds.
+/// Times in nanoseconds, with three significant digits; reported in microseconds.
 pub struct Samples {
     nanoseconds: Histogram<u64>,
 }
 
-/// What they come to, in microseconds, with perftest's names.
+/// Statistics in microseconds, with perftest's names.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Summary {
     pub t_min: f64,
@@ -59,13 +59,13 @@ pub fn micros(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1_000.0
 }
 
-/// Millions a second.
+/// A rate in millions per second.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark are far below 2^53")]
 pub fn mops(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.as_secs_f64() / 1e6
 }
 
-/// How many of something on each of `count`.
+/// The average for each of `count`.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark are far below 2^53")]
 pub fn per(total: u64, count: u64) -> f64 {
     total as f64 / count.max(1) as f64

@@ -1,4 +1,4 @@
-//! `portcullis serve`: a node of its own, until it is told to stop.
+//! `portcullis serve`: runs a node until it is told to stop.
 
 mod admin;
 mod announcement;
@@ -33,8 +33,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What ends a node, an operator's Ctrl-C and everybody else's way to ask politely; what makes it say its counters; and
-/// what tells it that its log was renamed.
+/// The signals that a node handles: SIGTERM and SIGINT stop it, SIGUSR1 makes it print its counters, and SIGHUP tells
+/// it that its log was renamed.
 const SIGNALS: [i32; 4] = [SIGTERM, SIGINT, SIGUSR1, SIGHUP];
 
 const EXAMPLES: &str = "\
@@ -85,100 +85,106 @@ pub struct Options {
     /// Read settings from this TOML file: its keys are the names of these options.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print what is in force, as TOML that --config reads, and end.
+    /// Print the settings in force as TOML that --config reads, and exit.
     #[arg(long)]
     print_config: bool,
     /// Memory for clients' objects, for example 64MiB or 1GiB.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
     memory: u64,
-    /// Start also if less memory than that is available now: pages are taken as clients use them, and where there are
-    /// none left the kernel kills somebody.
+    /// Start also if less memory is available now: pages are taken as clients use them, and if none are left the kernel
+    /// kills a process.
     #[arg(long)]
     overcommit: bool,
-    /// Take all of it now, so that nobody's operation waits for the kernel to find a page.
+    /// Take all the memory now, so that no operation waits for the kernel to find a page.
     #[arg(long, conflicts_with = "overcommit")]
     fill_memory: bool,
-    /// Where clients come to: shm:PATH for the software NIC, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME for
-    /// clients that act for one tenant. Several are fine.
+    /// An address for clients: shm:PATH for the software NIC, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME all
+    /// its clients act for one tenant; may be given several times.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
     listen: Vec<Place>,
     #[command(flatten)]
     sockets: SocketOptions,
     #[command(flatten)]
     device: DeviceOptions,
-    /// A directory made by `portcullis certificates`: node and clients prove who they are.
+    /// A directory made by `portcullis certificates`: node and clients prove their identity with it.
     #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
     /// The node's name there: its certificate is node-NAME.pem.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Let clients of other machines in without certificates: whoever reaches the port may come as any tenant, and
-    /// whoever sees the packets may read along.
+    /// Admit clients of other machines without certificates: anyone who reaches the port can act as any tenant, and
+    /// anyone who sees the packets can read along.
     #[arg(long)]
     dangerous_no_certificates: bool,
-    /// What enforces permissions: memory-window, memory-region, queue-pair, node-copy or none [default: memory-window; on an
-    /// RDMA device the best that it keeps, see `portcullis doctor`].
+    /// The mechanism that enforces permissions: memory-window, memory-region, queue-pair, node-copy or none [default:
+    /// memory-window; on an RDMA device the best it supports, see `portcullis doctor`].
     #[arg(long, value_name = "MECHANISM", value_parser = crate::protection::mechanism)]
     protection: Option<Mechanism>,
-    /// Go without guarantees that the device does not keep, though the protection rests on them: permissions are then
-    /// not what they say. For trying things out.
+    /// Accept that the device lacks these guarantees, although the protection needs them: permissions are then not
+    /// enforced as promised. Only for experiments.
     #[arg(long, value_name = "GUARANTEES", value_delimiter = ',', value_parser = guarantee)]
     allow_unenforced: Vec<Guarantee>,
     #[command(flatten)]
     audit: AuditOptions,
     #[command(flatten)]
     admin: AdminOptions,
-    /// The longest that a permission lives, extensions included.
+    /// The longest lifetime of a permission, extensions included.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     longest_lifetime: Lifetime,
-    /// The longest that a request waits for others to let an object go.
+    /// The longest that a request waits for other clients to release an object.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     longest_wait: Lifetime,
-    /// Bytes of the memory that one tenant may hold, each object with its header of 32 bytes and rounded up to its size
-    /// class (96 bytes at least) [default: all of the memory].
+    /// Bytes of the memory that a tenant may hold. Each object counts with its header of 32 bytes, rounded up to its
+    /// size class (96 bytes at least) [default: all of the memory].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     quota_bytes: Option<u64>,
-    /// Objects that one tenant may have.
+    /// Objects that a tenant may have.
     #[arg(long, value_name = "N", default_value_t = Quota::default().objects_max)]
     quota_objects: u64,
-    /// Permissions that one tenant may hold.
+    /// Permissions that a tenant may hold.
     #[arg(long, value_name = "N", default_value_t = Quota::default().permissions_max)]
     quota_permissions: u64,
-    /// Clients that may be attached.
+    /// Names that a tenant may have in the directory; none: 0.
+    #[arg(long, value_name = "N", default_value_t = Quota::default().names_max)]
+    quota_names: u64,
+    /// Other tenants with which a tenant may share one of its names; none: 0.
+    #[arg(long, value_name = "N", default_value_t = Quota::default().shares_max)]
+    quota_shares: u64,
+    /// Clients that may be attached at a time.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().clients_max)]
     clients_max: u32,
-    /// The largest buffer arena that a client gets.
+    /// The largest buffer arena of a client.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64MiB")]
     arena_max: u64,
-    /// Memory for all clients' ports together, arenas and queues, beside --memory. The node locks what is used of it; a
-    /// tenant gets no more than it leaves to others.
+    /// Memory for the ports of all clients, arenas and queues, in addition to --memory. The node locks what is used of
+    /// it; no tenant gets more than it leaves to other tenants.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "512MiB")]
     ports_memory: u64,
-    /// Violations of each kind that cost nothing; one of them comes back every 100 ms. Beyond them a late client is
-    /// slowed, one that reaches beyond what it holds is shown out in the end, and a tenant whose clients guess keys is
-    /// barred.
+    /// Violations of each kind that cost nothing; every 100 ms one is forgiven. Beyond them a client that comes late is
+    /// slowed, a client that reaches beyond its permissions is shown out in the end, and a tenant whose clients guess
+    /// keys is barred.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
     violations_free: u32,
-    /// How long after a permission's end an access with its key counts as late, and as nothing worse.
+    /// How long after a permission's end an access with its key counts only as late.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     late_grace: Lifetime,
-    /// How long a tenant is barred whose clients have guessed keys.
+    /// How long a tenant is barred after its clients have guessed keys.
     #[arg(long, value_name = "TIME", default_value = "600s")]
     bar_for: Lifetime,
-    /// Queue pairs that a client has beside the one it uses: they take over when a refused access breaks it.
+    /// Spare queue pairs of a client: one takes over when a refused access breaks the queue pair in use.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]
     spare_queue_pairs: u32,
-    /// Keep the node's thread on this processor [default: wherever the kernel likes].
+    /// Keep the node's thread on this processor [default: the kernel chooses].
     #[arg(long, value_name = "N")]
     processor: Option<usize>,
-    /// Leave out techniques that save window operations, to see what they bring: delayed-unbinding, contiguity,
+    /// Do not use these techniques that save window operations, to measure their effect: delayed-unbinding, contiguity,
     /// handover.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     without: Vec<Technique>,
-    /// Say where it listens as one JSON object: {"listening":[...],"process":...}.
+    /// Print the addresses as one JSON object: {"listening":[...],"process":...}.
     #[arg(long)]
     json: bool,
-    /// Stop also when standard input ends: for programs that start a node and may die.
+    /// Stop also when standard input ends, for programs that start a node and may die.
     #[arg(long)]
     stop_at_end_of_input: bool,
     #[command(flatten)]
@@ -217,6 +223,8 @@ impl Options {
                 bytes_max: self.quota_bytes.unwrap_or(Quota::default().bytes_max),
                 objects_max: self.quota_objects,
                 permissions_max: self.quota_permissions,
+                names_max: self.quota_names,
+                shares_max: self.quota_shares,
             },
             violations: ViolationLimits {
                 free_max: self.violations_free,
@@ -241,7 +249,7 @@ impl Options {
         })
     }
 
-    /// The RDMA device, if clients come over one.
+    /// The RDMA part, if the node listens there.
     fn rdma(&self) -> Result<Option<RdmaConfig>, IdentityError> {
         let papers = self.certificates.as_deref().zip(self.name.as_deref());
         let security = node_security(papers)?;
@@ -265,7 +273,7 @@ impl Options {
         }))
     }
 
-    /// What the machine would not say, or not in time.
+    /// What the library would not check, or too late.
     fn check(&self) -> Result<(), NotServed> {
         let wrong = |text: &str| Err(NotServed::Call(text.to_owned()));
         if self.listen.is_empty() {
@@ -345,15 +353,15 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     if let Some(processor) = options.processor {
         leave_to_the_node(processor);
     }
-    // Each client takes some. Where the kernel refuses, the limit stays as it is, and fewer clients get in.
+    // Each client needs descriptors. If the kernel refuses, the limit stays, and fewer clients are admitted.
     let _ =
         rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
-    // Before the sockets are there: whoever stops the node from now on finds none of them left.
+    // Before the sockets: a signal from now on stops the node and leaves no socket.
     let wishes = wishes(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
     let mut host = Host::start(config)?;
     announce(options, &host);
-    // Ends as well when nobody could ever say stop: better than a node that only SIGKILL ends.
+    // The loop also ends when no sender is left. Otherwise only SIGKILL could end the node.
     while let Ok(wish) = wishes.recv() {
         match wish {
             Wish::Count => say(admin::counted(&host)),
@@ -365,37 +373,37 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     options.audit.missing(&host).map_or(Ok(()), |missing| Err(NotServed::Machine(missing)))
 }
 
-/// Other processes of the node's user cannot look into it, nor does a core dump have what clients keep here.
+/// Keeps other processes of the node's user from reading its memory, and keeps clients' data out of core dumps.
 fn keep_to_itself() -> Result<(), NotServed> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| {
         NotServed::Machine(format!("cannot keep others from looking into this process: {error}"))
     })
 }
 
-/// Keeps this thread, and those that it starts, off the node's processor, where there is another: what takes clients in
-/// fills megabytes for each of them, and everybody's operations would wait meanwhile.
+/// Keeps this thread, and the threads that it starts, off the node's processor if there is another one. The threads
+/// that admit clients fill megabytes for each client, and all operations would wait meanwhile.
 fn leave_to_the_node(processor: usize) {
     let Ok(mut others) = rustix::thread::sched_getaffinity(None) else { return };
     others.unset(processor);
     if others.count() > 0 {
-        // Where the kernel refuses, they share.
+        // If the kernel refuses, they share it.
         let _ = rustix::thread::sched_setaffinity(None, &others);
     }
 }
 
-/// As much as a process may give itself.
+/// The highest limit that a process may give itself.
 fn all_of(limit: Rlimit) -> Rlimit {
     Rlimit { current: limit.maximum, ..limit }
 }
 
-/// What somebody outside wants.
+/// A request to the node from outside.
 enum Wish {
     Stop,
     Count,
     Reopen,
 }
 
-/// Where wishes come out.
+/// Where requests arrive.
 fn wishes(end_of_input_stops: bool) -> std::io::Result<Receiver<Wish>> {
     let (sender, receiver) = channel();
     let mut signals = signal_hook::iterator::Signals::new(SIGNALS)?;

@@ -27,11 +27,9 @@ clients, faults and events, and the command that replays it is printed.
 
 Exit codes: 0 no promise was broken; 1 one was; 2 the call was wrong.";
 
-/// Seeds that are run when nothing is said.
 const SEEDS: u64 = 1_000;
-/// Runs that cutting a failing one down may take.
+/// The most runs for shrinking a failing plan.
 const SHRINK_TRIES: u32 = 300;
-/// Lines of a trace that are printed.
 const TRACE_LINES: usize = 200;
 
 /// What to simulate.
@@ -41,16 +39,16 @@ pub struct Options {
     /// The seed, or the first of several.
     #[arg(long)]
     seed: Option<u64>,
-    /// How many seeds; one where --seed is given, 1000 otherwise.
+    /// How many seeds [default: one with --seed, else 1000].
     #[arg(long)]
     seeds: Option<u64>,
-    /// Seeds for so many hours instead.
+    /// Run seeds for this many hours instead.
     #[arg(long, conflicts_with = "seeds")]
     hours: Option<f64>,
-    /// Nodes. Like all that follow, each seed draws its own where nothing is said.
+    /// Nodes; without this, and without each of the following, every seed draws its own.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     nodes: Option<u32>,
-    /// Clients, hostile ones included.
+    /// Clients, including hostile ones.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: Option<u32>,
     /// How many of the clients are hostile.
@@ -59,37 +57,37 @@ pub struct Options {
     /// Tenants.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     tenants: Option<u32>,
-    /// Permissions that each client holds at a time, about.
+    /// Roughly how many permissions each client holds at a time.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     held: Option<u32>,
-    /// Each client first takes all that --held says, with leases that outlast the run.
+    /// Each client first takes all that --held allows, with leases that outlast the run.
     #[arg(long)]
     fill: bool,
-    /// Honest clients are programs on the paved path: sessions whose calls wait, and their keepers.
+    /// Honest clients are programs with sessions, whose calls wait, and with keepers.
     #[arg(long)]
     sessions: bool,
     /// Virtual minutes of work.
     #[arg(long)]
     minutes: Option<f64>,
-    /// The same in virtual microseconds, to the nanosecond: 75.298.
+    /// The same in virtual microseconds, with up to three decimals: 75.298.
     #[arg(long, conflicts_with = "minutes", value_name = "MICROSECONDS", value_parser = nanos)]
     microseconds: Option<u64>,
-    /// The pause between two actions of a client, about, in virtual microseconds.
+    /// Roughly how long a client pauses between two actions, in virtual microseconds.
     #[arg(long, value_name = "MICROSECONDS", value_parser = nanos)]
     think: Option<u64>,
-    /// Faults that may happen, with commas between them, or `none`.
+    /// Kinds of faults that may happen, separated by commas, or `none`.
     #[arg(long, value_delimiter = ',')]
     faults: Option<Vec<String>>,
-    /// Print what happened in a run of one seed.
+    /// Print the trace of a run of one seed.
     #[arg(long)]
     trace: bool,
     /// Run a cost model instead.
     #[arg(long, value_enum, conflicts_with_all = ["seed", "seeds", "hours", "trace"])]
     model: Option<Model>,
-    /// Threads; all processors where nothing is said.
+    /// Threads [default: all processors].
     #[arg(long)]
     jobs: Option<usize>,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
@@ -173,7 +171,7 @@ impl Options {
     }
 }
 
-/// Nanoseconds, from microseconds with three decimals at most.
+/// Nanoseconds, from a text in microseconds with up to three decimals.
 fn nanos(text: &str) -> Result<u64, String> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -210,7 +208,7 @@ fn print_trace(report: &Report) {
     }
 }
 
-/// Says what broke, and how to have it again with less around it.
+/// Prints what broke, and the command that shows it again with a smaller plan.
 fn explain(report: &Report, plan: &Plan, cut_down: bool) {
     for failure in &report.failures {
         complain(format_args!("broken: {failure}"));
@@ -231,14 +229,14 @@ fn explain(report: &Report, plan: &Plan, cut_down: bool) {
     }
 }
 
-/// Whether a printed command, read as this program reads it, runs to the same failures.
+/// Whether a printed command, parsed as this program parses it, leads to the same failures.
 fn shows(command: &str, shown: &Report) -> bool {
     read(command).is_ok_and(|plan| run(&plan).failures == shown.failures)
 }
 
 /// The plan of a printed command.
 fn read(command: &str) -> Result<Plan, String> {
-    /// The words behind `portcullis`.
+    /// The words after `portcullis`.
     #[derive(clap::Parser)]
     struct Printed {
         #[command(flatten)]
@@ -263,7 +261,7 @@ fn many(options: &Options, plan_of: impl Fn(u64) -> Plan + Sync) -> ExitCode {
     campaign(first..first.saturating_add(count), threads.unwrap_or(1), &plan_of, |report| {
         bar.inc(1);
         summary.add(&report);
-        // The first of them, whichever thread was quickest.
+        // The failure of the lowest seed, whichever thread was first.
         if !report.ok && worst.as_ref().is_none_or(|worst| report.seed < worst.seed) {
             worst = Some(report);
         }

@@ -1,9 +1,9 @@
 //! Sizes on the command line: `64`, `4KiB`, `1GiB`.
 
-/// Bytes, from a number with an optional unit of 1024.
+/// Parses a number of bytes with an optional unit of 1024.
 ///
 /// # Errors
-/// What was wrong, for the person who typed it.
+/// An explanation for the person who typed it.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -1,7 +1,7 @@
-//! An access to a node's memory as a value: what is shown for it, where it goes and what it does.
+//! An access to a node's memory as a value: its credential, where it goes and what it does.
 //!
-//! An access is checked here, once, so that a polite mistake never reaches the node. Which way it travels is not known
-//! here: that is a [`Carrier`](crate::carrier::Carrier)'s part.
+//! Accesses are checked here, once, so that an honest mistake never reaches the node. How an access travels is up to a
+//! [`Carrier`](crate::carrier::Carrier).
 
 use crate::operations::WORD_BYTES;
 use crate::{Error, Lease, Permission};
@@ -35,13 +35,13 @@ impl Action {
 /// One access to a node's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    /// The permission that it goes under; none for accesses that nothing checks at this end.
+    /// The permission that covers it. `None`: an access without checks at this end.
     pub(crate) permission: Option<PermissionId>,
-    /// What is shown for it.
+    /// The credential that it shows.
     pub(crate) credential: Credential,
-    /// Where offset zero lies.
+    /// The address of offset zero.
     pub(crate) base: RemoteAddress,
-    /// Where its bytes start, counted from there.
+    /// Where its bytes start, counted from `base`.
     pub(crate) offset: u64,
     /// How many bytes.
     pub(crate) length: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// An access under a permission, and the moment on the client's clock from which on that counts as dead.
+    /// An access under a permission, and the moment on the client's clock from which the permission counts as dead.
     ///
     /// # Errors
     /// [`Error::WrongRight`], [`Error::OutsideRange`], [`Error::Expired`] or [`Error::Misaligned`].
@@ -63,7 +63,7 @@ impl Access {
     ) -> Result<(Self, Moment), Error> {
         let deadline = permission.lease().deadline();
         match Self::under(permission, offset, length, action) {
-            // An access that comes too late is late first of all.
+            // An access after the deadline is expired first of all.
             Ok(_) | Err(Error::Misaligned) if now >= deadline => Err(Error::Expired),
             access => access.map(|access| (access, deadline)),
         }
@@ -72,7 +72,7 @@ impl Access {
     /// The same without regard to the time.
     ///
     /// # Errors
-    /// As [`Access::checked`], but for [`Error::Expired`].
+    /// As [`Access::checked`], except for [`Error::Expired`].
     #[inline]
     pub(crate) fn under(
         permission: &Permission,
@@ -89,7 +89,7 @@ impl Access {
         Ok(Self { permission: Some(permission.id()), credential, base, offset, length, action })
     }
 
-    /// An access that nothing checks at this end.
+    /// An access without checks at this end.
     pub(crate) fn unchecked(
         address: RemoteAddress,
         credential: Credential,

@@ -1,28 +1,28 @@
-//! What is asked for: memory, and permissions over what is there.
+//! What a client asks for: memory, and permissions over existing objects.
 
 use crate::calls::Awaited;
 use portcullis_protocol::{
     Keep, Lifetime, Moment, ObjectName, ObjectRef, Part, RemoteAddress, RequestBody, Rights, Sharing,
 };
 
-/// What is asked of [`Client::allocate`](crate::Client::allocate).
+/// What [`Client::allocate`](crate::Client::allocate) asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocate {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What the address of the first byte is a multiple of: a power of two. Zero and one ask for nothing.
+    /// Alignment of the first byte: a power of two. Zero and one ask for none.
     pub alignment: u64,
     /// How long the permission is to live.
     pub lifetime: Lifetime,
-    /// What it is to allow.
+    /// What the permission allows.
     pub rights: Rights,
-    /// Beside whom it may be held.
+    /// Whether others may share the object.
     pub sharing: Sharing,
-    /// What the object outlives.
+    /// How long the object is kept.
     pub keep: Keep,
 }
 
-/// What is asked of [`Client::acquire`](crate::Client::acquire).
+/// What [`Client::acquire`](crate::Client::acquire) asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Acquire {
     /// Which object.
@@ -31,9 +31,9 @@ pub struct Acquire {
     pub part: Part,
     /// How long the permission is to live.
     pub lifetime: Lifetime,
-    /// What it is to allow.
+    /// What the permission allows.
     pub rights: Rights,
-    /// Beside whom it may be held.
+    /// Whether others may share the bytes.
     pub sharing: Sharing,
     /// How long the node may let the request wait for conflicting holders.
     pub wait: Lifetime,
@@ -61,13 +61,13 @@ impl Acquire {
     }
 }
 
-/// How long a permission is asked for when nothing is said: a second.
+/// The lifetime of a permission by default: a second.
 const LIFETIME: Lifetime = Lifetime::seconds(1);
-/// How long a request may wait when nothing is said: a second.
+/// How long a request may wait by default: a second.
 const WAIT: Lifetime = Lifetime::seconds(1);
 
 impl Allocate {
-    /// Exclusive memory of `size` bytes with all rights, for a second, that goes with its permission.
+    /// Exclusive memory of `size` bytes with all rights, for a second. It goes with its permission.
     #[must_use]
     pub fn bytes(size: u64) -> Self {
         Self {
@@ -80,44 +80,44 @@ impl Allocate {
         }
     }
 
-    /// For so long.
+    /// Sets the lifetime.
     #[must_use]
     pub fn lifetime(self, lifetime: Lifetime) -> Self {
         Self { lifetime, ..self }
     }
 
-    /// With these rights only.
+    /// Allows these rights only.
     #[must_use]
     pub fn rights(self, rights: Rights) -> Self {
         Self { rights, ..self }
     }
 
-    /// Beside others who share it.
+    /// Lets others share the object.
     #[must_use]
     pub fn shared(self) -> Self {
         Self { sharing: Sharing::Shared, ..self }
     }
 
-    /// At an address that is a multiple of `alignment` bytes: a power of two, up to 2 MiB.
+    /// Aligns the object to a multiple of `alignment` bytes: a power of two, up to 2 MiB.
     #[must_use]
     pub fn aligned(self, alignment: u64) -> Self {
         Self { alignment, ..self }
     }
 
-    /// The object stays when its permissions end, until it is freed or the tenant's last client goes.
+    /// Keeps the object when its permissions end, until it is freed or the tenant's last client goes.
     #[must_use]
     pub fn keep(self) -> Self {
         Self { keep: Keep::Attached, ..self }
     }
 
-    /// The object stays when its permissions end, until it is freed or the tenant's last client has been gone for `time`:
-    /// whoever produces it may restart. The node has a limit for it (`serve --longest-keep`).
+    /// Keeps the object when its permissions end, until it is freed or the tenant's last client has been gone for
+    /// `time`: its producer may restart. The node has a limit for this (`serve --longest-keep`).
     #[must_use]
     pub fn keep_for(self, time: Lifetime) -> Self {
         Self { keep: Keep::For(time), ..self }
     }
 
-    /// The object stays until it is freed or the node ends. The node has to allow it (`serve --longest-keep forever`).
+    /// Keeps the object until it is freed or the node ends. The node has to allow it (`serve --longest-keep forever`).
     #[must_use]
     pub fn pinned(self) -> Self {
         Self { keep: Keep::Pinned, ..self }
@@ -125,14 +125,14 @@ impl Allocate {
 }
 
 impl Acquire {
-    /// This object, whole, exclusively and with all rights, for a second, waiting for a second.
+    /// This object, whole, exclusively and with all rights, for a second, with a wait of a second.
     #[must_use]
     pub fn object(object: ObjectRef) -> Self {
         Self::named(ObjectName::Reference(object))
     }
 
-    /// Whatever object of the tenant starts at `address` now. It need not be the one that the caller means: after that
-    /// one was freed, or the node has started again, another may lie there.
+    /// The tenant's object that starts at `address` now. It need not be the object that the caller means: another may
+    /// lie there after the meant one was freed or the node has started again.
     #[must_use]
     pub fn dangerous_at(address: RemoteAddress) -> Self {
         Self::named(ObjectName::Address(address))
@@ -149,25 +149,25 @@ impl Acquire {
         }
     }
 
-    /// For so long.
+    /// Sets the lifetime.
     #[must_use]
     pub fn lifetime(self, lifetime: Lifetime) -> Self {
         Self { lifetime, ..self }
     }
 
-    /// With these rights only.
+    /// Allows these rights only.
     #[must_use]
     pub fn rights(self, rights: Rights) -> Self {
         Self { rights, ..self }
     }
 
-    /// To read only.
+    /// Allows reading only.
     #[must_use]
     pub fn read_only(self) -> Self {
         self.rights(Rights::READ)
     }
 
-    /// Beside others who share it.
+    /// Lets others share the bytes.
     #[must_use]
     pub fn shared(self) -> Self {
         Self { sharing: Sharing::Shared, ..self }
@@ -180,7 +180,7 @@ impl Acquire {
         Self { part: Part { offset, length }, ..self }
     }
 
-    /// Waiting for so long for those who hold it otherwise.
+    /// How long the request waits for conflicting holders.
     #[must_use]
     pub fn wait(self, wait: Lifetime) -> Self {
         Self { wait, ..self }

@@ -1,4 +1,4 @@
-//! Several operations with one doorbell, of which only the last tells of its end; and several requests to the node with
+//! Several operations with one doorbell, of which only the last reports its end, and several requests to the node with
 //! another.
 
 use crate::access::{Access, Action};
@@ -9,19 +9,19 @@ use crate::{
     Acquire, Allocate, Buffer, Call, Client, Error, Lease, NotRevoked, Operation, Permission, Rejected,
 };
 use portcullis_nic::VerbsEndpoint;
-use portcullis_protocol::{Lifetime, Moment, RequestBody};
+use portcullis_protocol::{DirectoryName, Keep, Lifetime, Moment, ObjectRef, RequestBody, TenantName};
 use std::fmt;
 use std::sync::Arc;
 
-/// Operations that are posted together, in order, once [`Batch::post`] is called. Each has its own outcome.
+/// Operations that [`Batch::post`] posts together, in order. Each has its own outcome.
 ///
-/// One doorbell and, while the queue has room, one completion for all of them; one more doorbell for the requests to
-/// the node among them, which the node takes in at one turn where it can: then windows of permissions that end go over
-/// to those that start (Patronus §5.4). Dropped without being posted, the batch has begun nothing: its buffers are given
-/// back, its operations and calls never get an outcome, and permissions that it was to revoke end by themselves.
+/// They take one doorbell and, while the queue has room, one completion. The requests to the node take one more
+/// doorbell. The node takes them in at one turn where it can, so that windows of ending permissions go to starting ones
+/// (Patronus §5.4). A batch that is dropped without being posted has begun nothing: its buffers are given back, its
+/// operations and calls never get an outcome, and permissions that it was to revoke end by themselves.
 pub struct Batch<'a, E: VerbsEndpoint> {
     client: &'a mut Client<E>,
-    /// Operations and calls in it.
+    /// Operations and calls in the batch.
     count: usize,
 }
 
@@ -44,7 +44,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.control.drop_held();
     }
 
-    /// Begins what was staged.
+    /// Posts what was staged.
     fn send_staged(&mut self) {
         self.staged_calls.clear();
         let (queue_pairs, messages, mut link) = self.carriers();
@@ -58,7 +58,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::read`].
     ///
     /// # Errors
-    /// As there; the rest of the batch stays as it is.
+    /// As [`Client::read`]. The batch stays as it is.
     pub fn read(
         &mut self,
         now: Moment,
@@ -72,7 +72,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::write`].
     ///
     /// # Errors
-    /// As there; the rest of the batch stays as it is.
+    /// As [`Client::write`]. The batch stays as it is.
     pub fn write(
         &mut self,
         now: Moment,
@@ -86,7 +86,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::compare_and_swap`].
     ///
     /// # Errors
-    /// As there; the rest of the batch stays as it is.
+    /// As [`Client::compare_and_swap`]. The batch stays as it is.
     pub fn compare_and_swap(
         &mut self,
         now: Moment,
@@ -102,7 +102,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::fetch_and_add`].
     ///
     /// # Errors
-    /// As there; the rest of the batch stays as it is.
+    /// As [`Client::fetch_and_add`]. The batch stays as it is.
     pub fn fetch_and_add(
         &mut self,
         now: Moment,
@@ -116,7 +116,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::allocate`].
     ///
     /// # Errors
-    /// As there; the rest of the batch stays as it is.
+    /// As [`Client::allocate`]. The batch stays as it is.
     pub fn allocate(&mut self, now: Moment, ask: Allocate) -> Result<Call, Error> {
         self.stage_call(ask.awaited(now), ask.body())
     }
@@ -124,7 +124,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::acquire`].
     ///
     /// # Errors
-    /// As there; the rest of the batch stays as it is.
+    /// As [`Client::acquire`]. The batch stays as it is.
     pub fn acquire(&mut self, now: Moment, ask: Acquire) -> Result<Call, Error> {
         self.stage_call(ask.awaited(now), ask.body())
     }
@@ -132,10 +132,42 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::revoke`].
     ///
     /// # Errors
-    /// As there; the rest of the batch stays as it is.
+    /// As [`Client::revoke`]. The batch stays as it is.
     pub fn revoke(&mut self, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
         let body = RequestBody::Revoke { permission: permission.id(), free };
         self.stage_call(Awaited::Done, body).map_err(|error| NotRevoked { permission, error })
+    }
+
+    /// Adds a [`Client::free`].
+    ///
+    /// # Errors
+    /// As [`Client::free`]. The batch stays as it is.
+    pub fn free(&mut self, object: ObjectRef) -> Result<Call, Error> {
+        self.stage_call(Awaited::Done, RequestBody::Free { object: object.into() })
+    }
+
+    /// Adds a [`Client::keep_object`].
+    ///
+    /// # Errors
+    /// As [`Client::keep_object`]. The batch stays as it is.
+    pub fn keep_object(&mut self, object: ObjectRef, keep: Keep) -> Result<Call, Error> {
+        self.stage_call(Awaited::Done, RequestBody::Keep { object: object.into(), keep })
+    }
+
+    /// Adds a [`Client::publish`].
+    ///
+    /// # Errors
+    /// As [`Client::publish`]. The batch stays as it is.
+    pub fn publish(&mut self, name: DirectoryName, object: ObjectRef) -> Result<Call, Error> {
+        self.stage_call(Awaited::Done, RequestBody::Publish { name, object })
+    }
+
+    /// Adds a [`Client::lookup`].
+    ///
+    /// # Errors
+    /// As [`Client::lookup`]. The batch stays as it is.
+    pub fn lookup(&mut self, owner: Option<TenantName>, name: DirectoryName) -> Result<Call, Error> {
+        self.stage_call(Awaited::Entry, RequestBody::Lookup { owner, name })
     }
 
     fn stage_call(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
@@ -148,7 +180,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Adds a [`Client::extend`].
     ///
     /// # Errors
-    /// As there; the rest of the batch stays as it is.
+    /// As [`Client::extend`]. The batch stays as it is.
     pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
         self.extend_lease(now, permission.lease(), now.after(time))
     }
@@ -169,20 +201,20 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         self.stage_call(awaited, body)
     }
 
-    /// How many operations and calls it holds.
+    /// How many operations and calls the batch holds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether it holds none.
+    /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Begins everything in it. Returns how many operations and calls that were. Cannot fail: room was found when
-    /// each was added.
+    /// Begins all operations and calls in the batch, and returns their number. Cannot fail: room was found when each
+    /// was added.
     pub fn post(self) -> usize {
         self.client.send_staged();
         self.count

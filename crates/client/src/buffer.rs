@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The smallest block, in bytes: a cache line.
 const BLOCK_MIN: u64 = 64;
 
-/// Blocks are powers of two times [`BLOCK_MIN`]; this many sizes reach beyond any `u32` length.
+/// How many sizes of blocks there are: powers of two times [`BLOCK_MIN`], beyond any `u32` length.
 const CLASSES: usize = 28;
 
 /// Bits of [`Place`] that hold the length, and those that hold the class.
 const LENGTH_BITS: u32 = 32;
 const CLASS_BITS: u32 = 5;
 
-/// The most of an arena that buffers come from, in bytes; what lies beyond is not used.
+/// The most bytes of an arena that buffers come from; the rest is not used.
 pub const BUFFERS_BYTES_MAX: u64 = BLOCK_MIN << (u64::BITS - LENGTH_BITS - CLASS_BITS);
 
 const _: () = assert!(CLASSES <= 1 << CLASS_BITS);
 
-/// Where a buffer lies, how large its block is, and its length, in one word: a buffer is two words then, which
-/// travel in registers. With three, moving it in and out of slots was half of what an operation cost.
+/// Where a buffer lies, the size of its block, and its length, in one word. So a buffer is two words, which travel in
+/// registers. With three, moving it in and out of slots was half of an operation's cost.
 #[derive(Clone, Copy)]
 struct Place(u64);
 
@@ -39,7 +39,7 @@ impl Place {
         ((self.0 >> LENGTH_BITS) & ((1 << CLASS_BITS) - 1)) as usize
     }
 
-    /// Counted from the first block.
+    /// Offset from the first block.
     fn block(self) -> u64 {
         (self.0 >> (LENGTH_BITS + CLASS_BITS)) * BLOCK_MIN
     }
@@ -49,8 +49,8 @@ impl Place {
     }
 }
 
-/// The part of the arena that buffers come from. A buddy allocator that merges only when it must: giving back and
-/// taking the same size again costs a push and a pop.
+/// The part of the arena that buffers come from: a buddy allocator that merges only when it must. Giving a block back
+/// and taking the same size again costs a push and a pop.
 pub(crate) struct Blocks<M> {
     memory: M,
     key: Lkey,
@@ -113,7 +113,7 @@ fn take(free: &mut [Vec<u64>; CLASSES], class: usize) -> Option<u64> {
     Some(block)
 }
 
-/// Makes one block of every two free neighbours that once were one.
+/// Joins every two free neighbours that once were one block.
 fn merge(free: &mut [Vec<u64>; CLASSES]) {
     for class in 0..CLASSES - 1 {
         let size = block_bytes(class);
@@ -131,8 +131,8 @@ fn merge(free: &mut [Vec<u64>; CLASSES]) {
     }
 }
 
-/// Bytes of the arena, one holder at a time: the caller's, or an operation's from its beginning until its outcome
-/// is taken. Dropping it gives them back. Fresh buffers hold whatever was there before.
+/// Bytes of the arena with one holder at a time: the caller, or an operation until its outcome is taken. Dropping a
+/// buffer gives its bytes back. Fresh buffers hold whatever was there before.
 pub struct Buffer<M: Memory> {
     blocks: Arc<Blocks<M>>,
     place: Place,
@@ -151,13 +151,13 @@ impl<M: Memory> Buffer<M> {
         self.len() == 0
     }
 
-    /// The longest it can be made with [`Buffer::resize`], in bytes.
+    /// The longest that [`Buffer::resize`] can make it, in bytes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         block_bytes(self.place.class())
     }
 
-    /// Changes the length within the capacity; bytes that come into view hold whatever was there before.
+    /// Changes the length within the capacity. Bytes that are added hold whatever was there before.
     ///
     /// # Errors
     /// [`Error::ArenaFull`] beyond the capacity; the length stays.
@@ -187,7 +187,7 @@ impl<M: Memory> Buffer<M> {
         self.blocks.memory.write(self.at() + u64::from(offset), from);
     }
 
-    /// As [`Buffer::read`], for callers who cannot be sure of the span.
+    /// As [`Buffer::read`], for callers that cannot be sure of the span.
     ///
     /// # Errors
     /// [`Error::OutsideBuffer`]: nothing was copied.
@@ -197,7 +197,7 @@ impl<M: Memory> Buffer<M> {
         Ok(())
     }
 
-    /// As [`Buffer::write`], for callers who cannot be sure of the span.
+    /// As [`Buffer::write`], for callers that cannot be sure of the span.
     ///
     /// # Errors
     /// [`Error::OutsideBuffer`]: nothing was copied.
@@ -219,7 +219,7 @@ impl<M: Memory> Buffer<M> {
         if inside { Ok(()) } else { Err(Error::OutsideBuffer { offset, length, size }) }
     }
 
-    /// Whether it comes from these blocks.
+    /// Whether the buffer comes from these blocks.
     #[inline]
     pub(crate) fn is_of(&self, blocks: &Arc<Blocks<M>>) -> bool {
         Arc::ptr_eq(&self.blocks, blocks)
@@ -229,20 +229,20 @@ impl<M: Memory> Buffer<M> {
         LocalSpan { address: self.at(), length: self.len(), lkey: self.blocks.key }
     }
 
-    /// Where in the arena it starts.
+    /// Where in the arena the buffer starts.
     pub(crate) fn at(&self) -> u64 {
         self.blocks.base + self.place.block()
     }
 }
 
 impl<M: Lend> Buffer<M> {
-    /// Its bytes, in place: what an operation has read, without a copy.
+    /// The bytes, in place: what an operation has read, without a copy.
     #[must_use]
     pub fn bytes(&self) -> M::Bytes<'_> {
         self.blocks.memory.lend(self.at(), self.len().into())
     }
 
-    /// Its bytes, in place, to be filled for a write.
+    /// The bytes, in place, to be filled for a write.
     #[must_use]
     pub fn bytes_mut(&mut self) -> M::BytesMut<'_> {
         self.blocks.memory.lend_mut(self.at(), self.len().into())

@@ -1,7 +1,7 @@
-//! Calls of the control path: what they wait for and what came of them.
+//! Calls of the control path: what they wait for, and their results.
 
 use crate::{Error, Lease, Permission, config::CALLS_MAX};
-use portcullis_protocol::{Lifetime, Moment, Rights, Sharing};
+use portcullis_protocol::{Entry, Lifetime, Moment, Rights, Sharing};
 use portcullis_slots::{Reuse, Slots};
 use std::sync::Arc;
 
@@ -11,24 +11,28 @@ pub struct Call {
     pub(crate) id: u64,
 }
 
-/// What came of a call that the node agreed to.
+/// The result of a call that the node agreed to.
 #[derive(Debug)]
 pub enum Answer {
     /// A permission (of `allocate` and `acquire`).
     Granted(Permission),
     /// The lifetime that the permission has now, from its start (of the extensions).
     Extended(Lifetime),
-    /// Done (of `revoke` and `free`).
+    /// Done (of `revoke`, `free`, `keep_object`, `publish`, `unpublish`, `share` and `unshare`).
     Done,
+    /// An entry of a directory (of `lookup` and `list_behind`).
+    Entry(Entry),
+    /// There is no further entry (of `list_behind`).
+    EndOfList,
 }
 
-/// What an extension needs to know while it is under way.
+/// What is needed of an extension under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Extending {
     pub(crate) lease: Arc<Lease>,
     /// The lifetime asked for.
     pub(crate) asked: Lifetime,
-    /// The lifetime that the word was thought to hold.
+    /// The lifetime that the word was believed to hold.
     pub(crate) believed: Lifetime,
     /// Whether a CAS that found another value may be tried again.
     pub(crate) retry: bool,
@@ -39,6 +43,8 @@ pub(crate) struct Extending {
 pub(crate) enum Awaited {
     Grant { requested_at: Moment, rights: Rights, sharing: Sharing },
     Done,
+    Entry,
+    NextEntry,
     Extension(Extending),
 }
 
@@ -66,7 +72,7 @@ impl Calls {
         Ok(id)
     }
 
-    /// Undoes [`Calls::begin`]: the call never was.
+    /// Undoes [`Calls::begin`], as if the call had never been.
     pub(crate) fn cancel(&mut self, id: u64) {
         self.waiting -= 1;
         self.states.remove(id);
@@ -113,12 +119,12 @@ impl Calls {
         }
     }
 
-    /// Begun, and not ended yet.
+    /// Calls that have begun and not ended.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// How many have ended since the last time this was asked.
+    /// How many calls have ended since this was last asked.
     pub(crate) fn count_ended(&mut self) -> usize {
         std::mem::take(&mut self.ended)
     }

@@ -1,4 +1,4 @@
-//! The client itself: what it is made of, the calls of the control path, and the poll that moves everything.
+//! The client itself: its parts, the calls of the control path, and the poll that moves everything.
 
 use crate::buffer::Blocks;
 use crate::calls::{Awaited, Calls};
@@ -10,27 +10,37 @@ use crate::queue_pairs::QueuePairs;
 use crate::{
     Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
 };
-use portcullis_nic::{Completion, Memory, VerbsEndpoint};
-use portcullis_protocol::{Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody};
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
+use portcullis_protocol::{
+    Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody,
+};
 use std::collections::VecDeque;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Completions taken off the queue at once.
+/// Completions that are polled at once.
 const COMPLETIONS_MOST: usize = 256;
 
-/// How often one poll asks for so many: a bound on the time that one call takes.
+/// How often one poll asks for that many, which bounds the time of one call.
 const ROUNDS_MOST: usize = 16;
 
-/// A revocation that was not begun, and the permission back.
+/// A revocation that was not begun, with its permission.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotRevoked {
-    /// What was handed in.
+    /// The permission that was handed in.
     pub permission: Permission,
     /// Why.
     #[source]
     pub error: Error,
+}
+
+impl Coded for NotRevoked {
+    fn code(&self) -> ErrorCode {
+        self.error.code()
+    }
 }
 
 /// A client of one node, on one endpoint. See the crate's documentation.
@@ -41,7 +51,7 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) control: Control,
     pub(crate) calls: Calls,
     pub(crate) messages: Messages,
-    /// Extensions that the node is to be asked about.
+    /// Extensions that the node is to confirm.
     pub(crate) confirmations: VecDeque<u64>,
     /// Calls of a batch that is being collected.
     pub(crate) staged_calls: Vec<u64>,
@@ -49,12 +59,12 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) over: Option<Error>,
     pub(crate) blocks: Arc<Blocks<E::Memory>>,
     completions: Vec<Completion>,
-    /// Completions that the time has a part in, and those after them, in order.
+    /// Completions whose meaning depends on the time, and those after them, in order.
     unjudged: Vec<Completion>,
 }
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// A client on an endpoint that nobody has used yet.
+    /// A client on an endpoint that has not been used yet.
     ///
     /// # Errors
     /// [`Error::ArenaFull`]: the arena is too short for the control messages and the operations' words.
@@ -84,7 +94,7 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(client)
     }
 
-    /// A buffer of `length` bytes in the arena, holding whatever was there before.
+    /// A buffer of `length` bytes in the arena. It holds whatever was there before.
     ///
     /// # Errors
     /// [`Error::ArenaFull`].
@@ -102,8 +112,7 @@ impl<E: VerbsEndpoint> Client<E> {
 
     /// Asks for a permission over an object that exists. Answered with [`Answer::Granted`].
     ///
-    /// A permission that had to wait for its object started later than this client reckons: its deadline here
-    /// is early by as much, never late.
+    /// The permission's deadline counts from when the request was sent, plus the time that it waited at the node.
     ///
     /// # Errors
     /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
@@ -111,9 +120,9 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(ask.awaited(now), ask.body())
     }
 
-    /// Ends a permission; `free` also lets the object go that was kept. Answered with [`Answer::Done`].
+    /// Ends a permission; `free` also lets go of a kept object. Answered with [`Answer::Done`].
     ///
-    /// Operations still under way under it race with its end: take their outcomes first.
+    /// Operations still under way race with the end of their permission: take their outcomes first.
     ///
     /// # Errors
     /// [`NotRevoked`] with the permission back: [`Error::QueueFull`], or what ended the session.
@@ -130,7 +139,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, RequestBody::Free { object: object.into() })
     }
 
-    /// The same for whatever object of the tenant starts at `address` now: see [`Acquire::dangerous_at`].
+    /// The same for the tenant's object that starts at `address` now: see [`Acquire::dangerous_at`].
     ///
     /// # Errors
     /// As [`Client::free`].
@@ -138,11 +147,18 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, RequestBody::Free { object: ObjectName::Address(address) })
     }
 
+    /// Keeps an object for another time from here on. [`Keep::No`]: the object goes once its last permission has ended.
+    /// Answered with [`Answer::Done`].
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    pub fn keep_object(&mut self, object: ObjectRef, keep: Keep) -> Result<Call, Error> {
+        self.call(Awaited::Done, RequestBody::Keep { object: object.into(), keep })
+    }
+
     pub(crate) fn call(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
-        if self.control.is_holding() {
-            // A batch that was leaked left its requests here.
-            self.cancel_staged();
-        }
+        // A batch that was leaked left its requests here.
+        self.cancel_staged();
         self.ask(awaited, body)
     }
 
@@ -159,34 +175,34 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(Call { id })
     }
 
-    /// What came of a call, once: `None` while it is under way, and after it was taken.
+    /// The result of a call, once. `None`: it is under way, or its result was taken.
     pub fn take_call(&mut self, call: Call) -> Option<Result<Answer, Error>> {
         self.calls.take(call)
     }
 
-    /// What came of an operation, once: `None` while it is under way, and after it was taken.
+    /// The outcome of an operation, once. `None`: it is under way, or its outcome was taken.
     #[inline]
     pub fn take(&mut self, operation: Operation) -> Option<Outcome<E::Memory>> {
         self.operations.take(operation)
     }
 
-    /// Appends what came of all operations that have ended and were not taken, in the order of their ends.
+    /// Appends the outcomes of all operations that have ended and were not taken, in the order of their ends.
     #[inline]
     pub fn drain(&mut self, into: &mut Vec<(Operation, Outcome<E::Memory>)>) {
         self.operations.drain(into);
     }
 
-    /// Takes in what the NIC has to say and acts on it: ends operations and calls, switches queue pairs, sends
-    /// what waited. Returns how many operations and calls ended. Never blocks.
+    /// Takes in what the NIC reports, and acts on it: ends operations and calls, switches queue pairs, sends what
+    /// waited. Returns how many operations and calls ended. Never blocks.
     ///
-    /// `now` must not have been read before something else that takes time, such as a sleep: what came in is judged by
-    /// it. Who cannot read a clock each time calls [`Client::take_in`] first.
+    /// Events are judged by `now`, so it must not have been read before something else that takes time, such as a
+    /// sleep. A caller that cannot read a clock each time calls [`Client::take_in`] first.
     pub fn poll(&mut self, now: Moment) -> usize {
         self.take_in();
         self.judge(now)
     }
 
-    /// Takes in what the NIC has to say, as far as the time has no part in it: operations that were carried out end.
+    /// Takes in what the NIC reports, as far as it does not depend on the time: operations that were carried out end.
     /// Returns whether [`Client::judge`] has something to do, with a time that is read after this. Never blocks.
     pub fn take_in(&mut self) -> bool {
         if self.over.is_some() {
@@ -197,13 +213,13 @@ impl<E: VerbsEndpoint> Client<E> {
             completions.clear();
             let came = self.endpoint.poll(COMPLETIONS_MOST, &mut completions);
             for completion in &completions {
-                // What comes after something that is to be judged is judged after it.
+                // What comes after a completion that is to be judged is judged after it.
                 let timeless = self.unjudged.is_empty() && completion.queue_pair != E::CONTROL;
                 if !timeless || !self.queue_pairs.succeeded(&mut self.operations, completion) {
                     self.unjudged.push(*completion);
                 }
             }
-            // The end may have stopped early to have something acted upon before it tells of more.
+            // The endpoint may have stopped early, so that something is acted upon before it reports more.
             if came < COMPLETIONS_MOST || !self.unjudged.is_empty() {
                 break;
             }
@@ -213,8 +229,8 @@ impl<E: VerbsEndpoint> Client<E> {
     }
 
     /// Judges by the time what was taken in, and acts on it: refusals, extensions, answers of the node, rebuilds, and
-    /// what waited for room, of which nothing is posted that has expired meanwhile. Returns how many operations and
-    /// calls have ended since the last time, those included that ended as they were taken in.
+    /// what waited for room. Nothing is posted that has expired meanwhile. Returns how many operations and calls have
+    /// ended since the last time, including those that ended as they were taken in.
     ///
     /// `now` must have been read after [`Client::take_in`] has returned.
     pub fn judge(&mut self, now: Moment) -> usize {
@@ -294,6 +310,8 @@ impl<E: VerbsEndpoint> Client<E> {
                 Ok(Answer::Granted(Permission::new(granted, requested_at, rights, sharing)))
             }
             (Awaited::Done, ReplyBody::Done) => Ok(Answer::Done),
+            (Awaited::Entry | Awaited::NextEntry, ReplyBody::Entry(entry)) => Ok(Answer::Entry(entry)),
+            (Awaited::NextEntry, ReplyBody::EndOfList) => Ok(Answer::EndOfList),
             (Awaited::Extension(extending), ReplyBody::Extended(lifetime)) => {
                 extending.lease.set_lifetime(lifetime);
                 Ok(Answer::Extended(lifetime))
@@ -303,7 +321,7 @@ impl<E: VerbsEndpoint> Client<E> {
                 Err(if expired { Error::Expired } else { Error::Revoked })
             }
             (_, ReplyBody::Refused(refusal)) => Err(refusal.into()),
-            // An answer to another question: who knows what the node did.
+            // An answer to another question: what the node did is unknown.
             _ => Err(Error::SessionLost),
         };
         self.calls.finish(id, result);
@@ -327,13 +345,13 @@ impl<E: VerbsEndpoint> Client<E> {
         while self.operations.next_extended().is_some() {}
     }
 
-    /// Why nothing can be begun any more; `None` while the session stands.
+    /// Why nothing can be begun any more. `None`: the session stands.
     #[must_use]
     pub fn over(&self) -> Option<Error> {
         self.over
     }
 
-    /// Whether a call of the control path would find room now.
+    /// Whether there is room for a call of the control path now.
     #[must_use]
     pub fn has_room_for_calls(&self) -> bool {
         self.control.has_room(false)
@@ -348,7 +366,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// When [`Client::poll`] has something to do even if no completion comes, if ever.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
-        // Without room for the message only a completion moves anything.
+        // Without room for the message, only a completion moves anything.
         self.queue_pairs.next_wake().filter(|_| self.control.has_room(true))
     }
 
@@ -361,6 +379,13 @@ impl<E: VerbsEndpoint> Client<E> {
     /// The endpoint, to wait on it.
     pub fn endpoint(&mut self) -> &mut E {
         &mut self.endpoint
+    }
+}
+
+impl<E: VerbsEndpoint + Pollable> Client<E> {
+    /// What an event loop waits for, after [`Pollable::arm`].
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.endpoint.descriptor()
     }
 }
 

@@ -2,20 +2,20 @@
 
 use crate::Error;
 
-/// Operations that a client may have begun and not taken yet, unless told otherwise.
+/// Operations that a client may have begun and not taken yet, by default.
 pub const OPERATIONS_MAX: u32 = 1024;
 
-/// Operations that may wait for room on a queue pair, unless told otherwise.
+/// Operations that may wait for room on a queue pair, by default.
 pub const BACKLOG_MAX: usize = 1024;
 
 /// Calls of the control path that may have begun and not been taken yet.
 pub const CALLS_MAX: u32 = 1024;
 
-/// What a client is told when it starts.
+/// The configuration of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientConfig {
-    /// Whether a broken queue pair is stood in for by another at once (Patronus §5.5). Without, everything waits
-    /// until the node has rebuilt it: the other half of Table 5.
+    /// Whether another queue pair stands in for a broken one at once (Patronus §5.5). Otherwise everything waits until
+    /// the node has rebuilt it: the other half of Table 5.
     pub use_spares: bool,
     /// Operations that may have begun and not been taken yet; each costs 8 bytes of the arena.
     pub operations_max: u32,
@@ -30,7 +30,7 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
-    /// A backlog takes no more.
+    /// The error of a full backlog.
     pub(crate) fn backlog_full(&self) -> Error {
         Error::QueueFull { limit: u64::try_from(self.backlog_max).unwrap_or(u64::MAX) }
     }

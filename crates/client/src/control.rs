@@ -18,18 +18,18 @@ const INDEX_MASK: u32 = 0xFFFF;
 pub(crate) struct Piece {
     /// The operation's id.
     pub(crate) operation: u64,
-    /// Where in the operation's buffer.
+    /// Where in the operation's buffer it starts.
     pub(crate) offset: u64,
-    /// How many bytes; zero for what a reply brings no bytes for.
+    /// How many bytes the reply has to bring; zero if none.
     pub(crate) length: u64,
 }
 
 /// What a request was sent for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// A call of the caller's: its id.
+    /// A call of the caller: its id.
     Call(u64),
-    /// A rebuild of a data queue pair.
+    /// A rebuild of this data queue pair.
     Recover(u32),
     /// A part of an operation.
     Piece(Piece),
@@ -40,14 +40,14 @@ pub(crate) enum Purpose {
 pub(crate) struct Arrived {
     pub(crate) purpose: Purpose,
     pub(crate) body: ReplyBody,
-    /// Where in the arena its data stands, and how many bytes of it came.
+    /// Where in the arena the reply's data is, and how many bytes of it came.
     pub(crate) data: (u64, u64),
 }
 
 struct Slot {
     generation: u16,
     purpose: Option<Purpose>,
-    /// The NIC still needs the bytes.
+    /// Whether the NIC still needs the bytes.
     sending: bool,
 }
 
@@ -59,9 +59,9 @@ pub(crate) struct Control {
     free: Vec<u16>,
     /// Receives that are to be posted.
     owed: Vec<u16>,
-    /// Requests of a batch that is being collected, and what the queue had no room for of one that was posted.
+    /// Requests of a batch that is being collected, and those of a posted batch that the queue had no room for.
     held: Vec<WorkRequest>,
-    /// Requests are collected.
+    /// Whether requests are being collected.
     holding: bool,
 }
 
@@ -80,7 +80,7 @@ impl Control {
         }
     }
 
-    /// Bytes of the arena that its messages take, from the start.
+    /// Bytes of the arena that the messages take, from its start.
     pub(crate) fn arena_bytes(&self) -> u64 {
         2 * u64::from(self.message_bytes) * self.depth()
     }
@@ -98,13 +98,13 @@ impl Control {
         self.slots.len() as u64
     }
 
-    /// Slots that stay free for requests for rebuilds. Calls may wait for others for as long as they like, and without
-    /// its rebuild nothing moves any more on the data queue pairs.
+    /// Slots that stay free for requests for rebuilds. Calls may wait for other clients for as long as they like, and
+    /// without its rebuild nothing moves on a data queue pair.
     fn kept_for(&self, rebuild: bool) -> usize {
         usize::from(!rebuild && self.slots.len() > 1)
     }
 
-    /// Whether a request can be sent; `rebuild`: one for a rebuild.
+    /// Whether a request can be sent. `rebuild`: one for a rebuild.
     pub(crate) fn has_room(&self, rebuild: bool) -> bool {
         self.free.len() > self.kept_for(rebuild)
     }
@@ -117,7 +117,7 @@ impl Control {
         u64::from(self.message_bytes) * (self.depth() + u64::from(index))
     }
 
-    /// Sends a request with `data` behind it. Returns whether there was room; without, nothing was sent.
+    /// Sends a request with `data` behind it. Returns whether there was room: otherwise nothing was sent.
     pub(crate) fn ask<E: VerbsEndpoint>(
         &mut self,
         endpoint: &mut E,
@@ -150,14 +150,9 @@ impl Control {
         true
     }
 
-    /// Collects what is asked from here on, to be sent with one doorbell.
+    /// Collects the requests from here on, to be sent with one doorbell.
     pub(crate) fn hold(&mut self) {
         self.holding = true;
-    }
-
-    /// Whether requests are collected.
-    pub(crate) fn is_holding(&self) -> bool {
-        self.holding
     }
 
     /// Sends what was collected.
@@ -174,12 +169,12 @@ impl Control {
         }
     }
 
-    /// Whether a queue had no room for something that is to be posted.
+    /// Whether something is to be posted that a queue had no room for.
     pub(crate) fn is_behind(&self) -> bool {
         !self.owed.is_empty() || !self.held.is_empty() && !self.holding
     }
 
-    /// Forgets what was collected and not sent: it was never asked.
+    /// Forgets the requests that were collected and not sent.
     pub(crate) fn drop_held(&mut self) {
         if !std::mem::take(&mut self.holding) {
             return;
@@ -203,11 +198,11 @@ impl Control {
         }
     }
 
-    /// Takes in a completion of the control queue pair. What it says must be acted on before
-    /// [`Control::post_receives`], which gives its bytes back to the NIC.
+    /// Handles a completion of the control queue pair. The result must be acted on before [`Control::post_receives`],
+    /// which gives the message's bytes back to the NIC.
     ///
     /// # Errors
-    /// [`Error::SessionLost`]: the queue pair is in error, or the node speaks another language.
+    /// [`Error::SessionLost`]: the queue pair is in error, or the node's message cannot be decoded.
     pub(crate) fn completed<E: VerbsEndpoint>(
         &mut self,
         endpoint: &E,
@@ -237,7 +232,7 @@ impl Control {
         Ok(Some(Arrived { purpose, body: reply.body, data: (at + HEAD, data) }))
     }
 
-    /// The slot that a sequence number means, if it still does.
+    /// The slot that a sequence number names, unless it was used again.
     fn slot(&mut self, sequence: u32) -> Option<(u16, &mut Slot)> {
         let index = u16::try_from(sequence & INDEX_MASK).ok()?;
         let slot = self.slots.get_mut(usize::from(index))?;

@@ -11,7 +11,7 @@ use portcullis_protocol::{Credential, Moment, RemoteAddress};
 pub(crate) enum Target<'a> {
     /// Bytes of a permission, from this offset on, with all checks.
     Permission(&'a Permission, u64),
-    /// An address and what is shown there, with none.
+    /// An address and a credential, without checks.
     Unchecked(RemoteAddress, Credential),
 }
 
@@ -50,7 +50,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.begin(Posting::AtOnce, now, Target::Permission(permission, offset), Some(buffer), Action::Write)
     }
 
-    /// Puts `swap` into the 8-byte word at `offset` if it holds `compare`. The outcome is its value before.
+    /// Writes `swap` into the 8-byte word at `offset` if it holds `compare`. The outcome is the word's old value.
     ///
     /// # Errors
     /// As [`Client::read`], and [`Error::Misaligned`].
@@ -67,7 +67,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.begin(Posting::AtOnce, now, Target::Permission(permission, offset), None, action)
     }
 
-    /// Adds `add` to the 8-byte word at `offset`, wrapping. The outcome is its value before.
+    /// Adds `add` to the 8-byte word at `offset`, wrapping. The outcome is the word's old value.
     ///
     /// # Errors
     /// As [`Client::read`], and [`Error::Misaligned`].
@@ -88,8 +88,8 @@ impl<E: VerbsEndpoint> Client<E> {
         )
     }
 
-    /// A read that nothing checks on this side: for demonstrations and hostile tests. Refused by the node's NIC,
-    /// it ends with [`Error::Violation`], costs this client a queue pair, and counts against its tenant.
+    /// A read without checks on this side: for demonstrations and hostile tests. If the node's NIC refuses it, it ends
+    /// with [`Error::Violation`], costs this client a queue pair, and is charged to the client or its tenant.
     ///
     /// # Errors
     /// [`Error::QueueFull`], or what ended the session.
@@ -109,7 +109,7 @@ impl<E: VerbsEndpoint> Client<E> {
         )
     }
 
-    /// A write that nothing checks on this side. See [`Client::dangerous_read`].
+    /// A write without checks on this side. See [`Client::dangerous_read`].
     ///
     /// # Errors
     /// As [`Client::dangerous_read`].
@@ -129,7 +129,7 @@ impl<E: VerbsEndpoint> Client<E> {
         )
     }
 
-    /// A compare and swap that nothing checks on this side. See [`Client::dangerous_read`].
+    /// A compare and swap without checks on this side. See [`Client::dangerous_read`].
     ///
     /// # Errors
     /// As [`Client::dangerous_read`].
@@ -186,7 +186,7 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// Hands an access to the carrier that its credential is for.
+    /// Hands an access to the carrier for its credential.
     #[inline]
     pub(crate) fn hand_over(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
         let (queue_pairs, messages, mut link) = self.carriers();
@@ -196,7 +196,7 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// Whether an operation may go, and for whom.
+    /// Whether an operation may begin, and for whom.
     #[inline]
     fn admit(
         &self,

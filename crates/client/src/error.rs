@@ -1,18 +1,19 @@
-//! What can go wrong, sorted by what died and whose fault it is.
+//! What can go wrong, sorted by what ended and whose fault it is.
 
 use crate::Buffer;
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Memory, Status};
-use portcullis_protocol::{Lifetime, Refusal, Rights};
+use portcullis_protocol::{BadName, Lifetime, Refusal, Rights};
 use std::fmt;
 
 /// Why an operation or a call did not do what was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The permission died of age: its deadline on this client's clock has passed. Acquire it again.
+    /// The permission's deadline on this client's clock has passed. Acquire it again.
     #[error("the permission has expired: acquire it again")]
     Expired,
-    /// The permission died early: the node ended it before its deadline.
+    /// The node ended the permission before its deadline.
     #[error("the node ended the permission before its deadline: acquire it again")]
     Revoked,
     /// The caller's mistake, found here: the permission lives longer than the extension asked for. Nothing was sent.
@@ -20,7 +21,7 @@ pub enum Error {
         "the permission lives for another {left}: an extension does not shorten it, a revocation ends it"
     )]
     LivesLonger {
-        /// What it has left.
+        /// The time that it has left.
         left: Lifetime,
     },
     /// The caller's mistake, found here: nothing was sent.
@@ -30,7 +31,7 @@ pub enum Error {
         offset: u64,
         /// How many bytes.
         length: u64,
-        /// What the permission covers.
+        /// How many bytes the permission covers.
         size: u64,
     },
     /// The caller's mistake, found here: nothing was copied.
@@ -40,7 +41,7 @@ pub enum Error {
         offset: u64,
         /// How many bytes.
         length: u64,
-        /// What the buffer holds.
+        /// How many bytes the buffer holds.
         size: u64,
     },
     /// The caller's mistake, found here: the buffer comes from another session's arena. Nothing was sent.
@@ -55,13 +56,16 @@ pub enum Error {
     /// The caller's mistake, found here: nothing was sent.
     #[error("atomics need an address that is a multiple of 8")]
     Misaligned,
-    /// An access without local checks was refused by the node's NIC, as it should be.
+    /// The node's NIC refused an access without local checks, as it should.
     #[error("the node's NIC refused the access: no live permission of this tenant covers it")]
     Violation,
-    /// The operation may or may not have been carried out: the connection broke under it. The node has stopped the
-    /// connection's other end, so what was not carried out by now never will be.
+    /// The connection broke under the operation, which may or may not have been carried out. The node has stopped its
+    /// end of the connection, so what was not carried out by now never will be.
     #[error("the connection broke under the operation: it may or may not have happened")]
     Interrupted,
+    /// The caller's mistake, found here: the text is no name. Nothing was sent.
+    #[error(transparent)]
+    Name(#[from] BadName),
     /// A queue is full: nothing was begun. Take what is finished, then try again.
     #[error("the queue is full ({limit}): take what is finished, then try again")]
     QueueFull {
@@ -76,33 +80,33 @@ pub enum Error {
         /// The bytes asked for.
         asked: u64,
     },
-    /// This machine's fault: the NIC at this end could not work with the request.
+    /// This machine's fault: the NIC at this end could not carry out the request.
     #[error("the local NIC failed with {0}")]
     LocalFault(Status),
-    /// The tenant broke the rules too often, and waits.
+    /// The tenant broke the rules too often, and has to wait.
     #[error("the tenant is paused for {wait} after too many violations")]
     Paused {
         /// How long from the node's answer.
         wait: Lifetime,
     },
-    /// The tenant broke the rules so often that the node serves it no more.
+    /// The client or its tenant broke the rules so often that the node serves it no more.
     #[error("the tenant is barred from this node: its operator can say why")]
     Barred,
     /// The tenant's quota is used up.
     #[error("the tenant's quota is used up: {used} of {limit}")]
     Quota {
-        /// Bytes or permissions held.
+        /// Bytes, objects, permissions, names or tenants that share a name: what is used, in the unit of the limit.
         used: u64,
-        /// The most that may be.
+        /// The most that may be held.
         limit: u64,
     },
-    /// The node said no, for another reason.
+    /// The node refused for another reason.
     #[error(transparent)]
     Refused(Refusal),
-    /// The control queue pair broke, or the node answered nonsense: this session is over. Attach again.
+    /// The control queue pair broke, or the node's answer made no sense. This session is over: attach again.
     ///
-    /// Operations that were under way may or may not have been carried out, and may yet be until the node has let go
-    /// of this client, or until their permission has ended there.
+    /// Operations that were under way may or may not have been carried out. They may still be, until the node has let
+    /// go of this client or their permission has ended there.
     #[error("the session with the node is lost: attach again")]
     SessionLost,
     /// The node is gone, and everything on it.
@@ -110,12 +114,38 @@ pub enum Error {
     NodeGone,
 }
 
+impl Coded for Error {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Expired => ErrorCode::Expired,
+            Self::Revoked => ErrorCode::Revoked,
+            Self::LivesLonger { .. } => ErrorCode::LivesLonger,
+            Self::OutsideRange { .. } => ErrorCode::OutsideRange,
+            Self::OutsideBuffer { .. } => ErrorCode::OutsideBuffer,
+            Self::ForeignBuffer => ErrorCode::ForeignBuffer,
+            Self::WrongRight { .. } => ErrorCode::WrongRight,
+            Self::Misaligned => ErrorCode::Misaligned,
+            Self::Violation => ErrorCode::Violation,
+            Self::Interrupted => ErrorCode::Interrupted,
+            Self::Name(bad) => bad.code(),
+            Self::QueueFull { .. } => ErrorCode::QueueFull,
+            Self::ArenaFull { .. } => ErrorCode::ArenaFull,
+            Self::LocalFault(_) => ErrorCode::LocalFault,
+            Self::Paused { .. } => ErrorCode::Paused,
+            Self::Barred => ErrorCode::Barred,
+            Self::Quota { .. } => ErrorCode::Quota,
+            Self::Refused(refusal) => refusal.code(),
+            Self::SessionLost => ErrorCode::SessionLost,
+            Self::NodeGone => ErrorCode::NodeGone,
+        }
+    }
+}
+
 impl Error {
-    /// Whether the same call may succeed later in this session, without the caller changing anything but to wait, to take
-    /// what is finished, or to acquire the permission again.
+    /// Whether the same call may succeed later in this session, if the caller only waits, takes what is finished, or
+    /// acquires the permission again.
     ///
-    /// An operation that was [`Error::Interrupted`] may have been carried out: only what may happen twice can be
-    /// tried again.
+    /// An [`Error::Interrupted`] operation may have been carried out: retry only what may happen twice.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -133,6 +163,7 @@ impl Error {
             | Self::ForeignBuffer
             | Self::WrongRight { .. }
             | Self::Misaligned
+            | Self::Name(_)
             | Self::Violation
             | Self::LocalFault(_)
             | Self::Barred
@@ -153,7 +184,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// An operation that was not begun, and its buffer back.
+/// An operation that was not begun, with its buffer.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Rejected<M: Memory> {
@@ -162,6 +193,12 @@ pub struct Rejected<M: Memory> {
     /// Why.
     #[source]
     pub error: Error,
+}
+
+impl<M: Memory> Coded for Rejected<M> {
+    fn code(&self) -> ErrorCode {
+        self.error.code()
+    }
 }
 
 impl<M: Memory> fmt::Debug for Rejected<M> {

@@ -1,4 +1,4 @@
-//! A longer life for a permission: one CAS on its lifetime word (Patronus §5.3), or an RPC where that cannot be.
+//! Extensions of permissions: one CAS on the lifetime word (Patronus §5.3), or an RPC where that cannot be.
 
 use crate::access::Access;
 use crate::calls::{Awaited, Extending};
@@ -14,19 +14,19 @@ use std::sync::Arc;
 impl<E: VerbsEndpoint> Client<E> {
     /// Asks that the permission live for `time` from now. Answered with [`Answer::Extended`].
     ///
-    /// The node's CPU has no part in it. When the node has given notice that it will not extend the permission,
-    /// or its operator's limit is reached, the call ends with [`Refusal::NotExtendable`].
+    /// The node's CPU has no part in it. If the node has given notice that it will not extend the permission, the call
+    /// ends with [`Refusal::NotExtendable`].
     ///
     /// # Errors
-    /// [`Error::Expired`], [`Error::QueueFull`], [`Error::LivesLonger`] where the permission has more time left than
-    /// that, [`Refusal::LifetimeTooLong`] where it would reach beyond [`Lease::longest`], counted from its start, or
-    /// what ended the session. Nothing was begun.
+    /// [`Error::Expired`], [`Error::QueueFull`], [`Error::LivesLonger`] if the permission has more than `time` left,
+    /// [`Refusal::LifetimeTooLong`] if it would live beyond [`Lease::longest`], counted from its start, or what ended
+    /// the session. Nothing was begun.
     pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
         self.extend_to(now, permission.lease(), now.after(time))
     }
 
-    /// Asks that a lease last until `deadline` on the client's clock; of a permission, or of one that another session
-    /// of the same tenant holds and that is kept alive from here. Answered with [`Answer::Extended`].
+    /// Asks that a lease last until `deadline` on the client's clock. It may belong to a permission that another
+    /// session of the same tenant holds. Answered with [`Answer::Extended`].
     ///
     /// # Errors
     /// As [`Client::extend`].
@@ -52,8 +52,8 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(Call { id })
     }
 
-    /// The same by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give
-    /// no key to the lifetime word.
+    /// Extends by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give no key
+    /// to the lifetime word.
     ///
     /// # Errors
     /// As [`Client::extend_to`].
@@ -90,7 +90,7 @@ impl<E: VerbsEndpoint> Client<E> {
         if deadline < ends {
             return Err(Error::LivesLonger { left: ends.since(now) });
         }
-        // The lifetime word counts from the start, which is at this moment or later: the node ends it no sooner.
+        // The lifetime word counts from the start, which is then or later: the node does not end it before `deadline`.
         let asked = deadline.since(lease.started_after());
         if asked > lease.longest {
             return Err(Error::Refused(Refusal::LifetimeTooLong { longest: lease.longest }));
@@ -110,8 +110,8 @@ impl<E: VerbsEndpoint> Client<E> {
         })
     }
 
-    /// The CAS on a lifetime word is over. The word's word counts only well before the deadline that held until now:
-    /// later, the node may have begun to unbind before it could see the new value, and its clock may be ahead.
+    /// Handles the end of a CAS on a lifetime word. Its result counts only well before the deadline that held until
+    /// now. Later the node may have begun to unbind before it could see the new value, and its clock may be ahead.
     pub(crate) fn lifetime_swapped(&mut self, now: Moment, Extended { call, result }: Extended) {
         let Some(Awaited::Extension(extending)) = self.calls.awaited(call) else { return };
         let in_time = extending.lease.surely_lives(now) || planted::is(Fault::LateExtensionBelieved);
@@ -129,9 +129,9 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// The word held another lifetime than was thought: somebody else of this tenant extended the permission.
+    /// The word held another lifetime than believed: another session of this tenant extended the permission.
     fn adopt(&mut self, call: u64, extending: Extending, found: Lifetime) {
-        // Whoever wrote it: the node lets no permission live longer than its longest.
+        // Whatever the word holds, the node lets no permission live longer than its longest.
         let found = found.min(extending.lease.longest);
         extending.lease.set_lifetime(found);
         if found >= extending.asked {
@@ -146,7 +146,7 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// Asks the node about extensions that the word alone leaves open.
+    /// Asks the node to confirm extensions that the word alone leaves open.
     pub(crate) fn ask_for_confirmations(&mut self) {
         while let Some(&call) = self.confirmations.front() {
             if let Some(Awaited::Extension(Extending { lease, asked, .. })) = self.calls.awaited(call) {

@@ -1,14 +1,14 @@
-//! The client's side of Portcullis: permissions, one-sided operations under them, batches, extension, and the
-//! switch to a spare queue pair when one breaks.
+//! The client's side of Portcullis: permissions, one-sided operations under them, batches, extensions, and the switch
+//! to a spare queue pair when one breaks.
 //!
-//! A state machine: it does no I/O of its own, reads no clock, starts no thread and never blocks. What happens
-//! goes in through [`Client::take_in`] and is judged by [`Client::judge`], or both at once by [`Client::poll`]; `now`
-//! is an argument everywhere, in microseconds of any monotonic clock of the client's own (it is never compared with the
-//! node's). No time is kept: what is judged is judged by a time that was read after it came. Blocking calls belong to
-//! the crate above.
+//! The client is a state machine: it does no I/O of its own, reads no clock, starts no thread and never blocks.
+//! [`Client::take_in`] takes events in, and [`Client::judge`] acts on those that depend on the time; [`Client::poll`]
+//! does both. `now` is an argument everywhere, in microseconds of any monotonic clock of the client. It is never
+//! compared with the node's clock. No time is kept: an event is judged by a time that was read after it. Blocking calls
+//! belong to the crate above.
 //!
-//! The data path takes no lock, allocates nothing and hashes nothing: an operation is a slot, and its work
-//! request's id is the slot and the slot's generation.
+//! The data path takes no lock, allocates nothing and hashes nothing: an operation is a slot, and its work request's id
+//! is the slot and the slot's generation.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -21,6 +21,7 @@ mod client;
 mod config;
 mod control;
 mod data_path;
+mod directory;
 mod error;
 mod extension;
 mod messages;

@@ -1,4 +1,4 @@
-//! The carrier of mechanism `node-copy`: every access is messages, and the node's CPU checks and copies.
+//! The carrier of mechanism `node-copy`: every access is sent as messages, and the node's CPU checks and copies.
 
 use crate::access::{Access, Action};
 use crate::carrier::{Begun, Carrier, Link, Posting};
@@ -14,14 +14,14 @@ struct Transfer {
     operation: u64,
     permission: PermissionId,
     access: Access,
-    /// Bytes that messages have been sent for.
+    /// Bytes for which messages have been sent.
     sent: u64,
 }
 
-/// How far an operation is, by its slot.
+/// The progress of an operation, by its slot.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
-    /// Where in the arena its bytes are.
+    /// Where in the arena the operation's bytes are.
     local: u64,
     outstanding: u32,
     all_sent: bool,
@@ -29,13 +29,13 @@ struct Progress {
     result: Result<u64, Error>,
 }
 
-/// The operations that are messages.
+/// The operations that travel as messages.
 pub(crate) struct Messages {
     waiting: VecDeque<Transfer>,
     /// Transfers of a batch that is being collected.
     staged: Vec<Transfer>,
     progress: Vec<Progress>,
-    /// Between the arena's buffers and its messages.
+    /// For copies between the arena's buffers and its messages.
     bytes: Vec<u8>,
     config: ClientConfig,
 }
@@ -44,7 +44,7 @@ fn slot_of(operation: u64) -> usize {
     (operation & 0xFFFF_FFFF) as usize
 }
 
-/// The most bytes of a piece; zero where the client has no room for data in its messages.
+/// The most bytes of a piece; zero if the client's messages have no room for data.
 fn piece_bytes<E: VerbsEndpoint>(link: &Link<'_, E>) -> u64 {
     link.control.data_bytes().min(DATA_BYTES_MAX as u64)
 }
@@ -53,7 +53,7 @@ impl<E: VerbsEndpoint> Carrier<E> for Messages {
     fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
         let Begun { operation, local, access } = begun;
         let Some(permission) = access.permission else {
-            // A key to nothing: without a permission's name there is nothing to ask the node for.
+            // Messages name the permission, and an unchecked access has none.
             return Err(Error::LocalFault(Status::LocalProtectionError));
         };
         if !access.action.is_atomic() && piece_bytes(link) == 0 {
@@ -109,7 +109,7 @@ impl Messages {
         self.waiting.is_empty()
     }
 
-    /// Most clients never need it.
+    /// Makes the tables at first use: most clients need none.
     fn make_room(&mut self) {
         if self.progress.is_empty() {
             let none =
@@ -123,14 +123,17 @@ impl Messages {
     pub(crate) fn send_pieces<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
         while let Some(&transfer) = self.waiting.front() {
             let slot = slot_of(transfer.operation);
-            // A refused operation is not carried on with.
+            // A refused operation sends no further pieces.
             if self.progress[slot].result.is_ok() {
                 if !link.control.has_room(false) || !self.send_piece(link, &transfer) {
                     return;
                 }
-                let sent = (transfer.sent + piece_bytes(link)).min(transfer.access.length);
+                let Access { action, length, .. } = transfer.access;
+                // An atomic is one message, however little data messages carry: a second would change the word again.
+                let piece = if action.is_atomic() { length } else { piece_bytes(link) };
+                let sent = (transfer.sent + piece).min(length);
                 self.progress[slot].outstanding += 1;
-                if sent < transfer.access.length {
+                if sent < length {
                     if let Some(front) = self.waiting.front_mut() {
                         front.sent = sent;
                     }

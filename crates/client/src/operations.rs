@@ -1,4 +1,4 @@
-//! Operations as slots: which are free, which are under way, what came of those that ended.
+//! Operations as slots: which are free, which are under way, and the outcomes of those that ended.
 
 use crate::{Buffer, Error};
 use portcullis_nic::{Lkey, LocalSpan, Memory, Status};
@@ -16,18 +16,25 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The number that its work requests carry, each time that they are posted: for traces.
+    /// The number that its work requests carry, whenever they are posted: for traces.
     #[must_use]
     pub fn number(self) -> u64 {
         self.id
     }
+
+    /// Its place among the client's operations, below [`ClientConfig::operations_max`](crate::ClientConfig). No other
+    /// operation has this place until the outcome is taken.
+    #[must_use]
+    pub fn place(self) -> usize {
+        slot_of(self.id)
+    }
 }
 
-/// What came of an operation.
+/// The outcome of an operation.
 pub struct Outcome<M: Memory> {
-    /// The buffer it used, back; none for atomics.
+    /// The buffer that it used; none for atomics.
     pub buffer: Option<Buffer<M>>,
-    /// Reads and writes: the bytes moved. Atomics: the word's value before.
+    /// Reads and writes: the bytes moved. Atomics: the word's old value.
     pub result: Result<u64, Error>,
 }
 
@@ -37,27 +44,27 @@ impl<M: Memory> fmt::Debug for Outcome<M> {
     }
 }
 
-/// Who an operation was begun for.
+/// For whom an operation was begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
-    /// The caller, under a permission that was checked here and counted as dead from `deadline` on.
+    /// The caller, under a permission that was checked here and counts as dead from `deadline` on.
     Checked {
         /// On the client's clock.
         deadline: Moment,
     },
-    /// The caller, who asked for no checks.
+    /// The caller, without checks.
     Unchecked,
-    /// An extension of a lease: the call's id.
+    /// An extension of a lease.
     Extension {
-        /// The call.
+        /// The id of its call.
         call: u64,
-        /// The lease's deadline when it began.
+        /// The lease's deadline when the extension began.
         deadline: Moment,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum Phase {
     Free,
     UnderWay,
     Done,
@@ -65,9 +72,9 @@ enum Stage {
 
 struct Slot<M: Memory> {
     generation: u32,
-    stage: Stage,
+    phase: Phase,
     owner: Owner,
-    /// The error stands in [`Operations::errors`]: a slot stays small enough to be quick.
+    /// The error is in [`Operations::errors`], so that a slot stays small enough to be quick.
     failed: bool,
     value: u64,
     buffer: Option<Buffer<M>>,
@@ -87,9 +94,9 @@ pub(crate) struct Operations<M: Memory> {
     words: u64,
     slots: Vec<Slot<M>>,
     free: Vec<u32>,
-    /// Ids in the order in which they ended. Those taken one by one stay in until they reach the front.
+    /// Ids in the order of their ends. Those taken one by one stay in until they reach the front.
     done: VecDeque<u64>,
-    /// Of the operations that have failed and were not taken, by id.
+    /// Errors of operations that failed and were not taken, by id.
     errors: Vec<(u64, Error)>,
     extended: Vec<Extended>,
     ended: usize,
@@ -104,7 +111,7 @@ impl<M: Memory> Operations<M> {
     pub(crate) fn new(memory: M, key: Lkey, words: u64, most: u32) -> Self {
         let slot = |_| Slot {
             generation: 0,
-            stage: Stage::Free,
+            phase: Phase::Free,
             owner: Owner::Unchecked,
             failed: false,
             value: 0,
@@ -136,16 +143,16 @@ impl<M: Memory> Operations<M> {
         let Some(index) = self.free.pop() else { return Err(buffer) };
         let slot = &mut self.slots[index as usize];
         self.under_way += 1;
-        slot.stage = Stage::UnderWay;
+        slot.phase = Phase::UnderWay;
         slot.owner = owner;
         slot.buffer = buffer;
         Ok(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// Undoes [`Operations::begin`]: the operation never was. Nothing happens to one that has ended.
+    /// Undoes [`Operations::begin`], as if the operation had never been. Does nothing if it has ended.
     pub(crate) fn cancel(&mut self, id: u64) -> Option<Buffer<M>> {
         let slot = &self.slots[slot_of(id)];
-        if slot.stage != Stage::UnderWay || u64::from(slot.generation) != id >> 32 {
+        if slot.phase != Phase::UnderWay || u64::from(slot.generation) != id >> 32 {
             return None;
         }
         self.under_way -= 1;
@@ -174,7 +181,7 @@ impl<M: Memory> Operations<M> {
         self.finish(id, Ok(result));
     }
 
-    /// The NIC said `status`: what that means depends on what the caller knew.
+    /// Ends an operation with the NIC's `status`. Its meaning depends on the owner.
     pub(crate) fn fail(&mut self, id: u64, now: Moment, status: Status) {
         let error = match status {
             Status::RemoteAccessError => self.refused(id, now),
@@ -189,7 +196,7 @@ impl<M: Memory> Operations<M> {
         self.finish(id, Err(error));
     }
 
-    /// The node or its NIC no longer knows the permission: who ended it?
+    /// The error of an access whose permission the node or its NIC no longer knows.
     pub(crate) fn refused(&self, id: u64, now: Moment) -> Error {
         match self.slots[slot_of(id)].owner {
             Owner::Unchecked => Error::Violation,
@@ -200,7 +207,7 @@ impl<M: Memory> Operations<M> {
         }
     }
 
-    /// Whether the permission of an operation under way has ended, as its end was known when the operation began.
+    /// Whether the permission of an operation has ended, by the deadline known when the operation began.
     pub(crate) fn has_expired(&self, id: u64, now: Moment) -> bool {
         match self.slots[slot_of(id)].owner {
             Owner::Checked { deadline } | Owner::Extension { deadline, .. } => now >= deadline,
@@ -211,17 +218,17 @@ impl<M: Memory> Operations<M> {
     #[inline]
     pub(crate) fn finish(&mut self, id: u64, result: Result<u64, Error>) {
         let slot = &mut self.slots[slot_of(id)];
-        if slot.stage != Stage::UnderWay || u64::from(slot.generation) != id >> 32 {
+        if slot.phase != Phase::UnderWay || u64::from(slot.generation) != id >> 32 {
             return;
         }
         self.under_way -= 1;
         if let Owner::Extension { call, .. } = slot.owner {
-            // It has no buffer, and its result goes on below.
+            // An extension has no buffer, and its result goes on below.
             let _ = self.release(id);
             self.extended.push(Extended { call, result });
             return;
         }
-        slot.stage = Stage::Done;
+        slot.phase = Phase::Done;
         match result {
             Ok(value) => {
                 slot.failed = false;
@@ -239,7 +246,7 @@ impl<M: Memory> Operations<M> {
     #[inline]
     fn release(&mut self, id: u64) -> Outcome<M> {
         let slot = &mut self.slots[slot_of(id)];
-        slot.stage = Stage::Free;
+        slot.phase = Phase::Free;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push((id & 0xFFFF_FFFF) as u32);
         let buffer = slot.buffer.take();
@@ -256,7 +263,7 @@ impl<M: Memory> Operations<M> {
 
     fn is_done(&self, id: u64) -> bool {
         let slot = &self.slots[slot_of(id)];
-        slot.stage == Stage::Done && u64::from(slot.generation) == id >> 32
+        slot.phase == Phase::Done && u64::from(slot.generation) == id >> 32
     }
 
     pub(crate) fn take(&mut self, operation: Operation) -> Option<Outcome<M>> {
@@ -290,7 +297,7 @@ impl<M: Memory> Operations<M> {
     pub(crate) fn finish_all(&mut self, error: Error) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
-            if slot.stage == Stage::UnderWay {
+            if slot.phase == Phase::UnderWay {
                 let id = u64::from(slot.generation) << 32 | index as u64;
                 self.finish(id, Err(error));
             }
@@ -305,12 +312,12 @@ impl<M: Memory> Operations<M> {
         self.extended.pop()
     }
 
-    /// How many have ended since the last time this was asked.
+    /// How many operations have ended since this was last asked.
     pub(crate) fn count_ended(&mut self) -> usize {
         std::mem::take(&mut self.ended)
     }
 
-    /// Begun, and not ended yet.
+    /// Operations that have begun and not ended.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way
     }

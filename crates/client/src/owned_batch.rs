@@ -1,5 +1,5 @@
-//! A batch as a value: for callers who cannot hold a borrow of their client while they collect, such as other
-//! languages. It knows no client and no time; both come when it is posted.
+//! A batch as a value, for callers that cannot borrow their client while they collect, such as other languages. It
+//! knows no client and no time: both come when it is posted.
 
 use crate::access::{Access, Action};
 use crate::carrier::Posting;
@@ -12,7 +12,7 @@ use portcullis_protocol::{Lifetime, Moment};
 use std::fmt;
 use std::sync::Arc;
 
-/// What is to be begun.
+/// One thing that is to be begun.
 enum Step<M: Memory> {
     Access { access: Access, lease: Arc<Lease>, buffer: Option<Buffer<M>> },
     Allocate(Allocate),
@@ -21,10 +21,10 @@ enum Step<M: Memory> {
     Extend { lease: Arc<Lease>, time: Lifetime },
 }
 
-/// What became of a step of an [`OwnedBatch`] when it was posted.
+/// The result of posting one step of an [`OwnedBatch`].
 #[derive(Debug)]
 pub enum Started<M: Memory> {
-    /// An operation, or its buffer back.
+    /// An operation, or its rejection.
     Operation(Result<Operation, Rejected<M>>),
     /// A request to the node.
     Call(Result<Call, Error>),
@@ -32,8 +32,8 @@ pub enum Started<M: Memory> {
     Revocation(Result<Call, NotRevoked>),
 }
 
-/// Operations and requests that are posted together, in order, with [`Client::post`]. It borrows nothing, begins nothing
-/// and takes no room before that; dropped, it gives its buffers back, and permissions that it was to revoke end by
+/// Operations and requests that [`Client::post`] posts together, in order. Before that the batch borrows nothing,
+/// begins nothing and takes no room. Dropped, it gives its buffers back, and permissions that it was to revoke end by
 /// themselves.
 pub struct OwnedBatch<M: Memory> {
     steps: Vec<Step<M>>,
@@ -120,18 +120,18 @@ impl<M: Memory> OwnedBatch<M> {
         self.steps.push(Step::Revoke { permission, free });
     }
 
-    /// Adds a [`Client::extend`]: the time counts from when the batch is posted.
+    /// Adds a [`Client::extend`]. The time counts from when the batch is posted.
     pub fn extend(&mut self, permission: &Permission, time: Lifetime) {
         self.steps.push(Step::Extend { lease: Arc::clone(permission.lease()), time });
     }
 
-    /// How many operations and calls it holds.
+    /// How many operations and calls the batch holds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether it holds none.
+    /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
@@ -162,9 +162,9 @@ impl<M: Memory> fmt::Debug for OwnedBatch<M> {
 }
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// Begins what is in a batch, in order, with a doorbell for the operations and another for the requests. Says what
-    /// became of each: one that cannot begin, because its permission has ended meanwhile, its buffer is another
-    /// session's or a queue is full, keeps none of the others from it.
+    /// Begins what is in a batch, in order, with a doorbell for the operations and another for the requests. Returns
+    /// what became of each step. A step cannot begin if its permission has ended meanwhile, its buffer is another
+    /// session's or a queue is full; the other steps begin all the same.
     pub fn post(&mut self, now: Moment, owned: OwnedBatch<E::Memory>) -> Vec<Started<E::Memory>> {
         let mut batch = self.batch();
         let begin = |step| match step {

@@ -7,21 +7,21 @@ use portcullis_protocol::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Two sound clocks differ by less than one part in so many of what they measure: each may be off by a thousandth, where
-/// the kernel itself slews a clock by a two-thousandth at most.
+/// Two sound clocks differ by less than one part in this many: each may be off by a thousandth. The kernel itself slews
+/// a clock by at most a two-thousandth.
 const CLOCKS_DIFFER: u64 = 500;
-/// What is lost where moments and the time that a request waited are cut off to whole µs.
+/// What is lost when moments and the time that a request waited are cut off to whole µs.
 const ROUNDED_MICROS: u64 = 3;
 
-/// How long a permission lives, for everybody in this process who keeps it alive.
+/// How long a permission lives. All that keep it alive in this process share its lease.
 ///
-/// The deadline is on the client's clock and needs no agreement with the node's: the node cannot have granted
-/// the permission before the request was sent, so the time of sending plus the lifetime is too late by no more than
-/// the two clocks differ meanwhile (Patronus §5.3). What needs certainty keeps a distance from it.
+/// The deadline is on the client's clock and needs no agreement with the node's clock. The node cannot have granted the
+/// permission before the request was sent. So the deadline is too late by no more than the two clocks differ meanwhile
+/// (Patronus §5.3). Decisions that need certainty keep a distance from it.
 #[derive(Debug)]
 pub struct Lease {
     pub(crate) permission: PermissionId,
-    /// What is shown at the lifetime word.
+    /// The credential for the lifetime word.
     pub(crate) credential: Credential,
     started_after: Moment,
     pub(crate) longest: Lifetime,
@@ -43,20 +43,20 @@ impl Lease {
         }
     }
 
-    /// A moment on the client's clock at or before which the permission cannot have started: when the request for it
-    /// was sent, and as much later as the node says that it waited there.
+    /// A moment on the client's clock before which the permission cannot have started: when the request was sent, plus
+    /// the time that it waited at the node, as the node says.
     #[must_use]
     pub fn started_after(&self) -> Moment {
         self.started_after
     }
 
-    /// The longest that the permission can live, extensions included.
+    /// The longest that the permission can live, including extensions.
     #[must_use]
     pub fn longest(&self) -> Lifetime {
         self.longest
     }
 
-    /// Whether its holder can reach the lifetime word; otherwise only the node's CPU changes it.
+    /// Whether the holder can reach the lifetime word. Otherwise only the node's CPU changes it.
     pub(crate) fn has_word(&self) -> bool {
         self.credential != Credential::Node
     }
@@ -64,17 +64,17 @@ impl Lease {
     /// How long the permission lives from its start, as far as this client knows.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {
-        // Nothing else is published with this number: any recent value of it is a safe one.
+        // Nothing else is published with this number, so any recent value is safe.
         Lifetime(self.lifetime.load(Ordering::Relaxed))
     }
 
-    /// The moment on the client's clock from which on the permission counts as dead.
+    /// The moment on the client's clock from which the permission counts as dead.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.started_after.after(self.lifetime())
     }
 
-    /// Whether the node cannot have found it over yet, however much two sound clocks differ.
+    /// Whether the permission cannot be over at the node yet, however much two sound clocks differ.
     pub(crate) fn surely_lives(&self, now: Moment) -> bool {
         let lifetime = self.lifetime();
         let differ = lifetime.0 / CLOCKS_DIFFER + ROUNDED_MICROS;
@@ -86,10 +86,10 @@ impl Lease {
     }
 }
 
-/// The right to touch some bytes of a node for some time: the paper's `Perm` (Patronus §5.1).
+/// The right to access some bytes of a node for some time: the paper's `Perm` (Patronus §5.1).
 ///
-/// Not `Clone`: it ends by [`Client::revoke`](crate::Client::revoke), or by itself at its deadline. Dropping it tells the node
-/// nothing.
+/// Not `Clone`: it ends by [`Client::revoke`](crate::Client::revoke), or by itself at its deadline. Dropping it tells
+/// the node nothing.
 #[derive(Debug)]
 pub struct Permission {
     id: PermissionId,
@@ -124,7 +124,7 @@ impl Permission {
         self.id
     }
 
-    /// The object that it is over: what others need to acquire it as well.
+    /// The object that it covers, by which others can acquire the object as well.
     #[must_use]
     pub fn object(&self) -> ObjectRef {
         self.object
@@ -136,7 +136,7 @@ impl Permission {
         self.offset
     }
 
-    /// Where its bytes start. For work requests and traces: to name the object, there is [`Permission::object`].
+    /// Where its bytes start, for work requests and traces. To name the object, use [`Permission::object`].
     #[must_use]
     pub fn address(&self) -> RemoteAddress {
         RemoteAddress(self.object.address.0.wrapping_add(self.offset))
@@ -154,13 +154,13 @@ impl Permission {
         self.rights
     }
 
-    /// Beside whom it is held.
+    /// Whether it is exclusive or shared.
     #[must_use]
     pub fn sharing(&self) -> Sharing {
         self.sharing
     }
 
-    /// What is shown with each access.
+    /// The credential that each access shows.
     #[must_use]
     pub fn credential(&self) -> Credential {
         self.credential
@@ -178,7 +178,7 @@ impl Permission {
         &self.lease
     }
 
-    /// Finds a polite mistake before it becomes a violation on the node.
+    /// Finds an honest mistake before it becomes a violation on the node.
     #[inline]
     pub(crate) fn check_span(&self, offset: u64, length: u64, needed: Rights) -> Result<(), Error> {
         if !self.rights.contains(needed) {

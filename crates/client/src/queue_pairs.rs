@@ -1,12 +1,12 @@
 //! Work requests on the data queue pairs: posting, completion, and the switch to a spare (Patronus §5.5).
 //!
 //! One queue pair is active at a time, so requests reach the node in the order in which they were begun. When it
-//! breaks, the guilty request gets its error, those before it have succeeded, and those behind it were not
-//! executed: they go to the front of the backlog and from there, in order, to the next queue pair.
+//! breaks, the guilty request gets its error. Those before it have succeeded. Those behind it were not executed: they
+//! go to the front of the backlog and from there, in order, to the next queue pair.
 //!
-//! A queue pair that breaks because an answer did not come is another matter: its requests may still be on their way,
-//! and the node's end may still execute them. Nothing else is posted, and no write or atomic of it is told to be over,
-//! before the node has answered the request for its rebuild: the node stops its end first.
+//! A queue pair that breaks for lack of an answer is different: its requests may still be on their way, and the node's
+//! end may still execute them. Nothing else is posted, and none of its writes and atomics is reported as over, before
+//! the node has answered the request for its rebuild: the node stops its end first.
 
 use crate::access::Action;
 use crate::carrier::{Begun, Carrier, Link, Posting};
@@ -19,13 +19,13 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Credential, Moment};
 use std::collections::VecDeque;
 
-/// At least one request in this part of a queue's depth is signalled, so that its room comes back in time.
+/// A full queue has at least this many signalled requests, so that its room comes back in time.
 const SIGNALS_PER_DEPTH: usize = 4;
 
-/// How often queue pairs broke and what it cost.
+/// How often queue pairs broke, and what it cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Times another queue pair took over.
+    /// How often another queue pair took over.
     pub switches: u64,
     /// Requests that were flushed and posted again.
     pub replayed: u64,
@@ -39,7 +39,7 @@ pub struct Counters {
 enum LaneState {
     /// Empty or active.
     Ready,
-    /// In error; so many flushes are still to come.
+    /// In error; this many flushes are still to come.
     Draining(usize),
     /// Empty; the node is to be asked for a rebuild, from this moment on.
     Drained(Moment),
@@ -67,7 +67,7 @@ struct Doubt {
 pub(crate) struct QueuePairs {
     lanes: Vec<Lane>,
     active: Option<u32>,
-    /// The one that was active last.
+    /// The queue pair that was active last.
     previous: Option<u32>,
     backlog: VecDeque<WorkRequest>,
     /// Requests of a batch that is being collected.
@@ -128,7 +128,7 @@ impl QueuePairs {
         self.active.map_or(0, |active| self.depth.saturating_sub(self.lanes[active as usize].flights.len()))
     }
 
-    /// Posts one signalled request, or lets it wait its turn.
+    /// Posts one signalled request, or puts it into the backlog.
     #[inline]
     fn submit(&mut self, endpoint: &mut impl VerbsEndpoint, request: WorkRequest) -> Result<(), Error> {
         if self.backlog.is_empty()
@@ -148,7 +148,7 @@ impl QueuePairs {
         Ok(())
     }
 
-    /// Posts requests with one doorbell as far as there is room; the rest waits its turn. The caller has asked
+    /// Posts requests with one doorbell as far as there is room; the rest waits in the backlog. The caller has asked
     /// [`QueuePairs::room`].
     fn submit_all(&mut self, endpoint: &mut impl VerbsEndpoint, requests: &mut [WorkRequest]) {
         let mut posted = 0;
@@ -157,7 +157,7 @@ impl QueuePairs {
         {
             let most = self.lane_room().min(requests.len());
             if let Some(last) = requests[..most].last_mut() {
-                // What waits behind it may expire, and would then tell of nothing.
+                // Requests that wait behind it may expire, and would then report nothing.
                 last.signalled = true;
             }
             let lane = &mut self.lanes[active as usize];
@@ -172,8 +172,8 @@ impl QueuePairs {
         !self.backlog.is_empty() && self.lane_room() > 0
     }
 
-    /// Posts from the backlog what there is room for, but for what has waited beyond its permission's end: the node
-    /// would refuse that, and charge it.
+    /// Posts requests from the backlog as far as there is room, except those whose permission has ended meanwhile: the
+    /// node would refuse and charge them.
     pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
         while let Some(active) = self.active {
             let room = self.lane_room();
@@ -193,7 +193,7 @@ impl QueuePairs {
             if most == 0 {
                 return;
             }
-            // The one that was to tell of all before it may be the one that has expired.
+            // The request that was to report for all before it may have expired.
             first[most - 1].signalled = true;
             let lane = &mut self.lanes[active as usize];
             let posted = lane.post(link.endpoint, active, &mut first[..most], self.signal_every);
@@ -205,7 +205,7 @@ impl QueuePairs {
     }
 
     /// Takes in a completion of a data queue pair if it says that a request, and so all before it, was carried out.
-    /// Returns whether it does. What came before it must have been taken in.
+    /// Returns whether it does. Earlier completions must have been taken in.
     #[inline]
     pub(crate) fn succeeded<M: Memory>(
         &mut self,
@@ -223,7 +223,7 @@ impl QueuePairs {
         true
     }
 
-    /// Takes in any completion of a data queue pair.
+    /// Handles any completion of a data queue pair.
     pub(crate) fn completed<E: VerbsEndpoint>(
         &mut self,
         link: &mut Link<'_, E>,
@@ -262,19 +262,19 @@ impl QueuePairs {
         lane.unsignalled = 0;
         lane.state = if flushes == 0 { LaneState::Drained(now) } else { LaneState::Draining(flushes) };
         while let Some(mut flight) = lane.flights.pop_back() {
-            // Without an answer the node may have come further than this end knows. What was read can be read again;
-            // a write that was carried out, and that another's has followed since, must not be.
+            // Without an answer the node may have come further than this end knows. A read can be done again. A write
+            // must not, if it was carried out and another client's write has followed.
             if uncertain && !is_read(&flight) && !planted::is(Fault::ExecutedReplayed) {
                 in_doubt.push(flight.id);
                 continue;
             }
-            // Sent again it would be refused, and break the next queue pair: with many short leases under way, one
-            // late access would bring down the rest, one queue pair each.
+            // A replay would be refused, and break the next queue pair: with many short leases under way, one late
+            // access would bring down all others, one queue pair each.
             if link.operations.has_expired(flight.id, now) {
                 link.operations.finish(flight.id, Err(Error::Expired));
                 continue;
             }
-            // Whatever told of it is gone with the old queue pair.
+            // Whatever would have reported for it is gone with the old queue pair.
             flight.signalled |= self.backlog.is_empty();
             self.backlog.push_front(flight);
             self.counters.replayed += 1;
@@ -289,15 +289,15 @@ impl QueuePairs {
         self.pump(link, now);
     }
 
-    /// What had no answer will have none, and the node executes no more of it.
+    /// Requests without an answer will get none, and the node executes no more of them.
     fn end_doubt<M: Memory>(&mut self, operations: &mut Operations<M>) {
         for id in self.doubt.take().into_iter().flat_map(|doubt| doubt.operations) {
             operations.finish(id, Err(Error::Interrupted));
         }
     }
 
-    /// Makes a ready queue pair the active one, if there is one and nothing is in doubt: what is posted now must not
-    /// be overtaken by what was posted before it.
+    /// Makes a ready queue pair the active one, if there is one and nothing is in doubt: what was posted before must
+    /// not overtake what is posted now.
     fn promote(&mut self) {
         let ready = self.lanes[..self.candidates()].iter().position(|lane| lane.state == LaneState::Ready);
         let ready = ready.filter(|_| self.doubt.is_none());
@@ -315,15 +315,15 @@ impl QueuePairs {
     }
 }
 
-/// The way of a broken queue pair back to a spare.
+/// How a broken queue pair becomes a spare again.
 impl QueuePairs {
-    /// A queue pair that the node is to be asked to rebuild, now.
+    /// A queue pair whose rebuild the node is to be asked for now.
     pub(crate) fn to_rebuild(&self, now: Moment) -> Option<u32> {
         let due = |lane: &Lane| matches!(lane.state, LaneState::Drained(from) if from <= now);
         self.lanes.iter().position(due).and_then(|index| u32::try_from(index).ok())
     }
 
-    /// When the node is to be asked again, if it said to wait.
+    /// When the node is to be asked for a rebuild next.
     pub(crate) fn next_wake(&self) -> Option<Moment> {
         let from = |lane: &Lane| match lane.state {
             LaneState::Drained(from) => Some(from),
@@ -338,7 +338,7 @@ impl QueuePairs {
         self.lanes[index as usize].state = LaneState::Rebuilding;
     }
 
-    /// The node has answered the request for a rebuild, in whatever way: its end of the queue pair has stopped.
+    /// The node has answered the request for a rebuild, in whichever way: its end of the queue pair has stopped.
     pub(crate) fn stopped<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
         if self.doubt.as_ref().is_some_and(|doubt| doubt.queue_pair == index) {
             self.end_doubt(link.operations);
@@ -347,12 +347,12 @@ impl QueuePairs {
         }
     }
 
-    /// The node will rebuild it, but not before `from`.
+    /// The node will rebuild the queue pair, but not before `from`.
     pub(crate) fn ask_again(&mut self, index: u32, from: Moment) {
         self.lanes[index as usize].state = LaneState::Drained(from);
     }
 
-    /// The node has rebuilt it: a spare again, or active at once if nothing else is.
+    /// The node has rebuilt a queue pair: it is a spare again, or active at once if no other is.
     pub(crate) fn rebuilt<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
         link.endpoint.rebuilt(index);
         self.lanes[index as usize].state = LaneState::Ready;
@@ -363,7 +363,7 @@ impl QueuePairs {
         }
     }
 
-    /// The node will never rebuild it. Returns whether none is left that ever could carry requests.
+    /// The node will never rebuild a queue pair. Returns whether none is left that could ever carry requests.
     pub(crate) fn lost(&mut self, index: u32) -> bool {
         self.lanes[index as usize].state = LaneState::Lost;
         self.lanes[..self.candidates()].iter().all(|lane| lane.state == LaneState::Lost)
@@ -412,7 +412,7 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
 }
 
 impl Lane {
-    /// All requests before `id` were carried out. Returns whether that is under way: the request is known by its id
+    /// All requests before `id` were carried out. Returns whether `id` is under way: requests are known by their ids
     /// alone, and an id from elsewhere completes nothing.
     #[inline]
     fn succeed_before<M: Memory>(&mut self, operations: &mut Operations<M>, id: u64) -> bool {
@@ -423,7 +423,7 @@ impl Lane {
         true
     }
 
-    /// The same for request `id` itself.
+    /// The same, including request `id` itself.
     #[inline]
     fn succeed_through<M: Memory>(&mut self, operations: &mut Operations<M>, id: u64) {
         if self.succeed_before(operations, id) {
@@ -432,7 +432,7 @@ impl Lane {
         }
     }
 
-    /// Posts with one doorbell, after making sure that room comes back in time.
+    /// Posts with one doorbell, with enough signals that room comes back in time.
     fn post<E: VerbsEndpoint>(
         &mut self,
         endpoint: &mut E,
@@ -449,7 +449,7 @@ impl Lane {
         }
         let posted = endpoint.post(index, requests);
         if posted < requests.len() {
-            // What was left behind is counted again when it is posted.
+            // Requests that were left behind are counted again when they are posted.
             let behind = requests[..posted].iter().rev().take_while(|request| !request.signalled);
             self.unsignalled = behind.count();
         }

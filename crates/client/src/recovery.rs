@@ -1,4 +1,4 @@
-//! The rebuild of broken queue pairs, in the background (Patronus §5.5).
+//! Rebuilds of broken queue pairs, in the background (Patronus §5.5).
 
 use crate::control::Purpose;
 use crate::{Client, Error};

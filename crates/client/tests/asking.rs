@@ -1,4 +1,4 @@
-//! What is asked of the node is what the caller asked for; what comes of it, and what may be tried again.
+//! Requests ask for what the caller asked for. Also: their results, and what may be tried again.
 
 mod fake;
 

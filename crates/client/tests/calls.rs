@@ -97,8 +97,8 @@ fn stale_and_forged_replies_are_ignored() {
     handle.world().node.hold = true;
     let second = client.free(permission.object()).unwrap();
     client.poll(NOW);
-    // An old number, a slot that does not exist, and a slot that nobody waits for. One at a time: each takes
-    // a receive.
+    // An old number, a slot that does not exist, and a slot without a waiting request. One at a time: each takes a
+    // receive.
     for sequence in [sequence, 0xFFFF, u32::MAX, sequence ^ 1] {
         let body = ReplyBody::Refused(Refusal::Barred);
         handle.world().deliver(&Reply { sequence, body }.encode());
@@ -179,8 +179,8 @@ fn an_extension_that_completes_after_the_old_deadline_is_confirmed_by_the_node()
     }
 }
 
-/// A node's clock may run ahead of the client's by a thousandth and be behind the moment by another: near the deadline
-/// the word may have been swapped after the node had looked at it for the last time.
+/// The node's clock may be a thousandth ahead, and the client's a thousandth behind: near the deadline the word may
+/// have been swapped after the node had looked at it for the last time.
 #[test]
 fn an_extension_is_believed_only_where_no_sound_clock_is_past_the_deadline() {
     for (before, asked) in [(20_040, 0), (20_000, 1), (1, 1)] {
@@ -285,7 +285,7 @@ fn an_extension_beyond_the_longest_lifetime_is_refused_at_once() {
     assert!(client.extend_to(NOW, lease, last).is_ok());
 }
 
-/// Who polls in a loop and reads the clock now and then must not judge by a time that is long over.
+/// A caller that polls in a loop and reads the clock now and then must not judge by an old time.
 #[test]
 fn the_clock_is_read_after_what_it_judges_has_come_in() {
     let (mut client, handle, permission) = client(None);
@@ -297,7 +297,7 @@ fn the_clock_is_read_after_what_it_judges_has_come_in() {
     assert_eq!(extends(&handle), 1, "the node is asked whether it saw the extension in time");
     client.poll(late);
     assert!(matches!(client.take_call(call), Some(Ok(Answer::Extended(Lifetime(5_000))))));
-    // Where time decides nothing, the clock costs nothing.
+    // Where nothing depends on the time, no clock is needed.
     let buffer = client.buffer(8).unwrap();
     let operation = client.read(NOW, &permission, 0, buffer).unwrap();
     handle.run_all();
@@ -358,7 +358,6 @@ fn requests_of_a_batch_that_is_dropped_or_leaked_were_never_asked() {
         assert!(client.take_call(never).is_none());
         assert_eq!((handle.look().node.asked.len() - asked, client.pending()), (1, 0));
     }
-    // All slots are free again.
     let mut batch = client.batch();
     for _ in 0..3 {
         batch.allocate(NOW, Allocate::bytes(8)).unwrap();

@@ -1,4 +1,4 @@
-//! Every operation ends exactly once, with the truth, and in the order in which it was begun: whatever breaks.
+//! Every operation ends exactly once, with the truth, and in the order in which it was begun, whatever breaks.
 
 mod fake;
 
@@ -11,18 +11,18 @@ use std::collections::HashMap;
 
 const NOW: Moment = Moment(10);
 
-/// The client may wait for room only so long.
+/// Turns that the client may wait for room.
 const TURNS_MAX: usize = 10_000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// One operation; guilty or not.
+    /// One operation, and whether it is guilty.
     Single(bool),
-    /// A batch of them.
+    /// A batch of operations.
     Batch(Vec<bool>),
-    /// The NIC executes so many requests.
+    /// The NIC executes this many requests.
     Run(usize),
-    /// The client looks.
+    /// The client polls.
     Poll,
 }
 

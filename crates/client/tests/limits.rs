@@ -6,7 +6,7 @@ use fake::{BAD, Fake, GOOD, Handle, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
 use portcullis_nic::{Completion, CompletionKind, QpId, Status, VerbsEndpoint};
 use portcullis_protocol::{
-    Incarnation, Lifetime, Moment, ObjectRef, Refusal, RemoteAddress, ReplyBody, Rkey,
+    Incarnation, Lifetime, Mechanism, Moment, ObjectRef, Refusal, RemoteAddress, ReplyBody, Rkey,
 };
 
 const NOW: Moment = Moment(10);
@@ -39,7 +39,7 @@ fn result(client: &mut Client<Fake>, operation: Operation) -> Result<u64, Error>
     client.take(operation).expect("the operation has ended").result
 }
 
-/// What the NIC says that the fake one never would.
+/// Reports a completion that the fake NIC never would.
 fn say(handle: &Handle, request: u64, queue_pair: QpId, status: Status, kind: CompletionKind) {
     handle.world().completions.push_back(Completion { request, queue_pair, status, kind });
 }
@@ -205,7 +205,7 @@ fn no_doorbell_rings_for_a_queue_that_is_full() {
     let before = handle.look().doorbells;
     let all: Vec<Operation> = (0..2 * DEPTH).map(|_| write(&mut client, &permission)).collect();
     assert_eq!(handle.look().doorbells - before, DEPTH);
-    // Nobody's time decides anything while there is no room.
+    // While there is no room, nothing depends on the time.
     assert!(!client.take_in(), "nothing depends on the time");
     assert_eq!(handle.look().doorbells - before, DEPTH);
     handle.run_all();
@@ -293,7 +293,7 @@ fn what_is_asked_in_a_leaked_batch_is_forgotten_with_it_and_calls_go_on() {
     assert_eq!(handle.look().node.asked.len(), 1, "the acquisition was never sent");
 }
 
-/// Mechanism `node-copy`: what is collected counts too.
+/// Mechanism `node-copy`: collected operations count too.
 #[test]
 fn a_batch_of_messages_is_bounded_by_the_backlog() {
     let (endpoint, handle) = fake(0, 1);
@@ -311,4 +311,51 @@ fn a_batch_of_messages_is_bounded_by_the_backlog() {
         client.poll(NOW);
     }
     assert_eq!(client.pending(), 0);
+}
+
+#[test]
+#[should_panic(expected = "reach outside a buffer of 8")]
+fn a_write_beyond_a_buffers_end_is_the_callers_mistake() {
+    let (client, _handle) = start(4, ClientConfig::default());
+    client.buffer(8).unwrap().write(4, &[0; 5]);
+}
+
+#[test]
+#[should_panic(expected = "reach outside a buffer of 8")]
+fn a_read_beyond_a_buffers_end_is_the_callers_mistake() {
+    let (client, _handle) = start(4, ClientConfig::default());
+    client.buffer(8).unwrap().read(9, &mut []);
+}
+
+#[test]
+fn a_permission_says_what_part_of_its_object_it_covers_and_what_enforces_it() {
+    let (mut client, handle) = start(4, ClientConfig::default());
+    handle.world().node.by_messages = true;
+    let object = granted(&mut client, LONG).object();
+    let call = client.acquire(NOW, Acquire::object(object).part(64, 128)).unwrap();
+    client.poll(NOW);
+    let Some(Ok(Answer::Granted(part))) = client.take_call(call) else { panic!("granted") };
+    assert_eq!((part.offset(), part.length()), (64, 128));
+    assert_eq!(part.mechanism(), Mechanism::NodeCopy);
+}
+
+#[test]
+fn what_waits_for_room_in_a_queue_is_something_left_to_do() {
+    let (mut client, handle) = start(2, ClientConfig::default());
+    let permission = granted(&mut client, LONG);
+    let before = handle.look().polls;
+    assert!(!client.take_in(), "nothing is under way");
+    assert_eq!(handle.look().polls, before + 1, "an empty queue is asked once");
+    let begun: Vec<_> = (0..12).map(|_| write(&mut client, &permission)).collect();
+    assert!(!client.take_in(), "there is no room for more");
+    handle.run_all();
+    assert!(client.take_in(), "those that wait have room");
+    for _ in 0..20 {
+        handle.run_all();
+        client.poll(NOW);
+    }
+    assert!(!client.take_in(), "all is done");
+    for operation in begun {
+        assert!(result(&mut client, operation).is_ok());
+    }
 }

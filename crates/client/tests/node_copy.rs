@@ -5,15 +5,21 @@ mod fake;
 use fake::node::{Reaction, release};
 use fake::{Fake, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
+use portcullis_nic::Status;
 use portcullis_protocol::{DATA_BYTES_MAX, Lifetime, Moment, Refusal, ReplyBody, RequestBody};
 
 const NOW: Moment = Moment(10);
 const LENGTH: u32 = 30_000;
 
 fn start() -> (Client<Fake>, Handle, Permission) {
+    start_with(u32::try_from(DATA_BYTES_MAX).unwrap())
+}
+
+/// A client whose messages carry `data` bytes of data.
+fn start_with(data: u32) -> (Client<Fake>, Handle, Permission) {
     let (endpoint, handle) = fake(0, 1);
     handle.world().node.by_messages = true;
-    handle.world().data = u32::try_from(DATA_BYTES_MAX).unwrap();
+    handle.world().data = data;
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
     let lifetime = Lifetime::millis(10);
     let call = client.allocate(NOW, Allocate::bytes(u64::from(LENGTH) + 8).lifetime(lifetime)).unwrap();
@@ -139,4 +145,17 @@ fn when_the_node_is_gone_half_sent_operations_end_too() {
     client.node_gone();
     assert_eq!(client.poll(NOW), 3);
     assert!(operations.into_iter().all(|it| client.take(it).unwrap().result == Err(Error::NodeGone)));
+}
+
+#[test]
+fn messages_without_room_for_data_carry_atomics_alone() {
+    let (mut client, handle, permission) = start_with(0);
+    let buffer = client.buffer(8).unwrap();
+    let rejected = client.read(NOW, &permission, 0, buffer).unwrap_err();
+    assert_eq!(rejected.error, Error::LocalFault(Status::LocalLengthError));
+    let added = client.fetch_and_add(NOW, &permission, 0, 5).expect("atomics need no room");
+    settle(&mut client);
+    assert!(client.take(added).unwrap().result.is_ok());
+    let asked = &handle.look().node.asked[1..];
+    assert!(matches!(asked, [it] if matches!(it.body, RequestBody::FetchAndAdd { .. })), "once: {asked:?}");
 }

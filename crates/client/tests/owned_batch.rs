@@ -97,3 +97,18 @@ fn a_batch_that_is_dropped_has_begun_nothing_and_gives_its_buffers_back() {
     client.poll(NOW);
     assert!(client.take_call(call).is_some());
 }
+
+#[test]
+fn a_batch_extends_a_lease_as_well() {
+    let (mut client, handle, permission) = start();
+    let mut batch = OwnedBatch::new();
+    assert_eq!((batch.len(), batch.is_empty()), (0, true));
+    batch.extend(&permission, Lifetime::millis(20));
+    assert_eq!((batch.len(), batch.is_empty()), (1, false));
+    let started = client.post(NOW, batch);
+    let [Started::Call(Ok(call))] = started[..] else { panic!("{started:?}") };
+    handle.run_all();
+    client.poll(NOW);
+    let Some(Ok(Answer::Extended(lifetime))) = client.take_call(call) else { panic!("extended") };
+    assert!(lifetime >= Lifetime::millis(20), "{lifetime}");
+}

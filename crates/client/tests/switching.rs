@@ -1,4 +1,4 @@
-//! Broken queue pairs: who gets the error, who is replayed, and in which order (Patronus §5.5).
+//! Broken queue pairs: which request gets the error, which are replayed, and in which order (Patronus §5.5).
 
 mod fake;
 
@@ -91,7 +91,7 @@ fn a_replay_does_not_wait_for_the_rebuild() {
     let behind = write(&mut client, &permission, 0, 1);
     handle.run(1);
     client.poll(NOW);
-    // The flush of the old request is not even in.
+    // The flush of the old request has not even come in.
     handle.run_all();
     client.poll(NOW);
     assert_eq!(result(&mut client, behind), Ok(1));
@@ -252,7 +252,7 @@ fn calls_that_all_wait_hold_up_no_rebuild_and_wake_nobody() {
         client.poll(NOW);
     }
     assert_eq!((recovers(&handle), client.next_wake()), (1, None));
-    // The answer to the rebuild alone.
+    // Only the answer to the rebuild arrives.
     let rebuilt = handle.world().node.held.pop_back().expect("an answer");
     handle.world().deliver(&rebuilt);
     client.poll(NOW);
@@ -480,7 +480,7 @@ fn a_completion_of_an_unknown_request_completes_nothing() {
     assert!(client.take(operation).is_none());
 }
 
-/// Sent after all, it would be refused, charged to an honest client, and break the queue pair that was just rebuilt.
+/// If it were sent, it would be refused, charged to an honest client, and break the queue pair that was just rebuilt.
 #[test]
 fn what_expires_while_it_waits_for_a_rebuild_is_never_sent() {
     let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
@@ -500,12 +500,12 @@ fn what_expires_while_it_waits_for_a_rebuild_is_never_sent() {
     for operation in late {
         assert_eq!(result(&mut client, operation), Err(Error::Expired));
     }
-    // What nobody put a deadline on goes, and tells of its end.
+    // A request without a deadline is sent, and reports its end.
     assert_eq!(result(&mut client, unchecked), Ok(8));
     assert_eq!(handle.look().executed.len() - before, 1);
 }
 
-/// A batch tells of its end by its last request; that one may be what has expired.
+/// A batch reports its end by its last request, which may be what has expired.
 #[test]
 fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
     let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
@@ -537,7 +537,7 @@ fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
     assert_eq!(result(&mut client, expires), Err(Error::Expired));
 }
 
-/// A batch that is longer than the queue has room for: what is posted of it tells of its end by itself.
+/// A batch that is longer than the queue has room for: its posted part reports its end by itself.
 #[test]
 fn what_was_posted_of_a_batch_tells_of_its_end_though_the_rest_expires() {
     let (mut client, handle, permission) = start(1, 4, ClientConfig::default());

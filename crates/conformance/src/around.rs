@@ -1,4 +1,4 @@
-//! A NIC around another NIC: it carries out some verbs in its own way and hands on the others.
+//! A NIC around another NIC: it carries out some verbs in its own way and passes the others on.
 
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
@@ -10,9 +10,9 @@ use std::ops::Range;
 /// A NIC whose verbs go through a [`Hook`].
 #[derive(Debug, Default)]
 pub struct Around<N: Nic, H: Hook<N>> {
-    /// The NIC that the hook hands on to. What is done to it directly passes the hook by.
+    /// The NIC inside. What is done to it directly bypasses the hook.
     pub nic: N,
-    /// What is done in another way.
+    /// The verbs that are done in another way.
     pub hook: H,
 }
 
@@ -22,19 +22,19 @@ impl<N: Nic, H: Hook<N>> Drop for Around<N, H> {
     }
 }
 
-/// Writes [`Hook`], and the NIC that calls it, from one list of all verbs.
+/// Makes [`Hook`], and the NIC that calls it, from one list of verbs.
 macro_rules! verbs {
     (
         looks { $($look:ident($($shown:ident: $shown_type:ty),*) -> $seen:ty;)* }
         acts { $($act:ident($($given:ident: $given_type:ty),*) -> $said:ty;)* }
     ) => {
-        /// What is done in another way than the NIC inside does it. A verb that is left out is handed on.
+        /// Verbs that are done in another way than the NIC inside does them. A verb that is left out is passed on.
         ///
         /// ```
         /// use portcullis_conformance::{Around, Hook};
         /// use portcullis_nic::{Event, Nic};
         ///
-        /// /// Nothing is told of what happens.
+        /// /// Reports no events.
         /// struct Silence;
         ///
         /// impl<N: Nic> Hook<N> for Silence {
@@ -61,7 +61,7 @@ macro_rules! verbs {
                 }
             )*
 
-            /// The last that happens before the NIC goes.
+            /// Called last, before the NIC is dropped.
             fn end(&mut self, nic: &mut N) {
                 let _ = nic;
             }

@@ -1,7 +1,7 @@
-//! The bench on which a NIC is tried: two protection domains, an owner's memory, a client's memory, and connected
-//! pairs of queue pairs on one NIC in loopback.
+//! The bench on which a NIC is tried: two protection domains, an owner's memory, a client's memory, and connected pairs
+//! of queue pairs on one NIC in loopback.
 //!
-//! The two ends of a pair are in different domains, as they are on two machines: a NIC that checks a key against
+//! The two ends of a pair are in different domains, as they would be on two machines. A NIC that checks a key against
 //! the requester's domain fails here at once.
 
 use crate::Around;
@@ -14,7 +14,7 @@ use portcullis_nic::{
 };
 use std::time::{Duration, Instant};
 
-/// Bytes of the owner's memory and of the client's, each.
+/// Bytes of the owner's memory, and of the client's.
 pub(crate) const MEMORY_BYTES: u64 = 16 * 1024;
 /// Where the owner's memory starts, for peers and local spans.
 pub(crate) const POOL_BASE: u64 = 0x10_0000_0000;
@@ -26,15 +26,14 @@ pub(crate) const HELD_OFFSET: u64 = 4096;
 pub(crate) const HELD_BYTES: u64 = 256;
 /// The first address of the range under test.
 pub(crate) const HELD: u64 = POOL_BASE + HELD_OFFSET;
-/// Where in the client's memory requests read and write, in bytes: not at its start, so that a stray byte shows.
+/// Where in the client's memory requests read and write, in bytes. Not at its start, so that a stray byte is noticed.
 pub(crate) const LOCAL_OFFSET: u64 = 1024;
-/// The waiting time after which a condition counts as never coming true. Nothing waits this long on a good NIC.
+/// How long to wait until a condition counts as never coming true. On a good NIC nothing takes this long.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Completions that a queue of the bench holds.
 const CQ_DEPTH: u32 = 64;
-/// Requests, and receives, that a queue pair of the bench holds unless the promise is about that.
+/// How many requests, and receives, a queue pair of the bench holds, unless the promise is about that.
 pub(crate) const QUEUE_DEPTH: u32 = 16;
-/// [`QpChange::ReadyToSend`]: try again for ever.
+/// For [`QpChange::ReadyToSend`]: try again for ever.
 pub(crate) const RETRY_FOR_EVER: u8 = 7;
 
 /// What carries the key under test.
@@ -65,14 +64,13 @@ pub(crate) struct End {
     pub(crate) receive_cq: CqId,
 }
 
-/// Two connected queue pairs: requests are posted at the client's, and windows bound at the owner's.
+/// Two connected queue pairs: requests are posted at the client's end, and windows are bound at the owner's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) client: End,
     pub(crate) owner: End,
 }
 
-/// How a pair is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) owner_pd: PdId,
@@ -81,21 +79,21 @@ pub(crate) struct Plan {
     pub(crate) depth: u32,
 }
 
-/// All bytes of both sides, to compare with later.
+/// All bytes of both sides, for a later comparison.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Bytes {
     pub(crate) pool: Vec<u8>,
     pub(crate) local: Vec<u8>,
 }
 
-/// The bench. What is still on the NIC when it goes is taken off in an order that every device allows.
+/// The bench. Dropping it destroys what is on the NIC, in an order that every device allows.
 pub(crate) struct Bench<N: Nic> {
     pub(crate) nic: Around<N, Ledger>,
     pub(crate) capabilities: Capabilities,
     pub(crate) owner_pd: PdId,
     pub(crate) client_pd: PdId,
     pub(crate) pool_memory: N::Memory,
-    /// The owner's whole memory: windows may lie over it, peers may do nothing with its own key.
+    /// The owner's whole memory. Windows may be bound over it; its own key gives peers no rights.
     pub(crate) pool: Region,
     pub(crate) local_memory: N::Memory,
     pub(crate) local: Region,
@@ -103,7 +101,7 @@ pub(crate) struct Bench<N: Nic> {
     pub(crate) limits: Limits,
 }
 
-/// How long a bench waits.
+/// The limits on a bench's waiting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// For one condition.
@@ -114,7 +112,6 @@ pub(crate) struct Limits {
     pub(crate) reached: bool,
 }
 
-/// Setting up.
 impl<N: Nic> Bench<N> {
     pub(crate) fn new(nic: N) -> Result<Self, Stop> {
         let capabilities = nic.capabilities();
@@ -147,13 +144,13 @@ impl<N: Nic> Bench<N> {
         })
     }
 
-    /// Takes everything off the NIC, and says what did not go.
+    /// Destroys everything on the NIC, and reports refusals.
     pub(crate) fn clear(mut self) -> Check {
         let Around { nic, hook: ledger } = &mut self.nic;
         ledger.clear(nic).map_err(|error| Stop::Broken(format!("the bench cannot be cleared: {error}")))
     }
 
-    /// Passes by what the device does not survive.
+    /// Skips a check if the device does not survive it.
     pub(crate) fn provoke(&self, misuse: Misuse) -> Check {
         if self.capabilities.crashes_on.contains(&misuse) {
             return Err(Stop::Skipped(misuse.reason()));
@@ -189,7 +186,7 @@ impl<N: Nic> Bench<N> {
         }
     }
 
-    /// A connected pair that lets everything through.
+    /// A connected pair with all rights.
     pub(crate) fn pair(&mut self) -> Result<Pair, Stop> {
         let plan = self.plan();
         self.pair_as(plan)
@@ -201,13 +198,13 @@ impl<N: Nic> Bench<N> {
         Ok(pair)
     }
 
-    /// A connected pair whose owner's end is in a domain that holds nothing else.
+    /// A connected pair whose owner's end is in a domain of its own.
     pub(crate) fn stranger(&mut self) -> Result<Pair, Stop> {
         let plan = Plan { owner_pd: self.nic.allocate_pd()?, ..self.plan() };
         self.pair_as(plan)
     }
 
-    /// Both ends, in RESET.
+    /// Two ends, in RESET.
     pub(crate) fn unconnected(&mut self, plan: Plan) -> Result<Pair, Stop> {
         Ok(Pair {
             client: self.end(self.client_pd, plan.depth)?,
@@ -216,7 +213,7 @@ impl<N: Nic> Bench<N> {
     }
 
     fn end(&mut self, pd: PdId, depth: u32) -> Result<End, Stop> {
-        // Deep enough for whatever is posted: a device may insist on that.
+        // Deep enough for all that may be posted: a device may insist on that.
         let entries = CQ_DEPTH.max(depth);
         let send_cq = self.nic.create_cq(entries)?;
         let receive_cq = self.nic.create_cq(entries)?;
@@ -238,7 +235,7 @@ impl<N: Nic> Bench<N> {
         Ok(())
     }
 
-    /// Takes both ends, whatever state they are in, back into service.
+    /// Takes both ends back into service, from whatever state.
     pub(crate) fn recover(&mut self, pair: Pair) -> Check {
         for end in [pair.client, pair.owner] {
             self.nic.modify_qp(end.qp, QpChange::Reset)?;
@@ -250,7 +247,7 @@ impl<N: Nic> Bench<N> {
         self.connect(pair, plan)
     }
 
-    /// Forgets what is in an end's completion queues.
+    /// Discards what is in an end's completion queues.
     fn drain(&mut self, end: End) -> Check {
         for cq in [end.send_cq, end.receive_cq] {
             let mut old = Vec::new();
@@ -306,14 +303,14 @@ impl<N: Nic> Bench<N> {
         Ok(self.nic.allocate_window(self.owner_pd, kind)?)
     }
 
-    /// Binds a window over the range under test, and says its key.
+    /// Binds a window over the range under test, and returns its key.
     pub(crate) fn bind(&mut self, end: End, window: Window, access: Access) -> Result<Rkey, Stop> {
         let binding = self.binding(window.id, window.rkey.advanced(), access);
         self.succeed(end, Operation::BindWindow(binding))?;
         Ok(binding.rkey)
     }
 
-    /// What ends a bind: length zero for type 1, with the key advanced, and an invalidate for type 2.
+    /// The operation that ends a bind: length zero with an advanced key for type 1, an invalidate for type 2.
     pub(crate) fn unbinding(&self, kind: WindowKind, held: Held) -> Result<Operation, Stop> {
         let HeldObject::Window(window) = held.object else {
             return Err(Stop::Broken("the bench holds no window".to_owned()));
@@ -327,7 +324,7 @@ impl<N: Nic> Bench<N> {
         })
     }
 
-    /// A good bind over the range under test: checks change what they are about.
+    /// A good bind over the range under test, for checks to change.
     pub(crate) fn binding(&self, window: WindowId, rkey: Rkey, access: Access) -> WindowBinding {
         WindowBinding {
             window,
@@ -340,7 +337,6 @@ impl<N: Nic> Bench<N> {
     }
 }
 
-/// Spans and bytes.
 impl<N: Nic> Bench<N> {
     /// A span of the client's memory.
     pub(crate) fn local(&self, offset: u64, length: u32) -> LocalSpan {
@@ -384,7 +380,7 @@ impl<N: Nic> Bench<N> {
         Bytes { pool, local }
     }
 
-    /// Checks every byte of both sides, so that one that moved where it should not is seen wherever it is.
+    /// Checks every byte of both sides.
     pub(crate) fn expect_bytes(&self, expected: &Bytes) -> Check {
         let now = self.bytes();
         for (side, now, expected) in
@@ -403,13 +399,13 @@ pub(crate) fn remote(address: u64, rkey: Rkey) -> RemoteSpan {
     RemoteSpan { address: RemoteAddress(address), rkey }
 }
 
-/// Where in a snapshot a span of bytes lies.
+/// The place of a span of bytes in a snapshot.
 pub(crate) fn at(offset: u64, length: u32) -> std::ops::Range<usize> {
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     start..start + length as usize
 }
 
-/// Bytes that show where they come from: the period has no factor in common with any length used here.
+/// Bytes that show where they come from: their period has no factor in common with any length used here.
 fn pattern(salt: u8, length: usize) -> Vec<u8> {
     (0..251_u8).cycle().take(length).map(|byte| byte.wrapping_add(salt)).collect()
 }

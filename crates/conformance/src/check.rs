@@ -1,4 +1,4 @@
-//! What a check of a device says.
+//! The outcome of a check of a device.
 
 use portcullis_nic::VerbsError;
 
@@ -7,11 +7,10 @@ use portcullis_nic::VerbsError;
 pub(crate) enum Stop {
     /// The device does not do what was promised.
     Broken(String),
-    /// The device says it cannot do what the promise is about.
+    /// The device says that it cannot do what the promise is about.
     Skipped(&'static str),
 }
 
-/// What a check says.
 pub(crate) type Check = Result<(), Stop>;
 
 impl From<VerbsError> for Stop {
@@ -20,7 +19,7 @@ impl From<VerbsError> for Stop {
     }
 }
 
-/// Ends a check as broken unless the condition holds; the rest says what was seen instead.
+/// Ends a check as broken unless the condition holds. The other arguments say what was seen instead.
 macro_rules! ensure {
     ($condition:expr, $($said:tt)+) => {
         if !$condition {

@@ -1,5 +1,6 @@
-//! What is on a NIC, written down, so that it can be taken off again: windows, queue pairs, completion queues, regions,
-//! domains, in that order. On a real device nothing goes by itself in time, and some do not survive another order.
+//! A record of what is on a NIC, so that it can be destroyed: windows, queue pairs, completion queues, regions,
+//! domains, in that order. On a real device nothing is destroyed in time by itself, and some devices do not survive
+//! another order.
 
 use crate::Hook;
 use portcullis_nic::{
@@ -9,7 +10,7 @@ use portcullis_nic::{
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Knows what is on a NIC. Whatever is left goes when the NIC goes, on every path.
+/// Knows what is on a NIC. What is left is destroyed before the NIC is dropped, on every path.
 #[derive(Default)]
 pub(crate) struct Ledger {
     windows: Vec<WindowId>,
@@ -20,10 +21,10 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Takes everything off, as far as the device lets it, the youngest first within each kind.
+    /// Destroys everything, as far as the device allows, newest first within each kind.
     ///
     /// # Errors
-    /// The first refusal; what it was about stays.
+    /// The first refusal. The object in question stays.
     pub(crate) fn clear<N: Nic>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
         let Self { windows, queue_pairs, completion_queues, regions, domains } = self;
         let mut first = Ok(());
@@ -41,7 +42,6 @@ impl Ledger {
     }
 }
 
-/// Notes what was made.
 fn made<T: Copy, U>(
     said: Result<U, VerbsError>,
     list: &mut Vec<T>,
@@ -50,9 +50,8 @@ fn made<T: Copy, U>(
     said.inspect(|object| list.push(id(object)))
 }
 
-/// Strikes out what is gone.
 fn gone<T: PartialEq>(said: Result<(), VerbsError>, list: &mut Vec<T>, id: &T) -> Result<(), VerbsError> {
-    // What was made last mostly goes first.
+    // The newest object mostly goes first.
     said.inspect(|()| {
         if let Some(at) = list.iter().rposition(|there| there == id) {
             list.remove(at);
@@ -111,8 +110,8 @@ impl<N: Nic> Hook<N> for Ledger {
     }
 
     fn end(&mut self, nic: &mut N) {
-        // A device that panicked may do so again, and a second panic while the first goes up ends the process. What is
-        // refused here has been told already, or its check has failed for a reason of its own.
+        // A device that panicked may do so again, and a panic during a panic ends the process. What is refused here has
+        // been reported already, or its check has failed for another reason.
         let _ = catch_unwind(AssertUnwindSafe(|| self.clear(nic)));
     }
 }

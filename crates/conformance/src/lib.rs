@@ -1,8 +1,8 @@
-//! What every NIC of Portcullis has to keep, and how one finds out whether it does.
+//! What every NIC of Portcullis has to keep, and how to find out whether it does.
 //!
-//! [`suite`] is the conformance suite that every implementation of [`Nic`](portcullis_nic::Nic) must pass: a named test a
-//! promise. [`examination`] asks a device at hand what of all that a permission may rest on. Both set up the same bench
-//! on a NIC and see the NIC through its trait alone.
+//! [`suite`] is the conformance suite that every implementation of [`Nic`](portcullis_nic::Nic) must pass, with a named
+//! test for each promise. [`examination`] tries on a device which guarantees of permissions it keeps. Both set up the
+//! same bench on a NIC, and use the NIC only through its trait.
 #![forbid(unsafe_code)]
 
 mod around;

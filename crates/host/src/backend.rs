@@ -1,4 +1,4 @@
-//! A node on its fabric: the software NIC, or an RDMA device where the crate is built for them.
+//! A node on its fabric: the software NIC, or an RDMA device where the crate is built for those.
 
 use crate::admin::{Order, OrderOutcome};
 use crate::fabric::{Fabric, NodeEngine};
@@ -11,26 +11,25 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A node that was started on a fabric.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub node: Arc<dyn RunningNode>,
     pub local_door: Arc<dyn LocalDoor>,
     pub mechanism: Mechanism,
-    /// What its permissions rest on and the device does not keep.
+    /// Guarantees that the device does not keep.
     pub unenforced: Vec<Guarantee>,
-    /// The most tenants at a time that the limit on locked memory lets in.
+    /// The most tenants at a time that the limit on locked memory allows.
     pub tenants_max: Option<u64>,
-    /// Where clients of other machines come to.
+    /// Where clients on other machines connect.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// A node, whatever fabric it is on.
+/// A node on any fabric.
 pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
-    /// Carries an operator's order out; nothing, if the node has ended.
+    /// Carries out an operator's order. `None`: the node has ended.
     fn carry_out(&self, order: Order) -> Option<OrderOutcome>;
 
-    /// Ends the node: first the acceptor that its clients come to, then its thread.
+    /// Ends the node: first the acceptor, then the node's thread.
     fn stop(&self);
 }
 
@@ -52,7 +51,7 @@ impl<F: Fabric> RunningNode for NodeOn<F> {
     }
 }
 
-/// Starts a node on what the configuration says.
+/// Starts a node on the fabric that the configuration names.
 pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> Result<Started, HostError> {
     #[cfg(feature = "rdma")]
     if let Some(device) = &config.rdma {

@@ -1,8 +1,8 @@
-//! How clients reach a node: what makes the node's ends of their queue pairs, and takes them down again.
+//! How clients reach a node: what makes the node's ends of their queue pairs, and destroys them again.
 //!
-//! A new fabric is an implementation of [`Fabric`] with the [`Driver`] of its NIC, a way in for clients of other processes
-//! (an `Admission` of the crate `attach`) and one for those of the node's own ([`LocalDoor`](crate::LocalDoor)). What
-//! happens to clients after that is the [resident](crate::resident)'s business, the same for all.
+//! A new fabric is an implementation of [`Fabric`] with the [`Driver`] of its NIC, a way to attach for clients in other
+//! processes (an `AdmissionPolicy` of the crate `attach`) and one for those in the node's own
+//! ([`LocalDoor`](crate::LocalDoor)). The rest is the [resident](crate::resident)'s, the same for all.
 
 use crate::engine::{Driver, Engine};
 use crate::resident::NodeResident;
@@ -10,19 +10,18 @@ use portcullis_nic::{Nic, VerbsError};
 use portcullis_node::{Admission, ClientEnds};
 use std::fmt::Debug;
 
-/// A fabric. Its functions run on the node's thread: none of them may wait.
+/// A fabric. Its functions run on the node's thread, so none of them may wait.
 pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
-    /// The node's NIC.
     type Nic: Nic<Memory: Debug + Send> + Debug + Send + 'static;
     /// What drives that NIC.
     type Driver: Driver<Nic = Self::Nic>;
-    /// What a client brings for its end.
+    /// What a client brings to get its end.
     type Request: Send + 'static;
     /// What a client has to know of the node's end.
     type Reply: Send + 'static;
     /// The node's end of a client.
     type End: Debug + Send + 'static;
-    /// What is left of an end that was taken down, for another thread to let go of: that may take its time.
+    /// What remains of a destroyed end. Another thread frees it, since that may take long.
     type Remains: Debug + Send + 'static;
 
     /// Makes the node's end of a client, connected to the client's own.
@@ -35,7 +34,7 @@ pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
         request: Self::Request,
     ) -> Result<Made<Self>, VerbsError>;
 
-    /// Takes a client's end down. The client is detached from the node already.
+    /// Destroys the node's end of a client. The client is detached from the node already.
     fn destroy(nic: &mut Self::Nic, end: Self::End) -> Option<Self::Remains>;
 }
 

@@ -1,10 +1,11 @@
-//! A running memory node: on the software NIC or on an RDMA device, with a thread that drives it, the places that
-//! clients come to, the audit log and the operator's socket.
+//! A running memory node, on the software NIC or on an RDMA device: its thread, the sockets of clients and operator,
+//! and the audit log.
 #![forbid(unsafe_code)]
 
 pub use audit::AuditStatus;
+pub use endpoint::SessionEndpoint;
 pub use engine::pin;
-pub use local::{ClientEnd, LocalClient, LocalDoor, LocalError};
+pub use local::{LocalClient, LocalDoor, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce};
 pub use portcullis_attach::unix::SocketAccess;
 pub use portcullis_node::Counters as NodeCounters;
@@ -17,6 +18,7 @@ pub use wall::{NoWallTime, WallTime};
 pub mod admin;
 mod audit;
 mod backend;
+mod endpoint;
 mod engine;
 mod fabric;
 mod local;
@@ -33,6 +35,7 @@ use admin::{Admin, AdminServer};
 use audit::AuditWriter;
 use backend::Started;
 use outlet::{Outlet, Speaker};
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism};
@@ -41,17 +44,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a client's port is like.
+/// The limits of a client's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortLimits {
     /// Requests that each data queue pair holds: a power of two.
     pub send_depth: u32,
-    /// Control messages that may be under way, each way: a power of two.
+    /// Control messages that may be under way in each direction: a power of two.
     pub control_depth: u32,
-    /// The largest arena that a client gets, in bytes. On an RDMA device arenas are the clients' own.
+    /// The largest arena that a client gets, in bytes. On an RDMA device the arenas belong to the clients.
     pub arena_bytes_max: u64,
-    /// Bytes of all clients' ports together, arenas and queues. The node fills and locks what a client gets when it
-    /// attaches; one tenant gets no more than it leaves to others.
+    /// Bytes of all clients' ports together, arenas and queues. The node fills and locks a client's port when it
+    /// attaches. One tenant gets no more than it leaves to others.
     pub ports_bytes_max: u64,
 }
 
@@ -62,7 +65,7 @@ impl Default for PortLimits {
 }
 
 impl PortLimits {
-    /// What clients of a node get, without their buffers.
+    /// The size of a client's end, without its buffers.
     fn size(&self, config: &NodeConfig) -> EndpointSize {
         let data = if config.mechanism == Mechanism::NodeCopy { DATA_BYTES_MAX } else { 0 };
         let size = EndpointSize {
@@ -79,30 +82,30 @@ impl PortLimits {
 /// How a host is set up.
 #[derive(Clone, Debug, Default)]
 pub struct HostConfig {
-    /// The node.
+    /// The node's settings.
     pub node: NodeConfig,
-    /// Where clients of other processes come to, if the node is on the software NIC.
+    /// Sockets for clients in other processes, if the node is on the software NIC.
     pub listen: Vec<Listen>,
-    /// Who may open their sockets.
+    /// Which users may open those sockets.
     pub sockets: Sockets,
-    /// Start also if the machine has less memory available than the node is to lend. Its pages are taken as clients use
-    /// them; where there are none left, the kernel kills somebody.
+    /// Start also with less memory available than the node is to lend. Pages are taken as clients use them; when none
+    /// are left, the kernel kills a process.
     pub overcommit: bool,
-    /// The RDMA device that the node is on. Without: the software NIC.
+    /// The RDMA device that the node is on. `None`: the software NIC.
     #[cfg(feature = "rdma")]
     pub rdma: Option<RdmaConfig>,
-    /// Where the audit log goes.
+    /// The file of the audit log.
     pub audit: Option<PathBuf>,
-    /// Where the operator's socket is: see [`admin`].
+    /// The path of the operator's socket (see [`admin`]).
     pub admin: Option<PathBuf>,
     /// The processor that the node's thread stays on.
     pub processor: Option<usize>,
-    /// What clients get.
+    /// The limits of clients' ports.
     pub port: PortLimits,
 }
 
 impl HostConfig {
-    /// Bytes that the node takes of the machine, by the settings that say so.
+    /// Bytes that the node takes, by setting.
     fn memory(&self) -> Vec<(&'static str, u64)> {
         let pool = ("pool_bytes", self.node.memory_bytes());
         #[cfg(feature = "rdma")]
@@ -117,7 +120,7 @@ impl HostConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The node.
+    /// The node refuses.
     #[error(transparent)]
     Node(#[from] StartError),
     /// The configuration contradicts itself.
@@ -127,7 +130,7 @@ pub enum HostError {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Device(#[from] OpenError),
-    /// The device fails while it is tried.
+    /// The device fails while it is examined.
     #[cfg(feature = "rdma")]
     #[error("the RDMA device cannot be tried: {0}")]
     Trial(#[from] portcullis_nic::VerbsError),
@@ -135,46 +138,69 @@ pub enum HostError {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Unenforced(#[from] Unenforced),
-    /// The machine has not the memory that the node is to lend.
+    /// The machine lacks the memory that the node is to lend.
     #[error(transparent)]
     Memory(#[from] NotEnoughMemory),
     /// The node's memory cannot be registered.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Memlock(#[from] MemlockTooLow),
-    /// Nobody can come.
+    /// It cannot listen for clients over TCP.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Nobody of this machine can come.
+    /// It cannot listen at a Unix socket.
     #[error("cannot listen at {path}: {source}")]
     Socket {
-        /// Where.
+        /// The socket's path.
         path: PathBuf,
-        /// What is there, or what the machine said.
+        /// What is there, or the machine's error.
         source: std::io::Error,
     },
-    /// No audit log can be written.
+    /// The audit log cannot be written.
     #[error("cannot write the audit log {path}: {source}")]
     Audit {
-        /// Where.
+        /// The file's path.
         path: PathBuf,
-        /// What is there, or what the machine said.
+        /// What is there, or the machine's error.
         source: std::io::Error,
     },
-    /// A thread, or what else a node takes of the machine.
+    /// A thread, or something else that a node needs.
     #[error("{what}: {source}")]
     Machine {
         /// What was tried.
         what: String,
-        /// What the machine said.
+        /// The machine's error.
         source: std::io::Error,
     },
 }
 
+impl Coded for HostError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Node(error) => error.code(),
+            Self::Config(_) => ErrorCode::Configuration,
+            #[cfg(feature = "rdma")]
+            Self::Device(error) => error.code(),
+            #[cfg(feature = "rdma")]
+            Self::Trial(error) => error.code(),
+            #[cfg(feature = "rdma")]
+            Self::Unenforced(error) => error.code(),
+            Self::Memory(error) => error.code(),
+            #[cfg(feature = "rdma")]
+            Self::Memlock(error) => error.code(),
+            #[cfg(feature = "rdma")]
+            Self::Listen(error) => error.code(),
+            Self::Socket { .. } => ErrorCode::Socket,
+            Self::Audit { .. } => ErrorCode::AuditLog,
+            Self::Machine { .. } => ErrorCode::Machine,
+        }
+    }
+}
+
 impl HostError {
-    /// Whether the same configuration may well start a node later: what refused it can change by itself or by the
-    /// operator's hand. Otherwise the configuration has to change.
+    /// Whether the same configuration may start a node later, because the cause can pass. Otherwise the configuration
+    /// must change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -197,12 +223,11 @@ fn machine(what: String) -> impl FnOnce(std::io::Error) -> HostError {
     move |source| HostError::Machine { what, source }
 }
 
-/// One run of a node.
 #[derive(Debug)]
 struct Run {
     config: NodeConfig,
     incarnation: Incarnation,
-    /// What nobody else is to know.
+    /// Never passed on.
     secret: [u8; 32],
     /// Moment 0 of the node's time.
     zero: Instant,
@@ -223,7 +248,7 @@ impl Host {
     /// Starts a node.
     ///
     /// # Errors
-    /// The configuration makes no sense, the device does not keep what is asked of it, or the machine refuses.
+    /// The configuration makes no sense, the device does not keep what it should, or the machine refuses.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
         config.node.validate().map_err(StartError::from)?;
         if !config.port.size(&config.node).is_sound() {
@@ -263,32 +288,32 @@ impl Host {
         self.on.mechanism
     }
 
-    /// What its permissions rest on and the device does not keep, because that was allowed.
+    /// What its permissions rest on and the device does not keep, as the configuration allows.
     #[must_use]
     pub fn unenforced(&self) -> &[Guarantee] {
         &self.on.unenforced
     }
 
-    /// The most tenants at a time that this process's limit on locked memory lets in, if it has one: on an RDMA device
-    /// the node's memory counts once for each.
+    /// The most tenants at a time that this process's limit on locked memory allows, if it has one. On an RDMA device
+    /// the node's memory counts once for each tenant.
     #[must_use]
     pub fn tenants_max(&self) -> Option<u64> {
         self.on.tenants_max
     }
 
-    /// Where clients of other machines come to, with the ports that were got for port 0.
+    /// Where clients on other machines connect, with the ports chosen for port 0.
     #[must_use]
     pub fn rdma_addresses(&self) -> &[SocketAddr] {
         &self.on.addresses
     }
 
-    /// The way in for clients of this process.
+    /// Where clients in this process attach.
     #[must_use]
     pub fn local_door(&self) -> Arc<dyn LocalDoor> {
         Arc::clone(&self.on.local_door)
     }
 
-    /// The operator's view of it.
+    /// The operator's view of the node.
     #[must_use]
     pub fn admin(&self) -> &Admin {
         &self.admin
@@ -300,20 +325,20 @@ impl Host {
         self.admin.counted().map(|counted| counted.counters).unwrap_or_default()
     }
 
-    /// How its audit log fares, if it has one. After [`Host::stop`]: how it fared.
+    /// The state of its audit log, if it has one; after [`Host::stop`] the final one.
     #[must_use]
     pub fn audit_status(&self) -> Option<AuditStatus> {
         self.audit.as_ref().map(|audit| audit.watch().status())
     }
 
-    /// The audit log was renamed: what happens from here on goes to a new file at its path.
+    /// The audit log was renamed: further records go to a new file at its path.
     pub fn reopen_audit(&self) {
         if let Some(audit) = &self.audit {
             audit.reopen();
         }
     }
 
-    /// Ends the node: no more clients, then nothing of it left on the NIC, then the last audit records.
+    /// Ends the node: first its clients, then all of it on the NIC, then the audit log.
     pub fn stop(&mut self) {
         self.admin_server = None;
         self.on.node.stop();
@@ -326,14 +351,14 @@ impl Host {
     }
 }
 
-/// What is new with each start.
+/// A run's random numbers.
 fn random() -> std::io::Result<(Incarnation, [u8; 32])> {
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(std::io::Error::other)?;
     Ok((Incarnation(getrandom::u64().map_err(std::io::Error::other)?), secret))
 }
 
-/// Has records made of what the log is for and of what is told, and says where they go.
+/// Has the node record what log and speaker are for. Returns where the records go.
 fn outlet(config: &mut NodeConfig, audit: Option<&AuditWriter>, speaker: Option<&Speaker>) -> Option<Outlet> {
     let chosen = config.audit_events;
     let log = audit.map(|audit| (audit.sink(), chosen));

@@ -1,35 +1,20 @@
-//! Clients of the node's own process: they get their ends of the fabric without a socket.
+//! Clients in the node's own process: they get their ends of the fabric without a socket.
 
+use crate::SessionEndpoint;
 use portcullis_attach::Reason;
-#[cfg(feature = "rdma")]
-use portcullis_ibverbs::IbEndpoint;
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::GuaranteeSet;
-use portcullis_softnic::PortEndpoint;
 use std::fmt;
 
-/// A client's end of the fabric that its node is on.
-#[derive(Debug)]
-#[cfg_attr(
-    feature = "rdma",
-    expect(clippy::large_enum_variant, reason = "there is one a client, which keeps it")
-)]
-pub enum ClientEnd {
-    /// Of the software NIC.
-    Port(PortEndpoint),
-    /// On an RDMA device.
-    #[cfg(feature = "rdma")]
-    Rdma(IbEndpoint),
-}
-
-/// A client of the node's own process.
+/// A client in the node's own process.
 pub struct LocalClient {
     /// Its end.
-    pub end: ClientEnd,
+    pub end: SessionEndpoint,
     /// Its number on the node.
     pub number: u64,
     /// What its permissions rest on and the device does not keep.
     pub unenforced: GuaranteeSet,
-    /// The node hears that the client is gone when this is dropped: after its end.
+    /// Dropping this, after `end`, tells the node that the client has gone.
     pub departure: Box<dyn Send>,
 }
 
@@ -39,22 +24,32 @@ impl fmt::Debug for LocalClient {
     }
 }
 
-/// Why a client of the node's own process does not get in.
+/// Why a client in the node's own process is not admitted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
     /// The node has ended, or refuses.
     #[error("{0}")]
     Refused(#[source] Reason),
-    /// The RDMA device does not connect to the node's.
+    /// The client's RDMA device does not connect to the node's.
     #[cfg(feature = "rdma")]
     #[error("the RDMA device fails: {0}")]
     Device(#[from] portcullis_nic::VerbsError),
 }
 
-/// The way in for clients of the node's own process. It may outlive the host, and is of no use then.
+impl Coded for LocalError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Refused(_) => ErrorCode::AttachRefused,
+            #[cfg(feature = "rdma")]
+            Self::Device(error) => error.code(),
+        }
+    }
+}
+
+/// Where clients in the node's own process attach. It may outlive the host, and is then of no use.
 pub trait LocalDoor: fmt::Debug + Send + Sync {
-    /// Lets a client of the tenant called `tenant` in, with an arena of `arena_bytes`.
+    /// Admits a client of the tenant called `tenant`, with an arena of `arena_bytes`.
     ///
     /// # Errors
     /// The node refuses, or has ended.

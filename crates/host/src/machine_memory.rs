@@ -1,8 +1,9 @@
 //! Whether the machine has the memory that a node is to lend.
 //!
-//! The pool's pages are taken when clients first use them, so a node of any size starts. One that lends more than there
-//! is would be killed in the middle of its clients' work; here it is refused at the start.
+//! The pool's pages are taken when clients first use them, so a node of any size could start. One that lends more than
+//! there is would be killed in the middle of its clients' work, and is refused at the start instead.
 
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::process::{Resource, getrlimit};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,11 +14,11 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// What has less memory than a node is to lend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scarce {
-    /// The machine: what the kernel takes for available, and free swap.
+    /// The machine: what the kernel counts as available, and free swap.
     Machine,
-    /// A control group (version 2) that the process is in.
+    /// A control group (version 2) of the process.
     ControlGroup(PathBuf),
-    /// The limit on a process's address space or data.
+    /// The limit on the process's address space or data.
     Limit(&'static str),
 }
 
@@ -33,22 +34,28 @@ impl fmt::Display for Scarce {
     }
 }
 
-/// A node is to lend memory that is not there.
+/// A node is to lend memory that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} {wanted} bytes, and {scarce} {there} bytes: ask for less or make room for it", told(settings))]
 pub struct NotEnoughMemory {
-    /// What sets the size, and how much.
+    /// The settings and their values.
     pub settings: Vec<(&'static str, u64)>,
     /// Bytes that the node needs in all.
     pub wanted: u64,
-    /// Bytes there are.
+    /// Bytes that there are.
     pub there: u64,
     /// Of what.
     pub scarce: Scarce,
 }
 
+impl Coded for NotEnoughMemory {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::NotEnoughMemory
+    }
+}
+
 impl NotEnoughMemory {
-    /// Whether [`HostConfig::overcommit`](super::HostConfig::overcommit) starts the node all the same.
+    /// Whether [`HostConfig::overcommit`](super::HostConfig::overcommit) would start the node all the same.
     #[must_use]
     pub fn may_be_overcommitted(&self) -> bool {
         !matches!(self.scarce, Scarce::Limit(_))
@@ -66,8 +73,8 @@ fn told(settings: &[(&'static str, u64)]) -> String {
     }
 }
 
-/// Looks whether the machine has what the settings ask for. With `overcommit` only what the kernel refuses anyway counts. What cannot
-/// be found out is no reason to refuse.
+/// Checks that the machine has what the settings ask for; with `overcommit`, only limits that the kernel enforces. What
+/// cannot be determined is not refused.
 pub(super) fn check(settings: &[(&'static str, u64)], overcommit: bool) -> Result<(), NotEnoughMemory> {
     let wanted = settings.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
     let mut seen = limits();
@@ -93,7 +100,7 @@ fn judge(
     }
 }
 
-/// What `setrlimit` leaves of address space and of data.
+/// What the limits of `setrlimit` leave of address space and of data.
 fn limits() -> Vec<(Scarce, u64)> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let left = |resource, field: &str, option| {
@@ -106,13 +113,13 @@ fn limits() -> Vec<(Scarce, u64)> {
         .collect()
 }
 
-/// What the kernel would find without pushing anybody out, and free swap.
+/// What the kernel could give without swapping, and free swap.
 fn available() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     Some(kibibytes(&info, "MemAvailable:")? + kibibytes(&info, "SwapFree:").unwrap_or(0))
 }
 
-/// Whether so much fits on huge pages that lie ready. They are not among what is available.
+/// Whether so much fits on free huge pages. Those do not count as available memory.
 fn on_huge_pages(wanted: u64) -> bool {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let size = kibibytes(&info, "Hugepagesize:");
@@ -130,7 +137,7 @@ fn number(text: &str, field: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Of the control groups around this process, the one that leaves least.
+/// The control group around this process that leaves the least memory.
 fn control_group(root: &Path) -> Option<(Scarce, u64)> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -140,7 +147,7 @@ fn control_group(root: &Path) -> Option<(Scarce, u64)> {
     left.min_by_key(|(_, left)| *left)
 }
 
-/// Bytes that processes of a control group may still take: up to its limit, and what it would push out of caches.
+/// Bytes that processes of a control group may still take: up to its limit, counting caches that would be dropped.
 fn left_in(group: &Path) -> Option<u64> {
     let read = |file: &str| std::fs::read_to_string(group.join(file)).ok();
     // Without a limit it says "max".

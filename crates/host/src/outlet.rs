@@ -1,8 +1,8 @@
-//! Where a node's records go: to the audit log, and to whoever listens to the program's own events.
+//! Where a node's records go: to the audit log, and to subscribers of the program's own events.
 //!
-//! Those events (`RUST_LOG=info` of `portcullis serve`) say who comes and goes, who is paused or barred, and what is
-//! rebuilt. They are said on a thread of their own: standard error may be a pipe that nobody reads, and the node waits
-//! for nobody. Records have no keys in them.
+//! Those events (`RUST_LOG=info` of `portcullis serve`) are clients that come and go, pauses, bars and rebuilds. A
+//! thread of their own writes them, since the node never waits: standard error may be a pipe that is not read. Records
+//! have no keys.
 
 use super::audit::AuditSink;
 use portcullis_node::{AuditEvent, AuditEvents, AuditRecord};
@@ -10,13 +10,13 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What `RUST_LOG` can call these events by, among others.
+/// The target of these events, for `RUST_LOG`.
 const TARGET: &str = "portcullis::node";
-/// Records that wait to be said; further ones are not.
+/// Records that wait for this; further ones are dropped.
 const SAID_MAX: usize = 4096;
-/// How long the end of a node waits for its last records to be said.
+/// How long a node's end waits for its last events.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// What is said.
+/// What becomes an event.
 const SAID: [AuditEvent; 6] = [
     AuditEvent::Attach,
     AuditEvent::Detach,
@@ -29,19 +29,19 @@ const SAID: [AuditEvent; 6] = [
 /// Where the node's thread puts its records.
 #[derive(Debug)]
 pub(super) struct Outlet {
-    /// The log, and the events that it is for.
+    /// The log, and the events that go into it.
     log: Option<(AuditSink, AuditEvents)>,
     said: Option<SyncSender<AuditRecord>>,
 }
 
 impl Outlet {
-    /// For a log, and for `speaker`; neither need be there.
+    /// To a log and to `speaker`; either may be missing.
     pub fn new(log: Option<(AuditSink, AuditEvents)>, speaker: Option<&Speaker>) -> Self {
         Self { log, said: speaker.map(|speaker| speaker.records.clone()) }
     }
 
-    /// Moves records on while there is room for them. Never waits: returns whether the log's writer was in the way, so
-    /// that it should be called again soon.
+    /// Moves records on while there is room. Never waits: returns whether the log's writer held the lock, so that it
+    /// must be called again soon.
     pub fn fill(&mut self, mut next: impl FnMut() -> Option<AuditRecord>) -> bool {
         let Self { log, said } = self;
         match log {
@@ -62,7 +62,7 @@ impl Outlet {
     }
 }
 
-/// The next record that belongs into the log; those before it are said, if they are of that kind.
+/// The next record that belongs in the log. Records up to it become events if they are of that kind.
 fn next_for_log(
     said: Option<&SyncSender<AuditRecord>>,
     events: AuditEvents,
@@ -81,28 +81,28 @@ fn say(said: Option<&SyncSender<AuditRecord>>, record: &AuditRecord) {
     if let Some(said) = said
         && SAID.contains(&record.event)
     {
-        // One that is not heard in time is not said.
+        // If the queue is full, the event is dropped.
         let _ = said.try_send(record.clone());
     }
 }
 
-/// The thread that says them.
+/// The thread that writes the events.
 #[derive(Debug)]
 pub(super) struct Speaker {
     records: SyncSender<AuditRecord>,
-    /// Ends when the thread has. Behind a lock only so that threads may share a host.
+    /// Ends when the thread has. Locked only so that threads may share a host.
     over: Mutex<Receiver<()>>,
 }
 
 impl Speaker {
-    /// A speaker, if anybody listens now.
+    /// A speaker, if the events have a subscriber.
     pub fn start() -> std::io::Result<Option<Self>> {
         if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
             return Ok(None);
         }
         let (records, heard) = sync_channel::<AuditRecord>(SAID_MAX);
         let (alive, over) = channel();
-        // Said as the program's, wherever the node's host was started from.
+        // Uses the subscriber of the thread that starts the host.
         let dispatch = tracing::dispatcher::get_default(Clone::clone);
         std::thread::Builder::new().name("portcullis-events".to_owned()).spawn(move || {
             let _alive = alive;
@@ -111,17 +111,17 @@ impl Speaker {
         Ok(Some(Self { records, over: Mutex::new(over) }))
     }
 
-    /// The events that records are made of for it.
+    /// The events that the node has to record for the speaker.
     pub fn events() -> AuditEvents {
         SAID.into_iter().collect()
     }
 
-    /// Waits until everything is said; for a moment only, since nobody may be reading.
+    /// Waits until all is written, but only for a moment: there may be no reader.
     pub fn finish(self) {
         let Self { records, over } = self;
         drop(records);
         let over = over.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Whether it was in time could be said nowhere else.
+        // Whether it was in time could be reported nowhere.
         let _ = over.recv_timeout(LAST_WORDS);
     }
 }

@@ -1,4 +1,4 @@
-//! The node on its engine's thread: the clients that it lets in, that leave and that it shows out, and its audit records.
+//! The node on its engine's thread: which clients it admits, which leave and which it evicts, and its audit records.
 
 use crate::Run;
 use crate::admin::{Order, OrderOutcome};
@@ -6,20 +6,21 @@ use crate::engine::{Engine, EngineGone, Resident, TurnCounts};
 use crate::fabric::{Fabric, Made};
 use crate::outlet::Outlet;
 use portcullis_attach::Acceptor;
+use portcullis_memory::{Watched, ends};
 use portcullis_nic::VerbsError;
 use portcullis_node::{Node, StartError};
 use portcullis_protocol::{ClientId, Moment, Refusal};
+use rustix::fd::OwnedFd;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Clients that are shown out in one turn.
+/// The most clients that are evicted in one turn.
 const SHOWN_OUT_PER_TURN: u32 = 8;
 
-/// Why a client does not get in.
+/// Why a client is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAdmitted {
-    /// The node lets nobody of the tenant in.
+    /// The node refuses clients of this tenant.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The NIC has no room for the client's end.
@@ -30,7 +31,7 @@ pub(crate) enum NotAdmitted {
     Ended(#[from] EngineGone),
 }
 
-/// Where the acceptor is put when it is there: its clients are let in by the engine, so that one is there first.
+/// Where the acceptor is put once it exists. It needs the engine to admit clients, so the engine is made first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AcceptorPlace(Arc<Mutex<Option<Acceptor>>>);
 
@@ -39,9 +40,9 @@ impl AcceptorPlace {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(acceptor);
     }
 
-    /// Ends the acceptor and waits until it has.
+    /// Ends the acceptor, and waits until it has ended.
     pub fn clear(&self) {
-        // Out of the lock before it goes: its thread may be waiting for the engine, and the engine for the lock.
+        // It is dropped outside the lock: its thread may be waiting for the engine, and the engine for the lock.
         let acceptor = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(acceptor);
     }
@@ -52,12 +53,12 @@ impl AcceptorPlace {
 pub(crate) struct NodeResident<F: Fabric> {
     node: Node<F::Nic>,
     ends: HashMap<ClientId, F::End>,
-    /// Told to clients of this process that are shown out: they have no connection that could be closed.
-    farewells: HashMap<ClientId, Arc<AtomicBool>>,
-    /// What is left of the ends of clients that have been shown out and have not hung up yet: to let go of it may take
-    /// milliseconds, which others' operations would wait for here.
+    /// Dropped when the node evicts a client of this process, which has no connection to close.
+    farewells: HashMap<ClientId, OwnedFd>,
+    /// What is left of the ends of evicted clients that have not hung up yet: freeing it may take milliseconds, for
+    /// which others' operations would wait here.
     remains: HashMap<ClientId, F::Remains>,
-    /// Shown out by the node, and still connected.
+    /// Evicted, and the acceptor is not told yet.
     evicted: Vec<ClientId>,
     records: Option<Outlet>,
     acceptor: AcceptorPlace,
@@ -81,7 +82,7 @@ impl<F: Fabric> NodeResident<F> {
         })
     }
 
-    /// Lets a client in: its tenant's domain, the node's end of it, its place on the node.
+    /// Admits a client: its tenant's domain, the node's end of it, its place on the node.
     fn admit(
         &mut self,
         nic: &mut F::Nic,
@@ -112,8 +113,7 @@ impl<F: Fabric> NodeResident<F> {
         }
     }
 
-    /// A client has left, or one that was shown out has hung up. Returns what is left of its end, for the caller's thread
-    /// to let go of.
+    /// A client has left, or an evicted one has hung up. Returns what is left of its end, for the caller to free.
     fn depart(&mut self, nic: &mut F::Nic, client: ClientId, now: Moment) -> Option<F::Remains> {
         self.take_down(nic, client, now);
         self.remains.remove(&client)
@@ -124,20 +124,17 @@ impl<F: Fabric> NodeResident<F> {
         if let Some(end) = self.ends.remove(&client) {
             self.remains.extend(F::destroy(nic, end).map(|remains| (client, remains)));
         }
-        if let Some(shown_out) = self.farewells.remove(&client) {
-            shown_out.store(true, Ordering::Release);
-        }
+        self.farewells.remove(&client);
     }
 
-    fn on_farewell(&mut self, client: ClientId, shown_out: Arc<AtomicBool>) {
+    fn on_farewell(&mut self, client: ClientId, alarm: OwnedFd) {
+        // Of a client that has been evicted already the alarm goes at once.
         if self.ends.contains_key(&client) {
-            self.farewells.insert(client, shown_out);
-        } else {
-            shown_out.store(true, Ordering::Release);
+            self.farewells.insert(client, alarm);
         }
     }
 
-    /// Shows some of those out that the node cannot serve any more. Returns whether there may be more.
+    /// Evicts some of the clients that the node cannot serve any more. Returns whether there may be more.
     fn show_out_evicted(&mut self, nic: &mut F::Nic, now: Moment) -> bool {
         let mut shown_out = 0;
         while shown_out < SHOWN_OUT_PER_TURN
@@ -147,7 +144,7 @@ impl<F: Fabric> NodeResident<F> {
             self.evicted.push(client);
             shown_out += 1;
         }
-        // Never waits: the lock is held for a moment only, and who holds it may be waiting for us. A later turn tries
+        // Never waits: the lock is held only for a moment, and its holder may wait for this thread. A later turn tries
         // again.
         if !self.evicted.is_empty()
             && let Ok(acceptor) = self.acceptor.0.try_lock()
@@ -189,9 +186,9 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     }
 }
 
-/// A node as other threads know it.
+/// A node as other threads use it.
 impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
-    /// Lets a client of the tenant called `tenant` in.
+    /// Admits a client of the tenant called `tenant`.
     pub fn admit(
         &self,
         tenant: &str,
@@ -202,29 +199,32 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
         self.call(move |nic, resident, now| resident.admit(nic, (&tenant, process), request, now))?
     }
 
-    /// What is set when the node shows this client of its own process out, or has done so already.
-    pub fn farewell(&self, client: ClientId) -> Arc<AtomicBool> {
-        let shown_out = Arc::new(AtomicBool::new(false));
-        let kept = Arc::clone(&shown_out);
-        // When the engine is gone, its own end says so.
-        let _ = self.call(move |_, resident, _| resident.on_farewell(client, kept));
-        shown_out
+    /// What is over when the node evicts this client of its own process, or has done so already, and when the engine ends.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(dead_code, reason = "clients of the software NIC have alarms of their port")
+    )]
+    pub fn farewell(&self, client: ClientId) -> std::io::Result<Watched> {
+        let (alarm, watched) = ends()?;
+        // When the engine is gone, the alarm goes with this call.
+        let _ = self.call(move |_, resident, _| resident.on_farewell(client, alarm));
+        Ok(Watched::new(watched))
     }
 
     /// A client has left.
     pub fn depart(&self, client: ClientId) {
-        // When the engine is gone, so is the client.
+        // If the engine has ended, the client has ended with it.
         let _ = self.call(move |nic, resident, now| resident.depart(nic, client, now));
     }
 
-    /// Carries an operator's order out.
+    /// Carries out an operator's order.
     pub fn carry_out(&self, order: Order) -> Result<OrderOutcome, EngineGone> {
         let turns: TurnCounts = self.turn_times();
         self.call(move |_, resident, now| order.carry_out(&mut resident.node, turns, now))
     }
 }
 
-/// Tells the node, when it is dropped, that a client of this process is gone.
+/// Tells the node, when it is dropped, that a client in this process has gone.
 pub(crate) struct Departure<F: Fabric> {
     engine: Engine<F::Driver, NodeResident<F>>,
     client: ClientId,

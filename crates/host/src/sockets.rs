@@ -1,18 +1,18 @@
-//! Sockets that clients of this machine come to, and who may open them.
+//! Sockets that clients of this machine connect to, and which users may open them.
 
 use portcullis_attach::unix::SocketAccess;
 use std::path::PathBuf;
 
-/// A socket that clients of this machine come to.
+/// A socket that clients of this machine connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Where. A socket there that nobody listens on is replaced, and nothing else is.
+    /// Its path. An existing socket on which no process listens is replaced; nothing else is.
     pub path: PathBuf,
-    /// Whom its clients act for. Without: for the user that they run as, as the kernel tells it.
+    /// The tenant that its clients act for. `None`: the user that each runs as, as the kernel names it.
     pub tenant: Option<String>,
 }
 
-/// Who may open a node's sockets, as far as it is said.
+/// Which users may open a node's sockets, as far as given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sockets {
     /// The permission bits of their files.
@@ -22,10 +22,10 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Who may open one of them.
+    /// The access to one of the sockets.
     ///
-    /// By default: the group, where one is named. Otherwise everybody, where the kernel says whom each client acts for;
-    /// and the node's own user alone, where opening the socket makes a client its tenant.
+    /// By default: the group, if one is named. Otherwise all users, where the kernel names each client's tenant; and
+    /// only the node's own user, where opening the socket makes a client its tenant.
     #[must_use]
     pub fn access(&self, listen: &Listen) -> SocketAccess {
         let default = match (self.group, &listen.tenant) {

@@ -1,5 +1,6 @@
-//! The machine's clock beside the node's time: people ask when something happened, the node counts from its start.
+//! The machine's clock beside the node's time. People ask when something happened; the node counts from its start.
 
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::Moment;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -10,13 +11,13 @@ use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
-/// As RFC 3339 has it, always of the same length: the order of the texts is the order of the times.
+/// RFC 3339, always of the same length, so that the texts sort as the times do.
 const FORMAT: StaticFormatDescription =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
-/// How far a reading of the machine's clock may be off its last ones before these are given up. What is below is the
-/// drift of a clock that is kept right.
+/// How far the machine's clock may be off its earlier readings before those are dropped: less is the drift of a clock
+/// that is kept right.
 const SLACK_US: i64 = 5_000;
-/// A reading that took longer says nothing: this thread was held up in the middle.
+/// A reading that took longer says nothing: the thread was held up.
 const READING_US_MAX: u64 = 1_000;
 
 /// A time of the machine's clock, in UTC, to the microsecond. Its text is RFC 3339: `2026-03-01T12:30:00.000250Z`.
@@ -56,11 +57,17 @@ impl fmt::Display for WallTime {
     }
 }
 
-/// That is no time as RFC 3339 has it.
+/// The text is not a time as in RFC 3339.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no time: write for example 2026-03-01T12:30:00Z")]
 pub struct NoWallTime {
     text: String,
+}
+
+impl Coded for NoWallTime {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::UnknownTime
+    }
 }
 
 impl FromStr for WallTime {
@@ -85,16 +92,16 @@ impl<'de> Deserialize<'de> for WallTime {
     }
 }
 
-/// What the machine's clock says at moments of the node's time. It follows the machine's clock when somebody sets that,
-/// and does not waver with each reading: of two records the later one has the later time, unless the clock was set.
+/// What the machine's clock says at moments of the node's time. It follows the machine's clock when that is set, and
+/// does not change with each reading. Of two records the later one has the later time, unless the clock was set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WallClock {
-    /// Of moment 0.
+    /// At moment 0.
     unix_us: i64,
 }
 
 impl WallClock {
-    /// The machine's clock said `wall` at `moment`.
+    /// Starts with the machine's clock at `wall` at `moment`.
     pub fn new(moment: Moment, wall: WallTime) -> Self {
         Self { unix_us: wall.unix_us.saturating_sub(signed(moment)) }
     }

@@ -1,4 +1,4 @@
-//! What completion queues say, turned into completions of their owner's requests.
+//! Turns the entries of completion queues into completions of the owner's requests.
 
 use crate::nic::IbNic;
 use crate::queue_pair::{Effect, QueuePair, Trip};
@@ -7,21 +7,20 @@ use crate::ticket::Ticket;
 use portcullis_nic::{Completion, CompletionKind, CqId, QpId, QpState, Rkey, Status, VerbsError, WindowKind};
 use std::collections::VecDeque;
 
-/// A completion queue.
 pub(crate) struct CompletionQueue {
     pub cq: Cq,
     pub depth: u32,
     /// Entries kept for what may be posted to the queue pairs that complete here: never more than there are, so that
-    /// the queue cannot run over.
+    /// the queue cannot overflow.
     pub kept: u32,
     /// Queues that complete here.
     pub users: u32,
-    /// Taken from the device, and not taken by the owner yet.
+    /// Taken from the device, but not yet polled by the owner.
     pub waiting: VecDeque<Completion>,
 }
 
 impl IbNic {
-    /// Takes in what a completion queue has to say, at most one batch. Says whether there may be more.
+    /// Polls a completion queue for at most one batch. Returns whether there may be more.
     pub(crate) fn take_in(&mut self, cq: CqId) -> Result<bool, VerbsError> {
         let mut said = Cq::room();
         let queue = self.cqs.get(cq.0)?;
@@ -33,7 +32,7 @@ impl IbNic {
         Ok(count == WorkCompletion::BATCH)
     }
 
-    /// Takes in everything that a completion queue has to say now.
+    /// Polls everything that a completion queue has now.
     pub(crate) fn take_in_all(&mut self, cq: CqId) {
         while self.take_in(cq).is_ok_and(|more| more) {}
     }
@@ -44,7 +43,7 @@ impl IbNic {
         if pair.epoch != ticket.epoch {
             return;
         }
-        // What InfiniBand has and this vocabulary has not is a failure of the device.
+        // A status of InfiniBand that this vocabulary lacks counts as a failure of the device.
         let status = u8::try_from(entry.status).ok().and_then(Status::from_number);
         let status = status.unwrap_or(Status::RemoteOperationError);
         let completion =
@@ -65,9 +64,9 @@ impl IbNic {
         let pair = self.queue_pairs.get_mut(ticket.slot).ok()?;
         if pair.tripwire {
             if status == Status::Success {
-                // A message that nobody waits for took it.
+                // An unexpected message has taken the tripwire.
                 Self::set_tripwire(pair, ticket.slot);
-                // If it broke before that, a device may never say so.
+                // If the queue pair broke before that, a device may never say so.
                 if pair.qp.state().is_ok_and(|state| state == QpState::Error) {
                     self.tripped(queue_pair);
                 }
@@ -102,7 +101,7 @@ impl IbNic {
         Some(Completion { request: named?, queue_pair, status, kind: CompletionKind::Send })
     }
 
-    /// Enters into the books what a request did, or did not do.
+    /// Enters what a request has changed, or that it failed.
     fn apply(&mut self, on: QpId, effect: Effect, succeeded: bool) {
         match (effect, succeeded) {
             (Effect::None, _) | (Effect::Invalidate { .. }, false) => {}
@@ -129,7 +128,7 @@ impl IbNic {
         }
     }
 
-    /// A type-2 window is free.
+    /// Enters that a type-2 window is free.
     fn freed(&mut self, rkey: u32) {
         let found =
             self.books.windows.iter().find(|(_, window)| window.on.is_some() && window.mw.rkey() == rkey);
@@ -138,7 +137,7 @@ impl IbNic {
         }
     }
 
-    /// A window lies over nothing any more.
+    /// Enters that a window lies over nothing any more.
     pub(crate) fn let_go(&mut self, window: u32) {
         let Ok(window) = self.books.windows.get_mut(window) else { return };
         let (over, on) = (window.over.take(), window.on.take());
@@ -150,7 +149,7 @@ impl IbNic {
         }
     }
 
-    /// A queue pair broke. By whom is open.
+    /// A queue pair broke, for a reason not known yet.
     pub(crate) fn tripped(&mut self, qp: QpId) {
         let Ok(pair) = self.queue_pairs.get_mut(qp.0) else { return };
         pair.state = QpState::Error;
@@ -174,7 +173,7 @@ impl IbNic {
         }
     }
 
-    /// Puts the NIC's own receive onto a queue pair that has none.
+    /// Posts the NIC's own receive to a queue pair that has none.
     pub(crate) fn set_tripwire(pair: &mut QueuePair, slot: u32) {
         let ticket = Ticket { slot, epoch: pair.epoch, position: 0, receive: true };
         if let Err(error) = crate::sys::Posting::receive(&mut pair.qp, ticket.number(), None) {

@@ -1,25 +1,26 @@
-//! Which device, which of its ports, and which of that port's addresses.
+//! Choosing a device, one of its ports, and one of that port's addresses.
 
 use crate::sys::bindings::{
     IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
     IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE,
 };
 use crate::sys::{Context, DeviceList, NoLibrary, Route, library};
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{AtomicScope, VerbsError};
 use std::fmt::{self, Write};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-/// READs and atomics that a queue pair may have under way, each way, unless the device has fewer.
+/// READs and atomics that a queue pair may have under way each way, unless the device has fewer.
 const READS_MAX: u8 = 16;
-/// Entries of a GID table that are looked at.
+/// How many entries of a GID table are read.
 const GIDS_MAX: u32 = 256;
-/// What the kernel calls the three kinds of GID (`enum ibv_gid_type`).
+/// The kernel's numbers of the kinds of GID (`enum ibv_gid_type`).
 const ROCE_V1: u32 = 1;
 const ROCE_V2: u32 = 2;
 
-/// Which device to open. What is left out is chosen: the only active port there is, and of its addresses the one that
-/// routers know best (RoCE v2 over IPv4, then over IPv6, then what the link alone knows).
+/// Which device to open. What is not given is chosen: the only active port, and its address that reaches furthest (RoCE
+/// v2 over IPv4, then over IPv6, then what only the link knows).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChoice {
     /// Its name, as `ibv_devices` lists it.
@@ -30,14 +31,14 @@ pub struct DeviceChoice {
     pub gid_index: Option<u8>,
 }
 
-/// Why no device is open.
+/// Why no device was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No libibverbs.
+    /// There is no libibverbs.
     #[error(transparent)]
     NoLibrary(#[from] NoLibrary),
-    /// Nothing was found, or more than one thing; the text lists what there is.
+    /// Nothing was found, or several to choose from. The text lists what there is.
     #[error("{problem}. {found}")]
     Choice {
         /// What is wrong with the choice.
@@ -50,23 +51,33 @@ pub enum OpenError {
     Machine {
         /// The device.
         device: String,
-        /// What the machine said.
+        /// The machine's error.
         reason: String,
     },
 }
 
-/// A port's address, and how it travels.
+impl Coded for OpenError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoLibrary(error) => error.code(),
+            Self::Choice { .. } => ErrorCode::DeviceChoice,
+            Self::Machine { .. } => ErrorCode::DeviceUnusable,
+        }
+    }
+}
+
+/// A port's address, and the kind of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// Its index in the table.
     pub index: u8,
     /// The address.
     pub gid: [u8; 16],
-    /// How packets with it look.
+    /// The kind of packets with it.
     pub kind: GidKind,
 }
 
-/// How packets with a GID look.
+/// The kind of packets with a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand.
@@ -78,7 +89,7 @@ pub enum GidKind {
 }
 
 impl GidEntry {
-    /// Larger is better known to routers.
+    /// A larger number means that packets get further.
     fn reach(&self) -> u8 {
         let address = Ipv6Addr::from(self.gid);
         match self.kind {
@@ -119,7 +130,7 @@ pub struct Port {
     mtu: u32,
 }
 
-/// A device, as it says of itself.
+/// A device, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSummary {
     /// Its name.
@@ -131,7 +142,7 @@ pub struct DeviceSummary {
 /// The RDMA devices of this machine that can be opened.
 ///
 /// # Errors
-/// No libibverbs.
+/// There is no libibverbs.
 pub fn devices() -> Result<Vec<DeviceSummary>, NoLibrary> {
     library()?;
     let Ok(list) = DeviceList::new() else { return Ok(Vec::new()) };
@@ -168,7 +179,7 @@ fn port(context: &Context, number: u8) -> Option<Port> {
     })
 }
 
-/// What there is, a line for each port.
+/// The devices as text, a line for each port.
 fn listed(devices: &[DeviceSummary]) -> String {
     if devices.is_empty() {
         return "This machine has no RDMA device: `ibv_devices` lists none".to_owned();
@@ -178,14 +189,14 @@ fn listed(devices: &[DeviceSummary]) -> String {
         for port in &device.ports {
             let link = if port.active { "active" } else { "no link" };
             let gids: Vec<String> = port.gids.iter().map(ToString::to_string).collect();
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = write!(text, "\n  {} port {}, {link}: {}", device.name, port.number, gids.join(", "));
         }
     }
     text
 }
 
-/// The device, the port and the GID that a choice means.
+/// The device, the port and the GID that a choice stands for.
 pub(crate) fn choose(
     devices: &[DeviceSummary],
     choice: &DeviceChoice,
@@ -205,7 +216,7 @@ pub(crate) fn choose(
         [only] => only,
         [] if choice.port.is_some() => return Err(wrong("there is no such port".to_owned())),
         [] => return Err(wrong("no RDMA device has a port with a link".to_owned())),
-        // On one device the first port is what everybody means.
+        // On a device that was named, the first port is the usual choice.
         [first, ..] if choice.device.is_some() => first,
         _ => return Err(wrong("there are several RDMA devices: name one".to_owned())),
     };
@@ -221,7 +232,6 @@ pub(crate) fn choose(
     Ok((device.name.clone(), port.clone(), *gid))
 }
 
-/// What a device can do.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub window_type_1: bool,
@@ -234,7 +244,7 @@ pub(crate) struct Limits {
     pub part: u32,
 }
 
-/// An opened device, and how peers reach it.
+/// A device that was opened, and how peers reach it.
 pub(crate) struct Opened {
     pub context: Arc<Context>,
     pub name: String,

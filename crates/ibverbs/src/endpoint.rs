@@ -1,30 +1,33 @@
-//! A client's end on an RDMA device: queue pairs on a NIC of its own, connected to the node's.
+//! A client's end on an RDMA device: queue pairs on a NIC of the client's own, connected to the node's.
 
 use crate::{DeviceChoice, IbNic, WorkRequests};
 use portcullis_memory::{ArenaMemory, Mapping};
 use portcullis_nic::{
-    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Nic, QpAddress, ReceiveRequest, VerbsEndpoint,
-    VerbsError, WorkRequest,
+    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Nic, Pollable, QpAddress, ReceiveRequest,
+    VerbsEndpoint, VerbsError, WorkRequest,
 };
-use rustix::fd::BorrowedFd;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How a client knows that its node is there.
+/// How a client learns that its node has ended.
 pub trait NodeLife: Send {
-    /// Whether it is, as far as can be told without waiting.
+    /// Whether it still runs, as far as can be told at once.
     fn node_alive(&mut self) -> bool;
 
-    /// Readable once it is not, if there is such a descriptor.
+    /// Readable when the node has ended, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// A client's end: see [`Endpoint`]. What it made on the device goes with it.
+/// A client's end: see [`Endpoint`]. Dropping it destroys its objects on the device.
 pub struct IbEndpoint {
     nic: IbNic,
     queues: ClientQueues<Mapping>,
     arena: ArenaMemory,
     life: Option<Box<dyn NodeLife>>,
-    /// The device failed this end: nothing can be relied on any more.
+    /// Readable when the device or `life` has something to report.
+    watched: OwnedFd,
+    /// The device has failed, and cannot be relied on any more.
     failed: bool,
 }
 
@@ -35,18 +38,22 @@ impl std::fmt::Debug for IbEndpoint {
 }
 
 impl IbEndpoint {
-    /// Opens the device and makes the queue pairs. They are connected by [`IbEndpoint::connect`].
+    /// Opens the device and makes the queue pairs. [`IbEndpoint::connect`] connects them.
     ///
     /// # Errors
-    /// No such device, or it has not enough of something.
+    /// No such device, or it does not have enough.
     pub fn new(device: &DeviceChoice, size: EndpointSize) -> Result<Self, VerbsError> {
         let mut nic = IbNic::open(device, WorkRequests::default())?;
         let queues = ClientQueues::new(&mut nic, size)?;
         let arena = ArenaMemory::whole(queues.arena().clone(), size.arena_bytes);
-        Ok(Self { nic, queues, arena, life: None, failed: false })
+        let watched = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
+        for descriptor in nic.descriptors() {
+            watch(&watched, descriptor)?;
+        }
+        Ok(Self { nic, queues, arena, life: None, watched, failed: false })
     }
 
-    /// Where its queue pairs are: the control queue pair, and the data queue pairs.
+    /// The addresses of its queue pairs: the control queue pair, and the data queue pairs.
     ///
     /// # Errors
     /// The device fails.
@@ -54,7 +61,7 @@ impl IbEndpoint {
         self.queues.addresses(&self.nic)
     }
 
-    /// Connects it to the node's ends.
+    /// Connects the queue pairs to the node's ends.
     ///
     /// # Errors
     /// The device refuses, or the number of ends is wrong.
@@ -65,13 +72,21 @@ impl IbEndpoint {
         life: Box<dyn NodeLife>,
     ) -> Result<(), VerbsError> {
         self.queues.connect(&mut self.nic, control, data)?;
+        if let Some(descriptor) = life.descriptor() {
+            watch(&self.watched, descriptor)?;
+        }
         self.life = Some(life);
         Ok(())
     }
 
-    /// The NIC underneath and the queue pairs on it: what a hostile client would use by itself.
+    /// The NIC underneath and the queue pairs on it: what a hostile client would use directly.
     pub fn dangerous_nic(&mut self) -> (&mut IbNic, &mut ClientQueues<Mapping>) {
         (&mut self.nic, &mut self.queues)
+    }
+
+    /// Discards the device's events, which would wake a client for ever: its completions say which queue pair broke.
+    fn drop_events(&mut self) {
+        while self.nic.poll_event().is_some() {}
     }
 
     fn unless_failed<T: Default>(&mut self, said: Result<T, VerbsError>) -> T {
@@ -83,6 +98,14 @@ impl IbEndpoint {
     }
 }
 
+fn watch(watched: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), VerbsError> {
+    epoll::add(watched, descriptor, EventData::new_u64(0), EventFlags::IN).map_err(refused)
+}
+
+fn refused(error: rustix::io::Errno) -> VerbsError {
+    VerbsError::Machine(format!("no descriptor to wait for: {error}"))
+}
+
 impl Endpoint for IbEndpoint {
     type Memory = ArenaMemory;
 
@@ -91,14 +114,23 @@ impl Endpoint for IbEndpoint {
     }
 
     fn wait(&mut self, at_most: Duration) {
-        // A client learns from its completions what broke; what the device says about it is taken off its hands here,
-        // or it would be woken by it for ever.
-        while self.nic.poll_event().is_some() {}
+        self.drop_events();
         self.nic.sleep(at_most, self.life.as_ref().and_then(|life| life.descriptor()));
     }
 
     fn node_alive(&mut self) -> bool {
         !self.failed && self.life.as_mut().is_none_or(|life| life.node_alive())
+    }
+}
+
+impl Pollable for IbEndpoint {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.watched.as_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.drop_events();
+        self.node_alive() && self.nic.arm()
     }
 }
 

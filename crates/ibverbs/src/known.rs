@@ -1,15 +1,14 @@
-//! Devices that are known not to keep something, and what must not be tried on them.
+//! Guarantees that devices are known not to keep, and mistakes that must not be tried on them.
 //!
-//! This is what the conformance suite expects, and it complains when a device does better: a kernel that mends a
-//! deviation is noticed. What a node relies on is not this list: it tries the device itself when it starts.
+//! The conformance suite expects exactly this, and complains when a device does better: a kernel that removes a
+//! deviation is noticed. A node does not rely on this list: it examines the device itself when it starts.
 
 use crate::device::Limits;
 use portcullis_nic::{Guarantee, Misuse};
 
-/// Vendor and part of Soft-RoCE: it has no vendor, and says so.
+/// Vendor and part of Soft-RoCE: it has no vendor, and reports that.
 const SOFT_ROCE: (u32, u32) = (0x00ff_ffff, 0);
 
-/// What is known of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub unenforced: Vec<Guarantee>,
@@ -24,10 +23,10 @@ pub(crate) fn known(limits: &Limits) -> Known {
 /// Linux's rdma_rxe, as of 6.1 and 6.12.
 fn soft_roce() -> Known {
     Known {
-        // It compares with the region under the window (`mr_check_range`), not with the window.
+        // The device compares with the region under the window (`mr_check_range`), not with the window.
         unenforced: vec![Guarantee::WindowRange],
         deviations: vec![
-            // A local mistake breaks the queue pair as it should, under another name.
+            // A local mistake breaks the queue pair as it should, but with another status.
             "local::keys_that_nobody_gave_are_refused",
             "local::keys_of_another_domain_are_refused",
             "local::keys_of_windows_are_refused",
@@ -37,14 +36,14 @@ fn soft_roce() -> Known {
             "messages::into_the_wrong_bytes_fail_at_both_ends",
             // A receive that is posted to a queue pair in ERR waits for ever.
             "queues::in_error_flush_what_is_posted",
-            // It acknowledges a message before it looks at what that invalidates, does not look whose it is, and sets
-            // another flag than the one that says so.
+            // It acknowledges a message before it looks at what that invalidates, does not check whose that is, and
+            // sets another flag than the invalidation's.
             "type_1::windows_cannot_be_freed_by_a_peer",
             "type_2::windows_are_not_freed_by_the_peer_of_another_queue_pair",
             "type_2::messages_cannot_invalidate_what_is_no_window",
             "type_2::windows_are_freed_by_the_peers_message_and_it_says_which",
         ],
-        // Invalidating a free window follows a null pointer; a bound one holds its queue pair for good.
+        // Invalidating a free window follows a null pointer. A bound window keeps its queue pair for ever.
         crashes_on: vec![Misuse::InvalidateFreeWindow, Misuse::QueuePairBeforeBoundWindow],
     }
 }

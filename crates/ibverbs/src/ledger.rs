@@ -1,18 +1,18 @@
-//! What was posted to a queue and has not been reported yet.
+//! The requests that were posted to a queue and have not completed.
 //!
-//! libibverbs does not say how much room a queue has: its owner counts. A slot is free again once the completion of
-//! its request, or of a later one, was polled.
+//! libibverbs does not say how much room a queue has, so its owner has to count. A slot is free again once the
+//! completion of its request, or of a later one, was polled.
 
 use std::collections::VecDeque;
 
-/// Positions that completions tell apart: far more than any queue holds.
+/// Positions that completions distinguish: far more than any queue holds.
 const POSITIONS: u32 = 1 << 24;
 
 /// The requests under way in one queue, oldest first.
 #[derive(Debug)]
 pub(crate) struct Ledger<T> {
     entries: VecDeque<T>,
-    /// The position of the oldest.
+    /// The position of the oldest request.
     first: u32,
     depth: usize,
 }
@@ -22,7 +22,7 @@ impl<T> Ledger<T> {
         Self { entries: VecDeque::new(), first: 0, depth: depth as usize }
     }
 
-    /// How many more the queue takes.
+    /// How many more requests the queue takes.
     pub fn room(&self) -> usize {
         self.depth - self.entries.len()
     }
@@ -31,20 +31,20 @@ impl<T> Ledger<T> {
         self.entries.is_empty()
     }
 
-    /// Enters a request and says its position, which its completion has to name. The queue must have room.
+    /// Enters a request and returns its position, which its completion has to name. The queue must have room.
     pub fn enter(&mut self, entry: T) -> u32 {
         let ahead = u32::try_from(self.entries.len()).unwrap_or(0);
         self.entries.push_back(entry);
         (self.first + ahead) % POSITIONS
     }
 
-    /// Takes the youngest back: the device did not take it.
+    /// Removes the newest request: the device did not take it.
     pub fn withdraw(&mut self) -> Option<T> {
         self.entries.pop_back()
     }
 
-    /// The request at `position` was reported: hands it, and those before it, whose success is told with it, to
-    /// `report`; the flag is set for the one that the completion names. A position that names none does nothing.
+    /// The request at `position` has completed: passes it to `report`, behind those before it, which have succeeded.
+    /// The flag marks the named request. An unknown position does nothing.
     pub fn complete(&mut self, position: u32, mut report: impl FnMut(T, bool)) {
         let ahead = (position + POSITIONS - self.first) % POSITIONS;
         let Ok(ahead) = usize::try_from(ahead) else { return };

@@ -1,5 +1,6 @@
-//! The limit on locked memory: registered memory is locked, and without the right to lock it nothing works.
+//! The limit on locked memory. Registered memory is locked, so nothing works without the right to lock it.
 
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -11,12 +12,18 @@ use rustix::thread::{CapabilitySet, capabilities};
      /etc/security/limits.conf; or give it CAP_IPC_LOCK", counted(*tenants)
 )]
 pub struct MemlockTooLow {
-    /// Bytes to be locked.
+    /// Bytes that are to be locked.
     pub needed: u64,
-    /// Bytes that may be.
+    /// Bytes that may be locked.
     pub limit: u64,
-    /// Where it is a node's memory: the tenants that it is registered for, once each.
+    /// For a node's memory: the number of tenants, each of which it is registered for.
     pub tenants: Option<u64>,
+}
+
+impl Coded for MemlockTooLow {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::MemlockTooLow
+    }
 }
 
 fn counted(tenants: Option<u64>) -> String {
@@ -26,10 +33,10 @@ fn counted(tenants: Option<u64>) -> String {
     tenants.map(said).unwrap_or_default()
 }
 
-/// Checks, before anything fails, that `needed` bytes can be registered.
+/// Checks beforehand that `needed` bytes can be registered.
 ///
 /// # Errors
-/// They cannot, as far as this process can tell.
+/// They cannot be, as far as this process can tell.
 pub fn check_memlock(needed: u64) -> Result<(), MemlockTooLow> {
     match limit() {
         Some(limit) if needed > limit => Err(MemlockTooLow { needed, limit, tenants: None }),
@@ -37,12 +44,12 @@ pub fn check_memlock(needed: u64) -> Result<(), MemlockTooLow> {
     }
 }
 
-/// Checks, before anything fails, that a node's memory can be registered for so many tenants at least: each has it in
-/// its own protection domain, and the kernel counts a region's bytes again each time that they are registered. Returns
-/// for how many tenants the limit is enough, where there is one.
+/// Checks beforehand that a node's memory can be registered for at least so many tenants: each has it in its own
+/// domain, and the kernel counts bytes each time that they are registered. Returns for how many tenants the limit is
+/// enough, if there is one.
 ///
 /// # Errors
-/// It is not enough for these, as far as this process can tell.
+/// The limit is not enough for `tenants`, as far as this process can tell.
 pub fn check_memlock_of_node(bytes: u64, tenants: u64) -> Result<Option<u64>, MemlockTooLow> {
     judge(bytes, tenants, limit())
 }
@@ -55,7 +62,7 @@ fn judge(bytes: u64, tenants: u64, limit: Option<u64>) -> Result<Option<u64>, Me
     }
 }
 
-/// Bytes that this process may lock, if there is a limit.
+/// How many bytes this process may lock, if there is a limit.
 fn limit() -> Option<u64> {
     let locks_freely = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     getrlimit(Resource::Memlock).current.filter(|_| !locks_freely)

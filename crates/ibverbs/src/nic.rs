@@ -1,4 +1,4 @@
-//! The NIC: objects by id, steps and posts checked before the library sees them.
+//! The NIC: objects by id. Steps and posts are checked before the library sees them.
 
 use crate::completions::CompletionQueue;
 use crate::device::{DeviceChoice, OpenError, Opened, open};
@@ -22,20 +22,20 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::time::Duration;
 
-/// What is known of a refused access. The verbs tell the owner that there was one, and nothing of it: the details stay in
-/// the device (IBV_EVENT_QP_ACCESS_ERR names the queue pair alone).
+/// What is known of a refused access: nothing. The verbs only name the queue pair (IBV_EVENT_QP_ACCESS_ERR); the
+/// details stay in the device.
 const NOT_TOLD: Option<RefusedAccess> = None;
 /// Packet sequence numbers have 24 bits.
 const PACKETS: u32 = 1 << 24;
-/// Numbers between the first packets of two connections of a queue pair: more than any that is still on its way.
+/// Packet numbers between two connections of a queue pair: more than may still be under way.
 const CONNECTION_STRIDE: u32 = 0x3_5a5b;
-/// Looks for events between two at the device's own, which costs a system call.
+/// Looks for events between two at the device's own, which cost a system call.
 const LOOKS_PER_DEVICE_EVENT: u32 = 16;
 
 /// How requests reach the library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkRequests {
-    /// With `ibv_wr_*`, where the provider has it.
+    /// With `ibv_wr_*`, where the provider has those functions.
     #[default]
     Extended,
     /// With `ibv_post_send` and `ibv_bind_mw`, which every provider has.
@@ -47,24 +47,24 @@ struct Domain {
     users: u32,
 }
 
-/// A NIC through libibverbs. What is made on it goes with it, in the order MW, QP, CQ, MR, PD: the windows first (see
+/// A NIC through libibverbs. Dropping it destroys its objects in the order MW, QP, CQ, MR, PD: the windows first (see
 /// `drop`), the rest in the order of the fields.
 pub struct IbNic {
     pub(crate) queue_pairs: Slots<QueuePair>,
     pub(crate) cqs: Slots<CompletionQueue>,
     pub(crate) books: Books,
     domains: Slots<Domain>,
-    /// Queue pairs that broke, and that are not told of yet.
+    /// Queue pairs that broke, and that the owner is not told of yet.
     pub(crate) trips: VecDeque<QpId>,
-    /// Events of queue pairs that their owner took on to another state before it asked.
+    /// Events that the owner is not told of yet.
     untold: VecDeque<Event>,
-    /// Requests that a completion settled, kept for its room.
+    /// Scratch space for the requests that a completion settles.
     pub(crate) done: Vec<(Effect, bool)>,
     opened: Opened,
     capabilities: Capabilities,
     requests: WorkRequests,
     epochs: u16,
-    /// The queue pair that is asked next whether it broke.
+    /// The queue pair that was last asked whether it broke.
     watched: u32,
     looks: u32,
 }
@@ -79,7 +79,7 @@ impl IbNic {
     /// Opens a device.
     ///
     /// # Errors
-    /// No libibverbs, no such device or several to choose from, or the machine refuses.
+    /// There is no libibverbs, no such device or several to choose from, or the machine refuses.
     pub fn open(choice: &DeviceChoice, requests: WorkRequests) -> Result<Self, OpenError> {
         let opened = open(choice)?;
         let limits = &opened.limits;
@@ -115,30 +115,44 @@ impl IbNic {
         })
     }
 
-    /// Sleeps until a completion or an event may have come, `also` is readable, or `at_most` is over.
-    pub fn sleep(&mut self, at_most: Duration, also: Option<BorrowedFd<'_>>) {
+    /// Makes [`descriptors`](Self::descriptors) become readable on what comes from now on. Returns `false` if something
+    /// has come already.
+    pub fn arm(&mut self) -> bool {
+        self.opened.context.quiet();
         let ids: Vec<u32> = self.cqs.iter().map(|(id, _)| id).collect();
         for &id in &ids {
             if self.cqs.get(id).is_ok_and(|queue| queue.cq.arm().is_err()) {
-                // It cannot ring: whoever sleeps here looks again soon.
-                return std::thread::yield_now();
+                // It cannot ring, so the caller has to look again soon.
+                std::thread::yield_now();
+                return false;
             }
         }
-        // What came before they were armed does not ring.
+        // What came before the queues were armed does not ring.
         for &id in &ids {
             self.take_in_all(CqId(id));
         }
         if let Some(event) = self.next_trip() {
             self.untold.push_back(event);
         }
-        if self.cqs.iter().any(|(_, queue)| !queue.waiting.is_empty()) || !self.untold.is_empty() {
+        self.untold.is_empty() && self.cqs.iter().all(|(_, queue)| queue.waiting.is_empty())
+    }
+
+    /// Readable when a completion or an event has come: see [`arm`](Self::arm).
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        let context = &self.opened.context;
+        [context.channel_descriptor(), context.event_descriptor()]
+    }
+
+    /// Sleeps until a completion or an event may have come or `also` is readable, and for `at_most` at the most.
+    pub fn sleep(&mut self, at_most: Duration, also: Option<BorrowedFd<'_>>) {
+        if !self.arm() {
             return;
         }
-        let context = &self.opened.context;
-        let [channel, events] = [context.channel_descriptor(), context.event_descriptor()];
-        let mut descriptors: Vec<PollFd<'_>> = [Some(channel), Some(events), also]
+        let mut descriptors: Vec<PollFd<'_>> = self
+            .descriptors()
             .into_iter()
-            .flatten()
+            .chain(also)
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
             .collect();
         let timeout = Timespec {
@@ -166,7 +180,7 @@ impl IbNic {
         }
     }
 
-    /// Posts what there is room for. Stops before the first request that the library does not take, and says why.
+    /// Posts what there is room for. Stops before the first request that the library does not take, and returns why.
     fn post_some(
         &mut self,
         qp: QpId,
@@ -185,7 +199,7 @@ impl IbNic {
                     stopped = Some(std::io::ErrorKind::InvalidInput.into());
                     break;
                 }
-                // What is posted already is not taken back.
+                // What was added stays posted.
                 Err(_) if entered > 0 => break,
                 Err(unknown) => return Err(unknown),
             }
@@ -212,7 +226,7 @@ impl IbNic {
     fn take_events(&mut self) {
         while let Some(event) = self.opened.context.next_event() {
             let (DeviceEvent::Refused(qp) | DeviceEvent::Broken(qp)) = event else { continue };
-            // It may have been told of already, and rebuilt since: then it is about what it was before.
+            // The owner may know already and have rebuilt the queue pair. The event is then about its earlier state.
             if !self
                 .queue_pairs
                 .get(qp)
@@ -220,7 +234,7 @@ impl IbNic {
             {
                 continue;
             }
-            // The device's own failure is nobody's violation, unless one came before.
+            // The device's own failure is not a peer's violation, unless a violation came before.
             match self.queue_pairs.get_mut(qp) {
                 Ok(pair) if event == DeviceEvent::Broken(qp) && pair.trip == Trip::No => {
                     (pair.state, pair.trip) = (QpState::Error, Trip::Told);
@@ -231,7 +245,7 @@ impl IbNic {
         }
     }
 
-    /// Asks one queue pair that would not tell by itself whether it broke.
+    /// Asks one queue pair that would not report it whether it broke.
     fn watch(&mut self) {
         let reach = self.queue_pairs.reach();
         for _ in 0..reach {
@@ -250,7 +264,7 @@ impl IbNic {
         }
     }
 
-    /// The next queue pair that a peer broke, once that is sure.
+    /// The next queue pair that a peer broke, once that is certain.
     fn next_trip(&mut self) -> Option<Event> {
         for _ in 0..self.trips.len() {
             let qp = self.trips.pop_front()?;
@@ -259,7 +273,7 @@ impl IbNic {
                 continue;
             }
             let send_cq = pair.send_cq;
-            // A request of the owner's own that broke it says so here.
+            // A request of the owner's that broke it shows here.
             self.take_in_all(send_cq);
             let Ok(pair) = self.queue_pairs.get_mut(qp.0) else { continue };
             if pair.broken_by_owner {
@@ -274,7 +288,7 @@ impl IbNic {
         None
     }
 
-    /// What was posted to a queue pair is forgotten.
+    /// Removes a queue pair's completions.
     fn forget_requests(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let cqs = self.queue_pairs.get(qp.0).map(|pair| [pair.send_cq, pair.receive_cq])?;
         for cq in cqs {
@@ -303,8 +317,8 @@ impl IbNic {
         Ok(())
     }
 
-    /// Its owner resets a queue pair or takes it out of use, and the word that a peer broke it may still be on its way:
-    /// the peer was told at the same time, and may be quick to ask for a reset, or to leave.
+    /// Keeps the event of a queue pair that its owner resets or destroys. The report that a peer broke it may still be
+    /// under way: the peer, told at the same time, may have asked for the reset at once.
     fn keep_in_mind(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let send_cq = self.queue_pairs.get(qp.0)?.send_cq;
         self.take_in_all(send_cq);
@@ -337,29 +351,29 @@ impl IbNic {
     }
 }
 
-/// Whether the device has windows of a type, by asking for one: flags say that there are windows, not always which.
+/// Whether the device has windows of a type. It is asked to make one: the flags do not always say which type it has.
 fn has_windows(opened: &Opened, kind: WindowKind) -> bool {
     Pd::new(&opened.context).and_then(|pd| Mw::new(&pd, kind)).is_ok()
 }
 
-/// A number that another process, and this one at another time, hardly takes too: packets that are still on their way
-/// to a queue pair's number are not for whoever has it next.
+/// A number that is unlikely to be used elsewhere or again: packets on their way to a queue pair's number must not
+/// reach its next holder.
 fn any_number() -> u32 {
     u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or(0)
 }
 
-/// The packet number of a connection's start on the wire. The address counts connections by one; on the wire they lie
-/// far apart, so that a packet of an earlier one is not taken for the present one's.
+/// A connection's first packet number on the wire. Addresses count by one; on the wire the numbers lie far apart, so
+/// that a packet of an earlier connection is not taken for one of the present.
 fn packet_number(first_packet: u32) -> u32 {
     first_packet.wrapping_mul(CONNECTION_STRIDE) % PACKETS
 }
 
-/// A call that the device did not carry out.
+/// The error of a call that the device did not carry out.
 fn refused(error: &std::io::Error) -> VerbsError {
     VerbsError::Machine(error.to_string())
 }
 
-/// A call that made nothing: the device may have no more.
+/// The error of a call that made nothing: the device may have no more.
 fn not_made(what: &'static str, limit: u32, error: &std::io::Error) -> VerbsError {
     match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => VerbsError::Unsupported(what),
@@ -416,7 +430,7 @@ impl Nic for IbNic {
         if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
             return Err(VerbsError::Invalid("remote write and atomic rights need local write"));
         }
-        // Some drivers refuse the flag where there are no windows.
+        // Some drivers refuse the flag if the device has no windows.
         let windows = self.capabilities.window_type_1 || self.capabilities.window_type_2;
         let flags = if windows { access } else { access - Access::WINDOW_BIND };
         let mr = Mr::new(&domain.pd, memory, &span, base.0, flags);
@@ -547,7 +561,7 @@ impl Nic for IbNic {
             return Err(VerbsError::Busy { what: "queue pair", by: "type-2 window" });
         }
         self.forget_requests(qp)?;
-        // Its number may be another's soon.
+        // Another queue pair may soon have its number.
         self.untold.retain(|event| event.queue_pair() != qp);
         let QueuePair { qp: gone, pd, send_cq, receive_cq, entries, .. } = self.queue_pairs.remove(qp.0)?;
         drop(gone);
@@ -619,14 +633,14 @@ impl Nic for IbNic {
         let (mut taken, mut error) = self.post_some(qp, requests)?;
         while let Some(reason) = error.take() {
             if reason.kind() == std::io::ErrorKind::OutOfMemory {
-                // Its queue is fuller than it says: an answer, not an error.
+                // The queue is fuller than counted: an answer, not an error.
                 break;
             }
-            // One of them is not to the library's liking: one by one, to find out which.
+            // The library refuses a request: they are posted one by one to find it.
             let Some(request) = requests.get(taken) else { break };
             let (posted, again) = self.post_some(qp, std::slice::from_ref(request))?;
             if posted == 0 && again.is_none() {
-                // There is no room, which is nobody's fault.
+                // There is no room, which is not an error.
                 break;
             }
             taken += 1;
@@ -676,7 +690,7 @@ impl Nic for IbNic {
             into.extend(queue.waiting.drain(..count));
             polled += count;
             let trips = self.trips.len();
-            // An owner is to hear of a queue pair that broke before it hears what its client says about that.
+            // The owner has to learn of a queue pair that broke before it gets the client's message about that.
             if (polled == most && most > 0) || !self.take_in(cq)? && self.cqs.get(cq.0)?.waiting.is_empty() {
                 return Ok(polled);
             }
@@ -692,9 +706,9 @@ impl Nic for IbNic {
             self.watch();
         }
         self.looks = self.looks.wrapping_add(1);
-        // Tripwires tell through completion queues, and an owner may be about to let go of somebody.
+        // Tripwires report through completion queues, and the owner may be about to detach a client.
         for id in 0..self.cqs.reach() {
-            // An id without a queue has nothing to say.
+            // An id without a queue has nothing.
             let _ = self.take_in(CqId(id));
         }
         self.untold.pop_front().or_else(|| self.next_trip())

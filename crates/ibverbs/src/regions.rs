@@ -9,18 +9,17 @@ use portcullis_nic::{
 };
 use std::collections::HashMap;
 
-/// A registered region.
 pub(crate) struct MemoryRegion {
     pub mr: Mr,
     pub pd: PdId,
     pub memory: Mapping,
-    /// Where in the memory it starts.
+    /// Where in the memory the region starts.
     pub start: u64,
-    /// How its first byte is called.
+    /// Its first byte's address in requests.
     pub base: u64,
     pub length: u64,
     pub access: Access,
-    /// Windows that lie over it.
+    /// How many windows lie over it.
     pub windows: u32,
 }
 
@@ -33,7 +32,7 @@ impl MemoryRegion {
         InlineBytes::copied(&self.memory, offset, span.length)
     }
 
-    /// Whether a window may lie over it so: inside, and with no rights that the region's owner has not.
+    /// Whether a window may be bound over it so: inside, and with no rights that the region lacks.
     pub fn carries(&self, binding: &WindowBinding) -> bool {
         let end = binding.address.0.checked_add(binding.length);
         let inside = binding.address.0 >= self.base && end.is_some_and(|end| end <= self.base + self.length);
@@ -44,12 +43,11 @@ impl MemoryRegion {
     }
 }
 
-/// An allocated window.
 pub(crate) struct MemoryWindow {
     pub mw: Mw,
     pub pd: PdId,
     pub kind: WindowKind,
-    /// The region that it lies over, once the bind is reported.
+    /// The region that it lies over, once its bind has completed.
     pub over: Option<RegionId>,
     /// The queue pair that it is bound to, if it is of type 2.
     pub on: Option<QpId>,
@@ -59,7 +57,7 @@ pub(crate) struct MemoryWindow {
 pub(crate) struct Books {
     pub windows: Slots<MemoryWindow>,
     pub regions: Slots<MemoryRegion>,
-    /// Regions by the key of local spans.
+    /// The ids of regions by the key of local spans.
     pub by_lkey: HashMap<u32, u32>,
 }
 
@@ -70,9 +68,8 @@ impl Default for Books {
 }
 
 impl Books {
-    /// Whether a request may reach the device from a queue pair of this domain. What devices are known to be careless
-    /// with is checked here as well: binds beyond their region or across domains, and atomics that bring more or less
-    /// than a word.
+    /// Whether a request of a queue pair in this domain may reach the device. Mistakes that devices are careless about
+    /// are checked here too: binds beyond their region or across domains, and atomics over more or less than a word.
     pub fn is_sound(&self, pd: PdId, operation: &Operation) -> Result<bool, VerbsError> {
         match operation {
             Operation::CompareAndSwap { local, .. } | Operation::FetchAndAdd { local, .. } => {
@@ -88,7 +85,7 @@ impl Books {
         }
     }
 
-    /// What a request changes when it is done.
+    /// What a request changes when it succeeds.
     pub fn effect(&self, operation: &Operation) -> Effect {
         match *operation {
             Operation::BindWindow(binding) => Effect::Bind {
@@ -101,7 +98,7 @@ impl Books {
         }
     }
 
-    /// A request was not done, or not posted after all: the library has taken the key of its window for moved.
+    /// A request failed or was not posted: sets back the window's key, which the library has advanced already.
     pub fn undo(&mut self, effect: Effect) {
         if let Effect::Bind { window, key_before, .. } = effect
             && let Ok(window) = self.windows.get_mut(window.0)
@@ -110,17 +107,17 @@ impl Books {
         }
     }
 
-    /// A span as libibverbs wants it; with its bytes, if they are to travel in the request.
+    /// A span for libibverbs, with its bytes if they travel in the request.
     fn span(&self, pd: PdId, inline_bytes: u32, span: &LocalSpan) -> RawSpan {
         let short = span.length > 0 && span.length <= inline_bytes;
         let region = short.then(|| self.by_lkey.get(&span.lkey.0)).flatten();
         let region = region.and_then(|&region| self.regions.get(region).ok());
-        // A key of another domain is the device's to refuse.
+        // A key of another domain is left for the device to refuse.
         let inline = region.filter(|region| region.pd == pd).and_then(|region| region.bytes(span));
         RawSpan { address: span.address, length: span.length, lkey: span.lkey.0, inline }
     }
 
-    /// A request with libibverbs' own objects, if it names some that are there.
+    /// A request with libibverbs' own objects, if all objects that it names exist.
     pub fn raw(&mut self, pd: PdId, inline_bytes: u32, operation: &Operation) -> Option<RawOperation<'_>> {
         let outgoing = |span: &LocalSpan| self.span(pd, inline_bytes, span);
         let incoming = |span: &LocalSpan| self.span(pd, 0, span);

@@ -1,9 +1,9 @@
-//! Objects by id, whose absence is an error that names their kind.
+//! Objects by id. The error for an unknown id names the kind of object.
 
 use portcullis_nic::VerbsError;
 use portcullis_slots::Reuse;
 
-/// Objects of one kind, by id. The id that has been free for longest is given next, so that a stale one is noticed.
+/// Objects of one kind, by id. The id that has been free for longest is given next, so that a stale id is noticed.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     what: &'static str,
@@ -11,7 +11,7 @@ pub(crate) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// `what` they are, for errors.
+    /// `what`: the kind of object, for errors.
     pub fn new(what: &'static str) -> Self {
         let reuse = Reuse::OldestFirst { resting: 1 };
         Self { what, objects: portcullis_slots::Slots::new(reuse, u32::MAX) }
@@ -44,12 +44,12 @@ impl<T> Slots<T> {
         self.objects.iter()
     }
 
-    /// How far ids reach.
+    /// All ids are below the result.
     pub fn reach(&self) -> u32 {
         self.objects.reach()
     }
 
-    /// Lets all of them go.
+    /// Drops all objects.
     pub fn clear(&mut self) {
         self.objects.take_all().for_each(drop);
     }

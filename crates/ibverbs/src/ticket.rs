@@ -1,14 +1,14 @@
-//! What a request carries through the device, so that its completion is told from all others.
+//! What a request carries through the device, so that its completion can be matched to it.
 //!
-//! After a failure nothing but `wr_id` is defined in a completion, so everything is in there: the queue pair's slot,
-//! which queue, the position in it, and the epoch, which tells a queue pair from what it was before a reset and from
-//! those that had its slot before: not every provider takes their completions out of the queue.
+//! A failed request's completion defines only `wr_id`, so it holds everything: the queue pair's slot, which queue, the
+//! position in it, and the epoch. The epoch tells a queue pair from itself before a reset and from earlier ones in its
+//! slot, whose completions not every provider removes.
 
 const POSITION_BITS: u32 = 24;
 const EPOCH_BITS: u32 = 16;
 const SLOT_BITS: u32 = 23;
 
-/// Queue pairs that a NIC can have, by the room for their slots.
+/// Queue pairs that a NIC can have.
 pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 
 /// A `wr_id`.

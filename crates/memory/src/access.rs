@@ -1,4 +1,4 @@
-//! Access to mapped memory: atomics, and copies that the compiler cannot look into.
+//! Access to mapped memory: by atomics, and by copies that the compiler cannot see into.
 
 use crate::{Bytes, Mapping, Memory};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 const STRING_COPY_BYTES: u64 = 512;
 
 impl Mapping {
-    /// Panics unless `length` bytes from `offset` on lie in the mapping, and turns the offset into a count.
+    /// Panics unless `length` bytes from `offset` on lie in the mapping. Returns the offset as a count.
     #[inline]
     fn check(&self, offset: u64, length: u64) -> usize {
         let inside = offset <= self.length && length <= self.length - offset;
@@ -33,7 +33,7 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(pointer) }
     }
 
-    /// The aligned half word at `offset`, as an atomic: futexes are that wide.
+    /// The aligned half word at `offset`, as an atomic: futexes have this width.
     #[inline]
     #[must_use]
     pub fn half_word(&self, offset: u64) -> &AtomicU32 {
@@ -57,15 +57,15 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(pointer, count) }
     }
 
-    /// Copies bytes between places that others may write meanwhile.
+    /// Copies bytes between places that others may write at the same time.
     ///
     /// # Safety
     /// Both spans lie inside live memory.
     unsafe fn string_copy(from: *const u8, to: *mut u8, length: usize) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: both spans lie inside live memory, says the caller. The copy is made by the processor, not by the
-        // language: bytes that a peer changes meanwhile arrive old or new. The direction flag is clear at every
-        // function entry (System V ABI).
+        // SAFETY: both spans lie inside live memory, says the caller. The processor makes the copy, not the language: a
+        // byte that a peer changes meanwhile arrives old or new. The direction flag is clear at every function entry
+        // (System V ABI).
         unsafe {
             std::arch::asm!(
                 "rep movsb",

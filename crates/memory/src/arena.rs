@@ -1,7 +1,7 @@
 //! A client's arena: the part of a mapping that its buffers lie in, and loans of bytes in it.
 //!
-//! While bytes are lent, they are plain bytes to the borrower, and nothing else in this process touches them through the
-//! arena: each access holds a lock, and looks at what is lent. The other end of the NIC writes to an arena only where an
+//! Lent bytes are plain bytes to the borrower. Nothing else in this process touches them through the arena meanwhile:
+//! each access holds a lock and looks at what is lent. The other end of the NIC writes to an arena only where an
 //! operation of its client says, and only while that operation is under way.
 
 use crate::{Lend, Mapping, Memory};
@@ -17,7 +17,7 @@ pub struct ArenaMemory {
     loans: Arc<Loans>,
 }
 
-/// The spans of an arena that are lent. Who touches the arena holds the lock for as long as that takes.
+/// The spans of an arena that are lent. Every access to the arena holds the lock for as long as it takes.
 #[derive(Debug, Default)]
 struct Loans(RwLock<Vec<Span>>);
 
@@ -28,7 +28,7 @@ struct Span {
 }
 
 impl Loans {
-    /// Enters a loan, when no access is under way.
+    /// Enters a loan. It waits for accesses that are under way.
     ///
     /// # Panics
     /// Some of its bytes are lent already, and one of the two loans is exclusive.
@@ -44,10 +44,10 @@ impl Loans {
         spans.swap_remove(found.expect("a loan is entered until it ends"));
     }
 
-    /// Nothing is lent until what is returned is dropped.
+    /// Nothing is lent until the guard is dropped.
     ///
     /// # Panics
-    /// The access would change lent bytes, or look at exclusively lent ones.
+    /// The access would change lent bytes, or read exclusively lent ones.
     #[inline]
     fn access(&self, bytes: &Range<u64>, writes: bool) -> RwLockReadGuard<'_, Vec<Span>> {
         let spans = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +80,7 @@ impl ArenaMemory {
         Self { memory, start, length, loans: Arc::default() }
     }
 
-    /// An arena that is all of a mapping but what its length was rounded up by.
+    /// An arena over all of a mapping, without what its length was rounded up by.
     ///
     /// # Panics
     /// The mapping is shorter.
@@ -89,14 +89,14 @@ impl ArenaMemory {
         Self::part(memory, 0, length)
     }
 
-    /// Where in the mapping `length` bytes from `offset` on lie.
+    /// Where in the mapping the `length` bytes from `offset` on lie.
     fn at(&self, offset: u64, length: u64) -> u64 {
         let inside = offset <= self.length && length <= self.length - offset;
         assert!(inside, "{length} bytes at {offset} lie outside an arena of {}", self.length);
         self.start + offset
     }
 
-    /// Looks at some bytes while nobody can borrow them exclusively.
+    /// Reads some bytes while they cannot be lent exclusively.
     #[inline]
     fn look<T>(&self, offset: u64, length: u64, look: impl FnOnce(&Mapping, u64) -> T) -> T {
         let at = self.at(offset, length);
@@ -104,7 +104,7 @@ impl ArenaMemory {
         look(&self.memory, at)
     }
 
-    /// Changes some bytes while nobody can borrow them.
+    /// Changes some bytes while they cannot be lent.
     #[inline]
     fn change(&self, offset: u64, length: u64, change: impl FnOnce(&Mapping, u64)) {
         let at = self.at(offset, length);
@@ -180,9 +180,9 @@ impl Loan<'_> {
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: pointer() checked that the span lies in the mapping, which lives as long as the arena that the loan
-        // borrows. The loan is entered: every way to these bytes in this process refuses to change them until it ends.
-        // The other end of the NIC, which the client trusts, writes here only while an operation on these bytes is
-        // under way, and an operation keeps its buffer, so nobody can borrow it then.
+        // borrows. The loan is entered, so every access to these bytes in this process refuses to change them until it
+        // ends. The other end of the NIC, which the client trusts, writes here only while an operation on these bytes
+        // is under way. An operation keeps its buffer, so that the bytes cannot be borrowed then.
         unsafe { std::slice::from_raw_parts(self.pointer().cast_const(), self.length()) }
     }
 }
@@ -193,7 +193,7 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Bytes of an arena, in place. Nothing changes them while it lives.
+/// Bytes of an arena, in place. They do not change while this value lives.
 #[derive(Debug)]
 pub struct LentBytes<'a>(Loan<'a>);
 
@@ -205,7 +205,7 @@ impl Deref for LentBytes<'_> {
     }
 }
 
-/// Bytes of an arena, in place, to change. Nobody else reads or changes them while it lives.
+/// Bytes of an arena, in place, to change. Only the borrower reads or changes them.
 #[derive(Debug)]
 pub struct LentBytesMut<'a>(Loan<'a>);
 
@@ -219,8 +219,8 @@ impl Deref for LentBytesMut<'_> {
 
 impl DerefMut for LentBytesMut<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in Loan::bytes; besides, the loan is exclusive, so no other loan overlaps it and every way to these
-        // bytes refuses even to read them, and self is borrowed exclusively.
+        // SAFETY: as in Loan::bytes. Besides, the loan is exclusive: no other loan overlaps it, every other access to
+        // these bytes refuses even to read them, and self is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.0.pointer(), self.0.length()) }
     }
 }

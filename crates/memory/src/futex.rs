@@ -1,33 +1,59 @@
-//! Sleeping and waking on a half word of shared memory: a client, until the NIC has something for it.
+//! Sleeping and waking on a half word of shared memory: how a client waits for the NIC.
 
-use crate::Mapping;
+use crate::{Alarm, Mapping};
 use rustix::event::Timespec;
 use rustix::thread::futex;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+/// What the half word says: the client is awake, a thread sleeps on the half word, or an event loop waits for an
+/// [`Alarm`].
+const AWAKE: u32 = 0;
+const SLEEPS: u32 = 1;
+const WATCHES: u32 = 2;
+
 impl Mapping {
-    /// Says in the half word at `offset` that this thread sleeps, and sleeps until it is woken there, for `at_most` this
-    /// long, unless something is `waiting` for it already.
+    /// Writes into the half word at `offset` that this thread sleeps. Then it sleeps until it is woken there, for
+    /// `at_most` at the most, unless something is `waiting` for it already.
     pub fn sleep(&self, offset: u64, at_most: Duration, waiting: impl FnOnce() -> bool) {
         let sleeping = self.half_word(offset);
-        sleeping.store(1, Ordering::Relaxed);
-        // See Doorbell::ring: the same bargain, with the roles changed.
+        sleeping.store(SLEEPS, Ordering::Relaxed);
+        // The protocol of Doorbell::ring, with the roles changed.
         fence(Ordering::SeqCst);
         if !waiting() {
             let timeout = Timespec::try_from(at_most).ok();
             // Woken, timed out or interrupted: the caller looks again in any case.
-            let _ = futex::wait(sleeping, futex::Flags::empty(), 1, timeout.as_ref());
+            let _ = futex::wait(sleeping, futex::Flags::empty(), SLEEPS, timeout.as_ref());
         }
-        sleeping.store(0, Ordering::Relaxed);
+        sleeping.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Wakes whoever says in the half word at `offset` that it sleeps. A fence stands between what it is woken for and this.
-    pub fn wake_sleeper(&self, offset: u64) {
+    /// Writes into the half word at `offset` that an event loop waits for the [`Alarm`], unless something is `waiting`
+    /// already. Returns whether the event loop may wait.
+    pub fn watch(&self, offset: u64, waiting: impl FnOnce() -> bool) -> bool {
         let sleeping = self.half_word(offset);
-        if sleeping.load(Ordering::Relaxed) != 0 {
-            sleeping.store(0, Ordering::Relaxed);
-            // A client that is not there any more has nobody to wake.
+        sleeping.store(WATCHES, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if waiting() {
+            sleeping.store(AWAKE, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Wakes the client if the half word at `offset` says that it sleeps, or waits for `alarm`. The caller's fence
+    /// stands between what it is woken for and this call.
+    pub fn wake_sleeper(&self, offset: u64, alarm: Option<&Alarm>) {
+        let sleeping = self.half_word(offset);
+        let how = sleeping.load(Ordering::Relaxed);
+        if how == AWAKE {
+            return;
+        }
+        sleeping.store(AWAKE, Ordering::Relaxed);
+        if let (WATCHES, Some(alarm)) = (how, alarm) {
+            alarm.ring();
+        } else {
+            // If the client has gone, there is no thread to wake.
             let _ = futex::wake(sleeping, futex::Flags::empty(), 1);
         }
     }
@@ -49,7 +75,7 @@ mod tests {
             let sleeper = scope.spawn(|| mapping.sleep(64, LONG, || false));
             while !sleeper.is_finished() {
                 fence(Ordering::SeqCst);
-                peer.wake_sleeper(64);
+                peer.wake_sleeper(64, None);
                 std::thread::yield_now();
             }
         });
@@ -63,5 +89,41 @@ mod tests {
         mapping.sleep(0, LONG, || true);
         mapping.sleep(0, Duration::from_millis(1), || false);
         assert!(start.elapsed() < LONG);
+    }
+
+    /// How often an alarm rings in all. `run` is told how to wait until it has.
+    fn rings(run: impl FnOnce(&Mapping, &Alarm, &dyn Fn())) -> usize {
+        let mapping = Mapping::private(4096).unwrap();
+        let (alarm, theirs) = Alarm::pair(&crate::Ringer::start().unwrap()).unwrap();
+        let is_rung = || {
+            let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
+            let mut ends = [rustix::event::PollFd::new(&theirs, rustix::event::PollFlags::IN)];
+            assert!(rustix::event::poll(&mut ends, Some(&timeout)).unwrap() > 0);
+        };
+        run(&mapping, &alarm, &is_rung);
+        drop(alarm);
+        let mut rung = 0;
+        loop {
+            match rustix::net::recv(&theirs, &mut [0; 64], rustix::net::RecvFlags::empty()).unwrap() {
+                (_, 0) => return rung,
+                (_, bytes) => rung += bytes,
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_for_an_alarm_hears_one_ring_and_who_does_not_hears_none() {
+        let nobody_waits = rings(|mapping, alarm, _| mapping.wake_sleeper(0, Some(alarm)));
+        let there_already = rings(|mapping, alarm, _| {
+            assert!(!mapping.watch(0, || true));
+            mapping.wake_sleeper(0, Some(alarm));
+        });
+        let waits = rings(|mapping, alarm, is_rung| {
+            assert!(mapping.watch(0, || false));
+            mapping.wake_sleeper(0, Some(alarm));
+            is_rung();
+            mapping.wake_sleeper(0, Some(alarm));
+        });
+        assert_eq!((nobody_waits, there_already, waits), (0, 0, 1));
     }
 }

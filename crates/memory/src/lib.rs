@@ -1,14 +1,17 @@
-//! Memory that other processes, other threads and NICs write while this one reads it: the only unsafe code outside the
-//! calls of an RDMA library.
+//! Memory that other processes, threads and NICs write while this one reads it: the only unsafe code outside the calls
+//! of an RDMA library.
 //!
-//! [`SealedFile`], which memory is shared through. [`Mapping`], and through it only atomic accesses to bytes and words,
-//! bounds-checked. [`ArenaMemory`], the memory that a client's buffers lie in, which lends bytes for as long as no operation
-//! is under way on them. [`Waker`] and [`Doorbell`], [`Mapping::sleep`] and [`Mapping::wake_sleeper`]: sleep and wake-up
-//! between ends that share memory. The traits [`Memory`], [`Lend`] and [`Bytes`] say what others ask of any memory.
+//! - [`SealedFile`]: a file that memory is shared through.
+//! - [`Mapping`]: mapped memory. It allows only atomic accesses and bounds-checked copies.
+//! - [`ArenaMemory`]: the memory of a client's buffers. It lends bytes while no operation is under way on them.
+//! - [`Waker`] and [`Doorbell`], [`Mapping::sleep`] and [`Mapping::wake_sleeper`], [`Alarm`] and [`Watched`]: sleep and
+//!   wake-up between ends that share memory.
+//! - The traits [`Memory`], [`Lend`] and [`Bytes`]: what other crates need of any memory.
 //!
-//! Nothing here may know what lies in the memory, and nothing of the house is used.
+//! It may not know what lies in the memory. Of the house it uses only `errors`.
 
 mod access;
+mod alarm;
 mod arena;
 mod bytes;
 mod futex;
@@ -18,6 +21,7 @@ mod residency;
 mod sealed_file;
 mod waker;
 
+pub use alarm::{Alarm, Ringer, Watched, ends};
 pub use arena::{ArenaMemory, LentBytes, LentBytesMut};
 pub use bytes::Bytes;
 pub use mapping::{Mapping, MappingError};

@@ -2,6 +2,7 @@
 
 use crate::SealedFile;
 use crate::residency::unmap;
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -12,12 +13,11 @@ use std::sync::{Arc, OnceLock};
 
 /// Bytes of a page that mappings are rounded up to.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// Bytes of a huge page.
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// Private memory of no more than that is on the heap.
+/// Private memory of at most this many bytes is on the heap.
 const HEAP_BYTES_MAX: u64 = 64 << 10;
 
-/// The machine would not give memory.
+/// The machine refused memory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {length} bytes of memory: {source}")]
 pub struct MappingError {
@@ -26,8 +26,14 @@ pub struct MappingError {
     source: Errno,
 }
 
+impl Coded for MappingError {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::Mapping
+    }
+}
+
 impl MappingError {
-    /// What could not be done to how many bytes: for the kernel's reason.
+    /// What could not be done to how many bytes, with the kernel's reason.
     pub(crate) fn to(what: &'static str, length: u64) -> impl Fn(Errno) -> Self {
         move |source| Self { what, length, source }
     }
@@ -35,8 +41,8 @@ impl MappingError {
 
 /// Mapped memory that others may write at any moment: other processes, the NIC's engine, other threads.
 ///
-/// No reference to plain bytes in it exists. Everything goes through atomics or through a copy instruction that the
-/// compiler cannot look into, so a peer that writes meanwhile can make values wrong, but nothing undefined.
+/// No reference to plain bytes in it exists. Every access is an atomic, or a copy that the compiler cannot see into: a
+/// peer that writes meanwhile makes values wrong, not behaviour undefined.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     pub(crate) start: NonNull<u8>,
@@ -44,7 +50,7 @@ pub struct Mapping {
     pub(crate) owner: Arc<Owner>,
 }
 
-/// What the clones of a mapping share. Their memory goes with it.
+/// What the clones of a mapping share. Dropping it frees the memory.
 #[derive(Debug)]
 pub(crate) struct Owner {
     start: NonNull<u8>,
@@ -52,12 +58,12 @@ pub(crate) struct Owner {
     pub source: Source,
 }
 
-/// Where the memory of a mapping is from.
+/// Where a mapping's memory comes from.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// It is a piece of the heap.
+    /// A piece of the heap.
     Heap(Layout),
-    /// It was mapped.
+    /// Pages that were mapped.
     Pages {
         file: Option<SealedFile>,
         /// A pipe that holds a page of each huge page that the file could become.
@@ -69,7 +75,7 @@ pub(crate) enum Source {
 unsafe impl Send for Mapping {}
 // SAFETY: as above: all methods take &self and access the memory atomically.
 unsafe impl Sync for Mapping {}
-// SAFETY: an owner only unmaps, once, when the last clone of its mapping is gone; munmap works on any thread.
+// SAFETY: an owner only frees its memory, once, when the last clone of its mapping is gone; that works on any thread.
 unsafe impl Send for Owner {}
 // SAFETY: nothing is done through a shared reference to an owner but reading its fields.
 unsafe impl Sync for Owner {}
@@ -77,9 +83,9 @@ unsafe impl Sync for Owner {}
 impl Drop for Owner {
     fn drop(&mut self) {
         match self.source {
-            // SAFETY: start is what the allocator returned for this layout, and nobody holds the mapping any more.
+            // SAFETY: start is what the allocator returned for this layout, and no clone of the mapping is left.
             Source::Heap(layout) => unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) },
-            // SAFETY: start is what mmap returned for this length, and nobody holds the mapping any more.
+            // SAFETY: start is what mmap returned for this length, and no clone of the mapping is left.
             Source::Pages { .. } => unsafe { unmap(self.start, self.length) },
         }
     }
@@ -90,28 +96,28 @@ impl Mapping {
         Self { start, length: bytes as u64, owner: Arc::new(Owner { start, length: bytes, source }) }
     }
 
-    /// Zeroed memory of this process alone, on huge pages where the machine has some to spare.
+    /// Zeroed memory of this process alone, on huge pages where the machine has spare ones.
     ///
     /// # Errors
-    /// The machine has not enough.
+    /// The machine does not have enough.
     pub fn private(length: u64) -> Result<Self, MappingError> {
         if length <= HEAP_BYTES_MAX {
             return Self::on_heap(length);
         }
         let mapping = Self::on_huge_pages(length)?;
-        // What clients keep here is nothing for a core dump.
+        // Clients' data does not belong in a core dump.
         mapping.advise(Advice::LinuxDontDump);
         Ok(mapping)
     }
 
-    /// A piece of the heap: to map and unmap little things takes the lock of the whole address space.
+    /// A piece of the heap. Mapping and unmapping small pieces would take the lock of the whole address space.
     fn on_heap(length: u64) -> Result<Self, MappingError> {
         let length = round_up(length, PAGE_BYTES);
         let error = MappingError::to("allocate", length);
         let size = |bytes| usize::try_from(bytes).map_err(|_| error(Errno::NOMEM));
         let bytes = size(length)?;
         let layout = Layout::from_size_align(bytes, size(PAGE_BYTES)?).map_err(|_| error(Errno::INVAL))?;
-        // SAFETY: the layout has a page at least.
+        // SAFETY: the layout has at least one page.
         let start = unsafe { std::alloc::alloc_zeroed(layout) };
         let start = NonNull::new(start).ok_or(error(Errno::NOMEM))?;
         Ok(Self::new(start, bytes, Source::Heap(layout)))
@@ -132,7 +138,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Gives the kernel advice about the whole of a mapping that was just made, which it may follow or not.
+    /// Gives the kernel advice about the whole of a mapping that was just made. The kernel may ignore it.
     fn advise(&self, advice: Advice) {
         // SAFETY: the span is exactly the mapping, and the two kinds of advice that are given here change no bytes.
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.owner.length, advice) };
@@ -149,20 +155,20 @@ impl Mapping {
     /// Zeroed memory to share with other processes, of a new [`SealedFile`].
     ///
     /// # Errors
-    /// The machine has not enough.
+    /// The machine does not have enough.
     pub fn shareable(name: &str, length: u64) -> Result<Self, MappingError> {
         Self::of_file(SealedFile::new(name, length)?, true)
     }
 
-    /// The memory of a file that a peer passed: see [`SealedFile::of_peer`].
+    /// The memory of a file that a peer passed (see [`SealedFile::of_peer`]).
     ///
     /// # Errors
-    /// The file is not such a file, or the machine refuses.
+    /// The length is another, the file can shrink, or the machine refuses.
     pub fn of_peer(file: OwnedFd, length: u64, writable: bool) -> Result<Self, MappingError> {
         Self::of_file(SealedFile::of_peer(file, length)?, writable)
     }
 
-    /// The memory of a file, where the kernel finds room for it.
+    /// The memory of a file, at an address that the kernel chooses.
     ///
     /// # Errors
     /// The machine refuses.
@@ -170,15 +176,16 @@ impl Mapping {
         Self::shared(file, writable, null_mut(), MapFlags::empty())
     }
 
-    /// The memory of a file at an address that was agreed on, so that addresses in it mean the same to everybody. It never
-    /// takes the place of anything.
+    /// The memory of a file at an agreed address, so that addresses in it mean the same to all who map it there. It
+    /// never replaces another mapping.
     ///
     /// # Errors
-    /// Something is mapped there already, if only in part; the address is not a page's; or the machine refuses.
+    /// Something is mapped there already, if only in part; the address is not on a page boundary; or the machine
+    /// refuses.
     pub fn of_file_at(address: NonZeroUsize, file: SealedFile, writable: bool) -> Result<Self, MappingError> {
         let wanted = without_provenance_mut(address.get());
         let mapping = Self::shared(file, writable, wanted, MapFlags::FIXED_NOREPLACE)?;
-        // Kernels before 4.17 do not know the flag, and map elsewhere what has no room there.
+        // Kernels before 4.17 do not know the flag. They map a file elsewhere if the address is not free.
         if mapping.start.addr() != address {
             return Err(MappingError::to("map", mapping.length)(Errno::EXIST));
         }
@@ -194,8 +201,8 @@ impl Mapping {
         let bytes = usize::try_from(file.length()).unwrap_or(usize::MAX);
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let flags = MapFlags::SHARED | flags;
-        // SAFETY: a fresh mapping overlaps nothing: the kernel picks its address, or refuses one where something is. The
-        // file cannot shrink.
+        // SAFETY: a fresh mapping overlaps nothing: the kernel chooses its address, or refuses an address that is in
+        // use. The file cannot shrink.
         let start = unsafe { rustix::mm::mmap(wanted, bytes, protection, flags, file.descriptor(), 0) };
         Self::from_mmap(start, bytes, Some(file))
     }
@@ -210,7 +217,7 @@ impl Mapping {
         Ok(Self::new(start, bytes, Source::Pages { file, hold: OnceLock::new() }))
     }
 
-    /// Where it lies in this process: for a device that is told so. It stays there while any clone lives.
+    /// Where it lies in this process, for a device. It stays there while any clone lives.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
@@ -229,7 +236,7 @@ impl Mapping {
         self.sealed_file().map(SealedFile::descriptor)
     }
 
-    /// Seals the file behind shareable memory: see [`SealedFile::seal_future_writes`].
+    /// Seals the file behind shareable memory (see [`SealedFile::seal_future_writes`]).
     ///
     /// # Errors
     /// There is no file, or the kernel refuses.
@@ -279,7 +286,7 @@ mod tests {
         assert!(Mapping::of_peer(copy, 4096, false).is_ok());
     }
 
-    /// An address where nothing lies that a test has not put there: each test has a gibibyte of its own.
+    /// An address at which only the test itself maps anything: each test has a gibibyte of its own.
     fn place(test: usize) -> NonZeroUsize {
         NonZeroUsize::new((16 << 40) + (test << 30)).unwrap()
     }
@@ -317,7 +324,7 @@ mod tests {
             assert_eq!(kind(Mapping::of_file_at(address, file(4), true)), Some(Errno::EXIST), "{address:#x}");
         }
         assert_eq!((there.load(0), there.load(3 * PAGE_BYTES)), (5, 6));
-        // Beside it there is room, and where it was when its last clone is gone.
+        // There is room beside it, and in its place once its last clone is dropped.
         let beside = Mapping::of_file_at(at(4), file(1), false).unwrap();
         let clone = there.clone();
         drop(there);
@@ -331,7 +338,7 @@ mod tests {
     fn only_a_page_can_be_mapped_at_an_address() {
         let odd = place(2).checked_add(8).unwrap();
         assert_eq!(kind(Mapping::of_file_at(odd, file(1), true)), Some(Errno::INVAL));
-        // Beyond what a process has.
+        // Beyond a process's address space.
         assert!(Mapping::of_file_at(NonZeroUsize::MAX, file(1), true).is_err());
     }
 }

@@ -2,13 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// Memory that can be registered with a NIC. Bytes are copied in and out: no reference into it exists, since peers
-/// write it whenever they may.
+/// Memory that can be registered with a NIC. Bytes are copied in and out. There are no references into it, since peers
+/// may write it at any time.
 ///
-/// Offsets count from the memory's start. Like slices, every method panics when the span it is given lies outside
-/// the memory: offsets that a peer chose are checked by whoever takes them in.
+/// Offsets count from the memory's start. Like slices, every method panics when its span lies outside the memory: the
+/// code that takes an offset from a peer has to check it.
 pub trait Memory: Clone {
-    /// Bytes.
+    /// Its size in bytes.
     fn length(&self) -> u64;
 
     /// Copies bytes out, from `offset` on.
@@ -27,22 +27,22 @@ pub trait Memory: Clone {
     fn store(&self, offset: u64, value: u64);
 }
 
-/// Memory that lends its bytes, to be looked at or filled in place.
+/// Memory that lends its bytes, to be read or filled in place.
 ///
-/// While bytes are lent, every other way to them through the memory or its clones panics where it would break the loan:
-/// any access for an exclusive loan, a change for a shared one. It is for memory that a NIC writes only where, and while,
-/// an operation of its owner says so: a client's arena.
+/// While bytes are lent, an access through the memory or its clones panics if it would break the loan: any access to
+/// bytes of an exclusive loan, a change to bytes of a shared one. This is for memory that a NIC writes only where, and
+/// while, an operation of its owner says so: a client's arena.
 pub trait Lend: Memory {
-    /// Bytes that nothing changes.
+    /// Bytes that do not change.
     type Bytes<'a>: Deref<Target = [u8]>
     where
         Self: 'a;
-    /// Bytes that nobody else reads or changes.
+    /// Bytes that only the borrower uses.
     type BytesMut<'a>: DerefMut<Target = [u8]>
     where
         Self: 'a;
 
-    /// Lends `length` bytes from `offset` on, to look at.
+    /// Lends `length` bytes from `offset` on, to read.
     fn lend(&self, offset: u64, length: u64) -> Self::Bytes<'_>;
 
     /// Lends `length` bytes from `offset` on, to change.

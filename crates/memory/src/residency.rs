@@ -1,7 +1,7 @@
-//! Memory whose pages come and go in slices, and stay there meanwhile.
+//! Filling and unmapping memory in slices, and keeping its pages in place.
 //!
-//! The kernel locks the process's address space while it fills or unmaps, and another thread that needs that lock waits:
-//! the engine's too, when its heap grows. So neither is done to much memory at once.
+//! The kernel locks the address space while it fills or unmaps memory. Other threads wait for the lock, such as the
+//! engine when its heap grows. So neither is done to much memory at once.
 
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, Source};
 use crate::{Mapping, MappingError};
@@ -12,30 +12,28 @@ use std::ptr::NonNull;
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
-/// Bytes that are filled at once.
 const FILLED_AT_ONCE: usize = 256 << 10;
-/// Bytes that are unmapped at once.
 const UNMAPPED_AT_ONCE: usize = 2 << 20;
 
 impl Mapping {
-    /// Has all of its pages there, and keeps them where they are: this process does not fault on them any more, as long
-    /// as nobody can punch holes into the file. Where the limit on locked memory is too low, the kernel may swap them out.
+    /// Fills all pages and keeps them in place: this process does not fault on them any more, as long as holes cannot
+    /// be punched into the file. Where the limit on locked memory is too low, the kernel may still swap them out.
     ///
     /// # Errors
-    /// The machine has not enough.
+    /// The machine does not have enough.
     pub fn make_resident(&self) -> Result<(), MappingError> {
         let (start, bytes) = (self.start.as_ptr().cast(), self.owner.length);
-        // First, so that each page is locked as it comes, and not all of them are gone through twice.
+        // The lock comes first, so that each page is locked as it is filled and the pages are not walked twice.
         // SAFETY: the span is this mapping, which is live; a lock changes no bytes, and ends with the mapping.
         if let Err(error) = unsafe { rustix::mm::mlock_with(start, bytes, MlockFlags::ONFAULT) } {
             static TOLD: Once = Once::new();
             TOLD.call_once(|| {
-                tracing::warn!(%error, "clients' ports are not locked, and may be swapped out: raise the limit on \
+                tracing::warn!(%error, "memory that other processes share is not locked, and may be swapped out: raise the limit on \
                                         locked memory (ulimit -l), or go without swap");
             });
         }
         match self.fill() {
-            // Before Linux 5.14 there is no such advice.
+            // Kernels before Linux 5.14 do not have this advice.
             Err(Errno::INVAL) => self.touch_all(),
             Err(error) => return Err(MappingError::to("fill", self.length)(error)),
             Ok(()) => {}
@@ -43,14 +41,13 @@ impl Mapping {
         if let Err(error) = self.hold_together() {
             static TOLD: Once = Once::new();
             TOLD.call_once(|| {
-                tracing::warn!(%error, "clients can have their ports' pages moved, and hold the node up meanwhile: \
+                tracing::warn!(%error, "other processes can have the pages that they share moved, and make this one wait meanwhile: \
                                         raise /proc/sys/fs/pipe-user-pages-soft");
             });
         }
         Ok(())
     }
 
-    /// Has all pages there.
     fn fill(&self) -> rustix::io::Result<()> {
         let bytes = self.owner.length;
         for from in (0..bytes).step_by(FILLED_AT_ONCE) {
@@ -63,9 +60,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Keeps peers from having the file's pages moved to huge ones (MADV_COLLAPSE): while the kernel does that in a
-    /// thread of theirs, of the lowest priority if they like, whoever touches such a page waits. The kernel leaves a
-    /// huge page's range alone if somebody holds one page of it, and a pipe can.
+    /// Keeps peers from having the file's pages moved into huge ones (MADV_COLLAPSE). A thread of the peer's does that,
+    /// at the lowest priority if it likes, while accesses to the page wait. The kernel leaves a huge page's range alone
+    /// while one page of it is held, as by a pipe.
     fn hold_together(&self) -> rustix::io::Result<()> {
         let Source::Pages { file: Some(file), hold } = &self.owner.source else { return Ok(()) };
         if self.length < HUGE_PAGE_BYTES {
@@ -77,7 +74,7 @@ impl Mapping {
         rustix::pipe::fcntl_setpipe_size(&writer, bytes)?;
         for range in 0..ranges {
             let mut at = range * HUGE_PAGE_BYTES;
-            // By reference: what the pipe gets is the file's page itself.
+            // By reference: the pipe holds the file's page itself.
             rustix::pipe::splice(file.descriptor(), Some(&mut at), &writer, None, 1, SpliceFlags::NONBLOCK)?;
         }
         let _ = hold.set(reader);
@@ -91,17 +88,18 @@ impl Mapping {
     }
 }
 
-/// Unmaps memory, from its end, so that what is left stays one piece.
+/// Unmaps memory from its end, so that the rest stays one piece.
 ///
 /// # Safety
-/// `mmap` returned `start` for `length` bytes, and nobody uses them any more.
+/// `mmap` returned `start` for `length` bytes, and they are not used any more.
 pub(crate) unsafe fn unmap(start: NonNull<u8>, length: usize) {
     let mut left = length;
     while left > 0 {
         let from = (left - 1) / UNMAPPED_AT_ONCE * UNMAPPED_AT_ONCE;
         // SAFETY: from is below the length of the mapping, says the caller.
         let start = unsafe { start.as_ptr().add(from) };
-        // SAFETY: the span is the rest of what mmap returned and was asked for, and nobody uses it, says the caller.
+        // SAFETY: the span is the rest of what mmap returned and was asked for, and it is not used any more, says the
+        // caller.
         let _ = unsafe { rustix::mm::munmap(start.cast(), left - from) };
         left = from;
     }

@@ -6,7 +6,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-/// A file without a name that nobody can shrink any more: no peer can make an access to a mapping of it fault.
+/// A file without a name that cannot shrink any more, so that no peer can make an access to a mapping of it fault.
 #[derive(Debug)]
 pub struct SealedFile {
     descriptor: OwnedFd,
@@ -14,11 +14,11 @@ pub struct SealedFile {
 }
 
 impl SealedFile {
-    /// A file of zeros, `length` bytes long or up to a page more. It can neither shrink nor grow. The name is for those who
-    /// look at this process from outside.
+    /// A file of zeros, `length` bytes rounded up to whole pages. It can neither shrink nor grow. The name only shows
+    /// in `/proc`.
     ///
     /// # Errors
-    /// The machine has not enough.
+    /// The machine does not have enough.
     pub fn new(name: &str, length: u64) -> Result<Self, MappingError> {
         let length = round_up(length, PAGE_BYTES);
         let error = |what| MappingError::to(what, length);
@@ -45,8 +45,8 @@ impl SealedFile {
         Ok(Self { descriptor, length })
     }
 
-    /// From here on nobody can map the file writable, write to it or punch holes into it; mappings that exist can be
-    /// written as before.
+    /// From here on the file cannot be mapped writable, written to or punched. Existing mappings can be written as
+    /// before.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -55,13 +55,13 @@ impl SealedFile {
             .map_err(MappingError::to("seal a file of", self.length))
     }
 
-    /// Bytes.
+    /// Its size in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The file itself: to pass on.
+    /// The file's descriptor, to be passed on.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()

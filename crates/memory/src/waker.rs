@@ -1,6 +1,7 @@
 //! Waking a thread that sleeps on an epoll: a NIC's engine.
 
 use crate::{Mapping, MappingError};
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -8,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// Tells posters whether the engine sleeps, and waits for them.
+/// Shows whether the engine sleeps, and waits for doorbells.
 ///
-/// The engine waits on an epoll of event descriptors, one a port, rather than on one futex that all clients see:
-/// a hostile client could fill that futex's queue and make each honest wake-up pay for it.
+/// The engine waits on an epoll of event descriptors, one for each port, and not on one futex that all clients see. A
+/// hostile client could fill that futex's queue and make each honest wake-up pay for it.
 #[derive(Clone, Debug)]
 pub struct Waker {
     inner: Arc<Inner>,
@@ -24,7 +25,7 @@ struct Inner {
 }
 
 impl Waker {
-    /// For one engine.
+    /// The waker of one engine.
     ///
     /// # Errors
     /// The machine has no more memory or descriptors.
@@ -54,12 +55,12 @@ impl Waker {
     }
 
     fn watch(&self, event: &OwnedFd) -> rustix::io::Result<()> {
-        // Edge-triggered: a write wakes once and nothing has to be read back.
+        // Edge-triggered: a write wakes the engine once, and nothing has to be read back.
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&self.inner.epoll, event, EventData::new_u64(0), flags)
     }
 
-    /// Does not wait for this event any more, whoever else still holds it.
+    /// Stops waiting for this event, even if others still hold it.
     pub fn forget_event(&self, event: impl AsFd) {
         let _ = epoll::delete(&self.inner.epoll, event);
     }
@@ -69,13 +70,13 @@ impl Waker {
         self.inner.own.ring();
     }
 
-    /// Says that the engine is about to sleep. It looks for work once more after that.
+    /// Shows that the engine is about to sleep. It must look for work once more after that.
     pub fn announce(&self) {
         self.page().half_word(0).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Says that the engine does not sleep any more.
+    /// Shows that the engine is awake.
     pub fn awake(&self) {
         self.page().half_word(0).store(0, Ordering::Relaxed);
     }
@@ -99,17 +100,17 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// A doorbell of the engine that shows its state on `engine` and waits for `event`.
+    /// A doorbell of the engine that shows on `engine` whether it sleeps and waits for `event`.
     #[must_use]
     pub fn new(engine: Mapping, event: OwnedFd) -> Self {
         Self { engine, event }
     }
 
-    /// Wakes the engine if it sleeps. What was posted before this call is seen.
+    /// Wakes the engine if it sleeps. The engine sees what was posted before this call.
     #[inline]
     pub fn ring(&self) {
-        // The engine says that it sleeps, then looks once more; we post, then look whether it sleeps. The fences
-        // let at least one of us see the other.
+        // The engine shows that it sleeps, then looks once more. The poster posts, then reads whether it sleeps. The
+        // fences let at least one see the other.
         fence(Ordering::SeqCst);
         if self.engine.half_word(0).load(Ordering::Relaxed) != 0 {
             // A full counter means that the engine has wake-ups enough.
@@ -122,7 +123,7 @@ fn new_event() -> rustix::io::Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// The machine refuses what an engine needs to sleep and be woken.
+/// The machine refuses what an engine needs to sleep and to be woken.
 #[derive(Debug, thiserror::Error)]
 pub enum WakerError {
     /// No page.
@@ -131,4 +132,13 @@ pub enum WakerError {
     /// No descriptor.
     #[error("no event descriptors: {0}")]
     Descriptor(#[from] rustix::io::Errno),
+}
+
+impl Coded for WakerError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Page(error) => error.code(),
+            Self::Descriptor(_) => ErrorCode::Machine,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What a region, a window or a queue pair lets happen.
+//! What a region, a window or a queue pair allows.
 
 use portcullis_protocol::Rights;
 
@@ -20,7 +20,7 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// All that a peer can be allowed.
+    /// All flags that a peer can be given.
     pub const REMOTE: Self = Self::REMOTE_READ.union(Self::REMOTE_WRITE).union(Self::REMOTE_ATOMIC);
 }
 

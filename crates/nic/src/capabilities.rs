@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// Against what a NIC's atomics are atomic.
+/// With what a NIC's atomics are atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicScope {
-    /// It has none.
+    /// The NIC has no atomics.
     None,
-    /// Other atomics of the same NIC only: the CPU's are not ordered with them (`IBV_ATOMIC_HCA`).
+    /// With other atomics of the same NIC, not with the CPU's (`IBV_ATOMIC_HCA`).
     Nic,
-    /// The CPU's too (`IBV_ATOMIC_GLOB`).
+    /// With the CPU's as well (`IBV_ATOMIC_GLOB`).
     System,
 }
 
-/// A guarantee that a permission rests on and that a device may fail to keep.
+/// A guarantee that permissions rest on, and that a device may fail to keep.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Guarantee {
     /// A window refuses accesses outside its byte range.
@@ -26,12 +26,12 @@ pub enum Guarantee {
     WindowQueuePair,
     /// Keys of another protection domain are refused.
     ProtectionDomain,
-    /// A memory region refuses accesses outside its byte range. The conformance suite excuses nobody from this one
-    /// and the next three.
+    /// A memory region refuses accesses outside its byte range. The conformance suite excuses no device from this
+    /// guarantee and the next three.
     RegionRange,
     /// A memory region refuses accesses without its rights.
     RegionRights,
-    /// The key of a memory region that is gone is refused.
+    /// The key of a deregistered memory region is refused.
     RegionEnd,
     /// A queue pair refuses what its access flags do not allow, also when they change while it is in service.
     QueuePairRights,
@@ -82,7 +82,7 @@ impl GuaranteeSet {
         self.0
     }
 
-    /// From a number, if it has no bits that mean nothing here.
+    /// The set with these bits, if each of them stands for a guarantee.
     #[must_use]
     pub fn of_bits(bits: u16) -> Option<Self> {
         (bits >> Guarantee::ALL.len() == 0).then_some(Self(bits))
@@ -110,18 +110,18 @@ impl fmt::Debug for GuaranteeSet {
     }
 }
 
-/// An owner's mistake that takes some devices, or the kernel under them, down: where a device is known for it, nobody
-/// makes it on purpose.
+/// An owner's mistake that crashes some devices, or the kernel under them. On a device known for it, it is never made
+/// on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Misuse {
-    /// Invalidating a type-2 window that is free already, by a request of one's own or by a peer's message.
+    /// Invalidating a type-2 window that is free already, by the owner's request or by a peer's message.
     InvalidateFreeWindow,
     /// Destroying a queue pair while a type-2 window is bound to it.
     QueuePairBeforeBoundWindow,
 }
 
 impl Misuse {
-    /// Why something is not tried on a device that does not survive it.
+    /// Why a test of this mistake is left out.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
@@ -145,8 +145,8 @@ pub struct Capabilities {
     pub window_type_1: bool,
     /// It has windows of type 2 (2B: tied to a queue pair).
     pub window_type_2: bool,
-    /// A bind of a window of type 1 takes any low byte for its key. Elsewhere only the next one: that is all that
-    /// `ibv_bind_mw` has.
+    /// A bind of a type-1 window takes any low byte for its key. Other devices take only the next one, since
+    /// `ibv_bind_mw` has no more.
     pub chosen_keys: bool,
     /// The scope of its atomics.
     pub atomics: AtomicScope,
@@ -156,15 +156,15 @@ pub struct Capabilities {
     pub send_depth_max: u32,
     /// The most entries a completion queue can hold.
     pub completion_depth_max: u32,
-    /// A queue pair's state also tells when its peer's end broke: so where both ends are on this NIC. Elsewhere a
-    /// client that had no answer for too long has to be believed when it says that its end is broken.
+    /// A queue pair's state also tells when its peer's end broke, because both ends are on this NIC. On other devices
+    /// the node has to believe a client that says, after too long without an answer, that its end is broken.
     pub sees_peer_ends: bool,
-    /// Guarantees that the device is known not to keep: the suite expects exactly these to fail.
+    /// Guarantees that the device is known not to keep: the suite expects exactly those to fail.
     pub unenforced: Vec<Guarantee>,
-    /// What takes the device or its kernel down: never done on purpose, neither by the suite nor by an examination.
+    /// Mistakes that crash the device or its kernel: neither the suite nor an examination makes them on purpose.
     pub crashes_on: Vec<Misuse>,
-    /// Names of promises of the conformance suite that the device is known to break, beside those that
-    /// `unenforced` stands for: they have to fail, and it is an error when they do not.
+    /// Names of promises of the conformance suite that the device is known to break, beside those that `unenforced`
+    /// stands for. They have to fail: it is an error when they do not.
     pub deviations: Vec<&'static str>,
 }
 

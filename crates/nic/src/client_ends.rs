@@ -1,5 +1,4 @@
-//! A client's ends over the verbs of its own NIC: what an [`Endpoint`](crate::Endpoint) is made of where no node makes
-//! it.
+//! A client's ends over the verbs of its own NIC: for an [`Endpoint`](crate::Endpoint) whose queues the client makes.
 
 use crate::endpoint::CONTROL;
 use crate::{
@@ -7,11 +6,11 @@ use crate::{
     ReceiveRequest, RegionId, RemoteAddress, VerbsError, WorkRequest,
 };
 
-/// Takes a queue pair from RESET to RTS, with no rights for its peer. Its SENDs wait for as long as the peer has no
-/// receive posted.
+/// Takes a queue pair from RESET to RTS, with no rights for its peer. Its SENDs wait as long as the peer has no receive
+/// posted.
 ///
 /// # Errors
-/// A step is refused. The queue pair is in the state that the last step has led to.
+/// A step is refused. The queue pair stays in the state of the last step that succeeded.
 pub fn connect_qp(nic: &mut impl Nic, qp: QpId, peer: QpAddress) -> Result<(), VerbsError> {
     nic.modify_qp(qp, QpChange::Init { access: Access::empty() })?;
     nic.modify_qp(qp, QpChange::ReadyToReceive { peer })?;
@@ -19,10 +18,10 @@ pub fn connect_qp(nic: &mut impl Nic, qp: QpId, peer: QpAddress) -> Result<(), V
 }
 
 /// A client's objects on its own NIC: a protection domain, an arena and its region, a completion queue, the control
-/// queue pair and the data queue pairs. And where the node's ends of those are.
+/// queue pair and the data queue pairs. It also knows the addresses of the node's ends.
 ///
-/// The NIC is not part of it, so that others can use it too: every method is given the one that
-/// [`ClientQueues::new`] was given. Nobody but [`ClientQueues::end`] takes the objects off the NIC again.
+/// The NIC is not part of it, so that others can use the NIC too: every method is given the NIC that
+/// [`ClientQueues::new`] was given. Only [`ClientQueues::end`] destroys the objects again.
 #[derive(Debug)]
 pub struct ClientQueues<M> {
     size: EndpointSize,
@@ -35,7 +34,7 @@ pub struct ClientQueues<M> {
     key: Lkey,
 }
 
-/// What there is on the NIC, as far as it has been made.
+/// The objects on the NIC, as far as they have been made.
 #[derive(Debug, Default)]
 struct Objects {
     pd: Option<PdId>,
@@ -67,7 +66,7 @@ impl Objects {
         Ok((arena, region.lkey))
     }
 
-    /// Each goes before what it uses. One that is gone already is no loss.
+    /// Each goes before what it uses. One that is gone already is no error.
     fn destroy(&mut self, nic: &mut impl Nic) {
         for qp in self.data.drain(..).chain(self.control.take()) {
             let _ = nic.destroy_qp(qp);
@@ -84,9 +83,9 @@ impl Objects {
     }
 }
 
-/// Its beginning and its end.
+/// Making, connecting and ending the queues.
 impl<M: Memory> ClientQueues<M> {
-    /// Makes all of it. It is connected by [`ClientQueues::connect`].
+    /// Makes all objects. [`ClientQueues::connect`] connects the queue pairs.
     ///
     /// # Errors
     /// The NIC refuses, or no NIC could. Nothing is left behind on it.
@@ -98,7 +97,7 @@ impl<M: Memory> ClientQueues<M> {
         Ok(Self { size, objects, numbers, peers: Vec::new(), arena, key })
     }
 
-    /// Where its queue pairs are: the control queue pair, and the data queue pairs.
+    /// The addresses of its queue pairs: the control queue pair, and the data queue pairs.
     ///
     /// # Errors
     /// The NIC does not say, or they have ended.
@@ -107,10 +106,10 @@ impl<M: Memory> ClientQueues<M> {
         Ok((nic.qp_address(self.control()?)?, data))
     }
 
-    /// Connects it to the node's ends, which are at these addresses: all is in RTS then.
+    /// Connects the queue pairs to the node's ends at these addresses. All are in RTS then.
     ///
     /// # Errors
-    /// These are the addresses of more or fewer data queue pairs, or a step is refused: only its end is left to it.
+    /// There are too many or too few addresses, or a step is refused: the caller must end the queues then.
     pub fn connect(
         &mut self,
         nic: &mut impl Nic,
@@ -128,12 +127,11 @@ impl<M: Memory> ClientQueues<M> {
         Ok(())
     }
 
-    /// The node has rebuilt data queue pair `number`: this end is rebuilt too, and starts empty. To be called once for
-    /// each time that the node did so, since both ends count ([`QpAddress::first_packet`]).
+    /// The node has rebuilt data queue pair `number`: rebuilds this end, which starts empty. To be called once for each
+    /// rebuild, since both ends count ([`QpAddress::first_packet`]).
     ///
     /// # Errors
-    /// There is none, it was never connected, or a step is refused. The two ends do not find together again then:
-    /// the queue pair is of no more use.
+    /// There is no such queue pair, it was never connected, or a step is refused. It is of no more use then.
     pub fn rebuilt(&mut self, nic: &mut impl Nic, number: u32) -> Result<(), VerbsError> {
         let qp = self.data(number)?;
         let peer = self.peers.get_mut(number as usize);
@@ -143,7 +141,7 @@ impl<M: Memory> ClientQueues<M> {
         connect_qp(nic, qp, *peer)
     }
 
-    /// Takes all of it off the NIC: queue pairs, completion queue, region, domain, in that order.
+    /// Destroys all objects: queue pairs, completion queue, region, domain, in that order.
     pub fn end(&mut self, nic: &mut impl Nic) {
         self.objects.destroy(nic);
     }
@@ -158,7 +156,7 @@ impl<M: Memory> ClientQueues<M> {
     }
 }
 
-/// Its use. Data queue pairs go by their numbers, from zero.
+/// Using them. Data queue pairs go by number, from zero.
 impl<M: Memory> ClientQueues<M> {
     /// What it is made of.
     pub fn size(&self) -> &EndpointSize {
@@ -170,7 +168,7 @@ impl<M: Memory> ClientQueues<M> {
         &self.arena
     }
 
-    /// Names the arena in local spans.
+    /// The key that names the arena in local spans.
     pub fn arena_key(&self) -> Lkey {
         self.key
     }
@@ -178,7 +176,7 @@ impl<M: Memory> ClientQueues<M> {
     /// Posts requests to data queue pair `number`, as [`Nic::post_send`] does.
     ///
     /// # Errors
-    /// There is none, or it does not take requests in its state.
+    /// There is no such queue pair, or it does not take requests in its state.
     pub fn post(
         &self,
         nic: &mut impl Nic,
@@ -208,12 +206,12 @@ impl<M: Memory> ClientQueues<M> {
         nic.post_receive(self.control()?, requests)
     }
 
-    /// Appends at most `most` completions to `into`, which carry the numbers of queue pairs that
-    /// [`Endpoint`](crate::Endpoint) has them carry, and says how many that were. It stops after one that says that a
-    /// queue pair broke, so that the client can act on that before it reads the flushes.
+    /// Appends at most `most` completions to `into` and returns how many. They carry the numbers of queue pairs that
+    /// [`Endpoint`](crate::Endpoint) promises. It stops after a completion that says that a queue pair broke, so that
+    /// the client can act on that before it reads the flushes.
     ///
     /// # Errors
-    /// The completion queue is of no more use. Nothing was appended: what came before is told first.
+    /// The completion queue has failed. What came before is returned first.
     pub fn poll(
         &self,
         nic: &mut impl Nic,
@@ -245,7 +243,7 @@ impl<M: Memory> ClientQueues<M> {
     }
 }
 
-/// The depth of a completion queue that everything posted at a time fits into. The numbers may come from a peer.
+/// The depth of a completion queue that has room for everything posted at a time. The numbers may come from a peer.
 fn completions(size: &EndpointSize) -> Result<u32, VerbsError> {
     // One more for each: a device may keep a receive of its own there.
     let data = size.send_depth.checked_add(1).and_then(|each| size.data_queue_pairs.checked_mul(each));

@@ -1,4 +1,4 @@
-//! What a NIC says when a request is over.
+//! What a NIC reports when a request has ended.
 
 use crate::QpId;
 use portcullis_protocol::Rkey;
@@ -16,7 +16,7 @@ pub enum Status {
     LocalQpOperationError = 2,
     /// A local buffer's key or range is wrong.
     LocalProtectionError = 4,
-    /// Flushed unexecuted: the queue pair was in error before it came to this request.
+    /// Flushed without being executed: the queue pair went to ERR before it came to this request.
     FlushError = 5,
     /// A bind failed: the window, the region or the range is wrong.
     WindowBindError = 6,
@@ -33,7 +33,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status with this number, for NICs that carry it as one.
+    /// The status with this number, for NICs that report statuses as numbers.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Some(match number {
@@ -52,7 +52,7 @@ impl Status {
         })
     }
 
-    /// Whether the request with this status is the one that its queue pair broke over: those behind it are flushed.
+    /// Whether a request with this status took its queue pair to ERR: the requests behind it are flushed.
     #[must_use]
     pub fn breaks(self) -> bool {
         !matches!(self, Self::Success | Self::FlushError)
@@ -88,7 +88,7 @@ impl fmt::Display for Status {
 pub enum CompletionKind {
     /// A request of the send queue.
     Send,
-    /// A receive: `length` bytes arrived, and the peer invalidated `invalidated`, if it asked for that.
+    /// A receive: `length` bytes arrived. If the peer asked for it, the window key `invalidated` was invalidated.
     Receive {
         /// Bytes that arrived.
         length: u32,
@@ -100,12 +100,12 @@ pub enum CompletionKind {
 /// One entry of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The request's own number.
+    /// The request's number.
     pub request: u64,
-    /// The queue pair it was posted to.
+    /// The queue pair that it was posted to.
     pub queue_pair: QpId,
     /// How it ended.
     pub status: Status,
-    /// What it was.
+    /// Of which queue the request was.
     pub kind: CompletionKind,
 }

@@ -7,13 +7,13 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Something that happened to a queue pair without a request of its owner (`ibv_get_async_event`).
+/// Something that happened to a queue pair without a request of its owner (see `ibv_get_async_event`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A peer's access through this queue pair was refused: it is in error now (`IBV_EVENT_QP_ACCESS_ERR`).
-    /// With it, what the NIC knows of that access: no RDMA device tells its owner, a NIC in software can.
+    /// A peer's access through this queue pair was refused: the queue pair is in ERR now (`IBV_EVENT_QP_ACCESS_ERR`).
+    /// With it comes what the NIC says of the access: a NIC in software can, no RDMA device does.
     AccessError(QpId, Option<RefusedAccess>),
-    /// The queue pair went to error for another reason (`IBV_EVENT_QP_FATAL`).
+    /// The queue pair went to ERR for another reason (`IBV_EVENT_QP_FATAL`).
     Fatal(QpId),
 }
 
@@ -27,10 +27,10 @@ impl Event {
     }
 }
 
-/// A NIC, as the node that owns it uses it. Objects are named by id; one that is still in use cannot go
+/// A NIC, as its node uses it. Objects are named by id. One that is still in use cannot be destroyed
 /// ([`VerbsError::Busy`]).
 ///
-/// No call waits: requests are posted, completions polled. A device that needs its owner's thread to make progress
+/// No call waits: requests are posted, completions are polled. A device that needs its owner's thread to make progress
 /// makes it in [`Nic::poll`].
 pub trait Nic {
     /// Memory that this NIC can register.
@@ -42,7 +42,7 @@ pub trait Nic {
     /// Zeroed memory that can be registered, on huge pages where the machine has some.
     ///
     /// # Errors
-    /// The machine has not enough.
+    /// The machine does not have enough.
     fn allocate_memory(&mut self, length: u64) -> Result<Self::Memory, VerbsError>;
 
     /// A new protection domain.
@@ -57,7 +57,7 @@ pub trait Nic {
     /// A region, window or queue pair is left in it.
     fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError>;
 
-    /// Registers `span` of `memory`, whose first byte peers and local spans name `base`.
+    /// Registers `span` of `memory`. Peers and local spans name its first byte `base`.
     ///
     /// # Errors
     /// The span is empty or outside the memory, or remote write or atomic rights are asked for without local write.
@@ -70,7 +70,7 @@ pub trait Nic {
         access: Access,
     ) -> Result<Region, VerbsError>;
 
-    /// Ends a region. Its keys open nothing from here on.
+    /// Ends a region. Its keys are refused from here on.
     ///
     /// # Errors
     /// A window is bound over it.
@@ -82,16 +82,16 @@ pub trait Nic {
     /// The device has no windows of this kind, or no more.
     fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError>;
 
-    /// Ends a window, bound or not. Its key opens nothing from here on.
+    /// Ends a window, bound or not. Its key is refused from here on.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such window.
     fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError>;
 
     /// A new completion queue that holds `depth` entries, a power of two.
     ///
     /// # Errors
-    /// The device cannot make one so deep, or no more.
+    /// The device cannot make one so deep, or cannot make more.
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
 
     /// Ends a completion queue.
@@ -115,36 +115,36 @@ pub trait Nic {
     /// Where a peer reaches this queue pair.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such queue pair.
     fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError>;
 
     /// The state a queue pair is in.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such queue pair.
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError>;
 
-    /// Takes a queue pair a step on.
+    /// Takes a queue pair to another state.
     ///
     /// # Errors
     /// Its state does not allow the step.
     fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError>;
 
-    /// Posts requests with one doorbell, as many as the queue has room for, and says how many that were: a full
-    /// queue is an answer, not an error. A slot is free again when its request's completion, or a later one of the
-    /// same queue, was polled.
+    /// Posts requests with one doorbell, as many as the queue has room for, and returns how many. A full queue is an
+    /// answer, not an error. A slot is free again when the completion of its request, or of a later one of the same
+    /// queue, was polled.
     ///
     /// # Errors
     /// The queue pair does not take requests in its state.
     fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError>;
 
-    /// Posts receives, as many as the queue has room for, and says how many that were.
+    /// Posts receives, as many as the queue has room for, and returns how many.
     ///
     /// # Errors
     /// The queue pair does not take receives in its state.
     fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError>;
 
-    /// Appends at most `most` completions to `into` and says how many that were.
+    /// Appends at most `most` completions to `into` and returns how many.
     ///
     /// # Errors
     /// There is no such completion queue.

@@ -1,10 +1,10 @@
-//! How large a client's end is, and what node and client may ask of each other.
+//! How large a client's end is, and which sizes node and client accept from each other.
 
 /// Data queue pairs that a client may have.
 pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
 /// Requests that a queue may hold.
 pub const DEPTH_MAX: u32 = 4096;
-/// Bytes of the smallest control message; all are multiples of it.
+/// Bytes of the smallest control message. All sizes are multiples of it.
 pub const MESSAGE_BYTES_MIN: u32 = 64;
 /// Bytes of the largest control message.
 pub const MESSAGE_BYTES_MAX: u32 = 64 << 10;
@@ -23,15 +23,15 @@ pub struct EndpointSize {
     pub send_depth: u32,
     /// Requests, and receives, that the control queue pair holds: a power of two, at most [`DEPTH_MAX`].
     pub control_depth: u32,
-    /// Bytes of a control message, a multiple of 64 up to [`MESSAGE_BYTES_MAX`]: 64, and the data that the mechanism
-    /// `node-copy` adds.
+    /// Bytes of a control message, a multiple of 64 up to [`MESSAGE_BYTES_MAX`]: the message itself and, with the
+    /// mechanism `node-copy`, its data.
     pub message_bytes: u32,
-    /// Bytes of the arena: room for all messages, both ways, and for the client's buffers.
+    /// Bytes of the arena: room for all messages in both directions, and for the client's buffers.
     pub arena_bytes: u64,
 }
 
 impl EndpointSize {
-    /// The same with an arena for so many bytes of buffers. What messages take comes on top.
+    /// The same size, with an arena for so many bytes of buffers. Room for messages is added.
     #[must_use]
     pub fn with_buffers(self, bytes: u64) -> Self {
         let pages = bytes.saturating_add(self.messages()).div_ceil(PAGE_BYTES);
@@ -43,7 +43,7 @@ impl EndpointSize {
         (2 * u64::from(self.control_depth)).saturating_mul(self.message_bytes.into())
     }
 
-    /// Whether such an end can be: a peer may have sent the numbers.
+    /// Whether such an end is possible. The numbers may come from a peer.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let is_depth = |depth: u32| depth.is_power_of_two() && depth <= DEPTH_MAX;

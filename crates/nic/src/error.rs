@@ -1,6 +1,7 @@
-//! What goes wrong with verbs calls that are not work requests.
+//! Why verbs calls that are not work requests fail.
 
 use crate::QpState;
+use portcullis_errors::{Coded, ErrorCode};
 
 /// A verbs call was refused. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -12,13 +13,12 @@ pub enum VerbsError {
         /// What kind of object.
         what: &'static str,
     },
-    /// The caller's fault: other objects still use this one. Tear down windows, queue pairs, regions, domains, in
-    /// that order.
+    /// The caller's fault: other objects still use it. Windows go first, then queue pairs, regions, domains.
     #[error("the {what} is still in use by a {by}: tear that down first")]
     Busy {
-        /// What was to go.
+        /// What was to be destroyed.
         what: &'static str,
-        /// What holds it.
+        /// What uses it.
         by: &'static str,
     },
     /// The caller's fault: the arguments contradict each other or the object.
@@ -30,7 +30,7 @@ pub enum VerbsError {
         /// The state it is in.
         from: QpState,
     },
-    /// The device has no more of these.
+    /// The device cannot make more of them.
     #[error("the device's limit of {limit} {what} is reached")]
     Exhausted {
         /// What ran out.
@@ -44,4 +44,18 @@ pub enum VerbsError {
     /// The machine refused (memory, descriptors, permissions).
     #[error("the machine refused: {0}")]
     Machine(String),
+}
+
+impl Coded for VerbsError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoSuch { .. } => ErrorCode::NoSuchHandle,
+            Self::Busy { .. } => ErrorCode::Busy,
+            Self::Invalid(_) => ErrorCode::InvalidArgument,
+            Self::State { .. } => ErrorCode::WrongState,
+            Self::Exhausted { .. } => ErrorCode::Exhausted,
+            Self::Unsupported(_) => ErrorCode::Unsupported,
+            Self::Machine(_) => ErrorCode::DeviceFailed,
+        }
+    }
 }

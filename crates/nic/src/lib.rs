@@ -1,9 +1,9 @@
 //! The verbs vocabulary: what Portcullis asks of a NIC, as traits and plain values, in the field's own words.
 //!
-//! Two views of a NIC. [`Nic`] is the owner's, the memory node: protection domains, memory regions, windows, queue
-//! pairs and completion queues, by id. [`VerbsEndpoint`] is a client's: a few queue pairs, one completion queue and
-//! an arena for its buffers, handed to it ready; [`Endpoint`] is what of that a client has on every fabric. Nothing here knows how a NIC works, and nothing above this crate
-//! names one.
+//! [`Nic`] is the owner's view, the memory node's: protection domains, memory regions, windows, queue pairs and
+//! completion queues, by id. [`VerbsEndpoint`] is a client's view: a few queue pairs, one completion queue and an arena
+//! for its buffers, handed to it ready. [`Endpoint`] is the part that a client has on every fabric. This crate does not
+//! know how a NIC works, and nothing above it names one.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -23,7 +23,7 @@ pub use capabilities::{AtomicScope, Capabilities, Guarantee, GuaranteeSet, Misus
 pub use client_ends::{ClientQueues, connect_qp};
 pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};
-pub use endpoint::{Endpoint, VerbsEndpoint};
+pub use endpoint::{Endpoint, Pollable, VerbsEndpoint};
 pub use endpoint_size::{
     ARENA_BYTES_MAX, DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, EndpointSize, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN,
 };

@@ -30,13 +30,13 @@ pub struct CqId(pub u32);
 pub struct Region {
     /// The region.
     pub id: RegionId,
-    /// Names it in local spans and in binds.
+    /// Names the region in local spans and in binds.
     pub lkey: Lkey,
-    /// Names it to peers, as far as its access flags let them.
+    /// Names the region to peers, as far as its access flags allow.
     pub rkey: Rkey,
 }
 
-/// An allocated window and its key. A bind gives it another low byte.
+/// An allocated window and its key. A bind gives the key another low byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     /// The window.
@@ -48,9 +48,10 @@ pub struct Window {
 /// The two kinds of window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WindowKind {
-    /// Type 1: works on every queue pair of its protection domain; bound again in place; unbound by length zero.
+    /// Type 1: works on every queue pair of its protection domain. It can be bound again in place; length zero unbinds
+    /// it.
     One,
-    /// Type 2B: works on the queue pair that bound it; must be free before a bind; freed by an invalidate.
+    /// Type 2B: works on the queue pair that bound it. It must be free before a bind; an invalidate frees it.
     Two,
 }
 
@@ -63,7 +64,7 @@ pub enum QpState {
     Init,
     /// Requests of the peer are served.
     ReadyToReceive,
-    /// And requests can be sent.
+    /// Requests can be sent as well.
     ReadyToSend,
     /// Everything posted is flushed.
     Error,
@@ -90,20 +91,21 @@ pub struct QpAddress {
     pub port: [u8; 16],
     /// The port's number in its InfiniBand subnet (a LID); zero on Ethernet.
     pub lid: u16,
-    /// What the first packet sequence number of this queue pair's requests is made from: in its present connection,
-    /// or, in RESET and INIT, in the next one.
+    /// What the first packet sequence number of this queue pair's requests is made from: in its present connection, or,
+    /// in RESET and INIT, in the next one.
     ///
-    /// It is told once, when the two ends are connected for the first time. After that each end counts for both:
-    /// - a NIC makes its own queue pair's one greater with every [`QpChange::Reset`] that it carries out, whatever
-    ///   state that began in, and with nothing else;
-    /// - whoever rebuilds a queue pair makes the peer's one greater ([`QpAddress::after_reset`]), since the peer's
-    ///   end is reset too.
+    /// The peer is told it once, when the two ends are connected for the first time. After that each end counts for
+    /// both:
+    /// - A NIC adds one to its own queue pair's number with every [`QpChange::Reset`] that it carries out, whatever the
+    ///   state before, and at no other time.
+    /// - The side that rebuilds a queue pair adds one to the peer's number ([`QpAddress::after_reset`]), since the
+    ///   peer's end is reset too.
     ///
-    /// So both agree as long as each end is reset once a rebuild, and a rebuild that fails at one end is the queue
-    /// pair's last. Counting wraps at 2³². A wire whose numbers are shorter, as InfiniBand's of 24 bits, makes them
-    /// from the low bits, in the same way at both ends: `rq_psn` from the peer's in the step to RTR, `sq_psn` from the
-    /// queue pair's own in the step to RTS. Where packets of an old connection may still come, those made from
-    /// neighbours should lie far apart.
+    /// So both agree while each end is reset once a rebuild. If that fails at one end, the queue pair cannot be rebuilt
+    /// again. Counting wraps at 2³². A wire whose numbers are shorter, such as InfiniBand's of 24 bits, makes them from
+    /// the low bits, in the same way at both ends: `rq_psn` from the peer's in the step to RTR, `sq_psn` from the queue
+    /// pair's own in the step to RTS. Where packets of an old connection may still arrive, neighbours should lie far
+    /// apart.
     pub first_packet: u32,
 }
 
@@ -115,7 +117,7 @@ impl QpAddress {
     }
 }
 
-/// What a queue pair is made of.
+/// What a queue pair is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttributes {
     /// Where completions of its send queue go.
@@ -131,7 +133,7 @@ pub struct QpAttributes {
 /// A step of `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpChange {
-    /// Back to the start: what was posted is forgotten without a completion. The queue pair's own
+    /// Any state to RESET: what was posted is discarded without a completion. The queue pair's own
     /// [`QpAddress::first_packet`] is one greater from here on.
     Reset,
     /// RESET to INIT, with what peers may do through this queue pair.
@@ -146,7 +148,7 @@ pub enum QpChange {
     },
     /// RTR to RTS.
     ReadyToSend {
-        /// How often a SEND is tried again while the peer has no receive posted; 7 is for ever.
+        /// How often a SEND is tried again while the peer has no receive posted; 7 means for ever.
         rnr_retries: u8,
     },
     /// In RTR or RTS: other rights for peers.

@@ -17,12 +17,12 @@ pub struct RefusedAccess {
     pub fault: AccessFault,
 }
 
-/// Why an access was refused. Where several reasons hold, the first in this order is told.
+/// Why an access was refused. Where several reasons hold, the first in this order is given.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AccessFault {
     /// The upper bits of the key name no region and no window.
     UnknownKey,
-    /// They name one of another protection domain.
+    /// They name something in another protection domain.
     WrongDomain,
     /// The low byte is not that of the present key.
     StaleKey,

@@ -23,18 +23,18 @@ pub struct LocalSpan {
 pub struct RemoteSpan {
     /// The first byte.
     pub address: RemoteAddress,
-    /// What it is shown with.
+    /// The key that the request shows.
     pub rkey: Rkey,
 }
 
-/// What a bind makes of a window.
+/// A bind: what a window is to expose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WindowBinding {
     /// The window.
     pub window: WindowId,
-    /// Its key from now on: the same index; callers advance the low byte ([`Rkey::advanced`]).
+    /// Its key from now on. The index stays; the caller advances the low byte ([`Rkey::advanced`]).
     pub rkey: Rkey,
-    /// The region it lies over.
+    /// The region that it lies over.
     pub region: RegionId,
     /// The first byte.
     pub address: RemoteAddress,
@@ -73,7 +73,7 @@ pub enum Operation {
         /// Where they go.
         remote: RemoteSpan,
     },
-    /// `swap` into the remote word if it holds `compare`; its value before goes to the local 8 bytes.
+    /// Stores `swap` in the remote word if it holds `compare`. Its value before goes to the local 8 bytes.
     CompareAndSwap {
         /// 8 bytes.
         local: LocalSpan,
@@ -84,7 +84,7 @@ pub enum Operation {
         /// What goes there.
         swap: u64,
     },
-    /// `add` onto the remote word, wrapping; its value before goes to the local 8 bytes.
+    /// Adds `add` to the remote word, wrapping. Its value before goes to the local 8 bytes.
     FetchAndAdd {
         /// 8 bytes.
         local: LocalSpan,
@@ -107,7 +107,7 @@ pub enum Operation {
 pub struct WorkRequest {
     /// Comes back in the completion.
     pub id: u64,
-    /// Whether success gives a completion too. Failure always does.
+    /// Whether success is completed too. Failure always is.
     pub signalled: bool,
     /// What to do.
     pub operation: Operation,

@@ -1,4 +1,4 @@
-//! Clients that come and go.
+//! How clients attach and leave.
 
 use crate::ends::{Admission, ClientEnds};
 use crate::mailbox::MessageQueue;
@@ -8,8 +8,8 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{ClientId, Moment, Refusal, TenantId};
 
 impl<N: Nic> Node<N> {
-    /// Lets a client of the tenant called `name` come, if the tenant may: the tenant's domain is there after this.
-    /// Follow it with [`Node::attach`], or with [`Node::abandon`] if that cannot be.
+    /// Admits a client of the tenant called `name`, if the tenant may have it: the tenant's domain exists after this.
+    /// Then call [`Node::attach`], or [`Node::abandon`] if the client does not attach.
     ///
     /// # Errors
     /// The tenant is barred or paused, or the node or its NIC is full.
@@ -28,7 +28,7 @@ impl<N: Nic> Node<N> {
         Ok(Admission { tenant, pd, cq: self.mailbox.cq() })
     }
 
-    /// A tenant comes that the node does not know.
+    /// Enters a tenant that the node does not know.
     fn settle(&mut self, nic: &mut N, name: &str) -> Result<TenantId, VerbsError> {
         self.enforcement.drop_domains(nic);
         let tenant = self.books.next_tenant().ok_or(used_up("marks of tenants"))?;
@@ -37,16 +37,16 @@ impl<N: Nic> Node<N> {
         Ok(tenant)
     }
 
-    /// The client that [`Node::admit`] let come does not come.
+    /// Undoes [`Node::admit`]: the client does not attach.
     pub fn abandon(&mut self, nic: &mut N, tenant: TenantId, now: Moment) {
         self.books.leave_tenant(tenant, now);
         self.go_on_taking_apart(nic, now);
     }
 
-    /// Takes a client in, whose queue pairs are connected to `ends`.
+    /// Attaches a client. `ends` are the node's ends of its queue pairs.
     ///
     /// # Errors
-    /// The NIC refuses. The client is as [`Node::admit`] left it.
+    /// The NIC refuses. The client is still admitted.
     pub fn attach(
         &mut self,
         nic: &mut N,
@@ -68,14 +68,14 @@ impl<N: Nic> Node<N> {
         Ok(client)
     }
 
-    /// A client is gone: its queue pairs stop, and can be destroyed after this. Its permissions end now, or in the next
-    /// turns where they are many. Nothing happens where the client is not attached.
+    /// Detaches a client: its queue pairs stop, and can be destroyed after this. Its permissions end now, or in the
+    /// next turns if there are many. Does nothing if the client is not attached.
     pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
-        // Nothing more comes from it, and a NIC that has not told yet what it refused knows now.
+        // After this nothing more comes from the client, and the NIC can report all that it refused.
         if !self.ends.stop(nic, client) {
             return;
         }
-        // What it has broken is charged to its tenant, also if it leaves at once.
+        // Refused accesses are charged to the tenant even if the client leaves at once.
         self.take_events(nic, now);
         self.ends.remove(client);
         self.mailbox.detach(nic, client);
@@ -85,7 +85,7 @@ impl<N: Nic> Node<N> {
     }
 }
 
-/// A counter is at its end. What it counts is told apart by number, so the node rather refuses than begins anew.
+/// A counter is at its end. The node tells what it counts apart by number, so it refuses instead of beginning anew.
 fn used_up(what: &'static str) -> VerbsError {
     VerbsError::Exhausted { what, limit: u64::MAX }
 }

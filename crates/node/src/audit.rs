@@ -1,55 +1,67 @@
 //! The audit log: what happened to whose permission, one JSON object a line.
 //!
-//! Records are queued as values and become text only where they are written, off the node's turn. The queue is
-//! bounded: a reader that falls behind costs records, which are counted, and never the node's time or memory.
-//! Of events that nobody chose no record is made.
+//! Records are queued as values, and become text only where they are written, outside of the node's turn. The queue is
+//! bounded: a reader that falls behind costs records, which are counted, and never the node's time or memory. Events
+//! that were not chosen make no record.
 
 mod events;
 
 pub use events::{AuditEvents, UnknownAuditEvent};
 
 use portcullis_nic::{Access, RefusedAccess};
-use portcullis_protocol::{ClientId, Lifetime, Moment, PermissionId, RemoteAddress, Rights, Rkey, Sharing};
+use portcullis_protocol::{
+    ClientId, DirectoryName, Lifetime, Moment, ObjectRef, PermissionId, RemoteAddress, Rights, Rkey, Sharing,
+    TenantName,
+};
 use serde::{Serialize, Serializer};
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// What an audit record is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AuditEvent {
-    /// The node starts. Written whatever was chosen, by the node's host.
+    /// The node starts. Written by the node's host, whichever events were chosen.
     Start,
-    /// The node has ended. Written whatever was chosen, by the node's host.
+    /// The node has ended. Written by the node's host, whichever events were chosen.
     Stop,
     /// A permission was granted.
     Grant,
-    /// Its lifetime was extended.
+    /// A permission's lifetime was extended.
     Extension,
-    /// Its holder, or the node, ended it before its time.
+    /// The holder or the node ended a permission before its time.
     Revoke,
-    /// Its time was over.
+    /// A permission's time was over.
     Expiry,
-    /// A client touched what it may not.
+    /// An access of a client was refused.
     Violation,
     /// A client, or a tenant, is paused.
     Pause,
-    /// A client, or a tenant where no client is named, is barred.
+    /// A client is barred, or a tenant if the record names no client.
     Bar,
-    /// A bar or a pause has ended: a bar by time, either by the operator.
+    /// A bar has ended by time, or the operator has lifted a bar or a pause.
     Unbar,
-    /// A client came.
+    /// A client attached.
     Attach,
-    /// A client went.
+    /// A client left.
     Detach,
     /// A client's broken queue pair was rebuilt.
     Recovery,
-    /// Records were lost here, as many as `count` says. Written whatever was chosen.
+    /// An object got a name.
+    Publish,
+    /// A name ended: a client asked for it, or its object goes.
+    Unpublish,
+    /// A name was shared with another tenant.
+    Share,
+    /// A name is not shared with another tenant any more.
+    Unshare,
+    /// Records were lost here, as many as `count` says. Written whichever events were chosen.
     Lost,
 }
 
 impl AuditEvent {
     /// Every event.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::Start,
         Self::Stop,
         Self::Grant,
@@ -63,10 +75,14 @@ impl AuditEvent {
         Self::Attach,
         Self::Detach,
         Self::Recovery,
+        Self::Publish,
+        Self::Unpublish,
+        Self::Share,
+        Self::Unshare,
         Self::Lost,
     ];
 
-    /// How the log and `--audit-events` call it.
+    /// The event's name in the log and in `--audit-events`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,6 +99,10 @@ impl AuditEvent {
             Self::Attach => "attach",
             Self::Detach => "detach",
             Self::Recovery => "recovery",
+            Self::Publish => "publish",
+            Self::Unpublish => "unpublish",
+            Self::Share => "share",
+            Self::Unshare => "unshare",
             Self::Lost => "lost",
         }
     }
@@ -96,13 +116,13 @@ impl Serialize for AuditEvent {
     }
 }
 
-/// A permission, as the audit log tells it.
+/// A permission, as the audit log shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct AuditedPermission {
-    /// Its header and its start: its name.
+    /// The header and the start, which identify it.
     #[serde(flatten, serialize_with = "permission_id")]
     pub id: PermissionId,
-    /// Where its buffer starts; hexadecimal in the log.
+    /// Where the buffer starts; hexadecimal in the log.
     #[serde(serialize_with = "hexadecimal")]
     pub address: RemoteAddress,
     /// Bytes of the buffer.
@@ -118,20 +138,20 @@ pub struct AuditedPermission {
     pub lifetime: Lifetime,
 }
 
-/// A refused access, as far as the NIC tells of it, as the audit log tells it.
+/// A refused access, as far as the NIC reports it, as the audit log shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct AuditedAccess {
     /// `read`, `write` or `atomic`.
     pub operation: &'static str,
-    /// Its first byte; hexadecimal in the log.
+    /// The access's first byte; hexadecimal in the log.
     #[serde(serialize_with = "hexadecimal")]
     pub address: RemoteAddress,
     /// How many bytes.
     pub length: u64,
-    /// The key that it showed; hexadecimal in the log.
+    /// The key that the access showed; hexadecimal in the log.
     #[serde(serialize_with = "key_hexadecimal")]
     pub rkey: Rkey,
-    /// What the NIC had against it.
+    /// Why the NIC refused it.
     pub fault: &'static str,
 }
 
@@ -147,14 +167,39 @@ impl From<RefusedAccess> for AuditedAccess {
     }
 }
 
-/// One record of the audit log. Fields that say nothing about the event are left out of its text. The wall clock and the
-/// node's incarnation are put to it where it is written: the node knows neither.
+/// A name in the directory, as the audit log shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct AuditedName {
+    /// The name.
+    #[serde(serialize_with = "text")]
+    pub name: DirectoryName,
+    /// The object that got it.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text_if_any")]
+    pub object: Option<ObjectRef>,
+    /// The other tenant that it is shared with, or was.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text_if_any")]
+    pub with: Option<TenantName>,
+    /// What that tenant may do: `r`, `w` and `a`.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "letters_if_any")]
+    pub rights: Option<Rights>,
+}
+
+impl AuditedName {
+    /// A name of which nothing else is to be said.
+    #[must_use]
+    pub fn new(name: DirectoryName) -> Self {
+        Self { name, object: None, with: None, rights: None }
+    }
+}
+
+/// One record of the audit log. Its text leaves out fields that say nothing about the event. The writer adds the wall
+/// clock and the node's incarnation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct AuditRecord {
     /// When, in µs of the node's time.
     #[serde(rename = "at_us", serialize_with = "moment_us")]
     pub at: Moment,
-    /// What.
+    /// What happened.
     pub event: AuditEvent,
     /// The tenant's name.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "name")]
@@ -165,10 +210,16 @@ pub struct AuditRecord {
     /// The client's process id, where the node knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
+    /// The tenant that the permission's object belongs to, if it is another one.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "name")]
+    pub owner: Option<Arc<str>>,
+    /// What happened to a name in the directory.
+    #[serde(flatten)]
+    pub name: Option<Box<AuditedName>>,
     /// The permission.
     #[serde(flatten)]
     pub permission: Option<AuditedPermission>,
-    /// The access that was refused, where the NIC tells.
+    /// The access that was refused, if the NIC reports it.
     #[serde(flatten)]
     pub access: Option<AuditedAccess>,
     /// Why, in a few words.
@@ -177,8 +228,8 @@ pub struct AuditRecord {
     /// When a pause or a bar ends, in µs of the node's time.
     #[serde(rename = "until_us", skip_serializing_if = "Option::is_none", serialize_with = "until_us")]
     pub until: Option<Moment>,
-    /// How many: of a [`Lost`](AuditEvent::Lost) record, the records that are missing; of another, the further ones of its
-    /// tenant within a second, which are not written one by one.
+    /// In a [`Lost`](AuditEvent::Lost) record: how many records are missing. In other records: how many further ones of
+    /// the tenant, within a second, are not written one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }
@@ -193,6 +244,8 @@ impl AuditRecord {
             tenant: None,
             client: None,
             process: None,
+            owner: None,
+            name: None,
             permission: None,
             access: None,
             reason: None,
@@ -202,9 +255,9 @@ impl AuditRecord {
     }
 }
 
-/// Records between the node's turn and whoever writes them.
+/// Records that wait to be written, outside of the node's turn.
 pub(crate) struct AuditQueue {
-    /// `None` where no audit was asked for.
+    /// `None` if no audit was asked for.
     enabled: Option<Bounded>,
 }
 
@@ -212,7 +265,7 @@ struct Bounded {
     events: AuditEvents,
     records: VecDeque<AuditRecord>,
     capacity: usize,
-    /// Since the last record that was taken.
+    /// Lost records that no `Lost` record tells of yet.
     lost: u64,
     lost_last: Moment,
     lost_ever: u64,
@@ -231,8 +284,8 @@ impl AuditQueue {
         Self { enabled: None }
     }
 
-    /// Queues the record of `event` with what `add` adds to it, or counts it as lost. Calls nothing when disabled, or
-    /// when nobody chose the event.
+    /// Queues a record of `event`, completed by `add`, or counts it as lost. Does not call `add` if the queue is
+    /// disabled or the event was not chosen.
     pub(crate) fn push(
         &mut self,
         at: Moment,
@@ -244,7 +297,7 @@ impl AuditQueue {
             return;
         }
         let record = add(AuditRecord::new(at, event));
-        // Where records are missing, the note about them takes a place too.
+        // After a loss, the record that tells of it takes a place too.
         let needed = if queue.lost > 0 { 2 } else { 1 };
         if queue.records.len() + needed > queue.capacity {
             queue.lost += 1;
@@ -257,7 +310,7 @@ impl AuditQueue {
         queue.records.push_back(record);
     }
 
-    /// The oldest record. Lost ones are told about where they are missing.
+    /// The oldest record. A `Lost` record stands where records are missing.
     pub(crate) fn pop(&mut self) -> Option<AuditRecord> {
         let queue = self.enabled.as_mut()?;
         queue.records.pop_front().or_else(|| queue.take_lost())
@@ -298,6 +351,18 @@ fn key_hexadecimal<S: Serializer>(key: &Rkey, serializer: S) -> Result<S::Ok, S:
 
 fn letters<S: Serializer>(rights: &Rights, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&rights.letters())
+}
+
+fn letters_if_any<S: Serializer>(rights: &Option<Rights>, serializer: S) -> Result<S::Ok, S::Error> {
+    rights.map(Rights::letters).serialize(serializer)
+}
+
+fn text<S: Serializer>(text: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(text)
+}
+
+fn text_if_any<S: Serializer, T: Display>(text: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
 fn sharing_name<S: Serializer>(sharing: &Sharing, serializer: S) -> Result<S::Ok, S::Error> {

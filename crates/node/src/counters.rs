@@ -12,7 +12,7 @@ pub struct Counters {
     pub window_operations: u64,
     /// Permissions granted.
     pub grants: u64,
-    /// Permissions that their holders, or the node, ended early.
+    /// Permissions that the holder or the node ended early.
     pub revokes: u64,
     /// Permissions that ended by time.
     pub expiries: u64,
@@ -24,20 +24,22 @@ pub struct Counters {
     pub recoveries: u64,
     /// Attached clients.
     pub clients: u64,
-    /// Tenants with attached clients.
+    /// Tenants with attached clients or with objects that stay.
     pub tenants: u64,
     /// Permissions in any stage.
     pub permissions: u64,
-    /// Objects, those that are going included.
+    /// Objects, including those that are going.
     pub objects: u64,
-    /// Bytes of the pool that objects take, headers and rounding included.
+    /// Bytes of the pool that objects take, including headers and rounding.
     pub bytes_used: u64,
     /// Headers of the header pool in use.
     pub headers_used: u64,
     /// Windows in any state.
     pub windows: u64,
-    /// Requests that wait for others to let go.
+    /// Names in the directory.
+    pub names: u64,
+    /// Requests that wait for an object or for memory.
     pub postponed: u64,
-    /// Audit records that were lost, since they were not taken in time.
+    /// Audit records that were lost because they were not taken in time.
     pub audit_lost: u64,
 }

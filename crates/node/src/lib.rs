@@ -1,9 +1,9 @@
-//! The memory node: who may touch which of its bytes, and until when.
+//! The memory node: who may access which of its bytes, and until when.
 //!
-//! The manager of Patronus (FAST'23) §5 as a state machine over any NIC: time comes in as an argument, and nothing
-//! here opens a socket or starts a thread. [`Node`] joins three parts by values: `books` (who may have what; no NIC),
-//! `enforcement` (what refuses all else; one module a mechanism) and `mailbox` (requests and replies). Beside them
-//! `ends` knows whose queue pairs are whose.
+//! The manager of Patronus (FAST'23) §5, as a state machine over any NIC: time comes in as an argument, and nothing
+//! here opens a socket or starts a thread. [`Node`] joins three parts by values: `books` (who may have what; knows no
+//! NIC), `enforcement` (has all else refused; one module a mechanism) and `mailbox` (requests and replies). Beside
+//! them, `ends` knows which client owns each queue pair.
 #![forbid(unsafe_code)]
 
 mod attaching;
@@ -16,7 +16,9 @@ mod enforcement;
 mod mailbox;
 mod node;
 
-pub use audit::{AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedPermission, UnknownAuditEvent};
+pub use audit::{
+    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedName, AuditedPermission, UnknownAuditEvent,
+};
 pub use books::{Bar, Charge, ClientReport, POOL_BASE, Standing, Violations};
 pub use config::{ConfigError, NodeConfig, Quota, Reductions, ViolationLimits};
 pub use counters::Counters;

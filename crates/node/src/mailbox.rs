@@ -1,6 +1,7 @@
 //! Requests and replies over verbs messages: a client SENDs, the node answers with a SEND.
 //!
-//! Messages come from clients, and each is read once. What a request means is not decided here, nor who may ask.
+//! Messages come from clients, and the mailbox reads each once. What a request means and who may ask is not decided
+//! here.
 
 use portcullis_nic::{
     Access, Completion, CompletionKind, CqId, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest,
@@ -9,8 +10,8 @@ use portcullis_nic::{
 use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply, Request, RequestBody};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Replies that may wait for a client that takes none, in units of its control queue's depth. Beyond that the client
-/// does not keep its side, and is let go.
+/// Replies that may wait for a client that takes none, in units of its control queue's depth. A client with more is
+/// evicted.
 const BACKLOG_DEPTHS_MAX: usize = 4;
 
 /// Entries of the completion queue for messages: one for each message of a thousand clients.
@@ -19,22 +20,22 @@ const COMPLETIONS_MAX: u32 = 1 << 17;
 /// What came of a completion on a client's control queue pair.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// Replies have gone.
+    /// Replies were sent.
     Sent,
-    /// The queue pair broke: with it the only way to talk to the client is gone.
+    /// The queue pair broke, and it was the only way to talk to the client.
     Broken,
     /// A message.
     Request {
-        /// The client's number for it, where enough of the message came.
+        /// The client's number for it; zero if too little of the message came.
         sequence: u32,
-        /// What the client asks; `None`: the message means nothing.
+        /// What the client asks for. `None`: the message cannot be decoded.
         request: Option<RequestBody>,
-        /// The data behind the message, of a write.
+        /// The data behind the message, if it is a write.
         data: Vec<u8>,
     },
 }
 
-/// All messages of all clients.
+/// The messages of all clients.
 #[derive(Debug)]
 pub(crate) struct Mailbox<M> {
     cq: CqId,
@@ -44,7 +45,7 @@ pub(crate) struct Mailbox<M> {
 }
 
 impl<M: Memory> Mailbox<M> {
-    /// An empty mailbox, with a completion queue of `depth_max` entries at the most.
+    /// An empty mailbox, with a completion queue of at most `depth_max` entries.
     ///
     /// # Errors
     /// The NIC has no such queue.
@@ -53,12 +54,12 @@ impl<M: Memory> Mailbox<M> {
         Ok(Self { cq, clients: BTreeMap::new(), outbox: Vec::new() })
     }
 
-    /// Where control queue pairs complete.
+    /// The control queue pairs' completion queue.
     pub fn cq(&self) -> CqId {
         self.cq
     }
 
-    /// Takes a client in: memory for its messages in its tenant's domain, and receives for them.
+    /// Sets up a client: memory for its messages in its tenant's domain, and receives for them.
     ///
     /// # Errors
     /// The NIC refuses. Nothing is left behind.
@@ -74,20 +75,20 @@ impl<M: Memory> Mailbox<M> {
         Ok(())
     }
 
-    /// A client has gone: what it has on the NIC goes, but for its queue pair, which is not the mailbox's.
+    /// Removes what a client that has gone has on the NIC, except its queue pair, which is not the mailbox's.
     pub fn detach(&mut self, nic: &mut impl Nic, client: ClientId) {
         if let Some(messages) = self.clients.remove(&client) {
             let _ = nic.deregister_region(messages.region.id);
         }
     }
 
-    /// What has come for the mailbox, so many completions at most. Returns how many there were.
+    /// Polls at most `most` completions. Returns how many there were.
     pub fn poll(&self, nic: &mut impl Nic, most: usize, completions: &mut Vec<Completion>) -> usize {
-        // From a device that has failed nothing comes any more.
+        // A device that has failed reports nothing more.
         nic.poll(self.cq, most, completions).unwrap_or(0)
     }
 
-    /// Takes in what a completion on a client's control queue pair says. The receive of a message is posted again.
+    /// Handles a completion on a client's control queue pair. Posts a message's receive again.
     pub fn take_in(&mut self, nic: &mut impl Nic, client: ClientId, completion: &Completion) -> Heard {
         let messages = self.clients.get_mut(&client).expect("a control queue pair goes with its messages");
         if completion.status != Status::Success {
@@ -108,19 +109,19 @@ impl<M: Memory> Mailbox<M> {
             }
             _ => Vec::new(),
         };
-        // A queue pair that takes no receive is broken, and says so by its next completion.
+        // A queue pair that takes no receive is broken. Its next completion says so.
         let _ = messages.post_receive(nic, slot);
         if (length as usize) < MESSAGE_BYTES {
-            // What did not come is another message's: its number too.
+            // The missing part is from another message, and so is the number.
             return Heard::Request { sequence: 0, request: None, data };
         }
-        // The number stands where it stands in every message, also in one that means nothing.
+        // The number is at the same place in every message, also in one that cannot be decoded.
         let sequence = u32::from_le_bytes([message[4], message[5], message[6], message[7]]);
         Heard::Request { sequence, request, data }
     }
 
-    /// A reply is to go to a client, with data behind it. Returns whether the client keeps up. One that has gone keeps
-    /// up with everything.
+    /// Queues a reply, with data behind it, to a client. Returns whether the client keeps up. A client that has gone
+    /// counts as keeping up.
     pub fn reply(&mut self, client: ClientId, reply: Reply, data: Vec<u8>) -> bool {
         let Some(messages) = self.clients.get_mut(&client) else { return true };
         messages.outgoing.push_back((reply, data));
@@ -137,16 +138,17 @@ impl<M: Memory> Mailbox<M> {
         }
     }
 
-    /// How much data a message of a client's can carry, in bytes.
+    /// How many bytes of data a message of a client can carry.
     pub fn data_bytes_max(&self, client: ClientId) -> usize {
         self.clients.get(&client).map_or(0, |messages| messages.data_bytes_max())
     }
 
-    /// Sends what fits. Returns whether there was anything. Clients that the NIC sends nothing to are put into `lost`.
+    /// Sends the replies that fit. Returns whether there were any. Puts clients that the NIC cannot send to into
+    /// `lost`.
     pub fn send(&mut self, nic: &mut impl Nic, lost: &mut Vec<ClientId>) -> bool {
         let mut worked = false;
         for client in std::mem::take(&mut self.outbox) {
-            // It may have gone meanwhile.
+            // The client may have gone meanwhile.
             let Some(messages) = self.clients.get_mut(&client) else { continue };
             messages.queued = false;
             worked = true;
@@ -157,7 +159,7 @@ impl<M: Memory> Mailbox<M> {
         worked
     }
 
-    /// Takes the mailbox off the NIC. No client is attached any more.
+    /// Removes the mailbox from the NIC. No client is attached any more.
     pub fn end(&self, nic: &mut impl Nic) {
         let _ = nic.destroy_cq(self.cq);
     }
@@ -167,24 +169,24 @@ impl<M: Memory> Mailbox<M> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageQueue {
     pub qp: QpId,
-    /// Requests, and receives, that it holds.
+    /// Requests that it holds, and as many receives.
     pub depth: u32,
-    /// Bytes of a message, the data behind it included.
+    /// Bytes of a message, including the data behind it.
     pub message_bytes: u32,
 }
 
-/// One client's messages: a slot for each in memory, first those that come, then those that go.
+/// One client's messages. Each has a slot in memory: first the incoming ones, then the outgoing ones.
 #[derive(Debug)]
 struct Messages<M> {
     queue: MessageQueue,
     memory: M,
     region: Region,
     outgoing: VecDeque<(Reply, Vec<u8>)>,
-    /// Room for the requests of one run, kept from run to run.
+    /// Buffer for the requests of one run, kept from run to run.
     requests: Vec<WorkRequest>,
     sent: u32,
     finished: u32,
-    /// In the list of clients with replies to send.
+    /// Whether the client is in the outbox.
     queued: bool,
 }
 
@@ -222,7 +224,7 @@ impl<M: Memory> Messages<M> {
         nic.post_receive(self.queue.qp, &[request]).map(|_| ())
     }
 
-    /// The message in receive slot `slot`, read once: who sent it has no more part in it.
+    /// A copy of the message in receive slot `slot`, which the sender cannot change any more.
     fn message(&self, slot: u32) -> [u8; MESSAGE_BYTES] {
         let mut bytes = [0; MESSAGE_BYTES];
         self.memory.read(self.span(slot).address, &mut bytes);
@@ -240,7 +242,7 @@ impl<M: Memory> Messages<M> {
         bytes
     }
 
-    /// Sends what fits.
+    /// Sends the replies that fit.
     fn send(&mut self, nic: &mut impl Nic) -> Result<(), VerbsError> {
         let depth = self.queue.depth;
         let mut requests = std::mem::take(&mut self.requests);
@@ -255,8 +257,8 @@ impl<M: Memory> Messages<M> {
             }
             local.length = u32::try_from(MESSAGE_BYTES + data.len()).expect("no more than a message carries");
             self.sent = self.sent.wrapping_add(1);
-            // One completion a run is enough to know which slots are free.
-            let signalled = self.outgoing.is_empty() || self.sent.is_multiple_of((depth / 2).max(1));
+            // One completion for each run, or for half of the queue, is enough to know which slots are free.
+            let signalled = self.sent.is_multiple_of((depth / 2).max(1));
             let operation = Operation::Send { local };
             requests.push(WorkRequest { id: u64::from(self.sent), signalled, operation });
         }

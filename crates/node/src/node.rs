@@ -1,4 +1,4 @@
-//! The node itself: its parts, and the order of a turn.
+//! The node itself: its parts, and the order of its work in a turn.
 
 use crate::audit::{AuditEvent, AuditRecord};
 use crate::books::{Bar, Books, Broken, ClientReport, Effect, Left, RequestOrigin};
@@ -7,16 +7,17 @@ use crate::counters::Counters;
 use crate::ends::{Ends, Rebuilt};
 use crate::enforcement::{Enforcement, Outcome, node_copy};
 use crate::mailbox::{Heard, Mailbox};
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Event, Memory, Nic, VerbsError};
 use portcullis_protocol::{
     ClientId, Incarnation, Lifetime, Mechanism, Moment, Refusal, Reply, ReplyBody, RequestBody, TenantId,
 };
 
-/// Requests that are taken in before it is asked whether the turn has time for more.
+/// Requests that the node takes in before it checks whether the turn has steps left.
 const REQUESTS_AT_ONCE: usize = 8;
-/// Refused accesses that one turn charges. Requests wait until there are no more.
+/// Refused accesses that one turn charges. Requests wait until none are left.
 const EVENTS_PER_TURN: u32 = 16;
-/// How soon a tenant is looked at again whose last windows wait for the NIC.
+/// How soon the node looks again at a tenant whose last windows wait for the NIC.
 const LOOK_AGAIN: Lifetime = Lifetime::millis(2);
 
 /// Why a node does not start.
@@ -30,9 +31,18 @@ pub enum StartError {
     Nic(#[from] VerbsError),
 }
 
+impl Coded for StartError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Config(error) => error.code(),
+            Self::Nic(error) => error.code(),
+        }
+    }
+}
+
 /// A memory node: the manager of Patronus §5, over any NIC.
 ///
-/// It does nothing by itself: whoever owns it calls [`Node::turn`] with the time, and turns the NIC.
+/// The node does nothing by itself: its owner calls [`Node::turn`] with the time, and turns the NIC.
 pub struct Node<N: Nic> {
     config: NodeConfig,
     incarnation: Incarnation,
@@ -41,7 +51,10 @@ pub struct Node<N: Nic> {
     pub(crate) mailbox: Mailbox<N::Memory>,
     pub(crate) ends: Ends,
     memory: N::Memory,
-    counters: Counters,
+    /// Control messages taken in.
+    control_messages: u64,
+    /// Queue pairs rebuilt.
+    recoveries: u64,
     /// Clients that cannot be served any more.
     evicted: Vec<ClientId>,
     /// Room for completions, kept from turn to turn.
@@ -58,8 +71,8 @@ impl<N: Nic> std::fmt::Debug for Node<N> {
 }
 
 impl<N: Nic + 'static> Node<N> {
-    /// A node that lends memory of `nic`. `incarnation` is a random number that no run of a node had before; from
-    /// `secret`, which nobody else knows, it draws which keys come next.
+    /// A node that lends memory of `nic`. `incarnation` is a random number that no earlier run of a node had. The node
+    /// draws the next keys from `secret`, which only the node knows.
     ///
     /// # Errors
     /// The configuration makes no sense, or the NIC has no memory or queues.
@@ -89,7 +102,8 @@ impl<N: Nic + 'static> Node<N> {
             mailbox,
             ends: Ends::new(capabilities.sees_peer_ends, config.recoveries_max),
             memory,
-            counters: Counters::default(),
+            control_messages: 0,
+            recoveries: 0,
             evicted: Vec::new(),
             completions: Vec::new(),
             config,
@@ -110,19 +124,19 @@ impl<N: Nic> Node<N> {
         &self.config
     }
 
-    /// Goes on with this number for clients, tenants and objects: for tests of what happens near the end of a counter.
+    /// Continues numbering clients, tenants and objects at `number`: for tests near the end of a counter.
     #[doc(hidden)]
     pub fn dangerous_count_from(&mut self, number: u64) {
         self.books.count_from(number);
     }
 
-    /// Does what there is to do, in the order that lets opposite operations meet in one batch (Patronus §5.4): first
-    /// what was confirmed, then requests, then leases, and only then windows and replies. Returns whether anything
-    /// was done.
+    /// Does the work that is due, in the order that lets opposite operations meet in one batch (Patronus §5.4): first
+    /// confirmations of the NIC, then requests, then leases, and last windows and replies. Returns whether anything was
+    /// done.
     pub fn turn(&mut self, nic: &mut N, now: Moment) -> bool {
         self.books.begin_turn();
         let mut worked = self.take_confirmations(nic, now);
-        // What was refused is charged before its client is heard: a rebuild is judged by how the client stands now.
+        // Refused accesses are charged before requests are read: a rebuild depends on the client's standing now.
         let events = self.take_some_events(nic, now);
         worked |= events > 0;
         if events < EVENTS_PER_TURN {
@@ -176,7 +190,7 @@ impl<N: Nic> Node<N> {
             }
             worked = true;
             left -= polled;
-            // Who asks for a rebuild has broken something just before.
+            // A client that asks for a rebuild has broken a queue pair just before.
             self.take_events(nic, now);
             for completion in &completions {
                 self.hear(nic, completion, now);
@@ -186,15 +200,15 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// Something happened on a control queue pair.
+    /// Handles a completion on a control queue pair.
     fn hear(&mut self, nic: &mut N, completion: &Completion, now: Moment) {
-        // Of a client that has gone, or on a data queue pair: those complete here when they are flushed.
+        // Not heard: clients that have gone, and data queue pairs, which complete here when they are flushed.
         let Some((client, None)) = self.ends.owner(completion.queue_pair) else { return };
         match self.mailbox.take_in(nic, client, completion) {
             Heard::Sent => {}
             Heard::Broken => self.books.evict(client),
             Heard::Request { sequence, request, data } => {
-                self.counters.control_messages += 1;
+                self.control_messages += 1;
                 let tenant = self.books.tenant_of(client).expect("who is heard is attached");
                 let from = RequestOrigin { client, tenant, sequence };
                 match request {
@@ -212,7 +226,14 @@ impl<N: Nic> Node<N> {
             | RequestBody::Acquire { .. }
             | RequestBody::Extend { .. }
             | RequestBody::Revoke { .. }
-            | RequestBody::Free { .. } => self.books.handle_request(from, request, now),
+            | RequestBody::Free { .. }
+            | RequestBody::Keep { .. }
+            | RequestBody::Publish { .. }
+            | RequestBody::Unpublish { .. }
+            | RequestBody::Lookup { .. }
+            | RequestBody::List { .. }
+            | RequestBody::Share { .. }
+            | RequestBody::Unshare { .. } => self.books.handle_request(from, request, now),
             RequestBody::Recover { queue_pair } => {
                 if let Err(refusal) = self.rebuild(nic, from, queue_pair, now) {
                     self.answer(from, Err(refusal));
@@ -238,7 +259,7 @@ impl<N: Nic> Node<N> {
     fn rebuild(&mut self, nic: &mut N, from: RequestOrigin, number: u32, now: Moment) -> Result<(), Refusal> {
         let qp = self.ends.stop_broken(nic, from.client, number)?;
         if !self.ends.sees_peer_ends() {
-            // A NIC that has not told yet that an access broke the queue pair knows now.
+            // The queue pair is stopped now, so the NIC can tell whether an access broke it.
             self.take_events(nic, now);
         }
         self.books.check_served(from.client, from.tenant, now)?;
@@ -246,13 +267,13 @@ impl<N: Nic> Node<N> {
         Ok(())
     }
 
-    /// Takes each queue pair that is being rebuilt a step on.
+    /// Takes the next step for each queue pair that is being rebuilt.
     fn go_on_rebuilding(&mut self, nic: &mut N, now: Moment) -> bool {
         let Self { ends, enforcement, .. } = self;
         let (over, worked) = ends.go_on_rebuilding(nic, |client| enforcement.client_access(client));
         for Rebuilt { client, sequence, done } in over {
             if done {
-                self.counters.recoveries += 1;
+                self.recoveries += 1;
                 self.books.audit_client(now, AuditEvent::Recovery, client, None);
             }
             let body = if done { ReplyBody::Done } else { ReplyBody::Refused(Refusal::NicFailed) };
@@ -261,18 +282,18 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// What the NIC tells unasked: refused accesses. All that there are.
+    /// Takes in all events that the NIC has, such as refused accesses.
     pub(crate) fn take_events(&mut self, nic: &mut N, now: Moment) {
         while self.take_some_events(nic, now) == EVENTS_PER_TURN {}
     }
 
-    /// As many of them as one turn has time for. Returns how many there were.
+    /// Takes in as many events as one turn has time for. Returns how many there were.
     fn take_some_events(&mut self, nic: &mut N, now: Moment) -> u32 {
         for taken in 0..EVENTS_PER_TURN {
             let Some(event) = nic.poll_event() else { return taken };
             match event {
                 Event::AccessError(qp, refused) => {
-                    // Of a client that has gone meanwhile nothing is charged any more.
+                    // Nothing is charged to a client that has gone meanwhile.
                     if let Some((client, number)) = self.ends.owner(qp) {
                         let broken = if number.is_some() { Broken::Data } else { Broken::Control };
                         self.books.handle_violation(client, broken, refused, now);
@@ -288,7 +309,7 @@ impl<N: Nic> Node<N> {
         EVENTS_PER_TURN
     }
 
-    /// Sets up what starts and takes down what ended in this turn.
+    /// Sets up the permissions that start in this turn, and takes down those that ended.
     fn carry_out(&mut self, nic: &mut N, now: Moment) -> bool {
         self.enforcement.hurry(self.books.wants_memory_back(), now);
         let busy = self.enforcement.take_busy();
@@ -316,7 +337,7 @@ impl<N: Nic> Node<N> {
                 Outcome::NotExposed(permission, refusal) => {
                     self.books.handle_not_exposed(permission, refusal, now);
                 }
-                Outcome::Withdrawn(residue) => self.books.handle_withdrawn(residue),
+                Outcome::Withdrawn(residue) => self.books.handle_withdrawn(residue, now),
                 Outcome::Settled(owed) => self.books.handle_settled(owed),
             }
         }
@@ -324,7 +345,7 @@ impl<N: Nic> Node<N> {
         self.apply_effects();
     }
 
-    /// Hands what the books have decided to the other parts.
+    /// Passes the decisions of the books on to the other parts.
     pub(crate) fn apply_effects(&mut self) {
         while let Some(effect) = self.books.poll_effect() {
             match effect {
@@ -336,7 +357,7 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    /// A reply is to go to a client. One that lets them pile up is let go.
+    /// Queues a reply to a client. A client that lets replies pile up is evicted.
     fn reply(&mut self, client: ClientId, reply: Reply, data: Vec<u8>) {
         if !self.mailbox.reply(client, reply, data) {
             self.books.evict(client);
@@ -358,7 +379,7 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// Goes on with what is being taken apart, as far as this turn's steps go. Returns whether there was anything.
+    /// Continues with what is being taken apart, as far as this turn's steps go. Returns whether there was anything.
     pub(crate) fn go_on_taking_apart(&mut self, nic: &mut N, now: Moment) -> bool {
         if self.books.is_whole() {
             return false;
@@ -374,13 +395,13 @@ impl<N: Nic> Node<N> {
         true
     }
 
-    /// A tenant without clients: what it has left behind stays for as long as it was asked to, and the tenant with it.
+    /// Looks at a tenant without clients. The tenant stays for as long as the objects that it has left behind are kept.
     /// Returns whether there is no more to do now.
     fn look_at_deserted(&mut self, nic: &mut N, tenant: TenantId, now: Moment) -> bool {
         match self.books.let_kept_go(tenant, now) {
             Some(Left::Nothing) => {}
             Some(Left::More) => return false,
-            Some(Left::Kept) | None => return true,
+            Some(Left::Kept | Left::Lent) | None => return true,
         }
         let burden = self.books.objects_of(tenant) + self.enforcement.burden(tenant);
         if burden <= self.config.steps_per_turn as usize {
@@ -388,7 +409,7 @@ impl<N: Nic> Node<N> {
             self.end_tenant(nic, tenant, now);
             return true;
         }
-        // Too much for one turn: its windows first. What they exposed goes by itself.
+        // Too much for one turn: the windows end first. What they exposed becomes free by itself.
         let shrunk = self.enforcement.shrink(nic, tenant, self.books.steps_left(), now);
         self.books.take_steps(shrunk.ended);
         if shrunk.ended > 0 {
@@ -397,20 +418,26 @@ impl<N: Nic> Node<N> {
         if shrunk.waits_for_nic {
             self.books.look_at_kept_at(now.after(LOOK_AGAIN));
         } else {
-            // Nothing will come any more that could make it smaller.
+            // No confirmation is to come that could make the rest smaller.
             self.end_tenant(nic, tenant, now);
         }
         true
     }
 
-    /// The tenant's last client is gone: nothing of the tenant's stays.
+    /// Removes a tenant without clients: nothing of the tenant stays.
     fn end_tenant(&mut self, nic: &mut N, tenant: TenantId, now: Moment) {
-        let remains = self.enforcement.end_tenant(nic, &self.ends, tenant, now);
-        self.books.handle_tenant_ended(tenant, remains.unborn, remains.residues, now);
+        self.take_off(nic, tenant, now);
+        self.books.handle_tenant_ended(tenant, now);
         self.apply_effects();
     }
 
-    /// Takes the node off the NIC: clients, tenants, queues.
+    /// Removes a tenant without clients from the NIC.
+    fn take_off(&mut self, nic: &mut N, tenant: TenantId, now: Moment) {
+        let remains = self.enforcement.end_tenant(nic, &self.ends, tenant, now);
+        self.books.handle_tenant_off(tenant, remains.unborn, remains.residues, now);
+    }
+
+    /// Removes the node from the NIC: clients, tenants, queues.
     pub fn end(&mut self, nic: &mut N, now: Moment) {
         let clients: Vec<ClientId> = self.books.client_ids().collect();
         for client in clients {
@@ -420,17 +447,21 @@ impl<N: Nic> Node<N> {
             self.books.renew_steps();
             self.go_on_taking_apart(nic, now);
         }
-        // Those without clients that have left objects behind.
+        // Tenants without clients that have left objects behind. All of them are off the NIC before the first ends: one
+        // may still expose what is another's.
         let tenants: Vec<TenantId> = self.books.tenants().collect();
-        for tenant in tenants {
-            self.end_tenant(nic, tenant, now);
+        for &tenant in &tenants {
+            self.take_off(nic, tenant, now);
         }
+        for &tenant in &tenants {
+            self.books.handle_tenant_ended(tenant, now);
+        }
+        self.apply_effects();
         self.mailbox.end(nic);
         self.enforcement.end(nic);
     }
 
-    /// A client that cannot be served any more: whoever let it in should show it out, and then call
-    /// [`Node::detach`].
+    /// A client that cannot be served any more. The caller should disconnect it, and then call [`Node::detach`].
     pub fn poll_evicted(&mut self) -> Option<ClientId> {
         self.evicted.pop()
     }
@@ -440,14 +471,14 @@ impl<N: Nic> Node<N> {
         self.books.poll_audit()
     }
 
-    /// Who is barred or paused now: tenants by name, then clients by number.
+    /// What is barred or paused now: tenants by name, then clients by number.
     #[must_use]
     pub fn bars(&self, now: Moment) -> Vec<Bar> {
         self.books.bars(now)
     }
 
     /// Lifts the bars and pauses of the tenant called `name` and of its clients, as if none of them had ever broken a
-    /// rule. Says whether there was one. A client that was shown out for its bar stays out until it attaches again.
+    /// rule. Returns whether there was one. A client that was evicted for its bar stays out until it attaches again.
     pub fn unbar(&mut self, name: &str, now: Moment) -> bool {
         self.books.unbar(name, now)
     }
@@ -462,7 +493,7 @@ impl<N: Nic> Node<N> {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let (windows, window_operations) = self.enforcement.windows();
-        let Counters { control_messages, recoveries, .. } = self.counters;
+        let Self { control_messages, recoveries, .. } = *self;
         Counters { control_messages, recoveries, windows, window_operations, ..self.books.counters() }
     }
 }

@@ -1,4 +1,5 @@
-//! The audit records that wait to be written: so many and no more, and what is missing is counted where it is missing.
+//! The queue of audit records: its size is limited, and a note in the log says how many records are missing at that
+//! point.
 
 mod rig;
 
@@ -6,13 +7,13 @@ use portcullis_node::{AuditEvent, AuditEvents, AuditRecord, NodeConfig};
 use portcullis_protocol::Moment;
 use rig::Rig;
 
-/// A rig whose node records grants alone, so many of them at the most.
+/// A rig whose node records only grants, and holds at most this many records.
 fn rig(most: u32) -> Rig {
     let audit_events = AuditEvents::none().with(AuditEvent::Grant);
     Rig::new(NodeConfig { audit: true, audit_events, audit_records_max: most, ..rig::config() })
 }
 
-/// So many grants.
+/// Makes this many grants.
 fn grant(rig: &mut Rig, client: usize, count: usize) {
     for _ in 0..count {
         rig.allocate(client, 64, false);
@@ -48,7 +49,7 @@ fn the_note_about_what_is_missing_takes_a_place_too() {
     grant(&mut rig, client, 5);
     assert_eq!(rig.node.counters().audit_lost, 2);
     assert_eq!(next(&mut rig), GRANT);
-    // One place is free: the note or the record, and not both.
+    // One place is free: enough for the note or the record, not for both.
     grant(&mut rig, client, 1);
     assert_eq!(rig.node.counters().audit_lost, 3);
     assert_eq!(next(&mut rig), GRANT);

@@ -1,37 +1,17 @@
-//! Who pays for a refused access: the client alone for its lateness and its strays, its tenant for guesses.
+//! Who is charged for a refused access: the client alone for late accesses and strays, its tenant for guesses.
 
 mod rig;
 
 use portcullis_nic::{Status, VerbsEndpoint};
-use portcullis_node::{AuditEvent, AuditRecord, Charge, NodeConfig, Standing, ViolationLimits, Violations};
-use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody, Rkey};
-use rig::{Rig, allocate, keys, refused, word};
-
-const LIMITS: ViolationLimits = ViolationLimits {
-    free_max: 2,
-    free_again: Lifetime::seconds(100),
-    pause_min: Lifetime::millis(1),
-    pause_max: Lifetime::millis(20),
-    bar_after: 4,
-    bar_for: Lifetime::seconds(60),
-    late_grace: Lifetime::millis(500),
-    late_pause_max: Lifetime::millis(4),
-    keys_remembered: 8,
-    excuses_max: 3,
-    excuse_again: Lifetime::seconds(100),
-};
+use portcullis_node::{AuditEvent, AuditRecord, Charge, NodeConfig, Standing, Violations};
+use portcullis_protocol::{Granted, Lifetime, Mechanism, Refusal, ReplyBody, RequestBody};
+use rig::{LIMITS, Rig, allocate, guess, is_refused, keys, refused, word};
 
 fn rig() -> Rig {
     Rig::new(NodeConfig { violations: LIMITS, audit: true, ..rig::config() })
 }
 
-/// Reads with a key at an address, and is refused.
-fn is_refused(rig: &mut Rig, client: usize, key: Rkey, address: u64) {
-    assert_eq!(rig.read(client, key, address, 8).0, Status::RemoteAccessError);
-    rig.settle();
-}
-
-/// A read with the key of a permission that ended `later` ago.
+/// Reads with the key of a permission that ended `later` ago.
 fn come_late(rig: &mut Rig, client: usize, later: Lifetime) {
     let it = rig.allocate(client, 64, false);
     rig.revoke(client, it.permission);
@@ -40,18 +20,12 @@ fn come_late(rig: &mut Rig, client: usize, later: Lifetime) {
     is_refused(rig, client, keys(&it).0, it.address().0);
 }
 
-/// A read with a key that nobody had.
-fn guess(rig: &mut Rig, client: usize, near: &Granted) {
-    let key = keys(near).0;
-    is_refused(rig, client, Rkey::new(key.index(), key.low_byte().wrapping_add(100)), near.address().0);
-}
-
-/// A read behind the end of what is held.
+/// Reads behind the end of the client's own memory.
 fn stray(rig: &mut Rig, client: usize, it: &Granted) {
     is_refused(rig, client, keys(it).0, it.address().0 + it.length);
 }
 
-/// Has the queue pair rebuilt when the pauses are over, and says how long that took.
+/// Has the queue pair rebuilt when the pauses are over. Returns how long that took.
 fn recover(rig: &mut Rig, client: usize) -> Result<Lifetime, Refusal> {
     let asked = rig.now;
     loop {
@@ -76,7 +50,7 @@ fn audited(rig: &mut Rig, event: AuditEvent) -> Vec<AuditRecord> {
     std::iter::from_fn(|| rig.node.poll_audit()).filter(|record| record.event == event).collect()
 }
 
-/// The observation that this rule came from: who does not look at its clock pauses nobody, and bars nobody.
+/// The case that led to this rule: a client that does not look at its clock must not cause a pause or bar for others.
 #[test]
 fn a_client_that_comes_late_again_and_again_is_slowed_alone_and_never_barred() {
     let mut rig = rig();
@@ -88,7 +62,7 @@ fn a_client_that_comes_late_again_and_again_is_slowed_alone_and_never_barred() {
         let slowed =
             bars.iter().all(|bar| bar.client == Some(id) && bar.charge == Charge::Late && !bar.barred);
         assert_eq!((slowed, bars.len()), (true, usize::from(time >= 2)), "{bars:?}");
-        // A pause of its own holds up the rebuilds of a client and nothing else.
+        // The client's pause delays only its own rebuilds.
         let held = rig.allocate(client, 64, false);
         rig.revoke(client, held.permission);
         rig.allocate(sibling, 64, false);
@@ -145,7 +119,7 @@ fn a_client_that_strays_is_shown_out_alone_and_its_siblings_work_on() {
     rig.end();
 }
 
-/// 256 keys against a budget: it is one budget, however many clients show them, and whatever they show between.
+/// There is one budget of guesses for a tenant, whichever of its clients make them, and whatever they do in between.
 #[test]
 fn guesses_are_counted_together_over_all_clients_of_a_tenant_also_over_those_that_left() {
     let mut rig = rig();
@@ -185,13 +159,13 @@ fn a_siblings_key_is_a_guess_while_it_lives_and_when_it_has_just_ended() {
     rig.end();
 }
 
-/// A keeper extends a permission from a session of its own, and may be late like its holder.
+/// A keeper extends a permission from its own session, and may be late like the holder.
 #[test]
 fn an_extension_for_a_sibling_that_comes_late_is_no_guess() {
     let mut rig = rig();
     let (keeper, holder) = (rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(holder, 64, false);
-    // It ends, and then its window does.
+    // First the permission ends, then its window.
     rig.pass(Lifetime::millis(102));
     rig.pass(Lifetime::millis(2));
     let lifetime = Lifetime::millis(100).0;
@@ -247,7 +221,8 @@ fn the_audit_says_what_was_refused_and_how_it_looked() {
     rig.end();
 }
 
-/// Where the NIC tells nothing: an access soon after an end may be late, but not more often than a tenant has excuses.
+/// The NIC does not report what it refused. An access soon after an end may be late, but a tenant's excuses are
+/// limited.
 #[test]
 fn on_a_nic_that_tells_nothing_a_tenant_has_few_excuses_and_then_all_are_guesses() {
     let mut rig = rig();
@@ -262,13 +237,13 @@ fn on_a_nic_that_tells_nothing_a_tenant_has_few_excuses_and_then_all_are_guesses
         come_late(&mut rig, client, Lifetime(0));
         late += 1;
     }
-    // One guess was before; of the others the excused ones cost the tenant nothing.
+    // One guess came before. Of the others, the excused ones cost the tenant nothing.
     assert_eq!(late, LIMITS.excuses_max + LIMITS.free_max + LIMITS.bar_after - 1);
     assert_eq!(rig.try_attach("a").err(), Some(Refusal::Barred));
     rig.end();
 }
 
-/// Whether the client may go on. A queue pair that is whole is one.
+/// Returns whether the client may go on. A whole queue pair counts as rebuilt.
 fn recover_or_stop(rig: &mut Rig, client: usize) -> bool {
     match recover(rig, client) {
         Ok(_) | Err(Refusal::Malformed) => true,
@@ -277,7 +252,7 @@ fn recover_or_stop(rig: &mut Rig, client: usize) -> bool {
     }
 }
 
-/// And an honest one that is late now and then costs its siblings nothing there either.
+/// With such a NIC, too, an honest client that is late now and then costs its siblings nothing.
 #[test]
 fn on_a_nic_that_tells_nothing_a_few_late_accesses_are_the_clients_own_affair() {
     let mut rig = rig();
@@ -292,4 +267,45 @@ fn on_a_nic_that_tells_nothing_a_few_late_accesses_are_the_clients_own_affair() 
     come_late(&mut rig, client, LIMITS.late_grace);
     assert_eq!(counted(&mut rig, client).guesses, 1, "nothing of the client's ended just before");
     rig.end();
+}
+
+#[test]
+fn the_operator_ends_the_pause_of_a_client_and_the_log_says_so() {
+    let mut rig = rig();
+    let client = rig.attach("a");
+    let it = rig.allocate(client, 64, true);
+    for _ in 0..2 {
+        stray(&mut rig, client, &it);
+        recover(&mut rig, client).expect("two are free");
+    }
+    stray(&mut rig, client, &it);
+    let id = rig.seat(client).id;
+    let bars: Vec<_> = rig.node.bars(rig.now).iter().map(|bar| (bar.client, bar.barred)).collect();
+    assert_eq!(bars, [(Some(id), false)], "it is paused");
+    assert!(rig.node.unbar("a", rig.now));
+    assert_eq!(rig.node.bars(rig.now), []);
+    let told: Vec<_> = audited(&mut rig, AuditEvent::Unbar).iter().map(|it| (it.client, it.reason)).collect();
+    assert_eq!(told, [(Some(id), Some("by the operator"))]);
+    rig.end();
+}
+
+/// Tests each mechanism with keys, with one key for all of a tenant's permissions or one key for each.
+#[test]
+fn a_key_that_a_client_holds_is_no_guess_wherever_the_client_points_it() {
+    for mechanism in [Mechanism::MemoryWindow, Mechanism::MemoryRegion, Mechanism::QueuePair, Mechanism::None]
+    {
+        let mut rig = Rig::new(NodeConfig { mechanism, ..rig().node.config().clone() });
+        // Another tenant's keys come first, and a sibling's permission last.
+        rig.attach("b");
+        let [client, sibling] = ["a"; 2].map(|tenant| rig.attach(tenant));
+        let it = rig.allocate(client, 64, true);
+        rig.allocate(sibling, 64, true);
+        let beyond = 1 << 40;
+        assert_eq!(rig.read(client, keys(&it).0, beyond, 8).0, Status::RemoteAccessError, "{mechanism}");
+        rig.settle();
+        let counted = counted(&mut rig, client);
+        assert_eq!(counted, Violations { stray: 1, ..Violations::default() }, "{mechanism}");
+        rig.recover(client);
+        rig.end();
+    }
 }

@@ -1,4 +1,4 @@
-//! Numbers that tell clients, tenants and objects apart, near the end of what they count to.
+//! The numbers of clients, tenants and objects, near the end of their range.
 
 mod rig;
 
@@ -14,7 +14,7 @@ fn counting_from(number: u64, config: NodeConfig) -> Rig {
     rig
 }
 
-/// Numbers around the end of 32 bits, and others that agree with them in their lower half.
+/// Numbers around the end of 32 bits, and numbers with the same lower half.
 fn alike() -> impl Iterator<Item = u64> {
     let end = u64::from(u32::MAX);
     (end - 2..end + 3).flat_map(|number| [number, number + (1 << 32), number + (7 << 40)])
@@ -32,7 +32,7 @@ fn no_tenant_reads_anothers_bytes_whatever_their_numbers_have_in_common() {
         let (key, address) = (keys(&it).0, it.address().0);
         assert_eq!(rig.read(client, key, address, 5000), (Status::Success, vec![0; 5000]), "round {round}");
         assert_eq!(rig.write(client, key, address, &[round + 1; 5000]), Status::Success);
-        // Nobody is left of this tenant: the next one gets its place, and its memory.
+        // The tenant has no client left. The next tenant gets its place and its memory.
         rig.detach(client);
         rig.settle();
     }

@@ -1,4 +1,4 @@
-//! Ends of much at once: however much somebody holds, a turn takes a little of it, and others are served meanwhile.
+//! Many permissions that end at once: a turn takes only a few of them, and other clients are served meanwhile.
 
 mod rig;
 
@@ -7,11 +7,11 @@ use portcullis_node::{NodeConfig, ViolationLimits};
 use portcullis_protocol::{Granted, Keep, Lifetime, Moment, ReplyBody, RequestBody, Rights, Rkey, Sharing};
 use rig::{Rig, allocate, granted};
 
-/// What one turn takes apart at the most.
+/// The most that one turn takes apart.
 const STEPS: u64 = 512;
-/// What somebody holds, that takes several turns.
+/// Permissions, which take several turns to end.
 const CROWD: u64 = 3000;
-/// A lifetime that no test outlives by accident.
+/// A lifetime that is longer than any test.
 const LONG: Lifetime = Lifetime::seconds(9);
 
 fn config() -> NodeConfig {
@@ -28,8 +28,8 @@ fn hold_many(rig: &mut Rig, client: usize, lifetime: Lifetime, keep: Keep) -> Ve
     (0..CROWD).map(|_| granted(rig.ask(client, request(lifetime, keep)))).collect()
 }
 
-/// Turns until nothing is held any more, and returns the most permissions and objects that went in one turn. In each
-/// turn another tenant asks for something, and has it soon.
+/// Turns until nearly nothing is held any more. Returns the most permissions and objects that ended in one turn.
+/// Another tenant sends requests all the time, and must be answered soon.
 fn watch_the_end(rig: &mut Rig, other: usize) -> (u64, u64) {
     let (mut permissions, mut objects) = (0, 0);
     let mut asked = None;
@@ -217,5 +217,30 @@ fn what_a_tenant_held_when_it_was_barred_ends_over_several_turns() {
     let (permissions, _) = watch_the_end(&mut rig, other);
     assert!(permissions > 100 && permissions <= STEPS, "{permissions} permissions ended in one turn");
     assert_eq!(rig.node.counters().permissions, 0);
+    rig.end();
+}
+
+#[test]
+fn a_turn_refuses_no_more_requests_whose_time_is_over_than_it_has_steps() {
+    const WAITING: usize = 40;
+    let mut rig = Rig::new(NodeConfig { steps_per_turn: 8, ..config() });
+    let holder = rig.attach("red");
+    let it = granted(rig.ask(holder, request(LONG, Keep::No)));
+    let clients: Vec<usize> = (0..WAITING).map(|_| rig.attach("red")).collect();
+    let wait = Lifetime::millis(50);
+    let asked: Vec<(usize, u32)> = clients
+        .iter()
+        .map(|&client| (client, rig.send(client, rig::acquire(it.object, Sharing::Exclusive, wait))))
+        .collect();
+    rig.settle();
+    rig.now = rig.now.after(Lifetime::millis(60));
+    let mut answered = 0;
+    for _ in 0..WAITING {
+        let before = answered;
+        rig.turn();
+        answered += asked.iter().filter(|&&(client, sequence)| rig.reply(client, sequence).is_some()).count();
+        assert!(answered - before <= 8, "{} in one turn", answered - before);
+    }
+    assert_eq!(answered, WAITING);
     rig.end();
 }

@@ -1,4 +1,4 @@
-//! At the edge of what is promised: the last byte, the last place, the very moment.
+//! Edge cases of the node's promises: the last byte, the last place, the exact moment.
 
 mod rig;
 
@@ -10,7 +10,7 @@ use portcullis_protocol::{
 };
 use rig::{Rig, acquire, allocate, granted, keys, refused, word};
 
-/// A request that is refused at once, and costs nothing.
+/// A request that is refused at once and costs nothing.
 const IDLE: RequestBody = RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) };
 
 fn ask_for(size: u64, lifetime: Lifetime) -> RequestBody {
@@ -30,7 +30,7 @@ fn limits_may_be_equal() {
     assert!(NodeConfig { windows_ready: 65, ..config }.validate().is_err());
 }
 
-/// With one header, used again within the microsecond.
+/// The only header is used again within the same microsecond.
 #[test]
 fn permissions_of_one_moment_have_names_of_their_own() {
     let reductions = Reductions::none();
@@ -155,7 +155,7 @@ fn a_turn_takes_in_no_more_requests_than_it_may() {
     rig.end();
 }
 
-/// Replies go out before the requests behind them are looked at.
+/// Replies leave before the node looks at the requests behind them.
 #[test]
 fn requests_that_arrive_together_are_answered_each_with_its_own() {
     const TOGETHER: u64 = 15;
@@ -236,7 +236,7 @@ fn whoever_waited_in_vain_may_wait_again_and_again() {
         let asked: Vec<u32> =
             (0..PLACES).map(|_| rig.send(client, acquire(it.object, Sharing::Exclusive, wait))).collect();
         rig.settle();
-        // As many places stay free for others as it has.
+        // Half of the places stay free for other tenants.
         assert_eq!(rig.node.counters().postponed, u64::from(PLACES / 2));
         let others = rig.send(other, acquire(theirs.object, Sharing::Exclusive, wait));
         rig.settle();
@@ -266,7 +266,7 @@ fn a_turn_in_which_a_refusal_is_taken_in_says_that_it_worked() {
     rig.end();
 }
 
-/// A tenant that left much behind waits for the NIC: the node may sleep meanwhile.
+/// The node waits for the NIC to take down what a tenant left behind, and may sleep meanwhile.
 #[test]
 fn a_node_that_waits_for_its_nic_is_not_busy() {
     let mut rig = Rig::new(NodeConfig { steps_per_turn: 10, ..rig::config() });
@@ -339,8 +339,8 @@ fn a_tenants_own_memory_is_not_scrubbed_for_it() {
     rig.end();
 }
 
-/// Mechanism `queue-pair`: the lifetime word is extended by an atomic, so who holds anything may do atomics, and who
-/// holds nothing may not.
+/// With mechanism `queue-pair` an atomic extends the lifetime word. So a client with any permission may do atomics, and
+/// a client with none may not.
 #[test]
 fn a_queue_pair_does_atomics_while_its_client_holds_something() {
     let mut rig = Rig::new(NodeConfig { mechanism: Mechanism::QueuePair, ..rig::config() });
@@ -369,7 +369,7 @@ fn a_queue_pair_does_atomics_while_its_client_holds_something() {
     rig.end();
 }
 
-/// Zeroing takes time, and everybody's next operation waits for a turn.
+/// Zeroing takes time, and all other operations wait until the turn ends.
 #[test]
 fn small_objects_in_another_tenants_memory_are_scrubbed_over_several_turns_too() {
     const TOGETHER: u64 = 15;
@@ -466,7 +466,7 @@ fn who_gets_fresh_memory_beside_another_tenants_waits_for_no_scrub() {
     let mut rig = Rig::new(rig::config());
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     rig.settle();
-    // With its header it ends where its last page does.
+    // With its header the object ends where its last page ends.
     rig.allocate(one, PAGES - 32, false);
     let before = rig.node.counters().grants;
     rig.send(two, ask_for(PAGES, Lifetime::seconds(1)));
@@ -507,7 +507,7 @@ fn a_pause_began_with_the_first_violation_after_the_last_pause() {
     rig.end();
 }
 
-/// An object has 1,024 holders at the most, also where more parts come free at once than may be taken.
+/// An object has at most 1,024 holders, also when more parts become free at once than there is room for.
 #[test]
 fn those_who_wait_for_parts_are_let_in_up_to_the_most_holders() {
     const MOST: u64 = 1024;
@@ -552,7 +552,7 @@ fn a_tenants_idle_windows_go_over_several_turns_too() {
     let client = rig.attach("a");
     rig.settle();
     assert_eq!(rig.node.counters().windows, u64::from(READY));
-    // The departure itself takes steps too.
+    // Detaching the client takes steps as well.
     rig.detach(client);
     assert!(rig.node.counters().windows >= u64::from(READY - STEPS));
     while rig.node.counters().windows > 0 {

@@ -1,4 +1,4 @@
-//! The two ends of a client's queue pairs, each on its own NIC: made and unmade, broken and rebuilt.
+//! Both ends of a client's queue pairs, each on its own NIC: made, removed, broken and rebuilt.
 
 #[path = "ends/faltering.rs"]
 mod faltering;
@@ -26,10 +26,10 @@ const SIZE: EndpointSize = EndpointSize {
     message_bytes: 128,
     arena_bytes: 8192,
 };
-/// Where in the arena a request lies.
+/// Where a request lies in the arena.
 const REQUEST_AT: u64 = 4096;
 
-/// Some client's queue pairs, which nobody asks.
+/// A client's queue pair addresses, which are never contacted.
 fn client_addresses() -> (QpAddress, Vec<QpAddress>) {
     let at = |number| QpAddress { number, ..QpAddress::default() };
     (at(100), (101..101 + SIZE.data_queue_pairs).map(at).collect())
@@ -44,7 +44,7 @@ fn a_clients_end_leaves_nothing_behind_whichever_call_fails() {
         let made = ClientQueues::new(&mut nic, SIZE);
         if nic.hook.is_yet_to_fail() {
             let mut queues = made.expect("no call failed");
-            // Domain, memory, region, completion queue, control queue pair.
+            // Domain, memory, region, completion queue, and control queue pair.
             assert_eq!(calls, 5 + SIZE.data_queue_pairs);
             assert_ne!(nic.nic.core().objects(), before);
             queues.end(&mut nic);
@@ -86,7 +86,7 @@ fn a_nodes_ends_leave_nothing_behind_whichever_call_fails() {
         let made = ClientEnds::connect(&mut nic, admission, &SIZE, control, &data);
         if nic.hook.is_yet_to_fail() {
             let (ends, _, addresses) = made.expect("no call failed");
-            // Each is created, taken three steps, and asked where it is.
+            // Each is created, changed in three steps, and asked for its address.
             assert_eq!(calls, 5 * (1 + SIZE.data_queue_pairs));
             assert_eq!((ends.data.len(), addresses.len(), &ends.peers), (data.len(), data.len(), &data));
             assert_eq!(nic.nic.core().objects().queue_pairs, before.queue_pairs + 1 + data.len());
@@ -133,7 +133,7 @@ fn a_rebuild_that_the_nic_refuses_is_told() {
     assert_eq!(unknown, Err(VerbsError::NoSuch { what: "data queue pair" }));
 }
 
-/// A node and a client of it, each with a NIC on the network between them.
+/// A node and one client, each with a NIC, and a network between them.
 struct Pair {
     nics: [SoftNic; 2],
     node: Node<SoftNic>,
@@ -143,12 +143,12 @@ struct Pair {
 }
 
 impl Pair {
-    /// The packet numbers of both NICs' first connections begin so.
+    /// `first` are the packet numbers of each NIC's first connection.
     fn new(first: [u32; 2]) -> Self {
         Self::under(first, ViolationLimits::default())
     }
 
-    /// The same, where violations cost so much.
+    /// The same, with these limits on violations.
     fn under(first: [u32; 2], violations: ViolationLimits) -> Self {
         let mut nics = [0, 1].map(|machine: u8| {
             let patience = Lifetime::seconds(60);
@@ -186,7 +186,7 @@ impl Pair {
         Self { nics, node, queues, sequence: 0, completions: Vec::new() }
     }
 
-    /// Lets the NICs work, and brings each what the other has sent.
+    /// Lets both NICs work, and delivers their packets to each other.
     fn carry(&mut self) {
         for from in [0, 1] {
             let mut packets = Vec::new();
@@ -198,7 +198,7 @@ impl Pair {
         }
     }
 
-    /// Lets everything happen that does not need time.
+    /// Lets everything happen that needs no time.
     fn settle(&mut self) {
         for _ in 0..64 {
             self.carry();
@@ -208,7 +208,7 @@ impl Pair {
         }
     }
 
-    /// Asks the node: its answer.
+    /// Asks the node, and returns its answer.
     fn ask(&mut self, body: RequestBody) -> ReplyBody {
         self.sequence += 1;
         let bytes = Request { sequence: self.sequence, body }.encode();
@@ -230,7 +230,7 @@ impl Pair {
         Reply::decode(message).expect("a node's reply means something").body
     }
 
-    /// Reads so many bytes with a key that nobody gave: how that ends, and for which queue pair.
+    /// Reads with a key that was never granted. Returns the status and queue pair of the completion.
     fn read(&mut self, number: u32, length: u32) -> Option<(Status, u32)> {
         let local = LocalSpan { address: REQUEST_AT, length, lkey: self.queues.arena_key() };
         let remote = RemoteSpan { address: RemoteAddress(0), rkey: Rkey(0xdead_be00) };
@@ -245,12 +245,12 @@ impl Pair {
 
 #[test]
 fn both_ends_agree_about_packet_numbers_after_any_number_of_rebuilds() {
-    // Across the wrap of 24 bits, and across that of 32.
+    // The numbers cross the wrap at 24 bits, and at 32 bits.
     for first in [[0, 7], [0xff_fffe, 0xff_fffd], [u32::MAX - 1, u32::MAX]] {
         let mut pair = Pair::new(first);
         for rebuilds in 0..12 {
             let number = rebuilds % 2;
-            // Nothing is read, so no key is looked at: it is answered if the ends find each other.
+            // A read of no bytes needs no key. It succeeds if the two ends agree.
             assert_eq!(pair.read(number, 0), Some((Status::Success, number)), "{rebuilds} rebuilds");
             assert_eq!(pair.read(number, 8), Some((Status::RemoteAccessError, number)));
             assert_eq!(pair.ask(RequestBody::Recover { queue_pair: number }), ReplyBody::Done);
@@ -272,7 +272,7 @@ fn ends_of_which_one_was_rebuilt_once_more_do_not_hear_each_other() {
     assert_eq!(pair.read(0, 0), None, "nobody answers");
 }
 
-/// A client that had no answer takes any answer to this for the end of what it had sent.
+/// A client that got no answer takes any answer to the rebuild as the end of what it had sent before.
 #[test]
 fn a_queue_pair_whose_rebuild_is_put_off_serves_nothing_meanwhile() {
     let limits = ViolationLimits { free_max: 0, ..ViolationLimits::default() };

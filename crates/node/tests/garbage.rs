@@ -1,4 +1,4 @@
-//! Whatever a client sends, and whenever it leaves: it hears an error at most, and nothing of it stays.
+//! Clients that send anything and leave at any time: they get an error at most, and nothing of them stays.
 
 mod rig;
 
@@ -13,7 +13,7 @@ use proptest::test_runner::FileFailurePersistence;
 use rig::{Rig, acquire, allocate, granted, keys};
 use std::collections::HashSet;
 
-/// A message: any bytes, or a request with some of them changed and the end cut off.
+/// A message of random bytes, or a request that is changed in some bytes and cut off.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let any_bytes = prop::collection::vec(any::<u8>(), 0..200);
     let changes = prop::collection::vec((0..MESSAGE_BYTES, any::<u8>()), 0..4);
@@ -29,9 +29,41 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![1 => any_bytes, 4 => changed]
 }
 
+fn keep() -> impl Strategy<Value = Keep> {
+    let time = prop_oneof![Just(0u64), Just(u64::MAX), 0u64..100_000, any::<u64>()];
+    prop_oneof![
+        Just(Keep::No),
+        Just(Keep::Attached),
+        time.prop_map(|time| Keep::For(Lifetime(time))),
+        Just(Keep::Pinned),
+    ]
+}
+
+fn about_a_name() -> impl Strategy<Value = RequestBody> {
+    // Names that meet, and the tenants of the test and another.
+    let name = || (0u8..3).prop_map(|number| rig::name(&format!("name {number}")));
+    let tenant = || (0u8..3).prop_map(|number| rig::tenant(["a", "b", "c"][usize::from(number)]));
+    let address = (0u64..2000).prop_map(|at| RemoteAddress(0x1000_0000_0000 + at * 8));
+    let reference = (address, 0u64..10).prop_map(|(address, birth)| ObjectRef {
+        incarnation: rig::INCARNATION,
+        address,
+        birth,
+    });
+    prop_oneof![
+        (name(), reference).prop_map(|(name, object)| RequestBody::Publish { name, object }),
+        name().prop_map(|name| RequestBody::Unpublish { name }),
+        (prop::option::of(tenant()), name()).prop_map(|(owner, name)| RequestBody::Lookup { owner, name }),
+        (prop::option::of(tenant()), prop::option::of(name()))
+            .prop_map(|(owner, after)| RequestBody::List { owner, after }),
+        (name(), tenant(), (0u8..8).prop_map(Rights::from_bits_truncate))
+            .prop_map(|(name, tenant, rights)| RequestBody::Share { name, tenant, rights }),
+        (name(), tenant()).prop_map(|(name, tenant)| RequestBody::Unshare { name, tenant }),
+    ]
+}
+
 fn request() -> impl Strategy<Value = RequestBody> {
     let number = || prop_oneof![Just(0u64), Just(1), Just(u64::MAX), 0u64..100_000, any::<u64>()];
-    // Headers and objects that are there, or nearly.
+    // Addresses of headers and objects, or close to them.
     let address = || {
         prop_oneof![(0u64..2000).prop_map(|at| 0x1000_0000_0000 + at * 8), number()].prop_map(RemoteAddress)
     };
@@ -40,12 +72,7 @@ fn request() -> impl Strategy<Value = RequestBody> {
     let rights = (0u8..8).prop_map(Rights::from_bits_truncate).boxed();
     let sharing = || prop_oneof![Just(Sharing::Exclusive), Just(Sharing::Shared)];
     let lifetime = || number().prop_map(Lifetime);
-    let keep = prop_oneof![
-        Just(Keep::No),
-        Just(Keep::Attached),
-        lifetime().prop_map(Keep::For),
-        Just(Keep::Pinned),
-    ];
+    let keep = keep().boxed();
     let alignment = prop_oneof![number(), (0u32..64).prop_map(|power| 1 << power)];
     let part = (number(), number()).prop_map(|(offset, length)| Part { offset, length });
     let incarnation = prop_oneof![Just(rig::INCARNATION), any::<u64>().prop_map(Incarnation)].boxed();
@@ -61,7 +88,8 @@ fn request() -> impl Strategy<Value = RequestBody> {
         ]
     };
     prop_oneof![
-        (number(), alignment, lifetime(), rights.clone(), sharing(), keep).prop_map(
+        about_a_name(),
+        (number(), alignment, lifetime(), rights.clone(), sharing(), keep.clone()).prop_map(
             |(size, alignment, lifetime, rights, sharing, keep)| RequestBody::Allocate {
                 size,
                 alignment,
@@ -86,6 +114,7 @@ fn request() -> impl Strategy<Value = RequestBody> {
         (permission.clone(), any::<bool>())
             .prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
         object().prop_map(|object| RequestBody::Free { object }),
+        (object(), keep.clone()).prop_map(|(object, keep)| RequestBody::Keep { object, keep }),
         any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
         (permission.clone(), number(), number()).prop_map(|(permission, offset, length)| RequestBody::Read {
             permission,
@@ -143,7 +172,7 @@ proptest! {
         rig.end();
     }
 
-    /// A client leaves after any number of turns, with any requests on the way, and others take its place.
+    /// A client leaves after any number of turns while any requests are on their way, and other clients take its place.
     #[test]
     fn a_client_may_leave_at_any_moment(
         mechanism in mechanism(),
@@ -194,7 +223,7 @@ fn a_message_that_means_nothing_is_answered_with_its_number() {
     rig.seat(client).send_raw(&bytes);
     rig.settle();
     assert_eq!(rig.reply(client, sequence), Some(ReplyBody::Refused(Refusal::Malformed)));
-    // What is cut short has no number, and must not be given one of an earlier message in the same place.
+    // A message that is cut off has no number, and must not get the number of an earlier message in the same slot.
     rig.seat(client).send_raw(&bytes[..63]);
     rig.settle();
     assert_eq!(rig.unmatched(client).map(|reply| reply.body), Some(ReplyBody::Refused(Refusal::Malformed)));
@@ -227,7 +256,7 @@ fn who_is_admitted_and_does_not_come_leaves_nothing() {
     rig.end();
 }
 
-/// It asks and asks, and never posts a receive for an answer.
+/// The client sends requests and never posts a receive for an answer.
 #[test]
 fn a_client_that_takes_no_answers_is_shown_out_and_harms_nobody() {
     let mut rig = Rig::new(rig::config());

@@ -1,4 +1,4 @@
-//! How permissions end and who comes after: lifetimes, extensions, waiting, names that were used before.
+//! How permissions end and what follows: lifetimes, extensions, waiting, names that are used again.
 
 mod rig;
 
@@ -17,7 +17,7 @@ fn rig() -> Rig {
 }
 
 fn is_live(rig: &mut Rig, client: usize, it: &Granted) -> bool {
-    // An extension to no more than it has: an answer without a change.
+    // An extension to less than the permission has is answered without a change.
     match rig.ask(client, RequestBody::Extend { permission: it.permission, lifetime: Lifetime(1) }) {
         ReplyBody::Extended(_) | ReplyBody::Refused(Refusal::NotExtendable) => true,
         ReplyBody::Refused(Refusal::NotLive) => false,
@@ -126,7 +126,7 @@ fn who_holds_what_another_waits_for_cannot_extend_any_more() {
     );
     let more = RequestBody::Extend { permission: it.permission, lifetime: Lifetime(400_000) };
     assert_eq!(refused(rig.ask(holder, more)), Refusal::NotExtendable);
-    // A holder that does not care about the notice gains nothing.
+    // A holder that ignores the notice gains nothing.
     assert_eq!(rig.swap(holder, keys(&it).1, word(&it), 0, 400_000).0, Status::Success);
     until(&mut rig, it.permission.start.after(LIFETIME));
     granted(rig.reply(waiter, waits).expect("the holder's time was over"));
@@ -147,7 +147,7 @@ fn an_extension_before_the_notice_counts() {
     rig.end();
 }
 
-/// The word still says what the header's last holder put there while a new permission is being set up.
+/// While a new permission is set up, the word still holds the value of the header's last holder.
 #[test]
 fn what_a_former_holder_left_in_the_word_extends_nobody() {
     let mut rig = rig();
@@ -198,7 +198,7 @@ fn nobody_overtakes_those_who_wait() {
     let reader = granted(rig.ask(clients[0], acquire(it.object, Sharing::Shared, Lifetime(0))));
     let writer = rig.send(clients[1], acquire(it.object, Sharing::Exclusive, wait));
     rig.settle();
-    // Beside the reader it could be, but the writer came first.
+    // The request could share with the reader, but the writer came first.
     assert_eq!(
         refused(rig.ask(clients[2], acquire(it.object, Sharing::Shared, Lifetime(0)))),
         Refusal::Conflict
@@ -233,7 +233,7 @@ fn who_waits_in_vain_hears_so_when_the_wait_is_over() {
     rig.end();
 }
 
-/// Two waits that begin in the same microsecond, the second in the first one's place.
+/// Two waits begin in the same microsecond, the second in the place of the first.
 #[test]
 fn a_wait_is_not_cut_short_by_an_earlier_one() {
     let mut rig = rig();

@@ -1,5 +1,5 @@
-//! Delayed unbinding, and memory that is on its way back: what lingers stays for no longer than it may, and makes way for
-//! those who need its memory.
+//! Delayed unbinding and memory that is becoming free: a window lingers no longer than allowed, and ends when a request
+//! needs the memory.
 
 mod rig;
 
@@ -14,7 +14,7 @@ fn config() -> NodeConfig {
     NodeConfig { linger_max: LINGER, ..rig::config() }
 }
 
-/// A share of the pool, in hundredths, as one object.
+/// The size of this percentage of the pool.
 fn share(rig: &Rig, hundredths: u64) -> u64 {
     rig.node.config().pool_bytes * hundredths / 100
 }
@@ -23,7 +23,7 @@ fn objects(rig: &Rig) -> u64 {
     rig.node.counters().objects
 }
 
-/// Holds an object and lets it go again, so that its window lingers.
+/// Allocates and revokes an object, so that its window lingers.
 fn let_linger(rig: &mut Rig, client: usize, bytes: u64) -> Granted {
     let it = rig.allocate(client, bytes, false);
     rig.revoke(client, it.permission);
@@ -41,7 +41,7 @@ fn a_window_lingers_for_its_time_and_no_longer() {
     rig.pass(Lifetime(LINGER.0 / 2));
     assert_eq!(objects(&rig), 1, "nobody needs its memory: the unbind waits");
     assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::Success);
-    // The node looks four times as often as it must.
+    // The node looks four times in each linger time.
     rig.pass(Lifetime(LINGER.0 / 2 + LINGER.0 / 4));
     assert_eq!(objects(&rig), 0);
     assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::RemoteAccessError);
@@ -82,7 +82,7 @@ fn nothing_lingers_over_memory_that_has_become_scarce() {
     let (client, other) = (rig.attach("a"), rig.attach("b"));
     let (some, more) = (share(&rig, 30), share(&rig, 50));
     let_linger(&mut rig, client, some);
-    // Others may have theirs while there is enough.
+    // Other tenants can allocate while there is enough memory.
     let small = rig.allocate(other, 64, false);
     assert_eq!(objects(&rig), 2);
     rig.allocate(other, more, false);
@@ -105,7 +105,7 @@ fn nothing_lingers_while_headers_are_scarce() {
             objects(&rig)
         })
         .collect();
-    // Two of the sixteen were free; with the third that comes back more than a quarter of them is.
+    // Two of the sixteen headers were free. With the third free one, more than a quarter are free.
     assert_eq!(left, [13, 12, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11]);
     rig.end();
 }
@@ -133,7 +133,7 @@ fn many_windows_that_have_lingered_end_over_several_turns_without_time() {
     rig.end();
 }
 
-/// Those who wait for memory, more of them than are looked at when some comes back.
+/// More requests wait for memory than the node looks at when some becomes free.
 #[test]
 fn everybody_who_waits_for_memory_hears_when_none_is_on_its_way_any_more() {
     const CLIENTS: usize = 8;
@@ -143,7 +143,7 @@ fn everybody_who_waits_for_memory_hears_when_none_is_on_its_way_any_more() {
     let others: Vec<usize> = (0..CLIENTS).map(|_| rig.attach("b")).collect();
     let (most, half) = (share(&rig, 60), share(&rig, 50));
     let_linger(&mut rig, client, most);
-    // All of them before the node looks.
+    // All requests are sent before the node looks.
     let asked: Vec<(usize, u32)> = (0..WAITING)
         .map(|number| (others[number % CLIENTS], rig.send(others[number % CLIENTS], allocate(half, false))))
         .collect();

@@ -1,4 +1,4 @@
-//! Memory: what fits, what is refused with which numbers, whose bytes are seen, and when objects go.
+//! Memory: what fits, which refusals name which numbers, whose bytes are visible, and when objects go.
 
 mod rig;
 
@@ -11,7 +11,7 @@ use rig::{Rig, acquire, allocate, free, granted, keys, refused};
 
 const PAGE: u64 = 64 << 10;
 const POOL: u64 = 4 << 20;
-/// With its header, an object of its own pages.
+/// An object, with its header, that has its own pages.
 const LARGE: u64 = 2 << 20;
 
 fn quota(bytes_max: u64, permissions_max: u64) -> NodeConfig {
@@ -20,7 +20,7 @@ fn quota(bytes_max: u64, permissions_max: u64) -> NodeConfig {
 
 #[test]
 fn a_quota_counts_what_objects_really_take_to_the_byte_and_is_named() {
-    // 768 bytes of buffer and 32 of header; 384 and 32.
+    // Buffers of 768 and 384 bytes, each with a header of 32.
     let mut rig = Rig::new(quota(800 + 416, 100));
     let (one, two, other) = (rig.attach("a"), rig.attach("a"), rig.attach("b"));
     rig.allocate(one, 600, true);
@@ -87,7 +87,7 @@ fn permissions_are_counted_too() {
     rig.end();
 }
 
-/// Delayed unbinding is the node's affair: who was told that memory is free may use its quota again.
+/// Delayed unbinding must not be visible: a client that was told that memory is free may use its quota again.
 #[test]
 fn a_quota_is_free_as_soon_as_the_revoke_is_answered() {
     let mut rig = Rig::new(quota((1 << 20) + 32, 100));
@@ -140,7 +140,7 @@ fn the_whole_pool_can_be_one_object_and_again_many() {
         assert_eq!(rig.node.counters().bytes_used, POOL);
         assert_eq!(rig.write(client, keys(&it).0, it.address().0 + POOL - 33, &[9]), Status::Success);
         rig.revoke(client, it.permission);
-        // Its window lingers, so the next request waits for the unbind: no time passes over it.
+        // The window lingers, so the next request waits for the unbind, but not for time to pass.
         let many: Vec<Granted> = (0..POOL / LARGE).map(|_| rig.allocate(client, LARGE - 32, false)).collect();
         for it in many {
             rig.revoke(client, it.permission);
@@ -167,7 +167,7 @@ fn requests_that_wait_for_memory_end_with_their_client() {
     rig.end();
 }
 
-/// Fills an object and lets it go; another tenant then gets the same bytes.
+/// Fills an object and frees it. Another tenant then gets the same bytes.
 fn scrubbed(mechanism: Mechanism, size: u64) {
     let config = NodeConfig { mechanism, pool_bytes: size.next_multiple_of(PAGE) + PAGE, ..rig::config() };
     let mut rig = Rig::new(config);
@@ -202,8 +202,8 @@ fn nobody_sees_another_tenants_bytes() {
     }
 }
 
-/// A pool of one object of 2 MiB that another tenant has filled with 0xa5, and a client of tenant «b» that has asked for
-/// it to share: the scrub has begun, and takes many turns.
+/// A pool of one object of 2 MiB, which a tenant has written to and freed. A client of tenant «b» has asked to share
+/// the memory: the scrub has begun and takes many turns.
 fn being_scrubbed() -> (Rig, usize, ObjectName, u32) {
     let mut rig = Rig::new(NodeConfig { pool_bytes: LARGE + PAGE, ..rig::config() });
     let (one, two) = (rig.attach("a"), rig.attach("b"));
@@ -263,7 +263,7 @@ fn those_who_may_share_a_scrubbed_object_get_it_with_its_first_holder() {
 fn a_lease_does_not_run_while_its_memory_is_scrubbed() {
     let (mut rig, two, address, first) = being_scrubbed();
     rig.turn();
-    // The machine is slow: the lease of 3 ms would have been over twice.
+    // The machine is slow: in this time the lease of 3 ms would have ended twice.
     rig.now = rig.now.after(Lifetime::millis(6));
     rig.settle();
     let held = granted(rig.reply(two, first).expect("a grant"));
@@ -278,7 +278,7 @@ fn a_lease_does_not_run_while_its_memory_is_scrubbed() {
 fn a_scrub_touches_no_neighbour() {
     let mut rig = Rig::new(NodeConfig { pool_bytes: 2 * PAGE, ..rig::config() });
     let (one, two) = (rig.attach("a"), rig.attach("b"));
-    // Two tenants' objects side by side in one page, coming and going.
+    // Objects of two tenants come and go side by side in one page.
     let stays: Vec<Granted> = (0..8).map(|_| rig.allocate(one, 200, true)).collect();
     for it in &stays {
         rig.write(one, keys(it).0, it.address().0, &[0x11; 200]);
@@ -391,7 +391,7 @@ fn kept_objects_go_with_their_tenants_last_client() {
     }
 }
 
-/// Headers are few, and lingering windows must not keep them from those who ask.
+/// Headers are few, and lingering windows must not keep them from new requests.
 #[test]
 fn a_node_without_headers_left_says_so() {
     let mut rig = Rig::new(NodeConfig { headers: 4, reductions: Reductions::none(), ..rig::config() });

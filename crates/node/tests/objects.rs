@@ -1,4 +1,4 @@
-//! Objects: what names them, what they outlive, what parts of them are held by whom, and how they are aligned.
+//! Objects: their references, how long they live, who holds which parts of them, and their alignment.
 
 mod rig;
 
@@ -39,7 +39,7 @@ fn part(object: ObjectRef, offset: u64, length: u64, sharing: Sharing, wait: Lif
     }
 }
 
-/// An object of `size` bytes that nobody holds.
+/// An object of `size` bytes without holders.
 fn kept(rig: &mut Rig, client: usize, size: u64, keep: Keep) -> Granted {
     let it = granted(rig.ask(client, allocate(size, 0, keep)));
     rig.revoke(client, it.permission);
@@ -52,7 +52,7 @@ fn an_old_reference_never_opens_a_new_object() {
     let client = rig.attach("a");
     let old = kept(&mut rig, client, 100, Keep::Attached);
     assert_eq!(rig.ask(client, free(old.object)), ReplyBody::Done);
-    // Until something else lies at the same place.
+    // Repeats until another object lies at the same place.
     let new = (0..1000)
         .map(|_| kept(&mut rig, client, 100, Keep::Attached))
         .find(|it| it.object.address == old.object.address)
@@ -98,7 +98,7 @@ fn a_reference_that_was_made_up_names_nothing() {
     rig.end();
 }
 
-/// Whether another tenant's object lives is told to nobody.
+/// No tenant is told whether another tenant's object exists.
 #[test]
 fn another_tenants_reference_is_refused_as_one_to_nothing() {
     let mut rig = rig();
@@ -127,7 +127,7 @@ fn an_address_alone_means_whatever_starts_there() {
     rig.end();
 }
 
-/// A producer dies and starts again; its object is there, with its bytes, until its time is over.
+/// A producer dies and starts again. Its object is still there with its bytes, until its time is over.
 #[test]
 fn an_object_outlives_its_tenants_clients_for_as_long_as_it_was_asked_to() {
     let mut rig = rig();
@@ -147,7 +147,7 @@ fn an_object_outlives_its_tenants_clients_for_as_long_as_it_was_asked_to() {
     }
     let again = rig.acquire(second, it.object);
     assert_eq!(rig.read(second, keys(&again).0, again.address().0, 10).1, b"still here");
-    // While somebody is there, time does not count.
+    // The time does not run while a client is attached.
     rig.revoke(second, again.permission);
     rig.pass(Lifetime::seconds(60));
     let again = rig.acquire(second, it.object);
@@ -286,7 +286,7 @@ fn parts_that_share_no_byte_are_held_beside_each_other() {
     rig.end();
 }
 
-/// One who waits for a part stops those whom it would have to wait for, and nobody else.
+/// A client that waits for a part stops the holders that it has to wait for, and no others.
 #[test]
 fn waiting_for_a_part_gives_notice_to_its_holders_alone() {
     let mut rig = rig();
@@ -299,7 +299,7 @@ fn waiting_for_a_part_gives_notice_to_its_holders_alone() {
     let longer = |permission| RequestBody::Extend { permission, lifetime: Lifetime::millis(300) };
     assert_eq!(refused(rig.ask(one, longer(left.permission))), Refusal::NotExtendable);
     assert!(matches!(rig.ask(two, longer(right.permission)), ReplyBody::Extended(_)));
-    // Whoever would be in the way of the one that waits comes after it; whoever would not need not wait.
+    // A request that overlaps the waiting one comes after it. A request that does not overlap need not wait.
     let behind = rig.send(one, part(it.object, 5, 10, Sharing::Exclusive, Lifetime::seconds(1)));
     rig.settle();
     assert_eq!(rig.reply(one, behind), None);
@@ -340,7 +340,7 @@ fn aligned_blocks_waste_no_more_than_their_header_costs() {
     let client = rig.attach("a");
     let held = (0..1024).map(|_| rig.ask(client, allocate(65_536, 4096, Keep::No)));
     let count = held.filter(|reply| matches!(reply, ReplyBody::Granted(_))).count();
-    // 68 KiB each, and what does not fill a span.
+    // 68 KiB for each block, and some loss at the end of spans.
     assert!(count > 900, "{count} of 1024");
     rig.end();
 }
@@ -362,5 +362,77 @@ fn an_object_that_nobody_was_told_of_is_not_kept() {
         rig.revoke(client, it.permission);
         rig.acquire(client, it.object);
     }
+    rig.end();
+}
+
+fn set_keep(object: impl Into<ObjectName>, keep: Keep) -> RequestBody {
+    RequestBody::Keep { object: object.into(), keep }
+}
+
+/// A program can write a reference down before the object is kept: if it dies in between, nothing is left behind.
+#[test]
+fn an_object_can_be_kept_after_its_reference_was_written_down() {
+    let mut rig = rig();
+    let (client, sibling) = (rig.attach("a"), rig.attach("a"));
+    let it = granted(rig.ask(client, allocate(64, 0, Keep::No)));
+    assert_eq!(rig.ask(client, set_keep(it.object, Keep::Attached)), ReplyBody::Done);
+    rig.detach(client);
+    rig.settle();
+    granted(rig.ask(sibling, acquire(it.object, Sharing::Shared, NOW)));
+    let lost = granted(rig.ask(sibling, allocate(64, 0, Keep::No)));
+    rig.detach(sibling);
+    let later = rig.attach("a");
+    assert_eq!(refused(rig.ask(later, acquire(lost.object, Sharing::Shared, NOW))), Refusal::Gone);
+    rig.end();
+}
+
+#[test]
+fn the_latest_time_to_keep_an_object_counts() {
+    let mut rig = rig();
+    let client = rig.attach("a");
+    let (longer, shorter) =
+        (kept(&mut rig, client, 64, Keep::Attached), kept(&mut rig, client, 64, Keep::For(HOUR)));
+    assert_eq!(rig.ask(client, set_keep(longer.object, Keep::For(HOUR))), ReplyBody::Done);
+    assert_eq!(rig.ask(client, set_keep(shorter.object, Keep::For(Lifetime::millis(5)))), ReplyBody::Done);
+    rig.detach(client);
+    rig.pass(Lifetime::millis(50));
+    let later = rig.attach("a");
+    granted(rig.ask(later, acquire(longer.object, Sharing::Shared, NOW)));
+    assert_eq!(refused(rig.ask(later, acquire(shorter.object, Sharing::Shared, NOW))), Refusal::Gone);
+    rig.end();
+}
+
+#[test]
+fn an_object_that_is_kept_no_longer_goes_with_its_last_permission() {
+    let mut rig = rig();
+    let client = rig.attach("a");
+    let held = granted(rig.ask(client, allocate(64, 0, Keep::Attached)));
+    let free = kept(&mut rig, client, 64, Keep::For(HOUR));
+    for object in [held.object, free.object] {
+        assert_eq!(rig.ask(client, set_keep(object, Keep::No)), ReplyBody::Done);
+    }
+    assert_eq!(refused(rig.ask(client, acquire(free.object, Sharing::Shared, NOW))), Refusal::Gone);
+    rig.revoke(client, held.permission);
+    assert_eq!(refused(rig.ask(client, acquire(held.object, Sharing::Shared, NOW))), Refusal::Gone);
+    rig.pass(Lifetime::millis(5));
+    assert_eq!(rig.node.counters().objects, 0);
+    rig.end();
+}
+
+#[test]
+fn a_time_to_keep_an_object_is_checked_as_at_its_allocation_and_for_the_owner_alone() {
+    let mut rig = rig();
+    let (client, stranger) = (rig.attach("a"), rig.attach("b"));
+    let it = kept(&mut rig, client, 64, Keep::Attached);
+    for keep in [Keep::For(Lifetime(HOUR.0 + 1)), Keep::Pinned] {
+        assert_eq!(
+            refused(rig.ask(client, set_keep(it.object, keep))),
+            Refusal::KeptTooLong { longest: HOUR }
+        );
+    }
+    assert_eq!(refused(rig.ask(stranger, set_keep(it.object, Keep::No))), Refusal::Gone);
+    let address = ObjectName::Address(it.object.address);
+    assert_eq!(refused(rig.ask(stranger, set_keep(address, Keep::No))), Refusal::NoSuchObject);
+    granted(rig.ask(client, acquire(it.object, Sharing::Shared, NOW)));
     rig.end();
 }

@@ -1,4 +1,4 @@
-//! Windows that are there before anybody needs them, and regions that are gone when nobody does.
+//! Windows that are allocated ahead of their use, and regions that are removed after it.
 
 mod rig;
 
@@ -39,7 +39,7 @@ fn mechanisms_without_windows_allocate_none() {
     }
 }
 
-/// A permission's two regions, or its one.
+/// A permission has two regions, or only one.
 #[test]
 fn no_region_of_an_ended_permission_opens_anything() {
     for (rights, separate) in [(Rights::READ, true), (Rights::all(), false)] {
@@ -63,7 +63,7 @@ fn no_region_of_an_ended_permission_opens_anything() {
     }
 }
 
-/// A batch of binds that fails takes all its windows with it: others take their places.
+/// A batch of binds that fails loses all its windows. New windows replace them.
 #[test]
 fn windows_that_were_lost_do_not_count_against_the_tenant() {
     const MOST: u32 = 4;
@@ -90,7 +90,7 @@ fn windows_that_were_lost_do_not_count_against_the_tenant() {
     rig.end();
 }
 
-/// Windows that one idle turn allocates or ends.
+/// The most windows that one idle turn allocates or ends.
 const PER_TURN: u64 = 16;
 
 #[test]
@@ -108,7 +108,7 @@ fn an_idle_turn_allocates_a_few_windows_and_no_more() {
     rig.end();
 }
 
-/// Whose keys are used up.
+/// These windows have used up their keys.
 #[test]
 fn worn_windows_rest_and_go_a_few_in_each_idle_turn() {
     const MANY: usize = 40;

@@ -1,4 +1,4 @@
-//! What a node tells its operator of its clients.
+//! What a node reports to its operator about its clients.
 
 mod rig;
 
@@ -6,7 +6,7 @@ use portcullis_node::NodeConfig;
 use portcullis_protocol::Lifetime;
 use rig::Rig;
 
-/// Permissions and bytes that each client is said to hold, by number.
+/// The reported permissions and bytes of each client, by number.
 fn held(rig: &Rig) -> Vec<(u64, u64)> {
     rig.node.clients(rig.now).iter().map(|client| (client.permissions, client.bytes)).collect()
 }

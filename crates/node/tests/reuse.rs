@@ -1,4 +1,4 @@
-//! Memory that changes hands, under pressure: a key that is over never opens what somebody else was given.
+//! Memory that changes hands under load: the key of an ended permission never opens what another client was given.
 
 mod rig;
 #[path = "reuse/world.rs"]
@@ -31,13 +31,13 @@ enum Op {
         which: usize,
         free: bool,
     },
-    /// One sends its revoke, another its allocation, and the node hears both together.
+    /// One client's revoke and another client's allocation reach the node together.
     RevokeAndAllocate {
         which: usize,
         by: usize,
         size: u64,
     },
-    /// One waits for what the other lets go.
+    /// One client waits for what another client revokes.
     WaitAndRevoke {
         which: usize,
         by: usize,
@@ -45,7 +45,7 @@ enum Op {
     Free {
         which: usize,
     },
-    /// As an honest extension, or garbage in one's own lifetime word.
+    /// Writes to the client's own lifetime word: an honest extension, or garbage.
     TouchWord {
         which: usize,
         value: u64,
@@ -182,7 +182,7 @@ impl World {
         Some((client, RequestBody::Acquire { object, part, lifetime: LIFETIME, rights, sharing, wait }))
     }
 
-    /// A revoke of record `at` and a request of `client`, in one turn.
+    /// Sends a revoke of record `at` and a request of `client` in one turn.
     fn both(&mut self, at: usize, client: usize, body: RequestBody, is_new: bool) {
         let (holder, permission) = (self.records[at].client, self.records[at].granted.permission);
         let wants = self.rig.send(client, body);
@@ -192,7 +192,7 @@ impl World {
         self.rig.reply(holder, revoke).expect("a reply to the revoke");
         let mut reply = self.rig.reply(client, wants);
         if reply.is_none() && !is_new {
-            // Others hold it beside: the wait is a microsecond.
+            // Others share the object. The wait is a microsecond.
             self.rig.pass(Lifetime(1));
             reply = self.rig.reply(client, wants);
         }

@@ -1,4 +1,4 @@
-//! What a permission opens, and that it opens nothing else: bytes, rights, tenant, under each mechanism.
+//! What a permission opens, and that it opens nothing else: bytes, rights, tenants, under each mechanism.
 
 mod rig;
 
@@ -20,13 +20,13 @@ fn with(mechanism: Mechanism) -> NodeConfig {
     config
 }
 
-/// All ways of enforcing bytes on the NIC, with one window or region over both parts and with two.
+/// Runs a check with all mechanisms that enforce bytes on the NIC, with one window or region and with two.
 fn each_exact_mechanism(check: impl Fn(&mut Rig, usize, &dyn Fn(&mut Rig, Rights) -> Granted)) {
     for mechanism in [Mechanism::MemoryWindow, Mechanism::MemoryRegion] {
         for reductions in [Reductions::default(), Reductions::none()] {
             let mut rig = Rig::new(NodeConfig { reductions, ..with(mechanism) });
             let client = rig.attach("a");
-            // Objects before and after it in the same span: addresses around it are in the pool for certain.
+            // With objects before and after it, the addresses around the tested object certainly lie in the pool.
             rig.allocate(client, SIZE, true);
             check(&mut rig, client, &|rig, rights| allocate(rig, client, rights));
             rig.end();
@@ -48,6 +48,47 @@ fn must_refuse(rig: &mut Rig, client: usize, status: Status, what: &str) {
     rig.recover(client);
 }
 
+/// The books give a permission's slot to another tenant in the turn in which the first permission ends, before either
+/// is carried out. The tenant that was busy first is carried out first.
+#[test]
+fn what_gets_a_place_in_the_books_in_the_same_turn_gets_nothing_else_with_it() {
+    for mechanism in Mechanism::ALL {
+        // Delayed unbinding is off: this test checks that an ended permission is closed at once.
+        let reductions = Reductions { delayed_unbinding: false, ..Reductions::default() };
+        let mut rig = Rig::new(NodeConfig { reductions, ..with(mechanism) });
+        let [busy, ending, next] = ["blue", "red", "blue"].map(|tenant| rig.attach(tenant));
+        let (lifetime, rights, sharing) = (Lifetime::millis(100), Rights::all(), Sharing::Exclusive);
+        let ask =
+            RequestBody::Allocate { size: SIZE, alignment: 0, lifetime, rights, sharing, keep: Keep::No };
+        for round in 0..4 {
+            let old = granted(rig.ask(ending, ask));
+            let first = rig.send(busy, ask);
+            rig.deliver();
+            let end = rig.send(ending, RequestBody::Revoke { permission: old.permission, free: false });
+            rig.deliver();
+            let second = rig.send(next, ask);
+            rig.settle();
+            assert_eq!(rig.reply(ending, end), Some(ReplyBody::Done), "{mechanism}, round {round}");
+            let new = [(busy, first), (next, second)]
+                .map(|(client, asked)| (client, granted(rig.reply(client, asked).expect("an answer"))));
+            for (client, it) in &new {
+                if let Credential::Keys { buffer, .. } = it.credential {
+                    assert_eq!(rig.write(*client, buffer, it.address().0, &FULL), Status::Success);
+                    assert_eq!(rig.read(*client, buffer, it.address().0, 256).1, FULL);
+                }
+            }
+            if let (Credential::Keys { buffer, .. }, true) = (old.credential, mechanism.enforces_range()) {
+                let status = rig.read(ending, buffer, old.address().0, 256).0;
+                must_refuse(&mut rig, ending, status, "what has ended");
+            }
+            for (client, it) in new {
+                rig.revoke(client, it.permission);
+            }
+        }
+        rig.end();
+    }
+}
+
 #[test]
 fn a_holder_reaches_exactly_its_bytes() {
     each_exact_mechanism(|rig, client, allocate| {
@@ -61,7 +102,7 @@ fn a_holder_reaches_exactly_its_bytes() {
         must_refuse(rig, client, above, "a byte above");
         let above = rig.write(client, key, it.address().0 + SIZE, &[1]);
         must_refuse(rig, client, above, "a byte written above");
-        // One window over both parts opens the eight bytes of the lifetime word as well, and no byte before them.
+        // One window over both parts also opens the eight bytes of the lifetime word, but no byte before them.
         let first = if key == lifetime_key { word(&it) } else { it.address().0 };
         let below = rig.read(client, key, first - 1, 1).0;
         must_refuse(rig, client, below, "a byte below");
@@ -194,7 +235,7 @@ fn queue_pairs_open_what_their_client_holds_anywhere_and_close_with_it() {
     rig.end();
 }
 
-/// A permission ends while its client's queue pair is being rebuilt, after each number of turns.
+/// A permission ends while its queue pair is being rebuilt, after every number of turns.
 #[test]
 fn a_right_that_ends_during_a_recovery_does_not_come_back_with_the_queue_pair() {
     for turns in 0..10 {

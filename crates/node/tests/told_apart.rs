@@ -1,4 +1,4 @@
-//! Lateness, strays and guesses: the cases in which they look most alike, and that each bar is told of once.
+//! Late accesses, strays and guesses: the cases in which they are hard to tell apart. Each bar is reported once.
 
 mod rig;
 
@@ -7,37 +7,15 @@ use portcullis_node::{AuditEvent, NodeConfig, Reductions, ViolationLimits, Viola
 use portcullis_protocol::{
     Granted, Keep, Lifetime, Mechanism, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
-use rig::{Rig, granted, keys, refused, word};
+use rig::{Rig, granted, guess, is_refused, keys, refused, word};
 
-const LIMITS: ViolationLimits = ViolationLimits {
-    free_max: 2,
-    free_again: Lifetime::seconds(100),
-    pause_min: Lifetime::millis(1),
-    pause_max: Lifetime::millis(20),
-    bar_after: 2,
-    bar_for: Lifetime::seconds(60),
-    late_grace: Lifetime::millis(500),
-    late_pause_max: Lifetime::millis(4),
-    keys_remembered: 8,
-    excuses_max: 3,
-    excuse_again: Lifetime::seconds(100),
-};
+const LIMITS: ViolationLimits = ViolationLimits { bar_after: 2, ..rig::LIMITS };
 
 fn config() -> NodeConfig {
     NodeConfig { violations: LIMITS, audit: true, ..rig::config() }
 }
 
-fn is_refused(rig: &mut Rig, client: usize, key: Rkey, address: u64) {
-    assert_eq!(rig.read(client, key, address, 8).0, Status::RemoteAccessError);
-    rig.settle();
-}
-
-fn guess(rig: &mut Rig, client: usize, near: &Granted) {
-    let key = keys(near).0;
-    is_refused(rig, client, Rkey::new(key.index(), key.low_byte().wrapping_add(100)), near.address().0);
-}
-
-/// Has the queue pair rebuilt when the pauses are over. Returns whether there was one.
+/// Has the queue pair rebuilt when the pauses are over. Returns whether there was a pause.
 fn recover(rig: &mut Rig, client: usize) -> bool {
     let mut paused = false;
     loop {
@@ -84,7 +62,7 @@ fn with_a_window_for_the_word_and_one_for_the_buffer_each_key_strays_by_itself()
     rig.end();
 }
 
-/// All of a tenant's permissions are reached with one key there: it is no guess for whoever holds one of them.
+/// One key reaches all permissions of a tenant here. For a client that holds one of them, using the key is no guess.
 #[test]
 fn the_key_over_the_pool_strays_in_the_hands_of_those_who_hold_something_alone() {
     let mut rig = Rig::new(NodeConfig { mechanism: Mechanism::QueuePair, ..config() });
@@ -102,7 +80,7 @@ fn the_key_over_the_pool_strays_in_the_hands_of_those_who_hold_something_alone()
     rig.end();
 }
 
-/// Both, the word's place and its key, have to be those of one permission.
+/// The address and the key of a lifetime word have to belong to the same permission.
 #[test]
 fn the_word_of_one_sibling_with_the_key_of_another_is_a_guess() {
     let mut rig = Rig::new(config());
@@ -169,7 +147,7 @@ fn a_clients_bar_is_told_once_whatever_it_breaks_after_it() {
     is_refused(&mut rig, client, key, behind);
     assert_eq!(audited(&mut rig, AuditEvent::Bar), 1);
     assert_eq!(rig.node.poll_evicted(), Some(rig.seat(client).id));
-    // It has another queue pair, and nobody has shown it out yet. What it does there is not late any more.
+    // The client has another queue pair and is not shown out yet. Its accesses there no longer count as late.
     rig.pass(Lifetime(LIMITS.late_grace.0 + 1));
     let lkey = rig.seat(client).lkey();
     let local = portcullis_nic::LocalSpan { address: 512 << 10, length: 8, lkey };

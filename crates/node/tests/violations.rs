@@ -1,4 +1,4 @@
-//! What breaking the rules costs, and whom: pauses, the bar, and the queue pairs that are rebuilt.
+//! The cost of violations, and who pays it: pauses, bars, and the rebuild of queue pairs.
 
 mod rig;
 
@@ -23,7 +23,7 @@ fn config() -> NodeConfig {
     NodeConfig { violations, ..rig::config() }
 }
 
-/// A read with a key that nobody ever had.
+/// Reads with a key that no client ever had.
 fn violate(rig: &mut Rig, client: usize, it: &Granted) {
     let key = keys(it).0;
     let guess = Rkey::new(key.index(), key.low_byte().wrapping_add(100));
@@ -71,7 +71,7 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
         let sibling_asks = acquire(it.object, Sharing::Shared, Lifetime(0));
         assert_eq!(refused(rig.ask(sibling, sibling_asks)), Refusal::Paused { wait: pause }, "the tenant's");
         assert_eq!(rig.try_attach("a").err(), Some(Refusal::Paused { wait: pause }));
-        // What is held already goes on, and so do others.
+        // Existing permissions still work, also those of other clients.
         assert_eq!(rig.read(sibling, keys(&theirs).0, theirs.address().0, 8).0, Status::Success);
         rig.allocate(other, 64, false);
         rig.pass(pause);
@@ -94,7 +94,7 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
     rig.end();
 }
 
-/// A client of tenant "a" that has guessed until its tenant was barred, in a node that records these events.
+/// A node that records these events, and a client of tenant "a" whose guesses have got the tenant barred.
 fn barred_rig(audit_events: AuditEvents) -> (Rig, usize) {
     let mut rig = Rig::new(NodeConfig { audit: true, audit_events, ..config() });
     let client = rig.attach("a");
@@ -108,7 +108,7 @@ fn barred_rig(audit_events: AuditEvents) -> (Rig, usize) {
     (rig, client)
 }
 
-/// What the audit log tells of the end of bars: whose, and why.
+/// The ends of bars in the audit log: the tenant, and the reason.
 fn unbarred(rig: &mut Rig) -> Vec<(Option<String>, Option<&'static str>)> {
     let records = std::iter::from_fn(|| rig.node.poll_audit());
     let ends = records.filter(|record| record.event == AuditEvent::Unbar);
@@ -127,7 +127,7 @@ fn a_bar_is_listed_with_its_reason_and_ends_by_time() {
     let records: Vec<_> = std::iter::from_fn(|| rig.node.poll_audit()).collect();
     let told = records.iter().find(|record| record.event == AuditEvent::Bar).expect("the log has the bar");
     assert_eq!((told.at, told.until, told.reason), (since, Some(until), Some(Charge::Guess.reason())));
-    // No lease is left to wake the node for.
+    // No lease is left that would wake the node.
     rig.pass(Lifetime::seconds(1));
     assert_eq!(rig.node.next_wake(), Some(until), "the node wakes for its end");
     rig.pass(until.since(rig.now));
@@ -160,7 +160,7 @@ fn the_operator_ends_a_bar_and_a_pause_and_nothing_else() {
     rig.end();
 }
 
-/// Whose request is under way when the bar falls gets an answer, and no permission.
+/// A request that is under way when the bar begins gets an answer, but no permission.
 #[test]
 fn a_request_under_way_when_the_bar_falls_is_refused() {
     for turns in 0..6 {

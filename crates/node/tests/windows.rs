@@ -1,4 +1,4 @@
-//! Windows and their keys: what each permission costs, that keys always move, and that all of them come back.
+//! Windows and their keys: the cost of each permission, that keys always change, and that no window is lost.
 
 mod rig;
 
@@ -14,7 +14,7 @@ fn with(reductions: Reductions) -> NodeConfig {
     NodeConfig { reductions, ..rig::config() }
 }
 
-/// Window operations of one request or two, with all that they bring about before time passes.
+/// Number of window operations that one or two requests cause before time passes.
 fn cost(rig: &mut Rig, of: impl FnOnce(&mut Rig)) -> u64 {
     let before = rig.node.counters().window_operations;
     of(rig);
@@ -29,7 +29,7 @@ fn kept(rig: &mut Rig, client: usize) -> ObjectRef {
     it.object
 }
 
-/// Patronus Table 4: an acquire and a revoke of all rights over an object that stays.
+/// Patronus Table 4: an acquire and a revoke with all rights over an object that stays.
 #[test]
 fn an_acquire_and_its_revoke_cost_what_the_paper_counts() {
     for (reductions, of_acquire, of_revoke) in
@@ -155,7 +155,7 @@ fn a_tenant_without_windows_left_hears_so_and_nothing_leaks() {
     }
 }
 
-/// Two windows are needed and one is there: the one must not be lost over it.
+/// Two windows are needed and one is there. That one must not be lost.
 #[test]
 fn a_permission_that_gets_half_its_windows_gives_them_back() {
     let mut rig = Rig::new(NodeConfig { windows_max: 3, windows_ready: 1, ..with(Reductions::none()) });
@@ -210,7 +210,7 @@ fn thousands_of_permissions_end_together() {
     }
 }
 
-/// Whoever comes after the NIC has failed has nothing to do with that.
+/// A failure of the NIC must not affect later requests.
 #[test]
 fn a_nic_that_works_again_serves_the_next_request() {
     let mut rig = Rig::new(with(Reductions::default()));
@@ -227,8 +227,8 @@ fn a_nic_that_works_again_serves_the_next_request() {
     rig.end();
 }
 
-/// Who knows all keys of yesterday guesses, for each window it knows and the one after, the key that came next in
-/// each order that keys ever had here: up or down by one from any key that it saw.
+/// The spy knows all earlier keys. For each window that it knows and for the next window, it guesses the keys that
+/// would follow if keys were used in order: each seen key plus or minus one or two.
 #[test]
 fn a_siblings_key_cannot_be_told_from_the_keys_before() {
     const NODES: u8 = 100;
@@ -255,7 +255,7 @@ fn a_siblings_key_cannot_be_told_from_the_keys_before() {
         hits += usize::from(guessed.contains(&key));
         rig.end();
     }
-    // Eight windows and 255 keys of each: by chance one guess in two thousand hits.
+    // There are eight windows with 255 keys each. By chance one guess in two thousand hits.
     assert!(hits <= 8, "{hits} hits on {NODES} nodes, with {guesses} guesses");
     assert!(guesses > 1000, "{guesses} guesses are none");
 }

@@ -1,5 +1,5 @@
-//! Many small requests with few doorbells: permissions asked for together, atomics posted together, and the outcomes taken
-//! one by one.
+//! Many small requests with few doorbells. Permissions are asked for together, atomics are posted together, and the
+//! outcomes are taken one by one.
 //!
 //! ```text
 //! cargo run --release --example batches                                  a node of its own
@@ -15,7 +15,7 @@ const COUNTERS: usize = 100;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut session, _node) = place::session()?;
 
-    // A hundred objects of a counter each, that nobody holds.
+    // A hundred objects, each holding one counter. After the loop no session holds a permission on them.
     let mut objects = Vec::new();
     for _ in 0..COUNTERS {
         let counter = session.allocate(Allocate::bytes(8).keep())?;
@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         session.revoke(counter)?;
     }
 
-    // One message a permission, one doorbell for as many as the control queue holds.
+    // One message for each permission. One doorbell covers as many messages as the control queue holds.
     let asks: Vec<_> = objects.iter().map(|&object| Acquire::object(object).shared()).collect();
     let held = session.acquire_all(&asks)?.into_iter().collect::<Result<Vec<_>, Error>>()?;
 
-    // One doorbell and one completion for all of these. Each has an outcome of its own.
+    // One doorbell and one completion for all of these operations. Each operation has its own outcome.
     let now = session.now();
     let mut batch = session.client().batch();
     let mut operations = Vec::new();
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(before, 0);
     }
 
-    // The same with one doorbell for all ends.
+    // The revocations share one doorbell as well.
     session.revoke_all(held)?;
     for object in objects {
         session.free(object)?;

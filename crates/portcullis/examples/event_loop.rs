@@ -1,5 +1,6 @@
-//! A session inside a program's own loop: nothing waits, what has ended is taken as it comes, and a lease is extended on
-//! the way. Here the loop's other work are lines that another thread hands in; each is stored in remote memory.
+//! A session inside a program's own event loop. No call waits: the program takes results as they come and extends a
+//! lease on the way. The loop waits for two descriptors at once: the session's, and a socket that another thread sends
+//! lines to. Each line is stored in remote memory.
 //!
 //! ```text
 //! cargo run --release --example event_loop                               a node of its own
@@ -9,29 +10,28 @@
 mod place;
 
 use portcullis::{Allocate, BarePermission, Call, Error, Lifetime, Operation, Session};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// Bytes of the log that lines are put into.
 const LOG_BYTES: u64 = 1 << 20;
-/// The lease over it, and when it is extended.
+/// The lease over the log. It is extended when less than `LEAST` of it is left.
 const LEASE: Lifetime = Lifetime::millis(200);
 const LEAST: Lifetime = Lifetime::millis(100);
-/// The longest that the loop sleeps.
-const NAP: Duration = Duration::from_micros(200);
+const LINE_BYTES: usize = 256;
 
 struct Loop {
     log: BarePermission,
     at: u64,
-    /// Lines that are on their way, by the operation that writes them.
+    /// Lines that are being written, by the operation that writes them.
     writing: HashMap<Operation, String>,
     extending: Option<Call>,
     stored: usize,
 }
 
 impl Loop {
-    /// A line has come.
+    /// Stores a line that has arrived.
     fn store(&mut self, session: &mut Session, line: String) -> Result<(), Error> {
         let mut buffer = session.buffer(u32::try_from(line.len()).unwrap_or(u32::MAX))?;
         buffer.bytes_mut().copy_from_slice(line.as_bytes());
@@ -43,9 +43,8 @@ impl Loop {
         Ok(())
     }
 
-    /// What has ended since the last turn. Returns whether anything has.
-    fn turn(&mut self, session: &mut Session) -> Result<bool, Error> {
-        let worked = session.poll() > 0;
+    /// Takes the results of what has ended.
+    fn take(&mut self, session: &mut Session) -> Result<(), Error> {
         let mut ended = Vec::new();
         session.client().drain(&mut ended);
         for (operation, outcome) in ended {
@@ -58,25 +57,38 @@ impl Loop {
             answer?;
             self.extending = None;
         }
+        session.client().over().map_or(Ok(()), Err)
+    }
+
+    /// Extends the lease when it is due, and returns how long it is until then.
+    fn extend(&mut self, session: &mut Session) -> Result<Duration, Error> {
         let now = session.now();
-        if self.extending.is_none() && self.log.lease().deadline().since(now) < LEAST {
+        let left = self.log.lease().deadline().since(now);
+        if left < LEAST && self.extending.is_none() {
             self.extending = Some(session.client().extend(now, &self.log, LEASE)?);
         }
-        session.client().over().map_or(Ok(worked), Err)
+        Ok(if self.extending.is_some() {
+            Duration::MAX
+        } else {
+            Duration::from(left) - Duration::from(LEAST)
+        })
     }
 }
 
-fn lines() -> Receiver<String> {
-    let (sender, receiver) = channel();
+/// Starts a thread that sends a thousand lines, one message each, and an empty message at the end.
+fn lines() -> std::io::Result<UnixDatagram> {
+    let (theirs, ours) = UnixDatagram::pair()?;
     std::thread::spawn(move || {
-        for number in 0..1000 {
-            if sender.send(format!("line {number}\n")).is_err() {
+        let lines = (0..1000).map(|number| format!("line {number}\n"));
+        for line in lines.chain([String::new()]) {
+            if theirs.send(line.as_bytes()).is_err() {
                 return;
             }
             std::thread::sleep(Duration::from_micros(300));
         }
     });
-    receiver
+    ours.set_nonblocking(true)?;
+    Ok(ours)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -84,21 +96,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let log = session.allocate(Allocate::bytes(LOG_BYTES).lifetime(LEASE))?;
     let log = log.into_bare().ok_or("a permission has just been granted")?;
     let mut state = Loop { log, at: 0, writing: HashMap::new(), extending: None, stored: 0 };
-    let (lines, mut more) = (lines(), true);
+    let (lines, mut more) = (lines()?, true);
+    let mut waits = 0;
     while more || !state.writing.is_empty() {
-        let mut idle = true;
-        match lines.try_recv() {
-            Ok(line) => {
-                state.store(&mut session, line)?;
-                idle = false;
-            }
-            Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => more = false,
+        session.poll();
+        state.take(&mut session)?;
+        let mut line = [0; LINE_BYTES];
+        match lines.recv(&mut line) {
+            Ok(0) => more = false,
+            Ok(length) => state.store(&mut session, String::from_utf8_lossy(&line[..length]).into_owned())?,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
         }
-        if !state.turn(&mut session)? && idle {
-            std::thread::sleep(NAP);
-        }
+        let due = state.extend(&mut session)?;
+        // This comes last: a call on the session between `arm` and the wait would undo it.
+        let at_most = session.arm().min(due);
+        let mut descriptors = [
+            PollFd::from_borrowed_fd(session.descriptor(), PollFlags::IN),
+            PollFd::new(&lines, PollFlags::IN),
+        ];
+        poll(&mut descriptors, Timespec::try_from(at_most).ok().as_ref())?;
+        waits += 1;
     }
-    println!("{} lines stored in {} bytes, the lease extended on the way", state.stored, state.at);
+    println!(
+        "{} lines stored in {} bytes after {waits} waits, the lease extended on the way",
+        state.stored, state.at
+    );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Reads that overlap: as many under way as the queue holds, each looked at in place when it comes.
+//! Reads that overlap: as many as the queue holds are under way, and each result is looked at in place when it comes.
 //!
 //! ```text
 //! cargo run --release --example pipelining                               a node of its own
@@ -10,11 +10,9 @@ mod place;
 use portcullis::{Allocate, Error, Lifetime};
 use std::time::Instant;
 
-/// Bytes of a read.
 const READ_BYTES: u32 = 4096;
-/// Bytes of the object that is read through.
 const OBJECT_BYTES: u64 = 16 << 20;
-/// Reads under way.
+/// Reads that are under way at once.
 const DEPTH: usize = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if under_way == 0 {
             break;
         }
-        // Waits for at least one, and takes all that have come.
+        // Waits for at least one result and takes all that have come.
         session.wait_until(|client| {
             client.drain(&mut ended);
             (!ended.is_empty()).then_some(())

@@ -1,5 +1,6 @@
-//! Where a node is.
+//! The address of a node: its two forms, and how they are read and printed.
 
+use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,29 +8,39 @@ use std::str::FromStr;
 /// The address of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// `shm:PATH`: on this machine, at a Unix socket; data moves through shared memory.
+    /// `shm:PATH`: a node on this machine, at a Unix socket. Data moves through shared memory.
     Shm(PathBuf),
-    /// `rdma:HOST:PORT`: over RDMA; at that port both ends tell each other where their queue pairs are.
+    /// `rdma:HOST:PORT`: a node that is reached over RDMA. At that port both sides exchange the addresses of their
+    /// queue pairs.
     #[cfg(feature = "rdma")]
     Rdma(String),
 }
 
-/// What was given is no address that a session can be opened at.
+/// Why a text is no address that a session can be opened at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnknownAddress {
-    /// It is none.
+    /// The text has the form of no address.
     #[error(
         "{0:?} is no node's address: give shm:PATH, for example shm:/run/portcullis.sock, or rdma:HOST:PORT, for \
          example rdma:node1:7471"
     )]
     Malformed(String),
-    /// It is an address over RDMA, and this program was built without.
+    /// The address is one over RDMA, and this program was built without RDMA.
     #[error(
         "{0:?} is a node's address over RDMA, and this program was built without: build the crate portcullis with its \
          feature \"rdma\""
     )]
     WithoutRdma(String),
+}
+
+impl Coded for UnknownAddress {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Malformed(_) => ErrorCode::UnknownAddress,
+            Self::WithoutRdma(_) => ErrorCode::WithoutRdma,
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -64,7 +75,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// As its text. A path that is no text has none.
+/// An address is serialized as its text. A path that is not UTF-8 has no text and is refused.
 #[cfg(feature = "serde")]
 mod as_serde {
     use super::Address;

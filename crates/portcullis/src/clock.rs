@@ -1,24 +1,24 @@
-//! The clock of a session: the time that its leases are told on, and how its waits pass a moment.
+//! The clock of a session: its leases are measured on this clock, and its waits let time pass with it.
 
 use portcullis_protocol::Moment;
 use std::time::Instant;
 
-/// The time of a session, and ways to let a moment of it pass between two looks for an answer.
+/// The time of a session, and the ways in which a wait passes time between two looks for an answer.
 pub trait Clock: Clone {
-    /// Looks for an answer before a wait begins to yield.
+    /// How often a wait looks for an answer before it begins to yield.
     const SPINS: u32 = 4_000;
 
     /// The time now. It never goes back.
     fn now(&self) -> Moment;
 
-    /// Lets next to no time pass.
+    /// Passes a very short time without leaving the processor.
     fn spin(&self);
 
-    /// Lets others run.
+    /// Lets other threads run.
     fn yield_now(&self);
 }
 
-/// The clock of a process's sessions: leases are told on it, and keepers share it.
+/// The clock of the sessions of a process. Leases are measured on this clock, and a session shares it with its keeper.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessClock {
     started: Instant,

@@ -1,31 +1,31 @@
-//! A permission that does not outlive its owner's interest.
+//! A permission that ends when its owner drops it.
 
 use portcullis_client::Permission as Bare;
 use portcullis_nic::GuaranteeSet;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
-/// What happens to a permission whose holder lets it drop.
+/// What happens to a permission when its holder drops it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AtDrop {
-    /// The session revokes it with its next call, or when it ends itself.
+    /// The session revokes it with its next call. The permission ends with the session at the latest.
     #[default]
     Revoke,
-    /// It expires on the node by itself: one message saved (Patronus §5.4).
+    /// The node ends it when its lease expires. That saves one message (Patronus §5.4).
     Expire,
 }
 
-/// A permission: [`BarePermission`](crate::BarePermission), and what becomes of it when it is dropped.
+/// A [`BarePermission`](crate::BarePermission), and what happens to it when this is dropped.
 #[derive(Debug)]
 pub struct Permission {
-    /// Here until it is dropped or given back.
+    /// `None` only after it was taken out.
     bare: Option<Bare>,
     at_drop: AtDrop,
     dropped: Dropped,
     unenforced: GuaranteeSet,
 }
 
-/// Permissions that were dropped and are still to be revoked.
+/// Permissions that were dropped and have not been revoked yet.
 pub(crate) type Dropped = Arc<Mutex<Vec<Bare>>>;
 
 impl Permission {
@@ -38,21 +38,21 @@ impl Permission {
         self
     }
 
-    /// What this permission rests on and the node's device does not keep. Empty, unless the node was started with
-    /// `--allow-unenforced`: its operator knows, and so does its holder.
+    /// The guarantees that this permission needs and the node's device does not give. The set is empty unless the node
+    /// was started with `--allow-unenforced`.
     #[must_use]
     pub fn unenforced(&self) -> GuaranteeSet {
         self.unenforced
     }
 
-    /// Chooses what happens when it is dropped.
+    /// Chooses what happens when the permission is dropped.
     #[must_use]
     pub fn at_drop(mut self, at_drop: AtDrop) -> Self {
         self.at_drop = at_drop;
         self
     }
 
-    /// The permission by itself: whoever takes it out has to revoke it, or lets it expire.
+    /// The bare permission. The caller has to revoke it, or let it expire.
     #[must_use]
     pub fn into_bare(mut self) -> Option<Bare> {
         self.bare.take()

@@ -1,5 +1,5 @@
-//! A node inside a program: on the software NIC or on an RDMA device, with a thread that drives it, the places that
-//! clients come to, and the audit log.
+//! A node inside a program, on the software NIC or on an RDMA device. A host has a thread that drives the node, the
+//! addresses that clients come to, and the audit log.
 
 pub use portcullis_host::software::{AttachedPort, attach as attach_port};
 pub use portcullis_host::{
@@ -12,12 +12,12 @@ pub use portcullis_host::{
 };
 
 use crate::session::Opener;
-use crate::{ConnectError, Session, SessionEndpoint, SessionOptions};
-use portcullis_host::{ClientEnd, LocalClient, LocalDoor, LocalError};
+use crate::{ConnectError, Session, SessionOptions};
+use portcullis_host::{LocalClient, LocalDoor, LocalError};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A running node. It ends when this is dropped.
+/// A running node. The node ends when the host is dropped.
 #[derive(Debug)]
 pub struct Host(portcullis_host::Host);
 
@@ -25,12 +25,13 @@ impl Host {
     /// Starts a node.
     ///
     /// # Errors
-    /// The configuration makes no sense, the device does not keep what is asked of it, or the machine refuses.
+    /// The configuration contradicts itself, the device does not give a guarantee that is needed, or the machine
+    /// refuses a resource.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
         portcullis_host::Host::start(config).map(Self)
     }
 
-    /// A session with this node, in this process, for a tenant of any name.
+    /// Opens a session with this node in this process, for a tenant of any name.
     ///
     /// # Errors
     /// The node refuses, or has ended.
@@ -39,7 +40,7 @@ impl Host {
     }
 }
 
-/// All that a host does without sessions.
+/// The part of a host that needs no sessions.
 impl Deref for Host {
     type Target = portcullis_host::Host;
 
@@ -56,14 +57,9 @@ impl DerefMut for Host {
 
 fn open(door: Arc<dyn LocalDoor>, tenant: String, options: SessionOptions) -> Result<Session, ConnectError> {
     let LocalClient { end, number, unenforced, departure } = door.open(&tenant, options.arena_bytes)?;
-    let endpoint = match end {
-        ClientEnd::Port(port) => SessionEndpoint::Port(port),
-        #[cfg(feature = "rdma")]
-        ClientEnd::Rdma(rdma) => SessionEndpoint::Rdma(rdma),
-    };
     let client = options.client;
     let opener: Opener = Box::new(move || open(Arc::clone(&door), tenant.clone(), options.clone()));
-    Ok(Session::new(endpoint, number, client, opener, Some(departure))?.without(unenforced))
+    Ok(Session::new(end, number, client, opener, Some(departure))?.without(unenforced))
 }
 
 impl From<LocalError> for ConnectError {

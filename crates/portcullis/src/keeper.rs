@@ -1,4 +1,4 @@
-//! Keeping permissions alive while they are held.
+//! The keeper: a thread that extends permissions while they are held.
 
 use crate::{Clock, ProcessClock, Session, SessionEndpoint};
 use portcullis_client::Lease;
@@ -10,12 +10,12 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A permission is extended when less than this part of its time is left.
+/// A permission is extended when less than one part in this many of its time is left.
 const EXTEND_AT_PART: u64 = 2;
-/// The longest sleep of a keeper with leases.
+/// The longest sleep of a keeper.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// A permission that is kept extended. It is no more once this is dropped.
+/// A permission that the keeper extends. The keeper stops when this is dropped.
 #[derive(Debug)]
 pub struct Kept {
     state: Arc<State>,
@@ -29,14 +29,19 @@ struct State {
 }
 
 impl Kept {
-    /// Whether it is still being extended: not any more once the node has said no, or the permission has ended.
+    fn new(lease: Arc<Lease>, by: Lifetime) -> Self {
+        Self { state: Arc::new(State { lease, by, over: AtomicBool::new(false) }) }
+    }
+
+    /// Whether the keeper still extends the permission. It stops when the node has refused, or when the permission has
+    /// ended.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         !self.state.over.load(Ordering::Acquire)
     }
 }
 
-/// The thread that extends.
+/// The thread that extends permissions.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     leases: Option<Sender<Weak<State>>>,
@@ -55,19 +60,20 @@ impl Keeper {
     }
 
     pub fn keep(&self, lease: Arc<Lease>, by: Lifetime) -> Kept {
-        let state = Arc::new(State { lease, by, over: AtomicBool::new(self.thread.is_none()) });
-        if let Some(leases) = &self.leases
-            && leases.send(Arc::downgrade(&state)).is_err()
-        {
-            state.over.store(true, Ordering::Release);
+        let kept = Kept::new(lease, by);
+        // Without a thread the channel has no receiver.
+        let sent =
+            self.leases.as_ref().is_some_and(|leases| leases.send(Arc::downgrade(&kept.state)).is_ok());
+        if !sent {
+            kept.state.over.store(true, Ordering::Release);
         }
-        Kept { state }
+        kept
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Without senders the thread ends.
+        // The thread ends when its channel has no sender.
         self.leases = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -88,8 +94,8 @@ fn keep_all(session: Session, leases: &Receiver<Weak<State>>) {
     }
 }
 
-/// What a keeper does at each of its turns: extends the leases that are due, through a session of its own, whose clock
-/// is theirs.
+/// The work of a keeper in one turn: it extends the leases that are due. It uses a session of its own, which has the
+/// same clock as the leases.
 #[derive(Debug)]
 pub struct Tending<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     session: Session<E, C>,
@@ -97,19 +103,20 @@ pub struct Tending<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> 
 }
 
 impl<E: VerbsEndpoint, C: Clock> Tending<E, C> {
-    /// Nothing to keep yet.
+    /// Begins without leases.
     pub fn new(session: Session<E, C>) -> Self {
         Self { session, kept: Vec::new() }
     }
 
-    /// Keeps a lease too, `by` at a time, until what is returned is dropped.
+    /// Keeps another lease extended, `by` at a time, until the returned value is dropped.
     pub fn keep(&mut self, lease: Arc<Lease>, by: Lifetime) -> Kept {
-        let state = Arc::new(State { lease, by, over: AtomicBool::new(false) });
-        self.kept.push(Arc::downgrade(&state));
-        Kept { state }
+        let kept = Kept::new(lease, by);
+        self.kept.push(Arc::downgrade(&kept.state));
+        kept
     }
 
-    /// Extends what is due, and forgets what is not to be kept any more. Returns how long nothing more is due.
+    /// Extends the leases that are due, and forgets those that are no longer to be kept. Returns how long the next turn
+    /// can wait.
     pub fn tend(&mut self) -> Duration {
         let Self { session, kept } = self;
         kept.retain(|weak| weak.upgrade().is_some_and(|state| tend(session, &state)));
@@ -117,7 +124,7 @@ impl<E: VerbsEndpoint, C: Clock> Tending<E, C> {
     }
 }
 
-/// How long the thread may sleep.
+/// How long the keeper's thread may sleep.
 fn next_extension(kept: &[Weak<State>], now: Moment) -> Duration {
     let due = kept.iter().filter_map(Weak::upgrade).map(|state| due_at(&state));
     due.map(|due| Duration::from(due.since(now))).min().unwrap_or(SLEEP_MAX).min(SLEEP_MAX)
@@ -128,7 +135,7 @@ fn due_at(state: &State) -> Moment {
     Moment(state.lease.deadline().0.saturating_sub(margin.0))
 }
 
-/// Extends a lease that is due. Returns whether there is still something to keep.
+/// Extends a lease if it is due. Returns whether it is still to be kept.
 fn tend<E: VerbsEndpoint, C: Clock>(session: &mut Session<E, C>, state: &State) -> bool {
     let now = session.now();
     if now < due_at(state) {
@@ -142,7 +149,8 @@ fn tend<E: VerbsEndpoint, C: Clock>(session: &mut Session<E, C>, state: &State) 
     }
     let result =
         session.client().extend_to(now, &state.lease, asked).and_then(|call| session.wait_call(call));
-    // At the node's longest lifetime, or after its notice, what it has is what it gets.
+    // The node refuses at its longest lifetime, or after its final notice. Then the permission keeps the deadline that
+    // it has.
     let goes_on = result.is_ok();
     if !goes_on {
         state.over.store(true, Ordering::Release);

@@ -1,8 +1,8 @@
 //! Protected remote memory.
 //!
-//! A memory node lends its memory. Clients read and write it one-sided, without the node's CPU on the path, and each
-//! can touch only the bytes that it holds a live permission on: when a permission ends, the NIC refuses, whatever
-//! the client does.
+//! A memory node lends its memory. Clients read and write it one-sided, without the node's CPU on the path. Each client
+//! can touch only the bytes that it holds a live permission on. When a permission ends, the NIC refuses accesses,
+//! whatever the client does.
 //!
 //! ```no_run
 //! use portcullis::{Acquire, Allocate, Lifetime, connect};
@@ -22,14 +22,13 @@
 //! # }
 //! ```
 //!
-//! [`connect`] and [`Session`] are the paved path: calls that wait for their answer. [`Session::client`] is the way
-//! to many requests in flight and to batches. [`host`] runs a node inside a program; the `portcullis` program runs
-//! one by itself.
+//! [`connect`] and [`Session`] are the simple way: calls that wait for their answer. [`Session::client`] is for batches
+//! and for many requests in flight. [`host`] runs a node inside a program; the `portcullis` program runs a node by
+//! itself.
 #![forbid(unsafe_code)]
 
 mod address;
 mod clock;
-mod endpoint;
 mod held;
 pub mod host;
 mod keeper;
@@ -40,30 +39,32 @@ mod session;
 
 pub use address::{Address, UnknownAddress};
 pub use clock::{Clock, ProcessClock};
-pub use endpoint::SessionEndpoint;
 pub use held::{AtDrop, Permission};
 pub use keeper::{Kept, Tending};
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters as ClientCounters, Error,
     Lease, NotRevoked, Operation, Outcome, OwnedBatch, Permission as BarePermission, Rejected, Started,
 };
+pub use portcullis_errors::{Coded, ErrorCode};
+pub use portcullis_host::SessionEndpoint;
 pub use portcullis_host::software::AttachError as PortAttachError;
 pub use portcullis_memory::{ArenaMemory, Doorbell, LentBytes, LentBytesMut, Mapping, MappingError};
 pub use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Guarantee, GuaranteeSet, Lend, Lkey, LocalSpan,
-    Memory, Operation as NicOperation, QpAddress, QpId, QpState, ReceiveRequest, RefusedAccess, RemoteSpan,
-    Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
+    Memory, Operation as NicOperation, Pollable, QpAddress, QpId, QpState, ReceiveRequest, RefusedAccess,
+    RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
 };
 pub use portcullis_node::{
-    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedPermission, NodeConfig, Quota, Reductions,
-    UnknownAuditEvent, ViolationLimits,
+    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedName, AuditedPermission, NodeConfig, Quota,
+    Reductions, UnknownAuditEvent, ViolationLimits,
 };
 pub use portcullis_protocol::{
-    ClientId, Credential, Incarnation, Keep, Lifetime, Mechanism, Moment, NoLifetime, ObjectName, ObjectRef,
-    Part, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, UnknownIncarnation, UnknownMechanism,
-    UnknownObjectRef, UnknownRights, UnknownSharing,
+    BadName, ClientId, Credential, DirectoryName, Entry, Incarnation, Keep, Lifetime, Mechanism, Moment,
+    Named, NoLifetime, ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Rights, Rkey,
+    Sharing, TenantName, UnknownIncarnation, UnknownMechanism, UnknownObjectRef, UnknownRights,
+    UnknownSharing,
 };
-pub use portcullis_softnic::{PortEndpoint, PortLife};
+pub use portcullis_softnic::PortEndpoint;
 #[cfg(feature = "rdma")]
 pub use rdma::{
     ClientIdentity, ClientSecurity, DeviceChoice, IbEndpoint, IdentityError, NodeIdentity, NodeLife,

@@ -1,4 +1,4 @@
-//! A session with a node of another machine: a control connection, and queue pairs on a device of this one.
+//! A session with a node on another machine: a control connection, and queue pairs on a device of this machine.
 
 pub use portcullis_attach::tls::AttachError as RdmaAttachError;
 pub use portcullis_attach::tls::{ClientIdentity, ClientSecurity, IdentityError, NodeIdentity, NodeSecurity};
@@ -15,14 +15,14 @@ use std::time::Duration;
 /// How a session reaches nodes at `rdma:HOST:PORT`.
 #[derive(Clone, Debug)]
 pub struct RdmaOptions {
-    /// The device of this machine.
+    /// The device of this machine to use.
     pub device: DeviceChoice,
-    /// How this client and the node prove who they are.
+    /// How this client and the node prove their identity.
     pub security: ClientSecurity,
 }
 
 impl Default for RdmaOptions {
-    /// The only device there is, and no certificates: good for nodes on this machine.
+    /// The only device of this machine, and no certificates. This is enough for nodes on this machine.
     fn default() -> Self {
         Self { device: DeviceChoice::default(), security: ClientSecurity::Plain { anywhere: false } }
     }
@@ -40,7 +40,8 @@ impl NodeLife for Attachment {
     }
 }
 
-/// Attaches to the node at `HOST:PORT`. Returns the client's end, its number, and what the node's device does not keep.
+/// Attaches to the node at `HOST:PORT`. Returns the client's end, the client's number, and the guarantees that the
+/// node's device does not give.
 pub(crate) fn connect(
     place: &str,
     options: &SessionOptions,

@@ -1,5 +1,7 @@
 //! A session with a node: the client library with calls that wait.
 
+mod directory;
+mod event_loop;
 mod together;
 mod transfers;
 
@@ -12,22 +14,24 @@ use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
 };
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_host::software::{AttachError, attach};
 use portcullis_nic::{GuaranteeSet, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{Lifetime, Moment, ObjectRef};
+use portcullis_protocol::{Keep, Lifetime, Moment, ObjectRef};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a session's arena, unless told otherwise.
+/// Bytes of a session's arena by default.
 const ARENA_BYTES: u64 = 4 << 20;
 /// How long an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(5);
-/// How long it yields before it sleeps. On a busy machine one yield can take milliseconds: time counts, not how often.
+/// How long a wait yields before it sleeps. The limit is a time and not a count, because one yield can take
+/// milliseconds on a busy machine.
 const YIELD_FOR: Lifetime = Lifetime::micros(500);
-/// The longest sleep: a bound on how long the node's end can go unnoticed.
+/// The longest sleep. It bounds how long the session does not notice that the node has ended.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// How long a session that polls goes without hearing of its node before it asks whether that is still there.
+/// A session that polls asks whether its node is still there when it has not heard from the node for this long.
 const LIFE_CHECKED_EVERY: Lifetime = Lifetime::millis(5);
 
 /// How a session is set up.
@@ -37,7 +41,7 @@ pub struct SessionOptions {
     pub arena_bytes: u64,
     /// The client's limits.
     pub client: ClientConfig,
-    /// For nodes of other machines.
+    /// Options for nodes on other machines.
     #[cfg(feature = "rdma")]
     pub rdma: RdmaOptions,
 }
@@ -53,36 +57,51 @@ impl Default for SessionOptions {
     }
 }
 
-/// Why there is no session.
+/// Why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address is none.
+    /// The text is no address.
     #[error(transparent)]
     Address(#[from] UnknownAddress),
-    /// No port on the node.
+    /// The node gave the client no port.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// No control connection to the node.
+    /// There is no control connection to the node.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Rdma(#[from] RdmaAttachError),
-    /// The RDMA device does not connect to the node's.
+    /// The RDMA device could not connect its queue pairs to the node's.
     #[cfg(feature = "rdma")]
     #[error("the RDMA device fails: {0}")]
     Device(#[from] portcullis_nic::VerbsError),
-    /// The arena is too short for the client's own needs.
+    /// The arena is too small for what the client itself needs.
     #[error(transparent)]
     Client(#[from] Error),
-    /// The node in this process has ended, or refuses.
+    /// The node in this process has ended, or refuses the client.
     #[error("{0}")]
     Host(String),
+}
+
+impl Coded for ConnectError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Address(error) => error.code(),
+            Self::Attach(error) => error.code(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(error) => error.code(),
+            #[cfg(feature = "rdma")]
+            Self::Device(error) => error.code(),
+            Self::Client(error) => error.code(),
+            Self::Host(_) => ErrorCode::AttachRefused,
+        }
+    }
 }
 
 /// Connects to the node at `address`, for example `shm:/run/portcullis.sock`.
 ///
 /// # Errors
-/// No such address, no node there, or the node refuses.
+/// The address is unknown, there is no node at it, or the node refuses.
 pub fn connect(address: &str) -> Result<Session, ConnectError> {
     connect_with(address, SessionOptions::default())
 }
@@ -108,7 +127,7 @@ pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, C
     Ok(Session::new(endpoint, number, client, opener, None)?.without(unenforced))
 }
 
-/// What ends a client of a node in the same process.
+/// A guard that ends a client of a node in the same process when it is dropped.
 pub(crate) type Departure = Box<dyn Send>;
 
 /// Opens another session of the same tenant on the same node.
@@ -116,10 +135,11 @@ pub(crate) type Opener = Box<dyn Fn() -> Result<Session, ConnectError> + Send>;
 
 /// A session with a node. Its calls wait for their answer: they spin, then yield, then sleep.
 ///
-/// One thread uses it at a time; each thread has its own. What is dropped with it is revoked by its end.
+/// Only one thread uses a session at a time; each thread can have its own. Permissions that are dropped with the
+/// session end with it.
 ///
-/// Programs write `Session`: over the ends that [`connect`] makes, and on the clock of their process. Simulations have
-/// ends and clocks of their own.
+/// Programs write `Session`: it uses the ends that [`connect`] makes and the clock of the process. Simulations supply
+/// their own ends and clocks.
 pub struct Session<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     client: Client<E>,
     clock: C,
@@ -129,11 +149,11 @@ pub struct Session<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> 
     opener: Option<Opener>,
     keeper: Option<Keeper>,
     looks: u32,
-    /// Since when the present wait yields.
+    /// When the present wait began to yield.
     yielding_since: Moment,
-    /// When the node was last known to be there.
+    /// When the session last knew that the node was there.
     heard: Moment,
-    // Last: the node hears of the end when nothing of it is used any more.
+    // This field is last: the node learns of the session's end only when nothing of the session is used any more.
     _departure: Option<Departure>,
 }
 
@@ -143,7 +163,7 @@ impl<E: VerbsEndpoint, C: Clock> std::fmt::Debug for Session<E, C> {
     }
 }
 
-/// What only programs' sessions have: they come from an address, and others like them can be opened.
+/// The part that only sessions of programs have: they come from an address, and more sessions can be opened at it.
 impl Session {
     pub(crate) fn new(
         endpoint: SessionEndpoint,
@@ -156,24 +176,24 @@ impl Session {
         Ok(Self { opener: Some(opener), _departure: departure, ..session })
     }
 
-    /// The same, with a node whose device does not keep all that its permissions rest on.
+    /// The same session, with a node whose device does not give all the guarantees that permissions need.
     pub(crate) fn without(mut self, unenforced: GuaranteeSet) -> Self {
         self.unenforced = unenforced;
         self
     }
 
-    /// An instant on the session's clock, for callers who have looked at a clock already.
+    /// An instant on the session's clock, for callers that have read a clock already.
     #[must_use]
     pub fn at(&self, instant: Instant) -> Moment {
         self.clock.at(instant)
     }
 
-    /// Keeps a permission extended, `by` at a time, until what is returned is dropped, the node says no, or the
-    /// node's longest lifetime is reached. A thread of its own does it, through a session of its own, since a
-    /// permission works on every queue pair of its tenant.
+    /// Keeps a permission extended, `by` at a time. This goes on until the returned value is dropped, the node refuses,
+    /// or the node's longest lifetime is reached. A separate thread extends the permission through a second session.
+    /// That is possible because a permission works on every queue pair of its tenant.
     ///
     /// # Errors
-    /// The second session cannot be had.
+    /// The second session could not be opened.
     pub fn keep(&mut self, permission: &Permission, by: Lifetime) -> Result<Kept, ConnectError> {
         if self.keeper.is_none() {
             let opener = self.opener.as_ref().ok_or_else(|| ConnectError::Host("no opener".to_owned()))?;
@@ -187,10 +207,10 @@ impl Session {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
-    /// A session over an end that nobody has used yet, which is client `number` on its node.
+    /// Opens a session over a new, unused end. `number` is the client's number on its node.
     ///
     /// # Errors
-    /// [`Error::ArenaFull`]: the arena is too short for the client's own needs.
+    /// [`Error::ArenaFull`]: the arena is too small for what the client itself needs.
     pub fn over(endpoint: E, number: u64, config: ClientConfig, clock: C) -> Result<Self, Error> {
         let now = clock.now();
         Ok(Self {
@@ -208,25 +228,31 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         })
     }
 
-    /// The session's number on its node: what the audit log calls its client.
+    /// The client's number on its node. The audit log names the client by it.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The time on the session's clock, which its leases are told on.
+    /// The time on the session's clock, on which its leases are measured.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.clock.now()
     }
 
-    /// The client library underneath: for operations that do not wait, and for batches. Between its calls,
-    /// [`Session::wait`] and [`Session::wait_call`] take outcomes.
+    /// The session's clock.
+    #[must_use]
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// The client library underneath, for operations that do not wait and for batches. [`Session::wait`] and
+    /// [`Session::wait_call`] wait for the outcomes of what it begins.
     pub fn client(&mut self) -> &mut Client<E> {
         &mut self.client
     }
 
-    /// A buffer of the arena, for operations that do not wait.
+    /// Takes a buffer from the arena, for operations that do not wait.
     ///
     /// # Errors
     /// [`Error::ArenaFull`].
@@ -234,7 +260,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.client.buffer(length)
     }
 
-    /// Memory, and a permission over it.
+    /// Allocates memory and returns a permission over it.
     ///
     /// # Errors
     /// The node refuses, or is gone.
@@ -244,10 +270,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.granted(call)
     }
 
-    /// A permission over an object that exists.
+    /// Acquires a permission over an existing object.
     ///
     /// # Errors
-    /// The node refuses, others hold the object for longer than the request waits, or the node is gone.
+    /// The node refuses, other clients hold the object for longer than the request waits, or the node is gone.
     pub fn acquire(&mut self, ask: Acquire) -> Result<Permission, Error> {
         self.revoke_dropped()?;
         let call = self.begin(|client, now| client.acquire(now, ask))?;
@@ -264,21 +290,23 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             Answer::Granted(bare) => {
                 Ok(Permission::new(bare, Arc::clone(&self.dropped)).without(self.unenforced))
             }
-            Answer::Extended(_) | Answer::Done => Err(Error::SessionLost),
+            Answer::Extended(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList => {
+                Err(Error::SessionLost)
+            }
         }
     }
 
-    /// A longer life for a permission: it lives for `time` from now. One atomic on the node's memory, without its CPU.
-    /// Returns when it ends now, on the session's clock.
+    /// Extends a permission so that it ends `time` from now. This takes one atomic on the node's memory and none of the
+    /// node's CPU. Returns the new end on the session's clock.
     ///
     /// # Errors
-    /// The permission has ended, lives longer already, or cannot be extended (so far, or at all any more).
+    /// The permission has ended, ends later already, or cannot be extended (by this much, or at all).
     pub fn extend(&mut self, permission: &Permission, time: Lifetime) -> Result<Moment, Error> {
         let call = self.begin(|client, now| client.extend(now, permission, time))?;
         self.extended(call, permission)
     }
 
-    /// The same until a moment on the session's clock.
+    /// Extends a permission until a moment on the session's clock.
     ///
     /// # Errors
     /// As [`Session::extend`].
@@ -290,19 +318,22 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     fn extended(&mut self, call: Call, permission: &Permission) -> Result<Moment, Error> {
         match self.wait_call(call)? {
             Answer::Extended(_) => Ok(permission.lease().deadline()),
-            Answer::Granted(_) | Answer::Done => Err(Error::SessionLost),
+            Answer::Granted(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList => {
+                Err(Error::SessionLost)
+            }
         }
     }
 
-    /// Ends a permission. When this returns, the node has taken it down or will before its memory is used again.
+    /// Ends a permission. When this returns, the node has withdrawn it, or withdraws it before its memory is used
+    /// again.
     ///
     /// # Errors
-    /// It had ended already, or the node is gone.
+    /// The permission had ended already, or the node is gone.
     pub fn revoke(&mut self, permission: Permission) -> Result<(), Error> {
         self.end(permission, false)
     }
 
-    /// Ends a permission, and lets its object go once nobody else holds it.
+    /// Ends a permission, and frees its object once no other client holds it.
     ///
     /// # Errors
     /// As [`Session::revoke`].
@@ -323,19 +354,31 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_call(call).map(|_| ())
     }
 
-    /// Lets a kept object go once its last permission has ended.
+    /// Frees a kept object once its last permission has ended.
     ///
     /// # Errors
-    /// The object is gone, or not this node's; or the node is gone.
+    /// The object is gone, the object belongs to another node, or the node is gone.
     pub fn free(&mut self, object: ObjectRef) -> Result<(), Error> {
         let call = self.begin(|client, _| client.free(object))?;
         self.wait_call(call).map(|_| ())
     }
 
-    /// Puts `swap` into the 8-byte word at `offset` if it holds `compare`. Returns its value before.
+    /// Keeps an object for another time from here on. [`Keep::No`]: the object goes once its last permission has ended.
+    ///
+    /// A program that allocates without [`Allocate::keep`], writes the reference down and only then keeps the object
+    /// loses nothing if it dies in between: an object that nobody knows of is not kept.
     ///
     /// # Errors
-    /// As [`Session::read`]; the word is unchanged then.
+    /// The node keeps no object for that long, the object is gone, or the node is gone.
+    pub fn set_keep(&mut self, object: ObjectRef, keep: Keep) -> Result<(), Error> {
+        let call = self.begin(|client, _| client.keep_object(object, keep))?;
+        self.wait_call(call).map(|_| ())
+    }
+
+    /// Writes `swap` to the 8-byte word at `offset` if the word equals `compare`. Returns the word's previous value.
+    ///
+    /// # Errors
+    /// As [`Session::read`]. The word is unchanged then.
     pub fn compare_and_swap(
         &mut self,
         permission: &Permission,
@@ -349,7 +392,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait(operation)?.result
     }
 
-    /// Adds `add` to the 8-byte word at `offset`, wrapping. Returns its value before.
+    /// Adds `add` to the 8-byte word at `offset`, wrapping. Returns the word's previous value.
     ///
     /// # Errors
     /// As [`Session::compare_and_swap`].
@@ -365,7 +408,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         for bare in dropped {
             let permission = Permission::new(bare, Arc::clone(&self.dropped));
             match self.revoke(permission) {
-                // It has ended by itself: that is what was wanted.
+                // A refusal means that the permission had ended already, which is what the caller wanted.
                 Ok(()) | Err(Error::Refused(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -373,13 +416,13 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Ok(())
     }
 
-    /// Begins something that a full queue may keep waiting.
+    /// Begins an operation or a call, and waits while the queue is full.
     fn begin<T>(
         &mut self,
         mut begin: impl FnMut(&mut Client<E>, Moment) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let clock = self.clock.clone();
-        // Each attempt goes by its own time: one that waited may come too late.
+        // Each attempt reads the clock again: an attempt that had to wait may come too late.
         self.wait_until(|client| match begin(client, clock.now()) {
             Err(Error::QueueFull { .. }) => None,
             begun => Some(begun),
@@ -404,7 +447,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Waits for an operation's outcome.
     ///
     /// # Errors
-    /// The node is gone; the outcome's own error is in the outcome.
+    /// The node is gone. An error of the operation itself is in the outcome.
     #[inline]
     pub fn wait(&mut self, operation: Operation) -> Result<Outcome<E::Memory>, Error> {
         self.wait_until(|client| client.take(operation))
@@ -418,10 +461,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_until(|client| client.take_call(call))?
     }
 
-    /// Polls until `done` has something: spins, then yields, then sleeps, and notices when the node is gone.
+    /// Polls until `done` returns a value: spins, then yields, then sleeps. Notices when the node is gone.
     ///
     /// # Errors
-    /// The node is gone, and `done` has nothing even so.
+    /// The node is gone, and `done` has returned nothing.
     #[inline]
     pub fn wait_until<T>(&mut self, mut done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
         self.looks = 0;
@@ -436,7 +479,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
                 self.pause();
             }
             self.looks += 1;
-            // The clock is read when what it decides about has come in, and not before.
+            // The clock is read only when a completion that depends on the time has come in.
             if self.client.take_in() {
                 let now = self.time_to_judge_by();
                 self.client.judge(now);
@@ -444,7 +487,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
-    /// The time, for what has just come in.
+    /// The time by which new completions are judged.
     #[inline]
     fn time_to_judge_by(&mut self) -> Moment {
         if !planted::is(Fault::WaitJudgesByOldTime) || self.looks.is_multiple_of(64) {
@@ -453,7 +496,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.heard
     }
 
-    /// Passes a little time between two looks.
+    /// Passes a little time between two looks for an answer.
     fn pause(&mut self) {
         if self.looks < C::SPINS {
             self.clock.spin();
@@ -474,7 +517,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
-    /// Takes in what has happened, without waiting. Returns how many operations and calls ended.
+    /// Takes in what has happened, without waiting. Returns how many operations and calls have ended.
     pub fn poll(&mut self) -> usize {
         self.client.take_in();
         let now = self.clock.now();
@@ -482,7 +525,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         if ended > 0 {
             self.heard = now;
         } else if now.since(self.heard) > LIFE_CHECKED_EVERY {
-            // Asking the kernel costs as much as several operations: not at each look.
+            // Asking the kernel costs as much as several operations, so the session does not ask at each poll.
             self.heard = now;
             if !self.client.endpoint().node_alive() {
                 self.client.node_gone();

@@ -1,16 +1,17 @@
-//! A node and its clients in one process, and over a socket: what the paved path promises.
+//! The promises of `Session` and `Host`, tested with a node and clients in one process and over a socket.
 //!
-//! On the software NIC; with PORTCULLIS_NIC=ibverbs on the RDMA device of this machine.
+//! The tests use the software NIC. With `PORTCULLIS_NIC=ibverbs` they use the RDMA device of this machine.
 
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{
-    Acquire, Allocate, AtDrop, Error, Lifetime, Mechanism, NodeConfig, ObjectRef, Refusal, Rights, Session,
-    SessionOptions, connect,
+    Acquire, Allocate, AtDrop, Coded, Error, Keep, Lifetime, Mechanism, NodeConfig, ObjectRef, Refusal,
+    Rights, Session, SessionOptions, connect,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The way to the RDMA device of this machine.
+/// The tests' way to the RDMA device of this machine.
 #[cfg(feature = "rdma")]
 mod rdma {
     use portcullis::host::{HostConfig, RdmaConfig, RdmaListen};
@@ -24,7 +25,7 @@ mod rdma {
         }
     }
 
-    /// A port of this machine that clients of one tenant come to.
+    /// Adds a port on this machine for the clients of one tenant.
     pub fn port(config: HostConfig) -> HostConfig {
         let red = RdmaListen {
             address: "127.0.0.1:0".to_owned(),
@@ -32,14 +33,14 @@ mod rdma {
             plain_anywhere: false,
             tenant: Some("red".to_owned()),
         };
-        // The device may be Soft-RoCE, whose windows have no range: that is not what is tried here.
+        // The device may be Soft-RoCE, whose windows do not check the range. These tests do not need the range.
         let allow_unenforced = vec![Guarantee::WindowRange];
         let rdma = Some(RdmaConfig { listen: vec![red], allow_unenforced, ..RdmaConfig::default() });
         HostConfig { rdma, ..config }
     }
 }
 
-/// There is none for a crate built without.
+/// A crate built without the feature has no RDMA device.
 #[cfg(not(feature = "rdma"))]
 mod rdma {
     use portcullis::host::HostConfig;
@@ -59,7 +60,7 @@ fn host(mechanism: Mechanism) -> Host {
     Host::start(if rdma::is_wanted() { rdma::port(config) } else { config }).expect("a node starts")
 }
 
-/// A node that clients of one tenant come to, and its address. The folder is for its socket, if it has one.
+/// A node that clients of one tenant come to, and its address. The folder is for the node's socket, if it has one.
 fn listening(folder: &Path) -> (Host, String) {
     let path = folder.join("node.sock");
     if rdma::is_wanted() {
@@ -76,7 +77,7 @@ fn session(host: &Host, tenant: &str) -> Session {
     host.connect(tenant, SessionOptions::default()).expect("a session")
 }
 
-/// Nothing of a client stays on the node once it is gone: it is taken apart in the node's next turns.
+/// Waits until nothing of the clients is left on the node. The node takes a client apart in the turns after its end.
 fn assert_empty(host: &Host) {
     let within = Instant::now() + Duration::from_secs(10);
     loop {
@@ -142,6 +143,86 @@ fn a_kept_object_is_read_by_another_client_of_the_tenant_only() {
 }
 
 #[test]
+fn an_object_is_kept_once_its_reference_was_written_down() {
+    let host = host(Mechanism::MemoryWindow);
+    let (mut writer, mut reader) = (session(&host, "red"), session(&host, "red"));
+    let block = writer.allocate(Allocate::bytes(64)).expect("memory");
+    writer.write(&block, 0, b"written down").expect("inside");
+    let object = block.object();
+    writer.set_keep(object, Keep::Attached).expect("it is there");
+    writer.revoke(block).expect("it was live");
+    let block = reader.acquire(Acquire::object(object).read_only().shared()).expect("it was kept");
+    let mut bytes = [0; 12];
+    reader.read(&block, 0, &mut bytes).expect("inside");
+    assert_eq!(&bytes, b"written down");
+    reader.set_keep(object, Keep::No).expect("it is there");
+    reader.revoke(block).expect("it was live");
+    assert_eq!(writer.set_keep(object, Keep::Attached), Err(Error::Refused(Refusal::Gone)));
+    drop((writer, reader));
+    assert_empty(&host);
+}
+
+#[test]
+fn tenants_share_an_object_by_its_name_for_as_long_as_its_owner_wants() {
+    for mechanism in Mechanism::ALL {
+        let host = host(mechanism);
+        let (mut owner, mut sibling, mut guest) =
+            (session(&host, "red"), session(&host, "red"), session(&host, "blue"));
+        let block = owner.allocate(Allocate::bytes(64).shared().keep()).expect("memory");
+        owner.write(&block, 0, b"for both").expect("inside");
+        owner.publish("table", block.object()).expect("it is free");
+        assert_eq!(sibling.publish("table", block.object()), Err(Error::Refused(Refusal::AlreadyNamed)));
+        let found = sibling.lookup("table").expect("published");
+        assert_eq!((found.object, found.size, found.rights), (block.object(), 64, Rights::all()));
+        assert_eq!(sibling.list().expect("one name"), [found]);
+
+        let nothing = Err(Error::Refused(Refusal::NoSuchName));
+        assert_eq!(guest.lookup_of("red", "table"), nothing, "{mechanism}");
+        owner.share("table", "blue", Rights::READ).expect("it is published");
+        let found = guest.lookup_of("red", "table").expect("shared");
+        assert_eq!((found.rights, guest.list_of("red").expect("one name")), (Rights::READ, vec![found]));
+        let ask = Acquire::object(found.object).read_only().shared();
+        let mut bytes = [0; 8];
+        let theirs = guest.acquire(ask).unwrap_or_else(|error| panic!("{mechanism}: {error}"));
+        guest.read(&theirs, 0, &mut bytes).unwrap_or_else(|error| panic!("{mechanism}: {error}"));
+        assert_eq!(&bytes, b"for both", "{mechanism}");
+        let refused = guest.acquire(Acquire::object(found.object).shared()).map(|_| ());
+        assert_eq!(refused, Err(Error::Refused(Refusal::BeyondShare { rights: Rights::READ })));
+
+        owner.unshare("table", "blue").expect("it was shared");
+        if !matches!(mechanism, Mechanism::QueuePair | Mechanism::None) {
+            let late = guest.read(&theirs, 0, &mut bytes);
+            assert!(late.is_err(), "{mechanism}: {late:?}");
+        }
+        assert_eq!(guest.acquire(ask).map(|_| ()), Err(Error::Refused(Refusal::Gone)), "{mechanism}");
+        assert_eq!(guest.lookup_of("red", "table"), nothing);
+        owner.read(&block, 0, &mut bytes).expect("the owner's own permission lives on");
+        owner.unpublish("table").expect("published");
+        assert_eq!(sibling.lookup("table"), nothing);
+        drop((theirs, block));
+        drop((owner, sibling, guest));
+        assert_empty(&host);
+    }
+}
+
+#[test]
+fn a_text_that_is_no_name_is_an_error_before_anything_is_sent() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let messages = host.counters().control_messages;
+    for (name, code) in [("", "object-name-length"), ("a\nb", "object-name-letters")] {
+        let told = session.lookup(name).expect_err("no name");
+        assert_eq!(told.code().name(), code);
+        assert!(!told.is_retryable(), "{told}");
+    }
+    let told = session.share("table", &"x".repeat(65), Rights::READ).expect_err("no tenant's name");
+    assert!(told.to_string().contains("1 to 64 bytes of UTF-8, not 65"), "{told}");
+    assert_eq!(host.counters().control_messages, messages);
+    drop(session);
+    assert_empty(&host);
+}
+
+#[test]
 fn a_dropped_permission_is_revoked_or_left_to_expire_as_its_owner_chose() {
     let host = host(Mechanism::MemoryWindow);
     let mut session = session(&host, "red");
@@ -174,7 +255,8 @@ fn a_kept_permission_outlives_its_first_lifetime() {
     drop(kept);
     while session.write(&block, 0, b"for how long").is_ok() {}
     let ended = session.write(&block, 0, b"no more");
-    // On a device an extension can be lost in the moment of the node's notice (THREATS.md): then it ends too early.
+    // On a device an extension can be lost if it coincides with the node's final notice (THREATS.md). Then the
+    // permission ends too early.
     let too_early = rdma::is_wanted() && ended == Err(Error::Revoked);
     assert!(ended == Err(Error::Expired) || too_early, "{ended:?}");
     drop((block, session, host));
@@ -195,7 +277,7 @@ fn a_session_finds_out_within_a_tenth_of_a_second_that_its_node_is_gone() {
         assert!(!folder.path().join("node.sock").exists(), "the socket goes with its node");
         after
     };
-    // The machine may be busy with other tests: the best of a few is what the session itself takes.
+    // The machine may be busy with other tests. The best of several tries is the time that the session itself needs.
     let best = (0..5).map(|_| found_out_after()).min().expect("five tries");
     assert!(best < Duration::from_millis(100), "{best:?}");
 }
@@ -221,7 +303,7 @@ fn a_session_that_breaks_its_control_queue_pair_is_over_and_leaves_nothing() {
     let host = host(Mechanism::MemoryWindow);
     let mut session = session(&host, "red");
     let block = session.allocate(Allocate::bytes(64)).expect("memory");
-    // There is nothing on its side of the NIC that could be invalidated.
+    // The client's side of the NIC has nothing that could be invalidated, so this request breaks the queue pair.
     let request = portcullis_nic::WorkRequest {
         id: 0,
         signalled: true,
@@ -259,7 +341,7 @@ fn lists_of_parts_are_scattered_and_gathered_in_order() {
     let length = 700_000;
     let block = session.allocate(Allocate::bytes(length)).expect("memory");
     let bytes: Vec<u8> = (0..length).map(|at| (at % 253).to_le_bytes()[0]).collect();
-    // Nothing, a byte, some that fit together, one that fits nowhere.
+    // An empty part, a part of one byte, parts that fit into one transfer together, and a part that fits into none.
     let cuts = [0, 0, 1, 5000, 100_000, 200_000, 600_000, 600_000, 700_000];
     let parts: Vec<_> = cuts.windows(2).map(|cut| std::io::IoSlice::new(&bytes[cut[0]..cut[1]])).collect();
     session.write_vectored(&block, 0, &parts).expect("inside");
@@ -304,8 +386,8 @@ fn many_permissions_come_and_go_in_batches() {
     assert_eq!(host.counters().permissions, 0);
 }
 
-/// The caller is busy while its lease runs out, in the middle of a wait: what has come in meanwhile is judged by the time at
-/// which the session looks, not by the time at which it looked last.
+/// The caller is busy while its lease ends, in the middle of a wait. The session judges what has come in meanwhile by
+/// the time at which it looks, not by the time of its previous look.
 #[test]
 fn an_extension_that_is_seen_too_late_is_confirmed_by_the_node() {
     let host = host(Mechanism::MemoryWindow);
@@ -343,11 +425,11 @@ fn a_read_that_is_refused_after_its_lease_has_expired_says_so() {
                 expired = host.counters().expiries == 1;
             }
             let buffer = client.buffer(8).expect("room in the arena");
-            // A client that has not looked at its clock.
+            // This passes an old time, like a client that has not looked at its clock.
             Some(client.read(before, &block, 0, buffer).expect("by that time it is live"))
         });
         let outcome = session.wait(operation.expect("the node is there")).expect("the node is there");
-        // Until the window is down, it may be served.
+        // The node may still serve the read until the window is down.
         if let Err(error) = outcome.result {
             break error;
         }
@@ -355,7 +437,8 @@ fn a_read_that_is_refused_after_its_lease_has_expired_says_so() {
     assert_eq!(error, Error::Expired);
 }
 
-/// The node starts again, and addresses begin where they did: what was passed on before names nothing here.
+/// Addresses begin at the same place after a restart of the node. References from before the restart name nothing in
+/// the new node.
 #[test]
 fn a_reference_from_before_a_restart_opens_nothing() {
     let old = {
@@ -378,4 +461,68 @@ fn a_reference_from_before_a_restart_opens_nothing() {
     session.acquire(Acquire::object(new)).map(drop).expect("it is there");
     let whatever = Acquire::dangerous_at(old.address);
     assert_eq!(session.acquire(whatever).expect("something is there").object(), new);
+}
+
+/// Waits for a session's descriptor as an event loop does. Returns whether it is readable.
+fn is_readable_within(session: &Session, seconds: i64) -> bool {
+    let mut descriptors = [PollFd::from_borrowed_fd(session.descriptor(), PollFlags::IN)];
+    rustix::event::poll(&mut descriptors, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).expect("a poll")
+        > 0
+}
+
+/// Prepares a session for waiting.
+fn arm(session: &mut Session) {
+    let before = Instant::now();
+    while session.arm().is_zero() {
+        assert!(before.elapsed() < Duration::from_secs(10), "nothing is on its way");
+        session.poll();
+    }
+}
+
+#[test]
+fn an_event_loop_is_woken_by_what_comes_and_by_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (host, address) = listening(folder.path());
+    let another = || connect(&address).expect("a session");
+    for mut waiting in [session(&host, "red"), another()] {
+        let mut holder = another();
+        for round in 0..20 {
+            let held = holder.allocate(Allocate::bytes(64).keep()).expect("memory");
+            let ask = Acquire::object(held.object()).wait(Lifetime::seconds(60));
+            let now = waiting.now();
+            let call = waiting.client().acquire(now, ask).expect("room for a call");
+            arm(&mut waiting);
+            assert!(!is_readable_within(&waiting, 0), "round {round}: others hold the object");
+            holder.revoke(held).expect("it lives");
+            assert!(is_readable_within(&waiting, 10), "round {round}: the object is free");
+            let before = Instant::now();
+            let answer = loop {
+                waiting.poll();
+                if let Some(answer) = waiting.client().take_call(call) {
+                    break answer;
+                }
+                assert!(before.elapsed() < Duration::from_secs(10), "round {round}: nothing has come");
+            };
+            assert!(answer.is_ok(), "round {round}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn an_event_loop_is_woken_by_the_end_of_the_node() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut host, address) = listening(folder.path());
+    let mut sessions = [session(&host, "red"), connect(&address).expect("a session")];
+    sessions.iter_mut().for_each(arm);
+    host.stop();
+    for mut session in sessions {
+        assert!(is_readable_within(&session, 10));
+        let before = Instant::now();
+        while session.client().over().is_none() {
+            assert!(before.elapsed() < Duration::from_secs(10), "the session does not hear of it");
+            session.arm();
+        }
+        assert_eq!(session.client().over(), Some(Error::NodeGone));
+        assert_eq!(session.arm(), Duration::ZERO, "there is nothing to wait for");
+    }
 }

@@ -1,4 +1,4 @@
-//! A program names every type that the library's calls take and give, by the library alone.
+//! A program can name every type that the library's calls take and return with the library alone.
 
 use portcullis::host::{ConfigError, Host, NodeCounters, StartError};
 use portcullis::{
@@ -9,7 +9,7 @@ use portcullis::{
 };
 use std::sync::Arc;
 
-/// What a program writes that keeps what it was given in types of its own.
+/// A program's own type that keeps the values it was given.
 struct Holder {
     lease: Arc<Lease>,
     counters: (ClientCounters, NodeCounters),
@@ -89,7 +89,7 @@ fn audited(record: &AuditRecord) -> (Option<ClientId>, Option<&AuditedPermission
     (record.client, record.permission.as_ref(), record.access.as_ref())
 }
 
-/// Names of what only nodes of other machines need.
+/// Names that only programs with nodes on other machines need.
 #[cfg(feature = "rdma")]
 mod over_rdma {
     use portcullis::host::{HostError, ListenError, MemlockTooLow, NoLibrary, OpenError, Unenforced};

@@ -1,11 +1,12 @@
-//! The permission header: 32 bytes in the node's memory, of which the client may reach the last eight.
+//! The permission header: 32 bytes in the node's memory, of which the client may access the last eight.
 
 use crate::{Lifetime, Moment, RemoteAddress};
+use portcullis_errors::{Coded, ErrorCode};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where the lifetime word stands in a header: at its tail, so that it is contiguous with a buffer that follows
-/// the header and one window can expose both (Patronus §5.4, Fig. 3).
+/// Where the lifetime word lies in a header: at its end. So it is contiguous with a buffer that follows the header, and
+/// one window can expose both (Patronus §5.4, Fig. 3).
 pub const LIFETIME_OFFSET: u64 = 24;
 
 /// Bits of a tagged pointer that carry the address.
@@ -13,9 +14,9 @@ const ADDRESS_BITS: u32 = 48;
 
 /// The metadata of one permission, as it lies in remote memory (Patronus §5.2, Fig. 3).
 ///
-/// The node writes it and never believes it: a mechanism without byte ranges leaves it open to clients, so what
-/// the node acts on is its own table. The header is for the one field that clients change (the lifetime word) and
-/// for whoever reads a node's memory after a crash.
+/// The node writes the header and never trusts it: a mechanism without byte ranges leaves it open to clients, so the
+/// node acts on its own table. The header is for the one field that clients change, the lifetime word, and for reading
+/// memory after a crash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Header {
@@ -33,13 +34,13 @@ impl Header {
     /// Bytes of a header.
     pub const BYTES: u64 = 32;
 
-    /// A header for the buffer of `length` bytes at `address`, with the indexes of the windows that expose the
-    /// header and the buffer.
+    /// A header for the buffer of `length` bytes at `address`, with the indexes of the windows that expose the header
+    /// and the buffer.
     ///
-    /// `scale` is the unit of the 16-bit length (Patronus §5.6): a power of two; lengths are rounded up to it.
+    /// `scale` is the unit of the 16-bit length (Patronus §5.6): a power of two. The length is rounded up to it.
     ///
     /// # Errors
-    /// The length does not fit 16 bits at that scale.
+    /// The length does not fit into 16 bits in units of `scale`.
     pub fn new(
         address: RemoteAddress,
         length: u64,
@@ -68,7 +69,7 @@ impl Header {
         words.map(|word| u64::from_ne_bytes(word.to_bytes()))
     }
 
-    /// The buffer that the permission covers.
+    /// Where the permission's buffer starts.
     #[must_use]
     pub fn address(&self) -> RemoteAddress {
         RemoteAddress(self.tagged_address.get() & ((1 << ADDRESS_BITS) - 1))
@@ -99,14 +100,20 @@ impl Header {
     }
 }
 
-/// A buffer's length does not fit the 16 bits that a header has for it.
+/// A buffer's length does not fit into the 16 bits that a header has for it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a buffer of {length} bytes does not fit a header's 16-bit length in units of {scale} bytes")]
 pub struct LengthTooLarge {
     /// The length asked for, in bytes.
     pub length: u64,
-    /// Bytes a unit.
+    /// Bytes per unit.
     pub scale: u64,
+}
+
+impl Coded for LengthTooLarge {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::LengthTooLarge
+    }
 }
 
 #[cfg(test)]

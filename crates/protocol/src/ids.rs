@@ -1,4 +1,4 @@
-//! The names of things: one meaning, one type.
+//! The names of things: one type for each meaning.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl Rkey {
         self.0 >> 8
     }
 
-    /// The low byte: the part that moves at every bind.
+    /// The low byte: the part that every bind changes.
     #[must_use]
     pub fn low_byte(self) -> u8 {
         self.0.to_le_bytes()[0]
@@ -63,25 +63,25 @@ impl fmt::Debug for Rkey {
     }
 }
 
-/// A point in the node's time: microseconds since the node started. Only the node reads it off a clock.
+/// A point in the node's time: microseconds since the node started. Only the node reads a clock for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// `lifetime` later. Saturates: a moment that far away never comes.
+    /// The moment `lifetime` later. Saturates: a moment that far away never comes.
     #[must_use]
     pub fn after(self, lifetime: Lifetime) -> Self {
         Self(self.0.saturating_add(lifetime.0))
     }
 
-    /// How long ago `earlier` was; zero when it is still to come.
+    /// How long ago `earlier` was; zero if it is still to come.
     #[must_use]
     pub fn since(self, earlier: Moment) -> Lifetime {
         Lifetime(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// How long something lives, in microseconds. Zero in a permission's lifetime word is the node's notice that the
+/// How long something lives, in microseconds. In a permission's lifetime word, zero is the node's notice that the
 /// permission cannot be extended any more (Patronus §5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Lifetime(pub u64);
@@ -132,7 +132,7 @@ impl fmt::Display for Lifetime {
     }
 }
 
-/// Who a client acts for. Tenants share a node and nothing else: each has its own protection domain.
+/// The tenant that a client acts for. Tenants share a node and nothing else: each has its own protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TenantId(pub u32);
 
@@ -140,7 +140,8 @@ pub struct TenantId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ClientId(pub u64);
 
-/// One run of a node, from its start to its end: a random number that tells it from every other run of any node.
+/// One run of a node, from its start to its end: a random number that distinguishes it from every other run of any
+/// node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Incarnation(pub u64);
 
@@ -150,7 +151,7 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// Names one permission on its node: the address of its header, and when it started. The start time keeps an
+/// Names one permission on its node by the address of its header and the time when it started. The start time keeps an
 /// obsolete request from ending a permission that took over the header (Patronus §5.6, double invalidation).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PermissionId {

@@ -1,9 +1,9 @@
 //! What a Portcullis node and its clients say to each other: ids, rights, the permission header in remote
 //! memory, the control messages and the errors.
 //!
-//! Types, layouts and codecs only: nothing here reads a clock, touches a socket or allocates shared memory.
-//! Bytes that come from a peer become a value of one of these types, or an error, in exactly one place
-//! ([`Request::decode`], [`Reply::decode`]); code behind that never sees unchecked bytes.
+//! Only types, layouts and codecs: nothing here reads a clock, uses a socket or allocates shared memory. A peer's bytes
+//! become a value of one of its types, or an error, in exactly one place ([`Request::decode`], [`Reply::decode`]). Code
+//! behind that never sees unchecked bytes.
 #![forbid(unsafe_code)]
 
 mod credential;
@@ -12,6 +12,7 @@ mod ids;
 mod keep;
 mod mechanism;
 mod messages;
+mod names;
 mod object_ref;
 pub mod planted;
 mod refusal;
@@ -24,9 +25,10 @@ pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddre
 pub use keep::Keep;
 pub use mechanism::{Mechanism, UnknownMechanism};
 pub use messages::{
-    DATA_BYTES_MAX, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request,
-    RequestBody,
+    DATA_BYTES_MAX, Entry, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody,
+    Request, RequestBody,
 };
+pub use names::{BadName, DirectoryName, Named, TenantName};
 pub use object_ref::{ObjectRef, UnknownObjectRef};
 pub use refusal::Refusal;
 pub use rights::{Rights, Sharing, UnknownRights, UnknownSharing};

@@ -1,18 +1,19 @@
-//! What enforces a permission: the mechanisms of a node.
+//! The mechanisms by which a node enforces permissions.
 
+use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 
-/// The protection mechanism of a node: chosen when it starts, one for all its permissions. These are the systems
-/// that Patronus §7 compares, on one code base.
+/// The protection mechanism of a node, chosen when it starts, for all its permissions. These are the systems that
+/// Patronus §7 compares, on one code base.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mechanism {
     /// A type-1 memory window is bound per permission. Range, rights and time are enforced by the NIC.
     #[default]
     MemoryWindow,
-    /// A memory region is registered per permission. As strong, and slower.
+    /// A memory region is registered per permission. This is as strong, and slower.
     MemoryRegion,
-    /// The access flags of the client's queue pairs follow its permissions. The NIC enforces only whether the
-    /// client may read, write or do atomics **at all**: no byte range.
+    /// The access flags of the client's queue pairs follow its permissions. The NIC enforces only whether the client
+    /// may read, write or do atomics **at all**: there is no byte range.
     QueuePair,
     /// No one-sided access: the node's CPU checks and copies.
     NodeCopy,
@@ -21,7 +22,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// All of them, strongest first.
+    /// All of them.
     pub const ALL: [Self; 5] =
         [Self::MemoryWindow, Self::MemoryRegion, Self::QueuePair, Self::NodeCopy, Self::None];
 
@@ -81,9 +82,15 @@ impl std::str::FromStr for Mechanism {
     }
 }
 
-/// The name given is no protection mechanism.
+/// The name is not that of a protection mechanism.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no protection mechanism is called {0:?}: use memory-window, memory-region, queue-pair, node-copy or none"
 )]
 pub struct UnknownMechanism(String);
+
+impl Coded for UnknownMechanism {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::UnknownMechanism
+    }
+}

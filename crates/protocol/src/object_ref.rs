@@ -1,7 +1,8 @@
-//! References to objects: what clients pass on to each other, between processes, machines and restarts.
+//! References to objects, which clients pass on to each other between processes, machines and restarts.
 
 use crate::text::hexadecimal;
 use crate::{Incarnation, RemoteAddress};
+use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 use std::str::FromStr;
 use zerocopy::little_endian::U64;
@@ -9,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Names one object for ever.
 ///
-/// An address names a place: after the object there was freed, or the node has started again, another object can lie
-/// at it. A reference also says which run of the node it is from and which of that run's objects is meant. The node
+/// An address names only a place: after the object there was freed, or the node has started again, another object can
+/// lie there. A reference also says which run of the node it is from, and which object of that run it names. The node
 /// refuses a reference to an object that is gone, and never opens another object for it.
 ///
 /// As text: three hexadecimal numbers with hyphens between them. As bytes: 24, little-endian.
@@ -20,11 +21,10 @@ pub struct ObjectRef {
     pub incarnation: Incarnation,
     /// Where the object's bytes start.
     pub address: RemoteAddress,
-    /// Which object of that run: the node numbers them from one on and uses no number twice.
+    /// Which object of that run: the node numbers its objects from 1 and never uses a number twice.
     pub birth: u64,
 }
 
-/// The bytes of a reference.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Wire {
@@ -34,7 +34,7 @@ struct Wire {
 }
 
 impl ObjectRef {
-    /// Bytes of a reference.
+    /// How many bytes a reference has.
     pub const BYTES: usize = size_of::<Wire>();
 
     /// The reference as bytes.
@@ -49,7 +49,7 @@ impl ObjectRef {
         zerocopy::transmute!(wire)
     }
 
-    /// The reference in `bytes`. Any bytes are one; the node knows whether it names anything.
+    /// The reference in `bytes`. Any bytes are a reference; the node knows whether it names an object.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let Wire { incarnation, address, birth } = zerocopy::transmute!(bytes);
@@ -67,12 +67,18 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// The text is no object reference.
+/// The text is not an object reference.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{0:?} is no object reference: it is three hexadecimal numbers, as in 00c0ffee00c0ffee-100000210020-2a"
 )]
 pub struct UnknownObjectRef(String);
+
+impl Coded for UnknownObjectRef {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::UnknownObjectRef
+    }
+}
 
 impl FromStr for ObjectRef {
     type Err = UnknownObjectRef;
@@ -94,7 +100,7 @@ mod as_serde {
     use super::ObjectRef;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    /// Text where people read it, 24 bytes elsewhere.
+    /// Text in formats that people read, 24 bytes in others.
     impl Serialize for ObjectRef {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             if serializer.is_human_readable() {

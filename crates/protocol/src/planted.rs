@@ -1,28 +1,28 @@
-//! Faults that a test plants to see that a checker finds them.
+//! Faults that a test plants to make sure that a checker finds them.
 //!
-//! Without the feature `planted`, which nothing but the simulator's own test turns on, [`is`] is always false and
-//! the code that asks is gone. With it, one fault at a time is on, for one thread.
+//! Without the feature `planted`, which only the simulator's own test turns on, [`is`] is always false and the code
+//! that asks it is compiled out. With it, a thread has at most one fault at a time.
 
 /// A mistake that the real code does not make.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fault {
     /// A window is bound again under the key it had.
     KeyNotAdvanced,
-    /// Memory is free before its window is known to be unbound.
+    /// Memory is reused before its window is known to be unbound.
     ReusedBeforeUnbind,
-    /// Leases are never looked at.
+    /// Leases are never checked for their end.
     ExpiryNotScanned,
-    /// Windows that linger stay bound for good.
+    /// Windows that linger stay bound for ever.
     LingerForever,
-    /// Windows go from tenant to tenant, and so a key opens in every tenant's domain.
+    /// Windows are handed from tenant to tenant, so that a key opens in every tenant's domain.
     HandoverAcrossTenants,
     /// A permission's start is not compared: a late revoke ends its successor.
     StartNotChecked,
     /// A request that may have been executed is posted again.
     ExecutedReplayed,
-    /// A permission that was revoked goes on while its lifetime word says so.
+    /// A permission that was revoked continues while its lifetime word says so.
     WordTrustedOverUnbind,
-    /// Memory goes to another tenant with the bytes of the last.
+    /// Memory is given to another tenant with the last tenant's bytes in it.
     ScrubSkipped,
     /// An exclusive permission is granted beside shared ones.
     ExclusiveBesideShared,
@@ -32,37 +32,85 @@ pub enum Fault {
     QueuePairInWrongDomain,
     /// A header goes to another permission while its window is still bound.
     HeaderReusedWhileBound,
-    /// The holder of one right gets all of them.
+    /// The holder of one right gets all rights.
     RightsNotNarrowed,
-    /// A window reaches a byte too far.
+    /// A window reaches one byte too far.
     RangeOneByteLong,
     /// The NIC does not compare the key's low byte.
     KeyNotCompared,
-    /// A queue pair serves on after a refusal: what is flushed is executed.
+    /// A queue pair serves on after a refusal: what should be flushed is executed.
     ServesInError,
-    /// A request that waits is never let in.
+    /// A request that waits is never granted.
     WaiterForgotten,
-    /// Requests that a turn had no time to let in are not let in by the next.
+    /// Requests that a turn had no time to grant are not granted by the next.
     PutOffForgotten,
     /// A client's permissions are not ended when it leaves.
     DepartedKeepHolding,
-    /// What a turn had no time to end of what a client held that has left is not ended by the next.
+    /// Permissions of a departed client that a turn could not end are not ended by the next.
     RestOfDepartedForgotten,
-    /// An extension is believed although its deadline had passed when it was confirmed.
+    /// An extension is accepted although its deadline had passed when it was confirmed.
     LateExtensionBelieved,
-    /// A reference is taken for whatever object lies at its address.
+    /// A reference is accepted for any object that lies at its address.
     BirthNotCompared,
     /// An access that came too late is charged to its tenant, as a guess is.
     LatenessChargedToTenant,
-    /// After a request without an answer others go on over a spare, while it may still arrive.
+    /// After a request without an answer, later requests use a spare while the first may still arrive.
     DoubtNotAwaited,
-    /// A session that waits judges what comes in by a time that it read up to 64 looks ago.
+    /// A waiting session judges what arrives by a time up to 64 looks old.
     WaitJudgesByOldTime,
+    /// What other tenants hold of an object is not ended when it is shared with them no more.
+    UnshareEndsNothing,
+    /// A tenant gets any rights over an object that is shared with it.
+    ShareNotCompared,
+    /// A permission over another tenant's object is set up in that tenant's domain.
+    GuestInOwnersDomain,
+    /// What another tenant wrote into a shared object is not scrubbed for the object's own tenant.
+    GuestsBytesNotNoted,
+    /// A key whose fingerprint equals another's is taken for that one.
+    FingerprintTrusted,
+    /// A block that was used again is taken for what it was before.
+    VersionNotCompared,
+    /// A block has the same version each time it is used.
+    VersionNotAdvanced,
+    /// A split gives a bucket's keys away before their copy is in place.
+    HeaderBeforeCopy,
+    /// A new bucket is used while the old one still counts.
+    BucketUsedTooEarly,
+    /// A split copies slots that other clients still change.
+    SlotsNotFrozen,
+    /// A split that a dead client has begun stays as it is.
+    SplitNotTakenOver,
+    /// A new key counts before its client has looked for another of the same name.
+    AloneNotChecked,
+    /// A key is found before its insertion is decided.
+    PendingSeen,
+    /// A block goes into a slot however long ago it was claimed.
+    LateClaimUsed,
+    /// A sweep frees what is in no slot at its first look.
+    SweptAtOnce,
+    /// The block of a value that was replaced stays claimed.
+    OldBlockNotFreed,
 }
 
 impl Fault {
-    /// All of them.
-    pub const ALL: [Self; 26] = [
+    /// Those of the hash table. The tests of the structures find them.
+    pub const OF_TABLES: [Self; 12] = [
+        Self::FingerprintTrusted,
+        Self::VersionNotCompared,
+        Self::VersionNotAdvanced,
+        Self::HeaderBeforeCopy,
+        Self::BucketUsedTooEarly,
+        Self::SlotsNotFrozen,
+        Self::SplitNotTakenOver,
+        Self::AloneNotChecked,
+        Self::PendingSeen,
+        Self::LateClaimUsed,
+        Self::SweptAtOnce,
+        Self::OldBlockNotFreed,
+    ];
+
+    /// Those of the node, the client and the NIC. The simulator's checkers find them.
+    pub const ALL: [Self; 30] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -89,6 +137,10 @@ impl Fault {
         Self::LatenessChargedToTenant,
         Self::DoubtNotAwaited,
         Self::WaitJudgesByOldTime,
+        Self::UnshareEndsNothing,
+        Self::ShareNotCompared,
+        Self::GuestInOwnersDomain,
+        Self::GuestsBytesNotNoted,
     ];
 }
 
@@ -101,12 +153,12 @@ mod switch {
         static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
     }
 
-    /// Plants a fault on this thread, or takes it out.
+    /// Plants a fault on this thread; `None` removes it.
     pub fn plant(fault: Option<Fault>) {
         PLANTED.set(fault);
     }
 
-    /// What plants the same fault on another thread.
+    /// Returns what plants the same fault on another thread.
     pub fn for_another_thread() -> impl FnOnce() + Send + 'static {
         let planted = PLANTED.get();
         move || PLANTED.set(planted)
@@ -123,7 +175,7 @@ mod switch {
 mod switch {
     use super::Fault;
 
-    /// What plants the same fault on another thread: nothing.
+    /// Returns a function that does nothing.
     pub fn for_another_thread() -> impl FnOnce() + Send + 'static {
         || ()
     }

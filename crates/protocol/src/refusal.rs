@@ -1,6 +1,7 @@
-//! Why a node says no. Each says whose fault it is and what to do.
+//! Why a node refuses. Each refusal says whose fault it is and what to do.
 
-use crate::Lifetime;
+use crate::{Lifetime, Rights};
+use portcullis_errors::{Coded, ErrorCode};
 
 /// A node's answer to a control message that it will not carry out. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -9,16 +10,16 @@ pub enum Refusal {
     /// The message could not be read as a request.
     #[error("the node could not read the message: the client is of another version, or broken")]
     Malformed,
-    /// No live permission has this id, or it belongs to another client: it expired, or was revoked already.
+    /// No live permission of this client has this id: it expired, was revoked, or is another client's.
     #[error("the permission is not live any more: acquire it again")]
     NotLive,
     /// No object of this tenant starts at the address.
     #[error("no object of this tenant starts at that address")]
     NoSuchObject,
-    /// The size or the rights asked for mean nothing.
+    /// The size or the rights asked for are empty.
     #[error("the request asks for nothing: give a size above zero and at least one right")]
     Nothing,
-    /// The permission's longest lifetime is reached, or somebody waits for its object.
+    /// The permission's longest lifetime is reached, or another request waits for its object.
     #[error("the permission cannot be extended any more: let it end and acquire it again")]
     NotExtendable,
     /// The lifetime asked for is beyond the node's limit.
@@ -30,10 +31,10 @@ pub enum Refusal {
     /// Others hold the object, and the wait that the request allowed is over.
     #[error("others held the object for longer than the request was ready to wait")]
     Conflict,
-    /// The tenant's quota of bytes or permissions is used up.
+    /// A quota of the tenant's is used up: of bytes, objects, permissions or names, or of the tenants that share a name.
     #[error("the tenant's quota is used up: {used} of {limit}")]
     Quota {
-        /// What the tenant holds: bytes or permissions, as the limit.
+        /// What the tenant holds, in the unit of the limit.
         used: u64,
         /// The most it may hold.
         limit: u64,
@@ -44,19 +45,19 @@ pub enum Refusal {
         /// The size asked for, in bytes.
         size: u64,
     },
-    /// The node has no header, window or postponed-request slot left.
+    /// The node has no header, window or slot for a waiting request left.
     #[error("the node has reached a limit of its own ({limit}): try again when other permissions have ended")]
     NodeFull {
         /// The limit.
         limit: u64,
     },
-    /// The client, or its tenant, broke the rules too often, and waits.
+    /// The client or its tenant broke the rules too often, and is paused.
     #[error("the client or its tenant is paused for {wait} after too many violations")]
     Paused {
         /// How long from now.
         wait: Lifetime,
     },
-    /// The client, or its tenant, broke the rules so often that the node does not serve it for a long time.
+    /// The client or its tenant broke the rules so often that the node does not serve it for a long time.
     #[error("the client or its tenant is barred from this node: its operator can say why, and until when")]
     Barred,
     /// The operation reaches outside the permission (only where the node itself checks: mechanism `node-copy`).
@@ -71,7 +72,7 @@ pub enum Refusal {
     /// The reference names an object that was freed, or that never was this tenant's.
     #[error("the object is gone, or was never this tenant's: get a reference to one that is there")]
     Gone,
-    /// The reference is from another run of a node: this node has started again since, or it is another one.
+    /// The reference is from another run of a node: this node was restarted since, or is a different one.
     #[error(
         "the reference is from another node, or from before this node's last start: its object is not here"
     )]
@@ -82,7 +83,7 @@ pub enum Refusal {
         /// The object's size, in bytes.
         size: u64,
     },
-    /// The alignment is none that the node can give.
+    /// The node cannot give this alignment.
     #[error("an object can be aligned to a power of two up to {most} bytes")]
     Alignment {
         /// The largest alignment, in bytes.
@@ -91,13 +92,76 @@ pub enum Refusal {
     /// The object was to be kept for longer than the node allows.
     #[error("the node keeps objects for {longest} at the most after their tenant's last client has gone")]
     KeptTooLong {
-        /// The node's limit; zero: it keeps none.
+        /// The node's limit; zero: it keeps no objects.
         longest: Lifetime,
     },
+    /// The tenant has no such name. Another tenant's name is refused in this way too, unless it is shared with the client's
+    /// tenant: no tenant may know what another has.
+    #[error("there is no such name, or it is not shared with this tenant: list the names that are there")]
+    NoSuchName,
+    /// Another object of the tenant has the name.
+    #[error("the name is taken: unpublish it first, or choose another")]
+    NameTaken,
+    /// The object has another name already. It can have only one.
+    #[error("the object has a name already: unpublish that name first")]
+    AlreadyNamed,
+    /// The name is shared with that tenant already, with a right that this request would take away.
+    #[error("the name is shared with that tenant already, with other rights: unshare it first")]
+    AlreadyShared,
+    /// The name is not shared with that tenant.
+    #[error("the name is not shared with that tenant")]
+    NotShared,
+    /// The object is shared with this tenant, but with fewer rights than were asked for.
+    #[error(
+        "the object is shared with this tenant for {} only: ask for no other right, and for exclusive use \
+         only with the right to write",
+        rights.letters()
+    )]
+    BeyondShare {
+        /// What it is shared for.
+        rights: Rights,
+    },
+    /// An object was to be shared with its own tenant.
+    #[error("the object belongs to that tenant already: share it with another")]
+    SharedWithOwner,
+}
+
+impl Coded for Refusal {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Malformed => ErrorCode::MalformedRequest,
+            Self::NotLive => ErrorCode::NotLive,
+            Self::NoSuchObject => ErrorCode::NoSuchObject,
+            Self::Nothing => ErrorCode::NothingAsked,
+            Self::NotExtendable => ErrorCode::NotExtendable,
+            Self::LifetimeTooLong { .. } => ErrorCode::LifetimeTooLong,
+            Self::Conflict => ErrorCode::Conflict,
+            Self::Quota { .. } => ErrorCode::Quota,
+            Self::OutOfMemory { .. } => ErrorCode::OutOfMemory,
+            Self::NodeFull { .. } => ErrorCode::NodeFull,
+            Self::Paused { .. } => ErrorCode::Paused,
+            Self::Barred => ErrorCode::Barred,
+            Self::OutsideRange => ErrorCode::OutsideRange,
+            Self::WrongRight => ErrorCode::WrongRight,
+            Self::NicFailed => ErrorCode::NicFailed,
+            Self::Gone => ErrorCode::ObjectGone,
+            Self::AnotherNode => ErrorCode::AnotherNode,
+            Self::OutsideObject { .. } => ErrorCode::OutsideObject,
+            Self::Alignment { .. } => ErrorCode::Alignment,
+            Self::KeptTooLong { .. } => ErrorCode::KeptTooLong,
+            Self::NoSuchName => ErrorCode::NoSuchName,
+            Self::NameTaken => ErrorCode::NameTaken,
+            Self::AlreadyNamed => ErrorCode::AlreadyNamed,
+            Self::AlreadyShared => ErrorCode::AlreadyShared,
+            Self::NotShared => ErrorCode::NotShared,
+            Self::BeyondShare { .. } => ErrorCode::BeyondShare,
+            Self::SharedWithOwner => ErrorCode::SharedWithOwner,
+        }
+    }
 }
 
 impl Refusal {
-    /// Whether the same request may be granted later, when others have let go or time has passed.
+    /// Whether the same request may be granted later, when other permissions have ended.
     #[must_use]
     pub fn is_retryable(self) -> bool {
         matches!(
@@ -134,6 +198,13 @@ impl Refusal {
             Self::OutsideObject { size } => (18, size, 0),
             Self::Alignment { most } => (19, most, 0),
             Self::KeptTooLong { longest } => (20, longest.0, 0),
+            Self::NoSuchName => (21, 0, 0),
+            Self::NameTaken => (22, 0, 0),
+            Self::AlreadyNamed => (23, 0, 0),
+            Self::AlreadyShared => (24, 0, 0),
+            Self::NotShared => (25, 0, 0),
+            Self::BeyondShare { rights } => (26, rights.bits().into(), 0),
+            Self::SharedWithOwner => (27, 0, 0),
         }
     }
 
@@ -159,6 +230,13 @@ impl Refusal {
             18 => Self::OutsideObject { size: a },
             19 => Self::Alignment { most: a },
             20 => Self::KeptTooLong { longest: Lifetime(a) },
+            21 => Self::NoSuchName,
+            22 => Self::NameTaken,
+            23 => Self::AlreadyNamed,
+            24 => Self::AlreadyShared,
+            25 => Self::NotShared,
+            26 => Self::BeyondShare { rights: u8::try_from(a).ok().and_then(Rights::from_bits)? },
+            27 => Self::SharedWithOwner,
             _ => return None,
         })
     }

@@ -1,5 +1,6 @@
-//! What a permission allows, and beside whom.
+//! What a permission allows, and beside which others.
 
+use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 use std::str::FromStr;
 
@@ -34,10 +35,16 @@ impl fmt::Display for Rights {
     }
 }
 
-/// The text is no list of rights.
+/// The text is not a list of rights.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} are no rights: write r, w and a for what is held, each once, for example rw")]
 pub struct UnknownRights(String);
+
+impl Coded for UnknownRights {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::UnknownRights
+    }
+}
 
 impl FromStr for Rights {
     type Err = UnknownRights;
@@ -63,7 +70,7 @@ impl FromStr for Rights {
 /// Whether others may hold a permission over the same object at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sharing {
-    /// Nobody else holds one.
+    /// No other holder.
     #[default]
     Exclusive,
     /// Any number of holders, all of them shared.
@@ -91,6 +98,12 @@ impl fmt::Display for Sharing {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no kind of sharing: use exclusive or shared")]
 pub struct UnknownSharing(String);
+
+impl Coded for UnknownSharing {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::UnknownSharing
+    }
+}
 
 impl FromStr for Sharing {
     type Err = UnknownSharing;

@@ -1,27 +1,40 @@
-//! Times and runs of nodes as people write them, and what serde makes of each type that has a text.
+//! Times and incarnations as text, and the serde formats of types with a text.
 
 use crate::{Incarnation, Lifetime};
+use portcullis_errors::{Coded, ErrorCode};
 use std::str::FromStr;
 
-/// The text is no time.
+/// The text is not a time.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoLifetime {
-    /// It is no number with a unit.
+    /// It is not a number with a unit.
     #[error("{0:?} is no time: write for example 500us, 50ms or 10s")]
     Malformed(String),
-    /// It is a number alone.
+    /// It is a number without a unit.
     #[error("{0:?} has no unit: write for example 500us, 50ms or 10s")]
     NoUnit(String),
-    /// The unit is none.
+    /// The unit is unknown.
     #[error("{0:?} is no unit of time: use us, ms, s or min")]
     UnknownUnit(String),
-    /// It has more digits than the unit has microseconds.
+    /// It has a fraction finer than a microsecond.
     #[error("{0} is finer than a microsecond: give a whole number of them")]
     TooFine(String),
     /// It is beyond what can be counted in microseconds.
     #[error("{0} is too long")]
     TooLong(String),
+}
+
+impl Coded for NoLifetime {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Malformed(_) => ErrorCode::LifetimeMalformed,
+            Self::NoUnit(_) => ErrorCode::LifetimeWithoutUnit,
+            Self::UnknownUnit(_) => ErrorCode::LifetimeUnit,
+            Self::TooFine(_) => ErrorCode::LifetimeTooFine,
+            Self::TooLong(_) => ErrorCode::LifetimeTooLarge,
+        }
+    }
 }
 
 impl FromStr for Lifetime {
@@ -54,7 +67,7 @@ impl FromStr for Lifetime {
     }
 }
 
-/// The digits behind a point, in microseconds, of a unit that has so many.
+/// The digits behind the point, in microseconds. The unit has `micros` of them.
 fn decimals(digits: &str, micros: u64, text: &str) -> Result<u64, NoLifetime> {
     if digits.is_empty() {
         return Err(NoLifetime::Malformed(text.to_owned()));
@@ -72,10 +85,16 @@ fn decimals(digits: &str, micros: u64, text: &str) -> Result<u64, NoLifetime> {
     Ok(sum)
 }
 
-/// The text names no run of a node.
+/// The text does not name a run of a node.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no incarnation of a node: it is a hexadecimal number, as in 00c0ffee00c0ffee")]
 pub struct UnknownIncarnation(String);
+
+impl Coded for UnknownIncarnation {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::UnknownIncarnation
+    }
+}
 
 impl FromStr for Incarnation {
     type Err = UnknownIncarnation;
@@ -85,7 +104,7 @@ impl FromStr for Incarnation {
     }
 }
 
-/// The standard parser takes a sign too, which none of these numbers has.
+/// Reads digits only: the standard parser would also accept a sign.
 pub(crate) fn hexadecimal(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u64::from_str_radix(text, 16).ok().filter(|_| digits)
@@ -96,7 +115,7 @@ mod as_serde {
     use crate::{Incarnation, Lifetime, Mechanism, Rights, Sharing};
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    /// Text where people read it, a number elsewhere.
+    /// Text in formats that people read, a number in others.
     macro_rules! text_or_number {
         ($type:ty, $number:ty, $to:expr, $from:expr) => {
             impl Serialize for $type {

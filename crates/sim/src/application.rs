@@ -1,4 +1,4 @@
-//! An honest program on the paved path: its session, whose calls wait, and its keeper. Each has a strand of its own.
+//! An honest program with a [`Session`], whose calls wait, and a keeper. Each of the two runs on its own strand.
 
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
@@ -15,25 +15,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type SimSession = Session<SimEndpoint, StrandClock>;
 
-/// How long a keeper waits for something to keep.
+/// How often a keeper looks for a lease to keep.
 const KEEPER_LOOKS_EVERY: Nanos = 50 * MICROSECOND;
-/// The end of a lease, in which an access races with it.
+/// The end of a lease, with which an access or extension races.
 const LAST_MOMENT: Lifetime = Lifetime::micros(12);
 
 /// What a program's strands tell the cluster and each other.
 #[derive(Debug, Default)]
 struct Told {
-    /// Errors of calls, and of what.
+    /// Errors of calls, each with what failed.
     errors: Vec<(Error, String)>,
-    /// Accesses that were refused so long before their permissions' ends.
+    /// Permissions that were refused early, and how early.
     early: Vec<(PermissionId, Lifetime)>,
-    /// What is wrong whatever happened.
+    /// Broken promises, whatever faults there were.
     wrong: Vec<(Promise, String)>,
     /// Objects that siblings may acquire.
     objects: Vec<ObjectRef>,
-    /// An object that a sibling told of.
+    /// The latest object that a sibling has shared.
     heard: Option<ObjectRef>,
-    /// A lease that is to be kept.
+    /// A lease for the keeper, and its step.
     to_keep: Option<(Arc<Lease>, Lifetime)>,
     kept: Option<Kept>,
 }
@@ -54,31 +54,31 @@ impl Board {
     }
 }
 
-/// A program on the paved path, as the cluster sees it.
+/// A program with sessions, as the cluster sees it.
 #[derive(Debug)]
 pub(crate) struct Application {
     board: Board,
     work: Strand,
     keeper: Option<(SessionId, Strand)>,
-    /// Told that the node is gone: the work's end, and the keeper's.
+    /// The switches that tell the two ends that the node is gone.
     node_gone: Vec<(SessionId, Switch)>,
-    /// Faults have touched it.
+    /// Faults have touched the program.
     excused: bool,
 }
 
-/// What came of a program's turn.
+/// The result of a program's turn.
 pub(crate) enum Turn {
-    /// It wants the next one after so much time.
+    /// The program wants its next turn after this time.
     Waits(Nanos),
-    /// It is done, or its session is over.
+    /// The program is done, or its session is over.
     Ended,
 }
 
 impl Application {
-    /// A program over the end of its session, and its keeper's, if there is one.
+    /// Starts a program over the ends of its session and of its keeper, if there is one.
     ///
     /// # Errors
-    /// The machine has no threads.
+    /// The machine cannot start a thread.
     pub fn start(
         mut dice: Dice,
         config: ClientConfig,
@@ -104,18 +104,18 @@ impl Application {
         Ok(Self { board, work, keeper, node_gone, excused: false })
     }
 
-    /// The keeper's session.
+    /// The session of the keeper.
     pub fn keeper(&self) -> Option<SessionId> {
         self.keeper.as_ref().map(|(session, _)| *session)
     }
 
-    /// The node is gone, or has shown one of its sessions out. Returns whether that was one of its sessions.
+    /// Ends a session whose node is gone or has shown it out. Returns whether it was the program's.
     pub fn node_gone(&self, session: SessionId) -> bool {
         let its = self.node_gone.iter().find(|(number, _)| *number == session);
         its.inspect(|(_, gone)| gone.set(true)).is_some()
     }
 
-    /// Its strands have their turns, and the checkers hear of what they tell.
+    /// Gives each strand its turn, and passes what the strands report on to the checkers.
     pub fn turn(&mut self, scene: &mut Scene<'_>) -> Turn {
         self.excused |= scene.excused;
         self.board.winding_down.store(scene.winding_down, Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl Application {
     }
 }
 
-/// A strand with a session over `endpoint`.
+/// Starts a strand with a session over `endpoint`.
 fn strand(
     dice: &mut Dice,
     config: ClientConfig,
@@ -176,7 +176,7 @@ fn strand(
     })
 }
 
-/// The keeper of a program: the real one's turns, without its thread and its channel.
+/// The real keeper's turns, without its thread and its channel.
 fn keep(session: SimSession, clock: &StrandClock, board: &Board) {
     let mut tending = Tending::new(session);
     while !board.winds_down() {
@@ -228,7 +228,7 @@ impl Program {
         self.session.allocate(ask)
     }
 
-    /// Works under a permission until it is let go of, or over.
+    /// Works under a permission until it is done with or over.
     fn use_up(&mut self, permission: Permission) {
         if self.dice.per_mille(500) {
             self.board.told().objects.push(permission.object());
@@ -298,7 +298,7 @@ impl Program {
         true
     }
 
-    /// An access, or an extension, that races with the end.
+    /// Makes an access or extension that races with the lease's end.
     fn come_at_the_last_moment(&mut self, permission: &Permission) -> bool {
         let left = permission.lease().deadline().since(self.clock.now());
         if left > Lifetime::millis(1) {
@@ -312,7 +312,7 @@ impl Program {
         if self.dice.per_mille(500) { self.read(permission, None) } else { self.extend(permission) }
     }
 
-    /// Tells of an access's error. Returns whether there was none.
+    /// Reports an access's error. Returns whether there was none.
     fn judge(&self, what: &str, permission: &Permission, ends: Moment, done: Result<(), Error>) -> bool {
         if let Err(Error::Revoked) = done {
             let now = self.clock.now();

@@ -1,4 +1,4 @@
-//! Many seeds: each a run of its own, on as many threads as are given.
+//! Many seeds. Each seed is a run of its own; the runs share a number of threads.
 
 use crate::plan::Plan;
 use crate::report::Report;
@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Runs `plan_of` each seed, on `threads` threads, and hands each result to `each` as it comes. Stops early when
-/// `each` says so. The results come in any order; the runs themselves depend on nothing but their plans.
+/// Runs `plan_of` each seed on `threads` threads, and passes each result to `each` as soon as it is there. Stops early
+/// when `each` says so. The order of the results is arbitrary, but each run depends on its plan only.
 pub fn campaign(
     seeds: Range<u64>,
     threads: usize,
@@ -27,7 +27,7 @@ pub fn campaign(
                         break;
                     }
                     let report = run(&plan_of(seed));
-                    // A panic in there is somebody else's, and its message has been printed.
+                    // The lock is poisoned by a panic in another thread, which has printed its message.
                     let Ok(mut each) = each.lock() else { break };
                     if !each(report) {
                         stop.store(true, Ordering::Relaxed);

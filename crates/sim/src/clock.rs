@@ -1,24 +1,22 @@
-//! Clocks of simulated machines: each runs at its own rate, and jumps.
+//! The clocks of simulated machines. Each runs at its own rate, and can jump.
 
 use portcullis_protocol::Moment;
 
-/// Virtual time, in ns from the beginning of the run: what no machine can read.
+/// Virtual time in ns from the beginning of the run. No machine can read it.
 pub(crate) type Nanos = u64;
 
-/// One µs of virtual time.
 pub(crate) const MICROSECOND: Nanos = 1000;
-/// One ms of virtual time.
 pub(crate) const MILLISECOND: Nanos = 1_000_000;
 
 /// A machine's clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
-    /// Where it stood at `since`, in ns.
+    /// What the clock showed at `since`, in ns.
     base: u64,
     since: Nanos,
-    /// How fast it runs, in millionths.
+    /// The clock's rate, in millionths.
     rate: u64,
-    /// It never goes back by itself.
+    /// The clock never goes back.
     last: u64,
 }
 
@@ -34,26 +32,26 @@ impl Clock {
         self.base + u64::try_from(passed).unwrap_or(u64::MAX)
     }
 
-    /// What it shows.
+    /// What the clock shows.
     pub fn read(&mut self, now: Nanos) -> Moment {
         self.last = self.last.max(self.nanos(now));
         Moment(self.last / 1000)
     }
 
-    /// It jumps ahead by so many ns.
+    /// The clock jumps ahead by `ahead` ns.
     pub fn jump(&mut self, now: Nanos, ahead: u64) {
         self.base = self.nanos(now) + ahead;
         self.since = now;
     }
 
-    /// It runs at another rate from now on.
+    /// The clock runs at another rate from now on.
     pub fn drift(&mut self, now: Nanos, drift: i32) {
         self.base = self.nanos(now);
         self.since = now;
         self.rate = 1_000_000u64.saturating_add_signed(drift.into());
     }
 
-    /// When it will show `moment`, if nothing disturbs it: never before now.
+    /// When the clock will show `moment` if nothing disturbs it. Never before now.
     pub fn when(&self, moment: Moment, now: Nanos) -> Nanos {
         let target = moment.0.saturating_mul(1000);
         let shown = self.nanos(now);

@@ -16,29 +16,28 @@ use crate::trace::Trace;
 use portcullis_protocol::{ClientId, Mechanism, Moment};
 use std::collections::{BTreeMap, HashMap};
 
-/// How long after the work everything that was begun may take to end.
+/// The most time, after the work, in which everything that was begun must end.
 const WIND_DOWN: Nanos = 400 * MILLISECOND;
-/// How long clients of a tenant that has broken rules are waited for.
+/// How long a run waits for the clients of a tenant that has broken rules.
 const PATIENCE_WITH_OFFENDERS: Nanos = 200 * MILLISECOND;
-/// How long a node is given to tidy up after the last client has left.
+/// How long a node may take to tidy up after its last client has left.
 const QUIET: Nanos = 2 * MILLISECOND;
-/// How long objects may stay that their tenants have left behind, on a node whose clock is slow.
+/// How long objects of departed tenants may stay, on a node whose clock is slow.
 const KEPT: Nanos = 2 * LONGEST_KEEP.0 * MICROSECOND;
-/// How often the checkers look round.
+/// How often the checkers look at everything.
 const LOOK_EVERY: Nanos = MILLISECOND;
 
-/// Who a session is, for the machines.
+/// A session, as the machines know it.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionRecord {
     pub client: usize,
     pub node: usize,
-    /// The node's number for it, while it is attached.
+    /// The node's number for it while it is attached.
     pub id: Option<ClientId>,
-    /// The number of the next control message that the node sends it for the first time.
+    /// The number of the next control message that the node sends to the session for the first time.
     pub next_reply: u32,
 }
 
-/// A cluster in virtual time.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub plan: Plan,
@@ -52,14 +51,14 @@ pub(crate) struct Cluster {
     pub trace: Trace,
     pub gossip: Vec<Gossip>,
     pub sessions: Vec<SessionRecord>,
-    /// Whose a queue pair is, by machine and number.
+    /// Sessions, by machine and queue pair number.
     pub by_queue_pair: HashMap<(usize, u32), SessionId>,
     pub faults: Vec<(Nanos, Fault)>,
     pub fault_counts: BTreeMap<FaultKind, u64>,
     pub winding_down: bool,
-    /// When a node last let go of a client.
+    /// When a node last detached a client.
     pub last_farewell: Nanos,
-    /// The most permissions that the nodes held at a look.
+    /// The most permissions that the nodes held at any look.
     pub permissions_peak: u64,
 }
 
@@ -76,7 +75,7 @@ impl Cluster {
             .map(|node| NodeHost {
                 clock: Clock::new(dice.of(0..1 << 40), drift(&mut dice)),
                 dice: Dice::new(plan.seed, 1_000 + node as u64),
-                life: None,
+                running: None,
                 paused_until: 0,
                 nic_sound_from: 0,
                 clock_off: false,
@@ -145,7 +144,7 @@ impl Cluster {
         self.events.put(LOOK_EVERY, Event::Look);
     }
 
-    /// Runs until everything that was begun has ended, or a promise is found broken.
+    /// Runs until everything that was begun has ended, or until a promise is broken.
     pub fn run(&mut self) {
         while let Some((at, event)) = self.events.next() {
             self.now = at;
@@ -191,8 +190,8 @@ impl Cluster {
         self.network.heal();
         for node in &mut self.nodes {
             node.paused_until = 0;
-            if let Some(life) = &mut node.life {
-                life.nic.hook.faults = NicFaults::default();
+            if let Some(running) = &mut node.running {
+                running.nic.hook.faults = NicFaults::default();
             }
         }
         for client in 0..self.clients.len() {
@@ -209,15 +208,15 @@ impl Cluster {
         if self.winding_down && self.now > self.plan.duration_ns + PATIENCE_WITH_OFFENDERS {
             self.show_out_offenders();
         }
-        let lives = self.nodes.iter().filter_map(|host| host.life.as_ref());
-        let held: u64 = lives.map(|life| life.node.counters().permissions).sum();
+        let lives = self.nodes.iter().filter_map(|host| host.running.as_ref());
+        let held: u64 = lives.map(|running| running.node.counters().permissions).sum();
         self.permissions_peak = self.permissions_peak.max(held);
         let pools = self.pools();
         self.oracle.look(self.now, &pools, false);
         self.events.put(self.now + LOOK_EVERY, Event::Look);
     }
 
-    /// A tenant that has broken rules may be kept waiting for longer than anybody looks.
+    /// A tenant that has broken rules may wait for longer than the run, so its clients leave.
     fn show_out_offenders(&mut self) {
         for client in 0..self.clients.len() {
             let session = self.clients[client].stay.as_ref().map(|stay| stay.session);
@@ -231,13 +230,13 @@ impl Cluster {
         let now = self.now;
         let pool = |host: &mut NodeHost| {
             let moment = host.clock.read(now);
-            let pool = host.life.as_ref()?.nic.hook.pool.as_ref()?;
+            let pool = host.running.as_ref()?.nic.hook.pool.as_ref()?;
             Some((pool.0.unnoted(), moment))
         };
         self.nodes.iter_mut().map(pool).collect()
     }
 
-    /// The last look, when everybody has left.
+    /// The last look, when all clients have left.
     pub fn conclude(&mut self) {
         if self.oracle.has_failed() {
             return;
@@ -263,22 +262,23 @@ impl Cluster {
     }
 
     fn check_rest(&mut self, node: usize) {
-        let Some(life) = &mut self.nodes[node].life else { return };
-        let left = life.node.counters();
-        let held = [left.permissions, left.objects, left.bytes_used, left.headers_used, left.windows];
+        let Some(running) = &mut self.nodes[node].running else { return };
+        let left = running.node.counters();
+        let held =
+            [left.permissions, left.objects, left.bytes_used, left.headers_used, left.windows, left.names];
         let there = [left.clients, left.tenants, left.postponed];
-        let objects = life.nic.nic.core().objects();
+        let objects = running.nic.nic.core().objects();
         let bare = objects.domains == 0 && objects.keys == 0 && objects.queue_pairs == 0;
-        // For messages, and for the binds of windows where the node has some.
-        let queues = if life.node.config().mechanism == Mechanism::MemoryWindow { 2 } else { 1 };
-        if held != [0; 5] || there != [0; 3] || !bare || objects.completion_queues != queues {
+        // One for messages, and one for window binds.
+        let queues = if running.node.config().mechanism == Mechanism::MemoryWindow { 2 } else { 1 };
+        if held != [0; 6] || there != [0; 3] || !bare || objects.completion_queues != queues {
             let what = format!("node {node} keeps {left:?}, its NIC {objects:?}");
             self.oracle.fail(Promise::Rest, self.now, what);
         }
     }
 }
 
-/// One hostile client in two is a tenant of its own; the others sit among honest siblings.
+/// Every second hostile client is a tenant of its own. The others have honest siblings.
 fn tenant_of(plan: &Plan, client: usize) -> usize {
     let honest = plan.clients - plan.hostile;
     let own = (client as u64 + plan.seed).is_multiple_of(2);

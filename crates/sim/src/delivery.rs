@@ -1,14 +1,14 @@
-//! What the network does with packets, and what the checkers and the trace hear of it.
+//! The delivery of packets, and what the checkers and the trace are told of it.
 
 use crate::cluster::Cluster;
 use crate::endpoint::RAW;
 use crate::network::{machine_at, name};
 use crate::oracle::Arrival;
 use crate::turns::nic_time;
-use portcullis_softnic::core::{Answer, Packet, PacketBody, WireRequest};
+use portcullis_softnic::core::{Packet, PacketBody, Response, WireRequest};
 
 impl Cluster {
-    /// Puts packets on their way.
+    /// Sends packets into the network.
     pub fn send_out(&mut self, from: usize, packets: &mut Vec<Packet>) {
         for packet in packets.drain(..) {
             let Some(to) = machine_at(packet.to.port) else { continue };
@@ -24,7 +24,7 @@ impl Cluster {
         }
     }
 
-    /// A message leaves a node for the first time: a promise of the node's.
+    /// Tells the checkers of a message that leaves a node for the first time: a promise of the node.
     fn note_reply(&mut self, node: usize, to: usize, packet: &Packet) {
         let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
             return;
@@ -52,11 +52,11 @@ impl Cluster {
 
     fn deliver_to_node(&mut self, node: usize, packet: &Packet) {
         let nic_now = nic_time(self.now);
-        let Some(life) = &mut self.nodes[node].life else { return };
+        let Some(running) = &mut self.nodes[node].running else { return };
         let mut out = Vec::new();
-        life.nic.nic.core().receive(packet, nic_now);
-        life.nic.nic.core().take_outgoing(&mut out);
-        let touches = life.take_touches();
+        running.nic.nic.core().receive(packet, nic_now);
+        running.nic.nic.core().take_outgoing(&mut out);
+        let touches = running.take_touches();
         if let PacketBody::Request { id, request } = &packet.body {
             let answer = answer_to(packet, &out);
             let from = machine_at(packet.from.port).unwrap_or(usize::MAX);
@@ -84,34 +84,34 @@ impl Cluster {
     }
 }
 
-/// What a NIC has answered to a request, of what it sends next.
-pub(crate) fn answer_to<'a>(request: &Packet, sent: &'a [Packet]) -> Option<&'a Answer> {
+/// The NIC's answer to a request, among the packets that it sends next.
+pub(crate) fn answer_to<'a>(request: &Packet, sent: &'a [Packet]) -> Option<&'a Response> {
     sent.iter().find_map(|sent| match &sent.body {
-        PacketBody::Answer(answer) if sent.number == request.number && sent.to == request.from => {
+        PacketBody::Response(answer) if sent.number == request.number && sent.to == request.from => {
             Some(answer)
         }
         _ => None,
     })
 }
 
-fn answer_code(answer: Option<&Answer>) -> u64 {
+fn answer_code(answer: Option<&Response>) -> u64 {
     match answer {
         None => 0,
-        Some(Answer::Done) => 1,
-        Some(Answer::Bytes(bytes)) => {
+        Some(Response::Done) => 1,
+        Some(Response::Bytes(bytes)) => {
             2 ^ bytes.iter().fold(0u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
         }
-        Some(Answer::Value(value)) => 3 ^ value.rotate_left(3),
-        Some(Answer::NotReady) => 4,
-        Some(Answer::Refused(status)) => 5 + *status as u64,
+        Some(Response::Value(value)) => 3 ^ value.rotate_left(3),
+        Some(Response::NotReady) => 4,
+        Some(Response::Refused(status)) => 5 + *status as u64,
     }
 }
 
-/// A packet in a few words.
+/// A packet as a short text.
 pub(crate) fn summary(packet: &Packet) -> String {
     let number = packet.number;
     let what = match &packet.body {
-        PacketBody::Answer(answer) => format!("answer {answer:x?}"),
+        PacketBody::Response(answer) => format!("answer {answer:x?}"),
         PacketBody::Request { id, request } => match request {
             WireRequest::Send { bytes, .. } => message(bytes),
             other if *id == RAW => format!("raw {other:x?}"),

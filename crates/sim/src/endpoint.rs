@@ -1,4 +1,4 @@
-//! A client's end on a simulated machine: verbs of the machine's own NIC, connected to a node's.
+//! A client's end on a simulated machine: the queues of the machine's own NIC, connected to a node's.
 
 use crate::memory::SimMemory;
 use crate::nic::SimNic;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A NIC that several hold: its machine, and the clients on it. Each has it for its turn.
+/// A NIC that its machine and the clients on that machine share. Only one of them uses it at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedNic(Arc<Mutex<SimNic>>);
 
@@ -32,10 +32,10 @@ impl SharedNic {
     }
 }
 
-/// A node's NIC.
+/// A node's NIC with a hook.
 type AroundSoftNic<H> = Around<SimNic, H>;
 
-/// A switch that a machine disturbs its client with.
+/// A switch with which a machine disturbs its client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Switch(Arc<AtomicBool>);
 
@@ -49,7 +49,7 @@ impl Switch {
     }
 }
 
-/// A client's end. Its objects on the NIC go with it.
+/// A client's end. Dropping it removes its objects on the NIC.
 #[derive(Debug)]
 pub(crate) struct SimEndpoint {
     nic: SharedNic,
@@ -57,42 +57,41 @@ pub(crate) struct SimEndpoint {
     /// Completions arrive late while this is set.
     late: Switch,
     node_gone: Switch,
-    /// Who takes over while it waits, if anybody.
+    /// The clock of its strand, if any: waits hand the turn over.
     clock: Option<StrandClock>,
 }
 
 impl SimEndpoint {
-    /// Sets the end up. It is connected by [`SimEndpoint::connect`].
+    /// Creates the end. [`SimEndpoint::connect`] connects it.
     fn new(nic: SharedNic, size: EndpointSize) -> Result<Self, VerbsError> {
         let queues = ClientQueues::new(&mut *nic.borrow_mut(), size)?;
         Ok(Self { nic, queues, late: Switch::default(), node_gone: Switch::default(), clock: None })
     }
 
-    /// Where its queue pairs are: the control queue pair, and the data queue pairs.
+    /// The addresses of the control queue pair and the data queue pairs.
     pub fn addresses(&self) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
         self.queues.addresses(&*self.nic.borrow())
     }
 
-    /// Connects it to the node's ends.
     fn connect(&mut self, control: QpAddress, data: Vec<QpAddress>) -> Result<(), VerbsError> {
         self.queues.connect(&mut *self.nic.borrow_mut(), control, data)
     }
 
-    /// Hands the turn over while it waits.
+    /// Makes waits hand the turn over to this clock.
     pub fn waits_on(&mut self, clock: StrandClock) {
         self.clock = Some(clock);
     }
 
-    /// The switches that the machine disturbs it with: completions are late, the node is gone.
+    /// The switches with which the machine disturbs the client: completions are late, the node is gone.
     pub fn switches(&self) -> (Switch, Switch) {
         (self.late.clone(), self.node_gone.clone())
     }
 }
 
-/// A client that the node has let come joins it: ends on both sides, connected, and its place on the node.
+/// Attaches an admitted client: connects ends on both sides, and registers the client with the node.
 ///
 /// # Errors
-/// One of the NICs refuses. The client does not come, and nothing is left of it.
+/// One of the NICs refuses. Then the client is not attached, and nothing of it is left.
 pub(crate) fn join<H: Hook<SimNic>>(
     (node, nic): (&mut Node<AroundSoftNic<H>>, &mut AroundSoftNic<H>),
     admission: Admission,
@@ -165,18 +164,18 @@ impl VerbsEndpoint for SimEndpoint {
     }
 
     fn rebuilt(&mut self, queue_pair: u32) {
-        // The simulated machine's own NIC takes these steps always.
+        // The simulated machine's own NIC never refuses these steps.
         let _ = self.queues.rebuilt(&mut *self.nic.borrow_mut(), queue_pair);
     }
 }
 
-/// Bytes of the arena that a hostile client may scribble into without harm to itself.
+/// Bytes of the arena into which a hostile client may write garbage without harm to itself.
 pub(crate) fn scratch(size: &EndpointSize) -> u64 {
     size.arena_bytes - 4096
 }
 
 impl SimEndpoint {
-    /// Sends any bytes as a control message, from the arena's end.
+    /// Sends any bytes as a control message, from the end of the arena.
     pub fn send_raw(&mut self, bytes: &[u8]) -> usize {
         let address = scratch(self.queues.size());
         self.queues.arena().write(address, bytes);
@@ -187,5 +186,5 @@ impl SimEndpoint {
     }
 }
 
-/// The number of requests that no client library posted.
+/// The number of requests that no client library has posted.
 pub(crate) const RAW: u64 = u64::MAX;

@@ -1,4 +1,4 @@
-//! What is going to happen, in order.
+//! Future events, in order.
 
 use crate::clock::Nanos;
 use portcullis_slots::{Reuse, Slots};
@@ -6,37 +6,29 @@ use portcullis_softnic::core::Packet;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Something that is going to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A packet arrives, by its place.
     Packet(u32),
-    /// A node's processor has a turn.
     NodeTurn(usize),
-    /// A node's NIC has a turn.
     NodeNic(usize),
-    /// A client has a turn.
     ClientTurn(usize),
-    /// A client's NIC has a turn.
     ClientNic(usize),
     /// A fault of the list happens.
     Fault(usize),
-    /// A node hears that a client's process has ended: by session.
+    /// A node learns that the client process of a session has ended.
     Farewell(usize),
-    /// A client attaches.
     Attach(usize),
-    /// A node starts.
     NodeStart(usize),
-    /// A client that was shown out, or whose node is gone, hears of it: by session.
+    /// A client learns that its session was shown out, or that its node is gone.
     ShownOut(usize),
-    /// The checkers look round.
+    /// The checkers look at the cluster.
     Look,
 }
 
-/// What is going to happen.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// By time, and by the order in which they were put in.
+    /// Ordered by time, then by insertion.
     heap: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     count: u64,
     packets: Slots<u32, Box<Packet>>,
@@ -49,24 +41,24 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Puts an event in.
+    /// Adds an event.
     pub fn put(&mut self, at: Nanos, event: Event) {
         self.count += 1;
         self.heap.push(Reverse((at, self.count, event)));
     }
 
-    /// Puts a packet in.
+    /// Adds the arrival of a packet.
     pub fn put_packet(&mut self, at: Nanos, packet: Packet) {
         let place = self.packets.insert(Box::new(packet));
         self.put(at, Event::Packet(place));
     }
 
-    /// The packet of an event, which is over with that.
+    /// Takes the packet of an event and frees its place.
     pub fn take_packet(&mut self, place: u32) -> Option<Box<Packet>> {
         self.packets.remove(place)
     }
 
-    /// The next event.
+    /// Takes the next event.
     pub fn next(&mut self) -> Option<(Nanos, Event)> {
         self.heap.pop().map(|Reverse((at, _, event))| (at, event))
     }

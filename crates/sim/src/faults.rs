@@ -1,4 +1,4 @@
-//! What goes wrong, and when: a list drawn before the run, so that leaving one out leaves the others where they are.
+//! The faults of a run and their times, drawn before the run: leaving one out does not change the others.
 
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
@@ -6,10 +6,9 @@ use crate::network::{Cut, MachineId};
 use crate::nic::NicFaults;
 use crate::plan::{FaultKind, Plan};
 
-/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The node hears of it after `heard` ns; the client comes back after `back`, if it does.
+    /// The node learns of it after `heard` ns. The client comes back after `back`, if it comes back.
     ClientStop {
         client: usize,
         heard: Nanos,
@@ -71,15 +70,15 @@ impl Fault {
     }
 }
 
-/// How long a NIC waits for an answer, about.
+/// Roughly how long a NIC waits for an answer.
 const PATIENCE: std::ops::Range<Nanos> = 300 * MICROSECOND..3 * MILLISECOND;
 
-/// A pause: short mostly, and longer than any lease now and then.
+/// Mostly short, now and then longer than any lease.
 fn pause(dice: &mut Dice) -> Nanos {
     dice.magnitude(MICROSECOND..8 * MILLISECOND)
 }
 
-/// The rate of a clock that is off: within the bound of sound clocks, or far beyond it.
+/// The rate of a wrong clock: within the bound for sound clocks, or far beyond it.
 fn drift(dice: &mut Dice) -> i32 {
     let bound = if dice.per_mille(500) { 1_000 } else { 400_000 };
     i32::try_from(dice.of(0..2 * bound)).unwrap_or(0) - i32::try_from(bound).unwrap_or(0)
@@ -89,8 +88,8 @@ fn ahead(dice: &mut Dice) -> Nanos {
     if dice.per_mille(500) { dice.magnitude(MICROSECOND..20 * MILLISECOND) } else { 0 }
 }
 
-/// The faults of a run, in order. What is drawn does not depend on which others there are, nor on how long the run
-/// is: a shorter run has the beginning of the list.
+/// The faults of a run, in order. Each kind is drawn apart from the others and from the length of the run: a shorter
+/// run has the beginning of the list.
 pub(crate) fn draw(plan: &Plan) -> Vec<(Nanos, Fault)> {
     let mut list = Vec::new();
     for (number, kind) in (0u64..).zip(FaultKind::ALL) {
@@ -125,7 +124,7 @@ fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
         FaultKind::Cut => {
             let machine = plan.nodes + client;
             let (from, to) = if dice.per_mille(500) { (machine, node) } else { (node, machine) };
-            // Half of them try the patience of the NICs: what somebody has given up comes all the same.
+            // Half of the cuts last as long as NICs wait: a packet may come although its sender has given up.
             let trying = dice.per_mille(500);
             let slow = if trying { dice.of(PATIENCE) } else { dice.magnitude(MICROSECOND..MILLISECOND) };
             let cut = match dice.of(0..3) {

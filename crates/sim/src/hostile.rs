@@ -1,5 +1,5 @@
-//! A hostile client: it posts stray accesses, random ones and aimed ones, with every key and address it can get at,
-//! and sends nonsense.
+//! A hostile client. It posts random and aimed stray accesses with every key and address that it can get, and sends
+//! malformed messages.
 
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
@@ -14,25 +14,23 @@ use portcullis_protocol::{
 };
 use std::collections::HashSet;
 
-/// Permissions of its own that it holds, to reach out from.
 const HELD_MAX: usize = 3;
-/// What was seen last: who comes just too late shows one of these.
+/// The latest sightings, which show a key just too late.
 const FRESH: usize = 8;
-/// Keys of its own past that it remembers.
+/// Its own earlier keys that it remembers.
 const PAST_MAX: usize = 16;
 
-/// A hostile client's work.
 #[derive(Debug)]
 pub(crate) struct Hostile {
     dice: Dice,
     held: Vec<Permission>,
     past: Vec<Sighting>,
-    /// What it let go of last: its windows may linger.
+    /// What it gave up last. Its windows may linger.
     let_go: Option<Sighting>,
     calls: Vec<Call>,
     under_way: usize,
     ended: Vec<(Operation, Outcome<SimMemory>)>,
-    /// Numbers of the requests that it has made up.
+    /// Sequence numbers of the forged requests.
     numbers: HashSet<u32>,
 }
 
@@ -52,7 +50,7 @@ impl Hostile {
         (self.calls.len(), self.under_way)
     }
 
-    /// Takes in what has ended, and breaks one rule if it may.
+    /// Takes in what has ended, and may break one rule.
     pub fn act(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, may_begin: bool) {
         client.drain(&mut self.ended);
         self.under_way = self.under_way.saturating_sub(self.ended.len());
@@ -107,7 +105,7 @@ impl Hostile {
         }
     }
 
-    /// An access that nothing allows, or that something allows by chance.
+    /// Posts an access that no permission allows, or that one allows by chance.
     fn stray(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         if let Some(at) = self.let_go
             && self.dice.per_mille(300)
@@ -133,15 +131,15 @@ impl Hostile {
             None => (POOL_BASE.0 + self.dice.of(0..1 << 18), Rkey(0), 64),
         };
         match self.dice.of(0..8) {
-            // As it stands: a key that is another's, or one that has ended.
+            // The key as it is: another client's key, or one that has ended.
             0..3 => length = 1 + self.dice.of(0..length.max(1)),
-            // Own keys, beyond their range, on either side.
+            // The key beyond its range, on either side.
             3 => address = address.wrapping_add(self.dice.of(0..length.max(1) + 64)),
             4 => address = address.wrapping_sub(self.dice.of(1..64)),
-            // A key next to it.
+            // A key close to this one.
             5 => key = Rkey(key.0 ^ u32::try_from(self.dice.of(1..256)).unwrap_or(1)),
             6 => key = Rkey(key.0.wrapping_add(u32::try_from(self.dice.of(0..16) << 8).unwrap_or(0))),
-            // Anything at all, the ends of the address space among it.
+            // A random key and address, also at the ends of the address space.
             _ => {
                 key = Rkey(u32::try_from(self.dice.any() & 0xffff_ffff).unwrap_or(0));
                 address =
@@ -151,7 +149,7 @@ impl Hostile {
         self.post(client, scene.moment, (RemoteAddress(address), key), length.clamp(1, 256));
     }
 
-    /// A lifetime word, with the key that opens it or once did.
+    /// Changes a lifetime word, with the key that opens or once opened it.
     fn change_a_word(&mut self, client: &mut SimClient, now: Moment, (word, key): (RemoteAddress, Rkey)) {
         let (mut compare, swap) = (self.dice.of(0..3_000), self.dice.any() >> self.dice.of(0..64));
         if self.dice.per_mille(400) {
@@ -192,7 +190,7 @@ impl Hostile {
         endpoint.send_raw(&bytes);
     }
 
-    /// How it names an object that it has heard of: truly, by its address, or as one that is not there yet.
+    /// The name for an object in a forged request: the true reference, its address, or a reference with a later birth.
     fn name(&mut self, of: &Sighting) -> ObjectName {
         match self.dice.of(0..3) {
             0 => of.object.into(),
@@ -201,7 +199,7 @@ impl Hostile {
         }
     }
 
-    /// A well-formed request for what is not its own.
+    /// Sends a well-formed request for something that it does not own.
     fn ask_for_anything(&mut self, endpoint: &mut SimEndpoint, scene: &mut Scene<'_>) {
         let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
         let own = self.held.last().map(sighting).filter(|_| self.dice.per_mille(300));
@@ -234,8 +232,8 @@ impl Hostile {
                 keep: Keep::Attached,
             },
         };
-        // A number that its client library does not use, nor it itself a second time: which of two requests with one
-        // number a reply is to, nobody could tell.
+        // A number that neither the client library nor an earlier forged request uses. Otherwise the checkers could not
+        // tell which request a reply is to.
         let mut sequence = 0xffff_0000 | u32::try_from(self.dice.of(0..0xffff)).unwrap_or(0);
         while !self.numbers.insert(sequence) {
             sequence = 0xffff_0000 | sequence.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! The machines of a cluster: nodes and clients, each with its NIC, its clock and its troubles.
+//! The machines of a cluster: nodes and clients, each with its NIC, its clock and its faults.
 
 use crate::application::Application;
 use crate::clock::{Clock, Nanos};
@@ -14,14 +14,14 @@ use portcullis_node::{ClientEnds, Node};
 use portcullis_protocol::ClientId;
 use std::collections::HashMap;
 
-/// When something is to happen, with at most one such event waiting.
+/// The time of a future event, of which at most one counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Alarm {
     at: Option<Nanos>,
 }
 
 impl Alarm {
-    /// Sets it, if it is not set for an earlier moment. Returns whether an event is needed.
+    /// Sets the alarm, unless it is set for an earlier moment. Returns whether a new event is needed.
     pub fn set(&mut self, at: Nanos) -> bool {
         let sooner = self.at.is_none_or(|set| at < set);
         if sooner {
@@ -30,7 +30,7 @@ impl Alarm {
         sooner
     }
 
-    /// An event says that its moment has come: whether it is the one that counts.
+    /// Called by an event. Returns whether the event is the one that counts.
     pub fn ring(&mut self, at: Nanos) -> bool {
         let rings = self.at == Some(at);
         if rings {
@@ -40,48 +40,46 @@ impl Alarm {
     }
 }
 
-/// A memory node while it lives.
+/// A memory node while it runs.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct RunningNode {
     pub nic: NodeNic,
     pub node: Node<NodeNic>,
-    /// Who is attached, by the node's number.
+    /// The attached clients, by the node's id.
     pub clients: HashMap<ClientId, (SessionId, ClientEnds)>,
 }
 
-impl Life {
-    /// Accesses to the pool since the last time this was asked.
+impl RunningNode {
+    /// The accesses to the pool since the previous call.
     pub fn take_touches(&self) -> Vec<Touch> {
         self.nic.hook.pool.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
     }
 }
 
-/// The machine of a node.
 #[derive(Debug)]
 pub(crate) struct NodeHost {
     pub clock: Clock,
     pub dice: Dice,
-    pub life: Option<Life>,
+    pub running: Option<RunningNode>,
     pub paused_until: Nanos,
-    /// Its clock has been disturbed.
+    /// The machine's clock has been disturbed.
     pub clock_off: bool,
-    /// Its NIC fails until then.
+    /// Its NIC has faults until this time.
     pub nic_sound_from: Nanos,
     pub turn: Alarm,
     pub nic_turn: Alarm,
 }
 
-/// What a client does.
 #[derive(Debug)]
 pub(crate) enum Work {
     Honest(Worker),
     Hostile(Hostile),
-    /// On the paved path: the client library is in its sessions.
+    /// A program with sessions. The client library is inside its sessions.
     Application(Application),
 }
 
 impl Work {
-    /// The session of its keeper, if it has one.
+    /// The session of the program's keeper, if it has one.
     pub fn keeper(&self) -> Option<SessionId> {
         match self {
             Self::Application(application) => application.keeper(),
@@ -89,7 +87,7 @@ impl Work {
         }
     }
 
-    /// What is under way, for reports.
+    /// The pending work, for reports.
     pub fn summary(&self) -> String {
         match self {
             Self::Honest(worker) => format!("honest: {:?}", worker.under_way()),
@@ -107,19 +105,17 @@ impl Work {
     }
 }
 
-/// A client's stay with a node.
 #[derive(Debug)]
 pub(crate) struct Stay {
     pub session: SessionId,
     pub node: usize,
-    /// The client library; none where sessions have it.
+    /// The client library. `None` if sessions have it.
     pub client: Option<SimClient>,
     pub work: Work,
-    /// Its completions arrive late while the first is set; the second tells it that its node is gone.
+    /// The first switch makes completions arrive late; the second tells the client that its node is gone.
     pub switches: (Switch, Switch),
 }
 
-/// The machine of a client.
 #[derive(Debug)]
 pub(crate) struct ClientHost {
     pub tenant: usize,
@@ -130,17 +126,17 @@ pub(crate) struct ClientHost {
     pub stay: Option<Stay>,
     pub paused_until: Nanos,
     pub late_until: Nanos,
-    /// Its clock has been disturbed.
+    /// The machine's clock has been disturbed.
     pub clock_off: bool,
-    /// Until then its operations may be interrupted by faults.
+    /// Until this time faults may interrupt the client's operations.
     pub excused_until: Nanos,
-    /// The same for as long as it stays: its node, or its node's NIC, has let it down.
+    /// The same for its whole stay: its node, or the node's NIC, has failed.
     pub let_down: bool,
     pub next_action: Nanos,
-    /// It does not come back.
+    /// The client does not come back.
     pub gone: bool,
     pub turn: Alarm,
     pub nic_turn: Alarm,
-    /// Stays so far.
+    /// Number of stays so far.
     pub stays: u64,
 }

@@ -1,13 +1,13 @@
 //! A Portcullis cluster in virtual time.
 //!
-//! Nodes, clients, NICs and the network in one process and one thread; the node, the client library and the software
-//! NIC are the real ones. So are the sessions of the paved path, in plans that have them ([`Plan::sessions`]): their
-//! calls wait, so each has a thread of its own, which runs only while the cluster has handed it the turn. Everything
-//! random comes from one seed, so a run can be had again; [`Plan`] says what it is, [`run`] runs it, [`shrink`] cuts a
-//! failing one down. Checkers see every packet and every access at a node's memory, and find promises broken
-//! ([`Promise`]) without asking the code that keeps them.
+//! Nodes, clients, NICs and the network run in one process and one thread. The node, the client library and the
+//! software NIC are the real code. So are sessions, in plans that have them ([`Plan::sessions`]): their calls wait, so
+//! each session has its own thread, which runs only while the cluster has handed it the turn. Everything random comes
+//! from one seed, so a run can be repeated. [`Plan`] describes a run, [`run`] runs it, and [`shrink`] reduces a failing
+//! plan. Checkers see every packet and every access to a node's memory. They find broken promises ([`Promise`]) without
+//! asking the code that makes them.
 //!
-//! Nothing here reads a clock or a device, and nothing here is fit to serve real clients.
+//! This crate reads no clock and no device, and it must not serve real clients.
 #![forbid(unsafe_code)]
 
 mod application;

@@ -1,4 +1,4 @@
-//! Who comes and goes: nodes start and stop, clients attach, leave, and are shown out; and what faults do to them.
+//! The lives of nodes and clients: nodes start and stop, clients attach, leave, and are shown out; and the faults.
 
 use crate::application::Application;
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
@@ -8,7 +8,7 @@ use crate::endpoint::{SharedNic, SimEndpoint, join};
 use crate::events::Event;
 use crate::faults::Fault;
 use crate::hostile::Hostile;
-use crate::hosts::{Life, Stay, Work};
+use crate::hosts::{RunningNode, Stay, Work};
 use crate::network::{Cut, port_address};
 use crate::nic::{Disturbance, NodeNic};
 use crate::oracle::SessionId;
@@ -22,7 +22,9 @@ use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
 
 const MESSAGE_BYTES: u32 = 128;
-/// How long whoever is shown out takes to hear of it.
+/// The first of the random streams from which workers draw what they do with names.
+const SHARING: u64 = 5_000_000;
+/// How long a client that is shown out takes to learn of it.
 const SHOWN_OUT_AFTER: Nanos = 50 * MICROSECOND;
 
 /// Nodes.
@@ -35,7 +37,7 @@ impl Cluster {
         }
     }
 
-    /// A client's machine gets its NIC.
+    /// Gives a client's machine its NIC.
     pub fn join_network(&mut self, client: usize) {
         let first = self.clients[client].dice.any();
         let port = self.network_port(self.nodes.len() + client, first);
@@ -65,20 +67,20 @@ impl Cluster {
         let whole = nic.hook.pool.as_ref().map_or(bytes, |(pool, _)| portcullis_nic::Memory::length(pool));
         self.oracle.node_started(node, whole, linger, self.node_plan.config.longest_lifetime);
         let host = &mut self.nodes[node];
-        host.life = Some(Life { nic, node: started, clients: Default::default() });
+        host.running = Some(RunningNode { nic, node: started, clients: Default::default() });
         host.paused_until = 0;
         self.gossip[node] = self.gossip[node].after_restart();
         self.wake_node(node, self.now + 1);
     }
 
-    /// Every third run's counters cross 32 bits: nothing may be told apart by less than all of them.
+    /// In every third run the counters cross 32 bits, so that code that compares only the low half is found.
     fn counts_from(&self) -> Option<u64> {
         let near = u64::from(u32::MAX) - self.plan.seed % 16;
         self.plan.seed.is_multiple_of(3).then_some(near)
     }
 
     fn stop_node(&mut self, node: usize, back: Nanos) {
-        self.nodes[node].life = None;
+        self.nodes[node].running = None;
         self.oracle.node_stopped(node);
         self.nodes[node].turn = Default::default();
         self.nodes[node].nic_turn = Default::default();
@@ -87,7 +89,7 @@ impl Cluster {
             if self.sessions[session].node == node && self.sessions[session].id.take().is_some() {
                 self.oracle.node_forgot(session);
                 self.let_down(self.sessions[session].client);
-                // The connection to the node breaks, and its clients see that.
+                // The connection to the node breaks, and the node's clients notice that.
                 let later = self.now + self.nodes[node].dice.magnitude(MICROSECOND..MILLISECOND);
                 self.events.put(later, Event::ShownOut(session));
             }
@@ -96,9 +98,10 @@ impl Cluster {
     }
 
     pub fn show_out_evicted(&mut self, node: usize) {
-        while let Some(id) = self.nodes[node].life.as_mut().and_then(|life| life.node.poll_evicted()) {
+        while let Some(id) = self.nodes[node].running.as_mut().and_then(|running| running.node.poll_evicted())
+        {
             let session =
-                self.nodes[node].life.as_ref().and_then(|life| life.clients.get(&id)).map(|it| it.0);
+                self.nodes[node].running.as_ref().and_then(|running| running.clients.get(&id)).map(|it| it.0);
             if let Some(session) = session {
                 self.let_go(session);
                 self.events.put(self.now + SHOWN_OUT_AFTER, Event::ShownOut(session));
@@ -106,22 +109,22 @@ impl Cluster {
         }
     }
 
-    /// The node lets go of a client, and of its queue pairs.
+    /// The node detaches a client and destroys its queue pairs.
     pub fn let_go(&mut self, session: SessionId) {
         let SessionRecord { node, .. } = self.sessions[session];
         let Some(id) = self.sessions[session].id.take() else { return };
         self.last_farewell = self.now;
         let node_now = self.nodes[node].clock.read(self.now);
-        if let Some(life) = &mut self.nodes[node].life {
-            life.node.detach(&mut life.nic, id, node_now);
+        if let Some(running) = &mut self.nodes[node].running {
+            running.node.detach(&mut running.nic, id, node_now);
         }
-        // What it had broken is told before it is forgotten who it was.
+        // The audit records are read before the client's id is forgotten.
         self.read_audit(node, node_now);
-        let Some(life) = &mut self.nodes[node].life else { return };
-        if let Some((_, ends)) = life.clients.remove(&id) {
-            ends.destroy(&mut life.nic);
+        let Some(running) = &mut self.nodes[node].running else { return };
+        if let Some((_, ends)) = running.clients.remove(&id) {
+            ends.destroy(&mut running.nic);
         }
-        let touches = life.take_touches();
+        let touches = running.take_touches();
         self.oracle.session_ended(session, node_now);
         self.oracle.node_touched(node, &touches, self.now, node_now);
         self.trace
@@ -143,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// A client's process gets an end of its own, and a number.
+    /// Attaches a session for a client's process: an end and a number.
     fn enter(&mut self, client: usize, node: usize) -> Option<(SessionId, SimEndpoint)> {
         let spares = self.node_plan.config.spare_queue_pairs;
         let size = EndpointSize {
@@ -155,8 +158,8 @@ impl Cluster {
         };
         let tenant = self.clients[client].tenant;
         let node_now = self.nodes[node].clock.read(self.now);
-        let life = self.nodes[node].life.as_mut()?;
-        let admitted = life.node.admit(&mut life.nic, &tenant.to_string(), node_now);
+        let running = self.nodes[node].running.as_mut()?;
+        let admitted = running.node.admit(&mut running.nic, &tenant.to_string(), node_now);
         let admission = match admitted {
             Ok(admission) => admission,
             Err(refusal) => {
@@ -166,11 +169,11 @@ impl Cluster {
         };
         let own = self.clients[client].nic.clone();
         let process = u32::try_from(client).unwrap_or(0);
-        let node_side = (&mut life.node, &mut life.nic);
+        let node_side = (&mut running.node, &mut running.nic);
         let (endpoint, ends, id) = join(node_side, admission, process, (own, size), node_now).ok()?;
         let hostile = self.clients[client].hostile;
         let session = self.oracle.session_began(node, tenant, hostile, node_now);
-        life.clients.insert(id, (session, ends));
+        running.clients.insert(id, (session, ends));
         self.sessions.push(SessionRecord { client, node, id: Some(id), next_reply: 0 });
         let machine = self.nodes.len() + client;
         let (control, data) = endpoint.addresses().ok()?;
@@ -205,7 +208,9 @@ impl Cluster {
         let work = if host.hostile {
             Work::Hostile(Hostile::new(dice))
         } else {
-            Work::Honest(Worker::new(dice, held, longest, self.plan.fill))
+            let stream = SHARING + client as u64 * 100 + host.stays;
+            let names = self.plan.sharing.then(|| (Dice::new(self.plan.seed, stream), self.plan.tenants));
+            Work::Honest(Worker::new(dice, held, longest, self.plan.fill, names))
         };
         let use_spares = host.dice.per_mille(850);
         let config = ClientConfig { use_spares, operations_max: 64, backlog_max: 64 };
@@ -219,7 +224,7 @@ impl Cluster {
         Some(())
     }
 
-    /// A client leaves: its session is over, or its work is.
+    /// A client leaves, because its session is over or its work is done.
     pub fn leave(&mut self, client: usize, session: SessionId, lost: bool) {
         let stay = self.clients[client].stay.take();
         let keeper = stay.as_ref().and_then(|stay| stay.work.keeper());
@@ -234,7 +239,7 @@ impl Cluster {
         }
     }
 
-    /// A client hears that it was shown out, or that its node is gone.
+    /// Tells a client that its session was shown out, or that its node is gone.
     pub fn tell_shown_out(&mut self, session: SessionId) {
         let client = self.sessions[session].client;
         let Some(stay) = &mut self.clients[client].stay else { return };
@@ -252,7 +257,7 @@ impl Cluster {
         }
     }
 
-    /// How long what a fault has begun may go on after it.
+    /// How long the effects of a fault may last after the fault.
     fn after_shock(&self) -> Nanos {
         2 * self.node_plan.patience.0 * 1000 + 2 * MILLISECOND
     }
@@ -281,7 +286,7 @@ impl Cluster {
             Fault::ClientStop { client, heard, back } => self.stop_client(client, heard, back),
             Fault::ClientPause { client, time } => {
                 self.clients[client].paused_until = now + time;
-                // What it was sent meanwhile comes late.
+                // Packets of the pause are seen late.
                 self.excuse(client, now + time + self.after_shock());
             }
             Fault::LateCompletions { client, time } => {
@@ -294,7 +299,7 @@ impl Cluster {
                 self.clients[client].clock.drift(now, drift);
             }
             Fault::NodeStop { node, back } => {
-                if self.nodes[node].life.is_some() {
+                if self.nodes[node].running.is_some() {
                     self.stop_node(node, back);
                 }
             }
@@ -334,7 +339,7 @@ impl Cluster {
         self.network.disturb(from, to, self.now + time, cut);
         let nodes = self.nodes.len();
         let client = from.max(to) - nodes;
-        // Answers may be late for as long again as a NIC waits.
+        // Answers may be late by as long again as a NIC waits.
         let patience = 2 * self.node_plan.patience.0 * 1000;
         let slow = if let Cut::Slow(extra) = cut { extra } else { 0 };
         self.excuse(client, self.now + time + slow + patience + MILLISECOND);
@@ -342,8 +347,8 @@ impl Cluster {
 
     fn spoil_nic(&mut self, node: usize, time: Nanos, faults: crate::nic::NicFaults) {
         self.nodes[node].nic_sound_from = self.now + time;
-        if let Some(life) = &mut self.nodes[node].life {
-            life.nic.hook.faults = faults;
+        if let Some(running) = &mut self.nodes[node].running {
+            running.nic.hook.faults = faults;
         }
         for client in 0..self.clients.len() {
             self.let_down(client);

@@ -1,4 +1,4 @@
-//! Memory of a simulated machine, which can note who touches it.
+//! The memory of a simulated machine. It can record accesses.
 
 use portcullis_nic::{Memory, VerbsError};
 use portcullis_softnic::NicMemory;
@@ -6,25 +6,25 @@ use portcullis_softnic::core::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An access to noted memory, in bytes from its start.
+/// A recorded access, in bytes from the memory's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
-    /// Bytes went out.
+    /// Bytes were read.
     Read { offset: u64, length: u64 },
-    /// Bytes came in.
+    /// Bytes were written.
     Write { offset: u64, bytes: Vec<u8> },
-    /// A span became zeros.
+    /// A span was filled with zeros.
     Zero { offset: u64, length: u64 },
     /// An atomic found `before` in a word and left `after` there.
     Change { offset: u64, before: u64, after: u64 },
 }
 
-/// Where accesses to a memory are noted.
+/// A record of the accesses to a memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Touches(Arc<Mutex<Vec<Touch>>>);
 
 impl Touches {
-    /// Those since the last time this was asked.
+    /// The accesses since the previous call.
     pub fn take(&self) -> Vec<Touch> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -34,7 +34,8 @@ impl Touches {
     }
 }
 
-/// Bytes, in words. Clones are the same memory. One thread has its turn at a time, so no order between words is kept.
+/// Bytes, stored in words. Clones are the same memory. Only one thread runs at a time, so accesses need no memory
+/// ordering.
 #[derive(Clone, Debug)]
 pub(crate) struct SimMemory {
     words: Arc<[AtomicU64]>,
@@ -48,13 +49,13 @@ impl SimMemory {
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), touches: None }
     }
 
-    /// The same memory, whose accesses through the result are noted.
+    /// The same memory; accesses through the returned value are recorded.
     pub fn noted(&self) -> (Self, Touches) {
         let touches = Touches::default();
         (Self { words: Arc::clone(&self.words), touches: Some(touches.clone()) }, touches)
     }
 
-    /// The same memory for somebody whose accesses are nobody's business.
+    /// The same memory; accesses through the returned value are not recorded.
     pub fn unnoted(&self) -> Self {
         Self { words: Arc::clone(&self.words), touches: None }
     }
@@ -98,7 +99,7 @@ impl SimMemory {
         }
     }
 
-    /// Whether `other`'s words are these, and the first word that is not.
+    /// The offset of the first word that differs from `other`, if any does.
     pub fn first_difference(&self, other: &[u64]) -> Option<u64> {
         let differs =
             self.words.iter().zip(other).position(|(mine, its)| mine.load(Ordering::Relaxed) != *its);
@@ -179,11 +180,13 @@ impl Bytes for SimMemory {
 }
 
 impl NicMemory for SimMemory {
+    type Alarm = ();
+
     fn allocate(length: u64) -> Result<Self, VerbsError> {
         Ok(Self::new(length))
     }
 
-    fn wake(&self, _offset: u64) {}
+    fn wake(&self, _: u64, _: Option<&()>) {}
 }
 
 #[cfg(test)]

@@ -1,24 +1,23 @@
 //! The network between simulated machines: latency, jitter, cuts.
 //!
-//! Packets of one queue pair keep their order, as the transport of RDMA promises; packets of different ones
-//! overtake each other. A cut has a direction. What is lost is lost: the NIC that waits for an answer gives up.
+//! Packets of one queue pair keep their order, as RDMA promises; those of different queue pairs can overtake each
+//! other. A cut has a direction. A lost packet is not sent again: the NIC that waits for an answer gives up.
 
 use crate::clock::Nanos;
 use crate::dice::Dice;
 use portcullis_softnic::core::Packet;
 use std::collections::HashMap;
 
-/// A machine of the cluster: nodes first, then clients.
+/// A machine of the cluster. Nodes come first, then clients.
 pub(crate) type MachineId = usize;
 
 /// How a disturbed direction behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// What is sent is lost.
     Lost,
-    /// What is sent arrives when the cut is over.
+    /// Packets arrive when the cut is over.
     Held,
-    /// What is sent takes so many ns longer.
+    /// Packets take this many ns longer.
     Slow(Nanos),
 }
 
@@ -42,17 +41,17 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// An undisturbed network: a packet takes `latency` and at most `jitter` ns more.
+    /// An undisturbed network. A packet takes `latency` ns and at most `jitter` ns more.
     pub fn new(latency: Nanos, jitter: Nanos, dice: Dice) -> Self {
         Self { latency, jitter, dice, disturbances: Vec::new(), arrivals: HashMap::new() }
     }
 
-    /// Disturbs one direction until then.
+    /// Disturbs one direction until a time.
     pub fn disturb(&mut self, from: MachineId, to: MachineId, until: Nanos, cut: Cut) {
         self.disturbances.push(Disturbance { from, to, until, cut });
     }
 
-    /// Ends all disturbances. What is held is on its way already.
+    /// Ends all disturbances. Held packets keep their arrival times.
     pub fn heal(&mut self) {
         self.disturbances.clear();
     }
@@ -74,23 +73,21 @@ impl Network {
         Some(arrival)
     }
 
-    /// The network forgets the flows of a machine that started anew.
+    /// Forgets the flows of a machine that was restarted.
     pub fn forget(&mut self, machine: MachineId) {
         self.arrivals.retain(|&(from, _, to), _| from != machine && to != machine);
     }
 }
 
-/// The port of a machine, as an address.
 pub(crate) fn port_address(machine: MachineId) -> [u8; 16] {
     (machine as u128 + 1).to_le_bytes()
 }
 
-/// The machine behind a port.
 pub(crate) fn machine_at(address: [u8; 16]) -> Option<MachineId> {
     usize::try_from(u128::from_le_bytes(address).checked_sub(1)?).ok()
 }
 
-/// A machine, for the reader of a trace.
+/// The name of a machine in a trace.
 pub(crate) fn name(machine: MachineId) -> String {
     format!("machine {machine}")
 }

@@ -1,4 +1,4 @@
-//! A node's NIC in the simulator: the software NIC, and what goes wrong with one.
+//! A node's NIC in the simulator: the software NIC, and its faults.
 
 use crate::dice::Dice;
 use crate::memory::{SimMemory, Touches};
@@ -10,7 +10,7 @@ use portcullis_nic::{
 use portcullis_softnic::SoftNic;
 use std::ops::Range;
 
-/// How often a NIC fails at what, in thousandths.
+/// How often each kind of call fails, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NicFaults {
     /// A bind that is posted fails.
@@ -21,29 +21,29 @@ pub(crate) struct NicFaults {
     pub register: u64,
     /// A window cannot be allocated.
     pub window: u64,
-    /// A poll says that there is nothing.
+    /// A poll returns nothing.
     pub poll: u64,
 }
 
 /// The software NIC of a simulated machine.
 pub(crate) type SimNic = SoftNic<SimMemory>;
 
-/// A node's NIC. What is done to the software NIC in it is neither noted nor fails.
+/// A node's NIC. Calls on the software NIC inside it are not recorded and do not fail.
 pub(crate) type NodeNic = Around<SimNic, Disturbance>;
 
-/// What is noted of a node's NIC, and goes wrong with it.
+/// The recording of a node's NIC, and its faults.
 #[derive(Debug)]
 pub(crate) struct Disturbance {
-    /// Accesses to the pool: the first memory that the node allocates.
+    /// Accesses to the pool, which is the first memory that the node allocates.
     pub pool: Option<(SimMemory, Touches)>,
     pub faults: NicFaults,
-    /// The most completions that its queues hold: a node asks for far more than its few machines need.
+    /// The largest depth of its completion queues. A node asks for far more than the few machines need.
     pub completions_max: u32,
     dice: Dice,
 }
 
 impl Disturbance {
-    /// Nothing fails yet. The dice say what will.
+    /// No faults yet. The dice decide on later ones.
     pub fn new(dice: Dice) -> Self {
         Self { pool: None, faults: NicFaults::default(), completions_max: 1 << 14, dice }
     }
@@ -57,7 +57,7 @@ impl Disturbance {
     }
 }
 
-/// A bind that no NIC carries out: it reaches beyond every region.
+/// A bind that every NIC refuses, because it reaches beyond every region.
 fn spoilt(request: &WorkRequest) -> WorkRequest {
     let operation = match request.operation {
         Operation::BindWindow(binding) => {

@@ -1,4 +1,4 @@
-//! What a run is: drawn from its seed, and cut down by whoever shrinks it or asks for something else.
+//! The plan of a run. It is drawn from the run's seed; shrinking and options change it.
 
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
@@ -6,14 +6,16 @@ use crate::oracle::{LONGEST_KEEP, LONGEST_WAIT};
 use portcullis_node::{AuditEvents, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{Lifetime, Mechanism};
 
-/// The stream that the plan itself is drawn from.
+/// The random stream from which the plan itself is drawn.
 const PLAN: u64 = 1;
+/// The random stream that says whether objects are shared.
+const SHARING: u64 = 4;
 
-/// Kinds of faults, by the names that reports use.
+/// Kinds of faults, with the names that reports use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// A client's process ends; the node hears of it later. Another comes in its place.
+    /// A client's process ends, and the node learns of it later. Another client takes its place.
     ClientStop,
     /// A client stands still.
     ClientPause,
@@ -21,9 +23,9 @@ pub enum FaultKind {
     LateCompletions,
     /// A client's clock jumps, or runs at another rate.
     ClientClock,
-    /// A node ends with its memory; another comes in its place.
+    /// A node ends and loses its memory. Another node takes its place.
     NodeStop,
-    /// A node's processor stands still. Its NIC does not.
+    /// A node's processor stands still, but not its NIC.
     NodePause,
     /// A node's clock jumps, or runs at another rate.
     NodeClock,
@@ -34,7 +36,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// All of them.
+    /// All kinds of faults.
     pub const ALL: [Self; 9] = [
         Self::ClientStop,
         Self::ClientPause,
@@ -47,7 +49,7 @@ impl FaultKind {
         Self::Nic,
     ];
 
-    /// Its name in reports and on the command line.
+    /// The name in reports and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -73,7 +75,7 @@ impl std::str::FromStr for FaultKind {
     }
 }
 
-/// The name given is no kind of fault.
+/// The given name is no kind of fault.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no fault is called {0:?}: use client-stop, client-pause, late-completions, client-clock, node-stop, \
@@ -84,39 +86,41 @@ pub struct UnknownFaultKind(String);
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Everything random comes from it.
+    /// The source of everything random.
     pub seed: u64,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Clients, hostile ones included.
+    /// Number of clients, including hostile ones.
     pub clients: usize,
-    /// Tenants that the clients belong to.
+    /// Number of tenants that the clients belong to.
     pub tenants: usize,
-    /// Clients that break rules; the last ones.
+    /// Clients that break rules: the last ones.
     pub hostile: usize,
-    /// Virtual time in which there is work, in ns. What was begun then ends after it.
+    /// Virtual time in which clients begin work, in ns. What they have begun may end after it.
     pub duration_ns: Nanos,
-    /// Faults that may happen.
+    /// Kinds of faults that may happen.
     pub faults: Vec<FaultKind>,
-    /// Permissions that each client holds at a time, about.
+    /// Roughly how many permissions each client holds at a time.
     pub held: usize,
     /// The pause between two actions of a client, in ns.
     pub think_ns: Nanos,
-    /// Each client first takes all the permissions that it may hold, with leases that outlast the run: for size, not
-    /// for trouble.
+    /// Each client first takes all the permissions that it may hold, with leases that outlast the run. This tests size,
+    /// not faults.
     pub fill: bool,
-    /// Honest clients are programs on the paved path: sessions whose calls wait, and their keepers.
+    /// Honest clients are programs with sessions, whose calls wait, and keepers.
     pub sessions: bool,
-    /// Whether a readable trace is kept.
+    /// Honest clients give objects names and share them with other tenants.
+    pub sharing: bool,
+    /// Whether the run keeps a readable trace.
     pub readable: bool,
 }
 
 impl Plan {
-    /// What a seed says.
+    /// The plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut dice = Dice::new(seed, PLAN);
-        // A crowd now and then; what goes wrong mostly needs few.
+        // A few runs have many clients. Most bugs need only few.
         let clients = if dice.per_mille(30) { 8 + dice.index(24) } else { 2 + dice.index(6) };
         let hostile = if dice.per_mille(700) { 1 + dice.index(2) } else { 0 };
         let mut faults = Vec::new();
@@ -135,6 +139,8 @@ impl Plan {
             think_ns: dice.magnitude(2 * MICROSECOND..60 * MICROSECOND),
             fill: false,
             sessions: false,
+            // A stream of its own, so that all else of the plan is as it would be without.
+            sharing: Dice::new(seed, SHARING).per_mille(350),
             readable: false,
         }
     }
@@ -146,7 +152,7 @@ const FORGIVING: u32 = 1 << 20;
 /// Longer than any jump of a clock.
 const LATE_GRACE: Lifetime = Lifetime::seconds(60 * 60);
 
-/// How the nodes of a run are configured.
+/// The configuration of nodes and network.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePlan {
     pub config: NodeConfig,
@@ -154,9 +160,9 @@ pub(crate) struct NodePlan {
     pub jitter: Nanos,
     /// How long a NIC waits for an answer.
     pub patience: Lifetime,
-    /// What a clock may be off, in millionths.
+    /// The most that a clock may drift, in millionths.
     pub drift: i32,
-    /// Requests that a client's data queue pairs hold, and its control queue pair.
+    /// The depths of a client's data queue pairs and of its control queue pair.
     pub depths: (u32, u32),
 }
 
@@ -228,7 +234,7 @@ impl NodePlan {
             audit_events: AuditEvents::all(),
             audit_records_max: 1 << 20,
         };
-        // Bars end while a run goes on, and clocks that jump make no late access a stray.
+        // Bars end during a run, and a clock that jumps does not turn a late access into a stray.
         config.violations.bar_for = config.longest_lifetime;
         config.violations.late_grace = LATE_GRACE;
         Self {
@@ -242,7 +248,7 @@ impl NodePlan {
     }
 }
 
-/// Room for everything that the clients may hold at once, and leases that outlast the run.
+/// Makes room for everything that the clients may hold at once, and allows leases that outlast the run.
 fn roomy(plan: &Plan, config: NodeConfig) -> NodeConfig {
     let permissions = (plan.clients * (plan.held + 8)) as u64;
     let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -271,7 +277,7 @@ impl Plan {
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
         let fill = if self.fill { " --fill" } else { "" };
         let sessions = if self.sessions { " --sessions" } else { "" };
-        // The seed says it, mostly.
+        // Usually the seed implies it.
         let own = self.think_ns == Self::draw(self.seed).think_ns;
         let think = if own { String::new() } else { format!(" --think {}", micros(self.think_ns)) };
         format!(
@@ -287,7 +293,7 @@ impl Plan {
     }
 }
 
-/// Exactly so many ns, in µs: a run that is shorter by less than one may miss what another shows.
+/// The exact time in µs, with a fraction. A run that is shorter by less than one µs may miss a failure.
 fn micros(time: Nanos) -> String {
     let (whole, rest) = (time / MICROSECOND, time % MICROSECOND);
     if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:03}") }

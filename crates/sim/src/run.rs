@@ -1,4 +1,4 @@
-//! Running a plan, and cutting a failing one down.
+//! Running a plan, and shrinking a failing plan.
 
 use crate::cluster::Cluster;
 use crate::oracle::Promise;
@@ -6,11 +6,11 @@ use crate::plan::Plan;
 use crate::report::Report;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a plan to its end, or until a promise is found broken.
+/// Runs a plan to its end, or until a promise is broken.
 #[must_use]
 pub fn run(plan: &Plan) -> Report {
     let mut cluster = Cluster::new(plan.clone());
-    // What panics has broken a promise too. The cluster is only looked at after that.
+    // A panic breaks a promise as well. After a panic the cluster is only read.
     let ran = catch_unwind(AssertUnwindSafe(|| {
         cluster.run();
         cluster.conclude();
@@ -41,8 +41,8 @@ pub fn run(plan: &Plan) -> Report {
     }
 }
 
-/// Cuts a failing plan down: fewer faults, fewer clients, less time, as long as the same promise is broken. Gives the
-/// smallest that was found, and what it shows. `tries` bounds how many plans are run.
+/// Shrinks a failing plan to fewer faults, fewer clients and less time, as long as it breaks the same promise. Returns
+/// the smallest plan that was found, and its report. `tries` limits how many plans are run.
 #[must_use]
 pub fn shrink(plan: &Plan, tries: u32) -> (Plan, Report) {
     let mut best = (plan.clone(), run(plan));
@@ -67,7 +67,7 @@ pub fn shrink(plan: &Plan, tries: u32) -> (Plan, Report) {
     }
 }
 
-/// Plans that are a step smaller than one that failed, the largest steps first.
+/// Plans that are one step smaller than a failing plan. The largest steps come first.
 fn smaller(plan: &Plan, report: &Report) -> Vec<Plan> {
     let mut plans = Vec::new();
     let failed_at = report.failures.first().map_or(plan.duration_ns, |failure| failure.at_ns);

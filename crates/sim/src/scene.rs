@@ -1,4 +1,4 @@
-//! What a worker sees of the cluster while it acts: its clock, the checkers, and what it may have been told.
+//! What a worker sees of the cluster while it acts: its clock, the checkers, and what other clients have told it.
 
 use crate::clock::Nanos;
 use crate::endpoint::SimEndpoint;
@@ -8,31 +8,30 @@ use portcullis_client::Client;
 use portcullis_protocol::{Moment, ObjectRef, PermissionId, RemoteAddress, Rkey};
 use std::collections::VecDeque;
 
-/// A client of the simulator.
 pub(crate) type SimClient = Client<SimEndpoint>;
 
-/// Keys and addresses that are remembered of a node.
+/// The most keys and objects that are remembered for a node.
 const REMEMBERED: usize = 96;
 
-/// A key and where it opens something, or once did.
+/// A key, and what it opens or once opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sighting {
     pub object: ObjectRef,
     pub address: RemoteAddress,
     pub length: u64,
     pub key: Rkey,
-    /// The lifetime word, and the key to it.
+    /// The address of the lifetime word, and its key.
     pub word: (RemoteAddress, Rkey),
-    /// The permission, by its name.
+    /// The id of the permission.
     pub permission: PermissionId,
 }
 
-/// What goes round among clients: objects that tenants share, and, for spies, everybody's keys.
+/// What clients know of each other: shared objects and, for hostile ones, all keys.
 #[derive(Debug, Default)]
 pub(crate) struct Gossip {
-    /// Objects by tenant.
+    /// Shared objects, by tenant.
     pub objects: Vec<VecDeque<ObjectRef>>,
-    /// Objects of nodes that are no more, by tenant: references to them are still around.
+    /// Objects of earlier runs of the node, by tenant. Clients still have references to them.
     pub lost: Vec<Vec<ObjectRef>>,
     pub sightings: VecDeque<Sighting>,
 }
@@ -43,13 +42,13 @@ impl Gossip {
         Self { objects, lost, sightings: VecDeque::new() }
     }
 
-    /// What is still told after the node has started again.
+    /// What is still known after a restart of the node.
     pub fn after_restart(&self) -> Self {
         let lost = self.objects.iter().map(|objects| objects.iter().copied().collect()).collect();
         Self { lost, ..Self::new(self.objects.len()) }
     }
 
-    /// Tells of an object that siblings may acquire.
+    /// Shares an object, so that siblings may acquire it.
     pub fn share(&mut self, tenant: usize, object: ObjectRef) {
         let objects = &mut self.objects[tenant];
         if objects.len() == REMEMBERED {
@@ -58,7 +57,7 @@ impl Gossip {
         objects.push_back(object);
     }
 
-    /// Tells of a key.
+    /// Publishes a key.
     pub fn sight(&mut self, sighting: Sighting) {
         if self.sightings.len() == REMEMBERED {
             self.sightings.pop_front();
@@ -70,23 +69,23 @@ impl Gossip {
 /// A worker's view of the cluster, for one turn.
 pub(crate) struct Scene<'a> {
     pub now: Nanos,
-    /// The same on the client's clock.
+    /// The time on the client's clock.
     pub moment: Moment,
     pub session: SessionId,
     pub tenant: usize,
     pub oracle: &'a mut Oracle,
     pub gossip: &'a mut Gossip,
     pub trace: &'a mut Trace,
-    /// Nothing new is begun.
+    /// Clients begin nothing new.
     pub winding_down: bool,
-    /// Faults have touched this client, so that its operations may be interrupted.
+    /// Faults have touched this client, so its operations may be interrupted.
     pub excused: bool,
-    /// Faults have touched clocks: a permission may end earlier than its holder thinks.
+    /// Faults have touched clocks, so a permission may end earlier than its holder expects.
     pub clocks_off: bool,
 }
 
 impl Scene<'_> {
-    /// Finds a promise broken.
+    /// Reports a broken promise.
     pub fn fail(&mut self, promise: Promise, what: String) {
         self.oracle.fail(promise, self.now, what);
     }

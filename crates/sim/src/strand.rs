@@ -1,8 +1,8 @@
-//! Threads that take turns with the cluster: for code that waits, such as a session of the paved path.
+//! Strands: threads that take turns with the cluster, for code that waits, such as a session.
 //!
-//! A strand runs only while it has been handed the turn, and the cluster waits meanwhile; so a run stays as good as
-//! single-threaded, and the same each time. Virtual time stands still during a turn: it passes where the strand says
-//! that it waits.
+//! A strand runs only while it has been handed the turn, and the cluster waits meanwhile. So a run behaves as if it had
+//! one thread, and repeats exactly. Virtual time stands still during a turn. It passes only where the strand says that
+//! it waits.
 
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
@@ -15,40 +15,39 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The longest that a look takes: the thread may have lost its processor.
+/// The longest time of a look: the thread may have lost its processor.
 const LOOK_MAX: Nanos = 20 * MICROSECOND;
-/// The longest that others take, when they are let run.
+/// The longest time that a yield takes.
 const OTHERS_MAX: Nanos = 100 * MICROSECOND;
 
-/// What a strand says at the end of its turn.
+/// How a strand's turn ended.
 #[derive(Debug)]
 pub(crate) enum Said {
-    /// It wants a turn after so much time at the latest.
+    /// The strand wants its next turn after this time at the latest.
     Waits(Nanos),
-    /// It is done.
     Ended,
-    /// It panicked.
+    /// It panicked, with this message.
     Panicked(String),
 }
 
-/// What unwinds a strand whose cluster wants no more of it.
+/// The payload that unwinds a strand when its cluster stops it.
 struct Stopped;
 
 #[derive(Debug)]
 struct Handover {
-    /// The time on the machine's clock, in µs, for the whole of a turn.
+    /// The time on the machine's clock, in µs. It is the same for the whole turn.
     now: AtomicU64,
     go: Mutex<Receiver<()>>,
     said: Sender<Said>,
     dice: Mutex<Dice>,
 }
 
-/// A strand's own view of its turns: its clock, which passes time by handing the turn over.
+/// A strand's clock. It lets time pass by handing the turn over.
 #[derive(Clone, Debug)]
 pub(crate) struct StrandClock(Arc<Handover>);
 
 impl StrandClock {
-    /// Waits for so long, or less.
+    /// Waits for this time, or less.
     pub fn pass(&self, time: Nanos) {
         let go = self.0.go.lock().unwrap_or_else(PoisonError::into_inner);
         if self.0.said.send(Said::Waits(time)).is_err() || go.recv().is_err() {
@@ -78,7 +77,7 @@ impl Clock for StrandClock {
     }
 }
 
-/// The cluster's view of a strand. It ends with this.
+/// The cluster's view of a strand, which ends with it.
 #[derive(Debug)]
 pub(crate) struct Strand {
     handover: Arc<Handover>,
@@ -88,10 +87,10 @@ pub(crate) struct Strand {
 }
 
 impl Strand {
-    /// A strand that runs `script` when it is handed its first turn.
+    /// A strand that runs `script` from its first turn on.
     ///
     /// # Errors
-    /// The machine has no thread for it.
+    /// The machine cannot start a thread.
     pub fn start(dice: Dice, script: impl FnOnce(StrandClock) + Send + 'static) -> std::io::Result<Self> {
         let ((go, gone), (say, said)) = (channel(), channel());
         let (now, dice) = (AtomicU64::new(0), Mutex::new(dice));
@@ -109,13 +108,13 @@ impl Strand {
                 Err(panic) if panic.is::<Stopped>() => Said::Ended,
                 Err(panic) => Said::Panicked(words(&*panic)),
             };
-            // Nobody listens any more where the strand was stopped.
+            // Nobody receives this if the strand was stopped.
             let _ = say.send(last);
         })?;
         Ok(Self { handover, go: Some(go), said, thread: Some(thread) })
     }
 
-    /// Hands it the turn, at a time on its machine's clock. One that has ended says so again.
+    /// Hands it the turn, at its machine's time. An ended strand says so again.
     pub fn turn(&mut self, now: Moment) -> Said {
         let Some(go) = &self.go else { return Said::Ended };
         self.handover.now.store(now.0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What happened, as a hash that tells two runs apart and, when asked for, as text.
+//! The trace of a run: a hash that tells two runs apart and, on request, text.
 
 use crate::clock::Nanos;
 use std::collections::VecDeque;
@@ -6,10 +6,9 @@ use std::fmt;
 use std::hash::Hasher;
 use twox_hash::XxHash64;
 
-/// Lines that are kept of a run: the last so many.
+/// The number of last lines that are kept of a run.
 const LINES_MAX: usize = 4000;
 
-/// The trace of one run.
 pub(crate) struct Trace {
     hash: XxHash64,
     events: u64,
@@ -23,13 +22,13 @@ impl fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// An empty trace; `readable` also keeps text.
+    /// An empty trace. `readable`: text is kept as well.
     pub fn new(readable: bool) -> Self {
         let lines = readable.then(VecDeque::new);
         Self { hash: XxHash64::with_seed(0), events: 0, lines }
     }
 
-    /// Notes an event: what tells it apart, as numbers, and as text for whoever reads it.
+    /// Adds an event: numbers for the hash, and a text for the reader.
     pub fn note(&mut self, now: Nanos, numbers: &[u64], text: impl FnOnce() -> String) {
         self.events += 1;
         self.hash.write_u64(now);
@@ -44,14 +43,14 @@ impl Trace {
         }
     }
 
-    /// A line for the reader that is no event.
+    /// Adds a line for the reader that is not an event.
     pub fn remark(&mut self, now: Nanos, text: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             lines.push_back(format!("{:>12.3} µs  {}", micros(now), text()));
         }
     }
 
-    /// Events so far.
+    /// Number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }

@@ -1,4 +1,4 @@
-//! Turns: of nodes, of clients, of their NICs, and when the next ones are.
+//! The turns of nodes, clients and their NICs, and the times of the next turns.
 
 use crate::application::Turn;
 use crate::clock::{MICROSECOND, Nanos};
@@ -16,15 +16,15 @@ mod tests;
 
 /// The shortest time between two turns of a node.
 const NODE_TURN: Nanos = 300;
-/// The time between two turns of a node that wants one at once and got nothing done in the last.
+/// The time until the next turn of a node that wants a turn at once although its last turn did nothing.
 const NODE_IDLE_TURN: Nanos = 20 * MICROSECOND;
 
 impl Cluster {
-    /// A node has a turn at `at`, if not sooner.
+    /// Makes sure that a node has a turn at `at` or earlier.
     pub fn wake_node(&mut self, node: usize, at: Nanos) {
         let host = &mut self.nodes[node];
         let at = at.max(host.paused_until).max(self.now + 1);
-        if host.life.is_some() && host.turn.set(at) {
+        if host.running.is_some() && host.turn.set(at) {
             self.events.put(at, Event::NodeTurn(node));
         }
     }
@@ -37,7 +37,7 @@ impl Cluster {
         }
     }
 
-    /// A client has a turn at `at`, if not sooner.
+    /// Makes sure that a client has a turn at `at` or earlier.
     pub fn wake_client(&mut self, client: usize, at: Nanos) {
         let host = &mut self.clients[client];
         let at = at.max(host.paused_until).max(self.now + 1);
@@ -51,12 +51,12 @@ impl Cluster {
             return;
         }
         let nic_now = nic_time(self.now);
-        let Some(life) = &mut self.nodes[node].life else { return };
-        let worked = life.nic.nic.turn_at(nic_now);
+        let Some(running) = &mut self.nodes[node].running else { return };
+        let worked = running.nic.nic.turn_at(nic_now);
         let mut out = Vec::new();
-        life.nic.nic.core().take_outgoing(&mut out);
-        let wake = life.nic.nic.core().next_wake();
-        let busy = life.nic.nic.waits_for_time();
+        running.nic.nic.core().take_outgoing(&mut out);
+        let wake = running.nic.nic.core().next_wake();
+        let busy = running.nic.nic.waits_for_time();
         self.send_out(node, &mut out);
         if worked {
             let soon = self.now + 100 + self.nodes[node].dice.of(0..1_000);
@@ -80,18 +80,18 @@ impl Cluster {
         }
         let host = &mut self.nodes[node];
         let node_now = host.clock.read(self.now);
-        let Some(life) = &mut host.life else { return };
+        let Some(running) = &mut host.running else { return };
         if host.nic_sound_from <= self.now {
-            life.nic.hook.faults = NicFaults::default();
+            running.nic.hook.faults = NicFaults::default();
         }
-        let worked = life.node.turn(&mut life.nic, node_now);
-        let touches = life.take_touches();
-        let next = life.node.next_wake();
+        let worked = running.node.turn(&mut running.nic, node_now);
+        let touches = running.take_touches();
+        let next = running.node.next_wake();
         self.trace.note(self.now, &[4, node as u64, worked.into(), touches.len() as u64], || {
             format!("{} has a turn at {} µs of its time: {touches:x?}", name(node), node_now.0)
         });
         self.oracle.node_turned(node, node_now);
-        // What ended in this turn may have been given to others in it, and been written to.
+        // First the audit log: memory lost in this turn may have a new holder and new bytes.
         self.read_audit(node, node_now);
         self.oracle.node_touched(node, &touches, self.now, node_now);
         self.show_out_evicted(node);
@@ -105,9 +105,11 @@ impl Cluster {
     }
 
     pub fn read_audit(&mut self, node: usize, node_now: Moment) {
-        while let Some(record) = self.nodes[node].life.as_mut().and_then(|life| life.node.poll_audit()) {
-            let life = self.nodes[node].life.as_ref();
-            let of = record.client.and_then(|id| life.and_then(|life| life.clients.get(&id)));
+        while let Some(record) =
+            self.nodes[node].running.as_mut().and_then(|running| running.node.poll_audit())
+        {
+            let running = self.nodes[node].running.as_ref();
+            let of = record.client.and_then(|id| running.and_then(|running| running.clients.get(&id)));
             match (record.event, of) {
                 (AuditEvent::Violation, Some(&(session, _))) => self.oracle.violation_audited(session),
                 (AuditEvent::Bar, Some(&(session, _))) => {
@@ -215,9 +217,9 @@ impl Cluster {
     }
 }
 
-/// Programs on the paved path.
+/// Programs with sessions.
 impl Cluster {
-    /// A program has had its turn: when the next one is.
+    /// Plans the next turn of a program that has had one.
     fn application_turned(&mut self, client: usize, stay: Stay, turned: Turn) {
         let now = self.now;
         let session = stay.session;
@@ -234,7 +236,7 @@ impl Cluster {
     }
 }
 
-/// A NIC's clock is nobody's business: it runs with the time.
+/// The clock of a NIC. It is never disturbed.
 pub(crate) fn nic_time(now: Nanos) -> Moment {
     Moment(now / 1000)
 }

@@ -1,4 +1,6 @@
-//! An honest client's work: it asks, uses, extends, lets go, lets expire, comes too late, and keeps to the rules.
+//! The work of an honest client: it acquires, uses, extends, revokes, lets expire, and comes late. It keeps the rules.
+
+mod sharing;
 
 use crate::dice::Dice;
 use crate::memory::SimMemory;
@@ -12,38 +14,45 @@ use portcullis_protocol::{
     Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
 };
 use portcullis_softnic::core::WireRequest;
+use sharing::Names;
 
-/// Expired permissions that are kept to be used too late.
+/// Expired permissions kept for late use.
 const STALE_MAX: usize = 4;
-/// What a client does that holds all it may: it reads, writes and does atomics.
+/// Weights of a client that holds all that it may: reads, writes, atomics, extensions.
 const FILLED: [u32; 12] = [0, 0, 0, 0, 1, 0, 0, 4, 0, 4, 4, 4];
-/// The end of a lease, in which an extension races with it.
+/// The end of a lease, with which an extension races.
 const LAST_MOMENT: Lifetime = Lifetime::micros(8);
-/// Operations under way at a time.
 const OPERATIONS_MAX: usize = 24;
 
-/// What a call was for.
 #[derive(Debug)]
 enum Purpose {
-    Grant { sharing: Sharing },
+    Grant {
+        sharing: Sharing,
+    },
+    /// Something about a name.
+    Naming,
+    /// An entry of a directory: another tenant's, or its own.
+    Lookup {
+        foreign: bool,
+    },
     Extension,
     End,
 }
 
-/// An operation that has not ended: what it is, and when its permission ends by the client's clock.
+/// A pending operation, and when its permission ends on the client's clock.
 #[derive(Debug)]
 struct UnderWay {
     operation: Operation,
     kind: Kind,
     permission: PermissionId,
     deadline: Moment,
-    /// Its permission was revoked while it was under way.
+    /// The permission was revoked while the operation was under way, or its object's tenant can take it back.
     raced: bool,
-    /// A fault has touched its client while it was under way: how it ended may be told when that is long over.
+    /// A fault touched the client while the operation was under way. The operation's end may be reported much later.
     excused: bool,
 }
 
-/// How a client likes to work: weights of its actions.
+/// The habits of a client: the weights of its actions.
 #[derive(Clone, Debug)]
 struct Habits {
     weights: [u32; 12],
@@ -51,9 +60,9 @@ struct Habits {
     lifetime_max: u64,
     shared: u64,
     kept: u64,
-    /// How often it asks for a part of an object.
+    /// How often it asks for a part, in thousandths.
     parts: u64,
-    /// How often it extends what is about to end.
+    /// How often it extends at the last moment, in thousandths.
     eager: u64,
 }
 
@@ -72,15 +81,14 @@ impl Habits {
     }
 }
 
-/// An honest client's work.
 #[derive(Debug)]
 pub(crate) struct Worker {
     dice: Dice,
     habits: Habits,
     held_max: usize,
-    /// It still takes all that it may hold, for so long.
+    /// It still fills up, with this lifetime.
     filling: Option<Lifetime>,
-    /// No permission that it holds ends before.
+    /// No permission of the client ends before this moment.
     first_end: Moment,
     held: Vec<Permission>,
     stale: Vec<Permission>,
@@ -88,14 +96,22 @@ pub(crate) struct Worker {
     under_way: Vec<UnderWay>,
     ended: Vec<(Operation, Outcome<SimMemory>)>,
     stamps: u64,
+    names: Option<Names>,
 }
 
 impl Worker {
-    /// `fill`: it first takes all that it may hold.
-    pub fn new(mut dice: Dice, held_max: usize, longest: Lifetime, fill: bool) -> Self {
+    /// `fill`: the client first takes all that it may hold. `names`: it uses names, with this randomness and among so
+    /// many tenants.
+    pub fn new(
+        mut dice: Dice,
+        held_max: usize,
+        longest: Lifetime,
+        fill: bool,
+        names: Option<(Dice, usize)>,
+    ) -> Self {
         let mut habits = Habits::draw(&mut dice, longest);
         if fill {
-            // Small objects, nothing shared, nothing given back.
+            // Small objects; none is shared, kept or given back.
             habits = Habits { weights: FILLED, size_max: 64, shared: 0, kept: 0, eager: 0, ..habits };
         }
         Self {
@@ -110,6 +126,7 @@ impl Worker {
             under_way: Vec::new(),
             ended: Vec::new(),
             stamps: 0,
+            names: names.map(|(dice, tenants)| Names::new(dice, tenants)),
         }
     }
 
@@ -118,12 +135,12 @@ impl Worker {
         self.calls.is_empty() && self.under_way.is_empty()
     }
 
-    /// What is under way, for reports.
+    /// Pending calls and operations, for reports.
     pub fn under_way(&self) -> (usize, usize) {
         (self.calls.len(), self.under_way.len())
     }
 
-    /// Takes in what has ended, and does one thing if it may.
+    /// Takes in what has ended, and begins one thing if it may.
     pub fn act(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, may_begin: bool) {
         self.under_way.iter_mut().for_each(|it| it.excused |= scene.excused);
         self.take_operations(client, scene);
@@ -162,7 +179,7 @@ impl Worker {
     }
 }
 
-/// What ends.
+/// Endings.
 impl Worker {
     fn take_operations(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let mut ended = std::mem::take(&mut self.ended);
@@ -201,6 +218,10 @@ impl Worker {
             let (_, purpose) = self.calls.swap_remove(index);
             match answer {
                 Ok(Answer::Granted(permission)) => self.granted(scene, permission, &purpose),
+                Ok(Answer::Entry(entry)) => {
+                    let foreign = matches!(purpose, Purpose::Lookup { foreign: true });
+                    self.names.iter_mut().for_each(|names| names.found(entry, foreign));
+                }
                 Ok(_) => {}
                 Err(error) => check_error(scene, error, scene.excused, &format!("{purpose:?}")),
             }
@@ -209,6 +230,7 @@ impl Worker {
 
     fn granted(&mut self, scene: &mut Scene<'_>, permission: Permission, purpose: &Purpose) {
         if let Purpose::Grant { sharing } = purpose
+            && !self.is_foreign(&permission)
             && (*sharing == Sharing::Shared || self.dice.per_mille(500))
         {
             scene.gossip.share(scene.tenant, permission.object());
@@ -219,7 +241,7 @@ impl Worker {
     }
 }
 
-/// What a spy could learn of a permission.
+/// What a hostile client could learn of a permission.
 pub(crate) fn sighting(permission: &Permission) -> Sighting {
     let (key, word_key) = match permission.credential() {
         Credential::Keys { buffer, lifetime } => (buffer, lifetime),
@@ -236,7 +258,7 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
     }
 }
 
-/// Whether an honest client may get this error; `excused`: where faults have touched it.
+/// Checks whether an honest client may get this error. `excused`: faults have touched the client.
 pub(crate) fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of: &str) {
     let wrong = match error {
         Error::Violation | Error::LocalFault(_) | Error::Refused(Refusal::Malformed) => true,
@@ -256,7 +278,7 @@ pub(crate) fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of
     }
 }
 
-/// With sound clocks a permission lives as long as its holder reckons, but for what its holder or its tenant did.
+/// With sound clocks a permission lives as long as its holder expects, unless its holder or its tenant ended it.
 fn check_revoked(scene: &mut Scene<'_>, error: Error, known: &UnderWay) {
     let early = known.deadline.since(scene.moment);
     let unasked = !known.raced
@@ -272,12 +294,15 @@ fn check_revoked(scene: &mut Scene<'_>, error: Error, known: &UnderWay) {
     }
 }
 
-/// How far two sound clocks may drift apart in the longest lifetime, and a bit.
+/// How far two sound clocks may drift apart in the longest lifetime, plus a margin.
 pub(crate) const TOLERANCE: Lifetime = Lifetime::micros(100);
 
-/// What begins.
+/// Beginnings.
 impl Worker {
     fn begin(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        if self.use_names(client, scene) {
+            return;
+        }
         let weights = self.habits.weights;
         match self.dice.weighted(&weights) {
             0 | 1 if self.held.len() < self.held_max => self.allocate(client, scene),
@@ -291,7 +316,7 @@ impl Worker {
         }
     }
 
-    /// Asks for as much as its queue takes.
+    /// Asks for as many permissions as the queue takes.
     fn fill(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, longest: Lifetime) {
         while self.held.len() + self.calls.len() < self.held_max {
             let ask = Allocate::bytes(self.dice.of(8..65)).lifetime(longest);
@@ -356,6 +381,11 @@ impl Worker {
         self.began(call, Purpose::Grant { sharing: ask.sharing });
     }
 
+    /// Whether a permission is over another tenant's object.
+    fn is_foreign(&self, permission: &Permission) -> bool {
+        self.names.as_ref().is_some_and(|names| names.is_foreign(permission.object()))
+    }
+
     fn began(&mut self, call: Result<Call, Error>, purpose: Purpose) {
         if let Ok(call) = call {
             self.calls.push((call, purpose));
@@ -374,7 +404,7 @@ impl Worker {
         self.began(call, Purpose::Extension);
     }
 
-    /// Extensions that race with the end of what they extend.
+    /// Extends leases that are about to end.
     fn extend_at_the_last_moment(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let (now, eager) = (scene.moment, self.habits.eager);
         if now.after(LAST_MOMENT) < self.first_end {
@@ -400,7 +430,7 @@ impl Worker {
         let Some(at) = self.some_held() else { return };
         let permission = self.held.swap_remove(at);
         if self.dice.per_mille(200) {
-            // Forgotten: it ends by itself.
+            // It expires by itself.
             return;
         }
         let free = self.dice.per_mille(300);
@@ -422,7 +452,7 @@ impl Worker {
         self.began(call, Purpose::End);
     }
 
-    /// Uses a permission that has expired: the client library says so, and nothing is sent.
+    /// Uses an expired permission. The client library must refuse this and send nothing.
     fn come_late(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let Some(permission) = self.stale.pop() else { return self.operate(client, scene) };
         if permission.lease().deadline() > scene.moment {
@@ -460,7 +490,8 @@ impl Worker {
             }
         }
         batch.post();
-        let of = (permission.id(), permission.lease().deadline());
+        let foreign = self.is_foreign(permission);
+        let of = (permission.id(), permission.lease().deadline(), foreign);
         for (operation, intended) in begun {
             self.note_begun(scene, operation, Kind::Write, of, intended);
         }
@@ -514,7 +545,8 @@ impl Worker {
                 client.write(scene.moment, permission, offset, buffer)
             }
         };
-        let of = (permission.id(), permission.lease().deadline());
+        let foreign = self.is_foreign(permission);
+        let of = (permission.id(), permission.lease().deadline(), foreign);
         self.note(scene, begun, kind, of, intended);
     }
 
@@ -523,7 +555,7 @@ impl Worker {
         scene: &mut Scene<'_>,
         begun: Result<Operation, Rejected<SimMemory>>,
         kind: Kind,
-        of: (PermissionId, Moment),
+        of: (PermissionId, Moment, bool),
         intended: WireRequest,
     ) {
         match begun {
@@ -542,23 +574,23 @@ impl Worker {
         scene: &mut Scene<'_>,
         operation: Operation,
         kind: Kind,
-        (permission, deadline): (PermissionId, Moment),
+        (permission, deadline, raced): (PermissionId, Moment, bool),
         intended: WireRequest,
     ) {
         let number = (scene.session, operation.number());
         scene.oracle.begun(scene.now, number, kind, Some(intended));
         let excused = scene.excused;
-        self.under_way.push(UnderWay { operation, kind, permission, deadline, raced: false, excused });
+        self.under_way.push(UnderWay { operation, kind, permission, deadline, raced, excused });
     }
 }
 
-/// When a lease ends that gets so much more time, as far as its node lets it.
+/// The deadline of a lease that is extended by this time, as far as its node allows.
 fn longer(lease: &Lease, by: Lifetime) -> Moment {
     let last = lease.started_after().after(lease.longest());
     lease.deadline().after(by).min(last)
 }
 
-/// Where an operation under a permission goes.
+/// The remote address and key of an operation.
 fn remote(permission: &Permission, offset: u64) -> RemoteSpan {
     let rkey = match permission.credential() {
         Credential::Keys { buffer, .. } => buffer,
@@ -567,7 +599,7 @@ fn remote(permission: &Permission, offset: u64) -> RemoteSpan {
     RemoteSpan { address: RemoteAddress(permission.address().0 + offset), rkey }
 }
 
-/// Eight bytes that nobody else writes.
+/// Eight bytes that no other client writes.
 fn stamp(session: usize, number: u64) -> [u8; 8] {
     (((session as u64) << 40) | number | 0xa5 << 56).to_le_bytes()
 }

@@ -19,6 +19,10 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         Fault::DoubtNotAwaited => Plan { faults: vec![FaultKind::Cut], hostile: 0, ..drawn },
         // Only sessions wait.
         Fault::WaitJudgesByOldTime => Plan { sessions: true, faults: Vec::new(), ..drawn },
+        // Few clients, so that pages are one tenant's.
+        Fault::GuestsBytesNotNoted => {
+            Plan { sharing: true, clients: 2, tenants: 2, hostile: 0, held: 2, faults: Vec::new(), ..drawn }
+        }
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
         _ => drawn,
     }
@@ -26,7 +30,8 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
 
 /// The first seed that finds a fault, and what it breaks.
 fn found(fault: Fault) -> Option<(u64, Promise, String)> {
-    let rare = matches!(fault, Fault::DoubtNotAwaited | Fault::HeaderReusedWhileBound);
+    let rare =
+        matches!(fault, Fault::DoubtNotAwaited | Fault::HeaderReusedWhileBound | Fault::GuestsBytesNotNoted);
     (0..if rare { SEEDS_FOR_RARE_ONES } else { SEEDS }).find_map(|seed| {
         let plan = plan_for(fault, seed);
         planted::plant(Some(fault));
@@ -89,6 +94,10 @@ faults! {
     lateness_charged_to_tenant: LatenessChargedToTenant by Lateness;
     doubt_not_awaited: DoubtNotAwaited by Truth;
     wait_judges_by_old_time: WaitJudgesByOldTime by Truth;
+    unshare_ends_nothing: UnshareEndsNothing by Access;
+    share_not_compared: ShareNotCompared by Access;
+    guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service;
+    guests_bytes_not_noted: GuestsBytesNotNoted by Scrub;
 }
 
 #[test]

@@ -1,16 +1,16 @@
-//! Which numbers are given, and which comes next.
+//! Which numbers are in use, and which is given next.
 
 use std::collections::VecDeque;
 
 /// In which order freed numbers are given again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reuse {
-    /// The one freed last, before any that was never given: its place is still in the cache.
+    /// The number freed last comes first, before unused numbers: its place is still in the cache.
     LatestFirst,
-    /// The one freed first, and while there are numbers that were never given, none before so many are free: a number
+    /// The number freed first comes first and, while there are unused numbers, only when so many are free: a number
     /// comes back as late as possible, so that a stale one stays stale for long.
     OldestFirst {
-        /// At least one.
+        /// At least 1.
         resting: u32,
     },
 }
@@ -20,7 +20,7 @@ pub enum Reuse {
 pub struct Numbers {
     reuse: Reuse,
     limit: u32,
-    /// The lowest that was never given.
+    /// The lowest number that was never given.
     fresh: u32,
     free: VecDeque<u32>,
 }
@@ -32,7 +32,7 @@ impl Numbers {
         Self { reuse, limit, fresh: 0, free: VecDeque::new() }
     }
 
-    /// The number that [`take`](Self::take) would give. None: all are given.
+    /// The number that [`take`](Self::take) would give. `None`: all are given.
     #[must_use]
     pub fn next(&self) -> Option<u32> {
         let (freed, resting) = match self.reuse {
@@ -42,7 +42,7 @@ impl Numbers {
         if self.free.len() < resting && self.fresh < self.limit { Some(self.fresh) } else { freed.copied() }
     }
 
-    /// Gives a number. None: all are given.
+    /// Gives a number. `None`: all are given.
     pub fn take(&mut self) -> Option<u32> {
         let number = self.next()?;
         if number == self.fresh {
@@ -55,7 +55,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// A number is free again. Its holder gives it back once: nobody else knows whether it was given.
+    /// Frees a number. Its holder does so once: this type does not know which are given.
     pub fn give_back(&mut self, number: u32) {
         debug_assert!(number < self.fresh, "number {number} was never given");
         self.free.push_back(number);
@@ -67,13 +67,13 @@ impl Numbers {
         self.fresh as usize - self.free.len()
     }
 
-    /// All that were ever given are below this one.
+    /// All numbers ever given are below this.
     #[must_use]
     pub fn reach(&self) -> u32 {
         self.fresh
     }
 
-    /// None was ever given.
+    /// Starts again: no number was ever given.
     pub fn forget(&mut self) {
         self.fresh = 0;
         self.free.clear();

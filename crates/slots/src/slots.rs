@@ -1,4 +1,4 @@
-//! Values by key, in places that are used again.
+//! Values by key, in places that are reused.
 
 use crate::{Numbers, Reuse, Table};
 use std::marker::PhantomData;
@@ -6,14 +6,14 @@ use std::ops::{Index, IndexMut};
 
 /// A number that names a value of one table.
 ///
-/// `u32` names whatever stands in a place now. `u64` has the place's generation in its high half: after its value was
-/// removed such a key names nothing, until the place has had 2^32 others.
+/// A `u32` names whatever is in a place now. A `u64` has the place's generation in its high half. After its value was
+/// removed, such a key names nothing until the place has had 2^32 other values.
 pub trait Key: Copy {
     /// The key of a place in its present generation.
     fn new(number: u32, generation: u32) -> Self;
     /// The place.
     fn number(self) -> u32;
-    /// The generation that it must have. None: any.
+    /// The generation that the place must have. `None`: any.
     fn generation(self) -> Option<u32>;
 }
 
@@ -73,13 +73,13 @@ macro_rules! number_key {
 
 #[derive(Clone, Debug)]
 struct Slot<T> {
-    /// Values that have been removed from here, modulo 2^32.
+    /// Values removed from here, modulo 2^32.
     generation: u32,
-    /// None: free, or lent.
+    /// `None`: free, or lent.
     value: Option<T>,
 }
 
-/// Values by key. A removed value's place is used again, and what a new value costs does not grow with those there are.
+/// Values by key. A removed value's place is used again. An insert costs the same however many values there are.
 #[derive(Clone, Debug)]
 pub struct Slots<K, T> {
     slots: Table<Slot<T>>,
@@ -88,23 +88,23 @@ pub struct Slots<K, T> {
 }
 
 impl<K: Key, T> Slots<K, T> {
-    /// At most `limit` values at a time.
+    /// A table of at most `limit` values at a time.
     #[must_use]
     pub fn new(reuse: Reuse, limit: u32) -> Self {
         Self { slots: Table::default(), numbers: Numbers::new(reuse, limit), keys: PhantomData }
     }
 
-    /// The key that the next value gets. None: the table is full.
+    /// The key that the next value gets. `None`: the table is full.
     #[must_use]
     pub fn next_key(&self) -> Option<K> {
         let number = self.numbers.next()?;
         Some(K::new(number, self.slots.get(number as usize).map_or(0, |slot| slot.generation)))
     }
 
-    /// Keeps a value and says under which key.
+    /// Keeps a value and returns its key.
     ///
     /// # Errors
-    /// The table is full: the value comes back.
+    /// The table is full: the value is returned.
     #[inline]
     pub fn try_insert(&mut self, value: T) -> Result<K, T> {
         let Some(number) = self.numbers.take() else { return Err(value) };
@@ -116,15 +116,15 @@ impl<K: Key, T> Slots<K, T> {
         Ok(K::new(number, 0))
     }
 
-    /// Keeps a value and says under which key.
+    /// Keeps a value and returns its key.
     ///
     /// # Panics
-    /// The table is full: whoever may meet that uses [`try_insert`](Self::try_insert).
+    /// The table is full: where that can happen, use [`try_insert`](Self::try_insert).
     pub fn insert(&mut self, value: T) -> K {
         self.try_insert(value).ok().expect("the table has room for one more")
     }
 
-    /// Takes a value out. None: there is none under this key.
+    /// Takes a value out. `None`: there is no value under this key.
     #[inline]
     pub fn remove(&mut self, key: K) -> Option<T> {
         let slot = self.slot_mut(key)?;
@@ -135,7 +135,7 @@ impl<K: Key, T> Slots<K, T> {
     }
 
     /// Takes a value out and keeps its place for it, until it is put back by [`give_back`](Self::give_back). Meanwhile
-    /// the key names nothing. None: there is none under this key.
+    /// the key names nothing. `None`: there is no value under this key.
     #[inline]
     pub fn lend(&mut self, key: K) -> Option<T> {
         self.slot_mut(key)?.value.take()
@@ -144,7 +144,7 @@ impl<K: Key, T> Slots<K, T> {
     /// Puts a value back that was lent under this key.
     ///
     /// # Panics
-    /// None was.
+    /// None was lent.
     #[inline]
     pub fn give_back(&mut self, key: K, value: T) {
         let slot = self.slot_mut(key).expect("a lent value's place is kept");
@@ -176,19 +176,19 @@ impl<K: Key, T> Slots<K, T> {
         self.slot_mut(key)?.value.as_mut()
     }
 
-    /// How many values there are. A lent one counts.
+    /// How many values there are, lent ones included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.numbers.given()
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The numbers of all keys are below this one.
+    /// The numbers of all keys are below this.
     #[must_use]
     pub fn reach(&self) -> u32 {
         self.numbers.reach()
@@ -206,7 +206,7 @@ impl<K: Key, T> Slots<K, T> {
         numbered.filter_map(|(number, slot)| Some((K::new(number, slot.generation), slot.value.as_mut()?)))
     }
 
-    /// Takes all values out, by number. The table is as it was at first: numbers and generations begin anew.
+    /// Takes all values out, by number, and makes the table as new: numbers and generations begin again.
     pub fn take_all(&mut self) -> impl Iterator<Item = T> + use<K, T> {
         self.numbers.forget();
         self.slots.take_all().filter_map(|slot| slot.value)
@@ -238,7 +238,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Insert,
-        /// The key of this value of those there ever were.
+        /// Counted among all values ever inserted.
         Remove(usize),
         Lend(usize),
     }

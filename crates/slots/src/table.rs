@@ -1,14 +1,14 @@
-//! A table that grows without moving what is in it: what a new entry costs does not grow with those that are there.
+//! A table that grows without moving its entries: a new one costs the same however many there are.
 
 use std::ops::{Index, IndexMut};
 
-/// Entries that are made room for at once.
+/// Entries that room is made for at once.
 const CHUNK: usize = 1024;
 
-/// Entries by number, from zero on. Numbers stay, and so do places in memory.
+/// Entries by number, from zero on. An entry keeps its number and its place in memory.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
-    // Found without a step between: most tables never need more.
+    // Found without an indirection: most tables need no more.
     first: Vec<T>,
     further: Vec<Vec<T>>,
 }
@@ -20,7 +20,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Entries.
+    /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.first.len() + self.further.last().map_or(0, |last| (self.further.len() - 1) * CHUNK + last.len())
@@ -32,7 +32,7 @@ impl<T> Table<T> {
         self.first.is_empty()
     }
 
-    /// Puts an entry under a number. Numbers before it that have had none get the default.
+    /// Puts an entry under a number. Numbers below it that have no entry get the default.
     pub fn put(&mut self, number: usize, entry: T)
     where
         T: Default,
@@ -43,7 +43,7 @@ impl<T> Table<T> {
         self[number] = entry;
     }
 
-    /// One more entry, under the next number.
+    /// Adds an entry under the next number.
     pub fn push(&mut self, entry: T) {
         if self.first.len() < CHUNK {
             self.first.reserve_exact(CHUNK - self.first.len());

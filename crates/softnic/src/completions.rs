@@ -1,14 +1,13 @@
-//! The owner's end of a completion queue, from which what is gone can be taken out.
+//! The owner's end of a completion queue, which can forget a destroyed queue pair's entries.
 
 use crate::core::{Bytes, CompletionPoller};
 use portcullis_nic::{Completion, QpId};
 use std::collections::VecDeque;
 
-/// The owner's end of a completion queue.
 #[derive(Debug)]
 pub(crate) struct Completions<M> {
     poller: CompletionPoller<M>,
-    /// Taken off the queue, and not polled by the owner yet.
+    /// Taken off the queue, but not yet polled by the owner.
     held: VecDeque<(Completion, u32)>,
 }
 
@@ -28,7 +27,8 @@ impl<M: Bytes> Completions<M> {
         self.poller.publish();
     }
 
-    /// Drops what a queue pair has completed, as destroying one does on real NICs: its number may be another's soon.
+    /// Drops the completions of a queue pair, as destroying it does on real NICs: another queue pair may soon have its
+    /// number.
     pub fn forget(&mut self, qp: QpId) {
         self.held.retain(|(completion, _)| completion.queue_pair != qp);
         let mut taken = false;

@@ -1,7 +1,7 @@
 //! A software RNIC.
 //!
-//! [`core`] is the NIC as a pure state machine, [`SoftNic`] the NIC with its memory and ports. Whoever owns a [`SoftNic`]
-//! turns it, on one thread. The NIC copies: a client never maps a node's memory, only its own queues and buffers.
+//! [`core`] is the NIC as a pure state machine. [`SoftNic`] is the NIC with its memory and ports; its owner turns it,
+//! on one thread. The NIC copies: a client maps its own queues and buffers, never the node's memory.
 #![forbid(unsafe_code)]
 
 mod completions;
@@ -10,4 +10,4 @@ mod nic;
 mod port;
 
 pub use nic::{NicMemory, PortId, SoftNic};
-pub use port::{PortEndpoint, PortLayout, PortLife, PortQueuePairs};
+pub use port::{PortEndpoint, PortLayout, PortQueuePairs};

@@ -1,16 +1,17 @@
-//! The NIC as its owner holds it: [`SoftNic`], an implementation of [`Nic`].
+//! The NIC as its owner uses it: [`SoftNic`], an implementation of [`Nic`].
 
 use crate::completions::Completions;
 use crate::core::{Bytes, CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
 use crate::port::{PortLayout, PortQueuePairs};
-use portcullis_memory::Mapping;
+use portcullis_memory::{Alarm, Mapping};
 use portcullis_nic::{
     Access, AtomicScope, Capabilities, Completion, CompletionKind, CqId, EndpointSize, Event, Lkey, Nic,
     PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress,
-    VerbsError, Window, WindowId, WindowKind, WorkRequest,
+    VerbsError, Window, WindowId, WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_protocol::Moment;
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
@@ -20,15 +21,15 @@ const DEPTH_MAX: u32 = 1 << 20;
 
 /// A software RNIC and its owner's ends of its queues.
 ///
-/// It does nothing by itself: [`SoftNic::turn`] makes it work, called by an engine's thread; a NIC made by
-/// [`SoftNic::self_driven`] also works whenever it is polled, which is what a test or a single-threaded program wants.
+/// It works only when it is turned: an engine's thread calls [`SoftNic::turn`]. A NIC made by [`SoftNic::self_driven`]
+/// also works whenever it is polled, for tests and single-threaded programs.
 #[derive(Debug)]
-pub struct SoftNic<M = Mapping> {
+pub struct SoftNic<M: NicMemory = Mapping> {
     core: Core<M>,
     completion_queues: HashMap<u32, Completions<M>>,
     queue_pairs: Vec<Option<Posters<M>>>,
     ports: HashMap<PortId, Port<M>>,
-    /// The port whose completions a queue carries, by the queue's number.
+    /// The port of each completion queue.
     port_of_cq: Vec<Option<PortId>>,
     next_port: u64,
     started: Instant,
@@ -40,46 +41,52 @@ pub struct SoftNic<M = Mapping> {
 struct Posters<M> {
     send: SendPoster<M>,
     receive: Option<ReceivePoster<M>>,
-    /// The client's end, which follows this one's steps: a client process holds no verbs of its own.
+    /// The client's end. It takes the same steps: a client process holds no verbs objects of its own.
     client: Option<QpId>,
-    /// Where it completes.
+    /// Its completion queues.
     cqs: [CqId; 2],
 }
 
-/// Memory that a NIC can get for itself, and whose other end it can wake.
+/// Memory that a NIC can allocate, and whose other end it can wake.
 pub trait NicMemory: Bytes {
+    /// What wakes a program that waits for a descriptor.
+    type Alarm: Debug;
+
     /// Zeroed memory of at least `length` bytes.
     ///
     /// # Errors
-    /// The machine has not enough.
+    /// The machine does not have enough.
     fn allocate(length: u64) -> Result<Self, VerbsError>;
 
-    /// Wakes whoever has said in the half word at `offset` that it sleeps.
-    fn wake(&self, offset: u64);
+    /// Wakes the client if the half word at `offset` says that it sleeps, or that it waits for `alarm`.
+    fn wake(&self, offset: u64, alarm: Option<&Self::Alarm>);
 }
 
 impl NicMemory for Mapping {
+    type Alarm = Alarm;
+
     fn allocate(length: u64) -> Result<Self, VerbsError> {
         Self::private(length).map_err(|error| VerbsError::Machine(error.to_string()))
     }
 
-    fn wake(&self, offset: u64) {
-        self.wake_sleeper(offset);
+    fn wake(&self, offset: u64, alarm: Option<&Alarm>) {
+        self.wake_sleeper(offset, alarm);
     }
 }
 
-/// A port of this NIC. Numbers are not used again.
+/// A port of this NIC. Numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortId(u64);
 
 /// The NIC's side of a port.
 #[derive(Debug)]
-struct Port<M> {
+struct Port<M: NicMemory> {
     memory: M,
+    alarm: Option<M::Alarm>,
     pd: PdId,
     arena: Option<RegionId>,
     completions: Option<u32>,
-    /// Ours, theirs.
+    /// The node's end, the client's end.
     queue_pairs: Vec<(QpId, QpId)>,
 }
 
@@ -119,7 +126,7 @@ impl<M: NicMemory> SoftNic<M> {
         self.turn_at(self.now())
     }
 
-    /// The same for whoever has a clock of its own.
+    /// The same, for a caller with a clock of its own.
     #[inline]
     pub fn turn_at(&mut self, now: Moment) -> bool {
         let worked = self.core.turn(now);
@@ -127,12 +134,12 @@ impl<M: NicMemory> SoftNic<M> {
         worked
     }
 
-    /// The NIC itself: its network, and what there is on it.
+    /// The NIC's state machine: its network and its objects.
     pub fn core(&mut self) -> &mut Core<M> {
         &mut self.core
     }
 
-    /// Looks at every queue pair once, those that have long been idle included.
+    /// Looks at every queue pair once, long idle ones included.
     pub fn turn_all(&mut self) -> bool {
         let now = self.now();
         let worked = self.core.turn_all(now);
@@ -147,7 +154,7 @@ impl<M: NicMemory> SoftNic<M> {
     }
 
     fn now(&self) -> Moment {
-        // Only retries against a peer that is not ready need the time.
+        // The time matters only for retries towards a peer that is not ready.
         if !self.core.waits_for_time() {
             return Moment::default();
         }
@@ -161,7 +168,7 @@ impl<M: NicMemory> SoftNic<M> {
             if let Some(Some(port)) = self.port_of_cq.get(cq as usize)
                 && let Some(port) = self.ports.get(port)
             {
-                port.memory.wake(crate::port::SLEEPING);
+                port.memory.wake(crate::port::SLEEPING, port.alarm.as_ref());
             }
             match self.core.pop_touched() {
                 Some(next) => cq = next,
@@ -170,8 +177,8 @@ impl<M: NicMemory> SoftNic<M> {
         }
     }
 
-    /// Makes a port for a client in `memory`, whose queue pairs are connected to new ones of ours in `pd`, which
-    /// complete on `cq`. Returns our ends, and the key that the client names its arena with.
+    /// Makes a port for a client in `memory`. The client's queue pairs are connected to new ones of the node's in `pd`,
+    /// which complete on `cq`. Returns the node's ends, and the key that the client names its arena with.
     ///
     /// # Errors
     /// A limit is reached. Nothing is left behind.
@@ -184,16 +191,31 @@ impl<M: NicMemory> SoftNic<M> {
     ) -> Result<(PortId, PortQueuePairs, Lkey), VerbsError> {
         let id = PortId(self.next_port);
         let next = id.0.checked_add(1).ok_or(VerbsError::Exhausted { what: "ports", limit: u64::MAX })?;
-        // Its own domain: a client's queue pairs can name nothing on this side but its arena.
+        // The client has a domain of its own: its queue pairs can name nothing on this side but its arena.
         let client_pd = self.core.allocate_pd()?;
         self.next_port = next;
-        let port = Port { memory, pd: client_pd, arena: None, completions: None, queue_pairs: Vec::new() };
+        let port = Port {
+            memory,
+            alarm: None,
+            pd: client_pd,
+            arena: None,
+            completions: None,
+            queue_pairs: Vec::new(),
+        };
         self.ports.insert(id, port);
         let made = self.furnish_port(id, size, pd, cq);
         if made.is_err() {
             self.destroy_port(id);
         }
         made.map(|(queue_pairs, lkey)| (id, queue_pairs, lkey))
+    }
+
+    /// Sets what wakes the client of a port when its program waits for a descriptor.
+    ///
+    /// # Panics
+    /// There is no such port.
+    pub fn set_alarm(&mut self, port: PortId, alarm: M::Alarm) {
+        self.ports.get_mut(&port).expect("a port that is there").alarm = Some(alarm);
     }
 
     fn furnish_port(
@@ -255,13 +277,13 @@ impl<M: NicMemory> SoftNic<M> {
             data.push(self.connect_port(id, theirs, client_pd, pd, ours)?);
         }
         let ends = self.ports.get(&id).map_or(&[][..], |port| &port.queue_pairs);
-        // The first is the control queue pair's.
+        // The first pair of ends is the control queue pair's.
         let peers = ends.iter().skip(1).map(|&(_, theirs)| self.core.qp_address(theirs));
         let peers = peers.collect::<Result<_, _>>()?;
         Ok((PortQueuePairs { control, data, peers }, arena.lkey))
     }
 
-    /// Connects a client's queue pair to a new one of ours, and takes both to RTS with no remote rights.
+    /// Connects a client's queue pair to a new queue pair of the node, and takes both to RTS without remote rights.
     fn connect_port(
         &mut self,
         id: PortId,
@@ -283,18 +305,12 @@ impl<M: NicMemory> SoftNic<M> {
         }
         self.posters(ours)?.client = Some(theirs);
         let peer = self.core.qp_address(theirs)?;
-        for change in [
-            QpChange::Init { access: Access::empty() },
-            QpChange::ReadyToReceive { peer },
-            QpChange::ReadyToSend { rnr_retries: 7 },
-        ] {
-            self.modify_qp(ours, change)?;
-        }
+        connect_qp(self, ours, peer)?;
         Ok(ours)
     }
 
-    /// Ends a port: queue pairs, completion queue, arena, domain, in that order. Returns its memory, which goes with the
-    /// last who maps it: for much memory that takes longer than a NIC's thread should.
+    /// Ends a port: queue pairs, completion queue, arena, domain, in that order. Returns its memory. The caller drops
+    /// it on another thread: unmapping much memory takes longer than a NIC's thread should be held up.
     pub fn destroy_port(&mut self, id: PortId) -> Option<M> {
         let port = self.ports.remove(&id)?;
         for (ours, theirs) in port.queue_pairs {
@@ -312,7 +328,7 @@ impl<M: NicMemory> SoftNic<M> {
         Some(port.memory)
     }
 
-    /// Goes on with this number for ports: for tests of what happens near the end of a counter.
+    /// Continues the numbers of ports from `number`: for tests near the end of the counter.
     #[doc(hidden)]
     pub fn dangerous_count_ports_from(&mut self, number: u64) {
         self.next_port = number;
@@ -329,7 +345,7 @@ impl<M: NicMemory> SoftNic<M> {
         slot.ok_or(VerbsError::NoSuch { what: "queue pair" })
     }
 
-    /// The client's end takes the same step as ours, as the client's own driver would take it.
+    /// Takes the client's end through the same step as the node's, as the client's own driver would.
     fn step_client_end(&mut self, ours: QpId, theirs: QpId, change: QpChange) -> Result<(), VerbsError> {
         let change = match change {
             QpChange::Reset => QpChange::Reset,
@@ -342,7 +358,7 @@ impl<M: NicMemory> SoftNic<M> {
     }
 }
 
-/// Retries of a client's SEND while the node has no receive posted: it posts new ones every turn.
+/// Retries of a client's SEND while the node has no receive posted: the node posts new receives every turn.
 const CLIENT_RNR_RETRIES: u8 = 7;
 
 fn check_depth(depth: u32) -> Result<(), VerbsError> {
@@ -362,7 +378,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             window_type_1: true,
             window_type_2: true,
             chosen_keys: true,
-            // They are atomic to the CPU's too, but nothing may come to rely on it.
+            // They are atomic with the CPU's as well, but nothing may come to rely on that.
             atomics: AtomicScope::Nic,
             windows_max: crate::core::KEYS_MAX,
             send_depth_max: DEPTH_MAX,
@@ -478,8 +494,8 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         let posters = self.queue_pairs.get(qp.0 as usize).and_then(Option::as_ref);
         let client =
             posters.and_then(|posters| posters.client).and_then(|theirs| self.core.qp_state(theirs).ok());
-        // A client's end can break by a fault of its own, which this end hears nothing of: the pair is broken all the
-        // same, and rebuilt as a pair.
+        // A client's end can go to ERR by a fault of its own, which the node's end is not told of. The pair is broken
+        // all the same, and is rebuilt as a pair.
         Ok(if client == Some(QpState::Error) { QpState::Error } else { ours })
     }
 

@@ -1,4 +1,4 @@
-//! The software NIC keeps every promise of the conformance suite, driven by whoever polls it.
+//! The software NIC keeps every promise of the conformance suite when the polling thread drives it.
 
 use portcullis_softnic::SoftNic;
 

@@ -1,22 +1,23 @@
-//! What the NIC's owner asks of it: queues of any depth that it allows, and what it says of itself.
+//! The NIC from its owner's side: queues of any allowed depth, and what the NIC reports of itself.
 
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, CompletionKind, CqId, EndpointSize, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange,
-    QpId, ReceiveRequest, Region, RemoteAddress, Status, VerbsError, WorkRequest,
+    QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, Status, VerbsError, WindowBinding,
+    WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_softnic::SoftNic;
 
 const DEEPEST: u32 = 1 << 20;
 
-struct Scene {
+struct Rig {
     nic: SoftNic,
     pd: PdId,
     cq: CqId,
     region: Region,
 }
 
-impl Scene {
+impl Rig {
     fn new(completions: u32) -> Self {
         let mut nic = SoftNic::new();
         let pd = nic.allocate_pd().expect("a domain");
@@ -35,13 +36,7 @@ impl Scene {
         let pair = [(); 2].map(|()| self.nic.create_qp(self.pd, attributes).expect("a queue pair"));
         for (one, other) in [(pair[0], pair[1]), (pair[1], pair[0])] {
             let peer = self.nic.qp_address(other).expect("an address");
-            for change in [
-                QpChange::Init { access: Access::empty() },
-                QpChange::ReadyToReceive { peer },
-                QpChange::ReadyToSend { rnr_retries: 7 },
-            ] {
-                self.nic.modify_qp(one, change).expect("a step");
-            }
+            connect_qp(&mut self.nic, one, peer).expect("each step");
         }
         pair
     }
@@ -63,40 +58,40 @@ impl Scene {
 
 #[test]
 fn a_queue_has_a_depth_that_is_a_power_of_two_and_not_too_large() {
-    let mut scene = Scene::new(64);
+    let mut rig = Rig::new(64);
     let invalid = |result: Result<(), VerbsError>| matches!(result, Err(VerbsError::Invalid(_)));
     for depth in [0, 3, 100, DEEPEST + 1, 2 * DEEPEST, u32::MAX] {
-        assert!(invalid(scene.nic.create_cq(depth).map(drop)), "completions: {depth}");
-        let attributes = scene.attributes(depth, 4);
-        assert!(invalid(scene.nic.create_qp(scene.pd, attributes).map(drop)), "sends: {depth}");
+        assert!(invalid(rig.nic.create_cq(depth).map(drop)), "completions: {depth}");
+        let attributes = rig.attributes(depth, 4);
+        assert!(invalid(rig.nic.create_qp(rig.pd, attributes).map(drop)), "sends: {depth}");
         if depth > 0 {
-            let attributes = scene.attributes(4, depth);
-            assert!(invalid(scene.nic.create_qp(scene.pd, attributes).map(drop)), "receives: {depth}");
+            let attributes = rig.attributes(4, depth);
+            assert!(invalid(rig.nic.create_qp(rig.pd, attributes).map(drop)), "receives: {depth}");
         }
     }
     for depth in [1, 2, 1024] {
-        scene.nic.create_cq(depth).expect("a queue");
-        let attributes = scene.attributes(depth, depth);
-        scene.nic.create_qp(scene.pd, attributes).expect("a queue pair");
+        rig.nic.create_cq(depth).expect("a queue");
+        let attributes = rig.attributes(depth, depth);
+        rig.nic.create_qp(rig.pd, attributes).expect("a queue pair");
     }
-    let without = scene.attributes(4, 0);
-    scene.nic.create_qp(scene.pd, without).expect("one that receives nothing");
+    let without = rig.attributes(4, 0);
+    rig.nic.create_qp(rig.pd, without).expect("one that receives nothing");
 }
 
 #[test]
 fn a_deep_receive_queue_holds_all_that_are_posted() {
     const DEPTH: u32 = 1024;
-    let mut scene = Scene::new(4 * DEPTH);
-    let [from, to] = scene.pair(DEPTH);
+    let mut rig = Rig::new(4 * DEPTH);
+    let [from, to] = rig.pair(DEPTH);
     for id in 0..u64::from(DEPTH) {
-        scene.receive(to, id);
+        rig.receive(to, id);
     }
     for id in 0..u64::from(DEPTH) {
-        scene.send(from, id);
+        rig.send(from, id);
     }
-    while scene.nic.turn() {}
+    while rig.nic.turn() {}
     let mut completions = Vec::new();
-    scene.nic.poll(scene.cq, 4 * DEPTH as usize, &mut completions).expect("the queue is there");
+    rig.nic.poll(rig.cq, 4 * DEPTH as usize, &mut completions).expect("the queue is there");
     let received = completions.iter().filter(|it| matches!(it.kind, CompletionKind::Receive { .. }));
     let ids: Vec<u64> =
         received.inspect(|it| assert_eq!(it.status, Status::Success)).map(|it| it.request).collect();
@@ -105,37 +100,37 @@ fn a_deep_receive_queue_holds_all_that_are_posted() {
 
 #[test]
 fn a_completion_queue_never_runs_full_where_it_is_polled() {
-    let mut scene = Scene::new(4);
-    let [from, to] = scene.pair(2);
+    let mut rig = Rig::new(4);
+    let [from, to] = rig.pair(2);
     for id in 0..100 {
-        scene.receive(to, id);
-        scene.send(from, id);
-        while scene.nic.turn() {}
+        rig.receive(to, id);
+        rig.send(from, id);
+        while rig.nic.turn() {}
         let mut completions = Vec::new();
-        assert_eq!(scene.nic.poll(scene.cq, 64, &mut completions), Ok(2), "message {id}");
+        assert_eq!(rig.nic.poll(rig.cq, 64, &mut completions), Ok(2), "message {id}");
         assert!(completions.iter().all(|it| it.request == id && it.status == Status::Success));
     }
 }
 
 #[test]
 fn the_nic_waits_for_time_while_a_peer_has_posted_no_receive_and_only_then() {
-    let mut scene = Scene::new(64);
-    let [from, to] = scene.pair(4);
-    while scene.nic.turn_all() {}
-    assert!(!scene.nic.waits_for_time());
-    scene.send(from, 1);
-    scene.nic.turn_all();
-    assert!(scene.nic.waits_for_time());
-    scene.receive(to, 1);
+    let mut rig = Rig::new(64);
+    let [from, to] = rig.pair(4);
+    while rig.nic.turn_all() {}
+    assert!(!rig.nic.waits_for_time());
+    rig.send(from, 1);
+    rig.nic.turn_all();
+    assert!(rig.nic.waits_for_time());
+    rig.receive(to, 1);
     for _ in 0..10_000 {
-        scene.nic.turn_all();
-        if !scene.nic.waits_for_time() {
+        rig.nic.turn_all();
+        if !rig.nic.waits_for_time() {
             break;
         }
         std::thread::sleep(std::time::Duration::from_micros(100));
     }
-    assert!(!scene.nic.waits_for_time(), "the message has been taken");
-    assert!(!scene.nic.turn(), "there is nothing to do");
+    assert!(!rig.nic.waits_for_time(), "the message has been taken");
+    assert!(!rig.nic.turn(), "there is nothing to do");
 }
 
 #[test]
@@ -145,7 +140,7 @@ fn without_a_network_each_end_sees_the_others() {
 
 #[test]
 fn a_nic_that_has_counted_its_ports_to_the_end_makes_no_more() {
-    let mut scene = Scene::new(64);
+    let mut rig = Rig::new(64);
     let size = EndpointSize {
         data_queue_pairs: 1,
         send_depth: 8,
@@ -154,34 +149,34 @@ fn a_nic_that_has_counted_its_ports_to_the_end_makes_no_more() {
         arena_bytes: 4096,
     };
     let bytes = portcullis_softnic::PortLayout::new(size).bytes();
-    let make = |scene: &mut Scene| {
+    let make = |rig: &mut Rig| {
         let memory = Mapping::shareable("port", bytes).expect("a port's memory");
-        scene.nic.create_port(memory, size, scene.pd, scene.cq).map(drop)
+        rig.nic.create_port(memory, size, rig.pd, rig.cq).map(drop)
     };
-    assert_eq!(make(&mut scene), Ok(()));
-    scene.nic.dangerous_count_ports_from(u64::MAX);
-    assert!(matches!(make(&mut scene), Err(VerbsError::Exhausted { what: "ports", .. })));
-    assert_eq!(scene.nic.ports(), 1);
+    assert_eq!(make(&mut rig), Ok(()));
+    rig.nic.dangerous_count_ports_from(u64::MAX);
+    assert!(matches!(make(&mut rig), Err(VerbsError::Exhausted { what: "ports", .. })));
+    assert_eq!(rig.nic.ports(), 1);
 }
 
 #[test]
 fn completions_that_nobody_has_polled_are_never_written_over() {
     const MESSAGES: u64 = 16;
-    let mut scene = Scene::new(4);
-    let [from, to] = scene.pair(16);
+    let mut rig = Rig::new(4);
+    let [from, to] = rig.pair(16);
     for id in 0..MESSAGES {
-        scene.receive(to, id);
-        scene.send(from, id);
+        rig.receive(to, id);
+        rig.send(from, id);
     }
     let mut received = Vec::new();
     let mut sent = Vec::new();
     for _ in 0..1000 {
-        // For as long as it likes: it can go on only where there is room.
+        // More turns change nothing: the NIC can go on only where there is room.
         for _ in 0..10 {
-            scene.nic.turn_all();
+            rig.nic.turn_all();
         }
         let mut completions = Vec::new();
-        let polled = scene.nic.poll(scene.cq, 64, &mut completions).expect("the queue is there");
+        let polled = rig.nic.poll(rig.cq, 64, &mut completions).expect("the queue is there");
         assert!(polled <= 4, "{polled} completions in a queue of four");
         for completion in completions {
             assert_eq!(completion.status, Status::Success);
@@ -198,31 +193,102 @@ fn completions_that_nobody_has_polled_are_never_written_over() {
 
 #[test]
 fn a_message_longer_than_any_may_be_says_so() {
-    let mut scene = Scene::new(64);
-    let [from, to] = scene.pair(4);
-    scene.receive(to, 1);
-    let local = LocalSpan { length: u32::MAX, ..scene.local() };
+    let mut rig = Rig::new(64);
+    let [from, to] = rig.pair(4);
+    rig.receive(to, 1);
+    let local = LocalSpan { length: u32::MAX, ..rig.local() };
     let request = WorkRequest { id: 7, signalled: true, operation: Operation::Send { local } };
-    assert_eq!(scene.nic.post_send(from, &[request]), Ok(1));
-    while scene.nic.turn_all() {}
+    assert_eq!(rig.nic.post_send(from, &[request]), Ok(1));
+    while rig.nic.turn_all() {}
     let mut completions = Vec::new();
-    scene.nic.poll(scene.cq, 64, &mut completions).expect("the queue is there");
+    rig.nic.poll(rig.cq, 64, &mut completions).expect("the queue is there");
     let told: Vec<_> = completions.iter().filter(|it| it.queue_pair == from).map(|it| it.status).collect();
     assert_eq!(told, [Status::LocalLengthError]);
 }
 
 #[test]
 fn regions_and_windows_are_counted_until_they_go() {
-    let mut scene = Scene::new(64);
-    assert_eq!(scene.nic.core().objects().keys, 1);
+    let mut rig = Rig::new(64);
+    assert_eq!(rig.nic.core().objects().keys, 1);
     let windows = [(); 3].map(|()| {
-        let window = scene.nic.allocate_window(scene.pd, portcullis_nic::WindowKind::One);
+        let window = rig.nic.allocate_window(rig.pd, WindowKind::One);
         window.expect("a window").id
     });
-    assert_eq!(scene.nic.core().objects().keys, 4);
+    assert_eq!(rig.nic.core().objects().keys, 4);
     for window in windows {
-        scene.nic.deallocate_window(window).expect("it is there");
+        rig.nic.deallocate_window(window).expect("it is there");
     }
-    scene.nic.deregister_region(scene.region.id).expect("it is there");
-    assert_eq!(scene.nic.core().objects().keys, 0);
+    rig.nic.deregister_region(rig.region.id).expect("it is there");
+    assert_eq!(rig.nic.core().objects().keys, 0);
+}
+
+#[test]
+fn an_atomics_word_is_aligned_for_the_peer_and_in_memory() {
+    let all = Access::REMOTE | Access::LOCAL_WRITE;
+    // The addresses of a region need not be aligned as its memory is.
+    for (base, address) in [(4, 8), (4, 12), (0, 4)] {
+        let mut rig = Rig::new(16);
+        let memory = rig.nic.allocate_memory(4096).expect("memory");
+        let region = rig.nic.register_region(rig.pd, &memory, 0..4096, RemoteAddress(base), all);
+        let rkey = region.expect("a region").rkey;
+        let [from, to] = rig.pair(16);
+        rig.nic.modify_qp(to, QpChange::Access { access: Access::REMOTE }).expect("it is ready");
+        let local = LocalSpan { address: 0, length: 8, lkey: rig.region.lkey };
+        let remote = RemoteSpan { address: RemoteAddress(address), rkey };
+        let operation = Operation::FetchAndAdd { local, remote, add: 1 };
+        assert_eq!(rig.nic.post_send(from, &[WorkRequest { id: 1, signalled: true, operation }]), Ok(1));
+        rig.nic.turn_all();
+        let mut completions = Vec::new();
+        rig.nic.poll(rig.cq, 4, &mut completions).expect("a queue");
+        let status = completions.first().expect("it has ended").status;
+        assert_eq!(status, Status::RemoteInvalidRequestError, "base {base}, address {address}");
+    }
+}
+
+#[test]
+fn a_queue_pair_whose_windows_are_invalidated_may_go() {
+    let mut rig = Rig::new(16);
+    let all = Access::REMOTE | Access::LOCAL_WRITE | Access::WINDOW_BIND;
+    let memory = rig.nic.allocate_memory(4096).expect("memory");
+    let region = rig.nic.register_region(rig.pd, &memory, 0..4096, RemoteAddress(0), all).expect("a region");
+    let [holder, _] = rig.pair(16);
+    let [other, _] = rig.pair(16);
+    let mut rkeys = Vec::new();
+    for qp in [holder, other] {
+        let window = rig.nic.allocate_window(rig.pd, WindowKind::Two).expect("a window");
+        let binding = WindowBinding {
+            window: window.id,
+            rkey: window.rkey.advanced(),
+            region: region.id,
+            address: RemoteAddress(0),
+            length: 64,
+            access: Access::REMOTE_READ,
+        };
+        let operation = Operation::BindWindow(binding);
+        assert_eq!(rig.nic.post_send(qp, &[WorkRequest { id: 1, signalled: true, operation }]), Ok(1));
+        rkeys.push(binding.rkey);
+    }
+    rig.nic.turn_all();
+    assert!(matches!(rig.nic.destroy_qp(holder), Err(VerbsError::Busy { .. })), "its window is bound");
+    let operation = Operation::LocalInvalidate { rkey: rkeys[0] };
+    assert_eq!(rig.nic.post_send(holder, &[WorkRequest { id: 2, signalled: true, operation }]), Ok(1));
+    rig.nic.turn_all();
+    assert_eq!(rig.nic.destroy_qp(holder), Ok(()), "another's window is bound to another queue pair");
+    assert!(matches!(rig.nic.destroy_qp(other), Err(VerbsError::Busy { .. })));
+}
+
+#[test]
+fn nobody_is_told_what_happened_to_a_queue_pair_that_has_gone() {
+    let mut rig = Rig::new(16);
+    let [one, other] = [rig.pair(16), rig.pair(16)];
+    let local = LocalSpan { address: 0, length: 8, lkey: rig.region.lkey };
+    let remote = RemoteSpan { address: RemoteAddress(0), rkey: Rkey(7) };
+    let operation = Operation::Read { local, remote };
+    for [from, _] in [one, other] {
+        assert_eq!(rig.nic.post_send(from, &[WorkRequest { id: 1, signalled: true, operation }]), Ok(1));
+    }
+    rig.nic.turn_all();
+    assert_eq!(rig.nic.destroy_qp(one[1]), Ok(()));
+    let told: Vec<_> = std::iter::from_fn(|| rig.nic.poll_event()).map(|event| event.queue_pair()).collect();
+    assert_eq!(told, [other[1]]);
 }

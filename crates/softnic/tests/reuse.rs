@@ -1,14 +1,14 @@
-//! Numbers come back, what they named does not.
+//! Reused queue pair numbers do not bring anything old back.
 
 use portcullis_nic::{
-    Access, CqId, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange, QpId, ReceiveRequest,
-    RemoteAddress, WorkRequest,
+    Access, CqId, LocalSpan, Nic, Operation, PdId, QpAttributes, QpId, ReceiveRequest, RemoteAddress,
+    WorkRequest, connect_qp,
 };
 use portcullis_softnic::SoftNic;
 
-/// Messages of the queue pair that goes.
+/// Messages to the queue pair that goes.
 const MESSAGES: u64 = 4;
-/// Queue pairs made until a number must have come back.
+/// New queue pairs until the number must have come back.
 const COME_AND_GO: u32 = 1000;
 
 fn queue_pair(nic: &mut SoftNic, pd: PdId, cq: CqId) -> QpId {
@@ -18,13 +18,7 @@ fn queue_pair(nic: &mut SoftNic, pd: PdId, cq: CqId) -> QpId {
 
 fn connect(nic: &mut SoftNic, qp: QpId, peer: QpId) {
     let peer = nic.qp_address(peer).expect("it is there");
-    for change in [
-        QpChange::Init { access: Access::empty() },
-        QpChange::ReadyToReceive { peer },
-        QpChange::ReadyToSend { rnr_retries: 7 },
-    ] {
-        nic.modify_qp(qp, change).expect("a step");
-    }
+    connect_qp(nic, qp, peer).expect("each step");
 }
 
 #[test]
@@ -45,7 +39,7 @@ fn completions_of_a_queue_pair_that_is_gone_are_never_those_of_the_next_with_its
         nic.post_send(sender, &[request]).expect("a message");
     }
     while nic.turn() {}
-    // They have arrived, and nobody has looked yet.
+    // They have arrived, and are not polled yet.
     nic.destroy_qp(gone).expect("in any state");
     let next = (0..COME_AND_GO).find_map(|_| {
         let next = queue_pair(&mut nic, pd, cqs[1]);
@@ -58,7 +52,7 @@ fn completions_of_a_queue_pair_that_is_gone_are_never_those_of_the_next_with_its
     let mut completions = Vec::new();
     nic.poll(cqs[1], 64, &mut completions).expect("the queue is there");
     assert_eq!(completions, [], "of a queue pair that nothing was ever posted to");
-    // Those of the other end are still true.
+    // The completions of the other end are still valid.
     nic.poll(cqs[0], 64, &mut completions).expect("the queue is there");
     assert_eq!(completions.len() as u64, MESSAGES);
 }

@@ -1,18 +1,18 @@
-//! The same promises where every request crosses a network: a NIC whose packets go out and come back in.
+//! The conformance suite with a network: the NIC's packets leave it and come back in.
 
 use portcullis_conformance::{Around, Hook};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, Lkey, LocalSpan, Memory, Nic, Operation, QpAttributes,
     QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, Status, VerbsError, WindowBinding,
-    WindowKind, WorkRequest,
+    WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_protocol::{Lifetime, Moment};
 use portcullis_softnic::SoftNic;
-use portcullis_softnic::core::NetworkPort;
+use portcullis_softnic::core::{NetworkPort, Packet, PacketBody, Response};
 use proptest::prelude::*;
 
-/// A network that ends at its NIC's own port. Each poll is ten microseconds.
+/// A network that leads back to its NIC's own port. Each poll takes ten microseconds.
 struct Loop {
     now: Moment,
 }
@@ -24,7 +24,7 @@ fn looped(first_packet: u32, patience: Lifetime) -> Around<SoftNic, Loop> {
     Around { nic, hook: Loop { now: Moment(1) } }
 }
 
-/// A NIC whose queue pairs reach each other without a network, with the same clock.
+/// A NIC with the same clock whose queue pairs reach each other without a network.
 fn loopback() -> Around<SoftNic, Loop> {
     Around { nic: SoftNic::new(), hook: Loop { now: Moment(1) } }
 }
@@ -64,7 +64,7 @@ impl Hook<SoftNic> for Loop {
 
 portcullis_conformance::conformance_tests!(looped(5, Lifetime::millis(1)));
 
-/// Two connected queue pairs of a NIC on a network that is patient for less than a retry takes.
+/// Two connected queue pairs on a network. The NIC's patience is shorter than the time of a retry.
 #[test]
 fn a_send_waits_for_a_receive_for_as_long_as_its_retries_last_whatever_the_patience() {
     let mut looped = looped(0, Lifetime::micros(400));
@@ -77,13 +77,7 @@ fn a_send_waits_for_a_receive_for_as_long_as_its_retries_last_whatever_the_patie
     let ends = [(); 2].map(|()| looped.create_qp(pd, queues).expect("a queue pair"));
     for (end, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         let peer = looped.qp_address(peer).expect("an address");
-        for change in [
-            QpChange::Init { access: Access::empty() },
-            QpChange::ReadyToReceive { peer },
-            QpChange::ReadyToSend { rnr_retries: 7 },
-        ] {
-            looped.modify_qp(end, change).expect("a step");
-        }
+        connect_qp(&mut looped, end, peer).expect("each step");
     }
     let span = |address| LocalSpan { address, length: 8, lkey };
     let request = WorkRequest { id: 5, signalled: true, operation: Operation::Send { local: span(0) } };
@@ -103,20 +97,94 @@ fn a_send_waits_for_a_receive_for_as_long_as_its_retries_last_whatever_the_patie
     assert!(ended.iter().all(|&(_, status)| status == Status::Success), "{ended:?}");
 }
 
-/// Bytes of each end's memory: more than a visit moves.
+/// A NIC on a network that does not carry packets by itself, with a queue pair of four requests that is connected to
+/// another.
+fn stranded() -> (SoftNic, CqId, QpId, Lkey) {
+    let mut nic = SoftNic::new();
+    nic.core().join(NetworkPort { address: [7; 16], first_packet: 5, patience: Lifetime::millis(1) });
+    let pd = nic.allocate_pd().expect("a domain");
+    let cq = nic.create_cq(16).expect("a completion queue");
+    let memory = nic.allocate_memory(4096).expect("memory");
+    let all = Access::LOCAL_WRITE | Access::REMOTE;
+    let region = nic.register_region(pd, &memory, 0..4096, RemoteAddress(0), all).expect("a region");
+    let queues = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 4, receive_depth: 4 };
+    let ends = [(); 2].map(|()| nic.create_qp(pd, queues).expect("a queue pair"));
+    for (end, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        let peer = nic.qp_address(peer).expect("an address");
+        connect_qp(&mut nic, end, peer).expect("each step");
+    }
+    (nic, cq, ends[0], region.lkey)
+}
+
+fn read(lkey: Lkey, id: u64) -> WorkRequest {
+    let local = LocalSpan { address: 0, length: 16, lkey };
+    let remote = RemoteSpan { address: RemoteAddress(64), rkey: Rkey(lkey.0) };
+    WorkRequest { id, signalled: true, operation: Operation::Read { local, remote } }
+}
+
+#[test]
+fn what_was_on_its_way_is_flushed_one_by_one_and_gives_its_places_back_one_by_one() {
+    let (mut nic, cq, qp, lkey) = stranded();
+    let requests: Vec<_> = (1..=4).map(|id| read(lkey, id)).collect();
+    assert_eq!(nic.post_send(qp, &requests), Ok(4));
+    nic.turn_at(Moment(1));
+    let mut packets = Vec::new();
+    nic.core().take_outgoing(&mut packets);
+    assert_eq!(packets.len(), 4, "all are on their way");
+    nic.modify_qp(qp, QpChange::Error).expect("any queue pair can be stopped");
+    nic.turn_at(Moment(2));
+    for flushed in 1..=4 {
+        let mut completions = Vec::new();
+        assert_eq!(nic.poll(cq, 1, &mut completions), Ok(1));
+        assert_eq!((completions[0].request, completions[0].status), (flushed, Status::FlushError));
+        assert_eq!(nic.post_send(qp, &requests), Ok(1), "one place is free after {flushed} flushes");
+    }
+}
+
+#[test]
+fn an_answer_of_another_length_than_was_asked_for_is_no_answer() {
+    for short in [true, false] {
+        let (mut nic, cq, qp, lkey) = stranded();
+        assert_eq!(nic.post_send(qp, &[read(lkey, 1)]), Ok(1));
+        nic.turn_at(Moment(1));
+        let mut packets = Vec::new();
+        nic.core().take_outgoing(&mut packets);
+        let [asked] = &packets[..] else { panic!("one request: {packets:?}") };
+        let bytes = vec![9; if short { 8 } else { 24 }];
+        let body = PacketBody::Response(Response::Bytes(bytes));
+        let lie = Packet { from: asked.to, to: asked.from, number: asked.number, body };
+        nic.core().receive(&lie, Moment(2));
+        nic.turn_at(Moment(2));
+        let mut completions = Vec::new();
+        assert_eq!(nic.poll(cq, 4, &mut completions), Ok(1));
+        assert_eq!(completions[0].status, Status::RemoteOperationError, "short: {short}");
+    }
+}
+
+#[test]
+fn a_nic_that_waits_for_an_answer_says_when_it_gives_up() {
+    let (mut nic, _, qp, lkey) = stranded();
+    nic.turn_at(Moment(1));
+    assert_eq!(nic.core().next_wake(), None, "nothing is under way");
+    assert_eq!(nic.post_send(qp, &[read(lkey, 1)]), Ok(1));
+    nic.turn_at(Moment(10));
+    assert_eq!(nic.core().next_wake(), Some(Moment(10).after(Lifetime::millis(1))));
+}
+
+/// Bytes of each end's memory: more than one visit moves.
 const HALF: u64 = 128 << 10;
 const BASE: RemoteAddress = RemoteAddress(0x10_0000);
 
-/// A request, most of which make sense.
+/// A request. Most requests make sense.
 #[derive(Clone, Debug)]
 struct Asked {
     verb: u8,
-    /// Where in the requester's memory, and how many bytes.
+    /// The offset in the requester's memory, and the number of bytes.
     local: (u64, u32),
     writable: bool,
     remote: u64,
     rkey: usize,
-    /// Bytes of a receive that the responder posts before.
+    /// Length of a receive that the responder posts before the request.
     receive: Option<u32>,
 }
 
@@ -137,17 +205,16 @@ fn requests() -> impl Strategy<Value = Vec<Asked>> {
     prop::collection::vec(asked, 1..12)
 }
 
-/// Two connected queue pairs with memory.
 struct Pair {
     nic: Around<SoftNic, Loop>,
     memory: Mapping,
     cqs: [CqId; 2],
     ends: [QpId; 2],
-    /// To write, and to read only.
+    /// For writing, and for reading only.
     lkeys: [Lkey; 2],
-    /// Of the responder's receives: a message onto itself is nothing that a NIC promises.
+    /// For the responder's receives, apart from the requester's memory: a message onto itself has no defined result.
     receives: Lkey,
-    /// With all rights, to read only, of a type-2 window on the responder's queue pair, and of nothing.
+    /// With all rights, for reading only, of a type-2 window on the responder's queue pair, and of nothing.
     rkeys: [Rkey; 4],
 }
 
@@ -213,7 +280,7 @@ impl Pair {
         }
     }
 
-    /// Posts a request on one end and waits for what comes of it at both.
+    /// Posts a request on one end and returns the completions of both ends.
     fn ends_with(&mut self, end: usize, operation: Operation) -> Vec<Completion> {
         self.nic
             .post_send(self.ends[end], &[WorkRequest { id: 9, signalled: true, operation }])
@@ -232,7 +299,7 @@ impl Pair {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-    /// What a verb does is written once; this holds how its bytes travel to the same.
+    /// The code of a verb exists once. This test compares the two ways in which its bytes travel.
     #[test]
     fn a_request_does_the_same_over_a_network_and_without_one(requests in requests()) {
         let [mut near, mut far] = [loopback(), looped(5, Lifetime::millis(1))].map(Pair::new);

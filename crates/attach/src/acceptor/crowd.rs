@@ -1,38 +1,36 @@
-//! Those who have come and are not attached yet, and who of them goes when there are too many.
+//! Connections that are not attached yet, and which of them is closed when there are too many.
 //!
-//! The newest is always taken in, and an older one goes. The other way round, as many silent connections as there are
-//! places would keep everybody out for as long as they are waited for, at no cost; this way somebody who wants to
-//! keep others out has to come again as often as there are places within the few milliseconds that an honest attach
-//! takes. The one who goes belongs to whoever has the most there: an address, or, once its certificate is known, a
-//! tenant. So whoever has one connection keeps it as long as others have several. Among equals those go first who
-//! have shown no certificate.
+//! The newest is always taken in, and an older one is closed. If new ones were turned away, as many silent connections
+//! as there are places would keep all others out until their time is up, at no cost. This way an attacker must connect
+//! again as often as there are places within the few milliseconds that an honest attach takes. The one that is closed
+//! belongs to the holder that has the most: an address or, once its certificate is known, a tenant. So a holder with
+//! one connection keeps it as long as others have several. Among equals, connections without a certificate go first.
 
 use crate::handshake::Holder;
 use std::collections::{BTreeMap, HashMap};
 
-/// Who is there.
 #[derive(Debug)]
 pub(super) struct Crowd<K> {
     places: usize,
-    /// By token: whoever came first is first.
+    /// By token, so that the oldest comes first.
     there: BTreeMap<u64, K>,
     /// How many each holder has.
     each: HashMap<K, usize>,
 }
 
 impl<K: Holder> Crowd<K> {
-    /// A crowd of at most `places`, of which one holder gets half.
+    /// A crowd of at most `places` connections. One holder gets half of them.
     pub fn new(places: usize) -> Self {
         Self { places: places.max(1), there: BTreeMap::new(), each: HashMap::new() }
     }
 
-    /// Somebody new. Tokens go up.
+    /// Adds a connection. Tokens go up.
     pub fn come(&mut self, token: u64, holder: K) {
         *self.each.entry(holder.clone()).or_default() += 1;
         self.there.insert(token, holder);
     }
 
-    /// The holder is proven now, and the connection counts among the holder's from now on.
+    /// The holder is proven now, and the connection counts among its own.
     pub fn prove(&mut self, token: u64, holder: K) {
         if self.there.contains_key(&token) {
             self.leave(token);
@@ -40,7 +38,7 @@ impl<K: Holder> Crowd<K> {
         }
     }
 
-    /// It is attached, or gone.
+    /// It is attached, or closed.
     pub fn leave(&mut self, token: u64) {
         let Some(holder) = self.there.remove(&token) else { return };
         let its = self.each.get_mut(&holder).expect("who is there is counted");
@@ -50,7 +48,7 @@ impl<K: Holder> Crowd<K> {
         }
     }
 
-    /// Who has to go so that `newest` can stay, if anybody. Never `newest` itself.
+    /// The connection to be closed so that `newest` can stay, if any. Never `newest`.
     pub fn surplus(&self, newest: u64) -> Option<u64> {
         let holder = self.there.get(&newest)?;
         let mut others = self.there.iter().filter(|(token, _)| **token != newest);
@@ -94,13 +92,13 @@ mod tests {
         crowd.there.keys().copied().collect()
     }
 
-    /// Has whoever is one too many go, as the server does.
+    /// Removes the surplus, as the server does.
     fn make_room(crowd: &mut Crowd<Somebody>, newest: u64) -> Option<u64> {
         let surplus = crowd.surplus(newest);
         surplus.inspect(|&token| crowd.leave(token))
     }
 
-    /// Takes in one after the other, and says who had to go.
+    /// Adds connections, and returns which had to go.
     fn comers(crowd: &mut Crowd<Somebody>, from: u64, addresses: &[u8]) -> Vec<u64> {
         let come = |(token, &number)| {
             crowd.come(token, address(number));

@@ -1,11 +1,11 @@
-//! The thread that takes clients in, whichever way they come: it accepts, keeps the time and the limits, and moves each
+//! The thread that takes clients in. It accepts, keeps the time and the limits, and moves each
 //! [handshake](crate::Handshake) on. It never waits for a peer.
 //!
-//! | limit | who goes |
+//! | limit | which connection is closed |
 //! | --- | --- |
-//! | connections in all, and by holder | the newest: it hears that there is no room |
+//! | connections in all, and by holder | the newest: it is told that there is no room |
 //! | connections that are not attached yet | an older one of the holder that has the most of them: see [`crowd`] |
-//! | time | whoever is late |
+//! | time | one whose time is up |
 
 pub(crate) mod crowd;
 mod peer_thread;
@@ -23,17 +23,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What an acceptor puts up with.
+/// The limits of an acceptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// How long a peer may take: over TCP from its connection to the end of its attach, over a Unix socket for each of
-    /// the two things that it has to say.
+    /// its two messages.
     pub attach_within: Duration,
-    /// Connections at once, those that are not attached yet included. However many one holder has (a user, a tenant, or,
-    /// without certificates, an address), as many places stay free for others.
+    /// Connections at once, including those that are not attached yet. However many one holder has (a user, a tenant
+    /// or, without certificates, an address), as many places stay free for others.
     pub connections_max: usize,
-    /// Connections that are not attached yet. One holder gets half of them at the most; when there are more, the newest
-    /// stays and an older one goes.
+    /// Connections that are not attached yet. One holder gets at most half of them. When there are more, the newest
+    /// stays and an older one is closed.
     pub unattached_max: usize,
 }
 
@@ -41,11 +41,11 @@ impl Limits {
     /// For peers whose holder is proven in the course of the attach.
     pub const TCP: Self =
         Self { attach_within: Duration::from_secs(3), connections_max: 4096, unattached_max: 64 };
-    /// For peers of which the kernel says who they are: no more limits are needed than one for each of them.
+    /// For peers whose user the kernel gives: the limit on each holder's connections is enough.
     pub const UNIX: Self =
         Self { attach_within: Duration::from_secs(1), connections_max: 4096, unattached_max: usize::MAX };
 
-    /// The same, with no more connections than this process has descriptors for, where each client takes so many.
+    /// The same, with no more connections than this process has descriptors for, at `each` a client.
     #[must_use]
     pub fn within_descriptors(self, each: u64) -> Self {
         let Some(limit) = getrlimit(Resource::Nofile).current else { return self };
@@ -58,8 +58,8 @@ impl Limits {
 /// Descriptors that a process keeps for everything else.
 const DESCRIPTORS_KEPT: u64 = 32;
 
-/// The thread that takes clients in. It ends when this is dropped: all connections are closed then, and all clients
-/// have departed.
+/// The thread that takes clients in. Dropping it ends the thread: all connections are closed, and all clients have
+/// departed.
 #[derive(Debug)]
 pub struct Acceptor {
     inbox: Arc<Inbox>,
@@ -83,7 +83,7 @@ impl Acceptor {
         Ok(Self { inbox, thread: Some(thread) })
     }
 
-    /// Closes the connection of a client that the node does not serve any more. Does not wait for it.
+    /// Closes the connection of a client that the node does not serve any more. Does not wait for that.
     pub fn evict(&self, client: u64) {
         self.inbox.evict(client);
     }
@@ -99,7 +99,7 @@ impl Drop for Acceptor {
     }
 }
 
-/// What other threads tell the acceptor's.
+/// What other threads tell the acceptor's thread.
 struct Inbox {
     event: OwnedFd,
     stop: AtomicBool,

@@ -1,8 +1,8 @@
-//! A thread for each holder of connections: it does what a peer can make slow.
+//! A thread for each holder: it does what a peer can make slow.
 //!
-//! A descriptor that a peer passes is closed by the thread that receives it, and closing can wait for as long as the
-//! peer likes: a TCP socket that lingers does. Filling and freeing memory takes milliseconds. All of that happens here,
-//! so that one holder's thread may be lost for a while and the others' attaches go on. Nothing is decided here.
+//! A descriptor that a peer passes is closed by the thread that receives it. Closing can take as long as the peer
+//! likes, for example for a TCP socket that lingers. Filling and freeing memory takes milliseconds. All of that happens
+//! here, so that a holder blocks only its own thread. Nothing is decided here.
 
 use crate::handshake::{Errand, Reason};
 use rustix::fd::OwnedFd;
@@ -11,22 +11,22 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// The most descriptors that the kernel lets a message carry.
+/// The most descriptors that the kernel allows in a message.
 const DESCRIPTORS_MAX: usize = 253;
 
-/// Something to do for a connection, which its token names.
+/// A task for a connection, which is named by its token.
 pub(super) enum Task<H> {
-    /// Receive what came, so many bytes at the most.
+    /// Receive at most so many bytes.
     Hear { token: u64, socket: Arc<OwnedFd>, most: usize },
     /// Do what has to be done before the handshake goes on.
     Run { token: u64, errand: Errand },
-    /// Let go of a connection and of what its handshake holds.
+    /// Close a connection and drop its handshake.
     Close { token: u64, socket: Arc<OwnedFd>, handshake: H },
 }
 
-/// What became of a task.
+/// The outcome of a task.
 pub(super) enum Done {
-    /// Bytes came: none, if it was the end.
+    /// Bytes came. None of them: the peer has hung up.
     Heard { token: u64, bytes: Vec<u8> },
     /// Nothing came.
     Nothing { token: u64 },
@@ -36,17 +36,17 @@ pub(super) enum Done {
     Closed { token: u64 },
 }
 
-/// A holder's thread. It ends when this is dropped and all its tasks are done.
+/// A holder's thread. It ends when this is dropped and all tasks are done.
 #[derive(Debug)]
 pub(super) struct PeerThread<H> {
     tasks: Sender<Task<H>>,
 }
 
 impl<H: Send + 'static> PeerThread<H> {
-    /// Starts a thread that hands what it has done to `done`.
+    /// Starts a thread that reports its outcomes to `done`.
     pub fn start(done: impl Fn(Done) + Send + 'static) -> std::io::Result<Self> {
         let (tasks, receiver) = channel();
-        // Not joined: nobody waits for a thread that a peer holds up.
+        // Not joined: a peer can hold it up.
         std::thread::Builder::new()
             .name("portcullis-peer".to_owned())
             .spawn(move || carry_out(&receiver, done))?;
@@ -76,7 +76,8 @@ fn carry_out<H>(tasks: &Receiver<Task<H>>, done: impl Fn(Done)) {
     }
 }
 
-/// What has come, and no descriptors: those that came with it are closed. No bytes: the end. None: nothing has come.
+/// The bytes that have come; descriptors with them are closed. No bytes: the peer has hung up. `None`: nothing has
+/// come.
 pub(super) fn hear(socket: &OwnedFd, most: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; most];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

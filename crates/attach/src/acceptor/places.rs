@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Places, of which nobody gets more than stay free for others.
+/// Places, of which no holder gets more than stay free.
 #[derive(Debug)]
 pub(super) struct Places<K> {
     most: usize,

@@ -19,13 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Why there is no place for somebody.
+/// Why a connection gets no place.
 const NO_ROOM: &str = "the node has no room for more connections: try again later";
 const NO_DESCRIPTORS: &str = "the node has no more descriptors: try again later";
-/// The event of the inbox.
 const INBOX: u64 = u64::MAX;
-/// Connections taken in before those are heard that are there: far fewer than there are places for, so that nobody
-/// is displaced unheard.
+/// Connections accepted before existing ones are served: far fewer than there are places, so that none is closed
+/// unserved.
 const ACCEPTS_MAX: u32 = 8;
 const ACCEPTED: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 const NOT_WAITING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
@@ -36,13 +35,12 @@ pub(super) struct Service<H: Handshake> {
     limits: Limits,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection<H>>,
-    /// Connections that a holder's thread closes.
+    /// Connections that a holder's thread is closing.
     closing: HashMap<u64, Closing<H>>,
-    /// Those of the connections that are not attached yet.
     crowd: Crowd<H::Holder>,
-    /// Whom the time limits, and until when.
+    /// Connections by deadline.
     deadlines: BTreeSet<(Instant, u64)>,
-    /// The connections of clients.
+    /// Connections by client.
     clients: HashMap<u64, u64>,
     places: Places<H::Holder>,
     threads: HashMap<H::Holder, HolderThread<H>>,
@@ -55,9 +53,9 @@ pub(super) struct Service<H: Handshake> {
 struct Connection<H> {
     socket: Arc<OwnedFd>,
     handshake: H,
-    /// As it stands in the deadlines.
+    /// As it is in `deadlines`.
     deadline: Option<Instant>,
-    /// Whether epoll tells when there is room to send.
+    /// Whether epoll reports when there is room to send.
     is_congested: bool,
     has_place: bool,
 }
@@ -70,7 +68,7 @@ struct Closing<H: Handshake> {
 
 struct HolderThread<H> {
     thread: PeerThread<H>,
-    /// Connections of which something is left.
+    /// Connections that are not closed entirely.
     connections: usize,
 }
 
@@ -111,7 +109,7 @@ impl<H: Handshake> Service<H> {
             self.close(token);
         }
         for listener in self.listeners {
-            // Who waits to be taken in is closed with it, and what they have passed.
+            // Connections not accepted yet are closed with it, and descriptors that they passed.
             let Some(socket) = H::retire(listener) else { continue };
             let _ =
                 std::thread::Builder::new().name("portcullis-close".to_owned()).spawn(move || drop(socket));
@@ -147,14 +145,14 @@ impl<H: Handshake> Service<H> {
     fn until_next_deadline(&self) -> Option<Timespec> {
         let (next, _) = self.deadlines.first()?;
         let left = next.saturating_duration_since(Instant::now());
-        // A millisecond more, so that the time is really up then.
+        // A millisecond more, so that it has really passed then.
         Timespec::try_from(left + Duration::from_millis(1)).ok()
     }
 
     fn read_inbox(&mut self) {
         let evicted = std::mem::take(&mut *locked(&self.inbox.evicted));
         for client in evicted {
-            // Not there: it has hung up by itself.
+            // A client that is not found has hung up by itself.
             if let Some(&token) = self.clients.get(&client) {
                 self.close(token);
             }
@@ -172,14 +170,14 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Takes in some of those who wait: whoever keeps coming does not keep the others from being heard.
+    /// Accepts some connections, so that existing ones are served even if new ones keep coming.
     fn accept(&mut self, token: u64) {
         let listener = usize::try_from(token).unwrap_or(0);
         for _ in 0..ACCEPTS_MAX {
             match acceptfrom_with(&self.listeners[listener], ACCEPTED) {
                 Ok((socket, address)) => {
                     let accepted = Accepted { socket: &socket, address, listener, now: Instant::now() };
-                    // One that has gone again is closed here.
+                    // A connection without a handshake is closed here.
                     if let Some(handshake) = H::begin(&self.listeners[listener], accepted, &self.limits) {
                         self.take_in(socket, handshake, listener);
                     }
@@ -191,8 +189,8 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// No more descriptors: whoever waits hears so, by means of the one that is kept for this. Unheard it would stay
-    /// in the queue, and this thread would spin over it.
+    /// No more descriptors: the spare one is used to tell a peer so. Otherwise its connection would stay in the queue,
+    /// and this thread would spin over it.
     fn turn_away(&mut self, listener: usize) {
         self.spare = None;
         if let Ok((socket, _)) = acceptfrom_with(&self.listeners[listener], ACCEPTED) {
@@ -211,7 +209,7 @@ impl<H: Handshake> Service<H> {
         if !has_room {
             H::excuse(&self.listeners[listener], &socket, NO_ROOM);
             if !H::is_slow_to_refuse(&self.listeners[listener]) {
-                // Nothing has come with it that closing it could wait for: its descriptor is free again at once.
+                // Nothing came with it that makes closing slow: its descriptor is free at once.
                 return;
             }
         }
@@ -241,7 +239,7 @@ impl<H: Handshake> Service<H> {
         self.make_room(token);
     }
 
-    /// Counts one more connection for its holder's thread, which is started if need be. Whether there is one.
+    /// Counts a connection for its holder's thread, started if need be. Returns whether there is one.
     fn count_for_thread(&mut self, holder: &H::Holder) -> bool {
         match self.threads.entry(holder.clone()) {
             Entry::Occupied(mut known) => known.get_mut().connections += 1,
@@ -262,7 +260,7 @@ impl<H: Handshake> Service<H> {
             .give(task);
     }
 
-    /// Something came on a connection, or its end.
+    /// Bytes have come, or the peer has hung up.
     fn receive(&mut self, token: u64) {
         let Some(connection) = self.connections.get(&token) else { return };
         if H::IS_SLOW {
@@ -274,7 +272,7 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// What a connection said: none of its bytes, if it was the end.
+    /// Takes in the bytes from a connection. None of them: the peer has hung up.
     fn heard(&mut self, token: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return self.close(token);
@@ -288,7 +286,7 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Moves a handshake on, and sees what that changes.
+    /// Moves a handshake on by `step`, and acts on what that changed.
     fn advance(
         &mut self,
         token: u64,
@@ -313,7 +311,7 @@ impl<H: Handshake> Service<H> {
         let errand = handshake.take_errand();
         if let Err(breach) = outcome {
             tracing::debug!(peer = ?holder, %breach, "shown out");
-            // What there is to say about it, if there is room for it at once.
+            // The peer is told why, if there is room for that at once.
             let _ = send(connection);
             return self.close(token);
         }
@@ -326,14 +324,14 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Has somebody else go, if this one is one too many.
+    /// Closes the connection that is now one too many, if any.
     fn make_room(&mut self, newest: u64) {
         if let Some(surplus) = self.crowd.surplus(newest) {
             self.close(surplus);
         }
     }
 
-    /// Sends what there is to be sent, and sees what that changes.
+    /// Sends what is to be sent, and acts on what that changed.
     fn go_on(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         while !connection.handshake.outgoing().bytes.is_empty() {
@@ -358,7 +356,7 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Has epoll tell what comes next of a connection.
+    /// Has epoll report what comes next on a connection.
     fn watch(&mut self, token: u64) {
         let Some(connection) = self.connections.get(&token) else { return };
         let data = EventData::new_u64(token);
@@ -397,7 +395,7 @@ impl<H: Handshake> Service<H> {
         self.let_go(token, connection);
     }
 
-    /// Closes what is left of a connection, or has its holder's thread do so.
+    /// Closes a connection, or has its holder's thread do so.
     fn let_go(&mut self, token: u64, connection: Connection<H>) {
         let Connection { socket, handshake, has_place, .. } = connection;
         let holder = handshake.holder();
@@ -426,7 +424,7 @@ impl<H: Handshake> Service<H> {
 impl<H: Handshake> Connection<H> {
     fn events(&self) -> EventFlags {
         let mut events = EventFlags::IN;
-        // One that is heard elsewhere is not told again until it is.
+        // Not reported again until the holder's thread has read it.
         events.set(EventFlags::ONESHOT, H::IS_SLOW);
         events.set(EventFlags::OUT, self.is_congested);
         events
@@ -438,10 +436,10 @@ fn send<H: Handshake>(connection: &Connection<H>) -> Result<usize, Errno> {
     if outgoing.descriptors.is_empty() {
         return rustix::net::send(&connection.socket, outgoing.bytes, NOT_WAITING);
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let rights = SendAncillaryMessage::ScmRights(&outgoing.descriptors);
-    assert!(control.push(rights), "three descriptors fit");
+    assert!(control.push(rights), "four descriptors fit");
     let parts = [std::io::IoSlice::new(outgoing.bytes)];
     rustix::net::sendmsg(&connection.socket, &parts, &mut control, NOT_WAITING)
 }

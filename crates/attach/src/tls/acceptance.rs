@@ -2,7 +2,7 @@
 
 use super::channel::Channel;
 use super::frames::framed;
-use super::handshake::{Breach, Gate, ServerSide};
+use super::handshake::{Breach, ServerSide};
 use super::listener::{Listener, NodeSecurity};
 use super::messages::NodeSays;
 use super::policy::{AdmissionPolicy, Admitted, Origin, Peer};
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Whose connections are counted together: a tenant's, or those of an address that has shown no certificate.
+/// Whose connections are counted together: a tenant's, or those of an address without a certificate.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum TcpHolder {
     /// A tenant.
@@ -45,7 +45,7 @@ impl Holder for TcpHolder {
 #[derive(Debug)]
 pub struct TlsHandshake(ServerSide);
 
-/// The policy, and the acceptor's own limit before it.
+/// The policy, with the acceptor's own limit checked before it.
 struct Door<'a> {
     policy: &'a dyn AdmissionPolicy,
     has_room: HasRoom<'a, TlsHandshake>,
@@ -58,7 +58,7 @@ impl Door<'_> {
     }
 }
 
-impl Gate for Door<'_> {
+impl AdmissionPolicy for Door<'_> {
     fn terms(&self, peer: &Peer) -> Result<Terms, Reason> {
         self.check_room(peer)?;
         self.policy.terms(peer)
@@ -76,7 +76,7 @@ impl Gate for Door<'_> {
 
 impl Handshake for TlsHandshake {
     type Listener = Listener;
-    type Policy = Box<dyn AdmissionPolicy>;
+    type Policy = Box<dyn AdmissionPolicy + Send>;
     type Holder = TcpHolder;
     type Breach = Breach;
 
@@ -99,7 +99,7 @@ impl Handshake for TlsHandshake {
         Some(Self(ServerSide::new(peer, channel, accepted.now + limits.attach_within)))
     }
 
-    /// Where that needs no TLS.
+    /// Only where it needs no TLS.
     fn excuse(listener: &Listener, socket: &OwnedFd, reason: &str) {
         if matches!(listener.security, NodeSecurity::Plain) {
             let refusal = framed(&NodeSays::Refused(reason.to_owned()).encode());
@@ -114,7 +114,7 @@ impl Handshake for TlsHandshake {
     fn hear(
         &mut self,
         bytes: &[u8],
-        policy: &Box<dyn AdmissionPolicy>,
+        policy: &Box<dyn AdmissionPolicy + Send>,
         has_room: HasRoom<'_, Self>,
         _: Instant,
     ) -> Result<(), Breach> {
@@ -145,7 +145,7 @@ impl Handshake for TlsHandshake {
         self.0.is_attached()
     }
 
-    fn depart(policy: &Box<dyn AdmissionPolicy>, client: u64) {
+    fn depart(policy: &Box<dyn AdmissionPolicy + Send>, client: u64) {
         policy.depart(client);
     }
 }

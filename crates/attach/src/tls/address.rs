@@ -1,9 +1,9 @@
-//! `HOST:PORT`, and which hosts are this machine.
+//! `HOST:PORT`, and which addresses are this machine's.
 
 use rustls::pki_types::ServerName;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// A place to listen at or to go to, as somebody wrote it.
+/// A place to listen at or to connect to, as a person wrote it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HostPort {
     /// A name or an address, without brackets.
@@ -24,12 +24,12 @@ impl HostPort {
         (!host.is_empty()).then(|| Self { host: host.to_owned(), port })
     }
 
-    /// Whom a certificate there has to be for.
+    /// The name that a certificate there has to be for.
     pub fn server_name(&self) -> Option<ServerName<'static>> {
         ServerName::try_from(self.host.clone()).ok()
     }
 
-    /// Where that is. Names are looked up, for as long as that takes.
+    /// The addresses of the host. A name is looked up, for as long as that takes.
     pub fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let addresses: Vec<_> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
         if addresses.is_empty() {
@@ -40,7 +40,7 @@ impl HostPort {
     }
 }
 
-/// Whether what is said to this address stays on this machine.
+/// Whether packets to this address stay on this machine.
 pub(crate) fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }

@@ -1,17 +1,18 @@
-//! Making a private authority, and its certificates for nodes and tenants, as files in one directory:
+//! Makes a private authority, and its certificates for nodes and tenants, as files in one directory:
 //!
 //! | file | what it is | who needs it |
 //! | --- | --- | --- |
 //! | `ca.pem` | the authority's certificate | every node and every client |
-//! | `ca-key.pem` | its private key | nobody but whoever makes certificates |
+//! | `ca-key.pem` | its private key | only the person who makes certificates |
 //! | `node-NAME.pem`, `node-NAME-key.pem` | a node's certificate and key | that node |
 //! | `tenant-NAME.pem`, `tenant-NAME-key.pem` | a tenant's certificate and key | that tenant's clients |
 //!
-//! Private keys can be read by their owner alone, and nothing is ever overwritten.
+//! Private keys can be read only by their owner, and nothing is ever overwritten.
 
 use crate::tls::IdentityError;
 use crate::tls::identity::{AUTHORITY, KEY, malformed, read_certificates, read_key_text, roots_of, verify};
 use crate::tls::subject::{Role, check_tenant_name, common_name, validity_of};
+use portcullis_errors::{Coded, ErrorCode};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -26,9 +27,9 @@ use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use zeroize::Zeroizing;
 
-/// Days of the longest validity: a hundred years.
+/// The longest validity in days: a hundred years.
 pub const DAYS_MAX: u32 = 36_500;
-/// How long before it was made a certificate is valid already: clocks of other machines may be behind.
+/// How long before its making a certificate is valid already: the clocks of other machines may be behind.
 const BACKDATED: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const AUTHORITY_NAME: &str = "Portcullis authority";
@@ -38,7 +39,7 @@ const AUTHORITY_NAME: &str = "Portcullis authority";
 pub struct Validity {
     /// The time now.
     pub now: SystemTime,
-    /// Days from now: 1 to [`DAYS_MAX`]. It ends with its authority's at the latest.
+    /// Days from now: 1 to [`DAYS_MAX`]. A certificate ends with its authority's at the latest.
     pub days: u32,
 }
 
@@ -53,14 +54,14 @@ pub struct Made {
     pub expires: SystemTime,
 }
 
-/// Why nothing was made. Nothing is left behind.
+/// Why no certificate was made. Nothing is left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// The name, the hosts or the days are none.
+    /// The name, the hosts or the days are not valid.
     #[error("{0}")]
     Call(String),
-    /// A file is there already.
+    /// A file exists already.
     #[error("{0} is there already, and nothing is overwritten: move it away first, or choose another name")]
     Exists(PathBuf),
     /// The authority cannot be used.
@@ -79,15 +80,27 @@ pub enum CertificateError {
     Machine {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The machine's error.
         source: std::io::Error,
     },
 }
 
-/// Makes an authority in `directory`, which is made too if need be.
+impl Coded for CertificateError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Call(_) => ErrorCode::CertificateCall,
+            Self::Exists(_) => ErrorCode::CertificateExists,
+            Self::Authority(error) => error.code(),
+            Self::Unsigned { .. } => ErrorCode::CertificateUnsigned,
+            Self::Machine { .. } => ErrorCode::Machine,
+        }
+    }
+}
+
+/// Makes an authority in `directory`, and the directory if need be.
 ///
 /// # Errors
-/// There is one already, or the machine refuses.
+/// There is an authority already, or the machine refuses.
 pub fn make_authority(directory: &Path, validity: Validity) -> Result<Made, CertificateError> {
     let (from, until) = validity.period()?;
     let mut wanted = params(AUTHORITY_NAME, from, until);
@@ -101,10 +114,10 @@ pub fn make_authority(directory: &Path, validity: Validity) -> Result<Made, Cert
     write(directory, "ca", &certificate.pem(), &key, until)
 }
 
-/// Makes a node's certificate, for the hosts that clients dial: names and addresses.
+/// Makes a node's certificate, for the names and addresses that clients connect to.
 ///
 /// # Errors
-/// There is one of this name already, a host is none, the authority cannot be used, or the machine refuses.
+/// One of this name exists, a host is not valid, the authority cannot be used, or the machine refuses.
 pub fn make_node(
     directory: &Path,
     name: &str,
@@ -121,10 +134,10 @@ pub fn make_node(
     make(directory, Role::Node, name, validity, |wanted| wanted.subject_alt_names = sans.subject_alt_names)
 }
 
-/// Makes a tenant's certificate. Who has its key acts for the tenant.
+/// Makes a tenant's certificate. With its key a process acts for the tenant.
 ///
 /// # Errors
-/// There is one of this name already, the name is none, the authority cannot be used, or the machine refuses.
+/// One of this name exists, the name is not valid, the authority cannot be used, or the machine refuses.
 pub fn make_tenant(directory: &Path, name: &str, validity: Validity) -> Result<Made, CertificateError> {
     make(directory, Role::Tenant, name, validity, |_| ())
 }
@@ -156,7 +169,7 @@ fn make(
     let key = KeyPair::generate().map_err(|error| unsigned(directory, &error))?;
     let certificate =
         wanted.signed_by(&key, &authority.issuer).map_err(|error| unsigned(directory, &error))?;
-    // An authority that others made may be called or keyed in ways that are not reproduced here: better known now.
+    // An authority that was made elsewhere may have names or keys that are not reproduced here. That is found out now.
     let roots = roots_of(&authority.certificates).map_err(|error| unsigned(directory, &error))?;
     let now = UnixTime::since_unix_epoch(validity.now.duration_since(UNIX_EPOCH).unwrap_or_default());
     verify(certificate.der(), &[], &roots, role, now).map_err(|reason| unsigned(directory, &reason))?;
@@ -220,7 +233,7 @@ fn params(name: &str, from: SystemTime, until: SystemTime) -> CertificateParams 
     params
 }
 
-/// A name goes into a certificate and into the names of its files.
+/// A name has to fit a certificate and the names of its files.
 fn check_file_name(name: &str) -> Result<(), CertificateError> {
     check_tenant_name(name).map_err(|error| CertificateError::Call(error.to_string()))?;
     if name.contains('/') {

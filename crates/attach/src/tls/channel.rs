@@ -1,5 +1,5 @@
-//! Bytes of a connection, with TLS or without: no socket in it. What came from the peer goes in, what it said comes
-//! out; what is to be said goes in, what is to be sent comes out. Both sides use it.
+//! The bytes of a connection, with TLS or without, but no socket. Bytes from the peer go in, what it says comes out;
+//! what is to be said goes in, bytes to be sent come out. Both sides use it.
 
 use rustls::Connection;
 use rustls::pki_types::CertificateDer;
@@ -12,12 +12,12 @@ pub(crate) struct Channel {
     outgoing: Vec<u8>,
 }
 
-/// What came out of bytes of the peer.
+/// What the bytes of the peer contained.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// What it said.
+    /// What the peer said.
     pub said: Vec<u8>,
-    /// It has said that it will say no more.
+    /// The peer has announced that it will say no more.
     pub hung_up: bool,
 }
 
@@ -32,17 +32,17 @@ impl Channel {
         channel
     }
 
-    /// Takes in what came from the peer.
+    /// Takes in bytes of the peer.
     ///
     /// # Errors
-    /// It breaks the rules of TLS, or its certificate will not do. What TLS has to say about that is to be sent.
+    /// The peer breaks the rules of TLS, or its certificate is not accepted. TLS's alert about that is to be sent.
     pub fn take_in(&mut self, mut bytes: &[u8]) -> Result<Heard, rustls::Error> {
         let Some(tls) = &mut self.tls else { return Ok(Heard { said: bytes.to_vec(), hung_up: false }) };
         let mut heard = Heard::default();
         let mut outcome = Ok(());
         while outcome.is_ok() && !bytes.is_empty() {
-            // Reading from memory: it takes nothing when the peer has hung up, and fails when it is full, which it
-            // never is, since it is emptied each time.
+            // Reads from memory: it takes nothing once the peer has hung up, and fails only if its buffer, emptied each
+            // time, is full.
             if !tls.read_tls(&mut bytes).is_ok_and(|taken| taken > 0) {
                 break;
             }
@@ -63,7 +63,7 @@ impl Channel {
         match &mut self.tls {
             None => self.outgoing.extend_from_slice(bytes),
             Some(tls) => {
-                // Into memory, and far less than it holds.
+                // The writer is memory, with room for far more.
                 let _ = std::io::Write::write_all(&mut tls.writer(), bytes);
                 self.collect();
             }
@@ -78,27 +78,27 @@ impl Channel {
         }
     }
 
-    /// What is to be sent.
+    /// The bytes that are to be sent.
     pub fn outgoing(&self) -> &[u8] {
         &self.outgoing
     }
 
-    /// So much of it has been sent.
+    /// So many bytes of them have been sent.
     pub fn sent(&mut self, bytes: usize) {
         self.outgoing.drain(..bytes.min(self.outgoing.len()));
     }
 
-    /// Whether TLS is still finding out who is there.
+    /// Whether the TLS handshake is still going on.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// The certificate that the peer has proven to own: known when the handshake is over.
+    /// The certificate that the peer has proven to own. It is known when the TLS handshake is over.
     pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
         self.tls.as_ref().and_then(|tls| tls.peer_certificates()).and_then(|chain| chain.first())
     }
 
-    /// Forgets keys and buffers: nothing will be said any more, by either side.
+    /// Drops keys and buffers: neither side will say anything more.
     pub fn fall_silent(&mut self) {
         self.tls = None;
         self.outgoing = Vec::new();
@@ -107,7 +107,7 @@ impl Channel {
     fn collect(&mut self) {
         let Some(tls) = &mut self.tls else { return };
         while tls.wants_write() {
-            // Into a growing buffer: there is nothing that could fail.
+            // Writing to a growing buffer cannot fail.
             if tls.write_tls(&mut self.outgoing).is_err() {
                 return;
             }

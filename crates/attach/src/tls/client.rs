@@ -1,4 +1,4 @@
-//! The client's side of an attach: it may wait, so it simply does one thing after the other, until its time is up.
+//! The client's side of an attach. It may wait, so it takes one step after the other until its time is up.
 
 use crate::handshake::Reason;
 use crate::tls::address::{HostPort, is_loopback};
@@ -9,43 +9,44 @@ use crate::tls::identity::{ClientIdentity, in_words};
 use crate::tls::messages::{ClientSays, NodeSays, VERSION};
 use crate::tls::tcp;
 use crate::tls::terms::{Ends, Terms};
+use portcullis_errors::{Coded, ErrorCode};
 use rustls::ClientConnection;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How a client proves who it is, and how it knows the node.
+/// How a client proves its tenant, and how it recognises the node.
 #[derive(Clone, Debug)]
 pub enum ClientSecurity {
-    /// By certificates, both ways.
+    /// By certificates, in both directions.
     Tls(ClientIdentity),
     /// Not at all: for nodes that do without certificates.
     Plain {
-        /// Also to other machines, where whoever is on the way can read along and pass for either.
+        /// Also to other machines: those on the way can read along, and pass for node or client.
         anywhere: bool,
     },
 }
 
-/// Why nobody is attached.
+/// Why an attach failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// That is no place to go to.
+    /// The text is not an address of a node.
     #[error("{0:?} is no address of a node: write HOST:PORT, for example node1:7471 or [fd00::1]:7471")]
     Address(String),
-    /// Without certificates to another machine.
+    /// Another machine, without certificates.
     #[error(
         "{0} is another machine, and without certificates whoever is on the way could pass for the node: give \
          certificates (see `portcullis certificates --help`)"
     )]
     PlainBeyondLoopback(SocketAddr),
-    /// Nobody listens there.
+    /// No node listens there.
     #[error("no node listens at {address}: {source}")]
     NoNode {
         /// Where.
         address: String,
-        /// What the machine said.
+        /// The machine's error.
         source: std::io::Error,
     },
     /// The node did not answer in time.
@@ -65,7 +66,7 @@ pub enum AttachError {
         /// Where.
         address: String,
     },
-    /// The node's certificate does not say that it is the node that was meant.
+    /// The node's certificate is not for the node that was meant.
     #[error("what listens at {address} cannot prove to be that node: {reason}")]
     NotTheNode {
         /// Where.
@@ -81,7 +82,7 @@ pub enum AttachError {
         /// What it said.
         reason: String,
     },
-    /// What listens there is no node of this version.
+    /// What listens there is not a node of this version.
     #[error("what listens at {address} is no Portcullis node of this version: {reason}")]
     NotANode {
         /// Where.
@@ -89,15 +90,32 @@ pub enum AttachError {
         /// What it did.
         reason: String,
     },
-    /// The node says no.
+    /// The node refuses.
     #[error("the node refuses: {0}")]
     Refused(String),
-    /// The client could not bring what the terms ask for.
+    /// The client could not meet the node's terms.
     #[error("cannot meet the node's terms: {0}")]
     Unable(#[source] Reason),
 }
 
-/// An attached client.
+impl Coded for AttachError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Address(_) => ErrorCode::UnknownAddress,
+            Self::PlainBeyondLoopback(_) => ErrorCode::PlainBeyondLoopback,
+            Self::NoNode { .. } => ErrorCode::NoNode,
+            Self::Silent { .. } => ErrorCode::NodeSilent,
+            Self::HungUp { .. } => ErrorCode::HungUp,
+            Self::NotTheNode { .. } => ErrorCode::NotTheNode,
+            Self::NotAccepted { .. } => ErrorCode::NotAccepted,
+            Self::NotANode { .. } => ErrorCode::NotANode,
+            Self::Refused(_) => ErrorCode::AttachRefused,
+            Self::Unable(_) => ErrorCode::UnfitOffer,
+        }
+    }
+}
+
+/// A client that is attached.
 #[derive(Debug)]
 pub struct Attached<T> {
     /// Its number on the node.
@@ -106,16 +124,16 @@ pub struct Attached<T> {
     pub node: Ends,
     /// What was made to meet the terms.
     pub made: T,
-    /// As long as this lives, the node serves the client.
+    /// The node serves the client as long as this lives.
     pub connection: Connection,
 }
 
-/// Attaches to the node at `HOST:PORT`. `make` is told the node's terms, and makes queue pairs that meet them.
+/// Attaches to the node at `HOST:PORT`. `make` is passed the node's terms, and makes queue pairs that meet them.
 ///
-/// All of it, but for looking up a name, takes at most `within` and what `make` takes.
+/// All but looking up a name takes at most `within`, and what `make` takes.
 ///
 /// # Errors
-/// No node, not the right one, a refusal, or no answer in time. What was made is dropped then.
+/// No node, the wrong node, a refusal, or no answer in time. What was made is dropped.
 pub fn attach<T>(
     address: &str,
     security: &ClientSecurity,
@@ -158,7 +176,7 @@ pub fn attach<T>(
     Ok(Attached { client, node, made, connection })
 }
 
-/// The first of these that answers.
+/// Connects to the first address that answers.
 fn connect(addresses: &[SocketAddr], deadline: Instant) -> std::io::Result<TcpStream> {
     let mut failure = std::io::Error::from(ErrorKind::TimedOut);
     for address in addresses {
@@ -200,7 +218,7 @@ impl Call<'_> {
             let heard = match self.channel.take_in(&bytes[..there]) {
                 Ok(heard) => heard,
                 Err(error) => {
-                    // The node may want to know why it is left, and nothing depends on it.
+                    // The node may log why the client leaves; nothing depends on it.
                     let _ = self.send();
                     return Err(self.distrust(&error));
                 }
@@ -226,7 +244,7 @@ impl Call<'_> {
                 Ok(bytes) => self.channel.sent(bytes),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => return Err(self.silent()),
-                // It has hung up already, and may have said why: that is still to be read.
+                // The node has hung up already. It may have said why, which is still to be read.
                 Err(_) => self.channel.sent(usize::MAX),
             }
         }
@@ -241,7 +259,7 @@ impl Call<'_> {
                 Ok(there) => return Ok(there),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => return Err(self.silent()),
-                // Reset, unreachable, vanished: in the middle of an attach they are all the same.
+                // Reset, unreachable or vanished: in the middle of an attach that makes no difference.
                 Err(_) => return Ok(0),
             }
         }

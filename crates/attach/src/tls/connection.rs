@@ -1,11 +1,11 @@
-//! What is left of an attach: a connection that carries nothing, and whose end is the end of the client.
+//! What remains of an attach: a connection that carries nothing, and whose end is the end of the client.
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// An attached client's connection to its node. When it is dropped, the node shows the client out.
+/// An attached client's connection to its node. When it is dropped, the node ends the client.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
@@ -18,8 +18,8 @@ impl Connection {
         Ok(Self { stream, alive: true })
     }
 
-    /// Whether the node still holds its end. Never waits. A node that hangs up, breaks the connection or says
-    /// anything at all is gone, for good. One whose machine vanishes is noticed within about five seconds.
+    /// Whether the node still holds its end. Never waits. A node that hangs up, breaks the connection or says anything
+    /// counts as gone for good. A node whose machine vanishes is noticed within about five seconds.
     pub fn node_alive(&mut self) -> bool {
         if self.alive {
             let heard = rustix::net::recv(&self.stream, &mut [0u8; 1][..], RecvFlags::DONTWAIT);
@@ -29,7 +29,7 @@ impl Connection {
     }
 }
 
-/// For waiting: it can be read from when the node is gone.
+/// To wait on: the descriptor becomes readable when the node has gone.
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()

@@ -1,13 +1,11 @@
-//! An attach without a socket, seen by those who try what bytes can do to it: fuzzers. Not for anything else.
+//! An attach without a socket, for fuzzers that try what bytes can do to it. Not for any other use.
 
-use crate::handshake::Reason;
 use crate::tls::channel::Channel;
 pub use crate::tls::frames::{Frames, framed};
 pub use crate::tls::handshake::Breach;
-use crate::tls::handshake::{Gate, ServerSide};
+use crate::tls::handshake::ServerSide;
 pub use crate::tls::messages::{ClientSays, NodeSays, REASON_BYTES_MAX, VERSION};
-use crate::tls::policy::{AdmissionPolicy, Admitted, Peer};
-use crate::tls::terms::{Ends, Terms};
+use crate::tls::policy::{AdmissionPolicy, Peer};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
@@ -18,24 +16,8 @@ pub struct Conversation<A> {
     policy: A,
 }
 
-struct Open<'a, A>(&'a A);
-
-impl<A: AdmissionPolicy> Gate for Open<'_, A> {
-    fn terms(&self, peer: &Peer) -> Result<Terms, Reason> {
-        self.0.terms(peer)
-    }
-
-    fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason> {
-        self.0.admit(peer, ends)
-    }
-
-    fn depart(&self, client: u64) {
-        self.0.depart(client);
-    }
-}
-
 impl<A: AdmissionPolicy> Conversation<A> {
-    /// Somebody has come, and has until `deadline`.
+    /// A peer that has until `deadline`.
     #[must_use]
     pub fn new(policy: A, deadline: Instant) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
@@ -46,12 +28,12 @@ impl<A: AdmissionPolicy> Conversation<A> {
     /// Bytes came.
     ///
     /// # Errors
-    /// The peer has to go at once, and why.
+    /// Why the peer must be hung up on.
     pub fn hear(&mut self, bytes: &[u8]) -> Result<(), Breach> {
-        self.visit.hear(bytes, &Open(&self.policy))
+        self.visit.hear(bytes, &self.policy)
     }
 
-    /// Sends so much of what is to be said, at the most.
+    /// Sends what is to be said, at most so many bytes.
     pub fn send(&mut self, most: usize) -> Vec<u8> {
         let bytes = self.visit.outgoing();
         let bytes = bytes[..most.min(bytes.len())].to_vec();
@@ -59,18 +41,18 @@ impl<A: AdmissionPolicy> Conversation<A> {
         bytes
     }
 
-    /// Whether the own half of the connection is to be closed now. Says so once.
+    /// Whether to close this end's half of the connection now. `true` only once.
     pub fn take_farewell(&mut self) -> bool {
         self.visit.take_farewell()
     }
 
-    /// Whether its time is up.
+    /// Whether the peer's time is up.
     #[must_use]
     pub fn is_late(&self, now: Instant) -> bool {
         self.visit.is_late(now)
     }
 
-    /// The client that it has become.
+    /// The client that the peer has become.
     #[must_use]
     pub fn client(&self) -> Option<u64> {
         self.visit.client()

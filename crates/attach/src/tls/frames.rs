@@ -1,18 +1,19 @@
 //! Messages on a stream of bytes: two bytes of length, little endian, then so many bytes.
 
+use portcullis_errors::{Coded, ErrorCode};
 use thiserror::Error;
 
-/// The most bytes of one message, its length not counted.
+/// The most bytes of one message, without its length.
 pub const FRAME_BYTES_MAX: usize = 4096;
 const LENGTH_BYTES: usize = 2;
 
-/// Why bytes are no frame.
+/// Why bytes are not a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum FrameError {
     /// A length that no message has.
     #[error("a message of {bytes} bytes (1 to {FRAME_BYTES_MAX} are possible)")]
     Length {
-        /// The length as it was said.
+        /// The length that was sent.
         bytes: usize,
     },
     /// More bytes behind a message that has to be answered first.
@@ -20,18 +21,27 @@ pub enum FrameError {
     OutOfTurn,
 }
 
-/// Puts frames together from the pieces in which they arrive. One frame at the most: both sides take turns, so that
-/// whoever sends more than one message at a time breaks the rules.
+impl Coded for FrameError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Length { .. } => ErrorCode::FrameLength,
+            Self::OutOfTurn => ErrorCode::FrameOutOfTurn,
+        }
+    }
+}
+
+/// Assembles frames from the pieces in which they arrive. There is at most one frame at a time: both sides take turns,
+/// and a side that sends several messages at once breaks the rules.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
 }
 
 impl Frames {
-    /// Takes in bytes, and gives out the message that they complete.
+    /// Takes in bytes, and returns the message that they complete.
     ///
     /// # Errors
-    /// What came can be no single frame. Nothing more can be made of this stream then.
+    /// The bytes cannot be a single frame. The stream is of no more use then.
     pub fn take_in(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
         self.bytes.extend_from_slice(bytes);
         let Some((length, body)) = self.bytes.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
@@ -51,7 +61,7 @@ impl Frames {
     }
 }
 
-/// A message as a frame. What is longer than a frame can be is cut off: nothing here makes such messages.
+/// A message as a frame. A message that is too long is cut off: this crate makes none.
 #[must_use]
 pub fn framed(message: &[u8]) -> Vec<u8> {
     let message = &message[..message.len().min(FRAME_BYTES_MAX)];

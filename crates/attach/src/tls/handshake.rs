@@ -1,70 +1,78 @@
-//! The node's side of one attach over TCP, with TLS or without, from the first byte to the last: a state machine without
-//! a socket.
+//! The node's side of one attach over TCP, with TLS or without, from the first byte to the last: a state machine
+//! without a socket.
 //!
 //! ```text
 //! Handshake ──► Hello ──► Ends ──► Welcomed ──► Attached
 //!     └───────────┴────────┴──► Leaving
 //! ```
 //!
-//! Two ways out for those who are not let in. Whoever breaks the rules ([`Breach`]) is shown out at once, without a
-//! word beyond what TLS itself says. Whoever keeps them and is refused is told why, and then its end is waited for
-//! until its time is up: closing a socket on which something is still unread would take the reason back.
+//! A peer that breaks the rules ([`Breach`]) is hung up on at once, and told only what TLS itself says. A peer that
+//! keeps the rules and is refused is told why. Then the node waits until it hangs up or its time is up: closing a
+//! socket with unread bytes would discard the reason.
 
 use crate::handshake::Reason;
 use crate::tls::channel::Channel;
 use crate::tls::frames::{FrameError, Frames, framed};
 use crate::tls::messages::{ClientSays, NodeSays, VERSION};
-use crate::tls::policy::{Admitted, Peer};
+use crate::tls::policy::{AdmissionPolicy, Admitted, Peer};
 use crate::tls::subject::tenant_of;
 use crate::tls::terms::{Ends, Terms};
+use portcullis_errors::{Coded, ErrorCode};
 use std::time::Instant;
 
-/// The most bytes of a whole attach, TLS and chains of certificates included. An honest one has three thousand.
+/// The most bytes of a whole attach, including TLS and chains of certificates. An honest attach has about three
+/// thousand.
 pub(crate) const HEARD_MAX: usize = 32 << 10;
 
-/// Decides who gets in: the [`AdmissionPolicy`], and before it the acceptor's own limits.
-pub(crate) trait Gate {
-    fn terms(&self, peer: &Peer) -> Result<Terms, Reason>;
-    fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason>;
-    fn depart(&self, client: u64);
-}
-
-/// Why a peer is shown out at once.
+/// Why a peer is hung up on at once.
 #[derive(Debug, thiserror::Error)]
 pub enum Breach {
-    /// TLS.
+    /// It broke the rules of TLS.
     #[error("broke the rules of TLS: {0}")]
     Tls(rustls::Error),
-    /// What came is no frame.
+    /// What it sent is not a frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// What came is no message that is expected.
+    /// What it sent is not the message that is expected.
     #[error("sent what is no message, or not one whose turn it is")]
     Message,
-    /// Too much came.
+    /// It sent too much.
     #[error("sent more than {HEARD_MAX} bytes")]
     Volume,
-    /// Nothing is said after the welcome.
+    /// It sent something after the welcome.
     #[error("sent something after the attach was over")]
     AfterTheEnd,
-    /// The peer has ended the attach.
+    /// It ended the attach.
     #[error("hung up before it was attached")]
     HungUp,
 }
 
+impl Coded for Breach {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Tls(_) => ErrorCode::TlsBreach,
+            Self::Frame(error) => error.code(),
+            Self::Message => ErrorCode::MessageBreach,
+            Self::Volume => ErrorCode::TooMuchSent,
+            Self::AfterTheEnd => ErrorCode::SentAfterTheEnd,
+            Self::HungUp => ErrorCode::HungUp,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Step {
-    /// TLS finds out who it is.
+    /// The TLS handshake is going on.
     Handshake,
-    /// It has to say hello.
+    /// It must say hello.
     Hello,
-    /// It has to bring its ends.
+    /// It must bring its ends.
     Ends(Terms),
-    /// It was let in, and is being told.
+    /// The client is admitted, and is being told.
     Welcomed { client: u64 },
-    /// It was told. Nothing is said from here on.
+    /// The client has been told. Nothing is said from here on.
     Attached { client: u64 },
-    /// It was refused, is told why, and then only its hang-up is waited for.
+    /// It is refused and told why; then only its hang-up is waited for.
     Leaving { told: bool },
 }
 
@@ -80,7 +88,7 @@ pub(crate) struct ServerSide {
 }
 
 impl ServerSide {
-    /// A peer has come, and has until `deadline` to be attached.
+    /// A peer that has until `deadline` to attach.
     pub fn new(peer: Peer, channel: Channel, deadline: Instant) -> Self {
         let step = if channel.is_handshaking() { Step::Handshake } else { Step::Hello };
         Self { peer, channel, frames: Frames::default(), step, heard: 0, deadline }
@@ -90,7 +98,7 @@ impl ServerSide {
         &self.peer
     }
 
-    /// The client that it has become, if it has.
+    /// The client that the peer has become, if it has.
     pub fn client(&self) -> Option<u64> {
         match self.step {
             Step::Welcomed { client } | Step::Attached { client } => Some(client),
@@ -106,16 +114,16 @@ impl ServerSide {
         self.deadline
     }
 
-    /// Whether its time is up.
+    /// Whether the peer's time is up.
     pub fn is_late(&self, now: Instant) -> bool {
         !self.is_attached() && now >= self.deadline
     }
 
-    /// Bytes came from the peer.
+    /// Takes in bytes from the peer.
     ///
     /// # Errors
-    /// It has to go at once.
-    pub fn hear(&mut self, bytes: &[u8], gate: &impl Gate) -> Result<(), Breach> {
+    /// It must be hung up on at once.
+    pub fn hear(&mut self, bytes: &[u8], policy: &impl AdmissionPolicy) -> Result<(), Breach> {
         self.heard = self.heard.saturating_add(bytes.len());
         match self.step {
             Step::Welcomed { .. } | Step::Attached { .. } => return Err(Breach::AfterTheEnd),
@@ -136,9 +144,9 @@ impl ServerSide {
         if !heard.said.is_empty()
             && let Some(message) = self.frames.take_in(&heard.said)?
         {
-            self.answer(&message, gate)?;
+            self.answer(&message, policy)?;
         }
-        // Whoever hangs up in the breath in which it brings its ends is no client either.
+        // A peer that brings its ends and hangs up at once is no client.
         let is_leaving = matches!(self.step, Step::Leaving { .. });
         if heard.hung_up && !is_leaving { Err(Breach::HungUp) } else { Ok(()) }
     }
@@ -148,7 +156,7 @@ impl ServerSide {
         self.channel.outgoing()
     }
 
-    /// So many bytes of it have been sent.
+    /// So many bytes have been sent.
     pub fn sent(&mut self, bytes: usize) {
         self.channel.sent(bytes);
         if let Step::Welcomed { client } = self.step
@@ -160,7 +168,7 @@ impl ServerSide {
         }
     }
 
-    /// Whether this is the moment to close the own half of the connection. Says so once.
+    /// Whether to close this end's half of the connection now. `true` only once.
     pub fn take_farewell(&mut self) -> bool {
         match &mut self.step {
             Step::Leaving { told } if !*told && self.channel.outgoing().is_empty() => {
@@ -183,19 +191,19 @@ impl ServerSide {
         }
     }
 
-    fn answer(&mut self, message: &[u8], gate: &impl Gate) -> Result<(), Breach> {
+    fn answer(&mut self, message: &[u8], policy: &impl AdmissionPolicy) -> Result<(), Breach> {
         let said = match self.step {
-            // What came together with a certificate that names no tenant: nobody's.
+            // It came with a certificate that names no tenant.
             Step::Leaving { .. } => return Ok(()),
             _ => ClientSays::parse(message).ok_or(Breach::Message)?,
         };
         let answer = match (&self.step, said) {
-            (Step::Hello, ClientSays::Hello { version: VERSION }) => self.offer(gate),
+            (Step::Hello, ClientSays::Hello { version: VERSION }) => self.offer(policy),
             (Step::Hello, ClientSays::Hello { version }) => Err(format!(
                 "this node speaks version {VERSION} of the protocol, not {version}: use a client of the node's version"
             )
             .into()),
-            (&Step::Ends(terms), ClientSays::Ends(ends)) => self.let_in(&terms, ends, gate),
+            (&Step::Ends(terms), ClientSays::Ends(ends)) => self.let_in(&terms, ends, policy),
             _ => return Err(Breach::Message),
         };
         match answer {
@@ -205,8 +213,8 @@ impl ServerSide {
         Ok(())
     }
 
-    fn offer(&mut self, gate: &impl Gate) -> Result<NodeSays, Reason> {
-        let terms = gate.terms(&self.peer)?;
+    fn offer(&mut self, policy: &impl AdmissionPolicy) -> Result<NodeSays, Reason> {
+        let terms = policy.terms(&self.peer)?;
         if !terms.is_sound() {
             tracing::error!(?terms, "the node's terms are beyond their bounds: nobody can attach");
             return Err("the node's terms make no sense".into());
@@ -215,15 +223,20 @@ impl ServerSide {
         Ok(NodeSays::Terms(terms))
     }
 
-    fn let_in(&mut self, terms: &Terms, ends: Ends, gate: &impl Gate) -> Result<NodeSays, Reason> {
+    fn let_in(
+        &mut self,
+        terms: &Terms,
+        ends: Ends,
+        policy: &impl AdmissionPolicy,
+    ) -> Result<NodeSays, Reason> {
         ends.check(terms)?;
-        let Admitted { client, ends } = gate.admit(&self.peer, ends)?;
+        let Admitted { client, ends } = policy.admit(&self.peer, ends)?;
         if let Err(reason) = ends.check(terms) {
             tracing::error!(%reason, "the node's own queue pairs do not fit its terms");
-            gate.depart(client);
+            policy.depart(client);
             return Err("the node's queue pairs do not fit its terms".into());
         }
-        // From here on the end of the connection is the end of the client.
+        // From here on the client ends when the connection ends.
         self.step = Step::Welcomed { client };
         Ok(NodeSays::Welcome { client, ends })
     }
@@ -236,7 +249,7 @@ impl ServerSide {
     }
 }
 
-/// Whether the peer speaks TLS as it should and only its papers, or its version, will not do: it deserves to hear so.
+/// Whether the peer keeps the rules of TLS, and only its certificate or version is refused: it is told so.
 fn is_about_papers(error: &rustls::Error) -> bool {
     use rustls::Error as E;
     matches!(error, E::InvalidCertificate(_) | E::NoCertificatesPresented | E::PeerIncompatible(_))

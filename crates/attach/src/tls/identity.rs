@@ -2,6 +2,7 @@
 
 use crate::tls::subject::{Role, tenant_of, validity_of};
 use crate::tls::trust::{NodesOnly, TenantsOnly, provider};
+use portcullis_errors::{Coded, ErrorCode};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -16,10 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use zeroize::Zeroizing;
 
-/// Bytes of the largest file that is read: a chain of certificates has a few thousand.
+/// The largest file that is read, in bytes: a chain of certificates has a few thousand.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why files prove nobody's identity.
+/// Why the files cannot be used as an identity.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -28,10 +29,10 @@ pub enum IdentityError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the machine said.
+        /// The machine's error.
         source: std::io::Error,
     },
-    /// Others than the owner can read the private key.
+    /// Users other than the owner can read the private key.
     #[error(
         "{path} is a private key that others can read (its mode is {mode:04o}): `chmod 600 {path}`; if somebody \
              may have read it, make a new one with `portcullis certificates`"
@@ -52,7 +53,7 @@ pub enum IdentityError {
         /// What is wrong.
         reason: String,
     },
-    /// The certificate is not what peers will accept.
+    /// Peers will not accept the certificate.
     #[error("peers will not accept {path}: {reason}. Make a new one with `portcullis certificates`")]
     Unacceptable {
         /// The file of the certificate, or of the authority.
@@ -72,18 +73,30 @@ pub enum IdentityError {
     },
 }
 
-/// Who a node is, and whose tenants it takes in.
+impl Coded for IdentityError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unreadable { .. } => ErrorCode::IdentityUnreadable,
+            Self::Exposed { .. } => ErrorCode::KeyExposed,
+            Self::Malformed { .. } => ErrorCode::IdentityMalformed,
+            Self::Unacceptable { .. } => ErrorCode::IdentityUnacceptable,
+            Self::Mismatch { .. } => ErrorCode::IdentityMismatch,
+        }
+    }
+}
+
+/// Which node this is, and whose tenants it accepts.
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
     pub(crate) config: Arc<ServerConfig>,
 }
 
 impl NodeIdentity {
-    /// Reads the authority's certificate, the node's (behind it, those between it and the authority, if any), and
-    /// its private key. What peers would not accept is refused here already.
+    /// Reads the authority's certificate, the node's (followed by intermediate ones, if any) and its private key. What
+    /// peers would not accept is refused already.
     ///
     /// # Errors
-    /// Which file cannot be used, why, and what to do.
+    /// Says which file cannot be used, why, and what to do.
     pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         let papers = Papers::read(authority, certificate, key)?;
         papers.check(Role::Node)?;
@@ -95,15 +108,15 @@ impl NodeIdentity {
             .with_client_cert_verifier(Arc::new(verifier))
             .with_single_cert(chain, private)
             .map_err(|error| mismatch(certificate, key, &error))?;
-        // No session is taken up again: that would let a tenant in whose certificate has expired since. And nothing
-        // is sent after the handshake that the client did not ask for, so that any byte means something.
+        // No session is resumed: that would admit a tenant whose certificate has expired since. Without tickets the
+        // node sends nothing unasked after the handshake, so that any byte means something.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self { config: Arc::new(config) })
     }
 }
 
-/// Which tenant a client acts for, and whose nodes it believes.
+/// Which tenant a client acts for, and which authority's nodes it accepts.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
     pub(crate) config: Arc<ClientConfig>,
@@ -111,11 +124,11 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Reads the authority's certificate, the tenant's (behind it, those between it and the authority, if any), and
-    /// its private key. What peers would not accept is refused here already.
+    /// Reads the authority's certificate, the tenant's (followed by intermediate ones, if any) and its private key.
+    /// What peers would not accept is refused already.
     ///
     /// # Errors
-    /// Which file cannot be used, why, and what to do.
+    /// Says which file cannot be used, why, and what to do.
     pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         let papers = Papers::read(authority, certificate, key)?;
         papers.check(Role::Tenant)?;
@@ -150,7 +163,7 @@ struct Papers {
     certificate_path: PathBuf,
     authorities: Vec<CertificateDer<'static>>,
     roots: Arc<RootCertStore>,
-    /// Not empty.
+    /// Never empty.
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
@@ -169,8 +182,8 @@ impl Papers {
         })
     }
 
-    /// Looks at one's own certificate as a peer would. The authority's own end is not checked in a handshake: here
-    /// it is.
+    /// Checks one's own certificate as a peer would, and also that the authority has not expired, which a handshake
+    /// does not.
     fn check(&self, role: Role) -> Result<(), IdentityError> {
         let (certificate, between) = (&self.chain[0], &self.chain[1..]);
         let ours = |reason: String| unacceptable(&self.certificate_path, &reason);
@@ -185,7 +198,7 @@ impl Papers {
     }
 }
 
-/// The authorities that are believed. Several, while one takes over from another.
+/// The authorities that are trusted. There are several while one replaces another.
 pub(crate) fn roots_of(authorities: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, rustls::Error> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
@@ -194,10 +207,10 @@ pub(crate) fn roots_of(authorities: &[CertificateDer<'static>]) -> Result<Arc<Ro
     Ok(Arc::new(roots))
 }
 
-/// Looks at a certificate as a peer does, but for the host that it is for.
+/// Checks a certificate as a peer does, except the host that it is for.
 ///
 /// # Errors
-/// Why a peer would not accept it.
+/// Says why a peer would not accept it.
 pub(crate) fn verify(
     certificate: &CertificateDer<'_>,
     between: &[CertificateDer<'_>],
@@ -225,7 +238,7 @@ pub(crate) fn verify(
     verified.map_err(|error| in_words(&error))
 }
 
-/// What rustls says about a certificate, for people.
+/// What rustls says about a certificate, in plain words.
 pub(crate) fn in_words(error: &rustls::Error) -> String {
     use rustls::CertificateError as E;
     let rustls::Error::InvalidCertificate(error) = error else { return error.to_string() };
@@ -257,7 +270,7 @@ fn read(path: &Path, private: bool) -> Result<Zeroizing<Vec<u8>>, IdentityError>
     if private && metadata.mode() & 0o077 != 0 {
         return Err(IdentityError::Exposed { path: path.to_owned(), mode: metadata.mode() & 0o7777 });
     }
-    // In one piece, so that a growing buffer leaves no copy of a key behind.
+    // Allocated at once, so that a growing buffer leaves no copy of a key behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or(0)));
     file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)

@@ -1,31 +1,32 @@
-//! Where clients of other machines come to.
+//! Where clients on other machines connect.
 
 use crate::tls::address::{HostPort, is_loopback};
 use crate::tls::identity::NodeIdentity;
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::net::{SocketAddr, TcpListener};
 
-/// Connections that the kernel keeps ready for the server.
+/// Connections that the kernel queues for the acceptor.
 const BACKLOG: i32 = 1024;
 
-/// How a node tells who comes.
+/// How a node identifies its clients.
 #[derive(Clone, Debug)]
 pub enum NodeSecurity {
-    /// By certificates, both ways.
+    /// By certificates, in both directions.
     Tls(NodeIdentity),
-    /// Not at all: whoever reaches the port gets in, and whoever sees the packets reads along and joins in. For one
-    /// machine, or a network that nobody else is on.
+    /// Not at all: all that reach the port are admitted, and machines on the way can read along and join in. For one
+    /// machine, or a network without strangers.
     Plain,
 }
 
-/// Why nobody listens.
+/// Why a node does not listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// That is no place to listen at.
+    /// The text is not an address to listen at.
     #[error("{0:?} is no address to listen at: write HOST:PORT, for example 0.0.0.0:7471 or [::]:7471")]
     Address(String),
-    /// Without certificates beyond this machine.
+    /// Reachable from other machines, without certificates.
     #[error(
         "{0} can be reached from other machines, and without certificates whoever reaches it gets in: give \
          certificates (see `portcullis certificates --help`), listen at 127.0.0.1, or, where nobody else is on that \
@@ -37,12 +38,22 @@ pub enum ListenError {
     Machine {
         /// Where.
         address: String,
-        /// What it said.
+        /// The machine's error.
         source: std::io::Error,
     },
 }
 
-/// A port that clients come to.
+impl Coded for ListenError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Address(_) => ErrorCode::ListenAddress,
+            Self::PlainBeyondLoopback(_) => ErrorCode::PlainBeyondLoopback,
+            Self::Machine { .. } => ErrorCode::Machine,
+        }
+    }
+}
+
+/// A port that clients connect to.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -51,11 +62,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `HOST:PORT`; port 0 is any free one. Without certificates only where nobody but this machine can
-    /// come from, unless `plain_anywhere`.
+    /// Listens at `HOST:PORT`; port 0 means any free port. Without certificates it listens only where no other machine
+    /// can connect, unless `plain_anywhere`.
     ///
     /// # Errors
-    /// The address is none, may not be used without certificates, or the machine refuses it.
+    /// The address is not valid, may not be used without certificates, or the machine refuses it.
     pub fn bind(address: &str, security: NodeSecurity, plain_anywhere: bool) -> Result<Self, ListenError> {
         let place = HostPort::parse(address).ok_or_else(|| ListenError::Address(address.to_owned()))?;
         let machine = |source| ListenError::Machine { address: address.to_owned(), source };

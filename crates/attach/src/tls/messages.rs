@@ -1,15 +1,15 @@
-//! The four messages of an attach, as they are on the wire. What comes from a peer becomes a value of a checked type
-//! here, or nothing.
+//! The four messages of an attach, as they are on the wire. Here a peer's bytes become a value of a checked type, or
+//! nothing.
 
 use crate::tls::terms::{Ends, Terms};
 use portcullis_nic::{GuaranteeSet, QpAddress};
 use serde::{Deserialize, Serialize};
 
-/// Says that this is an attach.
+/// Marks an attach.
 const MAGIC: [u8; 8] = *b"PORTCUL\0";
-/// Which one. The hello keeps its shape in all versions.
+/// Its version. The hello is the same in all versions.
 pub const VERSION: u32 = 1;
-/// Bytes of the longest reason that is passed on.
+/// The longest reason that is passed on, in bytes.
 pub const REASON_BYTES_MAX: usize = 1024;
 
 #[derive(Serialize, Deserialize)]
@@ -42,23 +42,23 @@ enum FromNode {
 /// What a client says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClientSays {
-    /// That it wants to attach, in the protocol of this version.
+    /// The client wants to attach, in the protocol of this version.
     Hello {
         /// [`VERSION`], or another.
         version: u32,
     },
-    /// Its queue pairs: not yet held against the terms.
+    /// Its queue pairs, not checked against the terms yet.
     Ends(Ends),
 }
 
 /// What a node says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeSays {
-    /// What the client is to bring. They are sound.
+    /// What the client has to bring. They are sound.
     Terms(Terms),
-    /// No, and why: without control characters, at most [`REASON_BYTES_MAX`] bytes.
+    /// Refused, and why: without control characters, at most [`REASON_BYTES_MAX`] bytes.
     Refused(String),
-    /// Its queue pairs: not yet held against the terms.
+    /// The client is admitted. The ends are not checked yet.
     Welcome {
         /// The client's number on the node.
         client: u64,
@@ -68,7 +68,7 @@ pub enum NodeSays {
 }
 
 impl ClientSays {
-    /// The message in these bytes, if they are exactly one.
+    /// The message in the bytes, if they are exactly one.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match parse(bytes)? {
@@ -88,7 +88,7 @@ impl ClientSays {
 }
 
 impl NodeSays {
-    /// The message in these bytes, if they are exactly one and make sense.
+    /// The message in the bytes, if they are exactly one and make sense.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match parse(bytes)? {
@@ -117,7 +117,7 @@ impl NodeSays {
     }
 }
 
-/// A reason goes to somebody's terminal: no control characters, and no novel.
+/// A reason is shown on a terminal, so it has no control characters and is short.
 fn presentable(reason: &str) -> String {
     let mut text: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
@@ -129,8 +129,7 @@ fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     rest.is_empty().then_some(message)
 }
 
-/// Writing into memory, plain data of known shape: there is nothing that could fail. An empty message, which nobody
-/// takes for one, is what would be sent if it did.
+/// Plain data of known shape into memory cannot fail. If it did, an empty message would be sent, which means nothing.
 fn encode(message: &impl Serialize) -> Vec<u8> {
     postcard::to_allocvec(message).unwrap_or_default()
 }

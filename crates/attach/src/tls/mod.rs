@@ -1,5 +1,5 @@
-//! How a client of another machine attaches to a node: a control connection over TCP with mutual TLS, over which the
-//! two tell each other where their queue pairs can be reached.
+//! How a client on another machine attaches to a node: over a control connection, TCP with mutual TLS, on which each
+//! tells the other where its queue pairs can be reached.
 //!
 //! ```text
 //! client                                     node
@@ -14,17 +14,16 @@
 //!    │               silence                   │
 //! ```
 //!
-//! Each message is two bytes of length, little endian, and at most 4096 bytes in postcard's encoding. After the
-//! welcome nothing is said: the connection is there so that each end notices when the other is gone. A byte all the
-//! same is a breach, and ends the attach.
+//! Each message is two bytes of length, little endian, and at most 4096 bytes in postcard's encoding. After the welcome
+//! nothing is said: the connection exists so that each end notices when the other has gone. A byte after the welcome is
+//! a breach, and ends the attach.
 //!
-//! Who a client is comes from its certificate ([`ClientIdentity`]), which names its tenant, never from what it
-//! says; and the client knows the node by its certificate, for the host that it dialled ([`NodeIdentity`]). Both
-//! are of one private authority, and [`certificates`] makes them. TLS is version 1.3. Sessions are not taken up
-//! again, since a session would outlive a certificate that has expired. A certificate is looked at when its owner
-//! attaches: one that expires later does not end what was attached before.
+//! A client's tenant comes from its certificate ([`ClientIdentity`]), never from what the client says. The client knows
+//! the node by the node's certificate, for the host that it connected to ([`NodeIdentity`]). Both certificates are of
+//! one private authority; [`certificates`] makes them. TLS is version 1.3. Sessions are not resumed, since one would
+//! outlive an expired certificate. A certificate is checked at the attach: its expiry ends no existing one.
 //!
-//! What is read and written on the data path does not pass here, and TLS does not protect it: see THREATS.md.
+//! Data that is read and written does not pass here, and TLS does not protect it: see THREATS.md.
 
 mod acceptance;
 mod address;

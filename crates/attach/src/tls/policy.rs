@@ -1,21 +1,21 @@
-//! Who comes, and who decides whether to let them in.
+//! The decision whether to admit a client.
 
 use crate::handshake::Reason;
 use crate::tls::terms::{Ends, Terms};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Who attaches, as far as it is certain.
+/// The peer of an attach, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// The tenant that its certificate names. None where the listener does without certificates.
+    /// The tenant that its certificate names. `None` where the listener does without certificates.
     pub tenant: Option<String>,
-    /// Where its connection comes from.
+    /// The address that it connects from.
     pub address: SocketAddr,
-    /// Which of the listeners it came to.
+    /// The listener's number.
     pub listener: usize,
 }
 
-/// A client that was let in.
+/// A client that was admitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Admitted {
     /// Its number on the node.
@@ -24,27 +24,27 @@ pub struct Admitted {
     pub ends: Ends,
 }
 
-/// Decides who gets in. Called on the server's thread, one call at a time; while one waits, so do all who attach.
-pub trait AdmissionPolicy: Send + 'static {
+/// Decides which clients are admitted. Called on the acceptor's thread, one call at a time: while it waits, all
+/// attaches wait.
+pub trait AdmissionPolicy {
     /// What a client would have to bring.
     ///
     /// # Errors
-    /// Why it is not let in. The client is told.
+    /// Why it is refused. The client is told.
     fn terms(&self, peer: &Peer) -> Result<Terms, Reason>;
 
-    /// Lets the client in. Its ends fit the terms.
+    /// Admits a client, whose ends fit the terms.
     ///
     /// # Errors
-    /// Why not: the client is told. Nothing is left behind.
+    /// Why the client is refused: it is told. Nothing is left behind.
     fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason>;
 
-    /// The client's connection is over: because it hung up or broke the rules, because it was evicted, or because
-    /// the server ends. Called exactly once for everyone who was admitted.
+    /// The client's connection is over: the client hung up or broke the rules, it was evicted, or the acceptor ends.
+    /// Called exactly once for every client that was admitted.
     fn depart(&self, client: u64);
 }
 
-/// What addresses are counted by: an IPv4 address, or the network of 64 bits that an IPv6 host can choose its address
-/// from.
+/// By what addresses are counted: an IPv4 address, or the 64-bit network in which an IPv6 host can choose its address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Origin(IpAddr);
 

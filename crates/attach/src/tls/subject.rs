@@ -1,5 +1,6 @@
-//! Who a certificate speaks for, and in which role. To be asked of certificates that have been verified.
+//! Which tenant or node a certificate stands for, and in which role. Only for certificates that have been verified.
 
+use portcullis_errors::{Coded, ErrorCode};
 use rustls::pki_types::CertificateDer;
 use std::time::SystemTime;
 use x509_cert::Certificate;
@@ -8,9 +9,9 @@ use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::ext::pkix::ExtendedKeyUsage;
 use x509_cert::ext::pkix::name::DirectoryString;
 
-/// Letters of the longest name of a tenant: what X.520 has room for in a common name.
+/// The longest name of a tenant, in letters: what a common name of X.520 has room for.
 pub const TENANT_LETTERS_MAX: usize = 64;
-/// How tenants are called that somebody else names: the kernel of the node's machine, or an address without
+/// How names of tenants begin that do not come from certificates: users of the node's machine, and addresses without
 /// certificates. No certificate may pass for one of them.
 const RESERVED: [&str; 2] = ["uid:", "address:"];
 
@@ -21,15 +22,15 @@ const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.
 /// What a certificate may be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// It answers clients: extended key usage serverAuth.
+    /// It serves clients: extended key usage serverAuth.
     Node,
     /// It attaches to nodes: extended key usage clientAuth.
     Tenant,
 }
 
 impl Role {
-    /// The role of a certificate that has exactly one. One that says nothing could be used as either, and a node's
-    /// stolen key would then open other nodes.
+    /// The role of a certificate that has exactly one. A certificate without a role could be used for either, and a
+    /// node's stolen key would then open other nodes.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let certificate = Certificate::from_der(certificate).ok()?;
         let usage = certificate.tbs_certificate().get_extension::<ExtendedKeyUsage>().ok()??.1;
@@ -41,7 +42,7 @@ impl Role {
     }
 }
 
-/// Why nobody may be called so.
+/// Why a tenant may not have this name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadTenantName {
@@ -51,10 +52,10 @@ pub enum BadTenantName {
         /// How many letters it has.
         letters: usize,
     },
-    /// Letters that could pass for others, or that nobody sees.
+    /// It has letters that look like others, or that are not visible.
     #[error("{0:?} is no tenant's name: printable ASCII letters only, and no space at either end")]
     Letters(String),
-    /// A name that somebody else gives.
+    /// It is kept for tenants without certificates.
     #[error("{name:?} is no tenant's name: what starts with {reserved:?} is kept")]
     Reserved {
         /// The name.
@@ -64,11 +65,21 @@ pub enum BadTenantName {
     },
 }
 
-/// Looks whether somebody may be called so: 1 to [`TENANT_LETTERS_MAX`] printable ASCII letters, no space at either
-/// end, no name that others give. Only ASCII, so that two names that look alike in an audit log are the same.
+impl Coded for BadTenantName {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Length { .. } => ErrorCode::TenantNameLength,
+            Self::Letters(_) => ErrorCode::TenantNameLetters,
+            Self::Reserved { .. } => ErrorCode::TenantNameReserved,
+        }
+    }
+}
+
+/// Checks a tenant's name: 1 to [`TENANT_LETTERS_MAX`] printable ASCII letters, no space at either end, none that is
+/// kept for others. Only ASCII, so that names that look alike in an audit log are the same.
 ///
 /// # Errors
-/// What is wrong, for the person who chose it.
+/// Says what is wrong, for the person who chose the name.
 pub fn check_tenant_name(name: &str) -> Result<(), BadTenantName> {
     let letters = name.chars().count();
     if !(1..=TENANT_LETTERS_MAX).contains(&letters) {
@@ -91,15 +102,15 @@ pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     match name.value.decode_as::<DirectoryString>().ok()? {
         DirectoryString::Utf8String(name) => Some(name),
         DirectoryString::PrintableString(name) => Some(name.to_string()),
-        // Old encodings, in which one name can be written in several ways.
+        // Old encodings can write one name in several ways.
         _ => None,
     }
 }
 
-/// The tenant that a verified certificate speaks for.
+/// The tenant that a verified certificate stands for.
 ///
 /// # Errors
-/// Why it speaks for none.
+/// Says why it stands for none.
 pub(crate) fn tenant_of(certificate: &CertificateDer<'_>) -> Result<String, String> {
     let name = common_name(certificate)
         .ok_or("the certificate names no tenant: its subject needs one common name, as UTF-8")?;

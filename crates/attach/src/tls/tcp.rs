@@ -1,18 +1,18 @@
-//! What both ends want of TCP: short messages at once, and to notice a machine that has vanished without a word.
+//! TCP settings of both ends: short messages are sent at once, and a machine that vanishes is noticed.
 
 use rustix::fd::AsFd;
 use std::time::Duration;
 
-/// Silence after which TCP asks whether the other machine is still there.
+/// How long a connection is silent before TCP sends a probe.
 const IDLE: Duration = Duration::from_secs(2);
-/// Between questions.
+/// The time between probes.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Questions without an answer that are enough.
+/// How many unanswered probes end the connection.
 const PROBES: u32 = 3;
-/// Milliseconds after which what was sent, question or message, must have been confirmed.
+/// Milliseconds within which probes and messages have to be acknowledged.
 const UNCONFIRMED_MS: u32 = 5_000;
 
-/// Sets a connection up so that it breaks within seconds when the other machine is gone.
+/// Sets up a connection so that it breaks within seconds when the other machine is gone.
 pub(crate) fn keep_watch(stream: &impl AsFd) -> std::io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_tcp_nodelay(stream, true)?;

@@ -1,5 +1,6 @@
-//! What node and client agree on: how many queue pairs, how deep, and where each one can be reached.
+//! What node and client agree on: how many queue pairs, how deep, and where each can be reached.
 
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{EndpointSize, GuaranteeSet, QpAddress};
 use std::collections::HashSet;
 use std::net::Ipv6Addr;
@@ -10,20 +11,21 @@ pub const QUEUE_PAIR_MAX: u32 = (1 << 24) - 1;
 /// What the node tells a client to bring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// See [`EndpointSize`]: this and the next three.
+    /// See [`EndpointSize`], also for the next three.
     pub data_queue_pairs: u32,
     /// Requests that each data queue pair holds.
     pub send_depth: u32,
-    /// Control messages that may be under way, each way.
+    /// Control messages that may be under way in each direction.
     pub control_depth: u32,
     /// Bytes of a control message.
     pub message_bytes: u32,
-    /// What the node's permissions rest on and its device does not keep: empty, unless the node was told to go without.
+    /// Guarantees that permissions rest on and the node's device does not keep: empty, unless the node was told to do
+    /// without.
     pub unenforced: GuaranteeSet,
 }
 
 impl Terms {
-    /// The end of a client that meets them and has so many bytes of buffers.
+    /// The size of a client's end that meets the terms and has so many bytes of buffers.
     #[must_use]
     pub fn size(&self, buffers: u64) -> EndpointSize {
         let &Self { data_queue_pairs, send_depth, control_depth, message_bytes, .. } = self;
@@ -32,18 +34,18 @@ impl Terms {
         size.with_buffers(buffers)
     }
 
-    /// Whether all of it is within its bounds.
+    /// Whether all terms are within their bounds.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.size(0).is_sound()
     }
 }
 
-/// Why ends cannot serve terms.
+/// Why ends do not fit the terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnfitEnds {
-    /// Too many, or too few.
+    /// Too many data queue pairs, or too few.
     #[error("{brought} data queue pairs where the terms say {wanted}")]
     Count {
         /// How many there are.
@@ -51,15 +53,26 @@ pub enum UnfitEnds {
         /// How many there have to be.
         wanted: u32,
     },
-    /// A port that is nobody's.
+    /// The address cannot be a port's.
     #[error("{0} is no address of a port")]
     Nowhere(Ipv6Addr),
-    /// A number that no queue pair has.
+    /// The number is too large for a queue pair.
     #[error("queue pair {0:#x} has more than 24 bits")]
     Number(u32),
-    /// One queue pair for two purposes.
+    /// A queue pair is named twice.
     #[error("queue pair {0:#x} is named twice")]
     Twice(u32),
+}
+
+impl Coded for UnfitEnds {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Count { .. } => ErrorCode::EndCount,
+            Self::Nowhere(_) => ErrorCode::EndNowhere,
+            Self::Number(_) => ErrorCode::EndNumber,
+            Self::Twice(_) => ErrorCode::EndTwice,
+        }
+    }
 }
 
 /// The queue pairs of one side, as the other side reaches them.
@@ -67,15 +80,15 @@ pub enum UnfitEnds {
 pub struct Ends {
     /// For control messages.
     pub control: QpAddress,
-    /// For one-sided access, in the order in which the two sides' queue pairs belong together.
+    /// For one-sided access. The two sides' queue pairs are connected in this order.
     pub data: Vec<QpAddress>,
 }
 
 impl Ends {
-    /// Looks whether these ends can serve these terms: as many as agreed, numbers of 24 bits, none named twice.
+    /// Checks that these ends fit the terms: as many as agreed, numbers of 24 bits, none named twice.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// Says what is wrong with them.
     pub fn check(&self, terms: &Terms) -> Result<(), UnfitEnds> {
         let (wanted, brought) = (terms.data_queue_pairs, self.data.len());
         if usize::try_from(wanted) != Ok(brought) {
@@ -97,7 +110,7 @@ impl Ends {
     }
 }
 
-/// Whether a GID can be one port's. Many, all and nobody cannot; and no peer is where this machine talks to itself.
+/// Whether a GID can be one port's: not multicast, broadcast, unspecified or loopback, where no peer can be reached.
 fn is_somebody(gid: [u8; 16]) -> bool {
     let address = Ipv6Addr::from(gid);
     let odd = address.is_multicast() || address.is_unspecified() || address.is_loopback();

@@ -1,6 +1,6 @@
-//! Whom a TLS handshake lets through: whoever has a certificate of the private authority, in the one role that is
-//! expected. Everything about chains, times, names and signatures is rustls's; only the role is looked at here,
-//! since rustls takes a certificate without a usage for either.
+//! Which peers pass a TLS handshake: those with a certificate of the private authority, in the one role that is
+//! expected. rustls checks chains, times, names and signatures. Only the role is checked here, since rustls accepts a
+//! certificate without a usage as either.
 
 use crate::tls::subject::Role;
 use rustls::client::WebPkiServerVerifier;
@@ -28,12 +28,12 @@ fn has_role(certificate: &CertificateDer<'_>, role: Role) -> Result<(), Error> {
     }
 }
 
-/// TLS 1.2 is not even compiled in.
+/// For TLS 1.2, which is not even compiled in.
 fn no_such_version() -> Error {
     Error::PeerIncompatible(PeerIncompatible::Tls12NotOfferedOrEnabled)
 }
 
-/// Signatures, the same from either side: those of TLS 1.3, as rustls checks them.
+/// Signatures of TLS 1.3, as rustls checks them, the same on both sides.
 macro_rules! signatures_of_tls_1_3 {
     () => {
         fn verify_tls12_signature(
@@ -60,7 +60,7 @@ macro_rules! signatures_of_tls_1_3 {
     };
 }
 
-/// How a client looks at a node's certificate.
+/// Checks a node's certificate for a client.
 #[derive(Debug)]
 pub(crate) struct NodesOnly(Arc<WebPkiServerVerifier>);
 
@@ -88,7 +88,7 @@ impl ServerCertVerifier for NodesOnly {
     signatures_of_tls_1_3!();
 }
 
-/// How a node looks at a client's certificate. There has to be one.
+/// Checks a client's certificate for a node. A client has to have one.
 #[derive(Debug)]
 pub(crate) struct TenantsOnly(Arc<dyn ClientCertVerifier>);
 

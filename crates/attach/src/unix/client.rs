@@ -2,6 +2,7 @@
 
 use super::messages::{AttachReply, AttachRequest, REPLY_BYTES};
 use crate::handshake::Reason;
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::EndpointSize;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -13,19 +14,19 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Why there is no port.
+/// Why an attach failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// Nobody listens there.
+    /// No node listens there.
     #[error("no node listens at {path}: {source}. Start one with `portcullis serve --listen shm:{path}`")]
     NoNode {
         /// Where.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: rustix::io::Errno,
     },
-    /// The node says no.
+    /// The node refuses.
     #[error("the node refuses: {0}")]
     Refused(String),
     /// The node did not answer in time.
@@ -36,7 +37,7 @@ pub enum AttachError {
         /// How long was waited.
         within: Duration,
     },
-    /// What listens there is no node of this version.
+    /// What listens there is not a node of this version.
     #[error("what listens at {path} is no Portcullis node of this version")]
     NotANode {
         /// Where.
@@ -50,10 +51,23 @@ pub enum AttachError {
     Machine(#[from] rustix::io::Errno),
 }
 
+impl Coded for AttachError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoNode { .. } => ErrorCode::NoNode,
+            Self::Refused(_) => ErrorCode::AttachRefused,
+            Self::Silent { .. } => ErrorCode::NodeSilent,
+            Self::NotANode { .. } => ErrorCode::NotANode,
+            Self::Unusable(_) => ErrorCode::UnfitOffer,
+            Self::Machine(_) => ErrorCode::Machine,
+        }
+    }
+}
+
 /// What a node offers.
 #[derive(Debug)]
 pub struct Offer {
-    /// What the port has.
+    /// The size of the port.
     pub size: EndpointSize,
     /// Bytes of the port's file.
     pub memory_bytes: u64,
@@ -63,26 +77,28 @@ pub struct Offer {
     pub page: OwnedFd,
     /// What wakes the engine.
     pub event: OwnedFd,
+    /// What the engine makes readable for a program that waits for a descriptor.
+    pub alarm: OwnedFd,
 }
 
-/// An attached client.
+/// A client that is attached.
 #[derive(Debug)]
 pub struct Attached<T> {
     /// Its number on the node.
     pub client: u64,
     /// The key of its arena.
     pub arena_key: u32,
-    /// What was made of the offer.
+    /// What `make` returned for the offer.
     pub made: T,
-    /// As long as this is open, the node serves the client. It is hung up on when the node does not any more.
+    /// The node serves the client as long as this is open. The node hangs up when it stops serving the client.
     pub socket: OwnedFd,
 }
 
-/// Asks the node at `path` for a port with an arena of `arena_bytes`. `make` maps what the node offers. All of it takes at
-/// most `within`, and what `make` takes.
+/// Asks the node at `path` for a port with an arena of `arena_bytes`. `make` maps what the node offers. The whole
+/// attach takes at most `within`, plus what `make` takes.
 ///
 /// # Errors
-/// No node, no answer in time, a refusal, or `make` fails.
+/// No node, no answer in time, a refusal, or `make` failed.
 pub fn attach<T>(
     path: &Path,
     arena_bytes: u64,
@@ -95,14 +111,15 @@ pub fn attach<T>(
     let (AttachReply::Offer { size, memory_bytes }, descriptors) = node.hear()? else {
         return Err(not_a_node());
     };
-    let [memory, page, event]: [OwnedFd; 3] = descriptors.try_into().map_err(|_| not_a_node())?;
-    let made = make(Offer { size, memory_bytes, memory, page, event }).map_err(AttachError::Unusable)?;
+    let [memory, page, event, alarm]: [OwnedFd; 4] = descriptors.try_into().map_err(|_| not_a_node())?;
+    let made =
+        make(Offer { size, memory_bytes, memory, page, event, alarm }).map_err(AttachError::Unusable)?;
     node.say(AttachRequest::Mapped)?;
     let (AttachReply::Welcome { client, arena_key }, _) = node.hear()? else { return Err(not_a_node()) };
     Ok(Attached { client, arena_key, made, socket: node.socket })
 }
 
-/// A connection to a node that does not serve this client yet.
+/// A connection to a node on which the client is not attached yet.
 struct NodeSocket<'a> {
     socket: OwnedFd,
     path: &'a Path,
@@ -157,11 +174,11 @@ impl<'a> NodeSocket<'a> {
 
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
     let mut bytes = [0; REPLY_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
     let received = match rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-        // A node that hung up without reading our hello: the error is told once, what it said comes behind it.
+        // The node hung up without reading our hello: the kernel reports that once; the node's message is behind it.
         Err(rustix::io::Errno::CONNRESET) => {
             rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?
         }

@@ -4,8 +4,8 @@
 //! Hello ──► Mapped ──► Preparing ──► Attached
 //! ```
 //!
-//! Who breaks the rules is told so, as is who is refused, and hung up on at once: on a socket of messages what was said
-//! last arrives all the same.
+//! A peer that is refused, or breaks the rules, is told why and hung up on at once: on a socket of messages the last
+//! one arrives all the same.
 
 use super::listener::Listener;
 use super::messages::{AttachReply, AttachRequest, REPLY_BYTES, REQUEST_BYTES};
@@ -13,12 +13,13 @@ use super::peer::Peer;
 use super::policy::{AdmissionPolicy, Admitted, Place};
 use crate::Limits;
 use crate::handshake::{Accepted, Errand, Handshake, HasRoom, Holder, Outgoing, Reason};
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// A user at a listener: who comes to another listener acts for another tenant.
+/// A user at a listener. Clients of different listeners act for different tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct User {
     /// The number of the listener.
@@ -28,7 +29,7 @@ pub struct User {
 }
 
 impl Holder for User {
-    /// The kernel says so.
+    /// The kernel names the user.
     fn is_proven(&self) -> bool {
         true
     }
@@ -40,20 +41,29 @@ pub enum Breach {
     /// The peer was told why.
     #[error("refused: {0}")]
     Refused(String),
-    /// There was nothing more to say.
+    /// It sent something after its attach, and is told nothing.
     #[error("sent something after the attach was over")]
     AfterTheEnd,
 }
 
+impl Coded for Breach {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Refused(_) => ErrorCode::ShownOut,
+            Self::AfterTheEnd => ErrorCode::SentAfterTheEnd,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Step {
-    /// Nothing was heard yet.
+    /// Nothing has been received yet.
     Hello { until: Instant },
-    /// The client has been offered a port, and is to map it.
+    /// The client has been offered a port, and has to map it.
     Mapped { until: Instant },
     /// The holder's thread fills the port's memory.
     Preparing,
-    /// It has a port.
+    /// The client has a port.
     Attached(u64),
 }
 
@@ -68,10 +78,9 @@ pub struct UnixHandshake<A: AdmissionPolicy> {
     outgoing: Option<Message>,
 }
 
-/// A message for the peer.
 struct Message {
     bytes: [u8; REPLY_BYTES],
-    /// Whether the descriptors of the place go with it.
+    /// Whether the place's descriptors go with it.
     is_offer: bool,
 }
 
@@ -104,9 +113,9 @@ impl<A: AdmissionPolicy> UnixHandshake<A> {
     }
 
     fn let_in(&mut self, policy: &A) -> Result<(), Reason> {
-        let place = self.place.as_ref().expect("a place was offered before it was prepared");
+        let place = self.place.as_mut().expect("a place was offered before it was prepared");
         let Admitted { client, arena_key } = policy.admit(&self.peer, place)?;
-        // From here on the end of the connection is the end of the client.
+        // From here on the client ends when the connection ends.
         self.step = Step::Attached(client);
         self.say(&AttachReply::Welcome { client, arena_key });
         Ok(())
@@ -127,7 +136,7 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
 
     const IS_CERTAIN_AT_ONCE: bool = true;
     const IS_SLOW: bool = true;
-    /// Longer messages are none of ours, and cut.
+    /// Longer messages mean nothing, and are cut off.
     const HEARD_BYTES: usize = REQUEST_BYTES + 1;
 
     fn begin(_: &Listener, accepted: Accepted<'_>, limits: &Limits) -> Option<Self> {
@@ -139,7 +148,7 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
 
     fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
         let refused = AttachReply::Refused(reason.to_owned()).encode();
-        // Who is gone or does not listen is not waited for.
+        // This does not wait for a peer that has gone or does not read.
         let _ = rustix::net::send(socket, &refused, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
@@ -188,9 +197,12 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
         Outgoing { bytes, descriptors }
     }
 
-    /// A message goes as a whole.
+    /// A message is sent as a whole.
     fn sent(&mut self, _: usize) {
-        self.outgoing = None;
+        let sent = self.outgoing.take();
+        if let (Some(Message { is_offer: true, .. }), Some(place)) = (sent, &mut self.place) {
+            place.was_offered();
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {

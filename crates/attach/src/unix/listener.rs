@@ -1,8 +1,8 @@
-//! A socket in the file system: put there without harm to what is there already, and taken away without harm to what
-//! came after it.
+//! A socket in the file system. It is bound without harm to what is there already, and removed without harm to what
+//! replaced it.
 //!
-//! Only a socket that nobody listens on is replaced. Between seeing that and removing it another node could take the
-//! place, and its live socket would go. So everybody who binds holds a lock on the directory meanwhile.
+//! Only a socket on which no process listens is replaced. Between that check and the removal another node could bind
+//! there and lose its live socket. So nodes hold a lock on the directory while they bind.
 
 use nix::libc;
 use nix::sys::socket::SetSockOpt;
@@ -15,43 +15,43 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// SO_PASSRIGHTS of Linux 6.16, the same on all architectures of Linux but Alpha, PA-RISC and SPARC.
+/// SO_PASSRIGHTS of Linux 6.16. It has this number on all architectures of Linux but Alpha, PA-RISC and SPARC.
 const SO_PASSRIGHTS: i32 = 83;
 /// The socket option that says whether peers may pass descriptors.
 #[derive(Clone, Copy)]
 struct PassRights;
 nix::setsockopt_impl!(PassRights, libc::SOL_SOCKET, SO_PASSRIGHTS, bool, nix::sys::socket::sockopt::SetBool);
 
-/// Connections that wait to be taken in.
+/// Connections that the kernel queues for the acceptor.
 const BACKLOG: i32 = 1024;
-/// How long others may hold the directory's lock: a node holds it for the time of some system calls.
+/// How long to wait for the directory's lock: a node holds it for the time of some system calls.
 const LOCK_WITHIN: Duration = Duration::from_secs(2);
 const LOCK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Who may open a socket.
+/// Which users may open a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// The permission bits of its file, whatever the umask is. Opening takes the right to write.
+    /// The permission bits of its file, whatever the umask is. A client needs the right to write.
     pub mode: u32,
-    /// The number of the group that its file belongs to. Without: as the kernel chooses.
+    /// The number of the group that its file belongs to. `None`: as the kernel chooses.
     pub group: Option<u32>,
 }
 
-/// A socket that clients come to. It is taken off the file system when it goes.
+/// A socket that clients connect to. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     file: FileId,
-    /// Peers can pass descriptors, whose close may wait.
+    /// Peers can pass descriptors, which may be slow to close.
     takes_descriptors: Cell<bool>,
 }
 
 impl Listener {
-    /// Listens at `path`. A socket there that nobody listens on is replaced, and nothing else is.
+    /// Listens at `path`. An existing socket on which no process listens is replaced; nothing else is.
     ///
     /// # Errors
-    /// Something else is there, somebody listens there, or the file system refuses.
+    /// Something else is there, another process listens there, or the file system refuses.
     pub fn bind(path: &Path, access: SocketAccess) -> std::io::Result<Self> {
         let address = SocketAddrUnix::new(path).map_err(|error| match error {
             Errno::NAMETOOLONG => {
@@ -72,13 +72,13 @@ impl Listener {
         let file = FileId::of(&rustix::fs::lstat(path)?);
         let takes_descriptors = Cell::new(!refuse_descriptors(&socket));
         let listener = Self { socket, path: path.to_owned(), file, takes_descriptors };
-        // Before it listens nobody can connect: nobody gets in by the mode that the umask gave it.
+        // No client can connect before `listen`, so the umask's mode admits none.
         listener.open_to(access)?;
         rustix::net::listen(&listener.socket, BACKLOG)?;
         Ok(listener)
     }
 
-    /// Whether what peers say may come with descriptors.
+    /// Whether descriptors may come with peers' messages.
     pub(super) fn takes_descriptors(&self) -> bool {
         self.takes_descriptors.get()
     }
@@ -89,13 +89,13 @@ impl Listener {
         &self.path
     }
 
-    /// Takes the socket off the file system, and hands over what is left to close. Nothing, if there are no descriptors:
-    /// then it is closed already.
+    /// Removes the socket's file, and returns what is left to close. `None`: without a free descriptor it is closed
+    /// already.
     pub(super) fn retire(self) -> Option<OwnedFd> {
         self.socket.try_clone().ok()
     }
 
-    /// Lets peers pass descriptors, as they can on kernels before 6.16: for tests of what becomes of them.
+    /// Lets peers pass descriptors, as they can on kernels before 6.16. For tests of what happens to them.
     #[doc(hidden)]
     pub fn dangerous_take_descriptors(&self) {
         // Without such an option they come in anyway.
@@ -117,7 +117,7 @@ impl Listener {
     }
 }
 
-/// Where connections come in: one that does not wait is accepted there.
+/// Where connections are accepted.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -126,7 +126,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // No lock: as long as the socket is open nobody replaces it, and it is open until after this.
+        // No lock: other nodes do not replace the socket while it is open, as it still is.
         let there = rustix::fs::lstat(&self.path);
         if there.is_ok_and(|there| FileId::of(&there) == self.file) {
             let _ = std::fs::remove_file(&self.path);
@@ -134,8 +134,8 @@ impl Drop for Listener {
     }
 }
 
-/// Has the kernel refuse descriptors that peers pass. Connections inherit it. Before Linux 6.16 it cannot be said: then
-/// they come in, and are closed where that holds up nobody but their user. Says whether it worked.
+/// Makes the kernel refuse descriptors that peers pass; connections inherit that. Before Linux 6.16 it cannot:
+/// descriptors come in, and are closed where that holds up only their user. Returns whether it worked.
 fn refuse_descriptors(socket: &OwnedFd) -> bool {
     let refused = PassRights.set(&socket.as_fd(), &false).is_ok();
     if !refused {
@@ -144,7 +144,7 @@ fn refuse_descriptors(socket: &OwnedFd) -> bool {
     refused
 }
 
-/// A file, whatever it is called.
+/// A file, under any name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -157,7 +157,7 @@ impl FileId {
     }
 }
 
-/// Makes nodes that bind in the same directory come one after the other. The lock ends with what is returned.
+/// Lets only one node at a time bind in a directory. The lock ends when the returned value is dropped.
 fn lock_directory(path: &Path) -> std::io::Result<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let told = |error: Errno| {
@@ -186,7 +186,7 @@ fn lock_directory(path: &Path) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket on which no process listens.
 fn remove_orphan(path: &Path, address: &SocketAddrUnix) -> std::io::Result<()> {
     let there = match rustix::fs::lstat(path) {
         Err(Errno::NOENT) => return Ok(()),
@@ -202,7 +202,7 @@ fn remove_orphan(path: &Path, address: &SocketAddrUnix) -> std::io::Result<()> {
     let taken = |text: &str| Err(Error::new(ErrorKind::AddrInUse, text.to_owned()));
     match rustix::net::connect(&probe, address) {
         Err(Errno::CONNREFUSED) => {}
-        // A full backlog is somebody's too.
+        // A full backlog is a listener's too.
         Ok(()) | Err(Errno::AGAIN) => return taken("a node listens there already"),
         Err(Errno::PROTOTYPE) => return taken("another program has its socket there"),
         Err(error) => {

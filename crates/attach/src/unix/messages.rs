@@ -1,19 +1,19 @@
-//! The messages of an attach: see [the conversation](super).
+//! The messages of an attach (see [the conversation](super)).
 
 use portcullis_nic::EndpointSize;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Says that this is an attach and which one: the last byte is the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x02");
+/// Marks an attach. The last byte is the version.
+const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x03");
 
-/// Bytes of the text of a refusal.
+/// The longest text of a refusal, in bytes.
 const REASON_BYTES: usize = 192;
 
 /// What a client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachRequest {
-    /// It wants a port with an arena of so many bytes.
+    /// It asks for a port with an arena of so many bytes.
     Hello {
         /// Bytes of the arena.
         arena_bytes: u64,
@@ -25,10 +25,10 @@ pub enum AttachRequest {
 /// What the node answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachReply {
-    /// The port's file, the engine's page and an event come with this, in that order. The node waits until the client
-    /// has mapped the file.
+    /// The port's file, the engine's page, an event and an alarm come with this message, in that order. The node waits
+    /// until the client has mapped the file.
     Offer {
-        /// What the port has.
+        /// The size of the port.
         size: EndpointSize,
         /// Bytes of its file.
         memory_bytes: u64,
@@ -40,7 +40,7 @@ pub enum AttachReply {
         /// The key of its arena.
         arena_key: u32,
     },
-    /// No port, and why.
+    /// Refused, and why.
     Refused(String),
 }
 
@@ -60,7 +60,6 @@ struct RequestFrame {
     more_reserved: [U64; 5],
 }
 
-/// Bytes of a request.
 pub(super) const REQUEST_BYTES: usize = size_of::<RequestFrame>();
 const _: () = assert!(REQUEST_BYTES == 64);
 
@@ -81,7 +80,7 @@ impl AttachRequest {
         zerocopy::transmute!(frame)
     }
 
-    /// The request in these bytes, if they are one of this version.
+    /// The request in the bytes, if they are one of this version.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let frame = RequestFrame::read_from_bytes(bytes).ok()?;
@@ -101,7 +100,6 @@ impl AttachRequest {
 struct ReplyFrame {
     magic: U64,
     kind: U32,
-    /// Bytes of the reason.
     reason_bytes: U32,
     client: U64,
     arena_key: U32,
@@ -115,11 +113,10 @@ struct ReplyFrame {
     reason: [u8; REASON_BYTES],
 }
 
-/// Bytes of a reply.
 pub(super) const REPLY_BYTES: usize = size_of::<ReplyFrame>();
 
 impl AttachReply {
-    /// Its bytes. A reason is cut at a letter where it is too long.
+    /// Its bytes. A reason that is too long is cut off between two letters.
     #[must_use]
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
         let frame = ReplyFrame { magic: U64::new(MAGIC), ..ReplyFrame::new_zeroed() };
@@ -145,7 +142,7 @@ impl AttachReply {
         zerocopy::transmute!(frame)
     }
 
-    /// The reply in these bytes, if they are one of this version that makes sense.
+    /// The reply in the bytes, if they are one of this version and make sense.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let frame = ReplyFrame::read_from_bytes(bytes).ok()?;

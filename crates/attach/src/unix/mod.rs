@@ -1,12 +1,13 @@
-//! How another process of this machine attaches: over a Unix socket, on which it gets memory to share with the node.
+//! How another process on this machine attaches: over a Unix socket, on which it gets memory that it shares with the
+//! node.
 //!
 //! The conversation has two steps. The client says hello, and the node offers a port (its file, the engine's page, an
-//! event) or says why not. The client maps the file and says so; then the node seals the file, so that no page of it can
-//! be taken away any more, fills and locks its own mapping, and welcomes the client. After that the socket carries
-//! nothing: it is there so that each end notices when the other is gone. Who a client is comes from the kernel
-//! (`SO_PEERCRED`), never from what it says.
+//! event, an alarm) or says why not. The client maps the file and says so. Then the node seals the file, so that no
+//! page can be taken away any more, fills and locks its own mapping, and welcomes the client. After that the socket
+//! carries nothing: it exists so that each end notices when the other has gone. The client's user comes from the kernel
+//! (`SO_PEERCRED`), never from what the client says.
 //!
-//! What is offered is the [`AdmissionPolicy`]'s business: here it is descriptors and numbers.
+//! The [`AdmissionPolicy`] decides what is offered. In this module an offer is descriptors and numbers.
 
 mod client;
 mod handshake;

@@ -1,14 +1,15 @@
-//! Who decides what a client gets, and what that is.
+//! The decision whether a client gets a port, and what the offer is.
 
 use super::peer::Peer;
 use crate::handshake::{Errand, Reason};
 use portcullis_nic::EndpointSize;
 use rustix::fd::BorrowedFd;
 
-/// Descriptors that each client takes: its connection, its port's file and what holds it together, its event.
-pub const DESCRIPTORS_EACH: u64 = 4;
+/// Descriptors that each client takes: its connection, its port's file and the pipe that holds it, its event, its
+/// alarm.
+pub const DESCRIPTORS_EACH: u64 = 5;
 
-/// A client that got a port.
+/// A client that was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
     /// Its number on the node.
@@ -17,27 +18,30 @@ pub struct Admitted {
     pub arena_key: u32,
 }
 
-/// What a client is offered, and has if it is admitted. It is dropped on the thread of the client's user, when nothing of
-/// the connection is left.
+/// What a client is offered, and keeps if it is admitted. It is dropped on the thread of the client's user, when the
+/// connection is closed.
 pub trait Place: Send + 'static {
-    /// What the port has.
+    /// The size of the port.
     fn size(&self) -> EndpointSize;
 
     /// Bytes of the port's file.
     fn memory_bytes(&self) -> u64;
 
-    /// The port's file, the engine's page and an event.
-    fn descriptors(&self) -> [BorrowedFd<'_>; 3];
+    /// The port's file, the engine's page, an event, and the client's end of an alarm.
+    fn descriptors(&self) -> [BorrowedFd<'_>; 4];
 
-    /// Makes the port's memory such that nobody can take its pages away any more. Done on the thread of the client's
-    /// user, after the client has mapped it.
+    /// They have been sent: those that only the client needs can be closed.
+    fn was_offered(&mut self);
+
+    /// Makes the port's memory such that no page can be taken away any more. Done on the thread of the client's user,
+    /// after the client has mapped it.
     fn preparation(&self) -> Errand;
 
-    /// The connection is over: nothing of the client wakes the node any more.
+    /// The connection is over: from here on nothing of the client's wakes the node.
     fn give_up(&mut self);
 }
 
-/// Decides who gets a port.
+/// Decides which clients get a port.
 pub trait AdmissionPolicy: Send + 'static {
     /// What is offered.
     type Place: Place;
@@ -45,15 +49,15 @@ pub trait AdmissionPolicy: Send + 'static {
     /// What a peer that asks for `arena_bytes` of arena would get.
     ///
     /// # Errors
-    /// Why it gets nothing: the peer is told.
+    /// Why it is refused. The peer is told.
     fn offer(&self, peer: &Peer, arena_bytes: u64) -> Result<Self::Place, Reason>;
 
-    /// Makes the port in the memory that was offered, and that the client has mapped.
+    /// Makes the port in the memory that was offered and that the client has mapped.
     ///
     /// # Errors
-    /// Why not: the peer is told. Nothing is left behind.
-    fn admit(&self, peer: &Peer, place: &Self::Place) -> Result<Admitted, Reason>;
+    /// Why the peer is refused: it is told. Nothing is left behind.
+    fn admit(&self, peer: &Peer, place: &mut Self::Place) -> Result<Admitted, Reason>;
 
-    /// The client is gone, or broke the rules of the socket. Called exactly once for everyone who was admitted.
+    /// The client has gone, or broke the rules of the socket. Called exactly once for every client that was admitted.
     fn depart(&self, client: u64);
 }

@@ -1,6 +1,6 @@
-//! A server with an admission that remembers, certificates in a folder, and peers that say what they like.
+//! A server whose admission policy records its clients, certificates in a folder, and peers that can send anything.
 
-// Each test program uses its part of this.
+// Each test program uses a part of this module.
 #![allow(dead_code)]
 
 pub mod papers;
@@ -21,12 +21,12 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Longer than anything honest takes, on a busy machine too. Nothing waits for it to pass when all is well.
+/// Longer than any honest action takes, also on a busy machine. No successful test waits that long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// For servers whose deadline is not what is tried.
+/// Limits of servers in tests that are not about the deadline.
 pub const UNHURRIED: Limits =
     Limits { attach_within: Duration::from_secs(600), connections_max: 4096, unattached_max: 64 };
-/// For servers whose deadline is what is tried.
+/// Limits of servers in tests of the deadline.
 pub const HURRIED: Limits = Limits { attach_within: Duration::from_millis(300), ..UNHURRIED };
 
 pub const TERMS: Terms = Terms {
@@ -59,11 +59,11 @@ struct Book {
     refusal: Option<String>,
     terms: Option<Terms>,
     unfit: bool,
-    /// An admission waits here, if there is something.
+    /// If set, the next admission waits for this.
     barrier: Option<Receiver<()>>,
 }
 
-/// What an admission knows: the test's end of it.
+/// What the admission policy has recorded, for the test.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<(Mutex<Book>, Condvar)>);
 
@@ -80,7 +80,7 @@ impl Ledger {
         assert!(!waited.timed_out(), "{what}: {:?} are present", book.present);
     }
 
-    /// Waits until nobody is left of all who were let in, each having departed once.
+    /// Waits until no admitted client is left. Checks that each departed once.
     pub fn wait_until_empty(&self) {
         self.wait("somebody is left behind", |book| book.present.is_empty());
         self.with(|book| {
@@ -155,7 +155,7 @@ impl AdmissionPolicy for Recorder {
     }
 }
 
-/// A server, and what its admission knows.
+/// A server, and the record of its admission policy.
 pub struct Rig {
     pub server: Option<Acceptor>,
     pub ledger: Ledger,
@@ -168,7 +168,7 @@ impl Rig {
         Self::start(NodeSecurity::Plain, ClientSecurity::Plain { anywhere: false }, limits)
     }
 
-    /// With certificates: a node for localhost and 127.0.0.1, an honest tenant called orange.
+    /// A server with certificates: a node for localhost and 127.0.0.1, and an honest tenant called orange.
     pub fn secured(papers: &papers::Papers, limits: Limits) -> Self {
         Self::start(NodeSecurity::Tls(papers.node()), ClientSecurity::Tls(papers.tenant("orange")), limits)
     }
@@ -188,21 +188,21 @@ impl Rig {
         attach(address, security, PATIENCE, |_| Ok((ends(1), ())))
     }
 
-    /// A connection that nobody has said anything on.
+    /// Opens a connection and sends nothing.
     pub fn call(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream
     }
 
-    /// A connection on which these bytes were said.
+    /// Opens a connection and sends these bytes.
     pub fn call_and_say(&self, bytes: &[u8]) -> TcpStream {
         let mut stream = self.call();
         stream.write_all(bytes).expect("sent");
         stream
     }
 
-    /// After whatever was done to it: nothing of it is left, and the server serves an honest client.
+    /// Checks that nothing is left of an attack, and that the server serves an honest client.
     pub fn assert_untouched(&self) {
         self.ledger.wait_until_empty();
         let attached = self.attach().expect("an honest client is served");
@@ -212,7 +212,7 @@ impl Rig {
     }
 }
 
-/// A server for these, and what its admission knows.
+/// Starts a server. Returns it with its admission policy's record.
 pub fn serve(listeners: Vec<Listener>, limits: Limits) -> (Acceptor, Ledger) {
     let ledger = Ledger::default();
     let server = Acceptor::start::<TlsHandshake>(listeners, Box::new(Recorder(ledger.clone())), limits);
@@ -220,7 +220,7 @@ pub fn serve(listeners: Vec<Listener>, limits: Limits) -> (Acceptor, Ledger) {
     (server, ledger)
 }
 
-/// Waits until the other side has hung up, and gives what it said before.
+/// Waits until the other side has hung up. Returns what it sent before.
 pub fn last_words(stream: &mut TcpStream) -> Vec<u8> {
     let mut said = Vec::new();
     let mut bytes = [0; 4096];
@@ -234,7 +234,7 @@ pub fn last_words(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Waits until something comes of the node, and says whether it is alive then.
+/// Waits until something arrives from the node. Returns whether the node is alive then.
 pub fn node_alive_after_news(connection: &mut Connection) -> bool {
     let timeout = Timespec::try_from(PATIENCE).expect("a time");
     let news = rustix::event::poll(&mut [PollFd::new(&connection.as_fd(), PollFlags::IN)], Some(&timeout));

@@ -1,4 +1,4 @@
-//! Certificates: honest ones by the crate's own means, others by hand.
+//! Certificates: honest ones, made by the crate, and others made by hand.
 
 use portcullis_attach::tls::certificates::{Validity, make_authority, make_node, make_tenant};
 use portcullis_attach::tls::{ClientIdentity, NodeIdentity};
@@ -28,10 +28,10 @@ pub fn future(from: u32, days: u32) -> Validity {
     Validity { now: SystemTime::now() + DAY * from, days }
 }
 
-/// An authority in a folder of its own, with a node for localhost and 127.0.0.1.
+/// An authority in its own folder, with a node for localhost and 127.0.0.1.
 pub struct Papers(pub tempfile::TempDir);
 
-/// A certificate and its key, wherever they are from.
+/// A certificate and its key, from any source.
 pub struct Pair {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
@@ -56,7 +56,7 @@ impl Papers {
             .expect("a node's identity")
     }
 
-    /// A tenant's identity, made where there are none.
+    /// The identity of a tenant. It is made if it does not exist.
     pub fn tenant(&self, name: &str) -> ClientIdentity {
         if !self.path(&format!("tenant-{name}.pem")).exists() {
             self.make_tenant(name, today(10));
@@ -77,7 +77,7 @@ impl Papers {
         }
     }
 
-    /// A certificate that the authority signs, with these common names and usages: what it never makes itself.
+    /// A certificate signed by the authority with these common names and usages, which it would not make itself.
     pub fn forge(&self, names: &[&str], usages: &[ExtendedKeyUsagePurpose]) -> Pair {
         let mut wanted = params(names, usages);
         wanted.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
@@ -98,7 +98,7 @@ impl Papers {
         roots
     }
 
-    /// A TLS client that checks nothing about its own certificate.
+    /// Connects a TLS client that does not check its own certificate.
     pub fn call(&self, address: SocketAddr, pair: Option<Pair>) -> StreamOwned<ClientConnection, TcpStream> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -107,7 +107,7 @@ impl Papers {
             .with_root_certificates(self.roots());
         let config = match pair {
             Some(Pair { chain, key }) => {
-                // Whether the key fits the chain is for the node to find out.
+                // The node must find out whether the key fits the chain.
                 let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("a key");
                 let pair = SingleCertAndKey::from(CertifiedKey::new(chain, key));
                 config.with_client_cert_resolver(Arc::new(pair))
@@ -121,7 +121,7 @@ impl Papers {
         StreamOwned::new(connection, stream)
     }
 
-    /// What a node would use that checks nothing about its own certificate, and asks for none.
+    /// The configuration of a node that does not check its own certificate and asks the client for none.
     pub fn server_config(&self, pair: Pair) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
@@ -134,7 +134,7 @@ impl Papers {
     }
 }
 
-/// A certificate that vouches for itself.
+/// A self-signed certificate.
 pub fn self_signed(name: &str) -> Pair {
     let key = KeyPair::generate().expect("a key");
     let certificate =

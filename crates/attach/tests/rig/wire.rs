@@ -1,4 +1,4 @@
-//! The messages as they are on the wire, written down a second time: a change of format does not go unnoticed.
+//! A second definition of the messages on the wire, so that a change of format is noticed.
 
 use portcullis_attach::tls::Ends;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ pub fn frame(message: &impl Serialize) -> Vec<u8> {
     [&u16::try_from(body.len()).expect("short").to_le_bytes()[..], &body].concat()
 }
 
-/// Reads one message of the node.
+/// Reads one message from the node.
 pub fn read(stream: &mut impl Read) -> FromNode {
     let mut length = [0; 2];
     stream.read_exact(&mut length).expect("a length");
@@ -69,7 +69,7 @@ pub fn read(stream: &mut impl Read) -> FromNode {
     postcard::from_bytes(&body).expect("of the node")
 }
 
-/// The message in what the node said last, if it is one.
+/// Parses the node's last bytes as a message.
 pub fn parse(bytes: &[u8]) -> FromNode {
     read(&mut &bytes[..])
 }

@@ -1,6 +1,8 @@
-//! What the audit log costs: the rate of permissions without one, with what goes wrong only, and with everything.
+//! The cost of the audit log: the rate of permissions without a log, with violations and bars only, and with all
+//! events.
 //!
-//! Machines drift by more than a log costs. So the three take turns, and each round is compared within itself.
+//! A machine's speed drifts by more than a log costs. So the three take turns, and each round is compared only with
+//! itself.
 
 use super::node_process::Setup;
 use super::permissions::Run;
@@ -10,7 +12,7 @@ use crate::output::say;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-/// Rounds, each with a run of each kind: an odd number, so that there is a median.
+/// Rounds, each with one run of each kind. The odd number gives a median.
 const ROUNDS: usize = 11;
 
 /// A log, and the events that are written to it.
@@ -25,7 +27,6 @@ const LOGS: [Log; 3] = [
     Log { name: "everything", events: Some(&[]) },
 ];
 
-/// Least, median and most.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Spread {
     least: f64,
@@ -42,15 +43,14 @@ impl Spread {
     }
 }
 
-/// What came of a kind of log.
 #[derive(Debug, Serialize)]
 struct Row {
     log: &'static str,
     /// Permissions acquired and ended, in millions a second.
     mops: Spread,
-    /// The rate, by that of the run without a log in the same round.
+    /// The rate, divided by the rate of the run without a log in the same round.
     of_none: Spread,
-    /// Records that were lost, of each hundred: the node does not wait for its log.
+    /// Percentage of records that were lost. The node does not wait for its log.
     percent_lost: Spread,
 }
 
@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A run of each, in the order of [`LOGS`]; another one goes first in each round.
+/// One run of each kind, in the order of [`LOGS`]. Each round begins with another kind.
 fn run_round(options: &Options, round: usize) -> Result<[Run; LOGS.len()], BenchError> {
     let mut runs = [const { None }; LOGS.len()];
     for turn in 0..LOGS.len() {

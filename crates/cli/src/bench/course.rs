@@ -1,31 +1,31 @@
-//! How long a benchmark runs, and on a terminal how far it is.
+//! The length of a benchmark, and its progress bar on a terminal.
 
 use super::Options;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// How long what counts takes, where nothing else is said.
+/// The length of the measurement by default.
 const LENGTH: Duration = Duration::from_secs(1);
-/// The longest that is spent on what does not count.
+/// The longest warm-up.
 const WARM_UP: Duration = Duration::from_millis(250);
 /// Operations between two looks at the clock.
 const STRIDE: u64 = 64;
-/// Between two looks of the bar.
+/// Time between two updates of the progress bar.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// A stretch of a benchmark: it is over after so many operations or so long.
+/// A part of a benchmark. It is over after a number of operations or after a time.
 pub struct Course {
     operations: u64,
     within: Duration,
     started: Instant,
-    /// Operations at which it is looked at again.
+    /// Operations at which the clock is read again.
     look: u64,
     bar: ProgressBar,
     drawn: Duration,
 }
 
 impl Course {
-    /// What counts: what the options say, or a second.
+    /// The measurement, as long as the options say.
     pub fn new(options: &Options, what: impl Into<String>) -> Self {
         let (operations, within) = match (options.iterations, options.duration) {
             (Some(iterations), _) => (iterations, Duration::MAX),
@@ -39,7 +39,7 @@ impl Course {
         Self::start(operations, within, bar)
     }
 
-    /// What does not count, before it: no more operations than count, where few are asked for, and not for long.
+    /// The warm-up before the measurement. It has at most as many operations as the options ask to measure.
     pub fn warm_up(options: &Options, most: u64) -> Self {
         let operations = options.iterations.map_or(most, |iterations| iterations.min(most));
         Self::start(operations, WARM_UP, ProgressBar::hidden())
@@ -49,12 +49,12 @@ impl Course {
         Self { operations, within, started: Instant::now(), look: 0, bar, drawn: Duration::ZERO }
     }
 
-    /// How long it has taken until now.
+    /// The time since the start.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Whether it is over after `done` operations.
+    /// Whether the part is over after `done` operations.
     pub fn over(&mut self, done: u64) -> bool {
         if done < self.look {
             return false;

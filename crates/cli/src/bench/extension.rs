@@ -1,4 +1,4 @@
-//! Staying in possession: acquiring again, extending by RPC, extending by the client alone (Patronus §7.2.2).
+//! Ways to keep a permission: acquiring again, extending by RPC, and extending by the client alone (Patronus §7.2.2).
 
 use super::course::Course;
 use super::latency::LIFETIME;
@@ -22,7 +22,6 @@ const HELD: usize = 48;
 const EXTENSIONS: u32 = 8;
 const LEASE: Lifetime = Lifetime::micros(100);
 
-/// The three ways.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Reacquire,
@@ -33,12 +32,12 @@ enum Way {
 #[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
-    /// Extensions, or what stands for them, in millions a second.
+    /// Extensions, or acquisitions in their place, in millions per second.
     mops: f64,
-    /// Of one, in microseconds.
+    /// Time of one of them, in microseconds.
     p50: f64,
     p99: f64,
-    /// Against acquiring again.
+    /// Relative to acquiring again.
     gain: f64,
 }
 
@@ -49,7 +48,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// Runs the three ways, each on a node of its own.
+/// Measures the three ways, each on a node of its own.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
     let mut rows: Vec<Row> = Vec::new();
@@ -82,7 +81,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 }
 
 fn run_way(options: &Options, name: &'static str, way: Way, iterations: &mut u64) -> Result<Row, BenchError> {
-    // A lease this short is over now and then before its extension arrives: late, not malicious.
+    // With such a short lease some extensions come too late. These violations must cost nothing.
     let violations_free = Some(u32::MAX);
     let setup = Setup { violations_free, ..options.setup() };
     let node = NodeProcess::start(&setup)?;
@@ -110,7 +109,7 @@ fn run_way(options: &Options, name: &'static str, way: Way, iterations: &mut u64
     })
 }
 
-/// One who wants to stay in possession.
+/// A holder of a permission, which it wants to keep.
 struct Holder {
     object: ObjectRef,
     permission: Option<BarePermission>,
@@ -120,9 +119,9 @@ struct Holder {
 struct Holders {
     way: Way,
     holders: Vec<Holder>,
-    /// Extensions by the client alone that are under way, by holder: they end in order.
+    /// Pending extensions by the client alone, with their holders. They end in order.
     extending: VecDeque<(usize, Call, Instant)>,
-    /// Requests to the node that are under way: they too.
+    /// Pending requests to the node, which end in order as well.
     asking: VecDeque<(usize, Call, Instant)>,
     samples: Samples,
     extended: u64,
@@ -149,7 +148,7 @@ impl Holders {
         Ok(all)
     }
 
-    /// The next step of some holders. One look at the clock serves all of them, and extensions share a doorbell.
+    /// Begins the next step of some holders. The clock is read once for all of them, and extensions share a doorbell.
     fn go_on(&mut self, session: &mut Session, indices: &[usize], at: Instant) -> Result<(), BenchError> {
         let now = session.at(at);
         let mut batch = session.client().batch();
@@ -175,7 +174,7 @@ impl Holders {
         Ok(())
     }
 
-    /// A step that needs the node's CPU.
+    /// Begins a step that needs the node's CPU.
     fn ask_node(&mut self, session: &mut Session, index: usize, at: Instant) -> Result<(), BenchError> {
         let now = session.at(at);
         let holder = &mut self.holders[index];
@@ -189,7 +188,7 @@ impl Holders {
         };
         let call = match extended {
             Some(Err(Error::Expired)) | None => {
-                // What it held goes by itself.
+                // The old permission expires by itself.
                 holder.permission = None;
                 let ask = Acquire::object(holder.object).shared().lifetime(LEASE).wait(LIFETIME);
                 session.client().acquire(now, ask)
@@ -200,7 +199,7 @@ impl Holders {
         Ok(())
     }
 
-    /// A holder whose step has ended.
+    /// The next holder whose step has ended.
     fn next_ended(&mut self, session: &mut Session) -> Option<(usize, Instant, Result<Answer, Error>)> {
         for under_way in [&mut self.extending, &mut self.asking] {
             if let Some(&(index, call, asked)) = under_way.front()
@@ -233,7 +232,7 @@ impl Holders {
                     self.extended += 1;
                     self.samples.add(at - asked);
                 }
-                Ok(Answer::Done) => {}
+                Ok(Answer::Done | Answer::Entry(_) | Answer::EndOfList) => {}
                 Err(Error::Expired | Error::Revoked | Error::Refused(Refusal::NotExtendable)) => {
                     holder.permission = None;
                 }

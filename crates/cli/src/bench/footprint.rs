@@ -1,5 +1,5 @@
-//! What it costs to be there: the time of an attach, the memory of a node with many permissions, and the processor time
-//! of a node and a client that have nothing to do.
+//! The cost of existing: the time of an attach, the memory of a node with many permissions, and the processor time of
+//! an idle node and an idle client.
 
 use super::latency::hold_objects;
 use super::node_process::NodeProcess;
@@ -11,16 +11,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Permissions that are live while the node's memory is looked at.
+/// Permissions that are live when the node's memory is measured.
 const PERMISSIONS: usize = 10_000;
 const ATTACHES: usize = 200;
-/// Until windows have rested and nothing lingers any more the node has something to do now and then.
+/// The time after which the node is idle: windows have rested, and none lingers any more.
 const SETTLING: Duration = Duration::from_secs(2);
-/// How long nothing happens, if -D does not say otherwise: in a second, one tick more or less would be a whole percent.
+/// The length of the idle measurement without -D. In a single second, one tick would be a whole percent.
 const IDLE: Duration = Duration::from_secs(5);
 /// Between two frames of the spinner.
 const FRAME: Duration = Duration::from_millis(250);
-/// What the kernel counts processor time in, on every Linux that this runs on: hundredths of a second.
+/// The unit in which the kernel counts processor time: on every Linux that this runs on, hundredths of a second.
 const TICKS_A_SECOND: f64 = 100.0;
 
 #[derive(Debug, Serialize)]
@@ -28,14 +28,14 @@ struct Report {
     benchmark: &'static str,
     nic: &'static str,
     protection: &'static str,
-    /// In milliseconds: connecting, being admitted, mapping the queues.
+    /// Time to connect, be admitted, and map the queues, in milliseconds.
     attach_typical_ms: f64,
     attach_p99_ms: f64,
     permissions: usize,
-    /// Of the node's process, with what it touched of its pool.
+    /// Resident memory of the node, with the touched part of its pool.
     node_resident_mib: f64,
     idle_seconds: u64,
-    /// Of one processor, in hundredths.
+    /// Percent of one processor.
     node_idle_percent: f64,
     client_idle_percent: f64,
 }
@@ -95,7 +95,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Waits, and says on a terminal for what.
+/// Waits, and shows on a terminal what it waits for.
 fn wait(time: Duration, what: &'static str) {
     let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
     let bar = ProgressBar::new_spinner().with_message(what);
@@ -120,7 +120,8 @@ fn resident_bytes(process: u32) -> Result<u64, BenchError> {
     kibibytes.map(|kibibytes| kibibytes << 10).ok_or(BenchError::NoCounters)
 }
 
-/// Processor time of a process, in ticks: fields 14 and 15 of its `stat`, counted behind the name in parentheses.
+/// Processor time of a process, in ticks. These are fields 14 and 15 of its `stat`, counted after the name in
+/// parentheses.
 fn ticks(process: u32) -> Result<f64, BenchError> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

@@ -1,4 +1,4 @@
-//! One operation at a time.
+//! Latency benchmarks: one operation at a time.
 
 use super::course::Course;
 use super::node_process::named_or_own;
@@ -9,9 +9,10 @@ use portcullis::{Allocate, AtDrop, Buffer, Error, Lifetime, Permission, Session}
 use std::time::Instant;
 
 const WARM_UP: u64 = 20_000;
-/// Objects that the accesses go round: more than a processor's first cache holds.
+/// Objects that the accesses go round: too many for a processor's first cache.
 const OBJECTS: usize = 1024;
-/// The permissions are held for the whole run: extended, where the node's longest lifetime allows no more at once.
+/// The lease of the permissions. They are held for the whole run, and renewed where the node's longest lifetime
+/// requires it.
 pub const LIFETIME: Lifetime = Lifetime::seconds(10);
 
 /// Runs `read_lat`, `write_lat` or `atomic_lat`.
@@ -69,7 +70,7 @@ fn one(
     outcome.buffer.or(spare).ok_or(BenchError::Session(Error::SessionLost))
 }
 
-/// So many objects, each held.
+/// Allocates objects and holds them.
 pub fn hold_objects(session: &mut Session, count: usize, size: u64) -> Result<Vec<Permission>, BenchError> {
     (0..count).map(|_| hold(session, size)).collect()
 }
@@ -78,14 +79,14 @@ fn hold(session: &mut Session, size: u64) -> Result<Permission, BenchError> {
     Ok(session.allocate(Allocate::bytes(size).lifetime(LIFETIME))?.at_drop(AtDrop::Expire))
 }
 
-/// The object, with a permission that has a while to live.
+/// The object, with a permission that lives long enough.
 pub fn renewed<'a>(
     session: &mut Session,
     objects: &'a mut [Permission],
     index: usize,
     size: u64,
 ) -> Result<&'a Permission, BenchError> {
-    // Looked at once in a round: the clock costs as much as a good part of what is measured.
+    // Checked once in a round: reading the clock takes a good part of the measured time.
     if index == 0 && objects[0].lease().deadline().since(session.now()) < Lifetime(LIFETIME.0 / 2) {
         for object in objects.iter_mut() {
             *object = hold(session, size)?;

@@ -1,7 +1,7 @@
 //! `portcullis bench`: measurements, in the dialect of perftest.
 //!
-//! Every benchmark also measures `pingpong_rtt`, the round trip of one cache line between the same two processors in
-//! the same run: machines differ and drift, the ratio to that says more than a time.
+//! Every benchmark also measures `pingpong_rtt` in the same run: the round trip of one cache line between the same two
+//! processors. Machines differ and drift, so the ratio to this time says more than a time alone.
 
 mod audit;
 mod course;
@@ -59,25 +59,25 @@ pub struct Options {
     /// Bytes of each access; atomics move 8.
     #[arg(short = 's', long, default_value = "64", value_parser = crate::size::parse)]
     size: u64,
-    /// Iterations that count.
+    /// Iterations to measure.
     #[arg(short = 'n', long)]
     iterations: Option<u64>,
-    /// Run for so many seconds instead [default: one].
+    /// Run for this many seconds instead [default: one].
     #[arg(short = 'D', long, conflicts_with = "iterations")]
     duration: Option<u64>,
-    /// Operations under way at once, where more than one is.
+    /// Operations under way at once, in the benchmarks that have several.
     #[arg(short = 'o', long, default_value_t = 128)]
     outstanding: usize,
-    /// Sessions, each with a queue pair of its own in use, that one thread drives; for the rates.
+    /// Sessions that one thread drives, each with one queue pair in use; for the rates.
     #[arg(short = 'q', long, default_value_t = 1)]
     queue_pairs: usize,
-    /// Look at every byte that read_rate reads.
+    /// Read every byte that read_rate has fetched.
     #[arg(long, value_enum, value_name = "HOW")]
     look: Option<Look>,
-    /// For siege: this attack, and others where it is given again [default: all].
+    /// For siege: run only this attack; may be given several times [default: all].
     #[arg(long, value_enum, value_name = "ATTACK")]
     attack: Vec<siege::Attack>,
-    /// A node that runs already, for example shm:/run/portcullis.sock.
+    /// A running node to use, for example shm:/run/portcullis.sock.
     #[arg(long)]
     node: Option<String>,
     /// The NIC of the node that is started for the run.
@@ -88,20 +88,20 @@ pub struct Options {
     /// What enforces permissions on the node that is started for the run.
     #[arg(long, default_value = "memory-window", value_parser = crate::protection::mechanism)]
     protection: Mechanism,
-    /// For that node: go without guarantees that its device does not keep (see `portcullis serve --help`).
+    /// For that node: accept that its device lacks these guarantees (see `portcullis serve --help`).
     #[arg(long, value_name = "GUARANTEES")]
     allow_unenforced: Option<String>,
-    /// One JSON object instead of the table.
+    /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
 }
 
-/// How what was read is looked at.
+/// Where fetched bytes are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Look {
-    /// In the session's arena, where it came.
+    /// In place, in the session's arena.
     InPlace,
-    /// In memory of the program's own, that it is copied to.
+    /// In a copy in the program's own memory.
     Copied,
 }
 
@@ -115,21 +115,22 @@ pub enum Name {
     WriteLat,
     /// Latency of one FETCH_AND_ADD at a time.
     AtomicLat,
-    /// READs a second, with many under way.
+    /// READs per second, with many under way.
     ReadRate,
-    /// WRITEs a second, with many under way.
+    /// WRITEs per second, with many under way.
     WriteRate,
-    /// Permissions acquired and ended a second, with each technique of Patronus §5.4 added (Table 4).
+    /// Permissions acquired and ended per second, adding one technique of Patronus §5.4 at a time (Table 4).
     Permissions,
-    /// Re-acquiring against extending by RPC and by the client alone (Patronus §7.2.2).
+    /// Re-acquiring, compared with extending by RPC and by the client alone (Patronus §7.2.2).
     Extension,
-    /// Permissions acquired and ended a second without an audit log, with violations and bars only, and with everything.
+    /// Permissions acquired and ended per second without an audit log, with violations and bars only, and with all
+    /// events.
     Audit,
     /// How long a violation interrupts the guilty client, with and without spare queue pairs (Table 5).
     Violation,
-    /// What an honest client notices of attacks by another tenant.
+    /// Latency and rate of an honest client beside attacks by another tenant.
     Siege,
-    /// What it costs to be there: attach, memory, idling.
+    /// The cost of attaching, memory and idling.
     Footprint,
 }
 
@@ -139,7 +140,7 @@ impl Name {
     }
 }
 
-/// Why nothing was measured.
+/// Why a benchmark failed.
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
     #[error(transparent)]
@@ -157,7 +158,6 @@ enum BenchError {
 }
 
 impl Options {
-    /// A session with the node at `address`.
     fn connect(&self, address: &str) -> Result<Session, BenchError> {
         Ok(connect_with(address, self.session_options()?)?)
     }
@@ -166,7 +166,6 @@ impl Options {
         Ok(SessionOptions { rdma: self.client.rdma()?, ..SessionOptions::default() })
     }
 
-    /// The NIC that is measured.
     fn nic(&self) -> NicKind {
         match &self.node {
             Some(address) if address.starts_with("rdma:") => NicKind::Ibverbs,
@@ -175,7 +174,7 @@ impl Options {
         }
     }
 
-    /// The node that is started for the run, if nothing more is said.
+    /// The node for the run, by default.
     fn setup(&self) -> Setup {
         Setup {
             protection: self.protection,

@@ -1,4 +1,4 @@
-//! A node process for the length of a benchmark.
+//! A node process for the duration of a benchmark.
 
 use super::{BenchError, Options, processors};
 use crate::rdma::{DeviceOptions, NicKind};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A `portcullis serve` of our own. It ends, and its folder goes, when this is dropped.
+/// A `portcullis serve` for the benchmark. Dropping it stops the node and removes its folder.
 pub struct NodeProcess {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -16,7 +16,7 @@ pub struct NodeProcess {
     _folder: tempfile::TempDir,
 }
 
-/// What a node process says when it is asked by SIGUSR1, as far as benchmarks want to know.
+/// The counters that a node process prints on SIGUSR1, as far as benchmarks need them.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Counted {
     pub control_messages: u64,
@@ -31,41 +31,41 @@ struct Words {
     turns: TurnsCounted,
 }
 
-/// How long the turns of its thread took, in microseconds.
+/// How long the turns of the node's thread took, in microseconds.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct TurnsCounted {
     pub longest_us: u64,
     pub longest_of_processor_us: u64,
 }
 
-/// What it says first.
+/// A node's first line.
 #[derive(Deserialize)]
 struct Listening {
     listening: Vec<String>,
 }
 
-/// How the node is to run.
+/// The settings of a node process.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     pub protection: Mechanism,
-    /// Techniques of Patronus §5.4 that it goes without.
+    /// Techniques of Patronus §5.4 that the node does not use.
     pub without: Vec<&'static str>,
-    /// Violations that cost nothing, when many are made on purpose.
+    /// The number of free violations, for benchmarks that make many on purpose.
     pub violations_free: Option<u32>,
-    /// What it is on.
+    /// The NIC of the node.
     pub nic: NicKind,
     pub device: DeviceOptions,
-    /// Guarantees that it goes without.
+    /// Guarantees that the node's device may lack.
     pub allow_unenforced: Option<String>,
-    /// The events that it writes to an audit log in its folder, if it has one; all of them, if none is named.
+    /// The events that the node writes to an audit log in its folder. `None`: no log. Empty: all events.
     pub audit: Option<&'static [&'static str]>,
-    /// Tenants that each have a socket of their own. Without: one for everybody.
+    /// Tenants that each have their own socket. Empty: one socket for all.
     pub tenants: &'static [&'static str],
-    /// Options of `portcullis serve` beside those above.
+    /// More options for `portcullis serve`.
     pub more: &'static [&'static str],
 }
 
-/// The node that the options name, or one of our own for as long as what is returned lives; and its address.
+/// The node that the options name, or a new one that lives as long as the returned value; and the node's address.
 pub fn named_or_own(options: &Options) -> Result<(Option<NodeProcess>, String), BenchError> {
     if let Some(address) = &options.node {
         return Ok((None, address.clone()));
@@ -76,7 +76,7 @@ pub fn named_or_own(options: &Options) -> Result<(Option<NodeProcess>, String), 
 }
 
 impl NodeProcess {
-    /// Starts a node on its processor, waits until it listens, and keeps this thread on the other one.
+    /// Starts a node on its processor, waits until it listens, and keeps this thread on the other processor.
     pub fn start(setup: &Setup) -> Result<Self, BenchError> {
         let folder = tempfile::tempdir()?;
         let socket = |name: &str| format!("shm:{}", folder.path().join(name).display());
@@ -132,22 +132,22 @@ impl NodeProcess {
         &self.addresses[0]
     }
 
-    /// Where the clients of each tenant come to, in the order in which they were named.
+    /// The addresses for the tenants' clients, in the order of the tenants.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// Its process.
+    /// The node's process id.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// What the node has counted until now.
+    /// The node's counters so far.
     pub fn counted(&mut self) -> Result<Counted, BenchError> {
         Ok(self.ask()?.counters)
     }
 
-    /// How long the turns of its thread took until now.
+    /// How long the turns of the node's thread took so far.
     pub fn turns(&mut self) -> Result<TurnsCounted, BenchError> {
         Ok(self.ask()?.turns)
     }

@@ -1,4 +1,4 @@
-//! Permissions acquired and ended, as fast as the node goes: the steps of Patronus, Table 4.
+//! The rate at which permissions are acquired and ended: the steps of Patronus, Table 4.
 
 use super::course::Course;
 use super::latency::LIFETIME;
@@ -14,18 +14,18 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 const WARM_UP: u64 = 50_000;
-/// Objects of 64 bytes that permissions are acquired over, at random.
+/// Objects that permissions are acquired over, at random.
 const OBJECTS: usize = 16_384;
-/// Requests under way at once: as many as the control queue pair holds, less some room for the other kind.
+/// Requests under way at once: as many as the control queue pair holds, less some room for revocations.
 const UNDER_WAY: usize = 48;
-/// The lease of the last step: what the paper's evaluation uses (Patronus §7.2.4).
+/// The lease of the last step, as in the paper's evaluation (Patronus §7.2.4).
 const SHORT_LEASE: Lifetime = Lifetime::micros(100);
 
 /// A row of Table 4.
 struct Step {
     name: &'static str,
     without: &'static [&'static str],
-    /// Permissions are left to expire instead of revoked.
+    /// Permissions expire and are not revoked.
     expire: bool,
 }
 
@@ -37,7 +37,6 @@ const STEPS: [Step; 5] = [
     Step { name: "+ Expr", without: &[], expire: true },
 ];
 
-/// What came of a step.
 #[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
@@ -45,9 +44,8 @@ struct Row {
     mops: f64,
     /// Binds, rebinds and unbinds for each permission.
     window_operations: f64,
-    /// Control messages for each permission.
     control_messages: f64,
-    /// From asking for a permission to holding it, in microseconds.
+    /// Time from asking for a permission to holding it, in microseconds.
     p50: f64,
     p99: f64,
 }
@@ -59,7 +57,7 @@ struct Report {
     steps: Vec<Row>,
 }
 
-/// Runs all steps, each on a node of its own.
+/// Measures all steps, each on a node of its own.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
     let mut steps = Vec::new();
@@ -105,9 +103,9 @@ fn run_step(options: &Options, step: &Step) -> Result<(Row, u64), BenchError> {
     Ok((run.row(step), run.ended))
 }
 
-/// Permissions acquired and ended on a node of their own.
+/// A measurement on a node of its own.
 pub struct Run {
-    /// Permissions that ended while it was measured.
+    /// Permissions that ended during the measurement.
     pub ended: u64,
     elapsed: Duration,
     before: Counted,
@@ -116,7 +114,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Starts a node and measures it. Permissions are left to expire, or revoked.
+    /// Starts a node and measures it. Permissions expire if `expire`, else they are revoked.
     pub fn on_own_node(
         options: &Options,
         setup: &Setup,
@@ -143,15 +141,15 @@ impl Run {
         Ok(Self { ended, elapsed, before, after, samples: life.samples })
     }
 
-    /// Millions a second.
+    /// In millions per second.
     pub fn mops(&self) -> f64 {
         mops(self.ended, self.elapsed)
     }
 
-    /// Audit records that were lost meanwhile, of each hundred.
+    /// Percentage of audit records that were lost during the measurement.
     pub fn percent_lost(&self) -> f64 {
         let lost = self.after.audit_lost - self.before.audit_lost;
-        // Each permission is granted and ends.
+        // A grant and an end for each permission.
         100.0 * per(lost, 2 * (self.after.grants - self.before.grants))
     }
 
@@ -168,7 +166,7 @@ impl Run {
     }
 }
 
-/// Kept objects that nobody holds.
+/// Allocates kept objects without holders.
 fn make_objects(session: &mut Session, size: u64) -> Result<Vec<ObjectRef>, BenchError> {
     let mut objects = Vec::with_capacity(OBJECTS);
     for _ in 0..OBJECTS {
@@ -179,7 +177,7 @@ fn make_objects(session: &mut Session, size: u64) -> Result<Vec<ObjectRef>, Benc
     Ok(objects)
 }
 
-/// Permissions on their way through life.
+/// Permissions that are being acquired and ended.
 struct Lives {
     objects: Vec<ObjectRef>,
     expire: bool,
@@ -203,7 +201,7 @@ impl Lives {
         }
     }
 
-    /// One of the objects, from a xorshift generator: good enough to miss caches.
+    /// A random object, from a xorshift generator. It is random enough to miss caches.
     fn object(&mut self) -> ObjectRef {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -237,7 +235,7 @@ impl Lives {
             self.samples.add(at - asked);
             let Answer::Granted(permission) = answer? else { continue };
             if self.expire {
-                // It goes by itself: that is the saving.
+                // Nothing is sent: the permission expires.
                 self.ended += 1;
                 continue;
             }

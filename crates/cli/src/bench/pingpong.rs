@@ -1,4 +1,4 @@
-//! The floor: how long a cache line takes from one processor to another and back.
+//! The lower bound: how long a cache line takes to another processor and back.
 
 use super::processors;
 use crate::samples::Samples;
@@ -12,8 +12,8 @@ const ROUNDS: u64 = 100_000;
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The typical round trip of one cache line between the processors of node and client, in microseconds. The node, if
-/// one runs on its processor, has nothing to do meanwhile.
+/// The typical round trip of one cache line between the processors of node and client, in microseconds. A node that
+/// runs on its processor must be idle meanwhile.
 pub fn round_trip() -> f64 {
     let (there, back) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let mut samples = Samples::new();
@@ -45,7 +45,7 @@ fn wait_for(line: &Line, value: u64) {
     while line.0.load(Ordering::Acquire) != value {
         std::hint::spin_loop();
         looks += 1;
-        // One processor for both: let the other end have it.
+        // If both ends share one processor, this lets the other end run.
         if looks.is_multiple_of(1 << 14) {
             std::thread::yield_now();
         }

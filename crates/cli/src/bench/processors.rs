@@ -1,9 +1,9 @@
-//! Which processor each end runs on: different ones, where the machine has two.
+//! The processors of the two ends of a benchmark. They differ if the machine has two.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::OnceLock;
 
-/// What this process was allowed when it started; children inherit what it has when it starts them.
+/// The processors of this process at its start. A child inherits the set of the moment it is started.
 fn allowed() -> &'static CpuSet {
     static ALLOWED: OnceLock<CpuSet> = OnceLock::new();
     ALLOWED.get_or_init(|| sched_getaffinity(None).unwrap_or_default())
@@ -22,7 +22,7 @@ pub fn pin_client() {
     }
 }
 
-/// Lets this thread run anywhere again, so that a child does not inherit a corner.
+/// Lets this thread run anywhere again, so that a child inherits no restriction.
 pub fn unpin() {
     if let Err(error) = sched_setaffinity(None, allowed()) {
         tracing::warn!(%error, "cannot leave the processor");

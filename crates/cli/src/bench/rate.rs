@@ -1,4 +1,4 @@
-//! Many operations under way at once.
+//! Rate benchmarks: many operations under way at once.
 
 use super::course::Course;
 use super::latency::{hold_objects, renewed};
@@ -23,11 +23,11 @@ struct Lane {
     objects: Vec<Permission>,
     next: usize,
     buffers: Vec<Buffer<ArenaMemory>>,
-    /// The last operation of each batch, and when the batch was posted.
+    /// When each batch was posted.
     batches: VecDeque<Instant>,
     finished: Vec<(Operation, Outcome<ArenaMemory>)>,
     outstanding: usize,
-    /// Where what is looked at is copied to.
+    /// Where fetched bytes are copied to.
     copy: Vec<u8>,
 }
 
@@ -88,7 +88,7 @@ impl Lane {
         })
     }
 
-    /// Takes what is finished and posts as much again. Returns how many operations ended.
+    /// Takes what has ended and posts as many operations again. Returns how many have ended.
     fn turn(&mut self, options: &Options, samples: &mut Samples) -> Result<u64, BenchError> {
         self.session.poll();
         self.session.client().drain(&mut self.finished);
@@ -116,7 +116,7 @@ impl Lane {
     fn post(&mut self, options: &Options, count: usize) -> Result<(), BenchError> {
         let now = self.session.now();
         self.next = (self.next + count) % OBJECTS;
-        // Once a round is enough: permissions have seconds to live.
+        // One renewal per turn is enough: permissions live for seconds.
         renewed(&mut self.session, &mut self.objects, self.next - self.next % count, options.size)?;
         let mut batch = self.session.client().batch();
         for index in 0..count {
@@ -134,7 +134,6 @@ impl Lane {
     }
 }
 
-/// Adds all bytes up.
 fn look_at(look: Look, buffer: &Buffer<ArenaMemory>, copy: &mut [u8]) {
     let sum = |bytes: &[u8]| {
         let (words, rest) = bytes.as_chunks::<8>();

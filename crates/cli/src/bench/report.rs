@@ -1,4 +1,4 @@
-//! Saying what was measured: perftest's table, or one JSON object.
+//! The output of benchmarks: perftest's table, or one JSON object.
 
 use super::{Name, Options};
 use crate::output::{complain, say};
@@ -6,10 +6,10 @@ use crate::samples::Summary;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Below, a latency says nothing about bandwidth.
+/// For smaller sizes a latency says nothing about bandwidth.
 const BANDWIDTH_FROM: u64 = 4096;
 
-/// What was measured how: in every report.
+/// The setting of a measurement, in every report.
 #[derive(Debug, Serialize)]
 pub struct Setting {
     pub benchmark: String,
@@ -25,7 +25,7 @@ impl Setting {
         Self {
             benchmark: options.name.text(),
             nic: options.nic().name(),
-            // A node that runs already has its own, which is not known here.
+            // A running node has its own protection, which the benchmark does not know.
             protection: if options.node.is_some() { "the node's own" } else { options.protection.name() },
             size: if options.name == Name::AtomicLat { 8 } else { options.size },
             iterations,
@@ -34,7 +34,7 @@ impl Setting {
     }
 }
 
-/// What was measured, with the names that programs read.
+/// The results, with the names that programs read.
 #[derive(Debug, Serialize)]
 pub struct Report {
     #[serde(flatten)]
@@ -42,7 +42,7 @@ pub struct Report {
     #[serde(flatten)]
     pub times: Option<Summary>,
     pub mops: f64,
-    /// In MiB a second: of rates, and of latencies from 4 KiB on.
+    /// In MiB per second: for rates, and for latencies from 4 KiB on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bw_average: Option<f64>,
     pub outstanding: usize,
@@ -61,7 +61,7 @@ impl Report {
         }
     }
 
-    /// Sets how many millions of operations a second there were, and what they moved.
+    /// Sets the rate in millions of operations per second, and the bandwidth.
     pub fn set_rate(&mut self, mops: f64) {
         self.mops = mops;
         let told = !self.is_latency() || self.setting.size >= BANDWIDTH_FROM;
@@ -155,7 +155,7 @@ fn title(benchmark: &str) -> String {
     what.to_owned()
 }
 
-/// One object on standard output.
+/// Prints one object on standard output.
 pub fn print_json(value: &impl Serialize) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => say(text),

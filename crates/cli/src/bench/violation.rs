@@ -1,4 +1,4 @@
-//! How long a violation interrupts the client that commits it, and others: the rows of Patronus, Table 5.
+//! How long a violation interrupts the client that commits it, and other clients: the rows of Patronus, Table 5.
 
 use super::course::Course;
 use super::latency::LIFETIME;
@@ -15,33 +15,33 @@ use portcullis::{
 use serde::Serialize;
 use std::time::Instant;
 
-/// Operations that are under way behind the violation, and have to be posted again.
+/// Operations behind the violation, which have to be posted again.
 const BEHIND: usize = 4;
 /// Operations of the innocent client around each violation.
 const INNOCENT: u64 = 16;
 
-/// Medians, in microseconds; a row of Table 5 each. What a case does not have is `null`.
+/// Medians in microseconds, one for each row of Table 5. A step that a case does not have is `null`.
 #[derive(Debug, Serialize)]
 struct Case {
-    /// From posting the violation to hearing of it.
+    /// Time from posting the violation to its error.
     failure_reported: f64,
-    /// A spare queue pair takes over, and what was flushed is posted on it.
+    /// Time to put a spare queue pair in use and post the flushed operations on it.
     promote_qp: Option<f64>,
-    /// From hearing of it to the node's having been asked.
+    /// Time from the error until the node was asked for a rebuild.
     notify_failure: Option<f64>,
-    /// From then until the queue pair works again.
+    /// Time from then until the queue pair works again.
     recover_qp: Option<f64>,
-    /// How long the guilty client could post nothing that goes out.
+    /// How long the guilty client could not send anything.
     summary: f64,
     summary_p99: f64,
 }
 
-/// What the innocent client saw while the guilty one broke the rules.
+/// What the innocent client measured while the guilty client broke the rules.
 #[derive(Debug, Serialize)]
 struct Innocent {
     operations: u64,
     errors: u64,
-    /// With nobody breaking rules, in microseconds.
+    /// Without violations, in microseconds.
     p50_quiet: f64,
     p99_quiet: f64,
     /// Right after each violation.
@@ -55,12 +55,12 @@ struct Report {
     setting: Setting,
     without_spares: Case,
     with_spares: Case,
-    /// With against without, in hundredths.
+    /// With spares, in percent of without.
     percent: f64,
     innocent: Innocent,
 }
 
-/// Runs both cases on one node.
+/// Measures both cases on one node.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     let setup = Setup { violations_free: Some(u32::MAX), ..options.setup() };
     let node = NodeProcess::start(&setup)?;
@@ -188,7 +188,7 @@ impl Offender {
         Ok((case, times))
     }
 
-    /// One write past the end (Patronus §7.2.5), with polite reads behind it.
+    /// Writes once past the end (Patronus §7.2.5), with valid reads behind it.
     fn break_rules_once(&mut self, key: Rkey, innocent: &mut Bystander) -> Result<(), BenchError> {
         let length = u32::try_from(self.size).unwrap_or(u32::MAX);
         let beyond = RemoteAddress(self.held.address().0 + self.held.length());
@@ -206,7 +206,7 @@ impl Offender {
             let read = client.read(now, &self.held, 0, buffer).map_err(|rejected| rejected.error)?;
             reads.push(read);
         }
-        // The poll that hears of the failure is also the one that promotes the spare, so its own length counts.
+        // The poll that reports the failure also promotes the spare, so its own duration counts.
         let (mut heard, mut outcome) = (Instant::now(), None);
         while outcome.is_none() {
             heard = Instant::now();
@@ -228,7 +228,7 @@ impl Offender {
         for read in reads {
             self.session.wait(read)?.result?;
         }
-        // The next one finds all queue pairs whole.
+        // The next violation must find all queue pairs whole.
         self.session.wait_until(|client| (client.counters().recoveries > before.recoveries).then_some(()))?;
         Ok(())
     }
@@ -236,7 +236,7 @@ impl Offender {
     fn await_recovery(&mut self, recoveries: u64, heard: Instant, mut asked: Instant) {
         let now = self.session.now();
         let client = self.session.client();
-        // The node is asked once all flushed requests are in.
+        // The client asks the node once all flushed requests have come in.
         while client.counters().recoveries == recoveries {
             let before = client.counters().rebuilds_asked;
             client.poll(now);
@@ -254,7 +254,7 @@ impl Offender {
     }
 }
 
-/// Somebody else's session.
+/// The session of the innocent client.
 struct Bystander {
     session: Session,
     held: Permission,

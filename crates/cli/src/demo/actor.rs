@@ -1,8 +1,8 @@
-//! A client process of the demo: does what it is told on its standard input, and says how it went. It ends when its
-//! input does.
+//! A client process of the demo. It carries out the orders on its standard input and answers each of them. It ends when
+//! its input ends.
 
 use super::loops;
-use super::orders::{Answer, Order, Raw, Stored, Wanted};
+use super::orders::{Order, OrderReply, Raw, Stored, Wanted};
 use super::processors;
 use crate::rdma::DeviceOptions;
 use portcullis::{
@@ -16,49 +16,49 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// As long as the demo's nodes allow.
+/// The longest lifetime on the demo's nodes.
 pub const LIFETIME: Lifetime = Lifetime::seconds(10);
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The node, or the way there.
+    /// The node refused, or is gone.
     #[error(transparent)]
     Remote(#[from] Error),
-    /// No node.
+    /// There is no node.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Whoever gave the orders is gone.
+    /// The process that gives the orders is gone.
     #[error("nobody listens: {0}")]
     Nobody(#[from] std::io::Error),
-    /// The order makes no sense here.
+    /// The order makes no sense in this state.
     #[error("{0}")]
     Order(String),
 }
 
 /// A client process.
 pub struct Actor {
-    /// With the node.
+    /// The session with the node.
     pub session: Session,
     blocks: Vec<Option<Permission>>,
     orders: Receiver<Order>,
 }
 
-/// Acts as a client of the node at `address`, on some processors, until nobody gives orders any more.
+/// Acts as a client of the node at `address`, on the given processors, until the input ends.
 pub fn run(address: &str, device: &DeviceOptions, processors: &[usize]) -> ExitCode {
     processors::stay_on(processors);
     match Actor::start(address, device).and_then(|mut actor| actor.act()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Whoever listens hears why; if nobody does, that was why.
-            let _ = say(&Answer::Failed { why: failure.to_string() });
+            // If nobody reads this any more, that is also why the order failed.
+            let _ = say(&OrderReply::Failed { why: failure.to_string() });
             ExitCode::FAILURE
         }
     }
 }
 
-/// Says one line.
-pub fn say(answer: &Answer) -> Result<(), Failure> {
+/// Prints one line.
+pub fn say(answer: &OrderReply) -> Result<(), Failure> {
     let mut output = std::io::stdout().lock();
     let mut line = serde_json::to_vec(answer).map_err(std::io::Error::from)?;
     line.push(b'\n');
@@ -66,7 +66,7 @@ pub fn say(answer: &Answer) -> Result<(), Failure> {
     Ok(output.flush()?)
 }
 
-/// Orders as they come in, so that a loop can look for one without waiting.
+/// Receives orders on a thread, so that a loop can look for one without waiting.
 fn hear() -> Result<Receiver<Order>, Failure> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
@@ -85,7 +85,7 @@ impl Actor {
         let orders = hear()?;
         let rdma = RdmaOptions { device: device.choice(), ..RdmaOptions::default() };
         let session = connect_with(address, SessionOptions { rdma, ..SessionOptions::default() })?;
-        say(&Answer::Ready { client: session.number() })?;
+        say(&OrderReply::Ready { client: session.number() })?;
         Ok(Self { session, blocks: Vec::new(), orders })
     }
 
@@ -93,16 +93,18 @@ impl Actor {
         while let Ok(order) = self.orders.recv() {
             let answer = match self.carry_out(order) {
                 Ok(answer) => answer,
-                Err(Failure::Remote(Error::Refused(refusal))) => Answer::Refused { why: refusal.to_string() },
+                Err(Failure::Remote(Error::Refused(refusal))) => {
+                    OrderReply::Refused { why: refusal.to_string() }
+                }
                 Err(Failure::Nobody(error)) => return Err(error.into()),
-                Err(failure) => Answer::Failed { why: failure.to_string() },
+                Err(failure) => OrderReply::Failed { why: failure.to_string() },
             };
             say(&answer)?;
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, order: Order) -> Result<Answer, Failure> {
+    fn carry_out(&mut self, order: Order) -> Result<OrderReply, Failure> {
         match order {
             Order::Store(files) => self.store(&files),
             Order::Fetch(objects) => self.fetch(&objects),
@@ -116,66 +118,66 @@ impl Actor {
             Order::Write { block, text } => {
                 let Self { session, blocks, .. } = self;
                 session.write(held(blocks, block)?, 0, text.as_bytes())?;
-                Ok(Answer::Done)
+                Ok(OrderReply::Done)
             }
             Order::Read { block, bytes } => self.read(block, bytes),
             Order::Free { block } => {
                 let permission =
                     self.blocks.get_mut(block).and_then(Option::take).ok_or_else(|| no_block(block))?;
                 self.session.revoke_and_free(permission)?;
-                Ok(Answer::Done)
+                Ok(OrderReply::Done)
             }
             Order::RawRead { at, bytes } => self.raw_read(at, bytes),
             Order::RawWrite { at, text } => self.raw_write(at, &text),
             Order::Traffic => {
-                say(&Answer::Started)?;
+                say(&OrderReply::Started)?;
                 let Self { session, orders, .. } = self;
                 loops::traffic(session, || {
                     !matches!(orders.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty))
                 })
-                .map(Answer::Traffic)
+                .map(OrderReply::Traffic)
             }
             Order::Halt => Err(Failure::Order("nothing to halt".to_owned())),
-            Order::Offend { rounds } => loops::offend(&mut self.session, rounds).map(Answer::Guilt),
+            Order::Offend { rounds } => loops::offend(&mut self.session, rounds).map(OrderReply::Guilt),
             Order::Measure { bytes, reads } => {
-                loops::measure(&mut self.session, bytes, reads).map(Answer::Latency)
+                loops::measure(&mut self.session, bytes, reads).map(OrderReply::Latency)
             }
         }
     }
 
-    /// Keeps a permission, and says where it is.
-    fn hold(&mut self, permission: Permission) -> Answer {
+    /// Keeps a permission, and returns its place.
+    fn hold(&mut self, permission: Permission) -> OrderReply {
         let at = Raw { address: permission.address().0, key: key_of(&permission) };
         let object = permission.object();
         self.blocks.push(Some(permission));
-        Answer::Granted { block: self.blocks.len() - 1, object, at }
+        OrderReply::Granted { block: self.blocks.len() - 1, object, at }
     }
 
-    fn store(&mut self, files: &[Wanted]) -> Result<Answer, Failure> {
+    fn store(&mut self, files: &[Wanted]) -> Result<OrderReply, Failure> {
         let mut remote = Duration::ZERO;
         for file in files {
             let bytes = match read_file(file) {
                 Ok(bytes) => bytes,
                 Err(error) => {
-                    say(&Answer::Unreadable { number: file.number, why: error.to_string() })?;
+                    say(&OrderReply::Unreadable { number: file.number, why: error.to_string() })?;
                     continue;
                 }
             };
             let length = bytes.len() as u64;
             let sha256 = digest(&bytes);
             let before = Instant::now();
-            // An empty file is an object of one byte, of which nothing counts.
+            // An empty file gets an object of one byte, whose content does not count.
             let held = self.session.allocate(Allocate::bytes(length.max(1)).lifetime(LIFETIME).keep())?;
             self.session.write(&held, 0, &bytes)?;
             let object = held.object();
             self.session.revoke(held)?;
             remote += before.elapsed();
-            say(&Answer::Stored(Stored { number: file.number, object, bytes: length, sha256 }))?;
+            say(&OrderReply::Stored(Stored { number: file.number, object, bytes: length, sha256 }))?;
         }
-        Ok(Answer::Moved { remote_us: micros(remote) })
+        Ok(OrderReply::Moved { remote_us: micros(remote) })
     }
 
-    fn fetch(&mut self, objects: &[Stored]) -> Result<Answer, Failure> {
+    fn fetch(&mut self, objects: &[Stored]) -> Result<OrderReply, Failure> {
         let mut remote = Duration::ZERO;
         for object in objects {
             let length = usize::try_from(object.bytes).map_err(|_| Failure::Order("too long".to_owned()))?;
@@ -186,13 +188,13 @@ impl Actor {
             self.session.read(&permission, 0, &mut bytes)?;
             self.session.revoke(permission)?;
             remote += before.elapsed();
-            say(&Answer::Fetched { number: object.number, sha256: digest(&bytes) })?;
+            say(&OrderReply::Fetched { number: object.number, sha256: digest(&bytes) })?;
         }
-        Ok(Answer::Moved { remote_us: micros(remote) })
+        Ok(OrderReply::Moved { remote_us: micros(remote) })
     }
 
-    fn allocate_at(&mut self, address: u64, bytes: u64, tries_most: u32) -> Result<Answer, Failure> {
-        // Held until the end: none of them comes twice.
+    fn allocate_at(&mut self, address: u64, bytes: u64, tries_most: u32) -> Result<OrderReply, Failure> {
+        // Held until the end, so that no address comes twice.
         let mut others = Vec::new();
         for _ in 0..tries_most {
             let permission = self.session.allocate(Allocate::bytes(bytes).lifetime(LIFETIME))?;
@@ -209,23 +211,23 @@ impl Actor {
         Err(Failure::Order(why))
     }
 
-    fn acquire(&mut self, object: ObjectRef, lifetime_us: u64, wait_us: u64) -> Result<Answer, Failure> {
+    fn acquire(&mut self, object: ObjectRef, lifetime_us: u64, wait_us: u64) -> Result<OrderReply, Failure> {
         let ask = Acquire::object(object).lifetime(Lifetime(lifetime_us)).wait(Lifetime(wait_us));
-        say(&Answer::Started)?;
+        say(&OrderReply::Started)?;
         let permission = self.session.acquire(ask)?;
         Ok(self.hold(permission))
     }
 
-    fn read(&mut self, block: usize, bytes: u32) -> Result<Answer, Failure> {
+    fn read(&mut self, block: usize, bytes: u32) -> Result<OrderReply, Failure> {
         let Self { session, blocks, .. } = self;
         let permission = held(blocks, block)?;
         let mut into = vec![0; bytes as usize];
         let before = Instant::now();
         session.read(permission, 0, &mut into)?;
-        Ok(Answer::Bytes { bytes: into, took_us: fine_micros(before.elapsed()) })
+        Ok(OrderReply::Bytes { bytes: into, took_us: fine_micros(before.elapsed()) })
     }
 
-    fn raw_read(&mut self, at: Raw, bytes: u32) -> Result<Answer, Failure> {
+    fn raw_read(&mut self, at: Raw, bytes: u32) -> Result<OrderReply, Failure> {
         let buffer = self.session.buffer(bytes)?;
         let now = self.session.now();
         let before = Instant::now();
@@ -234,7 +236,7 @@ impl Actor {
         self.raw_answer(begun.map_err(|rejected| rejected.error)?, before)
     }
 
-    fn raw_write(&mut self, at: Raw, text: &str) -> Result<Answer, Failure> {
+    fn raw_write(&mut self, at: Raw, text: &str) -> Result<OrderReply, Failure> {
         let length = u32::try_from(text.len()).map_err(|_| Failure::Order("too long".to_owned()))?;
         let mut buffer = self.session.buffer(length)?;
         buffer.write(0, text.as_bytes());
@@ -245,11 +247,11 @@ impl Actor {
         self.raw_answer(begun.map_err(|rejected| rejected.error)?, before)
     }
 
-    fn raw_answer(&mut self, operation: Operation, before: Instant) -> Result<Answer, Failure> {
+    fn raw_answer(&mut self, operation: Operation, before: Instant) -> Result<OrderReply, Failure> {
         let outcome = self.session.wait(operation)?;
         let took_us = fine_micros(before.elapsed());
         match outcome.result {
-            Err(Error::Violation) => Ok(Answer::Violation { took_us }),
+            Err(Error::Violation) => Ok(OrderReply::Violation { took_us }),
             Err(error) => Err(error.into()),
             Ok(_) => {
                 let mut bytes = Vec::new();
@@ -257,7 +259,7 @@ impl Actor {
                     bytes.resize(buffer.len() as usize, 0);
                     buffer.read(0, &mut bytes);
                 }
-                Ok(Answer::Bytes { bytes, took_us })
+                Ok(OrderReply::Bytes { bytes, took_us })
             }
         }
     }
@@ -271,7 +273,7 @@ fn no_block(block: usize) -> Failure {
     Failure::Order(format!("there is no block {block}"))
 }
 
-/// The key of a permission's buffer; of no use where accesses are messages.
+/// The key of a permission's buffer. It is of no use where accesses are messages.
 pub fn key_of(permission: &Permission) -> u32 {
     match permission.credential() {
         Credential::Keys { buffer, .. } => buffer.0,
@@ -279,7 +281,7 @@ pub fn key_of(permission: &Permission) -> u32 {
     }
 }
 
-/// The bytes of a file, as many as it was listed with or, if it has shrunk, fewer.
+/// The bytes of a file: as many as were listed, or fewer if the file has shrunk since.
 fn read_file(file: &Wanted) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(&file.path)?.take(file.bytes).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Part 7: what the node wrote down, held against what the demo did.
+//! Part 7: compares the audit log with what the demo did.
 
 use super::figures::{Audit, Offender};
 use super::mischief::Offence;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// A line of the log, as far as it matters here.
+/// A line of the log, with the fields that matter here.
 #[derive(Deserialize)]
 struct Line {
     event: String,
@@ -18,7 +18,7 @@ struct Line {
 /// Reads the log of a node that has stopped.
 ///
 /// # Errors
-/// There is none.
+/// There is no log.
 pub fn examine(log: &Path, offences: &[Offence], stopped_cleanly: bool) -> std::io::Result<Audit> {
     let mut events: BTreeMap<String, u64> = BTreeMap::new();
     let mut blamed: BTreeMap<(String, u64), u64> = BTreeMap::new();

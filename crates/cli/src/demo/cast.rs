@@ -1,6 +1,6 @@
-//! The processes of the demo, as the one that directs them sees them: each has its deadline, and none outlives it.
+//! The processes of the demo, as the director sees them. Each has a deadline, and none outlives the director.
 
-use super::orders::{Answer, Order};
+use super::orders::{Order, OrderReply};
 use super::processors::Processors;
 use crate::rdma::{DeviceOptions, NicKind};
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,55 +13,55 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The longest that one answer is waited for.
+/// The longest wait for one answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// The longest that a node may take to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// Between two looks at whether somebody wants the demo to end.
+/// The time between two looks at whether the user wants to stop the demo.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The tenants of every node here.
+/// The tenants of every node in the demo.
 const ORANGE_AND_BLUE: [&str; 2] = ["orange", "blue"];
 
-/// Why a part of the demo did not come to its end.
+/// Why a part of the demo was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// Somebody pressed Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
-    /// No answer.
+    /// No answer in time.
     #[error("{who} did not answer in time")]
     Slow {
-        /// Which process.
+        /// The process.
         who: String,
     },
-    /// It ended.
+    /// A process has ended.
     #[error("{who} has ended")]
     Gone {
-        /// Which process.
+        /// The process.
         who: String,
     },
-    /// It failed.
+    /// A process failed.
     #[error("{who}: {why}")]
     Failed {
-        /// Which process.
+        /// The process.
         who: String,
-        /// What it said.
+        /// Its message.
         why: String,
     },
-    /// It said something else than it should.
+    /// A process gave an unexpected answer.
     #[error("{who} answered out of turn: {answer}")]
     Strange {
-        /// Which process.
+        /// The process.
         who: String,
-        /// What it said.
+        /// The answer.
         answer: String,
     },
-    /// No process, folder or signal.
+    /// The machine refused a process, folder or signal.
     #[error("the machine refused: {0}")]
     Machine(#[from] std::io::Error),
 }
 
-/// How long everything may take, and whether somebody wants it to end.
+/// The deadline of the demo, and whether the user wants to stop it.
 #[derive(Clone, Debug)]
 pub struct Patience {
     until: Instant,
@@ -69,17 +69,17 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Until `all_within` from now, or until `stopped` is set.
+    /// A deadline at `all_within` from now, or when `stopped` is set.
     pub fn new(all_within: Duration, stopped: Arc<AtomicBool>) -> Self {
         Self { until: Instant::now() + all_within, stopped }
     }
 
-    /// Whether somebody wants it to end.
+    /// Whether the user wants to stop the demo.
     pub fn is_over(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Asks again and again until there is an answer.
+    /// Calls `ask` again and again until it has an answer.
     fn wait<T>(
         &self,
         at_most: Duration,
@@ -102,7 +102,7 @@ impl Patience {
     }
 }
 
-/// A process of ours. It is gone when this is.
+/// A child process, killed on drop.
 #[derive(Debug)]
 struct Process {
     who: String,
@@ -120,7 +120,7 @@ impl Process {
         let (sender, lines) = channel();
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let process = Self { who, child, input, lines, patience: patience.clone() };
-        // Ends with its process, whose output it reads.
+        // This thread ends with the process whose output it reads.
         std::thread::Builder::new().name("lines".to_owned()).spawn(move || {
             for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
                 if line.map_or(true, |line| sender.send(line).is_err()) {
@@ -157,42 +157,42 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be frozen, or have ended already: nothing to be done about either.
+        // The process may be frozen, or have ended already. Errors do not matter here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Where nodes are started, and how long everything may take there.
+/// Where nodes are started, and the deadline there.
 pub struct Ground<'a> {
-    /// For sockets.
+    /// The folder for sockets.
     pub folder: &'a Path,
-    /// Who stays on which.
+    /// Processors for nodes and clients.
     pub processors: Processors,
-    /// Of all waits.
+    /// The deadline of all waits.
     pub patience: &'a Patience,
-    /// What nodes are on.
+    /// The NIC of the nodes.
     pub nic: NicKind,
-    /// Which RDMA device, if that is what they are on.
+    /// The RDMA device, if nodes use one.
     pub device: &'a DeviceOptions,
 }
 
-/// What a node says first.
+/// The first line that a node prints.
 #[derive(Deserialize)]
 struct Listening {
     listening: Vec<String>,
     protection: String,
 }
 
-/// A node process, with an address for each of the two tenants.
+/// A node process with an address for each of the two tenants.
 #[derive(Debug)]
 pub struct Node {
     process: Process,
     folder: PathBuf,
-    /// Where clients come to, by tenant.
+    /// The addresses for clients, by tenant.
     addresses: Vec<String>,
     protection: String,
-    /// Arguments that name the device to its clients.
+    /// The arguments that name the device to the node's clients.
     device: Vec<String>,
     clients_on: Vec<usize>,
 }
@@ -226,17 +226,17 @@ impl Node {
         Ok(Self { process, folder, addresses, protection, device, clients_on })
     }
 
-    /// Its process id.
+    /// The node's process id.
     pub fn process(&self) -> u32 {
         self.process.child.id()
     }
 
-    /// What enforces its permissions.
+    /// The node's protection mechanism.
     pub fn protection(&self) -> &str {
         &self.protection
     }
 
-    /// A new client process of a tenant.
+    /// Starts a client process of a tenant.
     pub fn client(&self, tenant: &'static str, role: &str) -> Result<ClientProcess, Trouble> {
         let place = ORANGE_AND_BLUE.iter().position(|&it| it == tenant);
         let address = place.and_then(|place| self.addresses.get(place)).cloned().unwrap_or_default();
@@ -250,7 +250,7 @@ impl Node {
         let process = Process::start(who, &arguments, &self.process.patience)?;
         let mut client = ClientProcess { process, tenant, number: 0 };
         match client.answer()? {
-            Answer::Ready { client: number } => {
+            OrderReply::Ready { client: number } => {
                 client.number = number;
                 Ok(client)
             }
@@ -258,7 +258,7 @@ impl Node {
         }
     }
 
-    /// Asks it to stop. Returns whether it did, with exit code 0 and without its sockets.
+    /// Stops the node. Returns whether it ended with exit code 0 and removed its sockets.
     pub fn stop(mut self) -> Result<bool, Trouble> {
         self.process.signal(Signal::TERM)?;
         let status = self.process.exit(STOP_WITHIN)?;
@@ -280,17 +280,17 @@ pub struct ClientProcess {
 }
 
 impl ClientProcess {
-    /// Whom it acts for.
+    /// The client's tenant.
     pub fn tenant(&self) -> &'static str {
         self.tenant
     }
 
-    /// Its number on its node: what the audit log calls it, also where it comes from another machine.
+    /// The client's number on its node. The audit log names a client by it, also a client of another machine.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Gives it an order.
+    /// Gives the client an order.
     pub fn order(&mut self, order: &Order) -> Result<(), Trouble> {
         let gone = || Trouble::Gone { who: self.process.who.clone() };
         let mut line = serde_json::to_vec(order).map_err(std::io::Error::from)?;
@@ -299,13 +299,13 @@ impl ClientProcess {
         input.write_all(&line).and_then(|()| input.flush()).map_err(|_| gone())
     }
 
-    /// Its next answer.
-    pub fn answer(&mut self) -> Result<Answer, Trouble> {
+    /// The client's next answer.
+    pub fn answer(&mut self) -> Result<OrderReply, Trouble> {
         self.hear(&self.process.line(ANSWER_WITHIN)?)
     }
 
-    /// Its next answer, if one is there within `at_most`.
-    pub fn answer_within(&mut self, at_most: Duration) -> Result<Option<Answer>, Trouble> {
+    /// The client's next answer, if it comes within `at_most`.
+    pub fn answer_within(&mut self, at_most: Duration) -> Result<Option<OrderReply>, Trouble> {
         match self.process.line(at_most) {
             Ok(line) => self.hear(&line).map(Some),
             Err(Trouble::Slow { .. }) => Ok(None),
@@ -313,39 +313,41 @@ impl ClientProcess {
         }
     }
 
-    fn hear(&self, line: &str) -> Result<Answer, Trouble> {
+    fn hear(&self, line: &str) -> Result<OrderReply, Trouble> {
         let strange = |_| Trouble::Strange { who: self.process.who.clone(), answer: line.to_owned() };
         match serde_json::from_str(line).map_err(strange)? {
-            Answer::Failed { why } => Err(Trouble::Failed { who: self.process.who.clone(), why }),
+            OrderReply::Failed { why } => Err(Trouble::Failed { who: self.process.who.clone(), why }),
             answer => Ok(answer),
         }
     }
 
-    /// Gives it an order and waits for its answer.
-    pub fn ask(&mut self, order: &Order) -> Result<Answer, Trouble> {
+    /// Gives the client an order and waits for the answer.
+    pub fn ask(&mut self, order: &Order) -> Result<OrderReply, Trouble> {
         self.order(order)?;
         self.answer()
     }
 
-    /// What to say when it answered something else than asked for.
-    pub fn strange(&self, answer: &Answer) -> Trouble {
+    /// The trouble of an unexpected answer.
+    pub fn strange(&self, answer: &OrderReply) -> Trouble {
         match answer {
-            Answer::Refused { why } => Trouble::Failed { who: self.process.who.clone(), why: why.clone() },
+            OrderReply::Refused { why } => {
+                Trouble::Failed { who: self.process.who.clone(), why: why.clone() }
+            }
             other => Trouble::Strange { who: self.process.who.clone(), answer: format!("{other:?}") },
         }
     }
 
-    /// Ends it where it stands.
+    /// Kills the client with SIGKILL.
     pub fn kill(&self) -> Result<(), Trouble> {
         self.process.signal(Signal::KILL)
     }
 
-    /// Freezes it where it stands.
+    /// Freezes the client with SIGSTOP.
     pub fn freeze(&self) -> Result<(), Trouble> {
         self.process.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Lets a frozen client go on.
     pub fn thaw(&self) -> Result<(), Trouble> {
         self.process.signal(Signal::CONT)
     }

@@ -1,16 +1,16 @@
-//! What the demo finds out, and what of it has to hold.
+//! The demo's results, and which of them must hold.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One thing that was looked at.
+/// One checked result.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub what: &'static str,
     /// What was seen.
     pub seen: String,
-    /// Whether that is as it should be.
+    /// Whether the result is as it should be.
     pub holds: bool,
 }
 
@@ -21,40 +21,40 @@ impl Finding {
     }
 }
 
-/// What a part of the demo found out.
+/// The results of a part of the demo.
 pub trait Figures {
-    /// In words, with a verdict each.
+    /// The results in words, each with a verdict.
     fn findings(&self) -> Vec<Finding>;
 }
 
-/// Files through remote memory.
+/// Part 1: files in remote memory.
 #[derive(Debug, Default, Serialize)]
 pub struct Files {
-    /// Where they came from.
+    /// The folder of the files.
     pub folder: String,
-    /// Put into remote memory.
+    /// Files written to remote memory.
     pub files: usize,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// Read back by another process with the same digest.
+    /// Files that another process read back with the same digest.
     pub equal: usize,
-    /// Not so.
+    /// Files that were not.
     pub unequal: Vec<String>,
-    /// Objects that the other tenant asked for.
+    /// Objects that clients of the other tenant asked for.
     pub asked_by_strangers: usize,
-    /// What of that it was refused.
+    /// Such requests that were refused.
     pub refused_to_strangers: usize,
     /// Processes that wrote.
     pub writers: usize,
     /// Processes that read.
     pub readers: usize,
-    /// Of all writers together, in remote operations, in 10^6 bytes.
+    /// Of all writers together in remote operations, in 10^6 bytes per second.
     pub write_mb_per_s: f64,
-    /// The same of the readers.
+    /// The same for the readers.
     pub read_mb_per_s: f64,
-    /// Not taken along: how many.
+    /// Number of files that were left out.
     pub left_out: usize,
-    /// Why, for the first of them.
+    /// The first reasons for that.
     pub reasons: Vec<String>,
 }
 
@@ -76,27 +76,27 @@ impl Figures for Files {
     }
 }
 
-/// What a read with an old address and key got.
+/// The result of a read with an old address and key.
 #[derive(Debug, Serialize)]
 pub struct LateRead {
-    /// What the node enforces permissions by.
+    /// The mechanism that enforces the node's permissions.
     pub protection: String,
     /// Whether the NIC refused.
     pub refused: bool,
-    /// The bytes, if it did not.
+    /// The bytes, if the NIC did not refuse.
     pub got: Option<String>,
-    /// From the request to its answer.
+    /// Time from the request to its answer.
     pub took_us: f64,
 }
 
-/// A read after the end of its permission, with protection and without.
+/// Part 2: a read after the end of its permission, with protection and without.
 #[derive(Debug, Serialize)]
 pub struct LateReader {
-    /// What the memory's new owner wrote.
+    /// The text of the memory's new owner.
     pub secret: String,
-    /// On a node that protects.
+    /// On a node with protection.
     pub protected: LateRead,
-    /// On one that does not.
+    /// On a node without.
     pub unprotected: LateRead,
 }
 
@@ -118,14 +118,14 @@ impl Figures for LateReader {
     }
 }
 
-/// What a process did and how it went.
+/// The results of a client's writes and reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Reads, each after a write.
+    /// Number of reads, each after a write.
     pub operations: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Reads that brought other bytes than were written.
+    /// Reads that returned other bytes than were written.
     pub wrong: u64,
     /// Median of the reads.
     pub typical_us: f64,
@@ -133,18 +133,18 @@ pub struct Traffic {
     pub p99_us: f64,
 }
 
-/// A guilty client beside an innocent one.
+/// Part 3: a guilty client beside an innocent one.
 #[derive(Debug, Serialize)]
 pub struct OutOfRange {
-    /// Writes of one byte right behind the own buffer.
+    /// Writes of one byte right behind the client's own buffer.
     pub past_the_end: u64,
     /// Writes into the neighbour's buffer.
     pub far_outside: u64,
-    /// Those of both that the NIC refused.
+    /// Writes of both kinds that the NIC refused.
     pub refused: u64,
-    /// The neighbour before.
+    /// The neighbour before the violations.
     pub before: Traffic,
-    /// The neighbour meanwhile.
+    /// The neighbour during the violations.
     pub during: Traffic,
 }
 
@@ -169,33 +169,34 @@ impl Figures for OutOfRange {
     }
 }
 
-/// One holder that is lost.
+/// A holder that was killed or frozen.
 #[derive(Debug, Serialize)]
 pub struct LostHolder {
-    /// The lease that it had.
+    /// The holder's lease.
     pub lease_ms: f64,
-    /// From the signal until the next one was served.
+    /// Time from the signal until the next holder was served.
     pub served_after_signal_ms: f64,
-    /// From the holder's request until the next one was served: not before the lease is over, if it was not ended.
+    /// Time from the holder's request until the next holder was served. Unless the holder was ended, the lease passes
+    /// first.
     pub served_after_request_ms: f64,
-    /// The time that passed after the lease's end, as far as it can be told from outside; negative before it.
+    /// Time from the lease's end until the next holder was served, as seen from outside. Negative before the end.
     pub after_lease_ms: f64,
 }
 
-/// Holders that end or freeze while others wait.
+/// Part 4: lost holders for which others wait.
 #[derive(Debug, Serialize)]
 pub struct LostHolders {
-    /// Ended by SIGKILL.
+    /// The holder that got SIGKILL.
     pub killed: LostHolder,
-    /// Frozen by SIGSTOP.
+    /// The holder that got SIGSTOP.
     pub frozen: LostHolder,
-    /// Whether the NIC refused what the frozen one did when it woke.
+    /// Whether the NIC refused what the frozen holder did after it woke.
     pub late_write_refused: bool,
-    /// Whether the new holder's bytes were still there then.
+    /// Whether the new holder's bytes were still intact then.
     pub bytes_intact: bool,
 }
 
-/// What a machine with better things to do may add to a lease, in ms.
+/// What a busy machine may add to a lease, in ms.
 const LEASE_SLACK_MS: f64 = 500.0;
 
 impl Figures for LostHolders {
@@ -232,24 +233,24 @@ impl Figures for LostHolders {
     }
 }
 
-/// What breaking rules cost the client that did.
+/// Part 5: what violations cost the guilty client.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Guilt {
-    /// Accesses that were refused, of as many tried.
+    /// Refused accesses.
     pub refused: u32,
-    /// As many as were tried.
+    /// Accesses that were tried.
     pub tried: u32,
-    /// Reads right behind them that succeeded after all.
+    /// Reads right behind them that succeeded in the end.
     pub replayed: u32,
-    /// Times a spare queue pair took over.
+    /// How often a spare queue pair took over.
     pub switches: u64,
     /// Queue pairs that the node rebuilt.
     pub recoveries: u64,
-    /// Median of the times from a refusal to the success of the read behind it.
+    /// Median time from a refusal to the success of the read behind it.
     pub interrupted_us: f64,
-    /// The longest of them.
+    /// The longest such time.
     pub interrupted_most_us: f64,
-    /// Median of a read without any of this, for comparison.
+    /// Median time of a read without violations.
     pub read_us: f64,
 }
 
@@ -265,12 +266,12 @@ impl Figures for Guilt {
     }
 }
 
-/// What reads take.
+/// Part 6: the latency of reads.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Latency {
-    /// Bytes of each.
+    /// Bytes of each read.
     pub bytes: u32,
-    /// How many.
+    /// Number of reads.
     pub reads: u32,
     /// Median.
     pub typical_us: f64,
@@ -287,31 +288,31 @@ impl Figures for Latency {
     }
 }
 
-/// Who broke rules how often.
+/// A client that broke rules.
 #[derive(Debug, Serialize)]
 pub struct Offender {
-    /// For whom it acted.
+    /// The client's tenant.
     pub tenant: String,
-    /// Its number on the node.
+    /// The client's number on the node.
     pub client: u64,
     /// Refused accesses that the demo saw.
     pub seen: u64,
-    /// Those that the log blames it for.
+    /// Violations of the client in the log.
     pub logged: u64,
 }
 
-/// What the audit log says.
+/// Part 7: the audit log.
 #[derive(Debug, Serialize)]
 pub struct Audit {
-    /// Lines, by what they are about.
+    /// Number of lines, by event.
     pub events: BTreeMap<String, u64>,
-    /// Who broke rules.
+    /// The clients that broke rules.
     pub offenders: Vec<Offender>,
-    /// Violations that the log blames anybody else for.
+    /// Violations in the log of any other client.
     pub unexplained: u64,
     /// Lines that are no records.
     pub unreadable: u64,
-    /// Whether the node stopped when it was asked to, with exit code 0 and its sockets gone.
+    /// Whether the node stopped on request, with exit code 0 and without its sockets.
     pub stopped_cleanly: bool,
 }
 

@@ -1,31 +1,31 @@
-//! Part 1: every file of a folder goes into remote memory and comes back through other processes.
+//! Part 1: every file of a folder is written to remote memory and read back by other processes.
 
 use super::cast::{ClientProcess, Node, Trouble};
 use super::figures::Files;
 use super::listing::Listing;
-use super::orders::{Answer, Order, Stored, Wanted};
-use super::stage::Stage;
+use super::orders::{Order, OrderReply, Stored, Wanted};
+use super::screen::Screen;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Writers and readers of each tenant.
+/// Writers, and readers, of each tenant.
 const OF_EACH: usize = 2;
-/// The tenants, as often as they have processes of a kind.
+/// The tenants of the processes of a kind.
 const TENANTS: [&str; 2 * OF_EACH] = ["orange", "blue", "orange", "blue"];
-/// Between two looks at one process, while others work too.
+/// The longest wait for one process, while others work too.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long all processes together may be silent: one may be busy with the largest file.
+/// How long all processes together may be silent. One of them may be busy with the largest file.
 const SILENT_MOST: Duration = Duration::from_secs(15);
-/// Objects that a tenant asks for of the other's.
+/// The most objects of another tenant that a tenant asks for.
 const STRANGERS_MOST: usize = 8;
 
-/// Shows the files of a listing.
-pub fn show(node: &Node, stage: &mut Stage, folder: &Path, mut listing: Listing) -> Result<Files, Trouble> {
+/// Shows part 1 with the files of a listing.
+pub fn show(node: &Node, screen: &mut Screen, folder: &Path, mut listing: Listing) -> Result<Files, Trouble> {
     let mut writers = troupe(node, "writer")?;
-    let (stored, write_us) = store(&mut writers, stage, &mut listing)?;
+    let (stored, write_us) = store(&mut writers, screen, &mut listing)?;
     // The writers stay: a tenant's objects go with its last client.
     let mut readers = troupe(node, "reader")?;
-    let (digests, read_us) = fetch(&mut readers, stage, &stored, listing.files.len())?;
+    let (digests, read_us) = fetch(&mut readers, screen, &stored, listing.files.len())?;
     let (asked, refused) = ask_as_strangers(&mut readers, &stored)?;
     let all: Vec<&Stored> = stored.iter().flatten().collect();
     let unequal: Vec<String> = all
@@ -55,10 +55,10 @@ fn troupe(node: &Node, role: &str) -> Result<Vec<ClientProcess>, Trouble> {
     TENANTS.into_iter().map(|tenant| node.client(tenant, role)).collect()
 }
 
-/// Lets all writers write at once. Returns what each has written, and the longest time that one spent writing.
+/// Lets all writers write at once. Returns what each has written, and the longest time that a writer took.
 fn store(
     writers: &mut [ClientProcess],
-    stage: &mut Stage,
+    screen: &mut Screen,
     listing: &mut Listing,
 ) -> Result<(Vec<Vec<Stored>>, u64), Trouble> {
     let mut shares: Vec<Vec<Wanted>> = vec![Vec::new(); writers.len()];
@@ -71,12 +71,12 @@ fn store(
     }
     let mut stored = vec![Vec::new(); writers.len()];
     let files = listing.files.len();
-    stage.progress("writing", files);
+    screen.progress("writing", files);
     let longest = gather(writers, |writer, answer| {
-        stage.advance();
+        screen.advance();
         match answer {
-            Answer::Stored(file) => stored[writer].push(file),
-            Answer::Unreadable { number, why } => {
+            OrderReply::Stored(file) => stored[writer].push(file),
+            OrderReply::Unreadable { number, why } => {
                 let path = listing.files[number].path.clone();
                 listing.leave_out(&path, &why);
             }
@@ -90,7 +90,7 @@ fn store(
 /// Lets each reader read what another process of its tenant has written. Returns the digests by the files' numbers.
 fn fetch(
     readers: &mut [ClientProcess],
-    stage: &mut Stage,
+    screen: &mut Screen,
     stored: &[Vec<Stored>],
     files: usize,
 ) -> Result<(Vec<Option<String>>, u64), Trouble> {
@@ -98,11 +98,11 @@ fn fetch(
         reader.order(&Order::Fetch(share.clone()))?;
     }
     let mut digests = vec![None; files];
-    stage.progress("reading", stored.iter().map(Vec::len).sum());
+    screen.progress("reading", stored.iter().map(Vec::len).sum());
     let longest = gather(readers, |_, answer| {
-        stage.advance();
+        screen.advance();
         match answer {
-            Answer::Fetched { number, sha256 } => {
+            OrderReply::Fetched { number, sha256 } => {
                 if let Some(place) = digests.get_mut(number) {
                     *place = Some(sha256);
                 }
@@ -114,10 +114,10 @@ fn fetch(
     Ok((digests, longest))
 }
 
-/// Hears all processes until each has said how long it took. `take` gives back what it does not expect.
+/// Receives answers until each process has reported its time. `take` returns answers that it does not expect.
 fn gather(
     processes: &mut [ClientProcess],
-    mut take: impl FnMut(usize, Answer) -> Option<Answer>,
+    mut take: impl FnMut(usize, OrderReply) -> Option<OrderReply>,
 ) -> Result<u64, Trouble> {
     let mut busy = vec![true; processes.len()];
     let mut longest = 0;
@@ -128,7 +128,7 @@ fn gather(
                 && let Some(answer) = process.answer_within(LOOK)?
             {
                 heard = Instant::now();
-                if let Answer::Moved { remote_us } = answer {
+                if let OrderReply::Moved { remote_us } = answer {
                     longest = longest.max(remote_us);
                     busy[number] = false;
                 } else if let Some(strange) = take(number, answer) {
@@ -143,21 +143,21 @@ fn gather(
     Ok(longest)
 }
 
-/// Each tenant asks for some objects of the other. Returns how many were asked for, and how many refused.
+/// Lets each tenant ask for some objects of the other. Returns how many were asked for, and how many were refused.
 fn ask_as_strangers(
     readers: &mut [ClientProcess],
     stored: &[Vec<Stored>],
 ) -> Result<(usize, usize), Trouble> {
     let (mut asked, mut refused) = (0, 0);
     for (number, reader) in readers.iter_mut().enumerate().take(OF_EACH) {
-        // The share beside one's own is the other tenant's.
+        // The next share belongs to the other tenant.
         let others = &stored[(number + 1) % stored.len()];
         for file in others.iter().take(STRANGERS_MOST) {
             asked += 1;
             reader.order(&Order::Acquire { object: file.object, lifetime_us: 1_000_000, wait_us: 0 })?;
             match (reader.answer()?, reader.answer()?) {
-                (Answer::Started, Answer::Refused { .. }) => refused += 1,
-                (Answer::Started, Answer::Granted { .. }) => {}
+                (OrderReply::Started, OrderReply::Refused { .. }) => refused += 1,
+                (OrderReply::Started, OrderReply::Granted { .. }) => {}
                 (_, other) => return Err(reader.strange(&other)),
             }
         }
@@ -165,7 +165,7 @@ fn ask_as_strangers(
     Ok((asked, refused))
 }
 
-/// In 10^6 bytes; zero when nothing was moved.
+/// In 10^6 bytes per second; zero if nothing was moved.
 fn megabytes_per_second(bytes: u64, micros: u64) -> f64 {
     if micros == 0 { 0.0 } else { bytes as f64 / micros as f64 }
 }

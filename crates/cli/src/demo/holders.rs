@@ -1,22 +1,19 @@
-//! Part 4: exclusive holders that are killed or freeze while others wait.
+//! Part 4: exclusive holders that are killed or frozen while others wait.
 
 use super::cast::{ClientProcess, Node, Trouble};
 use super::figures::{LostHolder, LostHolders};
 use super::mischief::{Offence, done, granted};
-use super::orders::{Answer, Order, Raw};
+use super::orders::{Order, OrderReply, Raw};
 use std::time::{Duration, Instant};
 
-/// The lease of the holder that is killed: so long that nobody who was served has waited for its end.
+/// The lease of the killed holder. It is so long that a client that is served soon has not waited for its end.
 const KILLED_LEASE: Duration = Duration::from_secs(2);
-/// The lease of the holder that freezes.
 const FROZEN_LEASE: Duration = Duration::from_millis(50);
-/// How long the next one waits at the most.
 const WAIT: Duration = Duration::from_secs(8);
-/// After this long the next one's request has reached the node: it was sent right after it said so.
+/// After this time the next holder's request has reached the node: the holder sends it right after announcing it.
 const SETTLED: Duration = Duration::from_millis(10);
-/// What the next one writes.
 const MINE: &str = "mine now";
-/// What the frozen one writes when it wakes.
+/// What the frozen holder writes after it wakes.
 const LATE: &str = "too late";
 
 /// Part 4.
@@ -28,26 +25,25 @@ pub fn show(node: &Node, offences: &mut Vec<Offence>) -> Result<LostHolders, Tro
     frozen.holder.thaw()?;
     let late_write_refused =
         match frozen.holder.ask(&Order::RawWrite { at: frozen.at, text: LATE.to_owned() })? {
-            Answer::Violation { .. } => true,
-            Answer::Bytes { .. } => false,
+            OrderReply::Violation { .. } => true,
+            OrderReply::Bytes { .. } => false,
             other => return Err(frozen.holder.strange(&other)),
         };
     offences.push(Offence::of(&frozen.holder, late_write_refused.into()));
     let bytes = u32::try_from(MINE.len()).unwrap_or(0);
     let bytes_intact = match frozen.next.ask(&Order::Read { block: frozen.block, bytes })? {
-        Answer::Bytes { bytes, .. } => bytes == MINE.as_bytes(),
+        OrderReply::Bytes { bytes, .. } => bytes == MINE.as_bytes(),
         other => return Err(frozen.next.strange(&other)),
     };
     Ok(LostHolders { killed: killed.figures, frozen: frozen.figures, late_write_refused, bytes_intact })
 }
 
-/// A holder that was lost, and the next one in its place.
 struct Lost {
     holder: ClientProcess,
     next: ClientProcess,
-    /// What the next one holds.
+    /// The next holder's block.
     block: usize,
-    /// What the first one was granted.
+    /// What the lost holder was granted.
     at: Raw,
     figures: LostHolder,
 }
@@ -64,10 +60,10 @@ fn lose(
     let answer = holder.ask(&Order::Allocate { bytes: 64, lifetime_us: lease_us, keep: true })?;
     let granted_at = Instant::now();
     let (_, at) = granted(&holder, &answer)?;
-    let Answer::Granted { object, .. } = answer else { return Err(holder.strange(&answer)) };
+    let OrderReply::Granted { object, .. } = answer else { return Err(holder.strange(&answer)) };
     let acquire = Order::Acquire { object, lifetime_us: micros(WAIT), wait_us: micros(WAIT) };
     match next.ask(&acquire)? {
-        Answer::Started => std::thread::sleep(SETTLED),
+        OrderReply::Started => std::thread::sleep(SETTLED),
         other => return Err(next.strange(&other)),
     }
     strike(&holder)?;

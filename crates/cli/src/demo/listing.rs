@@ -1,16 +1,16 @@
-//! The files that the demo shows: those of a folder, up to a limit that is told when it is reached.
+//! The files that the demo shows: the files of a folder, up to a limit. The demo says when the limit is reached.
 
 use std::path::{Path, PathBuf};
 
-/// Files taken along at the most.
+/// The most files that are used.
 pub const FILES_MAX: usize = 4_000;
-/// Bytes of all of them at the most.
+/// The most bytes of all files together.
 pub const BYTES_MAX: u64 = 64 << 20;
-/// Entries of folders looked at, at the most: a demo of `/` ends too.
+/// The most folder entries that are looked at, so that a demo of `/` ends as well.
 const ENTRIES_MAX: usize = 100_000;
-/// Reasons told one by one; the others are counted.
+/// The most reasons that are listed. The others are counted.
 const REASONS_MAX: usize = 8;
-/// Folders of which nobody wants to see the inside.
+/// Folders whose content is skipped.
 const SKIPPED: [&str; 2] = [".git", "target"];
 
 /// A file of the folder.
@@ -18,20 +18,20 @@ const SKIPPED: [&str; 2] = [".git", "target"];
 pub struct Entry {
     /// Where it is.
     pub path: PathBuf,
-    /// As long as it was when it was listed.
+    /// The file's length when it was listed.
     pub bytes: u64,
 }
 
-/// What was found.
+/// The files that were found.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Taken along.
+    /// The files to use.
     pub files: Vec<Entry>,
-    /// The bytes of those.
+    /// The bytes of these files.
     pub bytes: u64,
-    /// Not taken along.
+    /// Files that were left out.
     pub left_out: usize,
-    /// Why, for the first of them.
+    /// The first reasons for that.
     pub reasons: Vec<String>,
     looked_at: usize,
 }
@@ -46,7 +46,7 @@ impl Listing {
         let mut folders = vec![(folder.to_owned(), std::fs::read_dir(folder)?)];
         while let Some((folder, entries)) = folders.pop() {
             let mut inner = listing.take(&folder, entries);
-            // The last one pushed comes first.
+            // The entry that is pushed last is taken first.
             inner.sort_by(|a, b| b.cmp(a));
             for folder in inner {
                 match std::fs::read_dir(&folder) {
@@ -67,7 +67,7 @@ impl Listing {
         self.files.len() >= FILES_MAX || self.looked_at >= ENTRIES_MAX
     }
 
-    /// Takes the files of one folder. Returns its folders.
+    /// Takes the files of one folder. Returns its subfolders.
     fn take(&mut self, folder: &Path, entries: std::fs::ReadDir) -> Vec<PathBuf> {
         let mut folders = Vec::new();
         let mut files = Vec::new();
@@ -111,7 +111,7 @@ impl Listing {
         }
     }
 
-    /// Counts something that is not shown, and says why as long as that fits on a screen.
+    /// Counts an entry that is left out. The first reasons are kept.
     pub fn leave_out(&mut self, path: &Path, why: &str) {
         self.left_out += 1;
         if self.reasons.len() < REASONS_MAX {

@@ -1,4 +1,4 @@
-//! What client processes of the demo do over and over.
+//! The loops that client processes of the demo run.
 
 use super::actor::{Failure, LIFETIME, key_of};
 use super::figures::{Guilt, Latency, Traffic};
@@ -6,19 +6,18 @@ use crate::samples::Samples;
 use portcullis::{Allocate, Error, Permission, RemoteAddress, Rkey, Session};
 use std::time::{Duration, Instant};
 
-/// Bytes that traffic moves at a time.
 const TRAFFIC_BYTES: usize = 256;
 /// Operations between two looks for the order to halt.
 const TRAFFIC_ROUND: u64 = 16;
-/// Traffic ends by itself after this long: its permission's lifetime, less a margin.
+/// Traffic ends by itself after this time: the permission's lifetime less a margin.
 const TRAFFIC_MOST: Duration = Duration::from_secs(8);
-/// Reads that are not counted, so that everything is warm.
+/// Reads before the measurement, to warm up.
 const WARM_UP: u32 = 2_000;
 /// How long a measurement may take.
 const MEASURE_MOST: Duration = Duration::from_secs(5);
 /// How long the rebuild of a queue pair may take.
 const REBUILD_MOST: Duration = Duration::from_secs(2);
-/// Reads that the time of a plain one is taken from.
+/// Reads for the time of a read without violations.
 const PLAIN_READS: u32 = 500;
 
 /// Writes and reads back, and checks every byte, until `halt` says so.
@@ -44,7 +43,6 @@ pub fn traffic(session: &mut Session, mut halt: impl FnMut() -> bool) -> Result<
     Ok(Traffic { operations, errors, wrong, typical_us: times.quantile(0.5), p99_us: times.quantile(0.99) })
 }
 
-/// Other bytes for each operation.
 fn pattern(operation: u64) -> [u8; TRAFFIC_BYTES] {
     let mut bytes = [0; TRAFFIC_BYTES];
     for (word, piece) in (0..).zip(bytes.chunks_exact_mut(8)) {
@@ -53,8 +51,8 @@ fn pattern(operation: u64) -> [u8; TRAFFIC_BYTES] {
     bytes
 }
 
-/// Reads beyond a permission, each time with an honest read right behind: the one is refused and breaks the queue
-/// pair, the other is carried out on a spare one.
+/// Reads beyond a permission, each time with a valid read right behind. The first read is refused and breaks the queue
+/// pair; the second is carried out on a spare.
 pub fn offend(session: &mut Session, rounds: u32) -> Result<Guilt, Failure> {
     let block = session.allocate(Allocate::bytes(64).lifetime(LIFETIME))?;
     let mut plain = Samples::new();
@@ -87,7 +85,7 @@ pub fn offend(session: &mut Session, rounds: u32) -> Result<Guilt, Failure> {
     Ok(guilt)
 }
 
-/// Whether the guilty read was refused, and how long after that the honest one behind it succeeded.
+/// Returns whether the guilty read was refused, and how long after that the valid read succeeded.
 fn offend_once(session: &mut Session, block: &Permission) -> Result<(bool, Option<Duration>), Failure> {
     let beyond = RemoteAddress(block.address().0 + block.length());
     let (bad, good) = (session.buffer(64)?, session.buffer(64)?);
@@ -101,7 +99,7 @@ fn offend_once(session: &mut Session, block: &Permission) -> Result<(bool, Optio
     Ok((refused, success.then(|| before.elapsed())))
 }
 
-/// Waits until the node has rebuilt so many queue pairs, so that there is a spare one again.
+/// Waits until the node has rebuilt this many queue pairs, so that a spare is ready again.
 fn await_recoveries(session: &mut Session, recoveries: u64) -> Result<(), Failure> {
     let until = Instant::now() + REBUILD_MOST;
     while session.client().counters().recoveries < recoveries {
@@ -123,7 +121,7 @@ fn timed_read(session: &mut Session, block: &Permission, bytes: u32) -> Result<D
     Ok(before.elapsed())
 }
 
-/// The latency of reads, one at a time.
+/// Measures the latency of reads, one at a time.
 pub fn measure(session: &mut Session, bytes: u32, reads: u32) -> Result<Latency, Failure> {
     let block = session.allocate(Allocate::bytes(bytes.into()).lifetime(LIFETIME))?;
     for _ in 0..WARM_UP {

@@ -1,60 +1,60 @@
-//! Parts 2, 3 and 5: clients that are late, reach too far or do it again and again.
+//! Parts 2, 3 and 5: clients that come late or reach too far, once or repeatedly.
 
 use super::cast::{ClientProcess, Node, Trouble};
 use super::figures::{Guilt, LateRead, LateReader, OutOfRange, Traffic};
-use super::orders::{Answer, Order, Raw};
+use super::orders::{Order, OrderReply, Raw};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Bytes of the blocks here.
 const BLOCK_BYTES: u64 = 4096;
-/// How often the memory's new owner asks until it gets the old address.
+/// How often the new owner allocates until it gets the old address.
 const TRIES_MOST: u32 = 20_000;
-/// What the memory's new owner keeps in it.
+/// What the memory's new owner writes.
 const SECRET: &str = "blue's secret: launch at dawn";
-/// What its old owner kept in it.
+/// What the memory's old owner wrote.
 const OLD: &str = "orange's own notes, long freed";
-/// How long the neighbour works undisturbed, and between two acts of its guilty neighbour.
+/// How long the neighbour works undisturbed, and the time between two violations.
 const UNDISTURBED: Duration = Duration::from_millis(300);
 const BETWEEN_ACTS: Duration = Duration::from_millis(50);
-/// Rounds of one write past the end and one far outside. With the other parts' violations they stay below the 16 that
+/// Rounds of one write past the end and one far outside. With the other parts' violations they stay below the 16 that a
+/// tenant has free.
 /// a node forgives a tenant.
 const ROUNDS: u64 = 3;
-/// Refused accesses that the median interruption is taken of.
+/// Refused accesses in part 5.
 const OFFENCES: u32 = 9;
-/// As long as the nodes of the demo allow, in µs.
+/// The longest lifetime on the demo's nodes, in µs.
 const LIFETIME_US: u64 = 10_000_000;
 
-/// Violations that a client process has committed, as the demo saw them.
+/// Violations that a client process committed, as the demo saw them.
 #[derive(Clone, Copy, Debug)]
 pub struct Offence {
-    /// For whom it acted.
+    /// The client's tenant.
     pub tenant: &'static str,
-    /// Its number on the node.
+    /// The client's number on the node.
     pub client: u64,
     /// How many.
     pub count: u64,
 }
 
 impl Offence {
-    /// Of a client.
+    /// Violations of a client.
     pub fn of(client: &ClientProcess, count: u64) -> Self {
         Self { tenant: client.tenant(), client: client.number(), count }
     }
 }
 
-/// Where a block is, as its holder was told.
-pub fn granted(client: &ClientProcess, answer: &Answer) -> Result<(usize, Raw), Trouble> {
+/// The block and its place, from a holder's answer.
+pub fn granted(client: &ClientProcess, answer: &OrderReply) -> Result<(usize, Raw), Trouble> {
     match answer {
-        Answer::Granted { block, at, .. } => Ok((*block, *at)),
+        OrderReply::Granted { block, at, .. } => Ok((*block, *at)),
         other => Err(client.strange(other)),
     }
 }
 
-/// An order that is answered with nothing but its end.
+/// Gives an order whose only answer is that it is done.
 pub fn done(client: &mut ClientProcess, order: &Order) -> Result<(), Trouble> {
     match client.ask(order)? {
-        Answer::Done => Ok(()),
+        OrderReply::Done => Ok(()),
         other => Err(client.strange(&other)),
     }
 }
@@ -65,7 +65,7 @@ fn allocate(client: &mut ClientProcess) -> Result<(usize, Raw), Trouble> {
     granted(client, &answer)
 }
 
-/// Part 2, on a node that protects and on one that does not.
+/// Part 2, on a node with protection and on a node without.
 pub fn show_late_reader(
     protecting: &Node,
     careless: &Node,
@@ -77,16 +77,16 @@ pub fn show_late_reader(
     Ok(LateReader { secret: SECRET.to_owned(), protected, unprotected })
 }
 
-/// Orange reads, its permission ends, blue gets the memory and writes; orange reads again with what it still knows.
+/// Orange's permission ends, blue gets the memory and writes to it, and orange reads with its old address and key.
 fn read_late(node: &Node) -> Result<(LateRead, Offence), Trouble> {
     let mut orange = node.client("orange", "late reader")?;
     let mut blue = node.client("blue", "next owner")?;
     let (block, at) = allocate(&mut orange)?;
     done(&mut orange, &Order::Write { block, text: OLD.to_owned() })?;
-    // While it is held, its key is good: what fails later fails for being late.
+    // The key works while the permission lives. So a later refusal is due to lateness only.
     let bytes = u32::try_from(OLD.len()).unwrap_or(0);
     match orange.ask(&Order::RawRead { at, bytes })? {
-        Answer::Bytes { bytes, .. } if bytes == OLD.as_bytes() => {}
+        OrderReply::Bytes { bytes, .. } if bytes == OLD.as_bytes() => {}
         other => return Err(orange.strange(&other)),
     }
     done(&mut orange, &Order::Free { block })?;
@@ -98,8 +98,8 @@ fn read_late(node: &Node) -> Result<(LateRead, Offence), Trouble> {
     let bytes = u32::try_from(SECRET.len()).unwrap_or(0);
     let protection = node.protection().to_owned();
     let read = match orange.ask(&Order::RawRead { at, bytes })? {
-        Answer::Violation { took_us } => LateRead { protection, refused: true, got: None, took_us },
-        Answer::Bytes { bytes, took_us } => {
+        OrderReply::Violation { took_us } => LateRead { protection, refused: true, got: None, took_us },
+        OrderReply::Bytes { bytes, took_us } => {
             let got = Some(String::from_utf8_lossy(&bytes).into_owned());
             LateRead { protection, refused: false, got, took_us }
         }
@@ -128,8 +128,8 @@ pub fn show_out_of_range(node: &Node, offences: &mut Vec<Offence>) -> Result<Out
     let mut refused = 0;
     for at in [past, far].repeat(usize::try_from(ROUNDS).unwrap_or(1)) {
         match guilty.ask(&Order::RawWrite { at, text: "x".to_owned() })? {
-            Answer::Violation { .. } => refused += 1,
-            Answer::Bytes { .. } => {}
+            OrderReply::Violation { .. } => refused += 1,
+            OrderReply::Bytes { .. } => {}
             other => return Err(guilty.strange(&other)),
         }
         sleep(BETWEEN_ACTS);
@@ -141,14 +141,14 @@ pub fn show_out_of_range(node: &Node, offences: &mut Vec<Offence>) -> Result<Out
 
 fn begin_traffic(neighbour: &mut ClientProcess) -> Result<(), Trouble> {
     match neighbour.ask(&Order::Traffic)? {
-        Answer::Started => Ok(()),
+        OrderReply::Started => Ok(()),
         other => Err(neighbour.strange(&other)),
     }
 }
 
 fn end_traffic(neighbour: &mut ClientProcess) -> Result<Traffic, Trouble> {
     match neighbour.ask(&Order::Halt)? {
-        Answer::Traffic(traffic) => Ok(traffic),
+        OrderReply::Traffic(traffic) => Ok(traffic),
         other => Err(neighbour.strange(&other)),
     }
 }
@@ -157,7 +157,7 @@ fn end_traffic(neighbour: &mut ClientProcess) -> Result<Traffic, Trouble> {
 pub fn show_guilt(node: &Node, offences: &mut Vec<Offence>) -> Result<Guilt, Trouble> {
     let mut guilty = node.client("blue", "guilty client")?;
     match guilty.ask(&Order::Offend { rounds: OFFENCES })? {
-        Answer::Guilt(guilt) => {
+        OrderReply::Guilt(guilt) => {
             offences.push(Offence::of(&guilty, guilt.refused.into()));
             Ok(guilt)
         }

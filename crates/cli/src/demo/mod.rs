@@ -1,6 +1,6 @@
-//! `portcullis demo`: real nodes, real client processes and real files, and what protection does for them.
+//! `portcullis demo`: shows what protection does, with real nodes, real client processes and real files.
 //!
-//! Everything that is shown was measured in this run. What does not hold is said, and the exit code is 1.
+//! Everything that is shown was measured in this run. If something does not hold, the demo says so and exits with 1.
 
 mod actor;
 mod audit;
@@ -13,7 +13,7 @@ mod loops;
 mod mischief;
 mod orders;
 mod processors;
-mod stage;
+mod screen;
 
 use crate::output::complain;
 use crate::rdma::{DeviceOptions, NicKind};
@@ -22,17 +22,17 @@ use clap::Args;
 use figures::{Figures, Finding};
 use listing::Listing;
 use mischief::Offence;
-use orders::{Answer, Order};
+use orders::{Order, OrderReply};
 use processors::Processors;
+use screen::Screen;
 use serde::Serialize;
-use stage::Stage;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// The longest that the whole demo takes: by then every wait is over.
+/// The longest time of the whole demo.
 const ALL_WITHIN: Duration = Duration::from_secs(60);
 /// Reads of the latency measurement.
 const READS: u32 = 30_000;
@@ -60,18 +60,18 @@ pub struct Options {
     nic: NicKind,
     #[command(flatten)]
     device: DeviceOptions,
-    /// One JSON object instead of a show: `ok`, what was found, and `problems`.
+    /// Print one JSON object instead of text: `ok`, the results, and `problems`.
     #[arg(long)]
     json: bool,
-    /// Be one of the demo's client processes.
+    /// Run as one of the demo's client processes.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     act_at: Option<String>,
-    /// As such, stay on these processors.
+    /// As a client process, stay on these processors.
     #[arg(long, hide = true, value_name = "N,N", value_delimiter = ',')]
     act_on: Vec<usize>,
 }
 
-/// What the demo found out. A part that did not come to its end is missing, and said among the problems.
+/// The results of the demo. A part that was not completed is missing, and listed among the problems.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     ok: bool,
@@ -88,7 +88,7 @@ struct Report {
     problems: Vec<String>,
 }
 
-/// Plays the demo.
+/// Runs the demo.
 pub fn run(options: Options) -> ExitCode {
     if let Some(address) = &options.act_at {
         return actor::run(address, &options.device, &options.act_on);
@@ -105,7 +105,7 @@ pub fn run(options: Options) -> ExitCode {
     };
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // Without it a Ctrl-C leaves a temporary folder behind, and nothing worse.
+        // Without the handler, Ctrl-C only leaves a temporary folder behind.
         let _ = signal_hook::flag::register(signal, Arc::clone(&stopped));
     }
     let mut show = Show::new(options.json, Patience::new(ALL_WITHIN, stopped));
@@ -119,9 +119,8 @@ pub fn run(options: Options) -> ExitCode {
     show.close()
 }
 
-/// A demo that is being played.
 struct Show {
-    stage: Stage,
+    screen: Screen,
     patience: Patience,
     started: Instant,
     findings: Vec<Finding>,
@@ -134,7 +133,7 @@ impl Show {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let report = Report { version: env!("CARGO_PKG_VERSION"), processors, ..Report::default() };
         let (findings, offences) = (Vec::new(), Vec::new());
-        Self { stage: Stage::new(json), patience, started: Instant::now(), findings, offences, report }
+        Self { screen: Screen::new(json), patience, started: Instant::now(), findings, offences, report }
     }
 
     fn play(&mut self, options: &Options, listing: Listing) -> Result<(), Trouble> {
@@ -151,59 +150,60 @@ impl Show {
         let protecting = Node::start(&ground, "protecting", &["--memory", "256MiB", "--audit", &path])?;
         let careless = Node::start(&ground, "careless", &["--memory", "16MiB", "--protection", "none"])?;
         let processes = format!("{} and {}", protecting.process(), careless.process());
-        self.stage
+        self.screen
             .line(&format!("Two nodes, processes {processes}, lend memory to the tenants orange and blue."));
 
         self.play_files(&protecting, &options.folder, listing)?;
-        self.stage.part("2. A read that comes after its permission has ended");
+        self.screen.part("2. A read that comes after its permission has ended");
         let late = mischief::show_late_reader(&protecting, &careless, &mut self.offences);
         self.report.late_reader = self.settle(late)?;
-        self.stage.part("3. Writes outside of a buffer, beside a neighbour that works");
+        self.screen.part("3. Writes outside of a buffer, beside a neighbour that works");
         let range = mischief::show_out_of_range(&protecting, &mut self.offences);
         self.report.out_of_range = self.settle(range)?;
-        self.stage.part("4. Exclusive holders that are killed or freeze");
+        self.screen.part("4. Exclusive holders that are killed or freeze");
         let lost = holders::show(&protecting, &mut self.offences);
         self.report.lost_holders = self.settle(lost)?;
-        self.stage.part("5. How long the guilty client is interrupted");
+        self.screen.part("5. How long the guilty client is interrupted");
         let guilt = mischief::show_guilt(&protecting, &mut self.offences);
         self.report.interruption = self.settle(guilt)?;
-        self.stage.part("6. What a read takes");
+        self.screen.part("6. What a read takes");
         let latency = measure(&protecting);
         self.report.latency = self.settle(latency)?;
-        self.stage.part("7. What the node wrote down");
+        self.screen.part("7. What the node wrote down");
         let audit = stop_and_examine(protecting, careless, &log, &self.offences);
         self.report.audit = self.settle(audit)?;
         Ok(())
     }
 
     fn play_files(&mut self, node: &Node, folder: &Path, listing: Listing) -> Result<(), Trouble> {
-        self.stage.part("1. Files through remote memory");
+        self.screen.part("1. Files through remote memory");
         if listing.files.is_empty() {
-            self.stage.line("  this folder has no files to show");
+            self.screen.line("  this folder has no files to show");
         }
-        let files = files::show(node, &mut self.stage, folder, listing);
+        let files = files::show(node, &mut self.screen, folder, listing);
         if let Ok(files) = &files
             && files.left_out > 0
         {
-            self.stage.line(&format!("  left out: {}", files.left_out));
+            self.screen.line(&format!("  left out: {}", files.left_out));
             for reason in &files.reasons {
-                self.stage.line(&format!("    {reason}"));
+                self.screen.line(&format!("    {reason}"));
             }
             let others = files.left_out - files.reasons.len();
             if others > 0 {
-                self.stage.line(&format!("    and {others} more"));
+                self.screen.line(&format!("    and {others} more"));
             }
         }
         self.report.files = self.settle(files)?;
         Ok(())
     }
 
-    /// Says what a part found out, and keeps what did not hold. Only somebody who wants the demo to end ends it here.
+    /// Shows the results of a part, and keeps those that do not hold. Only an interruption by the user ends the demo
+    /// here.
     fn settle<T: Figures>(&mut self, played: Result<T, Trouble>) -> Result<Option<T>, Trouble> {
         match played {
             Ok(figures) => {
                 for finding in figures.findings() {
-                    self.stage.finding(&finding);
+                    self.screen.finding(&finding);
                     if !finding.holds {
                         self.report.problems.push(format!("{}: {}", finding.what, finding.seen));
                     }
@@ -214,7 +214,7 @@ impl Show {
             Err(Trouble::Interrupted) => Err(Trouble::Interrupted),
             Err(trouble) => {
                 let finding = Finding::new(false, "this part did not come to its end", trouble.to_string());
-                self.stage.finding(&finding);
+                self.screen.finding(&finding);
                 self.report.problems.push(trouble.to_string());
                 self.findings.push(finding);
                 Ok(None)
@@ -225,31 +225,31 @@ impl Show {
     fn close(mut self) -> ExitCode {
         self.report.seconds = self.started.elapsed().as_secs_f64();
         self.report.ok = self.report.problems.is_empty();
-        self.stage.table(&self.findings);
+        self.screen.table(&self.findings);
         let seconds = self.report.seconds;
         if self.report.ok {
-            self.stage.line(&format!("Everything held, in {seconds:.1} s."));
+            self.screen.line(&format!("Everything held, in {seconds:.1} s."));
         } else {
-            self.stage.line(&format!("Not everything held, in {seconds:.1} s:"));
+            self.screen.line(&format!("Not everything held, in {seconds:.1} s:"));
             for problem in &self.report.problems {
-                self.stage.line(&format!("  {problem}"));
+                self.screen.line(&format!("  {problem}"));
             }
         }
-        self.stage.object(&self.report);
+        self.screen.object(&self.report);
         if self.report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
-/// Part 6.
+/// Runs part 6.
 fn measure(node: &Node) -> Result<figures::Latency, Trouble> {
     let mut reader = node.client("orange", "reader")?;
     match reader.ask(&Order::Measure { bytes: 64, reads: READS })? {
-        Answer::Latency(latency) => Ok(latency),
+        OrderReply::Latency(latency) => Ok(latency),
         other => Err(reader.strange(&other)),
     }
 }
 
-/// Part 7.
+/// Runs part 7.
 fn stop_and_examine(
     protecting: Node,
     careless: Node,

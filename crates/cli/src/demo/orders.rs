@@ -1,88 +1,87 @@
-//! What the demo says to its client processes, and what they answer: JSON, one object a line, on their standard input
-//! and output. Objects travel as references, as they should between programs that share remote memory; addresses and keys
-//! as bare numbers, as they do between programs that should not.
+//! The demo's orders to its client processes, and their answers: one JSON object per line, on their standard input and
+//! output. Objects are passed as references, as programs that share remote memory should do. Addresses and keys are
+//! passed as bare numbers, for clients that misuse them.
 
 use super::figures::{Guilt, Latency, Traffic};
 use portcullis::ObjectRef;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A file to put into remote memory.
+/// A file to write to remote memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Wanted {
-    /// Its number in the demo.
+    /// The file's number in the demo.
     pub number: usize,
-    /// Where it is.
+    /// The file's path.
     pub path: PathBuf,
-    /// The bytes of it that count: it may grow meanwhile.
+    /// How many bytes of the file count. The file may grow meanwhile.
     pub bytes: u64,
 }
 
 /// A file in remote memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stored {
-    /// Its number in the demo.
+    /// The file's number in the demo.
     pub number: usize,
-    /// Its object.
+    /// The file's object.
     pub object: ObjectRef,
-    /// Bytes of the file; its object has at least one.
+    /// Bytes of the file. Its object has at least one.
     pub bytes: u64,
-    /// Its digest, as its writer saw it before it wrote.
+    /// The file's digest, computed before it was written.
     pub sha256: String,
 }
 
-/// An address and a key, as a client shows them that checks nothing.
+/// An address and a key, for accesses without checks by the client library.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Raw {
-    /// The first byte.
+    /// The first byte's address.
     pub address: u64,
     /// The key.
     pub key: u32,
 }
 
-/// What a client process is to do.
+/// An order to a client process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Put files into kept objects. Answered with a [`Answer::Stored`] or [`Answer::Unreadable`] each, then
-    /// [`Answer::Moved`].
+    /// Write files to kept objects. The answer is a [`OrderReply::Stored`] or [`OrderReply::Unreadable`] for each file,
+    /// then [`OrderReply::Moved`].
     Store(Vec<Wanted>),
-    /// Read objects back. Answered with a [`Answer::Fetched`] each, then [`Answer::Moved`].
+    /// Read objects back. The answer is a [`OrderReply::Fetched`] for each object, then [`OrderReply::Moved`].
     Fetch(Vec<Stored>),
-    /// Ask for memory, exclusively.
+    /// Allocate memory, exclusively.
     Allocate { bytes: u64, lifetime_us: u64, keep: bool },
-    /// Ask for memory again and again, until some starts at this address.
+    /// Allocate memory again and again, until a block starts at this address.
     AllocateAt { address: u64, bytes: u64, tries_most: u32 },
-    /// Ask for an object that exists, exclusively. Answered with [`Answer::Started`] right
-    /// before the request goes out.
+    /// Acquire an existing object, exclusively. [`OrderReply::Started`] is sent right before the request.
     Acquire { object: ObjectRef, lifetime_us: u64, wait_us: u64 },
-    /// Write to a block that is held.
+    /// Write to a held block.
     Write { block: usize, text: String },
-    /// Read from a block that is held.
+    /// Read from a held block.
     Read { block: usize, bytes: u32 },
-    /// End a block's permission and let its memory go.
+    /// Revoke a block's permission and free its memory.
     Free { block: usize },
-    /// Read without any check on this side.
+    /// Read without any check by the client library.
     RawRead { at: Raw, bytes: u32 },
-    /// Write without any check on this side.
+    /// Write without any check by the client library.
     RawWrite { at: Raw, text: String },
-    /// Write and read back until [`Order::Halt`]. Answered with [`Answer::Started`], then [`Answer::Traffic`].
+    /// Write and read back until [`Order::Halt`]. The answer is [`OrderReply::Started`], then [`OrderReply::Traffic`].
     Traffic,
-    /// The end of [`Order::Traffic`].
+    /// End [`Order::Traffic`].
     Halt,
-    /// Break rules, and see how long that interrupts.
+    /// Break rules, and measure the interruption.
     Offend { rounds: u32 },
     /// Measure reads.
     Measure { bytes: u32, reads: u32 },
 }
 
-/// What a client process says.
+/// An answer of a client process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// It is attached.
+pub enum OrderReply {
+    /// The client is attached.
     Ready {
-        /// Its number on the node.
+        /// The client's number on the node.
         client: u64,
     },
     /// A file is in remote memory.
@@ -91,26 +90,26 @@ pub enum Answer {
     Unreadable { number: usize, why: String },
     /// An object was read.
     Fetched { number: usize, sha256: String },
-    /// That was all; time spent in remote operations.
+    /// All are done. The time was spent in remote operations.
     Moved { remote_us: u64 },
-    /// A permission.
+    /// A permission was granted.
     Granted { block: usize, object: ObjectRef, at: Raw },
-    /// The bytes that were read, and how long it took.
+    /// The bytes that were read, and the time of the read.
     Bytes { bytes: Vec<u8>, took_us: f64 },
-    /// The NIC refused, and how long it took to say so.
+    /// The NIC refused, after this time.
     Violation { took_us: f64 },
-    /// It has begun.
+    /// The order was begun.
     Started,
-    /// Done.
+    /// The order is done.
     Done,
-    /// What traffic there was.
+    /// The results of traffic.
     Traffic(Traffic),
-    /// What breaking rules cost.
+    /// The cost of violations.
     Guilt(Guilt),
-    /// What reads take.
+    /// The latency of reads.
     Latency(Latency),
-    /// The node said no to what it may say no to.
+    /// The node refused, as it may.
     Refused { why: String },
-    /// It did not work out.
+    /// The order failed.
     Failed { why: String },
 }

@@ -1,18 +1,18 @@
-//! Which processor whom belongs to: a node that shares one with a busy client answers when that one sleeps.
+//! The processors of the demo. A node that shares one with a busy client answers only when the client sleeps.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Who stays on which processors. All of them on all where there is only one.
+/// The processors for nodes and for clients. If there is only one, all processes use it.
 #[derive(Clone, Debug, Default)]
 pub struct Processors {
-    /// The nodes.
+    /// The nodes' processor.
     pub node: Option<usize>,
-    /// The clients.
+    /// The clients' processors.
     pub clients: Vec<usize>,
 }
 
 impl Processors {
-    /// The first one that this process may use for the nodes, the others for their clients.
+    /// The first processor that this process may use for the nodes, the others for the clients.
     pub fn usable() -> Self {
         let Ok(set) = sched_getaffinity(None) else { return Self::default() };
         let mut usable = (0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number));
@@ -21,7 +21,7 @@ impl Processors {
     }
 }
 
-/// Keeps this process on some processors. What it measures is slower where that cannot be, and no less true.
+/// Keeps this process on these processors. If that fails, measurements are slower but still true.
 pub fn stay_on(processors: &[usize]) {
     let mut set = CpuSet::new();
     for &processor in processors.iter().filter(|&&processor| processor < CpuSet::MAX_CPU) {

@@ -1,4 +1,4 @@
-//! Which device is meant.
+//! The choice of the device to examine.
 
 use crate::rdma::{DeviceOptions, NicKind};
 use portcullis_conformance::examination::{Examination, Finding, examine};
@@ -16,42 +16,42 @@ pub enum Device {
     Rdma(DeviceChoice),
 }
 
-/// A device, and why it is that one.
+/// A device, and why it was chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chosen {
     /// The device.
     pub device: Device,
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub reason: &'static str,
 }
 
 /// Why no device is examined.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDevice {
-    /// There is none.
+    /// There is no device.
     #[error(
         "no RDMA device on this machine{why}: nothing was tried. `portcullis doctor --nic software` tries the software \
          NIC, where everything holds"
     )]
     None {
-        /// What libibverbs said, behind a colon.
+        /// The message of libibverbs, after a colon.
         why: String,
     },
-    /// There is none of that name, or it is not clear which one is meant.
+    /// There is no device of that name, or the choice is ambiguous.
     #[error("{problem}: there is {}", there.join(", "))]
     Unclear {
-        /// What is unclear.
+        /// The problem.
         problem: String,
-        /// The devices there are.
+        /// The devices of the machine.
         there: Vec<String>,
     },
-    /// The software NIC has none of that.
+    /// The software NIC has no such options.
     #[error("--nic software has no --device, --device-port or --gid-index: leave them out, or --nic")]
     Software,
 }
 
 impl Device {
-    /// The device that is asked for; if it is not said which, the only RDMA device of this machine.
+    /// The device that the options name. Without a name: the only RDMA device of this machine.
     pub fn choose(nic: NicKind, asked: &DeviceOptions) -> Result<Chosen, NoDevice> {
         if nic == NicKind::Software {
             let DeviceOptions { device, device_port, gid_index } = asked;
@@ -89,7 +89,7 @@ impl Device {
         }
     }
 
-    /// Examines it.
+    /// Examines the device.
     pub fn examine(&self, progress: impl FnMut(&Finding)) -> Result<Examination, VerbsError> {
         match self {
             Self::Software => examine(|| Ok(SoftNic::self_driven()), progress),

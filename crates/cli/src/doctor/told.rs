@@ -1,4 +1,4 @@
-//! How an examination is told: lines and a table for people, one object for programs.
+//! The output of an examination: lines and a table for people, one object for programs.
 
 use super::device::Chosen;
 use crate::output::{complain, say};
@@ -8,14 +8,14 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use portcullis_conformance::examination::{Examination, Finding, Verdict, names};
 use serde::Serialize;
 
-/// What is tried, on what, and why on that.
+/// Prints what is examined, and why that device.
 pub fn subject(chosen: &Chosen) {
     let bold = Style::new().bold();
     let what = format_args!("the {} guarantees that permissions rest on, in loopback", names().len());
     say(format_args!("{bold}{}{bold:#}, {}: {what}\n", chosen.device, chosen.reason));
 }
 
-/// One line, aligned with the others.
+/// Prints a finding, aligned with the others.
 pub fn finding(finding: &Finding) {
     let width = names().iter().map(|name| name.len()).max().unwrap_or_default();
     let (word, style) = match finding.verdict {
@@ -26,7 +26,7 @@ pub fn finding(finding: &Finding) {
     say(format_args!("{style}{word:13}{style:#}  {:width$}  {}", finding.name, finding.detail));
 }
 
-/// What the steps took.
+/// Prints the times of the steps.
 pub fn times(examination: &Examination) {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
@@ -45,7 +45,7 @@ pub fn times(examination: &Examination) {
     }
 }
 
-/// What a node on this device does by itself.
+/// Prints the mechanism that a node here chooses.
 pub fn mechanism(examination: &Examination) {
     let (mechanism, reason) = examination.mechanism();
     let bold = Style::new().bold();
@@ -53,11 +53,11 @@ pub fn mechanism(examination: &Examination) {
     say(format_args!("  {reason}"));
 }
 
-/// The same for programs.
+/// The output for programs.
 #[derive(Serialize)]
 struct Json<'a> {
     device: &'a str,
-    /// Why this one.
+    /// Why this device was chosen.
     chosen: &'a str,
     guarantees: Vec<Guarantee<'a>>,
     times: Vec<Time>,

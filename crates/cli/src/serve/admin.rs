@@ -1,4 +1,4 @@
-//! The operator's socket, as `portcullis serve` is told of it.
+//! The operator's socket: the options of `portcullis serve` for it.
 
 use clap::Args;
 use portcullis::host::Host;
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 /// Options about the operator's socket.
 #[derive(Args, Clone, Debug)]
 pub struct AdminOptions {
-    /// Make a socket here for `portcullis admin`, which only root and the node's own user can use: who is attached, who
-    /// is barred, and serving them again.
+    /// Make a socket here for `portcullis admin`, to see clients and bars and to lift bars; only root and the node's
+    /// own user can use it.
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
 }
 
-/// What the node has counted, as one line of JSON: `{"counters":{...},"turns":{...},"audit":{...}}`, the last where there
-/// is a log.
+/// The node's counters as one line of JSON: `{"counters":{...},"turns":{...},"audit":{...}}`. The last part is there
+/// only if there is a log.
 pub fn counted(host: &Host) -> String {
     let counted = host.admin().counted().unwrap_or_default();
     serde_json::to_string(&counted).unwrap_or_default()

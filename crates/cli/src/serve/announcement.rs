@@ -1,4 +1,4 @@
-//! What a node says when it listens: to people a line, to programs one JSON object.
+//! The output of a node when it listens: a line for people, or one JSON object for programs.
 
 use super::Options;
 use super::sockets::audience;
@@ -7,24 +7,24 @@ use portcullis::Address;
 use portcullis::host::Host;
 use serde::Serialize;
 
-/// What `--json` says.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Listening {
     listening: Vec<String>,
     process: u32,
     protection: &'static str,
-    /// What the protection rests on and the device does not keep.
+    /// The guarantees that the protection needs and the device does not give.
     unenforced: Vec<&'static str>,
     sockets: Vec<Socket>,
-    /// Bytes for all clients' ports together, where they are the node's.
+    /// Bytes for the ports of all clients, if the node provides the ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     ports_memory: Option<u64>,
-    /// Where there is a limit: tenants that the node's locked memory is enough for.
+    /// If there is a limit: how many tenants the node's locked memory is enough for.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenants_max: Option<u64>,
 }
 
-/// Who may come to a socket.
+/// A socket, and who may open it.
 #[derive(Serialize)]
 struct Socket {
     path: String,
@@ -45,7 +45,7 @@ impl Options {
     }
 }
 
-/// Says where a node listens, for whom, and what it protects by.
+/// Prints where a node listens, for which clients, and with which protection.
 pub fn announce(options: &Options, host: &Host) {
     let mut got = host.rdma_addresses().iter().copied();
     let listening: Vec<String> = options

@@ -1,4 +1,4 @@
-//! The audit log, as `portcullis serve` is told of it.
+//! The audit log: the options of `portcullis serve` for it.
 
 use clap::Args;
 use portcullis::host::{AuditStatus, Host};
@@ -8,30 +8,30 @@ use std::path::PathBuf;
 /// Options about the audit log.
 #[derive(Args, Clone, Debug)]
 pub struct AuditOptions {
-    /// Append what happens to permissions to this file, one JSON object a line.
+    /// Append what happens to permissions to this file, as one JSON object per line.
     #[arg(long, value_name = "FILE")]
     pub audit: Option<PathBuf>,
-    /// Write only these events: grant, extension, revoke, expiry, violation, pause, bar, unbar, attach, detach, recovery
-    /// [default: all].
-    /// Start and stop of the node and lost records are always written.
+    /// Write only these events: grant, extension, revoke, expiry, violation, pause, bar, unbar, attach, detach,
+    /// recovery, publish, unpublish, share, unshare [default: all]. Start and stop of the node and lost records are
+    /// always written.
     #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
     pub audit_events: Option<Vec<AuditEvent>>,
 }
 
 impl AuditOptions {
-    /// The same node, with the events that were chosen.
+    /// The node's configuration with the chosen events.
     pub fn applied_to(&self, node: NodeConfig) -> NodeConfig {
         let chosen = self.audit_events.as_ref().map(|events| events.iter().copied().collect::<AuditEvents>());
         NodeConfig { audit_events: chosen.unwrap_or(node.audit_events), ..node }
     }
 
-    /// What contradicts itself in them.
+    /// A contradiction in the options.
     pub fn wrong(&self) -> Option<&'static str> {
         let nowhere = self.audit_events.is_some() && self.audit.is_none();
         nowhere.then_some("--audit-events needs --audit: the file that they are written to")
     }
 
-    /// What of the log is missing in the end, for whoever reads it.
+    /// What is missing in the log at the end, as a message for its reader.
     pub fn missing(&self, host: &Host) -> Option<String> {
         let AuditStatus { lost, failing, .. } = host.audit_status().filter(|status| status.lost > 0)?;
         let path = self.audit.as_ref()?.display();

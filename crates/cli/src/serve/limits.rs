@@ -1,4 +1,4 @@
-//! What a node puts up with, as options; and which option sets which limit of the library.
+//! The node's limits as options, and which option sets which limit of the library.
 
 use clap::Args;
 use portcullis::host::PortLimits;
@@ -7,28 +7,28 @@ use portcullis::{Lifetime, NodeConfig, ViolationLimits};
 /// The largest depth of a client's queues.
 const DEPTH_MAX: u32 = 4096;
 
-/// Limits that have good defaults.
+/// Options with good defaults.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Limits that seldom need a change")]
 pub struct LimitOptions {
-    /// The longest that a kept object stays after its tenant's last client has gone, or `forever`: as long as the node
-    /// runs.
+    /// The longest that a kept object stays after its tenant's last client has gone, or `forever`, which is as long as
+    /// the node runs.
     #[arg(long, value_name = "TIME", value_parser = longest_keep, default_value = "60min")]
     longest_keep: Lifetime,
-    /// Headers of 32 bytes beside the memory: for permissions over objects whose own header is taken.
+    /// Headers of 32 bytes in addition to the memory, for permissions over objects whose own header is taken.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().headers)]
     headers: u32,
     /// Objects of all tenants. Each takes about 200 bytes of the node's own memory.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().objects_max)]
     objects_max: u32,
-    /// Requests that wait for others to let an object go, of all clients; one tenant gets half of them at the most.
+    /// Requests of all clients that wait for other clients to release an object; one tenant gets at most half of them.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().postponed_max)]
     postponed_max: u32,
-    /// Requests that one turn of the node takes in: the largest batch.
+    /// Requests that the node takes in one turn: the largest batch.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().requests_per_turn)]
     requests_per_turn: u32,
-    /// Steps that one turn of the node takes of what can go on in the next, when somebody leaves much behind: others'
-    /// operations wait for these.
+    /// Steps of postponable work in one turn of the node, for example after a client that leaves much behind;
+    /// operations of other clients wait for these.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().steps_per_turn)]
     steps_per_turn: u32,
     /// Queue pairs that are rebuilt at the same time.
@@ -40,43 +40,43 @@ pub struct LimitOptions {
     /// Windows that a tenant may have, used or not.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().windows_max)]
     windows_max: u32,
-    /// How long a window whose keys are used up is left alone.
+    /// How long a window rests after its keys are used up.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     window_rest: Lifetime,
-    /// The longest that the window of a permission that has ended stays bound under delayed unbinding.
+    /// The longest that the window of an ended permission stays bound with delayed unbinding.
     #[arg(long, value_name = "TIME", default_value = "1ms")]
     linger_max: Lifetime,
-    /// The time in which a violation that costs nothing comes back.
+    /// The time after which a free violation is forgiven.
     #[arg(long, value_name = "TIME", default_value = "100ms")]
     violations_free_again: Lifetime,
-    /// The first pause for violations; each further one is twice as long.
+    /// The first pause for violations; each further pause is twice as long.
     #[arg(long, value_name = "TIME", default_value = "1ms")]
     violations_pause_min: Lifetime,
     /// The longest pause.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     violations_pause_max: Lifetime,
-    /// Violations that cost a pause, until the last of them bars.
+    /// Violations that cost a pause; the last of them leads to a bar.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().bar_after)]
     violations_bar_after: u32,
-    /// The longest pause for late accesses, where the NIC says what it refused.
+    /// The longest pause for late accesses, if the NIC reports what it refused.
     #[arg(long, value_name = "TIME", default_value = "16ms")]
     late_pause_max: Lifetime,
-    /// Ended permissions of a client whose keys are remembered; who comes late with another one looks like a guesser.
+    /// Ended permissions of a client whose keys are remembered; a late access with an older key counts as a guess.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().keys_remembered)]
     keys_remembered: u32,
-    /// Where the NIC does not say what it refused: accesses of a tenant that are taken for late ones, at most.
+    /// Accesses of a tenant that count as late at the most, if the NIC does not report what it refused.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().excuses_max)]
     excuses_max: u32,
-    /// The time in which one of those comes back.
+    /// The time after which one of those is forgiven.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     excuse_again: Lifetime,
-    /// Audit records that wait to be written; further ones are lost, and counted.
+    /// Audit records that wait to be written; further records are lost and counted.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().audit_records_max)]
     audit_records_max: u32,
-    /// Requests that each of a client's data queue pairs holds: a power of two, 4096 at most.
+    /// The depth of each of a client's data queue pairs: a power of two, 4096 at most.
     #[arg(long, value_name = "N", value_parser = depth, default_value_t = PortLimits::default().send_depth)]
     send_depth: u32,
-    /// Control messages of a client that may be under way, each way: a power of two, 4096 at most.
+    /// Control messages of a client under way in each direction: a power of two, 4096 at most.
     #[arg(long, value_name = "N", value_parser = depth, default_value_t = PortLimits::default().control_depth)]
     control_depth: u32,
 }
@@ -95,7 +95,7 @@ fn depth(text: &str) -> Result<u32, String> {
 }
 
 impl LimitOptions {
-    /// The node's limits, with those that are set here.
+    /// The node's configuration with these limits.
     pub fn node(&self, rest: NodeConfig) -> NodeConfig {
         NodeConfig {
             longest_keep: self.longest_keep,
@@ -125,15 +125,15 @@ impl LimitOptions {
         }
     }
 
-    /// What clients' ports are like.
+    /// The limits of clients' ports.
     pub fn port(&self, arena_bytes_max: u64, ports_bytes_max: u64) -> PortLimits {
         let (send_depth, control_depth) = (self.send_depth, self.control_depth);
         PortLimits { send_depth, control_depth, arena_bytes_max, ports_bytes_max }
     }
 }
 
-/// The option that sets a limit, by the library's name for it.
-pub const OPTIONS: [(&str, &str); 31] = [
+/// The option for each limit, by the library's field name.
+pub const OPTIONS: [(&str, &str); 33] = [
     ("pool_bytes", "--memory"),
     ("ports_bytes_max", "--ports-memory"),
     ("headers", "--headers"),
@@ -144,6 +144,8 @@ pub const OPTIONS: [(&str, &str); 31] = [
     ("objects_max", "--objects-max"),
     ("quota.objects_max", "--quota-objects"),
     ("quota.permissions_max", "--quota-permissions"),
+    ("quota.names_max", "--quota-names"),
+    ("quota.shares_max", "--quota-shares"),
     ("violations.free_again", "--violations-free-again"),
     ("violations.pause_min", "--violations-pause-min"),
     ("violations.pause_max", "--violations-pause-max"),
@@ -167,7 +169,7 @@ pub const OPTIONS: [(&str, &str); 31] = [
     ("control_depth", "--control-depth"),
 ];
 
-/// What people set a limit of the library with.
+/// The option that sets a limit of the library.
 pub fn option_of(limit: &'static str) -> &'static str {
     OPTIONS.into_iter().find(|(name, _)| *name == limit).map_or(limit, |(_, option)| option)
 }

@@ -1,27 +1,27 @@
-//! `--listen`: where clients come to, and whom they act for.
+//! `--listen`: addresses for clients, and the clients' tenants.
 
 use portcullis::Address;
 use portcullis::host::Listen;
 
-/// What stands between the address and the tenant's name.
+/// The text between the address and the tenant's name.
 const TENANT: &str = "?tenant=";
-/// How tenants are called that are not named: nobody else is called so.
+/// Reserved prefixes: the library gives such names to tenants without a name.
 const KEPT: [(&str, &str); 2] =
     [("uid:", "users, who are told by the kernel"), ("address:", "clients without certificates")];
 
-/// A place that clients come to, and whom they act for.
+/// An address for clients, and the tenant that they act for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Where.
     pub address: Address,
-    /// Whom for, if it is said.
+    /// The tenant, if one is given.
     pub tenant: Option<String>,
 }
 
-/// A place, from an address and perhaps `?tenant=NAME`.
+/// Parses an address, optionally followed by `?tenant=NAME`.
 ///
 /// # Errors
-/// What was wrong, for the person who typed it.
+/// An explanation for the person who typed it.
 pub fn parse(text: &str) -> Result<Place, String> {
     let (address, tenant) = match text.split_once(TENANT) {
         Some((address, tenant)) => (address, Some(tenant)),
@@ -46,7 +46,7 @@ pub fn parse(text: &str) -> Result<Place, String> {
 }
 
 impl Place {
-    /// The socket, if that is what it is.
+    /// The socket, if the address is one.
     pub fn socket(&self) -> Option<Listen> {
         match &self.address {
             Address::Shm(path) => Some(Listen { path: path.clone(), tenant: self.tenant.clone() }),
@@ -54,7 +54,7 @@ impl Place {
         }
     }
 
-    /// The same, as it was written, or with the port that it got.
+    /// The place as text, with the port that was assigned, if any.
     pub fn written(&self, got: Option<std::net::SocketAddr>) -> String {
         let tenant = self.tenant.as_ref().map(|name| format!("{TENANT}{name}")).unwrap_or_default();
         let address = match (&self.address, got) {

@@ -1,4 +1,4 @@
-//! Why no node is serving, told with the options that mend it.
+//! Why a node could not be served, with the options that help.
 
 use super::limits::{OPTIONS, option_of};
 use portcullis::IdentityError;
@@ -7,7 +7,7 @@ use portcullis_attach::tls::ListenError;
 use portcullis_nic::VerbsError;
 use portcullis_node::StartError;
 
-/// Why no node is serving, and whose fault it is.
+/// Why a node is not served: the call, or the machine.
 #[derive(Debug, thiserror::Error)]
 pub enum NotServed {
     /// The call is wrong.
@@ -52,7 +52,7 @@ fn told(error: NotEnoughMemory) -> String {
     format!("{error}{instead}")
 }
 
-/// A text of the library's, with options where it names fields of its configuration.
+/// A text of the library with the names of options in place of configuration fields.
 fn with_options(text: &str) -> String {
     let fields = OPTIONS.iter().filter(|(name, _)| name.contains('_'));
     fields.fold(text.to_owned(), |text, (name, option)| text.replace(name, option))

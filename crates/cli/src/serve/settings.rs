@@ -1,7 +1,7 @@
-//! Settings from a file: its keys are the options' names, and an option on the command line goes before the file.
+//! Settings from a file. The file's keys are the options' names. An option on the command line overrides the file.
 //!
-//! There is one list of settings, the options themselves. What the file says is turned into words of a command line,
-//! and read like one.
+//! There is only one list of settings: the options. The file's content is turned into command-line words and parsed as
+//! such.
 
 use super::{NotServed, Options};
 use clap::parser::ValueSource;
@@ -14,16 +14,16 @@ use toml::Value;
 
 /// Options that a file cannot set.
 const OUTSIDE: [&str; 4] = ["config", "print-config", "help", "version"];
-/// How alike a wrong name and a right one are, at least, if the right one may have been meant.
+/// How similar a wrong name and an option's name must be for a suggestion.
 const ALIKE: f64 = 0.7;
 
-/// What is in force, and why.
+/// The settings in force, and their origins.
 #[derive(Debug)]
 pub struct Settings {
     /// The options.
     pub options: Options,
     file: Option<PathBuf>,
-    /// What the file and the command line said, by the options' names.
+    /// What the file and the command line set, by the options' names.
     in_file: BTreeMap<String, Vec<OsString>>,
     on_line: BTreeMap<String, Vec<OsString>>,
     matches: ArgMatches,
@@ -40,7 +40,7 @@ fn settable(command: &Command) -> impl Iterator<Item = (&str, &Arg)> {
 }
 
 impl Settings {
-    /// What the command line says, and the file that it names.
+    /// Reads the command line, and the file that it names.
     pub fn of(line: &ArgMatches) -> Result<Self, NotServed> {
         let command = command();
         let file = line.get_one::<PathBuf>("config").cloned();
@@ -60,7 +60,7 @@ impl Settings {
         Ok(Self { options, file, in_file, on_line, matches })
     }
 
-    /// What is in force as TOML, with where it comes from.
+    /// The settings in force as TOML, with their origins.
     pub fn in_force(&self) -> String {
         let command = command();
         let mut text =
@@ -85,7 +85,7 @@ fn raw(matches: &ArgMatches, arg: &Arg) -> Vec<OsString> {
     values.into_iter().flatten().map(ToOwned::to_owned).collect()
 }
 
-/// A value, as TOML has it; nothing, if there is none.
+/// A value in TOML's syntax. `None` if there is none.
 fn in_toml(arg: &Arg, values: &[OsString]) -> Option<String> {
     let texts: Vec<String> = values.iter().map(|value| value.to_string_lossy().into_owned()).collect();
     let one = |text: &String| match text.parse::<i64>() {
@@ -100,7 +100,7 @@ fn in_toml(arg: &Arg, values: &[OsString]) -> Option<String> {
     }
 }
 
-/// The words of a command line that says all of this.
+/// The command-line words for these settings.
 fn words<'a>(
     command: &Command,
     settings: impl Iterator<Item = (&'a String, &'a Vec<OsString>)>,
@@ -140,7 +140,7 @@ fn from_file(command: &Command, path: &Path) -> Result<BTreeMap<String, Vec<OsSt
             settings.insert(name.to_owned(), values);
         }
     }
-    // By itself first: a value that is no good is the file's fault, also where the command line overrides it.
+    // The file is parsed alone first: a bad value in it is reported even if the command line overrides it.
     let read = command.clone().try_get_matches_from(words(command, settings.iter()));
     read.map_err(|error| inside(told(&error)))?;
     Ok(settings)
@@ -158,7 +158,7 @@ fn unknown(command: &Command, key: &str) -> String {
     format!("there is no setting {key:?}: {meant}")
 }
 
-/// The words for a value; none for an option that is not to be there.
+/// The command-line words for a value. `None` for an option that is switched off.
 fn values_of(arg: &Arg, value: &Value) -> Result<Option<Vec<OsString>>, String> {
     match (value, arg.get_action()) {
         (Value::Boolean(set), ArgAction::SetTrue) => Ok(set.then(Vec::new)),
@@ -183,7 +183,7 @@ fn wrong(error: &clap::Error) -> NotServed {
     NotServed::Call(told(error))
 }
 
-/// What clap says, without how it says it.
+/// The message of clap without its layout.
 fn told(error: &clap::Error) -> String {
     let text = error.to_string();
     let first: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();

@@ -1,30 +1,31 @@
-//! Who may open a node's sockets: said by options, and told to people.
+//! Access to a node's sockets: its options, and its description for people.
 
 use clap::Args;
 use portcullis::host::{SocketAccess, Sockets};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Who may open the sockets of `--listen shm:`.
+/// Options for access to the sockets of `--listen shm:`.
 #[derive(Args, Debug)]
 pub struct SocketOptions {
-    /// The mode of the sockets' files, in octal [default: 0660 with --socket-group; otherwise 0666, since each client
-    /// acts for the user it runs as, and 0600 with ?tenant=NAME, where whoever opens the socket is that tenant].
+    /// The mode of the socket files, in octal [default: 0660 with --socket-group; otherwise 0666, since each client
+    /// acts for the user it runs as, or 0600 with ?tenant=NAME, where any process that opens the socket is that
+    /// tenant].
     #[arg(long, value_name = "MODE", value_parser = mode)]
     socket_mode: Option<u32>,
-    /// The group of the sockets' files, by name or number.
+    /// The group of the socket files, by name or number.
     #[arg(long, value_name = "GROUP", value_parser = group)]
     socket_group: Option<u32>,
 }
 
 impl SocketOptions {
-    /// What the library calls it.
+    /// The options in the library's type.
     pub fn sockets(&self) -> Sockets {
         Sockets { mode: self.socket_mode, group: self.socket_group }
     }
 }
 
-/// A mode, which begins with a zero: a decimal number is never taken for one.
+/// Parses a mode. It begins with a zero, so that a decimal number is never taken for one.
 fn mode(text: &str) -> Result<u32, String> {
     let octal = text.strip_prefix("0o").or_else(|| text.strip_prefix('0')).filter(|rest| !rest.is_empty());
     let mode = octal.and_then(|digits| u32::from_str_radix(digits, 8).ok()).filter(|mode| *mode <= 0o777);
@@ -42,7 +43,7 @@ fn group(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Who can connect to a socket, for people.
+/// Which users can connect to a socket, as text.
 pub fn audience(path: &Path, access: SocketAccess) -> String {
     let user = rustix::process::geteuid().as_raw();
     let group = access.group.map_or("the socket's group".to_owned(), |group| format!("group {group}"));
@@ -58,7 +59,7 @@ pub fn audience(path: &Path, access: SocketAccess) -> String {
     format!("open to {who}{}", gate.unwrap_or_default())
 }
 
-/// The outermost directory above a file that not everybody may pass.
+/// The outermost directory above a file that not every user may pass.
 fn closed_directory(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let mut above: Vec<&Path> = path.ancestors().skip(1).collect();

@@ -1,4 +1,4 @@
-//! The cost models of the simulator, printed.
+//! Runs and prints the simulator's cost models.
 
 use crate::output::{complain, say};
 use indicatif::{ProgressBar, ProgressStyle};

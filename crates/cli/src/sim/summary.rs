@@ -1,4 +1,4 @@
-//! What the runs have shown, all together.
+//! The summary of all runs.
 
 use crate::output::{complain, say};
 use portcullis_sim::{FaultKind, Report};
@@ -6,16 +6,15 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The sum of some runs. In whatever order they came, the sum is the same.
+/// The sum of some runs. It does not depend on their order.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// By seed: the hash of its trace.
+    /// The trace hash of each seed.
     hashes: BTreeMap<u64, u64>,
     failed: BTreeMap<u64, String>,
     totals: Totals,
 }
 
-/// What is counted in all of them.
 #[derive(Debug, Default, Serialize)]
 struct Totals {
     events: u64,
@@ -29,7 +28,7 @@ struct Totals {
     virtual_us: u64,
 }
 
-/// The same for programs. `wall_seconds` alone differs between two runs of the same seeds.
+/// The summary for programs. Between two runs of the same seeds only `wall_seconds` differs.
 #[derive(Serialize)]
 struct Json<'a> {
     ok: bool,
@@ -43,7 +42,7 @@ struct Json<'a> {
 }
 
 impl Summary {
-    /// Counts a run.
+    /// Adds a run.
     pub fn add(&mut self, report: &Report) {
         self.hashes.insert(report.seed, report.trace_hash);
         if let Some(failure) = report.failures.first() {
@@ -63,14 +62,14 @@ impl Summary {
         totals.virtual_us += report.virtual_us;
     }
 
-    /// One run's hash, or one of all hashes in the order of their seeds.
+    /// A single run's hash, or a hash of all in the order of their seeds.
     fn trace_hash(&self) -> u64 {
         let mut hashes = self.hashes.values().copied();
         let first = hashes.next().unwrap_or_default();
         hashes.fold(first, |all, hash| all.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash)
     }
 
-    /// Prints it, as JSON or as text.
+    /// Prints the summary as JSON or as text.
     pub fn print(&self, json: bool, wall: Duration) {
         if !json {
             return self.print_text(wall);

@@ -1,4 +1,4 @@
-//! A NIC and a node in one, small enough to believe: executes requests one at a time when told to.
+//! A NIC and a node in one, small enough to believe. It executes requests one at a time, when told to.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod node;
@@ -19,9 +19,9 @@ use std::time::Duration;
 pub const GOOD: Rkey = Rkey(0x0100);
 /// A key that the fake NIC refuses.
 pub const BAD: Rkey = Rkey(0x0200);
-/// A key whose requests are carried out, and the answer is lost.
+/// A key whose requests are carried out, but the answer is lost.
 pub const UNANSWERED: Rkey = Rkey(0x0300);
-/// A key whose requests are on their way for longer than anybody waits: they are carried out when they arrive.
+/// A key whose requests are on their way for longer than the client waits. They are carried out when they arrive.
 pub const LATE: Rkey = Rkey(0x0400);
 
 /// Bytes of the fake node's memory.
@@ -67,9 +67,9 @@ impl Memory for Bytes {
 pub struct QueuePair {
     pub error: bool,
     queue: VecDeque<WorkRequest>,
-    /// On their way. The node's end drops them once it has been stopped.
+    /// Requests on their way. The node's end drops them once it has been stopped.
     late: Vec<WorkRequest>,
-    /// Posted, and no completion polled that covers them.
+    /// Posted requests that no polled completion covers.
     held: VecDeque<u64>,
 }
 
@@ -79,6 +79,8 @@ pub struct World {
     pub remote: Bytes,
     pub pairs: Vec<QueuePair>,
     pub completions: VecDeque<Completion>,
+    /// How often the client asked for completions.
+    pub polls: u32,
     pub doorbells: usize,
     pub control_doorbells: usize,
     pub signalled: usize,
@@ -119,7 +121,7 @@ impl Handle {
     pub fn run_all(&self) {
         self.run(usize::MAX);
     }
-    /// What is late arrives.
+    /// Lets the late requests arrive.
     pub fn arrive(&self) {
         let mut world = self.world();
         let late: Vec<_> = world.pairs.iter_mut().flat_map(|pair| std::mem::take(&mut pair.late)).collect();
@@ -135,6 +137,7 @@ pub fn fake(data_queue_pairs: usize, depth: usize) -> (Fake, Handle) {
         remote: Bytes::new(REMOTE_BYTES),
         pairs: (0..data_queue_pairs).map(|_| QueuePair::default()).collect(),
         completions: VecDeque::new(),
+        polls: 0,
         doorbells: 0,
         control_doorbells: 0,
         signalled: 0,
@@ -229,7 +232,7 @@ impl World {
         }
     }
 
-    /// The node's end of a queue pair executes nothing more.
+    /// Stops the node's end of a queue pair: it executes nothing more.
     pub fn stop(&mut self, pair: u32) {
         self.pairs[pair as usize].late.clear();
     }
@@ -308,6 +311,7 @@ impl VerbsEndpoint for Fake {
 
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         let mut world = self.world.borrow_mut();
+        world.polls += 1;
         let count = most.min(world.completions.len());
         for completion in world.completions.drain(..count).collect::<Vec<_>>() {
             if let Some(pair) = world.pairs.get_mut(completion.queue_pair.0 as usize) {

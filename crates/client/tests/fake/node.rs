@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 /// What the node does with the next request.
 #[derive(Clone, Copy, Debug)]
 pub enum Reaction {
-    /// What it should.
+    /// Serves the request.
     Serve,
-    /// Answers this instead.
+    /// Sends this answer instead.
     Say(ReplyBody),
     /// Never answers.
     Ignore,
@@ -23,15 +23,15 @@ pub enum Reaction {
 #[derive(Default)]
 pub struct Node {
     pub asked: Vec<Request>,
-    /// For the next requests; then it serves.
+    /// Reactions to the next requests. After them the node serves.
     pub reactions: VecDeque<Reaction>,
-    /// Replies are kept here while set.
+    /// While set, replies go into `held`.
     pub hold: bool,
     pub held: VecDeque<Vec<u8>>,
     /// Grants say this instead of [`GOOD`].
     pub key: Option<Rkey>,
     pub by_messages: bool,
-    /// Where in the memory the next grant starts: its header, in fact.
+    /// Where in the memory the header of the next grant starts.
     pub next: u64,
 }
 
@@ -56,7 +56,7 @@ pub fn receive(world: &mut World, message: &[u8]) {
     }
 }
 
-/// Lets the replies go that were held.
+/// Delivers the held replies.
 pub fn release(world: &mut World) {
     world.node.hold = false;
     while let Some(reply) = world.node.held.pop_front() {
@@ -73,16 +73,18 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
             world.node.next += 32 + size.next_multiple_of(8);
             assert!(world.node.next <= REMOTE_BYTES as u64);
             world.remote.store(header + 24, lifetime.0);
+            // The bytes lie right behind the header, whatever part of the object they are.
+            let offset = if let RequestBody::Acquire { part, .. } = body { part.offset } else { 0 };
             let key = world.node.key.unwrap_or(GOOD);
             let keys = Credential::Keys { buffer: key, lifetime: key };
             ReplyBody::Granted(Granted {
                 permission: PermissionId { header: RemoteAddress(header), start: Moment(1_000_000) },
                 object: ObjectRef {
                     incarnation: Incarnation(1),
-                    address: RemoteAddress(header + 32),
+                    address: RemoteAddress((header + 32).wrapping_sub(offset)),
                     birth: header,
                 },
-                offset: 0,
+                offset,
                 length: size,
                 lifetime,
                 waited: Lifetime(0),
@@ -92,9 +94,16 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
             })
         }
         RequestBody::Extend { lifetime, .. } => ReplyBody::Extended(lifetime),
-        RequestBody::Revoke { .. } | RequestBody::Free { .. } | RequestBody::Recover { .. } => {
-            ReplyBody::Done
-        }
+        RequestBody::Revoke { .. }
+        | RequestBody::Free { .. }
+        | RequestBody::Keep { .. }
+        | RequestBody::Publish { .. }
+        | RequestBody::Unpublish { .. }
+        | RequestBody::Share { .. }
+        | RequestBody::Unshare { .. }
+        | RequestBody::Recover { .. } => ReplyBody::Done,
+        RequestBody::List { .. } => ReplyBody::EndOfList,
+        RequestBody::Lookup { .. } => ReplyBody::Refused(Refusal::NoSuchName),
         RequestBody::Read { permission, offset, length } => {
             let mut bytes = vec![0; usize::try_from(length).unwrap()];
             world.remote.read(at(permission, offset), &mut bytes);

@@ -1,17 +1,17 @@
-//! Single accesses, told apart by what they show: one that must be refused breaks a guarantee by going through; one
-//! that must work and does not shows nothing about guarantees.
+//! Single accesses, and what they show. An access that must be refused breaks a guarantee by succeeding. An access that
+//! must work and does not shows nothing about guarantees.
 
 use super::setback::Setback;
 use crate::bench::{Bench, End, Held, HeldObject, Holder, Pair};
 use crate::check::Stop;
 use portcullis_nic::{Access, Nic, Operation, QpState, Status};
 
-/// How a NIC refuses an access. A queue pair without the right may call it malformed instead.
+/// How a NIC refuses an access. A queue pair without the right may report a malformed request instead.
 const REFUSALS: [Status; 3] =
     [Status::RemoteAccessError, Status::RemoteInvalidRequestError, Status::RemoteOperationError];
 
-/// One key after the other on one pair of queue pairs: each refusal costs that a recovery, which is cheaper than a new
-/// pair on every device.
+/// Uses one key after another on one pair of queue pairs. Each refusal costs a recovery of the pair, which is cheaper
+/// than a new pair on every device.
 pub(super) struct Subject {
     pub(super) pair: Pair,
     holder: Holder,
@@ -26,10 +26,10 @@ impl Subject {
         Ok(Self { pair: bench.pair()?, holder, held: None })
     }
 
-    /// A new key over the range under test, through queue pairs in service. The one before is gone.
+    /// A new key over the range under test, on a pair in service. The key before it is destroyed.
     pub(super) fn key<N: Nic>(&mut self, bench: &mut Bench<N>, access: Access) -> Result<Held, Setback> {
         if let Some(before) = self.held.take() {
-            // What becomes of a type-2 bind when its queue pair is reset is not promised.
+            // What happens to a type-2 bind when its queue pair is reset is not promised.
             match before.object {
                 HeldObject::Window(window) => bench.nic.deallocate_window(window)?,
                 HeldObject::Region(region) => bench.nic.deregister_region(region)?,
@@ -42,7 +42,7 @@ impl Subject {
     }
 }
 
-/// An access that must be refused, and must move no byte. The queue pairs are in error afterwards.
+/// An access that must be refused, and must not move a byte. The queue pairs are in ERR afterwards.
 pub(super) fn refused<N: Nic>(
     bench: &mut Bench<N>,
     pair: Pair,
@@ -63,7 +63,7 @@ pub(super) fn refused<N: Nic>(
     Err(Setback::Failed(format!("{what} was to be refused, and ended with {status}")))
 }
 
-/// An access that must work, so that a refusal beside it means something.
+/// An access that must work, so that a refusal beside it has a meaning.
 pub(super) fn works<N: Nic>(
     bench: &mut Bench<N>,
     pair: Pair,
@@ -76,7 +76,7 @@ pub(super) fn works<N: Nic>(
     }
 }
 
-/// After a refusal elsewhere: where that broke this queue pair too, what it does next shows nothing.
+/// After a refusal on another pair. If that broke this queue pair too, what it does next shows nothing.
 pub(super) fn undisturbed<N: Nic>(bench: &Bench<N>, end: End) -> Result<(), Setback> {
     match bench.nic.qp_state(end.qp)? {
         QpState::ReadyToSend => Ok(()),

@@ -1,5 +1,4 @@
-//! Whether a key means something only where it was given: in its protection domain, and for a window of type 2 on its
-//! queue pair.
+//! Whether a key works only where it was made: in its protection domain and, for a window of type 2, on its queue pair.
 
 use super::attempt::{refused, works};
 use super::probe::Said;
@@ -8,7 +7,7 @@ use portcullis_nic::{Access, Nic, WindowKind};
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Regions, and windows of type 1 where there are some: those of type 2 refuse other queue pairs for another reason.
+/// Regions, and windows of type 1 if any. Those of type 2 refuse other queue pairs for another reason.
 pub(super) fn protect<N: Nic>(bench: &mut Bench<N>) -> Said {
     let mut tried = vec![("region", Holder::Region)];
     if bench.capabilities.window_type_1 {

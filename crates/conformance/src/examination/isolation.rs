@@ -1,4 +1,4 @@
-//! What a violation costs: both ends of the guilty queue pair, and nobody else anything.
+//! What a violation costs: both ends of the guilty queue pair, and nothing of others.
 
 use super::attempt::{refused, works};
 use super::probe::Said;
@@ -7,14 +7,14 @@ use crate::bench::{Bench, End, HELD, Holder};
 use portcullis_nic::{Access, Event, Nic, Operation, QpState, Rkey, Status};
 use std::time::Duration;
 
-/// Names nothing: what refuses it does not depend on any range or right.
+/// A key that names nothing: no range or right decides its refusal.
 const NOBODYS: Rkey = Rkey(0x00ab_cd00);
-/// Violations, one after the other.
+/// Violations, one after another.
 const CULPRITS: u32 = 4;
-/// Requests of the bystander that are under way at each.
+/// Requests of the bystander under way at each.
 const UNDER_WAY: usize = 8;
 
-/// An event that is not there by then does not come. The states have said already what it would say.
+/// After this time an event counts as missing. The states have shown already what it would say.
 const EVENT_PATIENCE: Duration = Duration::from_secs(1);
 
 fn violation<N: Nic>(bench: &Bench<N>) -> Operation {
@@ -72,7 +72,7 @@ pub(super) fn takes_both_ends<N: Nic>(bench: &mut Bench<N>) -> Said {
     }
     bench.limits.patience = bench.limits.patience.min(EVENT_PATIENCE);
     let told = bench.until("event", |bench| Ok(bench.nic.poll_event())).ok();
-    // A missing event is no missing answer: waiting for it must not count as one.
+    // A missing event is not a missing answer.
     bench.limits.reached = false;
     Ok(match told {
         Some(Event::AccessError(qp, _)) if qp == pair.owner.qp => String::new(),

@@ -1,4 +1,4 @@
-//! Whether a key ends with its permission, and whether the next one is another.
+//! Whether a key ends with its permission, and whether the next key is a different one.
 
 use super::attempt::{refused, undisturbed, works};
 use super::probe::Said;
@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Where a window moves to: clear of where it was.
+/// Where a window moves to: clear of its old place.
 const MOVED: u64 = HELD + 2048;
 
-/// One in so many turns of the key also shows the key before.
+/// Once in so many turns the key before is tried too.
 const OLD_KEY_EVERY: u32 = 32;
 
 pub(super) fn end_with_a_rebind<N: Nic>(bench: &mut Bench<N>) -> Said {
@@ -60,7 +60,7 @@ pub(super) fn end_with_an_unbind<N: Nic>(bench: &mut Bench<N>) -> Said {
     with_the_window(bench, WindowKind::One)
 }
 
-/// The bind is seen to work first: an invalidate of a window that is free after all could take the device down.
+/// The bind is tried first: invalidating a window that is free could take the device down.
 pub(super) fn end_with_an_invalidate<N: Nic>(bench: &mut Bench<N>) -> Said {
     for writes in [false, true] {
         let (pair, held) = bench.fresh(Holder::Window(WindowKind::Two), READ_WRITE)?;
@@ -95,7 +95,7 @@ pub(super) fn end_with_their_region<N: Nic>(bench: &mut Bench<N>) -> Said {
     Ok(String::new())
 }
 
-/// An access with a key whose time is over: where, which key, and whether it writes.
+/// An access with a key that has ended: where, which key, and whether it writes.
 fn shown_again<N: Nic>(
     bench: &mut Bench<N>,
     pair: Pair,
@@ -106,7 +106,7 @@ fn shown_again<N: Nic>(
     refused(bench, pair, stray, what)
 }
 
-/// Binds to the same index with the next low byte, more often than there are low bytes: each key opens in its turn.
+/// Binds the same window with the next low byte, more often than there are low bytes. Each key opens in its turn.
 pub(super) fn advance<N: Nic>(bench: &mut Bench<N>) -> Said {
     let kind = if bench.capabilities.window_type_1 { WindowKind::One } else { WindowKind::Two };
     let window = bench.window(kind)?;
@@ -147,8 +147,8 @@ pub(super) fn advance<N: Nic>(bench: &mut Bench<N>) -> Said {
     Ok(format!("{} keys, one after the other", low_bytes.len()))
 }
 
-/// A free window of type 2 invalidated by its owner and by a peer, and a queue pair that goes before a window bound to
-/// it. Whether the device carries that out or refuses it is not the question: it has to be there afterwards.
+/// Owner and peer invalidate a free window of type 2, and a queue pair is destroyed before a window bound to it. The
+/// device may do that or refuse, but must work afterwards.
 pub(super) fn survive_misuse<N: Nic>(bench: &mut Bench<N>) -> Said {
     for misuse in [Misuse::InvalidateFreeWindow, Misuse::QueuePairBeforeBoundWindow] {
         bench.provoke(misuse)?;
@@ -158,7 +158,7 @@ pub(super) fn survive_misuse<N: Nic>(bench: &mut Bench<N>) -> Said {
     bench.receive(peers.owner, bench.pool(0, 64))?;
     let bound = bench.fresh(Holder::Window(WindowKind::Two), READ_WRITE)?;
     serves(bench)?;
-    // From here on, whatever does not work is what the misuse has done.
+    // What does not work from here on is an effect of the misuse.
     misuse(bench, window.rkey, (own, peers), bound)
         .and_then(|()| serves(bench))
         .map_err(|setback| Setback::Broken(format!("after an owner's mistake: {}", setback.text())))?;
@@ -181,7 +181,7 @@ fn misuse<N: Nic>(
     bench.execute(own.owner, Operation::LocalInvalidate { rkey: free })?;
     let message = Operation::SendWithInvalidate { local: bench.local(0, 8), rkey: free };
     bench.execute(peers.client, message)?;
-    // Refused or done.
+    // It may be refused or done.
     let _ = bench.nic.destroy_qp(pair.owner.qp);
     if let HeldObject::Window(window) = held.object {
         bench.nic.deallocate_window(window)?;

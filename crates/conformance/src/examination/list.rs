@@ -1,4 +1,4 @@
-//! The guarantees, with what each means for whoever lends memory.
+//! The guarantees, and what each means for an operator who lends memory.
 
 use super::probe::{Probe, Trial};
 use crate::bench::Holder;
@@ -7,12 +7,12 @@ use portcullis_protocol::Mechanism::{self, MemoryRegion, MemoryWindow, NodeCopy,
 
 const ONE: Holder = Holder::Window(WindowKind::One);
 const TWO: Holder = Holder::Window(WindowKind::Two);
-/// All whose permissions are keys.
+/// Mechanisms whose permissions are keys.
 const KEYS: &[Mechanism] = &[MemoryWindow, MemoryRegion];
-/// All that let peers at memory.
+/// Mechanisms with one-sided access.
 const ONE_SIDED: &[Mechanism] = &[MemoryWindow, MemoryRegion, QueuePair];
 
-/// All of them, in the order in which they are tried and told.
+/// All guarantees, in the order in which they are tried and reported.
 pub(super) const PROBES: [Probe; 23] = [
     Probe {
         name: "range-window-1",

@@ -1,4 +1,4 @@
-//! Whether much of it works as little does: windows there are at once, and binds in a row on one queue pair.
+//! Whether large numbers work like small ones: windows at the same time, and binds in a row on one queue pair.
 
 use super::attempt::{refused, undisturbed};
 use super::probe::Said;
@@ -9,14 +9,14 @@ use portcullis_nic::{
     WindowKind,
 };
 
-/// Windows that are allocated at once, at most.
+/// The most windows that are allocated at once.
 const WINDOWS: u32 = 10_000;
-/// Binds in a row. A bind is as long as three plain requests on cards that have it as a vector of those: 682 and 1,024
-/// are where send queues of 2,048 and 1,024 of them come round, if nobody counted right.
+/// Binds in a row. Some cards make a bind of three plain requests. On those, send queues of 2,048 and of 1,024 such
+/// requests would wrap at binds 682 and 1,024 if the count were wrong.
 const BINDS: u32 = 2_100;
-/// The queue that they go through, where the device has one so deep.
+/// The depth of the queue that they go through, if the device allows it.
 const DEPTH: u32 = 1024;
-/// Windows that take turns, so that a bind that hits another's shows.
+/// Windows that take turns, so that a bind of the wrong one is noticed.
 const TURNS: usize = 4;
 /// Bytes of each window.
 const SPAN: u64 = 64;
@@ -57,7 +57,7 @@ pub(super) fn windows<N: Nic>(bench: &mut Bench<N>) -> Said {
     }
 }
 
-/// A window in its turn.
+/// A window and its keys in its turn.
 #[derive(Clone, Copy)]
 struct Turn {
     window: WindowId,
@@ -71,7 +71,7 @@ pub(super) fn binds<N: Nic>(bench: &mut Bench<N>) -> Said {
     let deepest = 1 << bench.capabilities.send_depth_max.max(1).ilog2();
     let plan = bench.plan();
     let binder = bench.pair_as(Plan { depth: DEPTH.min(deepest), ..plan })?;
-    // A refusal breaks its queue pair, and the binds are to be in a row.
+    // A refusal breaks its queue pair, and the binds must be in a row.
     let checker = bench.pair()?;
     let mut turns = Vec::new();
     for _ in 0..TURNS {
@@ -104,7 +104,7 @@ pub(super) fn binds<N: Nic>(bench: &mut Bench<N>) -> Said {
     Ok(format!("{BINDS} of them, looked at around 682, 1,024 and 2,048"))
 }
 
-/// A window opens its own bytes, and not with the key before.
+/// A window opens its own bytes, and not with its earlier key.
 fn look<N: Nic>(bench: &mut Bench<N>, checker: Pair, turn: &Turn, number: u32) -> Result<(), Setback> {
     bench.local_memory.zero(LOCAL_OFFSET, 8);
     let read = bench.read(POOL_BASE + turn.offset, 8, turn.rkey);

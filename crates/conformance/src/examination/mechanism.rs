@@ -1,9 +1,9 @@
-//! Which protection mechanism a device can carry, and which a node takes by itself.
+//! Which protection mechanisms work on a device, and which a node takes by default.
 
 use portcullis_nic::{Capabilities, Guarantee};
 use portcullis_protocol::Mechanism;
 
-/// What a mechanism rests on. Windows lie over a region whose own key must open nothing, so they rest on that too.
+/// The guarantees that a mechanism rests on. Windows lie over a region whose own key must open nothing.
 #[must_use]
 pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
     use Guarantee::{
@@ -14,21 +14,20 @@ pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
         Mechanism::MemoryWindow => &[WindowRange, WindowRights, StaleKey, ProtectionDomain, RegionRights],
         Mechanism::MemoryRegion => &[RegionRange, RegionRights, RegionEnd, ProtectionDomain],
         Mechanism::QueuePair => &[QueuePairRights, ProtectionDomain],
-        // No access of a peer's is let through at all.
+        // Peers are allowed no access at all.
         Mechanism::NodeCopy => &[QueuePairRights],
         Mechanism::None => &[],
     }
 }
 
-/// What a mechanism would need and the device does not keep.
+/// What a mechanism needs and the device does not have or keep.
 fn missing(mechanism: Mechanism, capabilities: &Capabilities) -> Vec<&'static str> {
     let windows = mechanism == Mechanism::MemoryWindow && !capabilities.window_type_1;
     let unkept = rests_on(mechanism).iter().filter(|it| capabilities.unenforced.contains(it));
     windows.then_some("windows of type 1").into_iter().chain(unkept.map(|it| it.name())).collect()
 }
 
-/// The mechanisms that keep what they promise on a device, strongest first. `none` promises nothing and is not among
-/// them.
+/// The mechanisms that hold on a device, in the order of [`Mechanism::ALL`], without `none`, which promises nothing.
 #[must_use]
 pub fn mechanisms_that_hold(capabilities: &Capabilities) -> Vec<Mechanism> {
     let mut all = Mechanism::ALL.to_vec();
@@ -36,8 +35,8 @@ pub fn mechanisms_that_hold(capabilities: &Capabilities) -> Vec<Mechanism> {
     all
 }
 
-/// The mechanism that a node takes on a device by itself, and why: `memory-window`, else `memory-region`, else `node-copy`.
-/// Not `queue-pair`, which keeps no byte range: that is for whoever asks for it.
+/// The mechanism that a node takes on a device by default, and why: `memory-window`, else `memory-region`, else
+/// `node-copy`. Never `queue-pair`, which enforces no byte range: an operator has to ask for it.
 #[must_use]
 pub fn mechanism_for(capabilities: &Capabilities) -> (Mechanism, String) {
     let windows = missing(Mechanism::MemoryWindow, capabilities);

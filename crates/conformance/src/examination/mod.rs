@@ -1,12 +1,12 @@
-//! The examination of a device: each guarantee that a permission rests on is tried on the device at hand, since what a
-//! data sheet, a driver or another device of the same name says proves nothing about this one.
+//! The examination of a device. Each guarantee that a permission rests on is tried on the device at hand: what a data
+//! sheet, a driver or another device of the same name says proves nothing about it.
 //!
-//! The conformance suite says whether a NIC is right, promise by promise; an examination says what that means for
-//! whoever wants to lend memory through it: one [`Finding`] a guarantee, what some steps cost ([`Time`]), and the
-//! protection mechanism that a node takes there ([`mechanism_for`]).
+//! The conformance suite says whether a NIC is right, promise by promise. An examination says what that means for
+//! lending memory through the device: a [`Finding`] for each guarantee, what some steps cost ([`Time`]), and the
+//! mechanism that a node takes there ([`mechanism_for`]).
 //!
-//! A device may lie, hang or refuse: each guarantee is tried on a device of its own making, with objects of its own and
-//! within a time; whatever goes wrong there is that finding's and not the end. What a device does not survive
+//! A device may lie, hang or refuse. So each guarantee is tried on the device opened anew, with objects of its own and
+//! within a time limit, and what goes wrong there affects only that finding. What a device does not survive
 //! ([`Misuse`](portcullis_nic::Misuse)) is not done to it.
 
 mod atomics;
@@ -33,12 +33,12 @@ use probe::{Conductor, Said};
 use std::fmt;
 use std::time::Duration;
 
-/// What an examination says of one guarantee.
+/// What an examination finds out about a guarantee.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The device keeps it, as far as trying can show.
+    /// The device keeps it, as far as a trial can show.
     Holds,
-    /// It was seen not to.
+    /// The device was seen not to keep it.
     Broken,
     /// It could not be tried.
     Untried,
@@ -62,16 +62,16 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What became of one guarantee.
+/// The result for one guarantee.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     /// The guarantee's name.
     pub name: &'static str,
     /// Whether it holds.
     pub verdict: Verdict,
-    /// What that means for whoever lends memory and what to do about it, or why it could not be tried.
+    /// What that means for lending memory and what to do about it, or why it could not be tried.
     pub detail: String,
-    /// The mechanisms that are not what they promise without it.
+    /// The mechanisms that do not protect as they promise without it.
     pub mechanisms: &'static [Mechanism],
 }
 
@@ -91,30 +91,30 @@ impl Default for Limits {
     }
 }
 
-/// What an examination found.
+/// The results of an examination.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Examination {
     /// The device, by its own name.
     pub device: String,
-    /// What it says it can do. `unenforced` is what it was seen not to keep, or could not be shown to, and nothing that
-    /// the device says.
+    /// What the device says it can do, except `unenforced`: what it was seen not to keep, or could not be shown to
+    /// keep.
     pub capabilities: Capabilities,
-    /// One a guarantee, in a fixed order.
+    /// One for each guarantee, in a fixed order.
     pub findings: Vec<Finding>,
-    /// What some steps took.
+    /// How long some steps took.
     pub times: Vec<Time>,
-    /// What took no time that could be measured, and why.
+    /// Steps that could not be measured, and why.
     pub untimed: Vec<Untimed>,
 }
 
 impl Examination {
-    /// The mechanism that a node takes on this device by itself, and why.
+    /// The mechanism that a node takes on this device by default, and why.
     #[must_use]
     pub fn mechanism(&self) -> (Mechanism, String) {
         mechanism_for(&self.capabilities)
     }
 
-    /// What is broken among the guarantees that a mechanism rests on.
+    /// The broken guarantees that a mechanism rests on.
     pub fn broken(&self, mechanism: Mechanism) -> impl Iterator<Item = &Finding> {
         self.findings
             .iter()
@@ -122,13 +122,13 @@ impl Examination {
     }
 }
 
-/// The names of the guarantees that [`examine`] tries, in its order.
+/// The names of the guarantees that [`examine`] tries, in that order.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     list::PROBES.iter().map(|probe| probe.name).collect()
 }
 
-/// Examines a device. `make` opens it, for each guarantee anew; `progress` hears each finding as it is made.
+/// Examines a device. `make` opens it anew for each guarantee; `progress` is called with each finding as it is made.
 ///
 /// # Errors
 /// The device cannot be opened at all.
@@ -164,9 +164,9 @@ pub fn examine_within<N: Nic>(
     Ok(Examination { device: capabilities.name.clone(), capabilities, findings, times, untimed })
 }
 
-/// What a device does not keep of all that a mechanism rests on ([`rests_on`]): the quick part of an examination, for a
-/// node that starts. What could not be tried counts as not kept, unless the device has nothing of the kind. Windows of
-/// type 2 are asked only for what they alone promise, where there are some of type 1.
+/// The guarantees that mechanisms rest on ([`rests_on`]) and that a device does not keep: the quick part of an
+/// examination, for a node that starts. What could not be tried counts as not kept, unless the device has nothing of
+/// the kind. If there are windows of type 1, those of type 2 are tried only for what they alone promise.
 ///
 /// # Errors
 /// The device cannot be opened at all.
@@ -177,7 +177,7 @@ pub fn unenforced<N: Nic>(
     let mut conductor = Conductor::new(Limits::default(), &mut make);
     let mut unenforced = Vec::new();
     for probe in &list::PROBES {
-        // What is known to be missing need not be seen missing twice.
+        // A broken guarantee need not be tried twice.
         let guarantee = probe.guarantee_on(&capabilities);
         if guarantee.is_some_and(|guarantee| !unenforced.contains(&guarantee)) {
             let said = conductor.conduct(probe);

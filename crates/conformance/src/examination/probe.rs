@@ -1,4 +1,4 @@
-//! One guarantee, how it is tried, and what is said of it.
+//! One guarantee, how it is tried, and what is reported.
 
 use super::setback::Setback;
 use super::{Finding, Limits, Verdict, atomics, domains, isolation, keys, many, range, revocation, rights};
@@ -8,23 +8,21 @@ use portcullis_protocol::Mechanism;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// What a probe says: that the guarantee holds, with a remark where there is one to make, or why not.
+/// The result of a probe: the guarantee holds, with a remark if there is one, or why that was not found.
 pub(super) type Said = Result<String, Setback>;
 
-/// A guarantee, what it means, and how to try it.
 pub(super) struct Probe {
     pub(super) name: &'static str,
-    /// What a node that starts wants to know of it.
+    /// What a starting node wants to know of it.
     pub(super) guarantee: Option<Guarantee>,
     pub(super) mechanisms: &'static [Mechanism],
-    /// What it means that it holds.
+    /// What it means if the guarantee holds.
     pub(super) kept: &'static str,
-    /// What it means that it does not, and what to do.
+    /// What it means if it does not hold, and what to do.
     pub(super) missing: &'static str,
     pub(super) trial: Trial,
 }
 
-/// How a guarantee is tried.
 #[derive(Clone, Copy)]
 pub(super) enum Trial {
     Range(Holder),
@@ -71,8 +69,8 @@ impl Trial {
 }
 
 impl Probe {
-    /// What a node that starts learns from it: nothing from windows of type 2 where there are some of type 1, which are
-    /// those that it uses.
+    /// What a starting node learns from it. It uses windows of type 1, if any, and then learns nothing from those of
+    /// type 2.
     pub(super) fn guarantee_on(&self, capabilities: &Capabilities) -> Option<Guarantee> {
         let of_type_2 = matches!(
             self.trial,
@@ -94,7 +92,7 @@ impl Probe {
     }
 }
 
-/// Conducts one trial after the other, each on a device opened anew.
+/// Conducts one trial after another, each on the device opened anew.
 pub(super) struct Conductor<'a, N> {
     limits: Limits,
     make: &'a mut dyn FnMut() -> Result<N, VerbsError>,
@@ -102,7 +100,7 @@ pub(super) struct Conductor<'a, N> {
     late: u32,
 }
 
-/// So many trials in a row out of time, and the device is taken for dead: the others would only wait as long.
+/// After so many trials in a row out of time the device counts as dead: the others would only wait as long.
 const LATE_MAX: u32 = 2;
 
 impl<'a, N: Nic> Conductor<'a, N> {
@@ -110,7 +108,6 @@ impl<'a, N: Nic> Conductor<'a, N> {
         Self { limits, make, late: 0 }
     }
 
-    /// Tries one guarantee.
     pub(super) fn conduct(&mut self, probe: &Probe) -> Said {
         let (remark, cleared) = self.on_a_bench(|bench| probe.trial.on(bench))?;
         Ok(match cleared {
@@ -120,7 +117,7 @@ impl<'a, N: Nic> Conductor<'a, N> {
         })
     }
 
-    /// Does something on a fresh bench. Says also what would not go from it afterwards.
+    /// Does something on a fresh bench. Also returns what could not be destroyed afterwards.
     pub(super) fn on_a_bench<T>(
         &mut self,
         work: impl FnOnce(&mut Bench<N>) -> Result<T, Setback>,
@@ -130,7 +127,7 @@ impl<'a, N: Nic> Conductor<'a, N> {
         }
         let limits = self.limits;
         let make = &mut self.make;
-        // The device goes with its bench, so that nobody sees what a panic left of it.
+        // The device is dropped with its bench, whatever a panic left of it.
         let done = catch_unwind(AssertUnwindSafe(|| {
             let mut bench = Bench::new(make()?)?;
             bench.limits.patience = limits.patience;
@@ -148,7 +145,7 @@ impl<'a, N: Nic> Conductor<'a, N> {
 }
 
 impl Setback {
-    /// What happened, without what it means.
+    /// What happened, without its meaning.
     pub(super) fn text(self) -> String {
         match self {
             Self::Broken(text) | Self::Absent(text) | Self::Failed(text) => text,

@@ -7,7 +7,7 @@ use portcullis_nic::{Access, Nic};
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Strays that all lie inside the region, where only the range under test can refuse them: what, address, length.
+/// Accesses that all lie inside the region, where only the range under test can refuse them: name, address, length.
 const STRAYS: [(&str, u64, u32); 5] = [
     ("the byte below its range", HELD - 1, 1),
     ("the byte past its range", HELD + HELD_BYTES, 1),

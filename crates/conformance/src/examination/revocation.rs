@@ -1,5 +1,5 @@
-//! Whether a permission's end is the end: a long transfer runs while its key is taken away, and once that is confirmed
-//! no byte may move any more.
+//! Whether a permission's end is final. A long transfer runs while its key is taken away. Once that is confirmed, no
+//! byte may move any more.
 
 use super::probe::Said;
 use super::setback::Setback;
@@ -9,21 +9,21 @@ use portcullis_nic::{
     WindowBinding, WindowKind,
 };
 
-/// Bytes of the transfer: long enough that ending the key falls into it.
+/// Bytes of the transfer: so many that the key ends during it.
 const TRANSFER: u32 = 8 << 20;
-/// How often it is tried again when the transfer was over first.
+/// How often it is tried again if the transfer was over first.
 const TRIES: u32 = 3;
-/// Where the owner's and the client's long memory start.
+/// Where the long memories of the owner and of the client start.
 const FAR_POOL: u64 = 0x30_0000_0000;
 const FAR_LOCAL: u64 = 0x40_0000_0000;
-/// What lies in the memory that is sent, in the one that receives, and what the owner puts there after the end.
+/// The bytes in the memory that is sent, in the memory that receives, and those that the owner writes after the end.
 const SENT: u8 = 0x5a;
 const BLANK: u8 = 0x00;
 const AFTERWARDS: u8 = 0xe7;
-/// Bytes filled and looked at in one go.
+/// How many bytes are filled or read at once.
 const CHUNK: usize = 1 << 20;
 
-/// Both long memories.
+/// The two long memories.
 struct Far<M> {
     pool_memory: M,
     pool: Region,
@@ -51,7 +51,7 @@ pub(super) fn is_final<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Said {
     Ok(remarks.join(", "))
 }
 
-/// Tries it once. Says whether the transfer was cut, and how it went.
+/// Tries it once. Returns whether the transfer was cut off, and how it went.
 fn during<N: Nic>(bench: &mut Bench<N>, holder: Holder, writes: bool) -> Result<(bool, String), Setback> {
     let far = far(bench, holder)?;
     let (sender, taker) =
@@ -59,7 +59,7 @@ fn during<N: Nic>(bench: &mut Bench<N>, holder: Holder, writes: bool) -> Result<
     fill(sender, SENT);
     fill(taker, BLANK);
     let pair = bench.pair()?;
-    // What the node does: type-1 windows end on a queue pair that clients cannot break.
+    // As on a node: type-1 windows are ended on a queue pair that clients cannot break.
     let manager = if holder == Holder::Window(WindowKind::One) { bench.pair()? } else { pair };
     let held = key(bench, manager.owner, holder, far.pool)?;
     let remote = remote(FAR_POOL, held.rkey);
@@ -75,7 +75,7 @@ fn during<N: Nic>(bench: &mut Bench<N>, holder: Holder, writes: bool) -> Result<
         return Err(Setback::Failed(format!("a transfer with a good key ended with {status}")));
     }
     end(bench, manager.owner, holder, held)?;
-    // Confirmed: from here on the memory is somebody else's.
+    // Confirmed: from here on the memory is another's.
     over = over.or(poll(bench, pair.client.send_cq)?);
     fill(&far.pool_memory, AFTERWARDS);
     let late = over.is_none();
@@ -129,7 +129,7 @@ fn far<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Result<Far<N::Memory>, S
     Ok(Far { pool_memory, pool, local_memory, local })
 }
 
-/// A key over all of the owner's long memory.
+/// A key over the whole long memory of the owner.
 fn key<N: Nic>(bench: &mut Bench<N>, end: End, holder: Holder, pool: Region) -> Result<Held, Setback> {
     let Holder::Window(kind) = holder else {
         return Ok(Held { rkey: pool.rkey, object: HeldObject::Region(pool.id) });
@@ -145,13 +145,13 @@ fn key<N: Nic>(bench: &mut Bench<N>, end: End, holder: Holder, pool: Region) -> 
     Ok(Held { rkey: binding.rkey, object: HeldObject::Window(window.id) })
 }
 
-/// Waits until the first bytes are there, or the transfer is over already.
+/// Waits until the first bytes have arrived, or the transfer is over already.
 fn begun<N: Nic>(bench: &mut Bench<N>, pair: Pair, taker: &N::Memory) -> Result<Option<Completion>, Setback> {
     Ok(bench.until("first byte of the transfer", |bench| {
         if let Some(over) = poll(bench, pair.client.send_cq)? {
             return Ok(Some(Some(over)));
         }
-        // Either end first: a NIC may begin where it likes.
+        // Both ends are looked at, since a NIC may begin at either.
         let mut ends = [BLANK; 2];
         taker.read(0, &mut ends[..1]);
         taker.read(u64::from(TRANSFER) - 1, &mut ends[1..]);
@@ -173,7 +173,7 @@ fn end<N: Nic>(bench: &mut Bench<N>, end: End, holder: Holder, held: Held) -> Re
     }
 }
 
-/// Gives the long memory back, so that several tries need it once.
+/// Deregisters the long memory, so that repeated tries do not add up.
 fn release<N: Nic>(bench: &mut Bench<N>, far: &Far<N::Memory>, held: Held) -> Result<(), Setback> {
     if let HeldObject::Window(window) = held.object {
         bench.nic.deallocate_window(window)?;

@@ -1,4 +1,4 @@
-//! Whether a key, and a queue pair, let happen what they were given for and nothing else.
+//! Whether a key, and a queue pair, allow what they were made for and nothing else.
 
 use super::attempt::{Subject, refused, works};
 use super::probe::Said;
@@ -6,7 +6,6 @@ use super::setback::Setback;
 use crate::bench::{Bench, HELD, Holder, Plan};
 use portcullis_nic::{Access, AtomicScope, Nic, Operation, QpChange, Rkey};
 
-/// A kind of access: the right it needs and what it is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -48,14 +47,14 @@ impl Kind {
         }
     }
 
-    /// What this device can do.
+    /// The kinds that this device can do.
     fn of<N: Nic>(bench: &Bench<N>) -> impl Iterator<Item = Self> + use<N> {
         let atomics = bench.capabilities.atomics != AtomicScope::None;
         Self::ALL.into_iter().filter(move |kind| atomics || kind.right() != Access::REMOTE_ATOMIC)
     }
 }
 
-/// Every kind of access with a key for every other kind.
+/// Tries every kind of access with a key for every other kind.
 pub(super) fn of_keys<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Said {
     let mut subject = Subject::new(bench, holder)?;
     for given in Kind::of(bench) {
@@ -73,7 +72,7 @@ pub(super) fn of_keys<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Said {
     Ok(String::new())
 }
 
-/// What a pool under windows rests on: its own key opens nothing to peers.
+/// Pools under windows rest on this: a region's own key opens nothing to peers.
 fn without_any<N: Nic>(bench: &mut Bench<N>) -> Result<(), Setback> {
     for taken in Kind::of(bench) {
         let pair = bench.pair()?;
@@ -88,7 +87,7 @@ fn without_any<N: Nic>(bench: &mut Bench<N>) -> Result<(), Setback> {
     Ok(())
 }
 
-/// The flags of a queue pair, from its start and changed while it is in service.
+/// Access flags of a queue pair, set at its start or changed while it is in service.
 pub(super) fn of_queue_pairs<N: Nic>(bench: &mut Bench<N>) -> Said {
     for taken in Kind::of(bench) {
         for from_the_start in [true, false] {

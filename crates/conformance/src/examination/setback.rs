@@ -1,16 +1,16 @@
-//! Why a guarantee was not found to hold: because it does not, or because it could not be tried.
+//! Why a guarantee was not found to hold: the device does not keep it, or it could not be tried.
 
 use crate::check::Stop;
 use portcullis_nic::VerbsError;
 
-/// What kept a probe from saying that a guarantee holds.
+/// What kept a probe from finding that a guarantee holds.
 #[derive(Debug)]
 pub(super) enum Setback {
     /// The device was seen not to keep it.
     Broken(String),
-    /// The device has nothing that it is about, or does not survive the trial.
+    /// The device has nothing that the guarantee is about, or does not survive the trial.
     Absent(String),
-    /// Something else went wrong on the way there.
+    /// Something else went wrong during the trial.
     Failed(String),
 }
 
@@ -20,8 +20,8 @@ impl Setback {
     }
 }
 
-/// The bench says «broken» of whatever did not work. Only an access that must be refused, and was not, breaks a
-/// guarantee; the rest kept it from being tried.
+/// The bench calls every failure «broken». Only an access that must be refused, and was not, breaks a guarantee; other
+/// failures kept it from being tried.
 impl From<Stop> for Setback {
     fn from(stop: Stop) -> Self {
         match stop {

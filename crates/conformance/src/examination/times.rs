@@ -1,4 +1,4 @@
-//! What steps of a permission's life take on a device: measured, told, and never judged.
+//! How long steps of a permission's life take on a device. The times are reported, never judged.
 
 use super::probe::Conductor;
 use super::setback::Setback;
@@ -9,12 +9,12 @@ use portcullis_nic::{
 };
 use std::time::{Duration, Instant};
 
-/// What a step took.
+/// How long a step took.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Time {
     /// The step's name.
     pub name: &'static str,
-    /// The middle one of all rounds, in microseconds.
+    /// The median of all rounds, in microseconds.
     pub median_us: f64,
     /// The shortest, in microseconds.
     pub least_us: f64,
@@ -35,10 +35,10 @@ pub struct Untimed {
 
 /// Where the memory for registrations starts.
 const LARGE_BASE: u64 = 0x50_0000_0000;
-/// Rounds that come before those that count.
+/// Rounds before those that count.
 const WARM_UP: usize = 10;
 
-/// Sizes that are registered: the steps' names, bytes, and rounds, fewer where each is long.
+/// The sizes that are registered: names of the steps, bytes, and rounds, fewer where each takes long.
 const REGISTRATIONS: [(&str, &str, u64, usize); 3] = [
     ("register-4KiB", "deregister-4KiB", 4 << 10, 100),
     ("register-2MiB", "deregister-2MiB", 2 << 20, 30),
@@ -79,7 +79,7 @@ fn add(
     }
 }
 
-/// What the rounds come to, if there were any.
+/// The time that the rounds amount to, if there were any.
 fn time(name: &'static str, mut rounds: Vec<Duration>) -> Option<Time> {
     rounds.sort_unstable();
     let micros = |round: &Duration| round.as_secs_f64() * 1e6;
@@ -92,7 +92,7 @@ fn time(name: &'static str, mut rounds: Vec<Duration>) -> Option<Time> {
     })
 }
 
-/// From the doorbell to the completion, with nothing but polling in between.
+/// The time from the doorbell to the completion, with only polling in between.
 fn executed<N: Nic>(
     bench: &mut Bench<N>,
     end: End,
@@ -139,7 +139,7 @@ fn binds<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     Ok(vec![("bind", bind), ("rebind", rebind), ("unbind", unbind)])
 }
 
-/// Bind, bind again elsewhere, unbind.
+/// Bind, bind again at another place, unbind.
 fn bind_step<N: Nic>(bench: &Bench<N>, window: WindowId, rkey: Rkey, step: usize) -> Operation {
     let here = bench.binding(window, rkey, Access::REMOTE);
     Operation::BindWindow(match step {
@@ -156,7 +156,7 @@ fn registrations<N: Nic>(
     rounds: usize,
 ) -> Result<Vec<Rounds>, Setback> {
     let memory = bench.nic.allocate_memory(bytes)?;
-    // Pages that nobody touched would be found while the clock runs.
+    // Otherwise the kernel would find pages while the clock runs.
     memory.zero(0, bytes);
     let access = Access::REMOTE | Access::LOCAL_WRITE;
     let (mut registered, mut deregistered) = (Vec::new(), Vec::new());
@@ -186,7 +186,7 @@ fn flags<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     Ok(vec![("queue-pair-access", times)])
 }
 
-/// One end from RESET to RTS: what a node does for each broken queue pair.
+/// One end from RESET to RTS, which a node does for each broken queue pair.
 fn recovery<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     const ROUNDS: usize = 50;
     let plan = bench.plan();
@@ -210,7 +210,7 @@ fn recovery<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     Ok(vec![("queue-pair-recovery", times)])
 }
 
-/// From posting a stray access to the completion that says so.
+/// From posting a stray access to its failed completion.
 fn error_report<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     const ROUNDS: usize = 30;
     let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;

@@ -1,4 +1,4 @@
-//! Atomics: what they do, and that they are held to the same ranges.
+//! Atomics: what they do, and that the same ranges hold for them.
 
 use crate::bench::{Bench, HELD, HELD_BYTES, HELD_OFFSET, Holder, LOCAL_OFFSET, POOL_BASE, at, remote};
 use crate::check::{Check, ensure};
@@ -12,7 +12,7 @@ pub(super) fn refuse_the_word_past_the_end<N: Nic>(bench: &mut Bench<N>, holder:
     refuses_both(bench, holder, HELD + HELD_BYTES, &[Status::RemoteAccessError])
 }
 
-/// The range ends in the middle of a word: its first half lies inside, and that is not enough.
+/// The range ends in the middle of a word. Its first half lies inside, which is not enough.
 pub(super) fn refuse_a_word_that_straddles_the_end<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     bench.require_atomics()?;
     let pair = bench.pair()?;
@@ -20,14 +20,14 @@ pub(super) fn refuse_a_word_that_straddles_the_end<N: Nic>(bench: &mut Bench<N>,
     let (inside, across) =
         (bench.fetch_and_add(HELD, 1, held.rkey), bench.fetch_and_add(HELD + 8, 1, held.rkey));
     bench.succeed(pair.client, inside)?;
-    // What the word inside held must not hide what the refused one would bring.
+    // The result of the first atomic must not hide what the refused one would return.
     bench.local_memory.zero(LOCAL_OFFSET, 8);
     bench.refused(pair, across)
 }
 
 pub(super) fn refuse_a_word_that_is_not_aligned<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     for offset in [1, 4] {
-        // The peer's NIC sees it, or the driver at home.
+        // The peer's NIC notices it, or the requester's driver.
         let statuses =
             [Status::RemoteAccessError, Status::RemoteInvalidRequestError, Status::LocalQpOperationError];
         refuses_both(bench, holder, HELD + offset, &statuses)?;
@@ -35,7 +35,7 @@ pub(super) fn refuse_a_word_that_is_not_aligned<N: Nic>(bench: &mut Bench<N>, ho
     Ok(())
 }
 
-/// The request is wrong in itself: a device may say so when it is posted, or complete it with an error.
+/// The request itself is wrong. A device may refuse it when it is posted, or complete it with an error.
 pub(super) fn refuse_a_local_span_that_is_not_one_word<N: Nic>(
     bench: &mut Bench<N>,
     holder: Holder,
@@ -81,7 +81,7 @@ pub(super) fn add_past_the_largest_number_by_wrapping<N: Nic>(bench: &mut Bench<
     gives_and_leaves(bench, holder, |bench, rkey| (bench.fetch_and_add(HELD, 3, rkey), 1))
 }
 
-/// Each sees what the one before left, also when all are posted with one doorbell.
+/// Each atomic sees the result of the one before, also when all are posted with one doorbell.
 pub(super) fn of_one_queue_see_each_other_in_order<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     bench.require_atomics()?;
     let (pair, held) = bench.fresh(holder, Access::REMOTE_ATOMIC)?;
@@ -103,8 +103,8 @@ pub(super) fn of_one_queue_see_each_other_in_order<N: Nic>(bench: &mut Bench<N>,
     Ok(())
 }
 
-/// Does one atomic: its local word must become the remote one's value before, the remote one what `plan` says, and
-/// no other byte may change.
+/// Does one atomic. The local word must become the remote one's value before, the remote word what `plan` says; no
+/// other byte may change.
 fn gives_and_leaves<N: Nic>(
     bench: &mut Bench<N>,
     holder: Holder,
@@ -127,7 +127,7 @@ fn refuses_both<N: Nic>(bench: &mut Bench<N>, holder: Holder, address: u64, stat
     let add = bench.fetch_and_add(address, 1, held.rkey);
     bench.fails(pair.client, add, statuses)?;
     let (pair, held) = bench.fresh(holder, Access::REMOTE)?;
-    // The word that is there: a swap that was let through would show.
+    // Compares with what is there: a swap that is let through would show.
     let mut word = [0; 8];
     bench.pool_memory.read(address - POOL_BASE, &mut word);
     let word = u64::from_ne_bytes(word);

@@ -1,4 +1,4 @@
-//! Binds that must fail: a window opens no more than its region, its domain and its owner could.
+//! Binds that must fail: a window opens no more than its region, its domain and its owner allow.
 
 use crate::bench::{Bench, HELD, HELD_BYTES, HELD_OFFSET, MEMORY_BYTES, POOL_BASE, Pair};
 use crate::check::{Check, Stop, ensure};
@@ -26,7 +26,7 @@ pub(super) fn longer_than_the_region_fail<N: Nic>(bench: &mut Bench<N>, kind: Wi
     Ok(())
 }
 
-/// The end of such a window, computed without care, lies inside the region.
+/// If the end of such a window overflows when it is computed, it lies inside the region.
 pub(super) fn that_wrap_the_address_space_fail<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let address = RemoteAddress(u64::MAX - 15);
     fails(bench, kind, |_, good| Ok(WindowBinding { address, length: POOL_BASE + 32, ..good }))
@@ -107,7 +107,7 @@ pub(super) fn of_a_window_that_is_gone_fail<N: Nic>(bench: &mut Bench<N>, kind: 
     fails(bench, kind, |_, good| Ok(WindowBinding { window: WindowId(u32::MAX - 7), ..good }))
 }
 
-/// The other side of this file: a bind up to the region's last byte is a good one.
+/// The opposite of the other promises here: a bind up to the region's last byte is good.
 pub(super) fn up_to_the_edges_of_the_region_work<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let pair = bench.pair()?;
     let window = bench.window(kind)?;
@@ -125,7 +125,6 @@ pub(super) fn up_to_the_edges_of_the_region_work<N: Nic>(bench: &mut Bench<N>, k
     bench.refused(pair, read)
 }
 
-/// A region over the range under test.
 fn held_region<N: Nic>(
     bench: &mut Bench<N>,
     pd: portcullis_nic::PdId,
@@ -135,8 +134,8 @@ fn held_region<N: Nic>(
     Ok(bench.nic.register_region(pd, &bench.pool_memory, span, RemoteAddress(HELD), access)?)
 }
 
-/// Posts what `spoil` makes of a good bind: it must fail, its key must open nothing, and the key before it, if the
-/// window had one, nothing that it did not open.
+/// Posts what `spoil` makes of a good bind. The bind must fail and its key must open nothing. If the window had a key
+/// before, that key must open nothing new.
 fn fails<N: Nic>(
     bench: &mut Bench<N>,
     kind: WindowKind,
@@ -153,7 +152,7 @@ fn fails<N: Nic>(
     let bad = spoil(bench, good)?;
     let request = bench.request(Operation::BindWindow(bad), true);
     match bench.nic.post_send(pair.owner.qp, &[request]) {
-        // Binds name objects by id, so that an unknown one may be seen before the queue is reached.
+        // Binds name objects by id, so an unknown id may be noticed before the request is posted.
         Err(VerbsError::NoSuch { .. }) => {}
         Err(other) => return Err(Stop::Broken(format!("posting a bad bind gave: {other}"))),
         Ok(_) => {

@@ -1,10 +1,10 @@
-//! What a violation costs, whom, and how one comes back from it.
+//! What a violation costs, which queue pairs, and how they recover.
 
 use crate::bench::{Bench, HELD, Holder, Pair, Plan, remote};
 use crate::check::{Check, ensure};
 use portcullis_nic::{Access, AccessFault, Nic, Operation, QpChange, QpState, Rkey, Status};
 
-/// Upper bits of a key that no NIC gives out before it has given out millions.
+/// The upper bits of a key that a NIC gives only after millions of others.
 const NOBODYS_INDEX: u32 = 0x00ff_fff0;
 
 pub(super) fn put_both_ends_in_error_and_name_the_owners<N: Nic>(bench: &mut Bench<N>) -> Check {
@@ -21,11 +21,11 @@ pub(super) fn put_both_ends_in_error_and_name_the_owners<N: Nic>(bench: &mut Ben
     Ok(())
 }
 
-/// One client's violation is never another's error.
+/// One client's violation is never an error of another client.
 pub(super) fn leave_other_queue_pairs_undisturbed<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (bystander, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
     let (stray, good) = (bench.read(HELD - 1, 1, held.rkey), bench.read(HELD, 8, held.rkey));
-    // From here on its reads bring what is there already, so that the culprit's stray byte would show.
+    // From here on its reads do not change its memory, so that the culprit's stray byte would be noticed.
     bench.succeed(bystander.client, good)?;
     for _ in 0..4 {
         let culprit = bench.pair()?;
@@ -43,7 +43,7 @@ pub(super) fn leave_other_queue_pairs_undisturbed<N: Nic>(bench: &mut Bench<N>) 
     Ok(())
 }
 
-/// A NIC need not say what it refused; what it says is so.
+/// A NIC need not say what it refused; what it says has to be true.
 pub(super) fn are_what_the_nic_says_of_them<N: Nic>(bench: &mut Bench<N>) -> Check {
     use AccessFault::{MissingRight, OutsideRange, StaleKey, UnknownKey, WrongDomain};
     let (_, held) = bench.fresh(Holder::Region, Access::REMOTE_READ)?;
@@ -127,7 +127,7 @@ pub(super) fn are_over_after_reset_and_reconnection<N: Nic>(bench: &mut Bench<N>
     Ok(())
 }
 
-/// A queue pair that came back carries the rights it was given then, not those from before.
+/// A queue pair that was recovered has the rights it was given then, not those from before.
 pub(super) fn do_not_bring_old_rights_back<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
     let (stray, read) = (bench.read(HELD - 1, 1, held.rkey), bench.read(HELD, 8, held.rkey));

@@ -1,4 +1,4 @@
-//! Ids that name nothing are an error, whether nobody ever gave them or their object is gone.
+//! An id that names nothing is an error, whether it was never given or its object is gone.
 
 use crate::bench::{Bench, MEMORY_BYTES, POOL_BASE};
 use crate::check::{Check, ensure};
@@ -8,7 +8,7 @@ use portcullis_nic::{
 };
 use std::fmt::Debug;
 
-/// A number that no device gives to anything.
+/// An id that no device gives.
 const NOBODYS: u32 = u32::MAX - 7;
 
 pub(super) fn that_nobody_gave_name_no_domain<N: Nic>(bench: &mut Bench<N>) -> Check {

@@ -1,4 +1,4 @@
-//! A window's key over time: one key at a time, and each only while its bind lives.
+//! A window's keys over time: one key at a time, and each only while its bind lasts.
 
 use crate::bench::{Bench, End, HELD, HELD_BYTES, HeldObject, Holder};
 use crate::check::{Check, ensure};
@@ -35,7 +35,7 @@ pub(super) fn of_the_bind_before_open_nothing<N: Nic>(bench: &mut Bench<N>, kind
     Ok(())
 }
 
-/// As after 255 binds more, but without them: the low byte is part of the key, whatever it is.
+/// As after 255 more binds, but without them: the whole low byte is part of the key.
 pub(super) fn with_any_other_low_byte_open_nothing<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let (pair, mut held) = bench.fresh(Holder::Window(kind), Access::REMOTE_READ)?;
     for distance in 1..=u8::MAX {
@@ -44,7 +44,7 @@ pub(super) fn with_any_other_low_byte_open_nothing<N: Nic>(bench: &mut Bench<N>,
         bench.refused(pair, read)?;
         bench.recover(pair)?;
         if kind == WindowKind::Two {
-            // What becomes of such a bind when its queue pair is reset is not promised.
+            // What happens to such a bind when its queue pair is reset is not promised.
             if let HeldObject::Window(window) = held.object {
                 bench.nic.deallocate_window(window)?;
             }
@@ -55,7 +55,8 @@ pub(super) fn with_any_other_low_byte_open_nothing<N: Nic>(bench: &mut Bench<N>,
     bench.succeed(pair.client, read)
 }
 
-/// Bound and bound again through all low bytes: in every turn the present key opens and the one before does not.
+/// Binds a window again and again, through all low bytes. In every turn the present key opens and the key before does
+/// not.
 pub(super) fn go_round_all_low_bytes_and_each_opens_in_its_turn<N: Nic>(
     bench: &mut Bench<N>,
     kind: WindowKind,
@@ -104,7 +105,7 @@ pub(super) fn open_nothing_when_the_window_is_gone<N: Nic>(bench: &mut Bench<N>,
     bench.refused(pair, write)
 }
 
-/// Two windows over neighbouring bytes: neither key opens the other's.
+/// Two windows over neighbouring bytes: neither key opens the other window's bytes.
 pub(super) fn of_neighbours_open_only_their_own<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let (pair, held) = bench.fresh(Holder::Window(kind), READ_WRITE)?;
     let window = bench.window(kind)?;

@@ -1,5 +1,4 @@
-//! The list of promises, once, and the two things made of it: [`promises`] and
-//! [`conformance_tests!`](crate::conformance_tests).
+//! The one list of promises, and what is made of it: [`promises`] and [`conformance_tests!`](crate::conformance_tests).
 
 use super::report::{Outcome, Report};
 use super::{
@@ -13,23 +12,23 @@ use std::convert::identity;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One thing that every NIC promises, and how to find out whether this one keeps it.
+/// One promise of every NIC, and the check whether a NIC keeps it.
 #[derive(Debug)]
 pub struct Promise<N: Nic> {
-    /// Its name: theme, the holder of the key where there are several, and what is promised.
+    /// Its name: theme, the holder of the key if there are several, and the promise.
     pub name: &'static str,
-    /// The guarantee whose absence, when the device admits it, makes this promise fail.
+    /// The guarantee without which this promise fails, on a device that admits to lacking it.
     pub guarantee: Option<Guarantee>,
     check: fn(&mut Bench<N>) -> Check,
 }
 
 impl<N: Nic> Promise<N> {
-    /// Puts a NIC with nothing on it yet to the test.
+    /// Tests the promise on a NIC that has no objects yet.
     pub fn check(&self, nic: N) -> Outcome {
         let known = nic.capabilities();
         let expected_to_break = self.guarantee.is_some_and(|guarantee| known.unenforced.contains(&guarantee))
             || known.deviations.contains(&self.name);
-        // The NIC goes with its bench, so that nobody sees what a panic left of it.
+        // The NIC is dropped with its bench, whatever a panic left of it.
         let said = catch_unwind(AssertUnwindSafe(|| {
             let mut bench = Bench::new(nic)?;
             (self.check)(&mut bench)?;
@@ -42,7 +41,7 @@ impl<N: Nic> Promise<N> {
     }
 }
 
-/// Puts every promise to the test, each on a NIC of its own.
+/// Tests every promise, each on a NIC of its own.
 pub fn run<N: Nic>(mut make: impl FnMut() -> N) -> Report {
     let mut report = Report::default();
     let promises = promises::<N>();
@@ -60,11 +59,11 @@ pub fn run<N: Nic>(mut make: impl FnMut() -> N) -> Report {
     report
 }
 
-/// Puts one promise to the test, as the tests of [`conformance_tests!`](crate::conformance_tests) do. A skip is
-/// told on standard error, past whatever the test harness captures.
+/// Tests one promise, for the tests of [`conformance_tests!`](crate::conformance_tests). A skip is reported on standard
+/// error, which the test harness does not capture.
 ///
 /// # Panics
-/// The promise is broken or unexpectedly kept, or there is none of this name.
+/// The promise is broken or unexpectedly kept, or there is no promise of this name.
 pub fn keep<N: Nic>(name: &str, make: impl FnOnce() -> N) {
     let found = promises::<N>().into_iter().find(|promise| promise.name == name);
     let Some(promise) = found else { panic!("there is no promise {name}") };
@@ -73,14 +72,14 @@ pub fn keep<N: Nic>(name: &str, make: impl FnOnce() -> N) {
     let outcome = promise.check(nic);
     assert!(!outcome.is_failure(), "{name} on {device}: {outcome}");
     if let Outcome::Skipped(_) | Outcome::ExpectedDeviation(_) = outcome {
-        // Where even standard error is gone there is nobody to tell.
+        // If even standard error is closed, there is nowhere to report it.
         let _ = writeln!(std::io::stderr(), "{name} on {device}: {outcome}");
     }
 }
 
-/// The list. A name is a function of the module that the theme is; in brackets, the guarantee whose absence breaks
-/// the promise for windows. Only promises whose stray access lies inside the region are marked with a range: the
-/// region refuses the others on a device whose windows refuse nothing.
+/// The list. A name is that of a function in the theme's module; in brackets, the guarantee without which the promise
+/// fails for windows. Only promises whose stray access lies inside the region are marked with a range: the region
+/// refuses the others even if windows refuse nothing.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_promise {
@@ -272,7 +271,7 @@ macro_rules! for_each_promise {
     };
 }
 
-/// Makes one `#[test]` of each promise, for the NIC that the expression makes: a fresh one for each.
+/// Makes a `#[test]` for each promise. The expression makes a fresh NIC for each.
 ///
 /// ```ignore
 /// portcullis_conformance::conformance_tests!(MyNic::new());
@@ -284,7 +283,7 @@ macro_rules! conformance_tests {
     };
 }
 
-/// One `#[test]` a promise, in a module a theme.
+/// A `#[test]` for each promise, in a module for each theme.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_test_modules {
@@ -323,7 +322,7 @@ macro_rules! conformance_test_modules {
     };
 }
 
-/// The tests of one theme, for one holder of the key where there are several.
+/// The tests of one theme, for one holder of the key if there are several.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_test_module {
@@ -348,7 +347,7 @@ macro_rules! conformance_test_module {
     };
 }
 
-/// The guarantee in a row's brackets, if it has some.
+/// The guarantee in a row's brackets, if there is one.
 macro_rules! marked {
     () => {
         None
@@ -358,7 +357,7 @@ macro_rules! marked {
     };
 }
 
-/// The promises of one theme, for one holder of the key where there are several.
+/// The promises of one theme, for one holder of the key if there are several.
 macro_rules! theme {
     ($into:ident, $theme:ident { $($name:ident $([$guarantee:ident])?;)* }) => {
         $into.extend([$( Promise {
@@ -378,7 +377,7 @@ macro_rules! theme {
     };
 }
 
-/// All of them, as values.
+/// All promises, as values.
 macro_rules! themes {
     (
         ($into:ident)
@@ -386,7 +385,7 @@ macro_rules! themes {
         every_window { $($window_theme:ident $window_rows:tt)* }
         every_nic { $($theme:ident $rows:tt)* }
     ) => {
-        // The marks of these themes speak of windows: regions are held to everything.
+        // The marks of these themes are about windows: regions have to keep everything.
         $( theme!($into, $key_theme region = Holder::Region, |_: Option<Guarantee>| None, $key_rows); )*
         $( theme!($into, $key_theme type_1 = Holder::Window(WindowKind::One), identity, $key_rows); )*
         $( theme!($into, $key_theme type_2 = Holder::Window(WindowKind::Two), identity, $key_rows); )*
@@ -396,7 +395,7 @@ macro_rules! themes {
     };
 }
 
-/// Every promise, refusals first within each theme.
+/// Every promise. Within each theme, refusals come first.
 #[must_use]
 pub fn promises<N: Nic>() -> Vec<Promise<N>> {
     let mut all = Vec::new();

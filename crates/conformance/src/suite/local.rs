@@ -1,4 +1,4 @@
-//! Local spans: a request that names the wrong bytes of its own side fails there.
+//! Local spans: a request that names the wrong bytes of its own side fails on that side.
 
 use crate::bench::{Bench, HELD, HELD_OFFSET, Holder, LOCAL_BASE, MEMORY_BYTES, POOL_BASE, remote};
 use crate::check::Check;
@@ -20,7 +20,7 @@ pub(super) fn keys_of_another_domain_are_refused<N: Nic>(bench: &mut Bench<N>) -
     both_fail(bench, |bench| LocalSpan { address: POOL_BASE, length: 8, lkey: bench.pool.lkey })
 }
 
-/// The window is the one most easily taken for a region: the client's own, bound over the very bytes.
+/// The window that is most easily taken for a region: the client's own, bound over the very bytes.
 pub(super) fn keys_of_windows_are_refused<N: Nic>(bench: &mut Bench<N>) -> Check {
     let kind = if bench.capabilities.window_type_1 { WindowKind::One } else { WindowKind::Two };
     bench.require_window(kind)?;
@@ -74,7 +74,7 @@ pub(super) fn messages_from_the_wrong_bytes_are_not_sent<N: Nic>(bench: &mut Ben
     bench.no_completion(pair.owner.receive_cq)
 }
 
-/// A node that reads its own pool by mistake reads no less carefully: the owner's end is held to the same rules.
+/// The same rules hold for the owner's end: a node may read its own pool by mistake.
 pub(super) fn spans_of_the_owners_end_are_checked_too<N: Nic>(bench: &mut Bench<N>) -> Check {
     let pair = bench.pair()?;
     let local = LocalSpan { address: LOCAL_BASE, length: 8, lkey: bench.local.lkey };
@@ -82,7 +82,7 @@ pub(super) fn spans_of_the_owners_end_are_checked_too<N: Nic>(bench: &mut Bench<
     bench.fails(pair.owner, Operation::Write { local, remote }, &WRONG)
 }
 
-/// A WRITE and a READ with this local span must fail at home, and move nothing.
+/// A WRITE and a READ with this local span must fail at the requester, and move nothing.
 fn both_fail<N: Nic>(bench: &mut Bench<N>, span: impl Fn(&Bench<N>) -> LocalSpan) -> Check {
     for reads in [false, true] {
         let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;

@@ -4,7 +4,7 @@ use crate::bench::{Bench, LOCAL_OFFSET, Plan, RETRY_FOR_EVER, at};
 use crate::check::{Check, ensure};
 use portcullis_nic::{LocalSpan, Nic, Operation, QpChange, QpState, Status};
 
-/// How the sender learns that the receiver's NIC could not take its message.
+/// How the sender learns that its message could not be taken.
 const NOT_TAKEN: [Status; 2] = [Status::RemoteInvalidRequestError, Status::RemoteOperationError];
 
 pub(super) fn longer_than_their_receive_fail_at_both_ends<N: Nic>(bench: &mut Bench<N>) -> Check {
@@ -18,7 +18,7 @@ pub(super) fn longer_than_their_receive_fail_at_both_ends<N: Nic>(bench: &mut Be
     let completion = bench.completions(pair.owner.receive_cq, 1)?[0];
     let right = completion.request == id && completion.status == Status::LocalLengthError;
     ensure!(right, "the receiver of a message too long got {completion:?}");
-    // What the buffer itself holds after that is not promised.
+    // What is in the buffer itself after that is not promised.
     let mut after = bench.bytes();
     after.pool[at(512, 16)].copy_from_slice(&before.pool[at(512, 16)]);
     ensure!(after == before, "a message too long went beyond its receive");
@@ -39,7 +39,7 @@ pub(super) fn with_no_receive_posted_fail_after_the_retries<N: Nic>(bench: &mut 
 
 pub(super) fn into_the_wrong_bytes_fail_at_both_ends<N: Nic>(bench: &mut Bench<N>) -> Check {
     let pair = bench.pair()?;
-    // The client's key: not one of the receiver's domain.
+    // The client's key, which is of another domain than the receiver.
     let wrong = LocalSpan { lkey: bench.local.lkey, ..bench.pool(0, 64) };
     bench.receive(pair.owner, wrong)?;
     let local = bench.local(LOCAL_OFFSET, 8);
@@ -54,7 +54,7 @@ pub(super) fn wait_for_a_receive_that_comes_while_they_are_tried<N: Nic>(bench: 
     let local = bench.local(LOCAL_OFFSET, 8);
     let request = bench.request(Operation::Send { local }, true);
     bench.post(pair.client, &[request])?;
-    // Others, with as many retries as can be counted, give up one after the other: this one, told to go on for ever,
+    // Others give up one after another, after as many retries as can be counted. This sender, told to try for ever,
     // must not.
     for _ in 0..3 {
         let plan = Plan { rnr_retries: RETRY_FOR_EVER - 1, ..bench.plan() };
@@ -124,7 +124,7 @@ pub(super) fn go_both_ways<N: Nic>(bench: &mut Bench<N>) -> Check {
     Ok(())
 }
 
-/// Receives can be posted before the peer is there: the first message finds them.
+/// Receives can be posted before the connection: the first message finds them.
 pub(super) fn find_receives_posted_before_the_connection<N: Nic>(bench: &mut Bench<N>) -> Check {
     let plan = bench.plan();
     let pair = bench.unconnected(plan)?;

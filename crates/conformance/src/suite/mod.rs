@@ -1,16 +1,15 @@
-//! The conformance suite: what InfiniBand semantics promise a permission, one named test a promise.
+//! The conformance suite: what InfiniBand semantics promise a permission, with a named test for each promise.
 //!
-//! A NIC crate puts `portcullis_conformance::conformance_tests!(MyNic::new())` into a test file and has one `#[test]` a
-//! promise. Whoever has a device at run time calls [`run`] and shows or asserts the [`Report`]. Both come from one
-//! list, so neither can fall behind.
+//! A NIC crate puts `portcullis_conformance::conformance_tests!(MyNic::new())` into a test file and gets a `#[test]`
+//! for each promise. A program that has a device at run time calls [`run`] and shows or asserts the [`Report`]. Both
+//! come from one list, so neither can fall behind.
 //!
-//! Each promise gets a NIC of its own, with no object on it but the bench's. What a device says it cannot do
-//! ([`Capabilities`]) is skipped aloud; a promise under a [`Guarantee`] that the device is known not to keep must fail, and
-//! so must one that it is known to break by name; it is an error when they do not. What a device does not survive
-//! ([`Misuse`]) is not done to it: that is skipped aloud too.
+//! Each promise gets a NIC of its own, on which only the bench has objects. What a device says it cannot do
+//! ([`Capabilities`]) is reported as skipped. So is what a device does not survive ([`Misuse`]). A promise under a
+//! [`Guarantee`] that the device is known not to keep must fail, and so must one that it is known by name to break.
 //!
-//! The suite sees a NIC only through [`Nic`]. It waits on conditions: how long it waits at most is part of the verdict,
-//! never part of a test's working.
+//! The suite uses a NIC only through [`Nic`]. It waits for conditions, never for fixed times: the longest wait is part
+//! of the verdict.
 //!
 //! [`Capabilities`]: portcullis_nic::Capabilities
 //! [`Guarantee`]: portcullis_nic::Guarantee

@@ -1,13 +1,13 @@
-//! One queue's requests are executed in order, up to the first that fails and none after it.
+//! One queue's requests are executed in order, up to the first that fails, and none after it.
 
 use crate::bench::{Bench, HELD, HELD_OFFSET, Held, Holder, LOCAL_OFFSET, Pair, at, remote};
 use crate::check::{Check, Stop, ensure};
 use portcullis_nic::{Access, Completion, Nic, Operation, Status, WorkRequest};
 
-/// A good write, then a bad request, then more good writes, with one doorbell.
+/// Good writes, then a bad request, then more good writes, with one doorbell.
 struct Batch {
     requests: Vec<WorkRequest>,
-    /// The place of the bad one.
+    /// The index of the bad request.
     bad: usize,
 }
 
@@ -23,8 +23,7 @@ pub(super) fn executes_nothing_after_a_request_that_fails_at_home<N: Nic>(bench:
     stops_at(bench, pair, held, wrong, Status::LocalProtectionError)
 }
 
-/// A client learns from the completions which of its requests were executed: that is what replay rests on
-/// (Patronus §5.5).
+/// A client learns from the completions which of its requests were executed. Replay rests on that (Patronus §5.5).
 pub(super) fn flushes_the_rest_once_each_in_order_unsignalled_too<N: Nic>(bench: &mut Bench<N>) -> Check {
     for bad_is_signalled in [true, false] {
         let (pair, held) = held(bench)?;
@@ -34,7 +33,7 @@ pub(super) fn flushes_the_rest_once_each_in_order_unsignalled_too<N: Nic>(bench:
         bench.post(pair.client, &batch.requests)?;
         let seen = bench.completions(pair.client.send_cq, batch.requests.len() - batch.bad)?;
         expect_rest(&batch, &seen, Status::RemoteAccessError)?;
-        // Whatever is posted now is flushed too, behind the others.
+        // What is posted now is flushed too, after the others.
         let late = bench.request(stray, false);
         bench.post(pair.client, &[late])?;
         let completion = bench.completions(pair.client.send_cq, 1)?[0];
@@ -75,7 +74,7 @@ pub(super) fn lets_the_last_write_win<N: Nic>(bench: &mut Bench<N>) -> Check {
     bench.expect_bytes(&expected)
 }
 
-/// When the receiver sees the message, the data before it is there.
+/// When the receiver gets the message, the data written before it has arrived.
 pub(super) fn lets_a_message_announce_the_write_before_it<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = held(bench)?;
     for round in 0..8 {
@@ -122,7 +121,7 @@ fn stops_at<N: Nic>(bench: &mut Bench<N>, pair: Pair, held: Held, bad: Operation
     bench.expect_bytes(&expected)
 }
 
-/// The unsignalled good ones in front give nothing; the bad one its own status; those behind are flushed.
+/// Unsignalled good requests before the bad one have no completion; it has its own status; those behind it are flushed.
 fn expect_rest(batch: &Batch, seen: &[Completion], status: Status) -> Check {
     let rest = &batch.requests[batch.bad..];
     for (place, (request, completion)) in rest.iter().zip(seen).enumerate() {

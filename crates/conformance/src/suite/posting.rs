@@ -1,4 +1,4 @@
-//! Posting to the bench's queue pairs, and waiting for what comes of it.
+//! Posting to the bench's queue pairs, and waiting for the results.
 
 use crate::bench::{Bench, End, Pair};
 use crate::check::{Check, Stop, ensure};
@@ -26,7 +26,7 @@ impl<N: Nic> Bench<N> {
         Ok(())
     }
 
-    /// Posts a receive and says its number.
+    /// Posts a receive and returns its number.
     pub(crate) fn receive(&mut self, end: End, local: LocalSpan) -> Result<u64, Stop> {
         self.requests_numbered += 1;
         let id = self.requests_numbered;
@@ -35,7 +35,7 @@ impl<N: Nic> Bench<N> {
         Ok(id)
     }
 
-    /// Tries a condition again until it holds.
+    /// Checks a condition again and again until it holds.
     pub(crate) fn until<T>(
         &mut self,
         what: &str,
@@ -55,7 +55,7 @@ impl<N: Nic> Bench<N> {
         }
     }
 
-    /// Ends a check that takes longer than it may, if it has a limit.
+    /// Ends a check that has reached its deadline, if there is one.
     pub(crate) fn in_time(&mut self) -> Check {
         if self.limits.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             self.limits.reached = true;
@@ -89,7 +89,7 @@ impl<N: Nic> Bench<N> {
         Ok(())
     }
 
-    /// Posts one request, waits for its one completion and says how it ended.
+    /// Posts one request, waits for its one completion and returns its status.
     pub(crate) fn execute(&mut self, end: End, operation: Operation) -> Result<Status, Stop> {
         let request = self.request(operation, true);
         self.post(end, &[request])?;
@@ -109,7 +109,7 @@ impl<N: Nic> Bench<N> {
         Ok(())
     }
 
-    /// Checks that a request ends with one of these, and that no byte anywhere changed.
+    /// Checks that a request ends with one of `statuses`, and that no byte changed anywhere.
     pub(crate) fn fails(&mut self, end: End, operation: Operation, statuses: &[Status]) -> Check {
         let before = self.bytes();
         let status = self.execute(end, operation)?;
@@ -120,12 +120,12 @@ impl<N: Nic> Bench<N> {
         self.expect_bytes(&before)
     }
 
-    /// Checks that the peer's NIC refuses an access, and that no byte anywhere changed.
+    /// Checks that the peer's NIC refuses an access, and that no byte changed anywhere.
     pub(crate) fn refused(&mut self, pair: Pair, operation: Operation) -> Check {
         self.fails(pair.client, operation, &[Status::RemoteAccessError])
     }
 
-    /// Waits for the next completion of a receive queue, and says its length and what it invalidated.
+    /// Waits for the next completion of a receive queue, and returns its length and what it invalidated.
     pub(crate) fn received(&mut self, end: End, id: u64) -> Result<(u32, Option<Rkey>), Stop> {
         let completion = self.completions(end.receive_cq, 1)?[0];
         let right = completion.request == id
@@ -141,13 +141,13 @@ impl<N: Nic> Bench<N> {
     pub(crate) fn expect_state(&mut self, end: End, expected: QpState) -> Check {
         let what = format!("{:?} in {expected}", end.qp);
         self.until(&what, |bench| {
-            // Progress without taking a completion from whoever checks those.
+            // Makes progress without taking the check's completions.
             bench.nic.poll(end.send_cq, 0, &mut Vec::new())?;
             Ok((bench.nic.qp_state(end.qp)? == expected).then_some(()))
         })
     }
 
-    /// Waits for the event that a peer's access on `end` was refused, and says what the NIC tells of it.
+    /// Waits for the event that a peer's access on `end` was refused, and returns what the NIC says about it.
     pub(crate) fn expect_access_error(&mut self, end: End) -> Result<Option<RefusedAccess>, Stop> {
         let what = format!("access error of {:?}", end.qp);
         match self.until(&what, |bench| Ok(bench.nic.poll_event()))? {

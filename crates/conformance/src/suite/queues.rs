@@ -1,4 +1,4 @@
-//! Queues and completions: exactly one for each that is asked for, none for the others, and full is an answer.
+//! Queues and completions: one completion for each signalled request, none for others; full is no error.
 
 use crate::bench::{Bench, HELD, Holder, QUEUE_DEPTH};
 use crate::check::{Check, Stop, ensure};
@@ -76,7 +76,7 @@ pub(super) fn forget_without_a_completion_when_they_are_reset<N: Nic>(bench: &mu
     bench.nic.modify_qp(pair.owner.qp, QpChange::Reset)?;
     bench.no_completion(pair.owner.receive_cq)?;
     bench.recover(pair)?;
-    // The new first receive gets the first message, not the forgotten one.
+    // The first message goes into the new first receive, not into the discarded one.
     let id = bench.receive(pair.owner, buffer)?;
     let local = bench.local(0, 8);
     bench.succeed(pair.client, Operation::Send { local })?;
@@ -160,7 +160,7 @@ pub(super) fn give_no_more_completions_than_a_poll_asks_for<N: Nic>(bench: &mut 
     Ok(())
 }
 
-/// Two queue pairs may share a completion queue: each completion says whose it is.
+/// Two queue pairs may share a completion queue: each completion names its queue pair.
 pub(super) fn that_share_a_completion_queue_are_told_apart<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
     let sharer = bench.nic.create_qp(
@@ -191,7 +191,7 @@ pub(super) fn that_share_a_completion_queue_are_told_apart<N: Nic>(bench: &mut B
     Ok(())
 }
 
-/// The queue's positions wrap many times over: nothing is lost, doubled or out of order.
+/// The queue wraps many times: no request is lost, doubled or out of order.
 pub(super) fn go_round_and_lose_nothing<N: Nic>(bench: &mut Bench<N>) -> Check {
     const TOTAL: usize = 20 * DEPTH + 5;
     let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
@@ -214,7 +214,7 @@ pub(super) fn go_round_and_lose_nothing<N: Nic>(bench: &mut Bench<N>) -> Check {
     bench.no_completion(pair.client.send_cq)
 }
 
-/// The same operation many times, with the slots signalled that `signalled` picks.
+/// The same operation many times. `signalled` says which of them are signalled.
 fn repeated<N: Nic>(
     bench: &mut Bench<N>,
     operation: Operation,

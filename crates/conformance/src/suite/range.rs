@@ -26,7 +26,7 @@ pub(super) fn refuses_more_than_the_whole<N: Nic>(bench: &mut Bench<N>, holder: 
     refuses(bench, holder, HELD - 8, u32::try_from(HELD_BYTES).unwrap_or(u32::MAX) + 16)
 }
 
-/// Outside the region too, where a device that looks at regions alone has to refuse as well.
+/// Outside the region too: a device that checks only regions must refuse these.
 pub(super) fn refuses_what_is_far_outside<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     for address in [0, POOL_BASE - 1, POOL_BASE + MEMORY_BYTES, u64::MAX - 7] {
         refuses(bench, holder, address, 8)?;
@@ -34,7 +34,7 @@ pub(super) fn refuses_what_is_far_outside<N: Nic>(bench: &mut Bench<N>, holder: 
     Ok(())
 }
 
-/// The end of such an access, computed without care, lies inside the range.
+/// If the end of such an access overflows when it is computed, it lies inside the range.
 pub(super) fn refuses_a_length_that_wraps_the_address_space<N: Nic>(
     bench: &mut Bench<N>,
     holder: Holder,
@@ -90,7 +90,7 @@ pub(super) fn writes_exactly_what_is_inside<N: Nic>(bench: &mut Bench<N>, holder
     Ok(())
 }
 
-/// InfiniBand leaves open whether the key of such a request is looked at (C9-88): here it is a good one.
+/// InfiniBand leaves open whether the key of such a request is checked (C9-88). This one is valid.
 pub(super) fn moves_nothing_for_length_zero<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     let (pair, held) = bench.fresh(holder, READ_WRITE)?;
     let before = bench.bytes();
@@ -100,7 +100,7 @@ pub(super) fn moves_nothing_for_length_zero<N: Nic>(bench: &mut Bench<N>, holder
     bench.expect_bytes(&before)
 }
 
-/// Tries a READ and a WRITE, each on a pair and a key of its own: a refusal ends the pair.
+/// Tries a READ and a WRITE, each on a fresh pair and key, since a refusal breaks the pair.
 fn refuses<N: Nic>(bench: &mut Bench<N>, holder: Holder, address: u64, length: u32) -> Check {
     let (pair, held) = bench.fresh(holder, READ_WRITE)?;
     let read = bench.read(address, length, held.rkey);
@@ -110,7 +110,7 @@ fn refuses<N: Nic>(bench: &mut Bench<N>, holder: Holder, address: u64, length: u
     bench.refused(pair, write)
 }
 
-/// Offsets and lengths inside the range: its edges, its whole, and bytes on no boundary.
+/// Offsets and lengths inside the range: its edges, all of it, and unaligned bytes.
 fn spans_inside() -> [(u64, u32); 6] {
     [(0, 1), (HELD_BYTES - 1, 1), (0, 256), (3, 7), (8, 8), (61, 130)]
 }

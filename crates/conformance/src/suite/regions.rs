@@ -1,4 +1,4 @@
-//! Regions by themselves: what their keys open, and when that ends.
+//! Regions alone: what their keys open, and when that ends.
 
 use crate::bench::{Bench, HELD, HELD_BYTES, HELD_OFFSET, HeldObject, Holder, MEMORY_BYTES, POOL_BASE};
 use crate::check::{Check, ensure};

@@ -1,20 +1,20 @@
-//! What became of each promise, and how it is told.
+//! The outcome of each promise, and how it is shown.
 
 use crate::check::{Check, Stop};
 use std::fmt;
 
-/// What became of one promise.
+/// The outcome of one promise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The device keeps it.
     Kept,
-    /// The device does not, and never said so.
+    /// The device does not keep it, and does not say so.
     Broken(String),
     /// The device has nothing that the promise is about.
     Skipped(String),
     /// The device does not keep it, and its capabilities say so.
     ExpectedDeviation(String),
-    /// The device keeps it though its capabilities say that it does not: they are out of date.
+    /// The device keeps it, although its capabilities say not: they are out of date.
     UnexpectedlyKept,
 }
 
@@ -25,7 +25,7 @@ impl Outcome {
         matches!(self, Self::Broken(_) | Self::UnexpectedlyKept)
     }
 
-    /// From what a check said, for a promise that the device is, or is not, known to break.
+    /// The outcome of a check. `expected_to_break`: the device is known to break the promise.
     pub(super) fn judge(said: Check, expected_to_break: bool) -> Self {
         match (said, expected_to_break) {
             (Ok(()), false) => Self::Kept,
@@ -51,7 +51,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What became of all promises on one device. Shown one line a promise.
+/// The outcomes of all promises on one device. Shown with a line for each promise.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// The device, by its own name.
@@ -61,7 +61,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether no promise is broken or unexpectedly kept, and at least one was put to the test.
+    /// Whether no promise is broken or unexpectedly kept, and at least one was tested.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.ran() > 0 && self.failures().next().is_none()
@@ -70,7 +70,7 @@ impl Report {
     /// Checks that the device keeps what it has to.
     ///
     /// # Panics
-    /// A promise is broken or unexpectedly kept, or none ran: no device is no proof.
+    /// A promise is broken or unexpectedly kept, or none ran: without a device nothing is proved.
     pub fn assert_kept(&self) {
         assert!(self.ran() > 0, "no promise ran on {:?}: that proves nothing\n{self}", self.device);
         let failures: Vec<String> =

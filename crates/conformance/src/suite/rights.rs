@@ -1,10 +1,10 @@
-//! A key opens its bytes for what it was given for, and so does a queue pair.
+//! A key allows only the accesses that it was made for, and so does a queue pair.
 
 use crate::bench::{Bench, HELD, Holder};
 use crate::check::Check;
 use portcullis_nic::{Access, Nic, QpChange, Status};
 
-/// A queue pair without the right may call the request malformed instead of refused.
+/// A queue pair without the right may report a malformed request instead of a refusal.
 const QP_REFUSALS: [Status; 2] = [Status::RemoteAccessError, Status::RemoteInvalidRequestError];
 
 pub(super) fn refuses_a_read_without_the_right<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
@@ -44,7 +44,7 @@ pub(super) fn refuses_reads_and_writes_with_the_atomic_right_alone<N: Nic>(
     bench.refused(pair, write)
 }
 
-/// The rights of a live queue pair can be taken and given, with no word to its peer (Patronus §5.5).
+/// The rights of a live queue pair can be changed without telling its peer (Patronus §5.5).
 pub(super) fn follow_the_flags_of_a_live_queue_pair<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let (pair, held) = bench.fresh(holder, all)?;

@@ -52,7 +52,7 @@ pub(super) fn all_lead_back_to_reset<N: Nic>(bench: &mut Bench<N>) -> Check {
 
 pub(super) fn all_that_can_hold_requests_lead_to_error<N: Nic>(bench: &mut Bench<N>) -> Check {
     use QpState::{Error, Init, ReadyToReceive, ReadyToSend};
-    // Linux refuses RESET to ERR, where nothing is posted that could be flushed: a device may or may not.
+    // Linux refuses RESET to ERR, where nothing is posted that could be flushed. A device may allow it or not.
     leads(bench, &[Init, ReadyToReceive, ReadyToSend, Error], QpChange::Error, Error)
 }
 
@@ -66,7 +66,7 @@ pub(super) fn of_a_queue_pair_in_error_end_only_by_reset<N: Nic>(bench: &mut Ben
     bench.expect_state(pair.owner, QpState::Reset)
 }
 
-/// Two queue pairs at work at once have two addresses.
+/// Two queue pairs have two addresses.
 pub(super) fn have_addresses_that_tell_queue_pairs_apart<N: Nic>(bench: &mut Bench<N>) -> Check {
     let plan = bench.plan();
     let pair = bench.unconnected(plan)?;
@@ -88,7 +88,7 @@ fn leads<N: Nic>(bench: &mut Bench<N>, froms: &[QpState], change: QpChange, to: 
     Ok(())
 }
 
-/// Takes a queue pair in RESET to a state.
+/// Takes a queue pair from RESET to a state.
 fn take_to<N: Nic>(bench: &mut Bench<N>, end: End, peer: QpAddress, state: QpState) -> Result<(), Stop> {
     let steps = [
         QpChange::Init { access: Access::REMOTE },

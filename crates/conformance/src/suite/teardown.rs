@@ -1,4 +1,4 @@
-//! Teardown: in the right order it works, in a wrong one it is refused and nothing changes.
+//! Teardown: in the right order it works; in a wrong order it is refused and nothing changes.
 
 use crate::bench::{Bench, HELD, HeldObject, Holder};
 use crate::check::{Check, Stop, ensure};
@@ -48,7 +48,7 @@ pub(super) fn of_a_completion_queue_waits_for_its_queue_pairs<N: Nic>(bench: &mu
     Ok(())
 }
 
-/// Else a window would open memory that its owner took back.
+/// Otherwise a window would open memory that its owner has taken back.
 pub(super) fn of_a_region_waits_for_its_windows<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let (pair, held) = bench.fresh(Holder::Window(kind), Access::REMOTE_READ)?;
     busy("a region under a window", &bench.nic.deregister_region(bench.pool.id))?;
@@ -60,7 +60,7 @@ pub(super) fn of_a_region_waits_for_its_windows<N: Nic>(bench: &mut Bench<N>, ki
     Ok(bench.nic.deregister_region(bench.pool.id)?)
 }
 
-/// An unbind frees the region as well as the window's end does.
+/// An unbind releases the region as well as destroying the window does.
 pub(super) fn of_a_region_works_after_the_unbind<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let (pair, held) = bench.fresh(Holder::Window(kind), Access::REMOTE_READ)?;
     let HeldObject::Window(window) = held.object else {
@@ -72,7 +72,7 @@ pub(super) fn of_a_region_works_after_the_unbind<N: Nic>(bench: &mut Bench<N>, k
     Ok(bench.nic.deallocate_window(window)?)
 }
 
-/// A window that moved on to another region holds that one, and the first no longer.
+/// A window that moved to another region holds that region, and no longer the first.
 pub(super) fn of_a_region_follows_a_window_that_moves<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = bench.fresh(Holder::Window(WindowKind::One), Access::REMOTE_READ)?;
     let HeldObject::Window(window) = held.object else {

@@ -8,7 +8,7 @@ use portcullis_nic::{
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Where windows move to: clear of where they were.
+/// Where windows move to: clear of their old place.
 const MOVED: u64 = HELD + 2048;
 
 fn held<N: Nic>(bench: &mut Bench<N>) -> Result<(Pair, Held), Stop> {
@@ -31,7 +31,7 @@ pub(super) fn windows_refuse_a_queue_pair_of_another_domain<N: Nic>(bench: &mut 
     Ok(())
 }
 
-/// So that nobody can tell from one key what the next one will be.
+/// Then one key need not tell what the next will be.
 pub(super) fn windows_take_any_low_byte_where_the_nic_says_so<N: Nic>(bench: &mut Bench<N>) -> Check {
     if !bench.nic.capabilities().chosen_keys {
         return Err(Stop::Skipped("binds take the next key of a window and no other"));
@@ -62,7 +62,7 @@ pub(super) fn windows_cannot_be_freed_by_a_local_invalidate<N: Nic>(bench: &mut 
     bench.succeed(pair.client, read)
 }
 
-/// Else a peer could end the permissions of its siblings.
+/// Otherwise a peer could end the permissions of other clients.
 pub(super) fn windows_cannot_be_freed_by_a_peer<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = held(bench)?;
     let buffer = bench.pool(0, 64);
@@ -133,7 +133,7 @@ pub(super) fn windows_lose_rights_when_they_are_bound_with_fewer<N: Nic>(bench: 
     bench.refused(pair, write)
 }
 
-/// Unbind and bind in one doorbell: a handover leaves no request between the two permissions.
+/// Unbind and bind with one doorbell: a handover leaves no request between the two permissions.
 pub(super) fn windows_can_be_handed_over_in_one_batch<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = held(bench)?;
     let heir = bench.window(WindowKind::One)?;
@@ -152,10 +152,11 @@ pub(super) fn windows_can_be_handed_over_in_one_batch<N: Nic>(bench: &mut Bench<
     bench.refused(pair, old)
 }
 
-/// What replay after a violation rests on: the spare queue pair, and the old one rebuilt, know the same keys.
+/// Replay after a violation rests on this: the spare queue pair, and the old one when it is rebuilt, know the same
+/// keys.
 pub(super) fn windows_outlive_the_recovery_of_their_queue_pair<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = held(bench)?;
-    // Outside the region: this is not about the window's own range.
+    // Outside the region, since this is not about the window's own range.
     let (stray, good) = (bench.read(POOL_BASE - 1, 1, held.rkey), bench.read(HELD, 8, held.rkey));
     for _ in 0..3 {
         bench.refused(pair, stray)?;
@@ -166,7 +167,7 @@ pub(super) fn windows_outlive_the_recovery_of_their_queue_pair<N: Nic>(bench: &m
     Ok(())
 }
 
-/// And of the queue pair that bound them, when that is gone for good.
+/// They also outlive the queue pair that bound them, when it is destroyed.
 pub(super) fn windows_outlive_the_queue_pair_that_bound_them<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (binder, held) = held(bench)?;
     let other = bench.pair()?;

@@ -1,4 +1,4 @@
-//! Windows of type 2B: one queue pair, bound when free, freed by an invalidate.
+//! Windows of type 2B: one queue pair, bound only when free, freed by an invalidate.
 
 use crate::bench::{Bench, HELD, Held, HeldObject, Holder, Pair};
 use crate::check::{Check, Stop, ensure};
@@ -6,7 +6,7 @@ use portcullis_nic::{Access, Misuse, Nic, Operation, Rkey, Status, Window, Windo
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Verbs has one name for bad binds and bad invalidates; devices use three.
+/// Verbs has one name for bad binds and bad invalidates. Devices use three.
 const INVALIDATE_ERRORS: [Status; 3] =
     [Status::WindowBindError, Status::LocalQpOperationError, Status::LocalProtectionError];
 
@@ -49,7 +49,7 @@ pub(super) fn windows_cannot_be_bound_while_they_are<N: Nic>(bench: &mut Bench<N
     bench.refused(pair, read)
 }
 
-/// Else a tenant's client could take a window from its sibling.
+/// Otherwise one client could take another's window.
 pub(super) fn windows_cannot_be_taken_by_another_queue_pair<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (own, held) = held(bench)?;
     let sibling = bench.pair()?;
@@ -72,7 +72,7 @@ pub(super) fn windows_are_free_after_a_local_invalidate<N: Nic>(bench: &mut Benc
     bench.refused(pair, old)
 }
 
-/// Free is free: the next bind may come from another queue pair of the domain.
+/// After an invalidate, the next bind may come from another queue pair of the domain.
 pub(super) fn windows_that_are_free_can_change_queue_pairs<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (first, held) = held(bench)?;
     bench.succeed(first.owner, Operation::LocalInvalidate { rkey: held.rkey })?;
@@ -129,7 +129,7 @@ pub(super) fn windows_are_freed_by_the_peers_message_and_it_says_which<N: Nic>(
     bench.refused(pair, old)
 }
 
-/// Else a tenant's client could end its sibling's permissions.
+/// Otherwise one client could end another's permissions.
 pub(super) fn windows_are_not_freed_by_the_peer_of_another_queue_pair<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (own, held) = held(bench)?;
     let sibling = bench.pair()?;

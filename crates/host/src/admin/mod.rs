@@ -1,7 +1,7 @@
-//! A running node in its operator's hands: who is attached, who is barred, and serving them again.
+//! A running node's operator interface: attached clients, barred ones, and lifting bars.
 //!
-//! [`Host::admin`](crate::Host::admin) is the way inside a program. From another process it is a socket, which the
-//! node opens where [`HostConfig::admin`](crate::HostConfig::admin) says, and which [`Admin::at`] names.
+//! [`Host::admin`](crate::Host::admin) is for programs with a node inside. Other processes use a socket, which the node
+//! opens where [`HostConfig::admin`](crate::HostConfig::admin) says, and which [`Admin::at`] names.
 
 mod orders;
 mod reports;
@@ -17,6 +17,7 @@ pub(super) use server::AdminServer;
 use super::audit::AuditWatch;
 use super::backend::RunningNode;
 use orders::Told;
+use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,9 +32,19 @@ pub enum AdminError {
     /// There is no node at that place, or it does not answer.
     #[error(transparent)]
     NoNode(#[from] NoNode),
-    /// The node does not do that.
+    /// The node refuses the order.
     #[error("the node refuses: {0}")]
     Refused(String),
+}
+
+impl Coded for AdminError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Ended => ErrorCode::NodeEnded,
+            Self::NoNode(error) => error.code(),
+            Self::Refused(_) => ErrorCode::OperatorRefused,
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -63,13 +74,13 @@ impl Admin {
         Self { place: Place::Inside { node, audit } }
     }
 
-    /// The node whose operator's socket is at `path`. Nothing is opened yet.
+    /// The node whose operator's socket is at `path`. Nothing is connected yet.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { place: Place::Socket(path.into()) }
     }
 
-    /// Who is barred or paused now: tenants by name, then clients by number.
+    /// The tenants, by name, and the clients, by number, that are barred or paused now.
     ///
     /// # Errors
     /// The node cannot be asked.
@@ -81,7 +92,7 @@ impl Admin {
     }
 
     /// Lifts the bars and pauses of the tenant called `tenant` and of its clients, as if none of them had ever broken a
-    /// rule. Says whether there was one.
+    /// rule. Returns whether there was one.
     ///
     /// # Errors
     /// The node cannot be asked.
@@ -103,13 +114,13 @@ impl Admin {
         }
     }
 
-    /// What the node has counted, and how its audit log fares.
+    /// What the node has counted, and the state of its audit log.
     ///
     /// # Errors
     /// The node cannot be asked.
     pub fn counted(&self) -> Result<Counted, AdminError> {
         match self.order(Order::Counters)? {
-            Told::Counted(counted) => Ok(counted),
+            Told::Counted(counted) => Ok(*counted),
             other => Err(beside_the_point(other)),
         }
     }

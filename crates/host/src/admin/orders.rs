@@ -1,4 +1,4 @@
-//! What an operator orders, and what comes of it: on the node, and as it is said on the socket.
+//! An operator's orders and their results, on the node and as text on the socket.
 
 use super::reports::{Bar, ClientReport, Counted, Turns, clock};
 use crate::AuditStatus;
@@ -8,36 +8,36 @@ use portcullis_node::{Counters, Node};
 use portcullis_protocol::Moment;
 use serde::{Deserialize, Serialize};
 
-/// An order. On the socket: one packet of JSON.
+/// An order. On the socket it is one packet of JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub(crate) enum Order {
-    /// Who is barred or paused?
+    /// What is barred or paused?
     List,
     /// Serve a tenant and its clients again.
     Unbar {
         /// Its name.
         tenant: String,
     },
-    /// Who is attached?
+    /// Which clients are attached?
     Clients,
     /// What was counted?
     Counters,
 }
 
-/// What came of it. On the socket: JSON in packets, until the node hangs up.
+/// The result of an order. On the socket it is JSON in packets, until the node hangs up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Told {
     Bars(Vec<Bar>),
     Unbarred(bool),
     Clients(Vec<ClientReport>),
-    Counted(Counted),
+    Counted(Box<Counted>),
     /// Why nothing was done.
     Refused(String),
 }
 
-/// The same as the node says it, with the moment at which it did.
+/// The result as the node gives it, with the moment at which it was true.
 #[derive(Debug)]
 pub(crate) struct OrderOutcome {
     now: Moment,
@@ -53,7 +53,7 @@ enum What {
 }
 
 impl Order {
-    /// Carries it out, on the node's thread: what can be done elsewhere is left.
+    /// Carries it out on the node's thread, and leaves the rest to other threads.
     pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, turns: TurnCounts, now: Moment) -> OrderOutcome {
         let what = match self {
             Self::List => What::Bars(node.bars(now)),
@@ -66,7 +66,7 @@ impl Order {
 }
 
 impl OrderOutcome {
-    /// As it is told to people, by their own clock.
+    /// The result for people, with times of the machine's clock.
     pub(super) fn told(self, audit: Option<AuditStatus>) -> Told {
         let clock = clock(self.now);
         match self.what {
@@ -77,7 +77,7 @@ impl OrderOutcome {
             }
             What::Counters(counted) => {
                 let (counters, turns) = *counted;
-                Told::Counted(Counted { counters, turns: Turns::new(&turns), audit })
+                Told::Counted(Box::new(Counted { counters, turns: Turns::new(&turns), audit }))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What an operator is told.
+//! The reports that an operator gets.
 
 use crate::AuditStatus;
 use crate::engine::TurnCounts;
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// Somebody whom the node does not serve for a while.
+/// A tenant or a client that the node does not serve for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bar {
     /// The tenant's name.
     pub tenant: String,
-    /// The client that it is about, by the node's number for it; `None`: the tenant with all its clients.
+    /// The client's number on the node. `None`: the tenant with all its clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u64>,
-    /// Whether all that it held has ended. Otherwise it is paused: what it holds goes on.
+    /// Whether everything that it held has ended. Otherwise it is paused: what it holds continues.
     pub barred: bool,
     /// Since when.
     pub since: WallTime,
     /// Until when, if the operator does not lift it.
     pub until: WallTime,
-    /// What for, in a few words.
+    /// The reason, in a few words.
     pub reason: String,
 }
 
@@ -33,25 +33,25 @@ pub struct ClientReport {
     pub client: u64,
     /// Its tenant's name.
     pub tenant: String,
-    /// Its process, if that is on the node's machine.
+    /// Its process, if it is on the node's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
     /// Permissions that it holds.
     pub permissions: u64,
-    /// Bytes of the objects that it holds them over; an object counts with each of them.
+    /// Bytes of the objects under those permissions; an object counts once for each permission.
     pub bytes: u64,
-    /// What it was refused since it attached.
+    /// The accesses that it was refused since it attached.
     pub violations: Violations,
-    /// Whether the node serves it, its tenant's standing included.
+    /// Whether the node serves it. Bars and pauses of its tenant count.
     pub standing: Standing,
 }
 
-/// A client's refused accesses, by what they looked like.
+/// A client's refused accesses, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violations {
     /// With a key that the client had held until a moment before.
     pub late: u64,
-    /// With a key that it holds, where that key does not reach.
+    /// With a key that the client holds, where the key gives no access.
     pub stray: u64,
     /// With a key that it never had.
     pub guesses: u64,
@@ -61,7 +61,7 @@ pub struct Violations {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum Standing {
-    /// It does.
+    /// It is served.
     Good,
     /// Not before that time.
     Paused {
@@ -75,7 +75,7 @@ pub enum Standing {
     },
 }
 
-/// What a node has counted, and how its audit log fares.
+/// What a node has counted, and the state of its audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// What the node has counted, and what it holds.
@@ -88,15 +88,15 @@ pub struct Counted {
     pub audit: Option<AuditStatus>,
 }
 
-/// How long the turns of a node's thread took in which there was something to do, since it started: what an operation
-/// may have to wait for. Other programs that took the processor meanwhile are in it as well.
+/// How long the turns of a node's thread with something to do took since the node started. An operation may have to
+/// wait for such a turn. Time in which other programs had the processor is included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turns {
     /// The longest, in microseconds.
     pub longest_us: u64,
-    /// The longest by the processor's time that the node's thread had, in microseconds.
+    /// The longest by the processor time of the node's thread, in microseconds.
     pub longest_of_processor_us: u64,
-    /// How many were shorter than so many microseconds, and not shorter than half of that.
+    /// How many turns were shorter than so many microseconds, and not shorter than half of that.
     pub shorter_than_us: BTreeMap<u64, u64>,
 }
 
@@ -111,7 +111,7 @@ impl Turns {
     }
 }
 
-/// Node time as the machine's clock has it now.
+/// The machine's clock, at the present `now`.
 pub(super) fn clock(now: portcullis_protocol::Moment) -> WallClock {
     WallClock::new(now, SystemTime::now().into())
 }

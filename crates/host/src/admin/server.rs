@@ -1,8 +1,8 @@
-//! The node's end of the socket: one thread, which waits for nobody.
+//! The node's end of the operator's socket: one thread, which waits for no single connection.
 //!
-//! Each connection brings one order and takes one answer away, within a deadline. The file's mode and the kernel's word
-//! on who connects let root and the node's own user in, nobody else. Where too many are connected, the eldest goes: so
-//! that those who say nothing keep nobody out.
+//! Each connection brings one order and takes one answer, within a deadline. The file's mode, and the user that the
+//! kernel names, admit only root and the node's own user. When there are too many, the oldest is closed, so that silent
+//! ones keep no operator out.
 
 use super::orders::{Order, Told};
 use super::socket::PIECE_BYTES;
@@ -19,28 +19,28 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The longest order.
+/// The longest order, in bytes.
 const ORDER_BYTES_MAX: usize = 4096;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a connection may take, from its beginning to its end.
+/// How long a connection may last.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(5);
-/// How long nobody is taken in after the machine had no descriptor for a connection.
+/// How long no connection is accepted after the machine had no descriptor for one.
 const NO_DESCRIPTORS_FOR: Duration = Duration::from_millis(100);
 
-/// The thread that serves operators. It ends when this goes.
+/// The thread that serves operators. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct AdminServer {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A socket at which nobody is heard yet.
+/// A socket at which operators are not served yet.
 #[derive(Debug)]
 pub(crate) struct Closed(Listener);
 
 impl AdminServer {
-    /// Takes the place at `path`.
+    /// Binds the socket at `path`.
     pub fn bind(path: &Path) -> Result<Closed, HostError> {
         let bound = Listener::bind(path, SocketAccess { mode: 0o600, group: None });
         let failed = |source| HostError::Socket { path: path.to_owned(), source };
@@ -67,10 +67,10 @@ impl AdminServer {
 
 impl Drop for AdminServer {
     fn drop(&mut self) {
-        // A full counter means that it was told often enough.
+        // If the counter is full, the thread has been told already.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // Its panic, if it had one, is printed already.
+            // If the thread panicked, that was printed already.
             let _ = thread.join();
         }
     }
@@ -80,17 +80,17 @@ struct Service {
     listener: Listener,
     admin: Admin,
     stop: Arc<OwnedFd>,
-    /// The eldest first.
+    /// Oldest first.
     connections: VecDeque<Connection>,
     closed_until: Instant,
 }
 
 struct Connection {
     socket: OwnedFd,
-    /// The kernel says that it is root or the node's own user.
+    /// Whether its user, as the kernel gives it, is root or the node's own.
     is_operator: bool,
     until: Instant,
-    /// What it is told, once it has ordered something, and how much of it is gone.
+    /// The answer, after an order, and how much of it is sent.
     answer: Option<(Vec<u8>, usize)>,
 }
 
@@ -112,8 +112,8 @@ impl Service {
         }
     }
 
-    /// Waits for something to do: whether somebody comes, and for each connection whether it can go on. Nothing, when it
-    /// is time to stop.
+    /// Waits for something to do. Returns whether a connection is waiting, and for each other whether it can go on.
+    /// `None`: it is time to stop.
     fn wait(&self) -> Option<Vec<bool>> {
         let now = Instant::now();
         let open = now >= self.closed_until;
@@ -129,7 +129,7 @@ impl Service {
         let next = self.connections.iter().map(|connection| connection.until).chain(reopened).min();
         let at_most = next.map(|next| next.saturating_duration_since(now));
         let at_most = at_most.map(|time| Timespec::try_from(time).unwrap_or_default());
-        // Interrupted: nothing is ready, and it is waited for again.
+        // Interrupted: nothing is ready, and the next call waits again.
         let _ = poll(&mut places, at_most.as_ref());
         let mut ready = places.iter().map(|place| !place.revents().is_empty());
         if ready.next() == Some(true) { None } else { Some(ready.collect()) }
@@ -149,7 +149,7 @@ impl Service {
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                 self.closed_until = now + NO_DESCRIPTORS_FOR;
             }
-            // It has gone again.
+            // The peer has gone already.
             Err(_) => {}
         }
     }
@@ -169,7 +169,7 @@ fn text(told: &Told) -> Vec<u8> {
 }
 
 impl Connection {
-    /// Hears its order, or tells it more of its answer. Returns whether there is more to do.
+    /// Receives the order, or sends more of the answer. Returns whether there is more to do.
     fn go_on(&mut self, admin: &Admin) -> bool {
         match &mut self.answer {
             None => match self.hear() {
@@ -200,7 +200,7 @@ impl Connection {
         let mut bytes = [0; ORDER_BYTES_MAX + 1];
         match recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Heard::End,
-            // Not before it has said something: hung up on with that unread, it would not hear why.
+            // Not before the peer has said something: hanging up on unread bytes would discard the reason.
             Ok(_) if !self.is_operator => Heard::Wrong("only root and the node's own user may".to_owned()),
             Ok((_, length)) if length > ORDER_BYTES_MAX => {
                 Heard::Wrong(format!("an order has {ORDER_BYTES_MAX} bytes at the most"))

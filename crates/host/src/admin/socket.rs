@@ -1,6 +1,7 @@
 //! The operator's end of the socket.
 
 use super::orders::{Order, Told};
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -11,11 +12,11 @@ use rustix::net::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Bytes of a packet of an answer, at the most.
+/// The most bytes of one packet of an answer.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
-/// The longest answer: clients of a node that lets in as many as any can.
+/// The longest answer: the clients of a node that has as many as a node can have.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
-/// How long a node may take to answer: its thread has other things to do, but no long ones.
+/// How long a node may take to answer. Its thread does other things too, but none that takes long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// There is no node at that place, or it does not answer.
@@ -24,6 +25,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 pub struct NoNode {
     path: PathBuf,
     why: String,
+}
+
+impl Coded for NoNode {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::NoNode
+    }
 }
 
 /// Asks the node whose socket is at `path`.
@@ -73,7 +80,7 @@ fn wait(socket: &OwnedFd, until: Instant) -> Result<(), Errno> {
     }
 }
 
-/// What the machine says, in the words of the one who asks.
+/// The machine's error, in words for the operator.
 fn reason(error: Errno) -> String {
     match error {
         Errno::NOENT => "nothing is there: start it with `portcullis serve --admin`".to_owned(),

@@ -1,4 +1,4 @@
-//! The file of an audit log: opened, found to be one, renamed and opened anew.
+//! The file of an audit log: opened, checked, and opened anew after it was renamed.
 
 use super::LINE_START;
 use super::lines::Store;
@@ -7,26 +7,28 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The longest line that is looked for at the end of a file: no record is near it.
+/// The longest incomplete line at the end of a file: records are far shorter.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// An audit log that is appended to.
+/// An audit log, opened for appending.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
-    /// It was opened with the beginning of a line at its end, which is cut off now.
+    /// It ended with an incomplete line, which is cut off.
     torn: bool,
 }
 
 impl LogFile {
-    /// Opens the file at `path`, or makes it, for the node's own user alone. A line that an earlier run left half is cut off: a record that nobody can
-    /// read must not make the next one unreadable too.
+    /// Opens the file at `path`, or makes one that only the node's own user can open. An incomplete line of an earlier
+    /// run is cut off: it must not make the next record unreadable too.
     ///
     /// # Errors
-    /// The file system's; or another node writes there; or what stands there is no audit log.
+    /// The file system refuses, another node writes there, or the file is not an audit log.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        // A pipe is opened for writing only: with both its ends open here, nobody would notice that no one reads it.
+        let readable = std::fs::metadata(path).map_or(true, |about| about.is_file());
+        let file = OpenOptions::new().create(true).read(readable).append(true).mode(0o600).open(path)?;
         let mut log = Self { path: path.to_owned(), file, torn: false };
         if log.file.metadata()?.is_file() {
             log.lock()?;
@@ -35,13 +37,13 @@ impl LogFile {
         Ok(log)
     }
 
-    /// Two nodes in one file could cut off each other's records.
+    /// Two nodes that write to one file could cut off each other's records.
     fn lock(&self) -> io::Result<()> {
         match self.file.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 Err(io::Error::other("another node writes there: give each node a file of its own"))
             }
-            // A file system without locks.
+            // A file system may have no locks.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
         }
     }
@@ -51,7 +53,7 @@ impl LogFile {
         if tail.is_empty() {
             return Ok(false);
         }
-        // After a loss of power a file may end with zeros that were never written.
+        // After a power failure a file may end with zeros that were never written.
         let text = &tail[..tail.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1)];
         let start = LINE_START.as_bytes();
         if !text.starts_with(start) && !start.starts_with(text) {
@@ -62,9 +64,10 @@ impl LogFile {
         Ok(true)
     }
 
-    /// What comes after the last newline.
+    /// The bytes after the last newline. They are read from the file that is open: at its path there may be another
+    /// one by now, or none.
     fn tail(&self) -> io::Result<Vec<u8>> {
-        let mut file = File::open(&self.path)?;
+        let mut file = &self.file;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LINE_BYTES_MAX)))?;
         let mut end = Vec::new();
@@ -73,20 +76,20 @@ impl LogFile {
         Ok(end.split_off(line))
     }
 
-    /// Where it was opened.
+    /// Its path at the opening.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether a half line was cut off when it was opened. Says so once.
+    /// Whether an incomplete line was cut off. `true` only once.
     pub fn take_torn(&mut self) -> bool {
         std::mem::take(&mut self.torn)
     }
 
-    /// The file that is at the path now, where that is not this one any more: this one was renamed.
+    /// Opens the file that is at the path now, if this file was renamed.
     ///
     /// # Errors
-    /// See [`LogFile::open`].
+    /// As of [`LogFile::open`].
     pub fn successor(&self) -> io::Result<Option<Self>> {
         let own = self.file.metadata()?;
         match std::fs::metadata(&self.path) {
@@ -181,6 +184,21 @@ mod tests {
         assert!(error.contains("a file of its own"), "{error}");
         drop(log);
         LogFile::open(&path).expect("nobody is there any more");
+    }
+
+    #[test]
+    fn a_log_that_is_renamed_while_it_is_opened_is_mended_all_the_same() {
+        let folder = Folder::new();
+        let path = folder.log("");
+        let mut log = LogFile::open(&path).expect("a log");
+        log.write_all(format!("{WHOLE}{{").as_bytes()).expect("written");
+        let renamed = folder.0.path().join("audit.jsonl.1");
+        std::fs::rename(&path, &renamed).expect("renamed");
+        assert!(log.mend().expect("the file is open"));
+        assert_eq!(content(&renamed), WHOLE);
+        folder.log("the next file");
+        assert!(!log.mend().expect("the file is open"));
+        assert_eq!(content(&path), "the next file");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Floods of records that one tenant brings about at no cost: the first ones of a second are written, the rest are
-//! summed up. Knows nothing of files.
+//! Floods of records that a tenant can cause at no cost: the first of a second are written, the others are summed up.
+//! This module knows nothing of files.
 
 use portcullis_node::{AuditEvent, AuditRecord};
 use portcullis_protocol::Moment;
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Records of one event of one tenant that are written in a second.
+/// How many records of one event of one tenant are written in a second.
 const EACH_SECOND: u64 = 100;
 const SECOND_US: u64 = 1_000_000;
 
-/// What was written and what was not in the present second.
+/// What was written and what was left out in the present second.
 #[derive(Debug, Default)]
 pub(super) struct Floods {
-    /// Which second of the node's time it is.
+    /// The present second of the node's time.
     second: u64,
     seen: BTreeMap<(Arc<str>, &'static str), Seen>,
 }
@@ -26,7 +26,7 @@ struct Seen {
 }
 
 impl Floods {
-    /// Whether this record is to be written. Call [`Floods::settle`] for its time before.
+    /// Whether this record is to be written. [`Floods::settle`] has to be called for its time before.
     pub fn passes(&mut self, record: &AuditRecord) -> bool {
         let event = record.event;
         let costs_nothing = matches!(
@@ -44,7 +44,7 @@ impl Floods {
         seen.count <= EACH_SECOND
     }
 
-    /// It is `now`: what was left out of a second that is over, one record for each tenant and event.
+    /// It is `now`: what was left out of a second that has ended, a record for each tenant and event.
     pub fn settle(&mut self, now: Moment) -> Vec<AuditRecord> {
         let second = now.0 / SECOND_US;
         if second == self.second {
@@ -54,7 +54,7 @@ impl Floods {
         self.end()
     }
 
-    /// The same of the present second.
+    /// The same for the present second.
     pub fn end(&mut self) -> Vec<AuditRecord> {
         let at = Moment(self.second * SECOND_US);
         let left_out =
@@ -68,7 +68,7 @@ impl Floods {
         summed.collect()
     }
 
-    /// How long until something that was left out has to be told, if there is any.
+    /// How long until the sum of what was left out has to be written, if anything was.
     pub fn told_in(&self, now: Moment) -> Option<Duration> {
         let left_out = self.seen.values().any(|seen| seen.count > EACH_SECOND);
         left_out.then(|| Duration::from_micros(SECOND_US - now.0 % SECOND_US))

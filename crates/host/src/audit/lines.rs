@@ -1,27 +1,27 @@
-//! Whole lines on their way into a file that may not take them.
+//! Whole lines for a file that may not accept them.
 //!
-//! What the file did not take waits, and is tried again. Where only the beginning of a line got in, that is cut off
-//! again, so that the last line is whole for whoever reads meanwhile; where the file cannot be cut (a pipe), the rest of
-//! the line comes first.
+//! What the file did not accept is kept and tried again. If the file accepted only the beginning of a line, that is cut
+//! off again, so that readers meanwhile find a whole last line. If the file cannot be cut (a pipe), the rest of the
+//! line is written first.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Where lines go.
+/// Where the lines are written.
 pub(super) trait Store: Write {
-    /// Takes the last `bytes` off. Returns whether it could.
+    /// Removes the last `bytes`. Returns whether that was possible.
     fn cut(&mut self, bytes: usize) -> bool;
 }
 
-/// Lines, of which a store has taken some.
+/// Lines, some of which a store has accepted.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     text: Vec<u8>,
-    /// Bytes of them that are in the store.
+    /// How many bytes of them are in the store.
     taken: usize,
 }
 
 impl Lines {
-    /// Where to write further lines: each with its newline.
+    /// Where further lines are added, each with its newline.
     pub fn text(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
@@ -31,15 +31,15 @@ impl Lines {
         self.text.is_empty()
     }
 
-    /// Lines that the store has not, or not wholly.
+    /// How many lines are not in the store, or not entirely.
     pub fn count(&self) -> u64 {
         self.text[self.taken..].iter().filter(|&&byte| byte == b'\n').count() as u64
     }
 
-    /// Has the store take them.
+    /// Writes the lines to the store.
     ///
     /// # Errors
-    /// The store's. It holds whole lines then, and the rest is kept here for the next call.
+    /// The store's. It then ends with a whole line, and the rest waits here for the next call.
     pub fn write_out(&mut self, store: &mut impl Store) -> io::Result<()> {
         while self.taken < self.text.len() {
             match store.write(&self.text[self.taken..]) {
@@ -64,7 +64,7 @@ impl Lines {
         error
     }
 
-    /// The lines go to another store from here on: one of which the old store has the beginning goes there whole.
+    /// From here on the lines go to another store. A line that the old store has only in part goes there whole.
     pub fn start_over(&mut self) {
         self.taken = 0;
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Takes so many bytes in all, no more than a few at once, and an error of another kind now and then.
+    /// Accepts so many bytes in all and only a few at once, with an error of another kind now and then.
     struct Disk {
         bytes: Vec<u8>,
         room: usize,
@@ -155,7 +155,8 @@ mod tests {
     }
 
     proptest! {
-        /// However a disk fills up and empties: it holds whole lines after each attempt, and all of them in the end.
+        /// However a disk fills and empties, it ends with a whole line after each attempt, and has all lines in the
+        /// end.
         #[test]
         fn no_line_is_lost_doubled_or_left_half(
             lengths in prop::collection::vec(0usize..40, 1..40),

@@ -1,12 +1,12 @@
-//! Writing the audit log, off the engine's thread.
+//! Writes the audit log, on a thread of its own.
 //!
-//! Each line says the wall clock and the node's incarnation beside what the node recorded. `at_us` counts from the
-//! node's start and orders the records of one incarnation; `time` is what the machine's clock said, and jumps when that
-//! is set. The first line of an incarnation is its `start`, the last its `stop`: an incarnation without one was killed.
-//! Lines reach the kernel within milliseconds: they outlive the node's process, and not a loss of power.
+//! Each line has the wall clock and the node's incarnation beside what the node recorded. `at_us` counts from the
+//! node's start and orders the records of one incarnation. `time` is what the machine's clock said; it jumps when that
+//! clock is set. The first line of an incarnation is its `start`, the last its `stop`: an incarnation without `stop`
+//! was killed. Lines reach the kernel within milliseconds: they survive the node's process, but not a power failure.
 //!
-//! What cannot be written is tried again every second. Meanwhile records wait, here and in the node's queue; what that
-//! cannot hold is counted there, and a `lost` record says so at its place once there is room again.
+//! What cannot be written is tried again every second. Meanwhile records wait, here and in the node's queue. What that
+//! has no room for is counted, and a `lost` record says so in its place once there is room.
 
 mod file;
 mod floods;
@@ -29,27 +29,27 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 use tray::{Tray, WriterEnd};
 
-/// How long the end of a node may wait for its log.
+/// How long the end of a node waits for its log.
 const END_WITHIN: Duration = Duration::from_secs(5);
 /// How each line of a log begins.
 const LINE_START: &str = "{\"time\":\"";
 
-/// How an audit log fares.
+/// The state of an audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditStatus {
     /// Records that are in the file.
     pub written: u64,
-    /// Attempts to write it, or to reopen it, that failed. Writing is tried again every second.
+    /// Failed attempts to write or reopen the file. Writing is tried again every second.
     pub failures: u64,
-    /// Records that could not be written until the end. Those that the node itself had no room for are
+    /// Records that could not be written until the end. Those that the node had no room for are in
     /// [`NodeCounters::audit_lost`](crate::NodeCounters::audit_lost).
     pub lost: u64,
-    /// What the machine says why it cannot be written now.
+    /// Why the file cannot be written now, as the machine says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
 }
 
-/// The thread that writes.
+/// The thread that writes the log.
 #[derive(Debug)]
 pub(super) struct AuditWriter {
     tray: Arc<Tray>,
@@ -57,7 +57,7 @@ pub(super) struct AuditWriter {
 }
 
 impl AuditWriter {
-    /// Appends to the file at `path` what happens in the run `incarnation` of a node, whose moment 0 is `zero`.
+    /// Appends the records of a node's run `incarnation`, whose moment 0 is `zero`, to the file at `path`.
     pub fn start(path: &Path, incarnation: Incarnation, zero: Instant) -> std::io::Result<Self> {
         let log = LogFile::open(path)?;
         let tray = Arc::<Tray>::default();
@@ -84,7 +84,7 @@ impl AuditWriter {
         AuditSink::new(Arc::clone(&self.tray))
     }
 
-    /// The file was renamed: what comes from here on goes to the one that is at its path.
+    /// To be called after the file was renamed: further records go to the file at its path.
     pub fn reopen(&self) {
         self.tray.order_reopen();
     }
@@ -93,19 +93,19 @@ impl AuditWriter {
         AuditWatch(Arc::clone(&self.tray))
     }
 
-    /// Waits until everything is in the file, or is known not to get there: a write that does not come back is not waited
-    /// for. The sinks must have been drained.
+    /// Waits until all is in the file, or known not to get there: a write that hangs is not waited for. The sinks must
+    /// have been drained.
     pub fn finish(&mut self) {
         self.tray.order_close();
         let Some(thread) = self.thread.take() else { return };
         if self.tray.wait_for_end(END_WITHIN) {
-            // Its panic, if it had one, is printed already.
+            // If the thread panicked, that was printed already.
             let _ = thread.join();
         }
     }
 }
 
-/// How a log fares, for whoever asks.
+/// The state of a log, for other threads.
 #[derive(Clone, Debug)]
 pub(super) struct AuditWatch(Arc<Tray>);
 
@@ -142,7 +142,7 @@ struct Writer {
     clock: WallClock,
     zero: Instant,
     incarnation: String,
-    /// Records in `lines`.
+    /// How many records `lines` has.
     waiting: u64,
 }
 
@@ -154,7 +154,7 @@ impl Writer {
         self.write_out();
         let mut records = VecDeque::new();
         loop {
-            // As long as something could not be written, the rest waits where it is counted.
+            // While something cannot be written, the rest stays in the tray, where it is counted.
             let fails = !self.lines.is_empty();
             let orders = if fails {
                 self.tray.wait_to_retry()
@@ -186,7 +186,7 @@ impl Writer {
         self.write_out();
     }
 
-    /// A record of the node's, which is written or summed up.
+    /// Writes a record of the node's, or counts it in a sum.
     fn enter(&mut self, record: &AuditRecord) {
         self.floods.settle(record.at).iter().for_each(|summed| self.line(summed));
         if self.floods.passes(record) {
@@ -197,13 +197,13 @@ impl Writer {
     fn line(&mut self, record: &AuditRecord) {
         let line = Line { time: self.clock.at(record.at), incarnation: &self.incarnation, record };
         let text = self.lines.text();
-        // A vector takes everything, and a record has a text.
+        // Writing to a vector cannot fail.
         let _ = serde_json::to_writer(&mut *text, &line);
         text.push(b'\n');
         self.waiting += 1;
     }
 
-    /// A record of the log's own.
+    /// A record of the log itself.
     fn own(&self, event: AuditEvent) -> AuditRecord {
         AuditRecord::new(moment(self.zero), event)
     }
@@ -242,7 +242,7 @@ impl Writer {
         }
     }
 
-    /// What was recorded until now belongs to the old file, and goes to the new one only where the old one takes no more.
+    /// Records until now belong to the old file. They go to the new file only if the old one does not accept them.
     fn reopen(&mut self) {
         self.write_out();
         match self.log.successor() {
@@ -261,7 +261,7 @@ impl Writer {
         }
     }
 
-    /// The last records, and one last attempt.
+    /// Writes the last records, in one last attempt.
     fn end(mut self, mut records: VecDeque<AuditRecord>) {
         self.tray.take_rest(&mut records);
         for record in records {

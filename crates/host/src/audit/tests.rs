@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-/// A writer and what feeds it, without a node.
-struct Scene {
+/// A writer and its sink, without a node.
+struct Rig {
     folder: tempfile::TempDir,
     writer: AuditWriter,
     sink: AuditSink,
     next: u32,
 }
 
-impl Scene {
+impl Rig {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         Self::at(folder)
@@ -30,7 +30,7 @@ impl Scene {
         self.folder.path().join("audit.jsonl")
     }
 
-    /// Records of a flood: so many of one event of one tenant at one time.
+    /// Records a flood: so many of one event of one tenant at one time.
     fn flood(&mut self, count: u32, at: Moment) {
         let tenant: Arc<str> = "red".into();
         let mut records: VecDeque<AuditRecord> = (0..count)
@@ -44,7 +44,7 @@ impl Scene {
         }
     }
 
-    /// Records of clients that are numbered in their order.
+    /// Records clients with consecutive numbers.
     fn record(&mut self, count: u32) {
         let mut records: VecDeque<AuditRecord> = (self.next..self.next + count)
             .map(|client| AuditRecord {
@@ -78,7 +78,7 @@ impl Scene {
     }
 }
 
-/// Each line of a log, as JSON. A line that is not whole is none.
+/// Each line of a log, as JSON. Every line has to be whole.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).expect("a log");
     assert!(text.is_empty() || text.ends_with('\n'), "the last line is whole");
@@ -107,11 +107,11 @@ fn a_line_begins_with_the_time_and_says_which_run_it_is_of() {
 
 #[test]
 fn a_log_begins_with_the_start_and_ends_with_the_stop() {
-    let mut scene = Scene::new();
-    scene.record(3);
-    let status = scene.finish();
+    let mut rig = Rig::new();
+    rig.record(3);
+    let status = rig.finish();
     assert_eq!((status.written, status.failures, status.lost, status.failing), (5, 0, 0, None));
-    let lines = lines(&scene.path());
+    let lines = lines(&rig.path());
     assert_eq!(events(&lines), ["start", "attach", "attach", "attach", "stop"]);
     for line in &lines {
         assert_eq!(line["incarnation"], "00000000000000ff");
@@ -121,63 +121,63 @@ fn a_log_begins_with_the_start_and_ends_with_the_stop() {
 
 #[test]
 fn rotation_loses_no_record_and_splits_none() {
-    let mut scene = Scene::new();
+    let mut rig = Rig::new();
     for round in 0..50 {
-        scene.record(997);
-        scene.rotate(&format!("audit.jsonl.{round}"));
+        rig.record(997);
+        rig.rotate(&format!("audit.jsonl.{round}"));
         // A second rotation before the first one was noticed would rename nothing.
-        let path = scene.path();
-        scene.wait_until("the new file", |_| path.exists());
+        let path = rig.path();
+        rig.wait_until("the new file", |_| path.exists());
     }
-    scene.record(1);
-    let status = scene.finish();
+    rig.record(1);
+    let status = rig.finish();
     assert_eq!((status.failures, status.lost), (0, 0));
     let mut seen = Vec::new();
     for round in 0..50 {
-        seen.extend(clients(&lines(&scene.folder.path().join(format!("audit.jsonl.{round}")))));
+        seen.extend(clients(&lines(&rig.folder.path().join(format!("audit.jsonl.{round}")))));
     }
-    seen.extend(clients(&lines(&scene.path())));
-    assert!(seen.into_iter().eq(0..u64::from(scene.next)));
+    seen.extend(clients(&lines(&rig.path())));
+    assert!(seen.into_iter().eq(0..u64::from(rig.next)));
 }
 
 #[test]
 fn a_signal_without_a_renamed_file_changes_nothing() {
-    let mut scene = Scene::new();
-    scene.record(1);
-    scene.writer.reopen();
-    scene.record(1);
-    let status = scene.finish();
+    let mut rig = Rig::new();
+    rig.record(1);
+    rig.writer.reopen();
+    rig.record(1);
+    let status = rig.finish();
     assert_eq!((status.written, status.failures), (4, 0));
-    assert_eq!(events(&lines(&scene.path())), ["start", "attach", "attach", "stop"]);
+    assert_eq!(events(&lines(&rig.path())), ["start", "attach", "attach", "stop"]);
 }
 
 #[test]
 fn a_full_disk_is_tried_again_and_loses_nothing_that_there_is_room_for() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink("/dev/full", folder.path().join("audit.jsonl")).expect("a link");
-    let mut scene = Scene::at(folder);
-    scene.record(100);
-    scene.wait_until("a second attempt", |status| status.failures >= 2);
-    let status = scene.writer.watch().status();
+    let mut rig = Rig::at(folder);
+    rig.record(100);
+    rig.wait_until("a second attempt", |status| status.failures >= 2);
+    let status = rig.writer.watch().status();
     assert!(status.failing.is_some_and(|why| why.contains("No space left")), "it says why");
     assert_eq!(status.written, 0);
-    // Somebody makes room: here, by naming another place.
-    std::fs::remove_file(scene.path()).expect("the link");
-    scene.writer.reopen();
-    scene.wait_until("everything to be written", |status| status.written == 101);
-    assert_eq!(scene.writer.watch().status().failing, None);
-    let status = scene.finish();
+    // Room is made, here by naming another place.
+    std::fs::remove_file(rig.path()).expect("the link");
+    rig.writer.reopen();
+    rig.wait_until("everything to be written", |status| status.written == 101);
+    assert_eq!(rig.writer.watch().status().failing, None);
+    let status = rig.finish();
     assert_eq!((status.written, status.lost), (102, 0));
-    assert!(clients(&lines(&scene.path())).into_iter().eq(0..100));
+    assert!(clients(&lines(&rig.path())).into_iter().eq(0..100));
 }
 
 #[test]
 fn what_a_full_disk_has_no_room_for_until_the_end_is_counted_and_holds_nobody_up() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink("/dev/full", folder.path().join("audit.jsonl")).expect("a link");
-    let mut scene = Scene::at(folder);
-    scene.record(100);
-    let status = scene.finish();
+    let mut rig = Rig::at(folder);
+    rig.record(100);
+    let status = rig.finish();
     assert_eq!((status.written, status.lost), (0, 102));
 }
 
@@ -186,10 +186,10 @@ fn what_an_earlier_run_left_half_is_written_down_as_lost() {
     let folder = tempfile::tempdir().expect("a folder");
     let earlier = "{\"time\":\"2026-01-01T00:00:00.000000Z\",\"event\":\"stop\"}\n{\"time\":\"2026-01";
     std::fs::write(folder.path().join("audit.jsonl"), earlier).expect("written");
-    let mut scene = Scene::at(folder);
-    scene.record(1);
-    scene.finish();
-    let lines = lines(&scene.path());
+    let mut rig = Rig::at(folder);
+    rig.record(1);
+    rig.finish();
+    let lines = lines(&rig.path());
     assert_eq!(events(&lines), ["stop", "start", "lost", "attach", "stop"]);
     assert_eq!(lines[2]["count"], 1);
 }
@@ -197,14 +197,14 @@ fn what_an_earlier_run_left_half_is_written_down_as_lost() {
 #[test]
 fn the_log_is_for_the_nodes_own_user() {
     use std::os::unix::fs::PermissionsExt;
-    let log = Scene::new();
+    let log = Rig::new();
     let mode = std::fs::metadata(log.path()).expect("a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
 fn a_flood_takes_a_few_lines_and_says_how_many_there_were() {
-    let mut log = Scene::new();
+    let mut log = Rig::new();
     log.flood(5_000, Moment(10));
     log.flood(1, Moment(2_000_000));
     log.writer.finish();
@@ -216,7 +216,7 @@ fn a_flood_takes_a_few_lines_and_says_how_many_there_were() {
     assert_eq!(told, 5_001);
 }
 
-/// A pipe that nobody empties, as a file system that has gone.
+/// The pipe is never read, like a file system that has gone.
 #[test]
 fn a_write_that_does_not_come_back_holds_up_no_end() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -225,7 +225,7 @@ fn a_write_that_does_not_come_back_holds_up_no_end() {
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("its other end");
-    let mut log = Scene::at(folder);
+    let mut log = Rig::at(folder);
     log.record(10_000);
     let started = Instant::now();
     log.writer.finish();

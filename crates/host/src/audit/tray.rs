@@ -1,4 +1,4 @@
-//! Records between the node's thread, which never waits, and the thread that writes them.
+//! Passes records from the node's thread, which never waits, to the thread that writes them.
 
 use super::AuditStatus;
 use portcullis_node::AuditRecord;
@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Records that wait here at the most. Further ones stay in the node's own queue, which counts what it loses.
+/// The most records that wait here. Further ones stay in the node's own queue, which counts those that it loses.
 const RECORDS_MAX: usize = 16_384;
-/// How long the writer leaves records to gather after it has written some: waking it costs the node's thread more than a
+/// How long the writer lets records gather after it has written some: waking it costs the node's thread more than a
 /// record does.
 const GATHER: Duration = Duration::from_millis(2);
-/// How long until what did not work is tried again.
+/// How long until a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where the two threads meet.
+/// The state that the two threads share.
 #[derive(Debug, Default)]
 pub(super) struct Tray {
     state: Mutex<State>,
@@ -25,21 +25,21 @@ pub(super) struct Tray {
 struct State {
     records: VecDeque<AuditRecord>,
     orders: Orders,
-    /// The writer sleeps until there is something.
+    /// The writer sleeps until there is something to do.
     asleep: bool,
     status: AuditStatus,
-    /// Records that were handed over.
+    /// How many records were handed over.
     handed: u64,
     /// The writer has ended.
     over: bool,
 }
 
-/// What the writer is told.
+/// Orders to the writer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Orders {
-    /// The file was renamed: write to the one that is at the path.
+    /// The file was renamed: write to the file that is at the path.
     pub reopen: bool,
-    /// Nothing comes any more.
+    /// No more records will come.
     pub close: bool,
 }
 
@@ -78,7 +78,7 @@ impl Tray {
         self.news.notify_all();
     }
 
-    /// Waits until the writer has ended. False: it has not, and what it has not written counts as lost.
+    /// Waits until the writer has ended. `false`: it has not, and what it has not written counts as lost.
     pub fn wait_for_end(&self, at_most: Duration) -> bool {
         let waited = self.news.wait_timeout_while(self.state(), at_most, |state| !state.over);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -89,7 +89,7 @@ impl Tray {
         state.over
     }
 
-    /// Waits for records, which are put into `records`, or for orders; not for longer than `at_most`.
+    /// Waits for records, which are put into `records`, or for orders, for `at_most` at the most.
     pub fn take(&self, records: &mut VecDeque<AuditRecord>, at_most: Option<Duration>) -> Orders {
         let idle = |state: &mut State| {
             let idle = state.records.is_empty() && !state.orders.any();
@@ -108,7 +108,7 @@ impl Tray {
         std::mem::take(&mut state.orders)
     }
 
-    /// Takes what is there into `records`.
+    /// Takes the records that are here into `records`.
     pub fn take_rest(&self, records: &mut VecDeque<AuditRecord>) {
         std::mem::swap(&mut self.state().records, records);
     }
@@ -118,7 +118,7 @@ impl Tray {
         drop(self.wait_for_orders(GATHER));
     }
 
-    /// Waits for orders until it is time to try again what did not work. Records go on waiting.
+    /// Waits for orders until it is time to try a failed write again. Records stay here.
     pub fn wait_to_retry(&self) -> Orders {
         std::mem::take(&mut self.wait_for_orders(RETRY).orders)
     }
@@ -129,7 +129,7 @@ impl Tray {
     }
 }
 
-/// Says that the writer has ended, however it does.
+/// Marks the writer as ended, however its thread ends.
 #[derive(Debug)]
 pub(super) struct WriterEnd(pub Arc<Tray>);
 
@@ -139,11 +139,11 @@ impl Drop for WriterEnd {
     }
 }
 
-/// Where the node's records go in.
+/// Where the node puts its records.
 #[derive(Debug)]
 pub(crate) struct AuditSink {
     tray: Arc<Tray>,
-    /// Taken from the node, and not in the tray yet.
+    /// Taken from the node, but not yet in the tray.
     held: Option<AuditRecord>,
 }
 
@@ -152,8 +152,8 @@ impl AuditSink {
         Self { tray, held: None }
     }
 
-    /// Moves records on while there is room for them. Never waits: returns whether the writer was in the way, so that it
-    /// should be called again soon.
+    /// Moves records on while there is room for them. Never waits. Returns whether the writer held the lock, so that
+    /// this has to be called again soon.
     pub fn fill(&mut self, mut next: impl FnMut() -> Option<AuditRecord>) -> bool {
         let Some(first) = self.held.take().or_else(&mut next) else { return false };
         self.held = Some(first);

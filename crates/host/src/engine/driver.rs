@@ -3,15 +3,15 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// A NIC as the engine's thread drives it.
+/// A NIC, as the engine's thread drives it.
 pub(crate) trait Driver: Send + 'static {
     /// The NIC.
     type Nic;
     /// What wakes the thread while it sleeps in [`Driver::sleep`].
     type Bell: Bell;
 
-    /// Turns of the NIC for each turn of its resident while neither has anything to do: what the resident costs is added
-    /// to the latency of the next request.
+    /// Turns of the NIC for each turn of its resident while neither has anything to do: the resident's turn adds to the
+    /// next request's latency.
     const TURNS_PER_RESIDENT: u32;
     /// Turns between two looks at the clock while nothing happens.
     const TURNS_PER_CLOCK: u32;
@@ -22,26 +22,26 @@ pub(crate) trait Driver: Send + 'static {
     /// What wakes the thread. Called once, before the thread starts.
     fn bell(&self) -> Self::Bell;
 
-    /// Has the NIC do a little of what there is to do. Returns whether anything was done.
+    /// Has the NIC do a part of its work. Returns whether anything was done.
     fn turn(&mut self) -> bool;
 
-    /// Tells those who ring that the thread is about to sleep: whoever posts after this rings.
+    /// Announces that the thread is about to sleep: posters ring from here on.
     fn announce(&mut self);
 
-    /// Looks everywhere once, before a sleep. Returns whether anything was done.
+    /// Looks everywhere once, before the thread sleeps. Returns whether anything was done.
     fn turn_all(&mut self) -> bool;
 
-    /// Whether something is under way that nobody rings for.
+    /// Whether something is under way for which the bell will not ring.
     fn waits_for_time(&self) -> bool;
 
-    /// Sleeps until there is something to do or somebody rings, and for `at_most` at the most.
+    /// Sleeps until there is something to do, the bell rings, or `at_most` is over.
     fn sleep(&mut self, at_most: Duration);
 
     /// The thread does not sleep any more.
     fn awake(&mut self);
 }
 
-/// Wakes an engine's thread, from any other.
+/// Wakes an engine's thread from other threads.
 pub(crate) trait Bell: Debug + Send + Sync + 'static {
     /// Wakes the thread if it sleeps, or keeps it from falling asleep. Never waits.
     fn ring(&self);

@@ -7,9 +7,9 @@ use std::time::Duration;
 const SPIN_TURNS: u32 = 2_000;
 /// How long it yields before it sleeps.
 const YIELD_FOR: Lifetime = Lifetime::millis(1);
-/// The longest sleep: a bound on what a lost wake-up could cost.
+/// The longest sleep: it bounds the cost of a lost wake-up.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
-/// The longest sleep while a request waits for a peer that rings no bell.
+/// The longest sleep while a request waits for a peer that does not ring.
 const SLEEP_BLOCKED_MAX: Duration = Duration::from_millis(2);
 
 /// How long there has been nothing to do.
@@ -20,20 +20,20 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// There was work.
+    /// Called when there was work.
     #[inline]
     pub fn reset(&mut self) {
         self.turns = 0;
         self.since = None;
     }
 
-    /// Whether others do not get the processor meanwhile.
+    /// Whether the thread keeps the processor from others.
     #[inline]
     pub fn is_spinning(&self) -> bool {
         self.turns < SPIN_TURNS
     }
 
-    /// Passes a little time. Returns whether it is time to sleep.
+    /// Passes some time. Returns whether the thread should sleep.
     pub fn spin_or_yield(&mut self, now: Moment) -> bool {
         if self.turns < SPIN_TURNS {
             self.turns += 1;

@@ -1,8 +1,8 @@
-//! The thread that a node and its NIC live on.
+//! The thread that runs a node and its NIC.
 //!
-//! One thread turns the NIC and its resident (the memory node) by turns, so that neither needs a lock. Other threads hand
-//! it closures ([`Engine::call`]). The thread spins while there is work, then yields, then sleeps. What a NIC needs for
-//! that is its [`Driver`]. The engine decides nothing about requests, clients or permissions.
+//! One thread runs the NIC and its resident (the memory node) in turn, so that neither needs a lock. Other threads hand
+//! it closures ([`Engine::call`]). The thread spins while there is work, then yields, then sleeps. What it needs of a
+//! NIC is the [`Driver`]. The engine decides nothing about requests, clients or permissions.
 
 mod driver;
 mod idle;
@@ -12,6 +12,7 @@ pub(crate) use driver::{Bell, Driver};
 pub(crate) use turn_times::TurnCounts;
 
 use idle::Idle;
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::Moment;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,10 +27,10 @@ pub(crate) trait Resident<N>: Send + 'static {
     /// Does what there is to do. Returns whether anything was done.
     fn turn(&mut self, nic: &mut N, now: Moment) -> bool;
 
-    /// The next moment at which it wants a turn without being asked.
+    /// The next moment at which it needs a turn without being called.
     fn next_wake(&self) -> Option<Moment>;
 
-    /// The engine ends: take down what is on the NIC.
+    /// The engine ends: takes down what is on the NIC.
     fn end(&mut self, nic: &mut N, now: Moment);
 }
 
@@ -40,17 +41,23 @@ type Command<D, R> = Box<dyn FnOnce(&mut <D as Driver>::Nic, &mut R, Moment) + S
 #[error("the node has ended")]
 pub struct EngineGone;
 
+impl Coded for EngineGone {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::NodeEnded
+    }
+}
+
 /// How an engine runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineOptions {
     /// The processor that its thread stays on.
     pub processor: Option<usize>,
-    /// Moment 0 of its time.
+    /// Moment 0 of the engine's time.
     pub zero: Instant,
 }
 
-/// A NIC and its resident, on a thread of their own. Clones are handles to the same one; it ends when
-/// [`Engine::stop`] is called or the last handle goes.
+/// A NIC and its resident, on a thread of their own. Clones are handles to the same engine. It ends when
+/// [`Engine::stop`] is called or the last handle is dropped.
 pub(crate) struct Engine<D: Driver, R> {
     handle: Arc<Handle<D, R>>,
 }
@@ -63,7 +70,7 @@ impl<D: Driver, R> Clone for Engine<D, R> {
 
 impl<D: Driver, R> fmt::Debug for Engine<D, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("over", &self.handle.signals.over).finish_non_exhaustive()
+        f.debug_struct("Engine").finish_non_exhaustive()
     }
 }
 
@@ -79,7 +86,6 @@ struct Signals {
     /// Commands that the thread has not taken yet.
     pending: AtomicUsize,
     stop: AtomicBool,
-    over: Arc<AtomicBool>,
     turn_times: TurnTimes,
 }
 
@@ -91,7 +97,7 @@ impl<D: Driver, R> Handle<D, R> {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // Its panic, if it had one, is printed already; here it only means that it has ended.
+            // A panic was printed already; here it only means that the thread has ended.
             let _ = thread.join();
         }
     }
@@ -118,7 +124,6 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
             commands: receiver,
             signals: Arc::clone(&signals),
             zero: options.zero,
-            _over: Over(Arc::clone(&signals.over)),
         };
         let thread = std::thread::Builder::new().name("portcullis-node".to_owned()).spawn(move || {
             if let Some(processor) = options.processor {
@@ -141,7 +146,7 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
         let Handle { commands, signals, bell, .. } = &*self.handle;
         let (answer, result) = sync_channel(1);
         let command: Command<D, R> = Box::new(move |nic, resident, now| {
-            // The caller waits for the answer; if its thread died meanwhile, nobody misses it.
+            // If the caller's thread has died, the answer is not needed.
             let _ = answer.send(work(nic, resident, now));
         });
         signals.pending.fetch_add(1, Ordering::SeqCst);
@@ -150,24 +155,19 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
         result.recv().map_err(|_| EngineGone)
     }
 
-    /// Set once the engine has ended.
-    pub fn over(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.handle.signals.over)
-    }
-
-    /// How long its turns took: with work in them, and from the middle of each to the middle of the next. What else
+    /// How long its turns with work took, each from its middle to the middle of the next. Time in which other programs
     /// kept its thread from running counts as well.
     pub fn turn_times(&self) -> TurnCounts {
         self.handle.signals.turn_times.counts()
     }
 
-    /// Ends the engine and waits until it has.
+    /// Ends the engine, and waits until it has ended.
     pub fn stop(&self) {
         self.handle.halt();
     }
 }
 
-/// Keeps the calling thread on one processor, if the machine lets it.
+/// Keeps the calling thread on one processor, if the machine allows it.
 pub fn pin(processor: usize) {
     let mut set = rustix::thread::CpuSet::new();
     if processor >= rustix::thread::CpuSet::MAX_CPU {
@@ -180,23 +180,12 @@ pub fn pin(processor: usize) {
     }
 }
 
-/// Says that the engine is over, however its thread ends.
-struct Over(Arc<AtomicBool>);
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 struct EngineThread<D: Driver, R> {
     resident: R,
     driver: D,
     commands: Receiver<Command<D, R>>,
     signals: Arc<Signals>,
     zero: Instant,
-    // Last: when it is told, nothing of the resident is on the NIC any more.
-    _over: Over,
 }
 
 impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
@@ -204,7 +193,7 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
         let mut idle = Idle::default();
         let mut now = self.now();
         let (mut turns, mut resident_worked) = (0u32, false);
-        // Something was done since the clock was read.
+        // Something was done since the clock was last read.
         let mut busy = false;
         let mut thread = ThreadTime::default();
         while !self.signals.stop.load(Ordering::Acquire) {
@@ -229,7 +218,7 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
                 idle.reset();
                 now = self.now();
             } else if !idle.is_spinning() {
-                // What others did meanwhile is no turn of ours.
+                // Time in which other threads ran does not count as a turn.
                 now = self.now();
             }
         }
@@ -254,8 +243,8 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
         ran
     }
 
-    /// Says that it sleeps, looks everywhere once more, and only then does: what was posted before the look is seen,
-    /// whoever posts after it rings.
+    /// Announces the sleep, looks everywhere once more, and only then sleeps: what was posted before the look is seen,
+    /// what is posted after it rings.
     fn sleep(&mut self) {
         self.driver.announce();
         let now = self.now();

@@ -1,4 +1,4 @@
-//! How long turns take: what everybody's next operation may have to wait for.
+//! How long turns take: any operation may have to wait for one.
 
 use portcullis_protocol::Lifetime;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -8,12 +8,12 @@ use std::time::Duration;
 /// Buckets of the histogram: turns of less than 1 µs, 2 µs, 4 µs and so on, up to half an hour.
 const BUCKETS: usize = 32;
 
-/// Turns from here on are told by the processor's time as well: reading that takes a call of the kernel.
+/// Turns at least this long are also measured in processor time, which takes a system call.
 const LONG: Lifetime = Lifetime(100);
-/// Turns between two looks at the processor's time: as many may be counted with a long one.
+/// Turns between two readings of the processor time: so many short turns may be counted with a long one.
 const TURNS_PER_LOOK: u32 = 128;
 
-/// A histogram of turns, which one thread writes and any may read.
+/// A histogram of turns. One thread writes it; all threads may read it.
 #[derive(Debug, Default)]
 pub(super) struct TurnTimes {
     counts: [AtomicU64; BUCKETS],
@@ -21,19 +21,19 @@ pub(super) struct TurnTimes {
     longest_of_processor: AtomicU64,
 }
 
-/// What [`TurnTimes`] said at one time.
+/// A copy of [`TurnTimes`] at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TurnCounts {
     /// Turns shorter than 2^index µs, and not in an earlier bucket.
     pub counts: [u64; BUCKETS],
     /// The longest of all.
     pub longest: Lifetime,
-    /// The longest by the time that the processor was the thread's: what others ran meanwhile is not in it, be they other
-    /// programs or, as far as the kernel knows, other machines on the same processor.
+    /// The longest in processor time of the thread. Time in which other programs ran is not included, nor, as far as
+    /// the kernel knows, time in which other virtual machines had the processor.
     pub longest_of_processor: Lifetime,
 }
 
-/// The processor's time that the calling thread has had.
+/// The processor time that the calling thread has used.
 #[derive(Debug)]
 pub(super) struct ThreadTime {
     last: Timespec,
@@ -41,21 +41,21 @@ pub(super) struct ThreadTime {
 }
 
 impl TurnTimes {
-    /// A turn took so long. Called by the thread that turns, and by no other.
+    /// Records a turn that took so long. Only the thread that turns calls this.
     pub fn record(&self, time: Lifetime, thread: &mut ThreadTime) {
         if let Some(own) = thread.of_turn(time) {
             self.longest_of_processor.fetch_max(own.0.min(time.0), Ordering::Relaxed);
         }
         let bucket = (u64::BITS - time.0.leading_zeros()) as usize;
         let count = &self.counts[bucket.min(BUCKETS - 1)];
-        // Nobody else writes.
+        // This thread is the only writer.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if time.0 > self.longest.load(Ordering::Relaxed) {
             self.longest.store(time.0, Ordering::Relaxed);
         }
     }
 
-    /// What there is now.
+    /// The present counts.
     pub fn counts(&self) -> TurnCounts {
         TurnCounts {
             counts: std::array::from_fn(|bucket| self.counts[bucket].load(Ordering::Relaxed)),
@@ -72,7 +72,7 @@ impl Default for ThreadTime {
 }
 
 impl ThreadTime {
-    /// What the thread has had of the processor since the last look, where that was not long ago or the turn was long.
+    /// The processor time since the last reading, where that reading is recent and the turn was long.
     fn of_turn(&mut self, time: Lifetime) -> Option<Lifetime> {
         self.turns += 1;
         if time < LONG && self.turns < TURNS_PER_LOOK {

@@ -1,4 +1,4 @@
-//! Who gets in, and on what terms.
+//! Admitting clients, and on what terms.
 
 use super::Rdma;
 use super::scout::Scout;
@@ -18,7 +18,7 @@ pub(super) fn terms(config: &NodeConfig, limits: PortLimits, unenforced: &[Guara
     Terms { data_queue_pairs, send_depth, control_depth, message_bytes, unenforced }
 }
 
-/// What lets clients in, whichever way they come.
+/// Admits clients of this process and of others.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub engine: NodeEngine<Rdma>,
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Lets a client in whose queue pairs are at `theirs`. Says where the node's are.
+    /// Admits a client whose queue pairs are at `theirs`. Returns the node's.
     pub fn admit(
         &self,
         tenant: &str,
@@ -35,17 +35,17 @@ impl Entry {
         theirs: Ends,
     ) -> Result<(ClientId, Ends), Reason> {
         self.scout.look(&theirs)?;
-        // Its buffers are its own affair.
+        // Its buffers are its own and do not count.
         let size = self.terms.size(0);
         Ok(self.engine.admit(tenant, process, (theirs, size))?)
     }
 }
 
-/// Who gets in over TCP.
+/// Admits clients that come over TCP.
 #[derive(Debug)]
 pub(super) struct TcpPolicy {
     pub entry: Arc<Entry>,
-    /// Whom the clients of each listener act for, if they have no certificates.
+    /// The tenant that clients of each listener act for, if they have no certificates.
     pub tenants: Vec<Option<String>>,
 }
 

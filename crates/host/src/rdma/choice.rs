@@ -1,8 +1,9 @@
-//! Which mechanism a node may use on a device: the device is tried, not believed.
+//! Which mechanism a node may use on a device, which is examined, not trusted.
 
 use super::RdmaConfig;
 use crate::HostError;
 use portcullis_conformance::examination::{mechanism_for, mechanisms_that_hold, rests_on, unenforced};
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_ibverbs::{IbNic, WorkRequests};
 use portcullis_nic::{Capabilities, Guarantee, Nic};
 use portcullis_protocol::Mechanism;
@@ -18,13 +19,19 @@ pub struct Unenforced {
     pub device: String,
     /// What was asked for.
     pub mechanism: Mechanism,
-    /// The names of what it does not keep.
+    /// The guarantees that it does not keep.
     pub lacking: String,
-    /// The mechanisms that hold on it.
+    /// The mechanisms that protect on it.
     pub instead: String,
 }
 
-/// The mechanism for a node that asked for `wanted`, and what the device does not keep of what it rests on.
+impl Coded for Unenforced {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::Unenforced
+    }
+}
+
+/// The mechanism for a node that asked for `wanted`, and the guarantees that it rests on and the device does not keep.
 pub(super) fn choose(rdma: &RdmaConfig, wanted: Mechanism) -> Result<(Mechanism, Vec<Guarantee>), HostError> {
     let open = || Ok(IbNic::open(&rdma.device, WorkRequests::default())?);
     let mut capabilities = open()?.capabilities();

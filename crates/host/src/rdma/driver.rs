@@ -1,4 +1,4 @@
-//! An RDMA device on the engine's thread. The device does its work by itself; the thread polls for what concerns the node.
+//! An RDMA device on the engine's thread. The device works by itself; the thread polls for what concerns the node.
 
 use crate::engine::{Bell, Driver};
 use portcullis_ibverbs::IbNic;
@@ -14,7 +14,7 @@ pub(crate) struct DeviceDriver {
     bell: EventBell,
 }
 
-/// An event that is waited for beside the device's own.
+/// An event that the thread waits for beside the device's own.
 #[derive(Clone, Debug)]
 pub(crate) struct EventBell(Arc<OwnedFd>);
 
@@ -29,7 +29,7 @@ impl Driver for DeviceDriver {
     type Nic = IbNic;
     type Bell = EventBell;
 
-    /// The resident's turn is the poll.
+    /// The resident's turn polls the device.
     const TURNS_PER_RESIDENT: u32 = 1;
     const TURNS_PER_CLOCK: u32 = 1;
 
@@ -57,7 +57,7 @@ impl Driver for DeviceDriver {
 
     fn sleep(&mut self, at_most: Duration) {
         self.nic.sleep(at_most, Some(self.bell.0.as_fd()));
-        // Read after every sleep: a bell that stays rung would end each of them at once.
+        // Read after every sleep, since a bell that stays rung would end every sleep at once.
         let _ = rustix::io::read(&*self.bell.0, &mut [0; 8]);
     }
 
@@ -66,7 +66,7 @@ impl Driver for DeviceDriver {
 
 impl Bell for EventBell {
     fn ring(&self) {
-        // A full counter means that it has been rung often enough.
+        // If the counter is full, the bell has been rung already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }

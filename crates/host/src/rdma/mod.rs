@@ -1,4 +1,4 @@
-//! An RDMA device as a fabric: clients bring connected queue pairs, and come to a TCP port for it.
+//! An RDMA device as a fabric: clients bring their own queue pairs, and attach at a TCP port.
 
 mod admission;
 mod choice;
@@ -14,47 +14,48 @@ use crate::engine::{Engine, EngineOptions};
 use crate::fabric::{Fabric, Made, NodeEngine};
 use crate::outlet::Outlet;
 use crate::resident::{AcceptorPlace, Departure, NodeResident};
-use crate::{ClientEnd, HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, machine};
+use crate::{HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, SessionEndpoint, machine};
 use admission::{Entry, TcpPolicy};
 use choice::choose;
 use driver::DeviceDriver;
 use portcullis_attach::tls::{Ends, Listener, NodeSecurity, Terms, TlsHandshake};
 use portcullis_attach::{Acceptor, Limits, Reason};
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_ibverbs::{
     DeviceChoice, IbEndpoint, IbNic, NodeLife, WorkRequests, check_memlock, check_memlock_of_node,
 };
+use portcullis_memory::Watched;
 use portcullis_nic::{EndpointSize, Guarantee, VerbsError};
 use portcullis_node::{Admission, ClientEnds};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use scout::Scout;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A node's place on an RDMA device.
 #[derive(Clone, Debug, Default)]
 pub struct RdmaConfig {
     /// The device.
     pub device: DeviceChoice,
-    /// Where clients come to.
+    /// The ports that clients connect to.
     pub listen: Vec<RdmaListen>,
-    /// Take the best mechanism that the device keeps, whatever [`NodeConfig::mechanism`](portcullis_node::NodeConfig::mechanism)
-    /// says.
+    /// Take the best mechanism whose guarantees the device keeps, instead of
+    /// [`NodeConfig::mechanism`](portcullis_node::NodeConfig::mechanism).
     pub pick_mechanism: bool,
-    /// Guarantees that the node goes without if the device does not keep them.
+    /// Guarantees that the node does without if the device does not keep them.
     pub allow_unenforced: Vec<Guarantee>,
 }
 
-/// A TCP port that clients come to.
+/// A TCP port that clients connect to.
 #[derive(Clone, Debug)]
 pub struct RdmaListen {
-    /// `HOST:PORT`; port 0 is any free one.
+    /// `HOST:PORT`; port 0 means any free port.
     pub address: String,
-    /// How node and clients prove who they are.
+    /// How node and clients prove their identity.
     pub security: NodeSecurity,
-    /// Without certificates also where other machines can come from.
+    /// Without certificates, listen also where other machines can connect.
     pub plain_anywhere: bool,
-    /// Whom its clients act for, if they have no certificates. Without: for the address that they come from.
+    /// The tenant that its clients act for, if they have no certificates. `None`: the address that each comes from.
     pub tenant: Option<String>,
 }
 
@@ -67,7 +68,7 @@ impl Fabric for Rdma {
     type Driver = DeviceDriver;
     /// Where the client's queue pairs are, and how deep.
     type Request = (Ends, EndpointSize);
-    /// Where the node's are.
+    /// Where the node's queue pairs are.
     type Reply = Ends;
     type End = ClientEnds;
     type Remains = ();
@@ -133,7 +134,7 @@ pub(crate) fn start(
     })
 }
 
-/// Tenants that are known before anybody comes: those that have a name, and one more where others may come.
+/// Tenants known beforehand: those with a name, and one more where others may come.
 fn tenants_at_least(listen: &[RdmaListen]) -> u64 {
     let tenants: HashSet<Option<&str>> = listen.iter().map(|listen| listen.tenant.as_deref()).collect();
     tenants.len().max(1) as u64
@@ -151,10 +152,19 @@ pub enum ClientEndError {
     Device(#[from] VerbsError),
 }
 
-/// Makes a client's end that meets the node's terms, with an arena of `arena_bytes`, and says where its queue pairs are.
+impl Coded for ClientEndError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Memlock(error) => error.code(),
+            Self::Device(error) => error.code(),
+        }
+    }
+}
+
+/// Makes a client's end that meets the node's terms, with an arena of `arena_bytes`. Returns where its queue pairs are.
 ///
 /// # Errors
-/// Why this machine cannot meet them.
+/// Says why this machine cannot meet them.
 pub fn client_end(
     terms: &Terms,
     arena_bytes: u64,
@@ -167,7 +177,7 @@ pub fn client_end(
     Ok((Ends { control, data }, endpoint))
 }
 
-/// Queue pairs for clients of the node's own process.
+/// Makes queue pairs for clients in the node's own process.
 #[derive(Debug)]
 struct LocalQueuePairs {
     entry: Arc<Entry>,
@@ -181,10 +191,10 @@ impl LocalDoor for LocalQueuePairs {
         let admitted = self.entry.admit(tenant, Some(std::process::id()), ends);
         let (client, node) = admitted.map_err(refused)?;
         let departure = Departure::<Rdma>::new(engine.clone(), client);
-        let life = Local([engine.over(), engine.farewell(client)]);
+        let life = Local(engine.farewell(client).map_err(refused)?);
         endpoint.connect(node.control, node.data, Box::new(life))?;
         Ok(LocalClient {
-            end: ClientEnd::Rdma(endpoint),
+            end: SessionEndpoint::Rdma(endpoint),
             number: client.0,
             unenforced: terms.unenforced,
             departure: Box::new(departure),
@@ -196,15 +206,15 @@ fn refused(error: impl Into<Reason>) -> LocalError {
     LocalError::Refused(error.into())
 }
 
-/// In one process: one of them is set when the node ends, the other when it shows this client out.
-struct Local([Arc<AtomicBool>; 2]);
+/// In one process: over when the engine ends, or when the node evicts the client.
+struct Local(Watched);
 
 impl NodeLife for Local {
     fn node_alive(&mut self) -> bool {
-        !self.0.iter().any(|end| end.load(Ordering::Acquire))
+        self.0.quiet()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
+        Some(self.0.as_fd())
     }
 }

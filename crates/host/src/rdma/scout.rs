@@ -1,8 +1,8 @@
-//! Looking whether a peer can be reached, before the node's thread has anything to do with it.
+//! Checks that a peer can be reached, before the node's thread has anything to do with the peer.
 //!
 //! The kernel resolves a peer's address when a queue pair is connected to it, and waits a second for an answer that may
-//! never come. Whoever attaches may name any address; so that is tried here, on the thread that takes clients in, with
-//! a queue pair that is thrown away. After that the kernel knows the way, and the node's thread does not wait.
+//! never come. A client may name any address. So it is tried here first, on the acceptor's thread, with a queue pair
+//! that is thrown away. After that the kernel knows the address, and the node's thread does not wait.
 
 use portcullis_attach::tls::Ends;
 use portcullis_ibverbs::IbNic;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 #[error("your RDMA port cannot be reached from this node: {0}")]
 pub(super) struct Unreachable(VerbsError);
 
-/// A NIC of its own on the node's device.
+/// A second NIC on the node's device.
 #[derive(Debug)]
 pub(super) struct Scout {
     nic: Mutex<IbNic>,
@@ -29,7 +29,7 @@ impl Scout {
         Ok(Self { nic: Mutex::new(nic), pd, cq })
     }
 
-    /// Whether each port that is named answers for its address.
+    /// Checks that each port that is named answers for its address.
     pub fn look(&self, ends: &Ends) -> Result<(), Unreachable> {
         let mut seen = HashSet::new();
         for &end in std::iter::once(&ends.control).chain(&ends.data) {

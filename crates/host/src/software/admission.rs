@@ -1,4 +1,4 @@
-//! Who gets a port, and of what size.
+//! Which clients get a port, and of what size.
 
 use super::ports::{PortMemory, PortShare};
 use super::{Software, WatchedEvent};
@@ -6,25 +6,28 @@ use crate::PortLimits;
 use crate::fabric::NodeEngine;
 use portcullis_attach::unix::{AdmissionPolicy, Admitted, Peer, Place};
 use portcullis_attach::{Errand, Reason};
-use portcullis_memory::{Mapping, MappingError, Waker};
+use portcullis_memory::{Alarm, Mapping, MappingError, Ringer, Waker};
 use portcullis_nic::EndpointSize;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::ClientId;
 use portcullis_softnic::PortLayout;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// What clients can get.
+/// Makes ports for clients.
 #[derive(Debug)]
 pub(super) struct Offers {
-    /// A port, but for its buffers.
+    /// The size of a port, without its buffers.
     size: EndpointSize,
     arena_bytes_max: u64,
     memory: Arc<PortMemory>,
     waker: Waker,
+    /// By tenant: a tenant whose clients make ringing slow waits for its own.
+    ringers: Mutex<HashMap<String, Weak<Ringer>>>,
 }
 
-/// Why a client is offered no port.
+/// Why a client is not offered a port.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoOffer {
     #[error("an arena of {asked} bytes is beyond this node's limit of {most}")]
@@ -42,8 +45,12 @@ pub(super) enum NoOffer {
 /// The memory of a port, and what wakes the engine for it. Dropped in this order.
 #[derive(Debug)]
 pub(super) struct OfferedPort {
-    /// None: the client does not wake the engine any more.
+    /// `None`: the client does not wake the engine any more.
     event: Option<WatchedEvent>,
+    /// The node's end of the alarm, until the client is admitted.
+    alarm: Option<Alarm>,
+    /// The client's end of the alarm, until it is sent.
+    watched: Option<OwnedFd>,
     page: Mapping,
     pub memory: Mapping,
     pub size: EndpointSize,
@@ -51,9 +58,14 @@ pub(super) struct OfferedPort {
 }
 
 impl OfferedPort {
-    /// What the client shares with the node beside the memory: the page that says whether the engine sleeps, and the event.
+    /// What the client shares beside the memory: the page that says whether the engine sleeps, and the event.
     pub fn take_event(&mut self) -> (Mapping, WatchedEvent) {
         (self.page.clone(), self.event.take().expect("an event is taken once"))
+    }
+
+    /// The two ends of the alarm, for a client in this process.
+    pub fn take_alarm(&mut self) -> (Alarm, OwnedFd) {
+        self.alarm.take().zip(self.watched.take()).expect("an alarm is taken once")
     }
 }
 
@@ -64,10 +76,23 @@ impl Offers {
             arena_bytes_max: limits.arena_bytes_max,
             memory: PortMemory::new(limits.ports_bytes_max),
             waker,
+            ringers: Mutex::default(),
         }
     }
 
-    /// The port that a client of a tenant gets for an arena of `arena_bytes`. What messages take comes on top.
+    /// The thread that rings for a tenant. It ends with the last of the tenant's ports.
+    fn ringer(&self, tenant: &str) -> std::io::Result<Arc<Ringer>> {
+        let mut ringers = self.ringers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ringer) = ringers.get(tenant).and_then(Weak::upgrade) {
+            return Ok(ringer);
+        }
+        ringers.retain(|_, ringer| ringer.strong_count() > 0);
+        let ringer = Ringer::start()?;
+        ringers.insert(tenant.to_owned(), Arc::downgrade(&ringer));
+        Ok(ringer)
+    }
+
+    /// The port for a client of `tenant` with an arena of `arena_bytes`. Room for messages is added.
     pub fn offer(&self, tenant: &str, arena_bytes: u64) -> Result<OfferedPort, NoOffer> {
         let most = self.arena_bytes_max;
         if arena_bytes > most {
@@ -81,7 +106,9 @@ impl Offers {
         let share = self.memory.take(tenant, bytes)?;
         let memory = Mapping::shareable("portcullis-port", bytes)?;
         let event = Some(WatchedEvent::new(&self.waker)?);
-        Ok(OfferedPort { event, page: self.waker.page().clone(), memory, size, share })
+        let (alarm, watched) = Alarm::pair(&self.ringer(tenant)?)?;
+        let (alarm, watched) = (Some(alarm), Some(watched));
+        Ok(OfferedPort { event, alarm, watched, page: self.waker.page().clone(), memory, size, share })
     }
 }
 
@@ -94,10 +121,15 @@ impl Place for OfferedPort {
         PortLayout::new(self.size).bytes()
     }
 
-    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+    fn descriptors(&self) -> [BorrowedFd<'_>; 4] {
         let [memory, page] =
             [&self.memory, &self.page].map(|shared| shared.file().expect("shareable memory has a file"));
-        [memory, page, self.event.as_ref().expect("it is offered before it is given up").as_fd()]
+        let event = self.event.as_ref().expect("it is offered before it is given up").as_fd();
+        [memory, page, event, self.watched.as_ref().expect("it is offered once").as_fd()]
+    }
+
+    fn was_offered(&mut self) {
+        self.watched = None;
     }
 
     fn preparation(&self) -> Errand {
@@ -110,19 +142,20 @@ impl Place for OfferedPort {
 
     fn give_up(&mut self) {
         self.event = None;
+        self.alarm = None;
     }
 }
 
-/// Who gets in from a socket.
+/// Admits clients from sockets.
 #[derive(Debug)]
 pub(super) struct SocketPolicy {
     pub engine: NodeEngine<Software>,
     pub offers: Arc<Offers>,
-    /// Whom the clients of each listener act for.
+    /// The tenant that clients of each listener act for.
     pub tenants: Vec<Option<String>>,
 }
 
-/// All users of other user namespaces look like one another here: they would be one tenant.
+/// All users of other user namespaces look the same here: they would be one tenant.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this socket is for users that the kernel can name here, and yours has no number (another user namespace, or \
@@ -131,7 +164,7 @@ pub(super) struct SocketPolicy {
 struct NamelessUser;
 
 impl SocketPolicy {
-    /// Whom a client of another process acts for.
+    /// The tenant that a client in another process acts for.
     fn tenant_of(&self, peer: &Peer) -> Result<String, NamelessUser> {
         match (&self.tenants[peer.listener], peer.user) {
             (Some(tenant), _) => Ok(tenant.clone()),
@@ -148,9 +181,10 @@ impl AdmissionPolicy for SocketPolicy {
         Ok(self.offers.offer(&self.tenant_of(peer)?, arena_bytes)?)
     }
 
-    fn admit(&self, peer: &Peer, place: &OfferedPort) -> Result<Admitted, Reason> {
-        let (memory, size) = (place.memory.clone(), place.size);
-        let (client, key) = self.engine.admit(&self.tenant_of(peer)?, peer.process, (memory, size))?;
+    fn admit(&self, peer: &Peer, place: &mut OfferedPort) -> Result<Admitted, Reason> {
+        let alarm = place.alarm.take().expect("a client is admitted once");
+        let request = (place.memory.clone(), place.size, alarm);
+        let (client, key) = self.engine.admit(&self.tenant_of(peer)?, peer.process, request)?;
         Ok(Admitted { client: client.0, arena_key: key.0 })
     }
 

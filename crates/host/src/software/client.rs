@@ -1,13 +1,13 @@
-//! The other end of a port: a client of another process, which maps what its node offers.
+//! The other end of a port: a client in another process, which maps what its node offers.
 
 use portcullis_attach::unix::{self, AttachError, Offer};
-use portcullis_memory::{Doorbell, Mapping};
+use portcullis_memory::{Doorbell, Mapping, Watched};
 use portcullis_nic::Lkey;
-use portcullis_softnic::{PortEndpoint, PortLayout, PortLife};
+use portcullis_softnic::{PortEndpoint, PortLayout};
 use std::path::Path;
 use std::time::Duration;
 
-/// An attached client.
+/// A client that is attached.
 #[derive(Debug)]
 pub struct AttachedPort {
     /// Its end of the NIC.
@@ -16,7 +16,7 @@ pub struct AttachedPort {
     pub client: u64,
 }
 
-/// What is offered is no port of this version.
+/// The offer is not a port of this version.
 #[derive(Debug, thiserror::Error)]
 #[error("what the node offers has not the size of a port")]
 struct NotAPort;
@@ -27,13 +27,13 @@ struct NotAPort;
 /// No node, no answer within `within`, a refusal, or no memory.
 pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<AttachedPort, AttachError> {
     let attached = unix::attach(path, arena_bytes, within, |offer| {
-        let Offer { size, memory_bytes, memory, page, event } = offer;
+        let Offer { size, memory_bytes, memory, page, event, alarm } = offer;
         if memory_bytes != PortLayout::new(size).bytes() {
             return Err(NotAPort.into());
         }
         let memory = Mapping::of_peer(memory, memory_bytes, true)?;
         let page = Mapping::of_peer(page, 4096, false)?;
-        Ok((memory, size, Doorbell::new(page, event)))
+        Ok((memory, size, (Doorbell::new(page, event), Watched::new(alarm))))
     });
     let attached = attached.map_err(|error| match error {
         AttachError::Unusable(reason) if reason.is::<NotAPort>() => {
@@ -41,8 +41,8 @@ pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<Attache
         }
         error => error,
     })?;
-    let (memory, size, doorbell) = attached.made;
-    let life = PortLife::Socket(attached.socket);
-    let endpoint = PortEndpoint::new(memory, size, Lkey(attached.arena_key), doorbell, life);
+    let (memory, size, bells) = attached.made;
+    let connection = Some(attached.socket);
+    let endpoint = PortEndpoint::new(memory, size, Lkey(attached.arena_key), bells, connection);
     Ok(AttachedPort { endpoint, client: attached.client })
 }

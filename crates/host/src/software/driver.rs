@@ -1,4 +1,4 @@
-//! The software NIC on the engine's thread: it does all of its work there.
+//! The software NIC on the engine's thread, which does all of the NIC's work.
 
 use crate::engine::{Bell, Driver};
 use portcullis_memory::Waker;

@@ -1,4 +1,4 @@
-//! The software NIC as a fabric: clients share a file each with the node, and come to a Unix socket for it.
+//! The software NIC as a fabric: each client shares a file with the node, and attaches at a Unix socket.
 
 mod admission;
 mod client;
@@ -13,15 +13,15 @@ use crate::engine::{Engine, EngineOptions};
 use crate::fabric::{Fabric, Made, NodeEngine};
 use crate::outlet::Outlet;
 use crate::resident::{AcceptorPlace, Departure, NodeResident};
-use crate::{ClientEnd, HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, machine};
+use crate::{HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, SessionEndpoint, machine};
 use admission::{OfferedPort, Offers, SocketPolicy};
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
 use portcullis_attach::{Acceptor, Limits, Reason};
-use portcullis_memory::{Doorbell, Mapping, Waker};
+use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
 use portcullis_node::{Admission, ClientEnds};
-use portcullis_softnic::{PortEndpoint, PortId, PortLife, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, SoftNic};
 use ports::PortShare;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -33,20 +33,21 @@ pub(crate) struct Software;
 impl Fabric for Software {
     type Nic = SoftNic;
     type Driver = SoftwareDriver;
-    /// The port's memory, and what is in it.
-    type Request = (Mapping, EndpointSize);
+    /// The port's memory, its size, and what wakes a program that waits for a descriptor.
+    type Request = (Mapping, EndpointSize, Alarm);
     /// The key of the client's arena.
     type Reply = Lkey;
     type End = PortId;
-    /// The port's memory: to unmap it takes milliseconds.
+    /// The port's memory: unmapping it takes milliseconds.
     type Remains = Mapping;
 
     fn make(
         nic: &mut SoftNic,
         admission: Admission,
-        (memory, size): (Mapping, EndpointSize),
+        (memory, size, alarm): (Mapping, EndpointSize, Alarm),
     ) -> Result<Made<Self>, VerbsError> {
         let (end, ends, reply) = nic.create_port(memory, size, admission.pd, admission.cq)?;
+        nic.set_alarm(end, alarm);
         let queue_pairs = ClientEnds {
             control: ends.control,
             data: ends.data,
@@ -97,7 +98,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     })
 }
 
-/// Ports for clients of the node's own process.
+/// Makes ports for clients in the node's own process.
 #[derive(Debug)]
 struct LocalPorts {
     engine: NodeEngine<Software>,
@@ -109,19 +110,21 @@ impl LocalDoor for LocalPorts {
         let mut port = self.offers.offer(tenant, arena_bytes).map_err(refused)?;
         port.memory.make_resident().map_err(refused)?;
         let process = Some(std::process::id());
-        let admitted = self.engine.admit(tenant, process, (port.memory.clone(), port.size));
+        let (alarm, watched) = port.take_alarm();
+        let watched = Watched::new(watched);
+        let admitted = self.engine.admit(tenant, process, (port.memory.clone(), port.size, alarm));
         let (client, arena_key) = admitted.map_err(refused)?;
         let departure = Departure::new(self.engine.clone(), client);
-        let (page, watched) = port.take_event();
-        let doorbell = Doorbell::new(page, watched.event().map_err(refused)?);
-        let life = PortLife::Local([self.engine.over(), self.engine.farewell(client)]);
+        let (page, event) = port.take_event();
+        let doorbell = Doorbell::new(page, event.event().map_err(refused)?);
+        let connection = None;
         let OfferedPort { memory, size, share, .. } = port;
-        let endpoint = PortEndpoint::new(memory, size, arena_key, doorbell, life);
+        let endpoint = PortEndpoint::new(memory, size, arena_key, (doorbell, watched), connection);
         Ok(LocalClient {
-            end: ClientEnd::Port(endpoint),
+            end: SessionEndpoint::Port(endpoint),
             number: client.0,
             unenforced: GuaranteeSet::NONE,
-            departure: Box::new(LocalDeparture { _watched: watched, _departure: departure, _share: share }),
+            departure: Box::new(LocalDeparture { _event: event, _departure: departure, _share: share }),
         })
     }
 }
@@ -130,14 +133,14 @@ fn refused(error: impl Into<Reason>) -> LocalError {
     LocalError::Refused(error.into())
 }
 
-/// What ends with a client of the node's own process, in this order.
+/// What ends with a client in the node's own process, in this order.
 struct LocalDeparture {
-    _watched: WatchedEvent,
+    _event: WatchedEvent,
     _departure: Departure<Software>,
     _share: PortShare,
 }
 
-/// An event that the engine waits for, until this goes.
+/// An event that the engine waits for until this is dropped.
 #[derive(Debug)]
 struct WatchedEvent {
     waker: Waker,

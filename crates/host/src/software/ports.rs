@@ -1,10 +1,10 @@
-//! How much memory clients' ports may take: the node fills and locks all of it, so it is the machine's, not the clients'.
+//! How much memory clients' ports may take. The node fills and locks all of it, so it is memory of the machine.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What all ports share.
+/// The memory that all ports share.
 #[derive(Debug)]
 pub(super) struct PortMemory {
     bytes_max: u64,
@@ -17,7 +17,7 @@ struct Taken {
     by_tenant: HashMap<String, u64>,
 }
 
-/// There is no memory for a port.
+/// There is not enough memory for a port.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "a port of {bytes} bytes is more than the node has left for {tenant}: of {bytes_max} bytes for ports {taken} are \
@@ -31,7 +31,7 @@ pub(super) struct NoMemory {
     tenant: String,
 }
 
-/// The memory of one port. It is free again when this goes.
+/// The memory of one port. It is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct PortShare {
     memory: Arc<PortMemory>,
@@ -47,7 +47,7 @@ impl PortMemory {
     /// Takes `bytes` for a port of `tenant`. However much a tenant has, as much stays free for others.
     ///
     /// # Errors
-    /// Why not, for the person at the other end.
+    /// Says why not, for the person who runs the client.
     pub fn take(self: &Arc<Self>, tenant: &str, bytes: u64) -> Result<PortShare, NoMemory> {
         let mut taken = self.taken();
         let its = taken.by_tenant.get(tenant).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! An opened device: what it says of itself, its events, and what could not be given back to it yet.
+//! An opened device: its attributes, its events, and objects that it has refused to destroy.
 
 use super::bindings::{IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR};
 use super::bindings::{
@@ -15,14 +15,12 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Something that the device says without being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceEvent {
     /// A peer's access through the queue pair with this tag was refused.
     Refused(u32),
     /// The queue pair with this tag broke for another reason.
     Broken(u32),
-    /// Anything else.
     Other,
 }
 
@@ -31,7 +29,7 @@ pub(crate) struct Context {
     library: &'static Libibverbs,
     raw: NonNull<ibv_context>,
     channel: NonNull<ibv_comp_channel>,
-    /// What the device would not take back.
+    /// Objects that the device refused to destroy.
     reaper: Mutex<Vec<Leftover>>,
 }
 
@@ -41,7 +39,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Opens the device of this name; none if it is not in the list.
+    /// Opens the device of this name. `None`: it is not in the list.
     pub fn open(list: &DeviceList, name: &str) -> io::Result<Option<Arc<Self>>> {
         let Some(device) = list.find(name) else { return Ok(None) };
         let library = library().map_err(io::Error::other)?;
@@ -73,13 +71,13 @@ impl Context {
         self.channel.as_ptr()
     }
 
-    /// The provider's functions.
+    /// The functions of the provider.
     pub(super) fn operations(&self) -> &ibv_context_ops {
         // SAFETY: an open context, whose functions do not change.
         unsafe { &(*self.raw.as_ptr()).ops }
     }
 
-    /// The provider's newer functions, if its table reaches as far as the one at `offset`.
+    /// The newer functions of the provider, if its table reaches as far as the function at `offset`.
     pub(super) fn extended(&self, offset: usize) -> Option<NonNull<verbs_context>> {
         // SAFETY: an open context, whose marker does not change.
         let marker = unsafe { (*self.raw.as_ptr()).abi_compat };
@@ -106,7 +104,7 @@ impl Context {
     /// `port` counts from one.
     pub fn port_attributes(&self, port: u8) -> io::Result<ibv_port_attr> {
         let mut attributes: MaybeUninit<ibv_port_attr> = MaybeUninit::zeroed();
-        // The exported function fills in the fields of the oldest ABI, which every later one begins with.
+        // The exported function fills in the fields of the oldest ABI, with which all later ones begin.
         let room = attributes.as_mut_ptr().cast();
         // SAFETY: an open context, and room for more than the answer.
         let said = unsafe { self.library.ibv_query_port(self.raw(), port, room) };
@@ -120,7 +118,7 @@ impl Context {
         let mut entry: MaybeUninit<ibv_gid_entry> = MaybeUninit::zeroed();
         let size = size_of::<ibv_gid_entry>();
         let (port, room) = (u32::from(port), entry.as_mut_ptr());
-        // SAFETY: an open context, and room for the answer of the size that is told.
+        // SAFETY: an open context, and room for an answer of the size that is passed.
         let said = unsafe { self.library._ibv_query_gid_ex(self.raw(), port, index, room, 0, size) };
         // SAFETY: plain numbers, zeroed and then filled in.
         convention::error_number(said).ok().map(|()| unsafe { entry.assume_init() })
@@ -142,18 +140,18 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(descriptor) }
     }
 
-    /// Takes the rings of completion queues off the channel.
+    /// Takes the events of completion queues off the channel.
     pub fn quiet(&self) {
         let (mut cq, mut tag) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a live channel that does not block, and room for the answer.
         while unsafe { self.library.ibv_get_cq_event(self.channel(), &raw mut cq, &raw mut tag) } == 0 {
-            // At once: a queue whose rings are not acknowledged cannot be destroyed.
-            // SAFETY: the queue that rang: it waits for this before it goes.
+            // Acknowledged at once, since a queue with unacknowledged events cannot be destroyed.
+            // SAFETY: the queue of the event. Destroying it waits for this acknowledgement.
             unsafe { self.library.ibv_ack_cq_events(cq, 1) };
         }
     }
 
-    /// The next event, without waiting.
+    /// The next event, if there is one. Never waits.
     pub fn next_event(&self) -> Option<DeviceEvent> {
         let mut event: MaybeUninit<ibv_async_event> = MaybeUninit::zeroed();
         // SAFETY: an open context whose descriptor does not block, and room for the answer.
@@ -164,7 +162,7 @@ impl Context {
         let kind = event.event_type;
         let queue_pairs = [IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_FATAL];
         let said = if queue_pairs.contains(&kind) {
-            // SAFETY: events of these kinds are about a queue pair.
+            // SAFETY: events of these kinds name a queue pair.
             let qp = unsafe { event.element.qp };
             let tag = Self::tag(qp);
             if kind == IBV_EVENT_QP_FATAL { DeviceEvent::Broken(tag) } else { DeviceEvent::Refused(tag) }
@@ -176,22 +174,22 @@ impl Context {
         Some(said)
     }
 
-    /// What the queue pair was made with.
+    /// The tag that the queue pair was made with.
     fn tag(qp: *mut ibv_qp) -> u32 {
-        // SAFETY: a queue pair with an event that is not acknowledged yet: it waits for that before it goes.
+        // SAFETY: a queue pair with an unacknowledged event. Destroying it waits for the acknowledgement.
         let tag = unsafe { (*qp).qp_context }.addr();
         u32::try_from(tag).unwrap_or(u32::MAX)
     }
 
-    /// Keeps what the device would not take back, with everything that it needs.
+    /// Keeps an object that the device refused to destroy.
     pub(super) fn keep(&self, leftover: Leftover) {
         self.reaper.lock().unwrap_or_else(PoisonError::into_inner).push(leftover);
     }
 
-    /// Tries to give back what the device would not take before. Returns how much is left.
+    /// Tries again to destroy what the device refused before. Returns how much is left.
     pub fn reap(&self) -> usize {
         let leftovers = std::mem::take(&mut *self.reaper.lock().unwrap_or_else(PoisonError::into_inner));
-        // Outside of the lock: what one of them kept alive may come back here.
+        // Outside the lock: what a leftover kept alive may come back here.
         let refused: Vec<Leftover> =
             leftovers.into_iter().filter(|leftover| !leftover.give_back(self)).collect();
         let mut reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,15 +200,14 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: all completion queues keep the context: none of them is left on the channel.
+        // SAFETY: every completion queue keeps the context alive, so none is left on the channel.
         let _ = unsafe { self.library.ibv_destroy_comp_channel(self.channel()) };
-        // SAFETY: all objects keep the context: none is left.
+        // SAFETY: every object keeps the context alive, so none is left.
         let _ = unsafe { self.library.ibv_close_device(self.raw()) };
     }
 }
 
-/// The bytes of a GID.
 pub(crate) fn gid_bytes(gid: &super::bindings::ibv_gid) -> [u8; 16] {
-    // SAFETY: both views of a GID are sixteen bytes without a value that is none.
+    // SAFETY: both views of a GID are sixteen bytes, and any bytes are valid.
     unsafe { gid.raw }
 }

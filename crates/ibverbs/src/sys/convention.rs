@@ -1,4 +1,4 @@
-//! The ways in which calls of libibverbs say how they went: one adapter for each.
+//! How calls of libibverbs report their outcome: an adapter for each convention.
 
 use std::ffi::c_int;
 use std::io;
@@ -9,8 +9,8 @@ pub(super) fn object<T>(raw: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(raw).ok_or_else(last)
 }
 
-/// Zero, or the error's number itself: `ibv_modify_qp`, `ibv_dereg_mr`, `ibv_post_send` and the like. Some providers
-/// return it negated, and a few -1 with `errno`, where the manual page says a number.
+/// Zero, or the error's number: `ibv_modify_qp`, `ibv_dereg_mr`, `ibv_post_send` and the like. Some providers return
+/// the number negated, and a few return -1 with `errno`, where the manual page says a number.
 pub(super) fn error_number(said: c_int) -> io::Result<()> {
     match said {
         0 => Ok(()),
@@ -24,12 +24,12 @@ pub(super) fn minus_one(said: c_int) -> io::Result<()> {
     if said < 0 { Err(last()) } else { Ok(()) }
 }
 
-/// A count, or something negative: `ibv_poll_cq`.
+/// A count, or a negative number: `ibv_poll_cq`.
 pub(super) fn count(said: c_int) -> io::Result<usize> {
     usize::try_from(said).map_err(|_| io::Error::other("the provider cannot poll this queue"))
 }
 
-/// The error of the call just made. A provider that fails without one has not said why.
+/// The last call's error. Some providers set none.
 fn last() -> io::Error {
     let error = io::Error::last_os_error();
     if error.raw_os_error() == Some(0) { io::Error::other("the provider does not say why") } else { error }
@@ -41,7 +41,7 @@ mod tests {
 
     /// Leaves `number` in `errno`, as a failed call of the C library would.
     fn fail_with(number: rustix::io::Errno) {
-        // Neither descriptor nor path exists, so these calls fail with a number that is known.
+        // Neither path can be opened, so these calls fail with a known number.
         match number {
             rustix::io::Errno::NOENT => drop(std::fs::File::open("/nowhere/at/all")),
             _ => drop(std::fs::read_dir("/proc/self/exe")),

@@ -1,12 +1,13 @@
-//! The library, found at run time, and the devices that it knows.
+//! The library, which is looked for at run time, and its devices.
 
 use super::bindings::{Libibverbs, ibv_device};
 use super::convention;
+use portcullis_errors::{Coded, ErrorCode};
 use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// Where the library is, on Linux distributions of the last ten years.
+/// The library's file, on Linux distributions of the last ten years.
 const FILE: &str = "libibverbs.so.1";
 
 /// There is no libibverbs on this machine, or none that can be used.
@@ -16,19 +17,24 @@ const FILE: &str = "libibverbs.so.1";
 )]
 pub struct NoLibrary(String);
 
-/// The library, loaded once for the process and for good: its providers run threads and hold descriptors, so it is
-/// never unloaded.
+impl Coded for NoLibrary {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::NoLibrary
+    }
+}
+
+/// The library. It is loaded once in a process and never unloaded: its providers run threads and hold descriptors.
 pub(crate) fn library() -> Result<&'static Libibverbs, NoLibrary> {
     static LIBRARY: OnceLock<Result<Libibverbs, NoLibrary>> = OnceLock::new();
     let loaded = LIBRARY.get_or_init(|| {
-        // SAFETY: libibverbs has no initialiser that asks anything of its caller, and the types of the functions come
-        // from its own header, whose ABI it promises to keep under this file name.
+        // SAFETY: the initialisers of libibverbs require nothing of their caller. The types of the functions come from
+        // its own header, whose ABI it promises to keep under this file name.
         unsafe { Libibverbs::new(FILE) }.map_err(|error| NoLibrary(error.to_string()))
     });
     loaded.as_ref().map_err(Clone::clone)
 }
 
-/// The devices of this machine, as they were when it was made.
+/// The devices of this machine at the time when the list was made.
 pub(crate) struct DeviceList {
     library: &'static Libibverbs,
     first: NonNull<*mut ibv_device>,
@@ -51,9 +57,9 @@ impl DeviceList {
 
     fn name(&self, index: usize) -> Option<String> {
         let device = self.device(index)?;
-        // SAFETY: the device is of this list, which lives as long as self.
+        // SAFETY: the device is in this list, which lives as long as self.
         let name = NonNull::new(unsafe { self.library.ibv_get_device_name(device) }.cast_mut())?;
-        // SAFETY: the library gives a terminated string that lives as long as the list.
+        // SAFETY: the library returns a terminated string that lives as long as the list.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) };
         Some(name.to_string_lossy().into_owned())
     }
@@ -69,7 +75,7 @@ impl DeviceList {
         }
         // SAFETY: the index is below the count that came with the array.
         let entry = unsafe { self.first.add(index) };
-        // SAFETY: an entry of the array, which nobody writes.
+        // SAFETY: an entry of the array, which is not written any more.
         let device = unsafe { entry.read() };
         (!device.is_null()).then_some(device)
     }
@@ -77,7 +83,7 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the array came from ibv_get_device_list, and is given back once.
+        // SAFETY: the array came from ibv_get_device_list, and is freed once.
         unsafe { self.library.ibv_free_device_list(self.first.as_ptr()) };
     }
 }

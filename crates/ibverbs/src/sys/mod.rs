@@ -1,7 +1,8 @@
-//! libibverbs itself: the library, its objects with their owners, and its calls. The only unsafe code of this crate.
+//! libibverbs itself: the library, its objects and their owners, and its calls. This is the only unsafe code of the
+//! crate.
 //!
-//! What leaves this module is safe to use in any order: an object keeps alive whatever it was made from, and goes
-//! before it. It may not decide anything: which device, which state, whether a queue has room.
+//! What leaves this module is safe to use in any order: an object keeps alive what it was made from, and is destroyed
+//! before that. This module decides nothing: no device, no state, not whether a queue has room.
 
 #[allow(
     missing_docs,

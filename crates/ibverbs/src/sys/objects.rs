@@ -1,7 +1,7 @@
-//! Objects of a device. Each keeps alive what it was made from; each is given back before that.
+//! Objects of a device. Each keeps alive what it was made from, and is destroyed before that.
 //!
-//! So the order MW, QP, MR, PD comes out by itself. What the device does not take back (a region that a window still
-//! lies over) goes to the reaper of its context, together with its memory, and is tried again.
+//! What the device refuses to destroy (a region under a window) goes to its context's reaper, with its memory, and is
+//! tried again.
 
 use super::bindings::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What libibverbs gave, by its kind.
+/// A pointer of libibverbs.
 #[derive(Clone, Copy)]
 pub(super) enum Raw {
     Pd(NonNull<ibv_pd>),
@@ -33,7 +33,7 @@ impl Raw {
     fn give_back(self, context: &Context) -> io::Result<()> {
         let library = context.library();
         let said = match self {
-            // SAFETY: an object of this context, given back once: it is not used after a success.
+            // SAFETY: an object of this context, destroyed once: it is not used after a success.
             Self::Pd(raw) => unsafe { library.ibv_dealloc_pd(raw.as_ptr()) },
             // SAFETY: as above.
             Self::Mr(raw) => unsafe { library.ibv_dereg_mr(raw.as_ptr()) },
@@ -57,11 +57,11 @@ pub(super) struct Resource {
     context: Arc<Context>,
     /// What it was made from.
     parents: Vec<Arc<Resource>>,
-    /// The bytes that the device may touch through it.
+    /// The bytes that the device may access through it.
     memory: Option<Mapping>,
 }
 
-// SAFETY: libibverbs locks its objects itself; this type does nothing with the pointer but giving the object back.
+// SAFETY: libibverbs locks its objects itself; this type uses the pointer only to destroy the object.
 unsafe impl Send for Resource {}
 // SAFETY: as above.
 unsafe impl Sync for Resource {}
@@ -93,7 +93,7 @@ impl Drop for Resource {
     }
 }
 
-/// An object that the device did not take back, with everything that it needs.
+/// An object that the device refused to destroy, and what it needs.
 pub(super) struct Leftover {
     raw: Raw,
     _parents: Vec<Arc<Resource>>,
@@ -148,8 +148,8 @@ impl Mr {
         // SAFETY: the span lies inside the mapping (checked above), which is one allocation.
         let start = unsafe { memory.start().add(offset) };
         let (pd_raw, start, flags) = (pd.raw.as_ptr(), start.as_ptr().cast(), flags(access));
-        // SAFETY: a live domain, and mapped memory that is kept until the region is gone. Nobody holds a reference
-        // into it: a mapping gives none out.
+        // SAFETY: a live domain, and mapped memory that is kept until the region is gone. There are no references into
+        // it: a mapping gives none out.
         let raw = unsafe { context.library().ibv_reg_mr_iova2(pd_raw, start, length, base, flags) };
         let raw = convention::object(raw)?;
         let parents = vec![Arc::clone(&pd.resource)];
@@ -183,7 +183,7 @@ pub(crate) struct Mw {
     _resource: Arc<Resource>,
 }
 
-// SAFETY: libibverbs locks its objects itself; the key is read and written by the owner alone, through &mut.
+// SAFETY: libibverbs locks its objects itself; only the owner reads and writes the key, and writes it through &mut.
 unsafe impl Send for Mw {}
 
 impl Mw {
@@ -202,13 +202,13 @@ impl Mw {
         })
     }
 
-    /// The key that the library believes the window to have: binds go out with it.
+    /// The key that the library has for the window: binds are sent with it.
     pub fn rkey(&self) -> u32 {
         // SAFETY: a live window; only its owner writes the key.
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// Tells the library: `ibv_wr_bind_mw` leaves this to its caller, and so does a bind that failed.
+    /// Tells the library the key: `ibv_wr_bind_mw` leaves that to its caller, and so does a failed bind.
     pub fn set_rkey(&mut self, rkey: u32) {
         // SAFETY: a live window, held exclusively.
         unsafe { (*self.raw.as_ptr()).rkey = rkey };
@@ -225,7 +225,7 @@ pub(crate) struct Cq {
 // SAFETY: libibverbs locks its objects itself.
 unsafe impl Send for Cq {}
 
-/// What a completion says.
+/// An entry of a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkCompletion {
     pub id: u64,
@@ -236,12 +236,12 @@ pub(crate) struct WorkCompletion {
 
 impl WorkCompletion {
     const NONE: Self = Self { id: 0, status: 0, bytes: 0, invalidated: None };
-    /// Entries that one poll takes at the most.
+    /// The most entries that one poll takes.
     pub const BATCH: usize = 16;
 }
 
 impl Cq {
-    /// Rings on the context's channel when it is armed.
+    /// It rings on the context's channel when it is armed.
     pub fn new(context: &Arc<Context>, depth: u32) -> io::Result<Self> {
         let depth = c_int::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
         let (library, channel) = (context.library(), context.channel());
@@ -252,7 +252,7 @@ impl Cq {
         Ok(Self { raw, resource: Resource::new(Raw::Cq(raw), context, Vec::new(), None) })
     }
 
-    /// Takes completions out, at most as many as fit.
+    /// Takes completions out, at most `most` and as many as fit.
     pub fn poll(&self, into: &mut [WorkCompletion; WorkCompletion::BATCH], most: usize) -> io::Result<usize> {
         let poll = self.resource.context().operations().poll_cq.ok_or(io::ErrorKind::Unsupported)?;
         let mut entries: [MaybeUninit<ibv_wc>; WorkCompletion::BATCH] =
@@ -265,11 +265,11 @@ impl Cq {
             // SAFETY: the first `polled` entries were filled in.
             let entry = unsafe { entry.assume_init_ref() };
             *said = WorkCompletion { id: entry.wr_id, status: entry.status, ..WorkCompletion::NONE };
-            // The rest is defined for successes only.
+            // The other fields are defined only for successes.
             if entry.status == 0 {
                 said.bytes = entry.byte_len;
                 if entry.wc_flags & IBV_WC_WITH_INV != 0 {
-                    // SAFETY: the flag says which of the two it is.
+                    // SAFETY: the flag says which of the two fields is set.
                     said.invalidated = Some(unsafe { entry.__bindgen_anon_1.invalidated_rkey });
                 }
             }
@@ -282,14 +282,14 @@ impl Cq {
         [WorkCompletion::NONE; WorkCompletion::BATCH]
     }
 
-    /// Has the queue ring once when something comes. What came before has to be polled after this.
+    /// Has the queue ring once when something comes. The caller has to poll after this for what came before.
     pub fn arm(&self) -> io::Result<()> {
         let arm = self.resource.context().operations().req_notify_cq.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: a live queue.
         convention::error_number(unsafe { arm(self.raw.as_ptr(), 0) })
     }
 
-    /// How many entries it really has.
+    /// How many entries the device gave it.
     pub fn depth(&self) -> u32 {
         // SAFETY: a live queue, whose depth does not change.
         u32::try_from(unsafe { (*self.raw.as_ptr()).cqe }).unwrap_or(0)

@@ -1,6 +1,6 @@
-//! Posting requests: with `ibv_wr_*` where the provider has it, with `ibv_post_send` elsewhere. Either way one
-//! doorbell for all that is posted together, but for binds of type-1 windows: those are verbs of their own
-//! (`ibv_bind_mw`), with a doorbell for each.
+//! Posting requests: with `ibv_wr_*` where the provider has it, with `ibv_post_send` elsewhere. What is posted together
+//! shares a doorbell, except binds: those of type-1 windows are a verb of their own (`ibv_bind_mw`), and
+//! `ibv_post_send` is called at once after one of type 2.
 
 use super::bindings::*;
 use super::convention;
@@ -12,11 +12,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// The most bytes that go with a request itself: a control message.
+/// The most bytes that a request carries inline: a control message.
 pub(crate) const INLINE_BYTES: u32 = 128;
 
-/// Bytes that go with a request itself. A copy: the library may read them until the doorbell is rung, and their memory is
-/// the client's.
+/// Bytes that a request carries inline: a copy, since the library may read them until the doorbell is rung, and the
+/// client may write their memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InlineBytes {
     bytes: [u8; INLINE_BYTES as usize],
@@ -24,7 +24,7 @@ pub(crate) struct InlineBytes {
 }
 
 impl InlineBytes {
-    /// A copy of some bytes. None: there are too many.
+    /// A copy of some bytes. `None`: there are too many.
     pub fn copied(memory: &Mapping, offset: u64, length: u32) -> Option<Self> {
         let mut bytes = [0; INLINE_BYTES as usize];
         let length = usize::try_from(length).ok()?;
@@ -39,7 +39,7 @@ pub(crate) struct RawSpan {
     pub address: u64,
     pub length: u32,
     pub lkey: u32,
-    /// The bytes, if they are to go with the request itself: not more than [`Qp::inline_bytes`].
+    /// The bytes, if the request carries them inline: at most [`Qp::inline_bytes`].
     pub inline: Option<InlineBytes>,
 }
 
@@ -95,41 +95,40 @@ impl RawOperation<'_> {
     }
 }
 
-/// A request.
 pub(crate) struct RawRequest<'a> {
     pub id: u64,
     pub signalled: bool,
     pub operation: RawOperation<'a>,
 }
 
-/// Requests that are posted together. Nothing reaches the device before [`Posting::ring`], but what stands before a bind
-/// of a type-1 window; what is dropped before is not posted.
+/// Requests that are posted together. Nothing reaches the device before [`Posting::ring`], except at binds (see above).
+/// A posting that is dropped posts nothing more.
 #[must_use = "nothing is posted before it is rung"]
 pub(crate) struct Posting<'a> {
     qp: &'a mut Qp,
     /// For `ibv_post_send`: linked when the doorbell is rung.
     chain: Vec<Link>,
-    /// Requests between `ibv_wr_start` and `ibv_wr_complete`, if that is under way.
+    /// Requests since `ibv_wr_start`, until `ibv_wr_complete`.
     begun: Option<usize>,
-    /// Requests that the device has, or is to get with the next ring.
+    /// Requests that the device has, or will get with the next doorbell.
     posted: usize,
     error: Option<io::Error>,
 }
 
-/// A request of a chain, its span, and the bytes that the span is over if they go with the request.
+/// A request of a chain, its span, and its inline bytes.
 struct Link {
     wr: ibv_send_wr,
     sge: ibv_sge,
     inline: Option<InlineBytes>,
 }
 
-/// A queue pair with a posting under way takes no other.
+/// A posting that is not aborted would block its queue pair.
 impl Drop for Posting<'_> {
     fn drop(&mut self) {
         let (Some(_), Some(extended)) = (self.begun.take(), self.qp.extended) else { return };
         // SAFETY: a live queue pair with a posting under way; the functions do not change.
         if let Some(abort) = unsafe { (*extended.as_ptr()).wr_abort } {
-            // SAFETY: as above; it is ended once.
+            // SAFETY: as above; the posting is aborted once.
             unsafe { abort(extended.as_ptr()) };
         }
     }
@@ -147,7 +146,7 @@ impl<'a> Posting<'a> {
         if let RawOperation::Bind { mw, kind: WindowKind::One, rkey, mr, address, length, access } =
             request.operation
         {
-            // Not with `ibv_wr_bind_mw`: mlx5 takes every window there for one of type 2.
+            // Not with `ibv_wr_bind_mw`, since mlx5 takes every window there for a type-2 window.
             self.hand_over();
             let bind = ibv_mw_bind {
                 wr_id: request.id,
@@ -165,7 +164,7 @@ impl<'a> Posting<'a> {
         }
     }
 
-    /// Hands all to the device. Says how many requests it took, and why not more.
+    /// Hands everything to the device. Returns how many requests it took, and why not more.
     pub fn ring(mut self) -> (usize, Option<io::Error>) {
         self.hand_over();
         (self.posted, self.error.take())
@@ -178,21 +177,21 @@ impl<'a> Posting<'a> {
         // SAFETY: a live queue pair with a posting under way; the functions do not change.
         let complete = unsafe { (*extended.as_ptr()).wr_complete };
         let said = match complete {
-            // SAFETY: as above; it is ended once.
+            // SAFETY: as above; the posting is completed once.
             Some(complete) => convention::error_number(unsafe { complete(extended.as_ptr()) }),
             None => Err(io::ErrorKind::Unsupported.into()),
         };
         if let Err(error) = said {
-            // All or nothing.
+            // All or none.
             self.posted -= begun.min(self.posted);
             self.error = self.error.take().or(Some(error));
         }
     }
 
-    /// Begins a posting with `ibv_wr_*`, unless one is under way, and counts one request in.
+    /// Begins a posting with `ibv_wr_*`, unless one has begun, and counts one request.
     fn count_in(&mut self, extended: NonNull<ibv_qp_ex>) {
         if self.begun.is_none() {
-            // SAFETY: a live queue pair, held exclusively: nobody else writes requests to it.
+            // SAFETY: a live queue pair, held exclusively, so that only this thread writes requests to it.
             if let Some(start) = unsafe { (*extended.as_ptr()).wr_start } {
                 // SAFETY: as above.
                 unsafe { start(extended.as_ptr()) };
@@ -208,7 +207,7 @@ impl<'a> Posting<'a> {
         // SAFETY: a live queue pair, held exclusively, with a posting under way.
         unsafe { (*qp).wr_id = request.id };
         let flags = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
-        // Not asked for by the manual page, but Soft-RoCE does not find the bytes without.
+        // The manual page does not require the flag, but Soft-RoCE does not find the bytes without it.
         let flags = if request.operation.is_inline() { flags | IBV_SEND_INLINE } else { flags };
         // SAFETY: as above.
         unsafe { (*qp).wr_flags = flags };
@@ -262,7 +261,7 @@ impl<'a> Posting<'a> {
             Some(None) => Some(()),
             Some(Some(RawSpan { inline: Some(mut inline), .. })) => {
                 let (bytes, length) = (inline.bytes.as_mut_ptr().cast(), inline.length);
-                // SAFETY: as above; the call copies the bytes, which are here until it returns.
+                // SAFETY: as above; the call copies the bytes, which live until it returns.
                 functions.wr_set_inline_data.map(|call| unsafe { call(qp, bytes, length) })
             }
             Some(Some(RawSpan { address, length, lkey, inline: None })) => {
@@ -278,7 +277,7 @@ impl<'a> Posting<'a> {
     }
 
     fn add_classic(&mut self, request: RawRequest<'_>) {
-        // SAFETY: plain numbers and pointers, for which zero says «nothing».
+        // SAFETY: plain numbers and pointers, for which zero means «nothing».
         let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
         wr.wr_id = request.id;
         wr.send_flags = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
@@ -322,7 +321,7 @@ impl<'a> Posting<'a> {
                 let bind_info = bind_info(mr, address, length, access);
                 wr.__bindgen_anon_2.bind_mw =
                     ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: mw.raw.as_ptr(), rkey, bind_info };
-                // The chain is rung before anybody else can look: until then the library needs the old key.
+                // Rung at once: until then the library needs the old key, afterwards the new one.
                 self.push(wr, None);
                 self.ring_chain();
                 if self.error.is_none() {
@@ -351,7 +350,7 @@ impl<'a> Posting<'a> {
         self.posted += 1;
     }
 
-    /// Hands what is in the chain to the device.
+    /// Hands the requests in the chain to the device.
     fn ring_chain(&mut self) {
         let mut next = std::ptr::null_mut();
         for Link { wr, sge, inline } in self.chain.iter_mut().rev() {
@@ -380,11 +379,11 @@ impl<'a> Posting<'a> {
         self.chain.clear();
     }
 
-    /// The verb for type 1: the library itself takes the key one on, so it is told the one before.
+    /// `ibv_bind_mw`, for type 1. The library advances the key itself, so it must have the one before.
     fn bind_type_1(&mut self, mw: &mut Mw, rkey: u32, mut bind: ibv_mw_bind) {
         let before = mw.rkey();
         if next_key(before) != rkey {
-            // A key of the caller's own choice exists with `ibv_wr_bind_mw` only.
+            // Only `ibv_wr_bind_mw` lets the caller choose the key.
             self.error = Some(io::ErrorKind::InvalidInput.into());
             return;
         }
@@ -399,7 +398,7 @@ impl<'a> Posting<'a> {
         }
     }
 
-    /// Posts a receive. Says whether the device took it.
+    /// Posts a receive, and returns whether the device took it.
     pub fn receive(qp: &mut Qp, id: u64, span: Option<RawSpan>) -> io::Result<()> {
         let post = qp.resource.context().operations().post_recv.ok_or(io::ErrorKind::Unsupported)?;
         let mut sge = span.map(|span| ibv_sge { addr: span.address, length: span.length, lkey: span.lkey });
@@ -415,7 +414,7 @@ impl<'a> Posting<'a> {
     }
 }
 
-/// What `ibv_inc_rkey` makes of a key.
+/// The key that `ibv_inc_rkey` makes of a key.
 fn next_key(rkey: u32) -> u32 {
     (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
 }

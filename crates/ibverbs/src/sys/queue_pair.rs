@@ -1,4 +1,4 @@
-//! A queue pair: made, taken from state to state, asked for its state.
+//! A queue pair: making it, changing its state, and asking for its state.
 
 use super::bindings::*;
 use super::convention;
@@ -10,57 +10,56 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What a queue pair is made of.
 pub(crate) struct QpPlan<'a> {
     pub pd: &'a Pd,
     pub send_cq: &'a Cq,
     pub receive_cq: &'a Cq,
     pub send_depth: u32,
     pub receive_depth: u32,
-    /// Bytes that a request may carry in itself.
+    /// How many bytes a request may carry inline.
     pub inline_bytes: u32,
-    /// Comes back in events.
+    /// Its events carry this tag.
     pub tag: u32,
     /// Whether to ask for `ibv_wr_*`.
     pub extended: bool,
 }
 
-/// How to reach a peer, and how to be reached.
+/// How this end reaches a peer, and is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     /// The port of this device, from one.
     pub port: u8,
-    /// Which of its GIDs.
+    /// Its GID's index.
     pub gid_index: u8,
     pub mtu: ibv_mtu,
-    /// READs and atomics that may be under way, each way.
+    /// READs and atomics that may be under way each way.
     pub reads_max: u8,
 }
 
-/// The time after which a packet is sent again is 4.096 µs × 2 to this power: 67 ms.
+/// A packet that is not acknowledged is sent again after 4.096 µs × 2 to this power: 67 ms.
 const TIMEOUT: u8 = 14;
-/// How often it is, before the peer counts as gone. Not 7, the most there is: Soft-RoCE takes that for «for ever».
+/// How often it is sent again before the peer counts as gone. Not 7, the maximum, which Soft-RoCE takes for «for ever».
 const RETRIES: u8 = 6;
-/// A peer that has no receive posted is asked again after 0.12 ms (InfiniBand's code for it).
+/// A peer without a posted receive is asked again after 0.12 ms (InfiniBand's code for that time).
 const RNR_TIMER: u8 = 8;
-/// Routers between the ends, at the most.
+/// The most routers between the ends.
 const HOPS_MAX: u8 = 64;
 
 /// An RC queue pair.
 pub(crate) struct Qp {
     pub(super) raw: NonNull<ibv_qp>,
-    /// The same, where the provider has `ibv_wr_*`.
+    /// The same, for a provider with `ibv_wr_*`.
     pub(super) extended: Option<NonNull<ibv_qp_ex>>,
     pub(super) resource: Arc<Resource>,
     number: u32,
     inline_bytes: u32,
 }
 
-// SAFETY: libibverbs locks its objects itself; requests are written by the owner alone, through &mut.
+// SAFETY: libibverbs locks its objects itself; only the owner writes requests, through &mut.
 unsafe impl Send for Qp {}
 
 impl Qp {
-    /// In RESET. A provider without `ibv_wr_*`, or without so many inline bytes, gives what it has.
+    /// A queue pair in RESET. A provider without `ibv_wr_*`, or without so many inline bytes, gives what it has.
     pub fn new(plan: &QpPlan<'_>) -> io::Result<Self> {
         let first = if plan.extended { Self::with_requests(plan) } else { Self::classic(plan) };
         let (raw, extended, inline_bytes) = match first {
@@ -99,7 +98,7 @@ impl Qp {
             | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
             | IBV_QP_EX_WITH_BIND_MW
             | IBV_QP_EX_WITH_LOCAL_INV;
-        // SAFETY: plain numbers and pointers, for which zero says «nothing».
+        // SAFETY: plain numbers and pointers, for which zero means «nothing».
         let mut attributes: ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
         attributes.qp_context = std::ptr::without_provenance_mut(plan.tag as usize);
         attributes.send_cq = plan.send_cq.raw.as_ptr();
@@ -119,7 +118,7 @@ impl Qp {
     fn classic(plan: &QpPlan<'_>) -> io::Result<(NonNull<ibv_qp>, Option<NonNull<ibv_qp_ex>>, u32)> {
         let mut said = Err(io::Error::from(io::ErrorKind::InvalidInput));
         for inline_bytes in [plan.inline_bytes, 0] {
-            // SAFETY: plain numbers and pointers, for which zero says «nothing».
+            // SAFETY: plain numbers and pointers, for which zero means «nothing».
             let mut attributes: ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
             attributes.qp_context = std::ptr::without_provenance_mut(plan.tag as usize);
             attributes.send_cq = plan.send_cq.raw.as_ptr();
@@ -142,12 +141,12 @@ impl Qp {
         self.number
     }
 
-    /// Bytes that a request may carry in itself.
+    /// How many bytes a request may carry inline.
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes
     }
 
-    /// The state that the device says it is in.
+    /// The state that the device reports.
     pub fn state(&self) -> io::Result<QpState> {
         let mut attributes: MaybeUninit<ibv_qp_attr> = MaybeUninit::zeroed();
         let mut made_with: MaybeUninit<ibv_qp_init_attr> = MaybeUninit::zeroed();
@@ -231,7 +230,7 @@ impl Qp {
         self.modify(&attributes, mask)
     }
 
-    /// Other rights for the peer, in INIT, RTR or RTS.
+    /// Changes the peer's rights, in INIT, RTR or RTS.
     pub fn set_access(&mut self, access: Access) -> io::Result<()> {
         let attributes = ibv_qp_attr { qp_access_flags: flags(access), ..attributes_to(IBV_QPS_RESET) };
         self.modify(&attributes, IBV_QP_ACCESS_FLAGS)

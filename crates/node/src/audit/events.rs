@@ -1,38 +1,39 @@
 //! Which events of the audit log are written.
 
 use super::AuditEvent;
+use portcullis_errors::{Coded, ErrorCode};
 use std::str::FromStr;
 
-/// A set of events. Of an event that is not in the node's set no record is made.
+/// A set of events. The node makes no record of an event that is not in its set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AuditEvents(u32);
 
 impl AuditEvents {
-    /// All of them.
+    /// All events.
     #[must_use]
     pub const fn all() -> Self {
         Self(u32::MAX)
     }
 
-    /// None of them.
+    /// No events.
     #[must_use]
     pub const fn none() -> Self {
         Self(0)
     }
 
-    /// These, and `event`.
+    /// This set and `event`.
     #[must_use]
     pub const fn with(self, event: AuditEvent) -> Self {
         Self(self.0 | 1 << event as u32)
     }
 
-    /// These, and `others`.
+    /// This set and `others`.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// Whether `event` is among them.
+    /// Whether `event` is in the set.
     #[must_use]
     pub const fn contains(self, event: AuditEvent) -> bool {
         self.0 & 1 << event as u32 != 0
@@ -56,6 +57,12 @@ impl FromIterator<AuditEvent> for AuditEvents {
 #[error("{name:?} is no event of the audit log: there are {}", names())]
 pub struct UnknownAuditEvent {
     name: String,
+}
+
+impl Coded for UnknownAuditEvent {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::UnknownAuditEvent
+    }
 }
 
 fn names() -> String {
@@ -83,6 +90,13 @@ mod tests {
             assert_eq!(held.collect::<Vec<_>>(), [one]);
             assert!(AuditEvents::all().contains(one) && !AuditEvents::none().contains(one));
         }
+    }
+
+    #[test]
+    fn a_union_of_sets_holds_what_either_holds() {
+        let [one, other, third] = [AuditEvent::ALL[0], AuditEvent::ALL[1], AuditEvent::ALL[2]];
+        let set = AuditEvents::none().with(one).and(AuditEvents::none().with(other));
+        assert!(set.contains(one) && set.contains(other) && !set.contains(third));
     }
 
     #[test]

@@ -21,11 +21,11 @@ pub(crate) struct Adopted {
 }
 
 impl<M: Memory> Books<M> {
-    /// Enters a permission that exists. It ends as every other one does, with a
-    /// [`Withdraw`](super::Effect::Withdraw), and nobody is told that it has started.
+    /// Enters a permission that exists. It ends like every other one, with a [`Withdraw`](super::Effect::Withdraw), but
+    /// no client is told that it has started.
     ///
     /// # Errors
-    /// The books refuse it as they would refuse a request for it that does not wait: it is to be taken down.
+    /// The books refuse it like a request for it that does not wait. The permission is then to be taken down.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "chains on the NIC, which make such permissions, are to come")
@@ -37,9 +37,10 @@ impl<M: Memory> Books<M> {
         let part = Extent { offset: adopted.part.offset, length: adopted.part.length };
         let claim = Claim { extent: self.part_of(object, part)?, sharing: adopted.sharing };
         let from = RequestOrigin { client, tenant, sequence: 0 };
-        let wish = Wish { from, rights: adopted.rights, claim, lifetime: adopted.lifetime, asked: now };
+        let wish =
+            Wish { from, rights: adopted.rights, claim, lifetime: adopted.lifetime, guest: None, asked: now };
         self.check_wish(&wish, now)?;
-        if self.is_awaited(object, claim) || !self.admits(object, claim) {
+        if self.is_awaited(object, claim) || !self.admits(object, claim, tenant) {
             return Err(Refusal::Conflict);
         }
         let slot = self.start(&wish, object, Origin::Adopted, now)?;
@@ -62,7 +63,7 @@ mod tests {
     const FROM: RequestOrigin = RequestOrigin { client: CLIENT, tenant: TenantId(0), sequence: 1 };
     const KEYS: Credential = Credential::Keys { buffer: Rkey(0x100), lifetime: Rkey(0x200) };
 
-    /// Books with one client that keeps one object which nobody holds.
+    /// Books with one client, which keeps one object that has no holder.
     fn books() -> (Books<<SoftNic as Nic>::Memory>, ObjectName) {
         let config = NodeConfig { pool_bytes: 1 << 20, headers: 64, ..NodeConfig::default() };
         let memory = SoftNic::default().allocate_memory(config.memory_bytes()).expect("a megabyte");
@@ -87,7 +88,7 @@ mod tests {
         let revoke = RequestBody::Revoke { permission: granted.permission, free: false };
         books.handle_request(FROM, revoke, NOW);
         let Some(Effect::Withdraw(withdrawal)) = books.poll_effect() else { panic!("it ends") };
-        books.handle_withdrawn(withdrawal.residue());
+        books.handle_withdrawn(withdrawal.residue(), NOW);
         (books, granted.object.into())
     }
 
@@ -115,7 +116,7 @@ mod tests {
         let Some(Effect::Withdraw(withdrawal)) = books.poll_effect() else { panic!("its time is over") };
         assert_eq!((withdrawal.permission, withdrawal.last), (slot, false));
         assert_ne!(withdrawal.residue(), Residue::default());
-        books.handle_withdrawn(withdrawal.residue());
+        books.handle_withdrawn(withdrawal.residue(), over);
         assert!(books.adopt(&adopted(object), over).is_ok());
     }
 

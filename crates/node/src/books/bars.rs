@@ -1,4 +1,4 @@
-//! Who is barred or paused, and how that ends: by time, or by the operator.
+//! Which tenants and clients are barred or paused, and how that ends: by time or by the operator.
 
 use super::Books;
 use super::clients::Client;
@@ -8,44 +8,44 @@ use portcullis_nic::Memory;
 use portcullis_protocol::{ClientId, Moment};
 use std::sync::Arc;
 
-/// Somebody whom the node does not serve for a while.
+/// A tenant or a client that the node does not serve now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bar {
     /// The tenant's name.
     pub tenant: Arc<str>,
-    /// The client that it is about; `None`: the tenant with all its clients.
+    /// The client. `None`: the tenant with all its clients.
     pub client: Option<ClientId>,
-    /// Whether all that it held has ended. Otherwise it is paused: what it holds goes on.
+    /// Whether it is barred: all its permissions have ended. Otherwise it is paused, and they go on.
     pub barred: bool,
     /// Since when, on the node's clock.
     pub since: Moment,
     /// Until when.
     pub until: Moment,
-    /// What for.
+    /// The kind of violation.
     pub charge: Charge,
 }
 
-/// An attached client, as its node's operator sees it.
+/// An attached client, as the node's operator sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientReport {
-    /// The node's number for it.
+    /// The node's number for the client.
     pub id: ClientId,
-    /// Its tenant's name.
+    /// The name of its tenant.
     pub tenant: Arc<str>,
     /// Its process id, where the node knows it.
     pub process: Option<u32>,
     /// Permissions that it holds.
     pub permissions: u64,
-    /// Bytes of the objects that it holds them over; an object counts with each of them.
+    /// Bytes of the objects of these permissions. An object counts with each of them.
     pub bytes: u64,
-    /// What it was refused since it attached.
+    /// Its refused accesses since it attached.
     pub violations: Violations,
-    /// Whether it is served, its tenant's standing included.
+    /// Whether the client is served, its tenant's standing included.
     pub standing: Standing,
 }
 
 impl<M: Memory> Books<M> {
-    /// Who is barred or paused now: tenants by name, then clients by number.
+    /// What is barred or paused now: tenants by name, then clients by number.
     pub fn bars(&self, now: Moment) -> Vec<Bar> {
         let tenants = self.standings.iter().filter_map(|(name, record)| {
             let (barred, until) = not_served(record.guesses.standing(now))?;
@@ -64,7 +64,7 @@ impl<M: Memory> Books<M> {
     }
 
     /// Lifts the bars and pauses of the tenant called `name` and of its clients, as if none of them had ever broken a
-    /// rule. Says whether there was one. A client that was shown out for its bar stays out until it attaches again.
+    /// rule. Returns whether there was one. A client that was evicted for its bar stays out until it attaches again.
     pub fn unbar(&mut self, name: &str, now: Moment) -> bool {
         let mut lifted = false;
         if let Some(name) = self.standings.forgive(name, now) {
@@ -117,7 +117,7 @@ impl<M: Memory> Books<M> {
     }
 }
 
-/// Whether somebody who stands so is barred, and until when that lasts; `None`: is served.
+/// Whether the standing is a bar, and when it ends. `None`: the standing is good.
 fn not_served(standing: Standing) -> Option<(bool, Moment)> {
     match standing {
         Standing::Good => None,

@@ -1,9 +1,9 @@
-//! Charging what the NIC refused, and barring who has broken the rules too often.
+//! Charges refused accesses, and bars clients and tenants that break the rules too often.
 //!
-//! Who pays depends on what the access looked like ([`Charge`]). A NIC in software says what it refused, so that the
-//! node can look the key up. An RDMA device says only which queue pair broke; then an access shortly after one of its
-//! client's permissions has ended is assumed to be late, and any other to be a guess. Since a guesser can end
-//! permissions of its own for that, a tenant has few such excuses: see [`ViolationLimits::excuses_max`].
+//! How the access looked ([`Charge`]) decides whether the client or its tenant pays. A software NIC says what it
+//! refused, so the node can look the key up. An RDMA device says only which queue pair broke. Then an access shortly
+//! after one of the client's permissions has ended is taken for late, and any other for a guess. A guesser can end
+//! permissions of its own for that, so a tenant has few such excuses: see [`ViolationLimits::excuses_max`].
 //!
 //! [`ViolationLimits::excuses_max`]: crate::ViolationLimits::excuses_max
 
@@ -15,20 +15,20 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{ClientId, Credential, Moment, Refusal, Rkey, TenantId};
 use std::sync::Arc;
 
-/// Siblings' permissions that are looked at for one access, of those that ended a moment ago.
+/// Permissions of siblings that ended a moment ago, as many as are looked at for one access.
 const ENDED_LOOKED_AT_MAX: usize = 16_384;
 
 /// Where a client's access was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Broken {
-    /// On one of its data queue pairs.
+    /// On a data queue pair.
     Data,
-    /// On its control queue pair: with it the only way to talk to the client is gone.
+    /// On the control queue pair, which was the only way to talk to the client.
     Control,
 }
 
 impl<M: Memory> Books<M> {
-    /// The NIC has refused an access of a client's.
+    /// Charges a refused access to its client or tenant.
     pub fn handle_violation(
         &mut self,
         client: ClientId,
@@ -38,7 +38,7 @@ impl<M: Memory> Books<M> {
     ) {
         let control = broken == Broken::Control;
         let charge = match refused {
-            // No access is let through there, whatever key it shows: no key can be tried.
+            // A control queue pair lets no access through, so no key can be tried there.
             _ if control => Charge::Stray,
             Some(refused) => self.look_at(client, &refused, now),
             None => self.assume(client, now),
@@ -63,12 +63,12 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// A client whose queue pairs are the node's: one that is attached.
+    /// An attached client: the node owns no queue pairs of others.
     fn attached(&mut self, client: ClientId) -> &mut super::clients::Client {
         self.clients.get_mut(client).expect("queue pairs of a client that has gone are nobody's")
     }
 
-    /// What an access looks like that the NIC tells all of.
+    /// Classifies a refused access that the NIC has described.
     fn look_at(&self, client: ClientId, refused: &RefusedAccess, now: Moment) -> Charge {
         use AccessFault::{Misaligned, MissingRight, OutsideRange, WrongQueuePair};
         let present = matches!(refused.fault, WrongQueuePair | MissingRight | OutsideRange | Misaligned);
@@ -78,14 +78,14 @@ impl<M: Memory> Books<M> {
         let it = self.clients.get(client).expect("who was refused something is attached");
         match it.recent.ended(refused.rkey) {
             Some(ended) if now.since(ended) <= self.config.violations.late_grace => Charge::Late,
-            // It was the client's own once: no guess, and no race with its end either.
+            // The client's own key once, but its end is too long ago for a race.
             Some(_) => Charge::Stray,
             None if self.extends_for_sibling(it.tenant, refused, now) => Charge::Late,
             None => Charge::Guess,
         }
     }
 
-    /// What an access is taken for that the NIC tells nothing of.
+    /// Classifies a refused access of which the NIC reports nothing.
     fn assume(&mut self, client: ClientId, now: Moment) -> Charge {
         let grace = self.config.violations.late_grace;
         let it = self.attached(client);
@@ -107,8 +107,8 @@ impl<M: Memory> Books<M> {
         })
     }
 
-    /// Whether an access extends a sibling's permission that has ended just before: a keeper does that from a session of
-    /// its own. Nothing but the word's own place and key counts.
+    /// Whether an access tried to extend a sibling's permission that has just ended: keepers do that from sessions of
+    /// their own. Only the lifetime word's own address and key count.
     fn extends_for_sibling(&self, tenant: TenantId, refused: &RefusedAccess, now: Moment) -> bool {
         if refused.needs != Access::REMOTE_ATOMIC {
             return false;
@@ -125,7 +125,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// A client that strays too often is shown out: it alone, and all that it holds ends.
+    /// A client that strays too often is evicted alone, and all its permissions end.
     fn charge_stray(&mut self, client: ClientId, now: Moment) {
         let it = self.attached(client);
         match it.conduct.record_stray(now) {
@@ -141,7 +141,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// A tenant answers for the guess of one of its clients.
+    /// Charges a guess of a client to its tenant.
     fn charge_tenant(&mut self, client: ClientId, now: Moment) {
         let tenant = self.attached(client).tenant;
         let first = self.tenants.iter().next().map(|(first, _)| first);
@@ -171,7 +171,7 @@ impl<M: Memory> Books<M> {
         });
     }
 
-    /// A tenant has broken the rules too often: all that it holds ends.
+    /// Bars a tenant: all permissions of its clients end.
     fn bar(&mut self, tenant: TenantId, until: Moment, now: Moment) {
         let name = Arc::clone(&self.tenants.get(tenant).name);
         self.audit.push(now, AuditEvent::Bar, |record| AuditRecord {
@@ -188,26 +188,26 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Whether a client is served now, for its tenant's sake and its own.
+    /// Whether a client is served now, by its tenant's standing and its own.
     ///
     /// # Errors
-    /// Barred, or paused for so much longer.
+    /// Barred, or paused for the time that the refusal says.
     pub fn check_served(&self, client: ClientId, tenant: TenantId, now: Moment) -> Result<(), Refusal> {
         self.standing(tenant, now).and(self.own_standing(client, now)).check(now)
     }
 
-    /// How a tenant stands.
+    /// The standing of a tenant.
     pub(super) fn standing(&self, tenant: TenantId, now: Moment) -> Standing {
         let tenant = self.tenants.get(tenant);
         if tenant.offended { self.standings.of(&tenant.name, now) } else { Standing::Good }
     }
 
-    /// How a client stands by itself, whatever its tenant's standing.
+    /// A client's own standing, whatever its tenant's is.
     pub(super) fn own_standing(&self, client: ClientId, now: Moment) -> Standing {
         self.clients.get(client).map_or(Standing::Good, |client| client.conduct.standing(now))
     }
 
-    /// What a tenant answers for.
+    /// The tenant's record of violations.
     fn tenant_record(&mut self, tenant: TenantId, now: Moment) -> &mut TenantRecord {
         let tenant = self.tenants.get_mut(tenant);
         tenant.offended = true;

@@ -7,7 +7,7 @@ use crate::config::ViolationLimits;
 use portcullis_protocol::{ClientId, TenantId};
 use std::collections::BTreeMap;
 
-/// What a client holds: counted along, so that looking at all clients does not take a walk over all permissions.
+/// What a client holds, counted as permissions come and go: a report on all clients walks over no permissions.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Holdings {
     pub permissions: u64,
@@ -15,13 +15,13 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
-    /// A permission over an object of so many bytes began.
+    /// A permission over an object of `bytes` bytes began.
     pub fn add(&mut self, bytes: u64) {
         self.permissions += 1;
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// One ended.
+    /// Such a permission ended.
     pub fn take(&mut self, bytes: u64) {
         self.permissions = self.permissions.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -36,21 +36,21 @@ pub(crate) struct Client {
     pub process: Option<u32>,
     /// The first of its permissions.
     pub first: PermissionSlot,
-    /// How many they are, and the bytes of their objects.
+    /// How many permissions, and the bytes of their objects.
     pub held: Holdings,
     pub conduct: Conduct,
-    /// Keys that it held until a moment ago.
+    /// Keys that the client held until a moment ago.
     pub recent: RecentKeys,
-    /// It is not served any more, and whoever let it in has been told.
+    /// The client is not served any more, and its eviction was reported.
     pub lost: bool,
 }
 
-/// Clients by number. One that is gone is never found again under its number.
+/// Clients by number. The number of a client that has gone finds no other client.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    /// None: all have been given.
+    /// `None`: all numbers are used up.
     next: Option<u64>,
-    // A table by number would grow with everyone who comes and goes while one client stays.
+    // A table by number would grow with each client that comes and goes while one client stays.
     attached: BTreeMap<ClientId, Box<Client>>,
 }
 
@@ -61,17 +61,17 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// The number that the next client gets. None: there are no more.
+    /// The number of the next client. `None`: there are no more numbers.
     pub fn next_id(&self) -> Option<ClientId> {
         self.next.map(ClientId)
     }
 
-    /// Goes on with this number: for tests of what happens near the end of a counter.
+    /// Continues at this number: for tests near the end of a counter.
     pub fn count_from(&mut self, next: u64) {
         self.next = Some(next);
     }
 
-    /// Takes in the client that was given [`next_id`](Self::next_id).
+    /// Adds the client that has [`next_id`](Self::next_id) as its number.
     pub fn insert(&mut self, id: ClientId, tenant: TenantId, process: Option<u32>, limits: ViolationLimits) {
         assert_eq!(self.next_id(), Some(id), "clients come in by their numbers");
         self.next = id.0.checked_add(1);
@@ -102,7 +102,7 @@ impl Clients {
         self.attached.get_mut(&id).map(|client| &mut **client)
     }
 
-    /// How many are attached.
+    /// How many clients are attached.
     pub fn len(&self) -> u32 {
         u32::try_from(self.attached.len()).expect("the limit of clients is a number of 32 bits")
     }

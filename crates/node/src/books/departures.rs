@@ -1,8 +1,9 @@
-//! Clients that have gone, tenants that go with their last client, and what barred ones held: taken apart a little in
-//! each turn.
+//! Clients that have gone, tenants that go with their last client, and what barred clients held: taken apart a little
+//! in each turn.
 //!
-//! However much somebody holds, its end may not hold up the turn in which others are served. A client that has gone is
-//! off the NIC at once; its permissions end over as many turns as they need, and its tenant stays until then.
+//! However much a client or tenant holds, its end may not hold up the turn in which others are served. A client that
+//! has gone is off the NIC at once. Its permissions end over as many turns as they need, and its tenant stays until
+//! then.
 
 use super::Books;
 use super::effects::Residue;
@@ -22,7 +23,7 @@ pub(crate) struct Departed {
     tenant: TenantId,
     /// The first of its permissions.
     first: PermissionSlot,
-    /// Requests of it that may still wait.
+    /// Requests of the client that may still wait.
     waiting: Vec<WaiterSlot>,
 }
 
@@ -30,11 +31,11 @@ pub(crate) struct Departed {
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
     clients: BTreeMap<ClientId, Departed>,
-    /// Attached clients all of whose permissions end, and what for.
+    /// Attached clients whose permissions are all to end, with the reason.
     barred: VecDeque<(ClientId, &'static str)>,
-    /// Tenants without clients that are to be looked at, each once.
+    /// Tenants without clients that the node has to look at, each once.
     tenants: VecDeque<TenantId>,
-    /// When kept objects of tenants without clients are looked at next.
+    /// When the node next looks at kept objects of tenants without clients.
     pub kept_check: Option<Moment>,
 }
 
@@ -48,7 +49,7 @@ impl Departures {
         self.clients.get_mut(&client).map(|gone| &mut gone.first)
     }
 
-    /// Whether there is nothing to go on with.
+    /// Whether there is nothing left to do.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.barred.is_empty() && self.tenants.is_empty()
     }
@@ -61,12 +62,14 @@ pub(crate) enum Left {
     Nothing,
     /// Objects that stay for a while.
     Kept,
+    /// Objects of which other tenants still hold something, which ends.
+    Lent,
     /// Objects that this turn had no more steps for.
     More,
 }
 
 impl<M: Memory> Books<M> {
-    /// A client has gone: what it held ends from now on.
+    /// A client has gone: its permissions end from now on.
     pub fn handle_detached(&mut self, client: ClientId, now: Moment) {
         self.audit_client(now, AuditEvent::Detach, client, None);
         let gone = self.clients.remove(client).expect("a client leaves once");
@@ -76,7 +79,7 @@ impl<M: Memory> Books<M> {
         self.departures.clients.insert(client, departed);
     }
 
-    /// All permissions of a client end, which itself stays for now.
+    /// Ends all permissions of a client. The client itself stays for now.
     pub(super) fn end_all_of(&mut self, client: ClientId, reason: &'static str, now: Moment) {
         self.departures.barred.push_back((client, reason));
         self.end_barred(now);
@@ -84,12 +87,13 @@ impl<M: Memory> Books<M> {
 
     /// Whether nothing is being taken apart.
     pub fn is_whole(&self) -> bool {
-        self.departures.is_empty()
+        self.departures.is_empty() && !self.guests.are_leaving()
     }
 
-    /// Goes on with what barred clients hold and clients that have gone held, as far as this turn's steps go.
+    /// Continues to end permissions of clients that are barred or have gone, as far as this turn's steps allow.
     pub fn go_on_ending(&mut self, now: Moment) {
         self.end_barred(now);
+        self.end_leaving(now);
         while self.steps_left > 0
             && let Some((&client, _)) = self.departures.clients.first_key_value()
         {
@@ -100,15 +104,15 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Ends the permissions of those who are barred.
+    /// Ends the permissions of barred clients.
     fn end_barred(&mut self, now: Moment) {
         while self.steps_left > 0
             && let Some(&(client, reason)) = self.departures.barred.front()
         {
-            // A barred client may have gone meanwhile: what it held ends with it.
+            // A barred client may have gone meanwhile. Its permissions then end with it.
             let first = self.clients.get(client).map_or(PermissionSlot::NONE, |client| client.first);
             let chain = self.permissions.chain(Chain::Client, first);
-            // What is being set up is ended when the NIC has confirmed it.
+            // A permission that is being set up ends when the NIC has confirmed it.
             let live = chain.filter(|&slot| self.permissions.get(slot).is_live());
             let held: Vec<PermissionSlot> = live.take(self.steps_left as usize).collect();
             if held.is_empty() {
@@ -127,10 +131,10 @@ impl<M: Memory> Books<M> {
             let gone = self.departures.clients.get_mut(&client).expect("it is taken out after this");
             if let Some(waiter) = gone.waiting.pop() {
                 self.take_step();
-                // Another's may be in its slot by now.
+                // Another client's request may be there by now.
                 if self.postponed.is_of(waiter, client) {
-                    let object = self.drop_waiter(waiter).object;
-                    self.serve_waiters(object, now);
+                    let waiter = self.drop_waiter(waiter);
+                    self.pass_waiter(&waiter, now);
                 }
                 continue;
             }
@@ -146,7 +150,7 @@ impl<M: Memory> Books<M> {
         false
     }
 
-    /// One client less. With the last one the tenant ends, unless it has objects that stay.
+    /// Takes one client off a tenant. With the last one the tenant ends, unless it has objects that stay.
     pub fn leave_tenant(&mut self, id: TenantId, now: Moment) {
         let tenant = self.tenants.get_mut(id);
         tenant.clients -= 1;
@@ -156,7 +160,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Has the tenants looked at that have no clients, when something of one of them is due.
+    /// Has all tenants without clients looked at, when something of one of them is due.
     pub(super) fn expire_kept(&mut self, now: Moment) -> bool {
         if self.departures.kept_check.is_none_or(|due| due > now) {
             return false;
@@ -167,7 +171,7 @@ impl<M: Memory> Books<M> {
         true
     }
 
-    /// The NIC has done something for a tenant: if it has no clients, that may have been the last thing.
+    /// The NIC has finished something for a tenant. If the tenant has no clients, it may be able to end.
     pub fn look_at_if_deserted(&mut self, id: TenantId) {
         let deserted = self.tenants.find(id).is_some_and(|tenant| tenant.alone_since.is_some());
         if deserted && !self.departures.tenants.contains(&id) {
@@ -175,23 +179,23 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// The tenant without clients that is to be looked at next.
+    /// The next tenant without clients that the node has to look at.
     pub fn first_deserted(&self) -> Option<TenantId> {
         self.departures.tenants.front().copied()
     }
 
-    /// The tenant that was to be looked at next has been looked at.
+    /// That tenant has been looked at.
     pub fn pass_deserted(&mut self) {
         self.departures.tenants.pop_front();
     }
 
-    /// Lets the objects go that a tenant without clients has kept for as long as they were to be. `None`: it has ended,
-    /// or a client of it has come.
+    /// Lets go of the objects of a tenant without clients that were kept for long enough. `None`: the tenant has ended,
+    /// or has a client again.
     pub fn let_kept_go(&mut self, id: TenantId, now: Moment) -> Option<Left> {
         loop {
             let tenant = self.tenants.find(id)?;
             let since = tenant.alone_since?;
-            let Some(&(time, object)) = tenant.kept.first() else { return Some(Left::Nothing) };
+            let Some(&(time, object)) = tenant.kept.first() else { return Some(self.take_back(id, now)) };
             let until = since.after(Lifetime(time));
             if until > now {
                 self.look_at_kept_at(until);
@@ -200,11 +204,24 @@ impl<M: Memory> Books<M> {
             if !self.take_step() {
                 return Some(Left::More);
             }
-            self.keep_no_longer(object);
+            self.keep_no_longer(object, now);
         }
     }
 
-    /// Tenants without clients are looked at again then, or before.
+    /// Has other tenants' permissions over the objects of a tenant end, which has no clients and keeps nothing.
+    fn take_back(&mut self, id: TenantId, now: Moment) -> Left {
+        loop {
+            if !self.take_step() {
+                return Left::More;
+            }
+            if !self.strike_first_name(id, now) {
+                break;
+            }
+        }
+        if self.tenants.get(id).guests > 0 { Left::Lent } else { Left::Nothing }
+    }
+
+    /// Has tenants without clients looked at again at `due`, or before.
     pub fn look_at_kept_at(&mut self, due: Moment) {
         let check = self.departures.kept_check;
         self.departures.kept_check = Some(check.map_or(due, |other| other.min(due)));
@@ -215,7 +232,7 @@ impl<M: Memory> Books<M> {
         self.steps_left as usize
     }
 
-    /// A turn's steps are there once more: the node ends, and takes all apart at once.
+    /// Renews the steps of the turn: the node ends, and takes everything apart at once.
     pub fn renew_steps(&mut self) {
         self.steps_left = self.config.steps_per_turn;
     }
@@ -225,28 +242,30 @@ impl<M: Memory> Books<M> {
         self.tenants.get(tenant).objects.len()
     }
 
-    /// A tenant is off the NIC: nothing of it stays. `unborn` were never set up, and `residues` are exposed no more.
-    pub fn handle_tenant_ended(
+    /// A tenant is off the NIC. `unborn` were never set up, and `residues` are exposed no more.
+    pub fn handle_tenant_off(
         &mut self,
         id: TenantId,
         mut unborn: Vec<PermissionSlot>,
         residues: Vec<Residue>,
         now: Moment,
     ) {
-        let objects = self.tenants.get(id).objects.clone();
         let permissions = &self.permissions;
         unborn.extend(self.scrubs.take(|slot| permissions.get(slot).tenant == id));
         for permission in unborn {
             self.handle_not_exposed(permission, Refusal::NicFailed, now);
         }
         for residue in residues {
-            self.handle_withdrawn(residue);
+            self.handle_withdrawn(residue, now);
         }
-        for object in objects {
-            // Some have gone with what they exposed.
-            if self.pool.slabs.is_live(object) {
-                self.release_object(object);
-            }
+    }
+
+    /// Removes a tenant that is off the NIC, with its objects, of which no other tenant holds anything.
+    pub fn handle_tenant_ended(&mut self, id: TenantId, now: Moment) {
+        assert_eq!(self.tenants.get(id).guests, 0, "what a tenant has lent comes back before it ends");
+        for object in self.tenants.get(id).objects.clone() {
+            self.strike_name_if_any(object, now);
+            self.release_object(object);
         }
         self.tenants.remove(id);
     }

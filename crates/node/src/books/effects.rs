@@ -1,13 +1,13 @@
-//! What the books decide, as values: the other parts carry it out and say when that is done.
+//! What the books decide, as values. The other parts carry it out and report when that is done.
 
+use super::guests::GuestKey;
 use super::permissions::PermissionSlot;
 use super::pool::ObjectId;
 use portcullis_protocol::{
-    ClientId, Header, LIFETIME_OFFSET, Lifetime, PermissionId, RemoteAddress, Reply, ReplyBody, Rights,
-    TenantId,
+    ClientId, Header, LIFETIME_OFFSET, Lifetime, PermissionId, RemoteAddress, Reply, Rights, TenantId,
 };
 
-/// What is to be done for the books.
+/// What the other parts have to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effect {
     /// A permission is to be set up on the NIC. It has started once [`Books::handle_exposed`] says so.
@@ -22,7 +22,7 @@ pub(crate) enum Effect {
     Evict(ClientId),
 }
 
-/// A permission that is to be set up: the bytes that its holder may reach, and its header.
+/// A permission that is to be set up: the bytes that its holder may access, and its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exposure {
     pub permission: PermissionSlot,
@@ -32,7 +32,7 @@ pub(crate) struct Exposure {
     pub rights: Rights,
     /// Where its bytes start.
     pub address: RemoteAddress,
-    /// How many they are.
+    /// How many bytes there are.
     pub length: u64,
     pub lifetime: Lifetime,
 }
@@ -52,23 +52,26 @@ impl Exposure {
 /// A permission that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Withdrawal {
-    /// The slot that it had. Another permission may have that slot by now, which is exposed with a later effect or with
-    /// the next batch.
+    /// The slot that it had. Another permission may have that slot by now. That permission is exposed by a later effect
+    /// or with the next batch.
     pub permission: PermissionSlot,
     pub tenant: TenantId,
     pub client: ClientId,
     pub rights: Rights,
     pub header: RemoteAddress,
     pub object: ObjectId,
-    /// The object goes with it: nobody gets at its memory before the protection is down.
+    /// What its tenant was at the object, if the object is another tenant's.
+    pub guest: Option<GuestKey>,
+    /// The object goes too: its memory is used again only after the protection is down.
     pub last: bool,
     pub owed: Option<OwedReply>,
 }
 
 impl Withdrawal {
-    /// All that it leaves behind, to be taken down at once.
+    /// All that the permission leaves behind, to be taken down at once.
     pub fn residue(&self) -> Residue {
-        Residue { header: Some(self.header), object: Some(self.object), may_linger: false }
+        let (header, object) = (Some(self.header), Some(self.object));
+        Residue { header, object, guest: self.guest, may_linger: false }
     }
 }
 
@@ -76,8 +79,7 @@ impl Withdrawal {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwedReply {
     pub client: ClientId,
-    pub sequence: u32,
-    pub body: ReplyBody,
+    pub reply: Reply,
 }
 
 /// What an ended permission leaves behind until it is known to be exposed no more.
@@ -87,6 +89,8 @@ pub(crate) struct Residue {
     pub header: Option<RemoteAddress>,
     /// The object that its bytes belong to.
     pub object: Option<ObjectId>,
-    /// Nobody gets at the memory before the residue is gone, so that may wait (Patronus §5.4).
+    /// What the holder's tenant was at that object, if the object is another tenant's.
+    pub guest: Option<GuestKey>,
+    /// The memory is used again only after the residue is gone, so that may wait (Patronus §5.4).
     pub may_linger: bool,
 }

@@ -1,4 +1,4 @@
-//! Permissions that start and end: the books before and after the NIC's part.
+//! How permissions start and end: what the books do before and after the NIC's part.
 
 use super::Books;
 use super::effects::{Effect, Exposure, OwedReply, Residue, Withdrawal};
@@ -15,7 +15,7 @@ use portcullis_protocol::{
     ReplyBody, Sharing, TenantId,
 };
 
-/// Requests for memory that are tried again at once. Those that have to wait on do so behind the others.
+/// Requests for memory that are tried again at once. Those that still have to wait do so behind the others.
 const RETRIED_AT_ONCE: usize = 32;
 /// How long after its deadline a permission that is still being set up is looked at again.
 const LOOK_AGAIN: Lifetime = Lifetime::micros(10);
@@ -56,6 +56,7 @@ impl<M: Memory> Books<M> {
         let mut permission = Permission::new(id, object, (client, tenant), wish.rights, wish.claim, origin);
         permission.lifetime = wish.lifetime;
         permission.waited = start.since(wish.asked);
+        permission.guest = wish.guest;
         let deadline = permission.deadline();
         let slot = self.permissions.insert(permission);
         let record = self.pool.slabs.get_mut(object);
@@ -63,6 +64,9 @@ impl<M: Memory> Books<M> {
         record.exposed += 1;
         record.exclusive += u32::from(wish.claim.sharing == Sharing::Exclusive);
         self.permissions.link(Chain::Object, &mut record.first, slot);
+        if let Some(guest) = wish.guest {
+            self.start_as_guest(guest, slot);
+        }
         // A client that has gone meanwhile is in no list, and gets nothing once this is set up.
         if let Some(client) = self.clients.get_mut(client) {
             self.permissions.link(Chain::Client, &mut client.first, slot);
@@ -80,7 +84,7 @@ impl<M: Memory> Books<M> {
         self.effects.push_back(Effect::Expose(Exposure {
             permission: slot,
             id: it.id,
-            tenant: it.tenant,
+            tenant: self.domain_of(it),
             client: it.client,
             rights: it.rights,
             address,
@@ -89,8 +93,8 @@ impl<M: Memory> Books<M> {
         }));
     }
 
-    /// Ends a live permission: it is out of the books at once, and its protection comes down with this turn's batch.
-    /// The reply, if one is owed, goes out when that is confirmed.
+    /// Ends a live permission. It leaves the books at once, and its protection comes down with this turn's batch. A
+    /// reply that is owed goes out when that is confirmed.
     pub(super) fn finish(
         &mut self,
         slot: PermissionSlot,
@@ -100,7 +104,8 @@ impl<M: Memory> Books<M> {
         now: Moment,
     ) {
         let permission = *self.permissions.get(slot);
-        // One that is being set up is ended when the NIC has confirmed it: its client or tenant may not hold it then.
+        // A permission that is being set up ends when the NIC has confirmed it: its client or tenant may not hold it
+        // then.
         let State::Live(credential) = permission.state else { panic!("{slot:?} ends before it is live") };
         match event {
             AuditEvent::Expiry => self.counters.expiries += 1,
@@ -110,22 +115,23 @@ impl<M: Memory> Books<M> {
         self.remember_keys(&permission, credential, now);
         self.strike(slot);
         self.serve_waiters(permission.object, now);
-        let last = self.let_go(permission.object);
+        let last = self.let_go(permission.object, now);
         self.effects.push_back(Effect::Withdraw(Withdrawal {
             permission: slot,
-            tenant: permission.tenant,
+            tenant: self.domain_of(&permission),
             client: permission.client,
             rights: permission.rights,
             header: permission.id.header,
             object: permission.object,
+            guest: permission.guest,
             last,
             owed,
         }));
     }
 
-    /// What its client shows from now on is shown too late.
+    /// Remembers a permission's keys: from now on its client shows them too late.
     fn remember_keys(&mut self, permission: &Permission, credential: Credential, now: Moment) {
-        // Without keys nothing can be shown; and one that has gone shows nothing.
+        // Without keys nothing can be shown, and a client that has gone shows nothing.
         let Credential::Keys { buffer, lifetime } = credential else { return };
         let Some(client) = self.clients.get_mut(permission.client) else { return };
         let word = RemoteAddress(permission.id.header.0 + LIFETIME_OFFSET);
@@ -140,8 +146,14 @@ impl<M: Memory> Books<M> {
         record.holders -= 1;
         record.exclusive -= u32::from(permission.claim.sharing == Sharing::Exclusive);
         self.permissions.unlink(Chain::Object, &mut record.first, slot);
+        if let Some(guest) = permission.guest {
+            record.named().holders -= 1;
+            let guest = self.guests.get_mut(guest);
+            guest.held -= 1;
+            self.permissions.unlink(Chain::Guest, &mut guest.first, slot);
+        }
         let bytes = self.pool.slabs.size(permission.object);
-        // Of a client that has gone and of which nothing is left, the permission is in no list any more.
+        // If nothing is left of a client that has gone, the permission is in no list any more.
         let mut nowhere = PermissionSlot::NONE;
         let head = match self.clients.get_mut(permission.client) {
             Some(client) => {
@@ -157,16 +169,19 @@ impl<M: Memory> Books<M> {
         self.leases.forget(slot.0);
     }
 
-    /// Whether an object goes now that a permission over it, or what kept it, has ended. It is not freed yet.
-    fn let_go(&mut self, object: ObjectId) -> bool {
+    /// Whether an object goes, now that a permission over it or what kept it has ended. Does not free it yet.
+    fn let_go(&mut self, object: ObjectId, now: Moment) -> bool {
+        if !self.pool.slabs.get(object).is_wanted() {
+            // Other tenants do not keep an object: what they hold of it ends.
+            self.strike_name_if_any(object, now);
+        }
         let record = self.pool.slabs.get_mut(object);
-        // What nobody was told of, nobody can use or free: it is not kept.
-        let unwanted = (record.keep == Keep::No || !record.told) && record.waiting.is_empty();
-        let goes = record.holders == 0 && unwanted && !record.going;
+        let in_use = record.holders > 0 || !record.waiting.is_empty();
+        let goes = !in_use && !record.is_wanted() && !record.going;
         if goes {
             record.going = true;
             self.going += 1;
-            // The tenant has let go of it: how long its window lingers is the node's affair, not the quota's.
+            // The tenant has let go of it. How long its window lingers depends on the node, so the quota ignores that.
             let tenant = record.tenant;
             self.tenants.get_mut(tenant).usage.refund_object(self.pool.slabs.taken(object));
         }
@@ -190,16 +205,16 @@ impl<M: Memory> Books<M> {
         record.keep = Keep::No;
     }
 
-    /// An object goes as soon as nobody holds it.
-    pub(super) fn keep_no_longer(&mut self, object: ObjectId) {
+    /// Stops keeping an object: it goes when it has no holder.
+    pub(super) fn keep_no_longer(&mut self, object: ObjectId, now: Moment) {
         self.strike_kept(object);
-        self.release_if_unwanted(object);
+        self.release_if_unwanted(object, now);
     }
 
-    /// Lets go of an object that nobody holds, waits for or keeps. It is free at once where nothing exposes it.
-    pub(super) fn release_if_unwanted(&mut self, object: ObjectId) {
+    /// Lets go of an object that is not held, awaited or kept. The object is free at once if nothing exposes it.
+    pub(super) fn release_if_unwanted(&mut self, object: ObjectId, now: Moment) {
         let exposed = self.pool.slabs.get(object).exposed > 0;
-        if self.let_go(object) && !exposed {
+        if self.let_go(object, now) && !exposed {
             self.release_object(object);
         }
     }
@@ -209,6 +224,10 @@ impl<M: Memory> Books<M> {
         let taken = self.pool.slabs.taken(object);
         self.strike_kept(object);
         let record = self.pool.slabs.free(object);
+        assert!(
+            record.name().is_none() && record.guests().is_empty(),
+            "a name and guests go before their object"
+        );
         self.unlist(record.tenant, record.listed);
         if record.going {
             self.going -= 1;
@@ -217,7 +236,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// The NIC has confirmed a permission's protection: its client may have it.
+    /// The NIC has confirmed a permission's protection: the client gets the permission.
     pub fn handle_exposed(&mut self, slot: PermissionSlot, credential: Credential, now: Moment) {
         let permission = self.permissions.get_mut(slot);
         let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed a second time") };
@@ -236,8 +255,13 @@ impl<M: Memory> Books<M> {
             self.finish(slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
             return;
         }
+        if let Some(reason) = self.reason_if_uninvited(slot) {
+            self.refuse_start(&permission, origin, Refusal::Gone);
+            self.finish(slot, AuditEvent::Revoke, Some(reason), None, now);
+            return;
+        }
         self.pool.slabs.get_mut(object).told = true;
-        // One that had its notice before its header was written needs it again: the word says otherwise.
+        // Writing the header has replaced an earlier notice.
         if permission.final_notice || self.is_awaited(object, permission.claim) {
             self.notify(slot, now);
         }
@@ -247,7 +271,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// What the holder of a permission is told of it.
+    /// What the client is told of its permission.
     fn granted(&self, permission: &Permission, credential: Credential) -> Granted {
         Granted {
             permission: permission.id,
@@ -262,15 +286,16 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// A permission could not be set up: as if it had never been.
+    /// A permission could not be set up: the books drop it.
     pub fn handle_not_exposed(&mut self, slot: PermissionSlot, refusal: Refusal, now: Moment) {
         let permission = *self.permissions.get(slot);
         let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed already") };
         self.strike(slot);
         self.serve_waiters(permission.object, now);
-        self.let_go(permission.object);
+        self.let_go(permission.object, now);
         let (header, object) = (Some(permission.id.header), Some(permission.object));
-        self.handle_withdrawn(Residue { header, object, may_linger: false });
+        let residue = Residue { header, object, guest: permission.guest, may_linger: false };
+        self.handle_withdrawn(residue, now);
         self.refuse_start(&permission, origin, refusal);
     }
 
@@ -281,41 +306,43 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// What an ended permission left behind is exposed no more: it is free.
-    pub fn handle_withdrawn(&mut self, residue: Residue) {
+    /// What an ended permission left behind is exposed no more, and so it is free.
+    pub fn handle_withdrawn(&mut self, residue: Residue, now: Moment) {
         if let Some(header) = residue.header {
             self.pool.give_header(header);
         }
-        if let Some(object) = residue.object {
-            let record = self.pool.slabs.get_mut(object);
-            record.exposed -= 1;
-            if record.going && record.exposed == 0 {
-                self.release_object(object);
-            }
+        let Some(object) = residue.object else { return };
+        self.pool.slabs.get_mut(object).exposed -= 1;
+        if let Some(guest) = residue.guest {
+            self.handle_guest_withdrawn(guest);
+        }
+        let record = self.pool.slabs.get(object);
+        if record.going && record.exposed == 0 {
+            self.release_object(object);
+        } else if residue.guest.is_some() || record.named.as_ref().is_some_and(|it| it.waits > 0) {
+            // Others may have waited for this alone.
+            self.serve_waiters(object, now);
         }
     }
 
-    /// What a reply promises is true now.
+    /// What an owed reply promises is true now.
     pub fn handle_settled(&mut self, owed: OwedReply) {
-        let OwedReply { client, sequence, body } = owed;
-        let reply = portcullis_protocol::Reply { sequence, body };
-        self.effects.push_back(Effect::Reply(client, reply));
+        self.effects.push_back(Effect::Reply(owed.client, owed.reply));
     }
 
-    /// Requests that wait for memory get their answer where none is on its way.
+    /// Answers requests that wait for memory, if no memory is on its way back.
     pub fn retry_if_idle(&mut self, now: Moment) {
         if self.going == 0 {
             self.retry_parked(now);
         }
     }
 
-    /// Memory came back: those that wait for some try again.
+    /// Memory came back: waiting requests for memory are tried again.
     pub fn retry_parked(&mut self, now: Moment) {
         if !self.postponed.is_thirsty() {
             return;
         }
         for Parked { wish, memory } in self.postponed.unpark(RETRIED_AT_ONCE) {
-            // Whoever asked may have gone meanwhile.
             if self.clients.get(wish.from.client).is_none() {
                 continue;
             }
@@ -325,7 +352,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Ends what is due, unless its client has extended it (Patronus §5.3).
+    /// Ends due permissions, unless their clients have extended them (Patronus §5.3).
     pub(super) fn expire(&mut self, now: Moment) -> bool {
         let mut worked = false;
         if planted::is(Fault::ExpiryNotScanned) {
@@ -342,7 +369,7 @@ impl<M: Memory> Books<M> {
                 self.leases.schedule(now.after(LOOK_AGAIN), slot.0, start);
                 continue;
             }
-            // A request may have extended it, or the lifetime word says so.
+            // A request may have extended the permission, or the lifetime word may.
             if permission.deadline() > now || self.see_extension(slot, now) {
                 let deadline = self.permissions.get(slot).deadline();
                 if deadline > now {
@@ -355,7 +382,7 @@ impl<M: Memory> Books<M> {
         worked
     }
 
-    /// One holder cannot extend any more.
+    /// Gives notice: this permission cannot be extended any more.
     pub(super) fn notify(&mut self, slot: PermissionSlot, now: Moment) {
         self.see_extension(slot, now);
         let permission = self.permissions.get_mut(slot);
@@ -363,12 +390,12 @@ impl<M: Memory> Books<M> {
         self.pool.put_notice(permission.id.header);
     }
 
-    /// Takes over what the client has put into the lifetime word, as far as the rules allow. Returns whether the
-    /// permission lives longer for it.
+    /// Takes over what the client has written into the lifetime word, as far as the rules allow. Returns whether the
+    /// permission lives longer now.
     pub(super) fn see_extension(&mut self, slot: PermissionSlot, now: Moment) -> bool {
         let longest = self.config.longest_lifetime;
         let permission = self.permissions.get_mut(slot);
-        // Before it is live, the word still holds what the header's last holder left there.
+        // Until it is live, the word still holds what the header's last holder left there.
         if permission.final_notice || !permission.is_live() {
             return false;
         }

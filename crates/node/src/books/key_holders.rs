@@ -1,16 +1,16 @@
-//! Which permission a key was granted with last: what tells an access outside of what is held from a guess, without a
-//! look at all that a client holds.
+//! Which permission was granted last with a key. This tells an access outside of what a client holds from a guess,
+//! without a search of all that the client holds.
 
 use crate::books::permissions::PermissionSlot;
 use portcullis_protocol::Rkey;
 
-/// Keys that are made room for at once.
+/// Keys for which room is made at once.
 const CHUNK: usize = 4096;
 
-/// Slots of permissions by the index of their keys. What is found may have ended since: whoever asks compares.
+/// Slots of permissions by the index of their keys. The permission may have ended since, so the caller compares.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHolders {
-    // NICs number their keys closely: few of 2^24 indices are ever used.
+    // NICs number their keys closely: few of the 2^24 indices are ever used.
     chunks: Vec<Option<Box<[PermissionSlot; CHUNK]>>>,
 }
 

@@ -1,24 +1,24 @@
-//! When permissions end. Knows deadlines and nothing else: whether a holder has extended its permission is the caller's to
-//! look up.
+//! When permissions end. This module knows only deadlines: the caller looks up whether a holder has extended its
+//! permission.
 
 use portcullis_protocol::Moment;
 
 /// «Nowhere» in the heap.
 const NONE: u32 = u32::MAX;
 
-/// The end of what is in a slot of the caller's, as scheduled.
+/// The scheduled end of what is in one of the caller's slots.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Lease {
     deadline: Moment,
-    /// When it began: among equal deadlines the earlier goes first.
+    /// When it began: among equal deadlines, the earlier start goes first.
     start: Moment,
     slot: u32,
 }
 
 /// Deadlines, earliest first, one for each slot.
 ///
-/// A binary heap that knows where each slot's lease is. Most permissions are revoked long before their deadlines: if
-/// their leases stayed, going through them now and then would stop everybody for as long as it takes.
+/// A binary heap that knows where each slot's lease is. Most permissions are revoked long before their deadlines. If
+/// their leases stayed, clearing them out now and then would stop all clients for as long as it takes.
 #[derive(Default)]
 pub(crate) struct Leases {
     heap: Vec<Lease>,
@@ -56,7 +56,7 @@ impl Leases {
         }
     }
 
-    /// Takes out a lease whose deadline has come, and says its slot.
+    /// Takes out a lease whose deadline has come, and returns its slot.
     pub(crate) fn due(&mut self, now: Moment) -> Option<u32> {
         let slot = self.heap.first().filter(|lease| lease.deadline <= now)?.slot;
         self.forget(slot);
@@ -68,7 +68,7 @@ impl Leases {
         self.heap.first().map(|lease| lease.deadline)
     }
 
-    /// Moves what is at `place` to where it belongs.
+    /// Moves the lease at `place` to where it belongs.
     fn settle(&mut self, mut place: usize) {
         let lease = self.heap[place];
         while place > 0
@@ -96,7 +96,7 @@ impl Leases {
 
     fn put(&mut self, place: usize, lease: Lease) {
         self.heap[place] = lease;
-        // As many as there are slots, which are numbered in 32 bits.
+        // At most as many as slots, which are numbered in 32 bits.
         self.places[lease.slot as usize] = u32::try_from(place).unwrap_or(NONE);
     }
 }

@@ -1,18 +1,21 @@
-//! The books: who may touch which bytes, and until when.
+//! The books: who may access which bytes, and until when.
 //!
-//! Requests, time, refused accesses and what the NIC has confirmed go in by `handle_*`; what follows comes out of
-//! [`Books::poll_effect`]. The books know no NIC and no message bytes. They read and write the pool's memory for what
-//! stands in permissions' headers, and to zero it.
+//! Requests, time, refused accesses and confirmations of the NIC go in through `handle_*`. Decisions come out of
+//! [`Books::poll_effect`]. The books know no NIC and no message bytes. They access the pool's memory only for the
+//! headers of permissions, and to zero memory.
 
 mod adoption;
 mod bars;
 mod charging;
 mod clients;
 mod departures;
+mod directory;
 mod effects;
 mod grants;
+mod guests;
 mod key_holders;
 mod leases;
+mod names;
 mod permissions;
 mod pool;
 mod postponed;
@@ -41,6 +44,8 @@ use crate::config::NodeConfig;
 use crate::counters::Counters;
 use clients::Clients;
 use departures::Departures;
+use directory::{Directory, EmbeddedDirectory};
+use guests::Guests;
 use key_holders::KeyHolders;
 use leases::Leases;
 use permissions::Permissions;
@@ -63,15 +68,17 @@ pub(crate) struct Books<M> {
     leases: Leases,
     scrubs: Scrubs,
     postponed: Postponed,
-    /// Objects whose waiting requests a later turn looks at, and their births.
+    /// Objects whose waiting requests a later turn looks at, with the objects' births.
     put_off: VecDeque<(ObjectId, u64)>,
     tenants: Tenants,
     clients: Clients,
     standings: Standings,
     departures: Departures,
+    directory: Box<dyn Directory + Send>,
+    guests: Guests,
     /// Objects that wait until nothing exposes them any more.
     going: u32,
-    /// Steps that this turn may still take of what can go on in the next.
+    /// Steps that this turn may still take, of work that can go on in the next.
     steps_left: u32,
     audit: AuditQueue,
     counters: Counters,
@@ -98,6 +105,8 @@ impl<M: Memory> Books<M> {
             clients: Clients::default(),
             standings: Standings::new(config.violations),
             departures: Departures::default(),
+            directory: Box::new(EmbeddedDirectory::new(config.quota)),
+            guests: Guests::default(),
             going: 0,
             steps_left: config.steps_per_turn,
             audit,
@@ -107,14 +116,14 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Goes on with this number for clients, tenants and objects: for tests of what happens near the end of a counter.
+    /// Continues numbering clients, tenants and objects at `number`: for tests near the end of a counter.
     pub fn count_from(&mut self, number: u64) {
         self.clients.count_from(number);
         self.tenants.count_from(number);
         self.pool.count_from(number);
     }
 
-    /// What is to be done next.
+    /// What the other parts have to do next.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
@@ -124,14 +133,13 @@ impl<M: Memory> Books<M> {
         self.audit.pop()
     }
 
-    /// A turn begins. Requests get half of its steps, so that leases end also in a flood of requests.
+    /// Begins a turn. Requests get half of its steps, so that leases also end during a flood of requests.
     pub fn begin_turn(&mut self) {
         self.scrubs.begin_turn();
         self.steps_left = self.config.steps_per_turn / 2;
     }
 
-    /// What the time has brought is dealt with, with the other half of the turn's steps. Returns whether anything was
-    /// done.
+    /// Does what is due by now, with the other half of the turn's steps. Returns whether anything was done.
     pub fn handle_timeout(&mut self, now: Moment) -> bool {
         self.steps_left += self.config.steps_per_turn / 2;
         let mut worked = self.serve_put_off(now);
@@ -144,7 +152,7 @@ impl<M: Memory> Books<M> {
 
     /// The next moment at which the books want a turn.
     pub fn next_wake(&self) -> Option<Moment> {
-        let more = !self.departures.is_empty() || !self.put_off.is_empty();
+        let more = !self.is_whole() || !self.put_off.is_empty();
         let wakes = [
             more.then_some(Moment(0)),
             self.leases.next(),
@@ -167,13 +175,13 @@ impl<M: Memory> Books<M> {
         left.is_some()
     }
 
-    /// Takes so many steps, or all that this turn has left.
+    /// Takes `steps` steps, or all that this turn has left.
     pub fn take_steps(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.steps_left = self.steps_left.saturating_sub(steps);
     }
 
-    /// A tenant called `name` may let a client come: the tenant, if the node knows it already.
+    /// Whether the tenant called `name` may have one more client. Returns the tenant, if the node knows it.
     ///
     /// # Errors
     /// The tenant is barred or paused, or the node is full.
@@ -186,42 +194,42 @@ impl<M: Memory> Books<M> {
         Ok(self.tenants.named(name))
     }
 
-    /// The number that the next tenant gets. `None`: there have been too many to tell one more apart.
+    /// The number of the next tenant. `None`: there were too many to tell one more apart.
     pub fn next_tenant(&self) -> Option<TenantId> {
         self.tenants.has_marks().then(|| self.tenants.next_id())
     }
 
-    /// Enters a tenant, which is [`next_tenant`](Self::next_tenant). `shared_key` opens all of its permissions, where
-    /// those have no keys of their own.
+    /// Enters a tenant, as [`next_tenant`](Self::next_tenant). `shared_key` opens all its permissions, if they have no
+    /// keys of their own.
     pub fn enter_tenant(&mut self, name: &str, shared_key: Option<Rkey>) {
         let offended = self.standings.knows(name);
         self.tenants.insert(name.into(), shared_key, offended);
     }
 
-    /// The tenants that there are.
+    /// All tenants.
     pub fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
         self.tenants.iter().map(|(id, _)| id)
     }
 
-    /// A client of this tenant comes: the tenant stays at least until that client leaves.
+    /// Holds a tenant for a client that is to attach, at least until that client leaves.
     pub fn hold_tenant(&mut self, tenant: TenantId) {
         let tenant = self.tenants.get_mut(tenant);
         tenant.clients += 1;
         tenant.alone_since = None;
     }
 
-    /// The number that the next client gets. `None`: there are no more.
+    /// The number of the next client. `None`: there are no more numbers.
     pub fn next_client(&self) -> Option<ClientId> {
         self.clients.next_id()
     }
 
-    /// A client of a tenant that was held for it is attached. It is [`next_client`](Self::next_client).
+    /// Attaches a client, as [`next_client`](Self::next_client), to a tenant that was held for it.
     pub fn handle_attached(&mut self, client: ClientId, tenant: TenantId, process: Option<u32>, now: Moment) {
         self.clients.insert(client, tenant, process, self.config.violations);
         self.audit_client(now, AuditEvent::Attach, client, None);
     }
 
-    /// A client cannot be served any more: said once.
+    /// Reports, once, that a client cannot be served any more.
     pub fn evict(&mut self, client: ClientId) {
         if let Some(it) = self.clients.get_mut(client)
             && !std::mem::replace(&mut it.lost, true)
@@ -240,17 +248,17 @@ impl<M: Memory> Books<M> {
         self.clients.iter().map(|client| client.id)
     }
 
-    /// Whether an ended permission's exposure may last a while, since memory is plentiful (Patronus §5.4).
+    /// Whether an ended permission may stay exposed for a while, because memory is plentiful (Patronus §5.4).
     pub fn memory_is_plentiful(&self) -> bool {
         self.pool.is_plentiful()
     }
 
-    /// Whether somebody waits for memory that ended permissions still expose.
+    /// Whether memory that ended permissions still expose is needed.
     pub fn wants_memory_back(&self) -> bool {
         self.postponed.is_thirsty() || (self.going > 0 && !self.memory_is_plentiful())
     }
 
-    /// What the books have counted, and what stands in them.
+    /// What the books have counted, and what they hold.
     pub fn counters(&self) -> Counters {
         Counters {
             clients: self.clients.len().into(),
@@ -260,6 +268,7 @@ impl<M: Memory> Books<M> {
             bytes_used: self.pool.slabs.bytes_used(),
             headers_used: self.pool.headers_used().into(),
             postponed: self.postponed.len() as u64,
+            names: self.directory.names(),
             audit_lost: self.audit.lost(),
             ..self.counters
         }
@@ -273,7 +282,7 @@ impl<M: Memory> Books<M> {
         self.reply(to, ReplyBody::Refused(refusal));
     }
 
-    /// Writes down what happened to a client.
+    /// Audits what happened to a client.
     pub fn audit_client(
         &mut self,
         at: Moment,
@@ -284,7 +293,7 @@ impl<M: Memory> Books<M> {
         self.audit_of_client(at, event, client, |record| AuditRecord { reason, ..record });
     }
 
-    /// The same, with what `add` adds to the record.
+    /// The same, with the fields that `add` sets.
     fn audit_of_client(
         &mut self,
         at: Moment,
@@ -304,7 +313,7 @@ impl<M: Memory> Books<M> {
         });
     }
 
-    /// Writes down what happened to a permission.
+    /// Audits what happened to a permission.
     fn audit_permission(
         &mut self,
         at: Moment,
@@ -320,7 +329,10 @@ impl<M: Memory> Books<M> {
             let gone = departures.client(permission.client).map(|it| (it.id, it.process));
             let (client, process) = attached.or(gone).unzip();
             let (address, length) = pool.bytes_of(permission);
+            let owner = pool.slabs.get(permission.object).tenant;
+            let foreign = owner != permission.tenant;
             AuditRecord {
+                owner: foreign.then(|| Arc::clone(&tenants.get(owner).name)),
                 tenant: Some(Arc::clone(&tenants.get(permission.tenant).name)),
                 client,
                 process: process.flatten(),

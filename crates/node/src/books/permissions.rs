@@ -1,12 +1,13 @@
-//! The permissions of a node: what each is over, who holds it, and what enforces it.
+//! The permissions of a node: what each covers, its holder, and what enforces it.
 //!
-//! This table is what the node acts on; the headers in remote memory only repeat it for clients.
+//! The node acts on this table. The headers in remote memory only repeat it for clients.
 
+use crate::books::guests::GuestKey;
 use crate::books::pool::ObjectId;
 use portcullis_protocol::{ClientId, Credential, Lifetime, Moment, PermissionId, Rights, Sharing, TenantId};
 use portcullis_slots::{Reuse, Slots};
 
-/// Where a permission stands in the books. Slots are used again.
+/// The place of a permission in the books. Slots are used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct PermissionSlot(pub u32);
 
@@ -19,7 +20,7 @@ impl PermissionSlot {
         (self != Self::NONE).then_some(self)
     }
 
-    /// Its place in a table.
+    /// The slot's place in a table.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -27,7 +28,7 @@ impl PermissionSlot {
 
 portcullis_slots::number_key!(PermissionSlot);
 
-/// Who is told that a permission has started.
+/// Which client is told that a permission has started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// The client whose request asked for it.
@@ -35,23 +36,23 @@ pub(crate) enum Origin {
         /// The request's number.
         sequence: u32,
     },
-    /// Nobody: something other than a request made it, and its holder knows.
+    /// None: something other than a request made it, and its holder knows.
     Adopted,
 }
 
 /// Where a permission is in its life. One that has ended is not in the books any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Its protection is being set up: the client has not heard of it.
+    /// Its protection is being set up, and the client has not heard of it.
     Starting(Origin),
-    /// The client holds it, and shows this.
+    /// The client holds it, and shows this credential.
     Live(Credential),
 }
 
-/// Some of an object's bytes.
+/// A range of an object's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
-    /// Where in the object they start.
+    /// Where in the object the range starts.
     pub offset: u64,
     pub length: u64,
 }
@@ -63,7 +64,7 @@ impl Extent {
     }
 }
 
-/// What a permission is over, and beside whom.
+/// Which bytes a permission covers, and whether others may share them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub extent: Extent,
@@ -71,7 +72,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Whether both cannot be held at once.
+    /// Whether the two cannot be held at once.
     pub fn conflicts(self, other: Self) -> bool {
         let shared = self.sharing == Sharing::Shared && other.sharing == Sharing::Shared;
         !shared && self.extent.overlaps(other.extent)
@@ -87,14 +88,18 @@ pub(crate) struct Permission {
     pub client: ClientId,
     pub tenant: TenantId,
     pub rights: Rights,
-    /// As last seen, from the start.
+    /// As last seen, counted from the start.
     pub lifetime: Lifetime,
     /// How long its request waited.
     pub waited: Lifetime,
-    /// The node has put zero into the lifetime word: it ends when `lifetime` is over.
+    /// The node has put zero into the lifetime word: the permission ends when `lifetime` is over.
     pub final_notice: bool,
     pub state: State,
-    chains: [Links; 2],
+    /// What its tenant is at the object, if the object is another tenant's.
+    pub guest: Option<GuestKey>,
+    /// Its object was taken from its tenant while it was being set up: it ends as soon as it is live.
+    pub uninvited: bool,
+    chains: [Links; 3],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,13 +108,15 @@ struct Links {
     after: PermissionSlot,
 }
 
-/// The two lists that a permission is in.
+/// The lists that a permission is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Chain {
     /// Of its object's holders.
     Object = 0,
     /// Of its client's permissions.
     Client = 1,
+    /// Of what its tenant holds of another tenant's object.
+    Guest = 2,
 }
 
 impl Permission {
@@ -133,16 +140,18 @@ impl Permission {
             waited: Lifetime(0),
             final_notice: false,
             state: State::Starting(origin),
-            chains: [Links { before: PermissionSlot::NONE, after: PermissionSlot::NONE }; 2],
+            guest: None,
+            uninvited: false,
+            chains: [Links { before: PermissionSlot::NONE, after: PermissionSlot::NONE }; 3],
         }
     }
 
-    /// Whether its client holds it.
+    /// Whether the client holds it.
     pub fn is_live(&self) -> bool {
         matches!(self.state, State::Live(_))
     }
 
-    /// What its client shows for it, once the client holds it.
+    /// What the client shows for the permission, once it holds it.
     pub fn credential(&self) -> Option<Credential> {
         match self.state {
             State::Live(credential) => Some(credential),
@@ -192,7 +201,7 @@ impl Permissions {
         &mut self.slots[slot]
     }
 
-    /// How many there are, in any state.
+    /// How many permissions there are, in any state.
     pub fn len(&self) -> usize {
         self.slots.len()
     }

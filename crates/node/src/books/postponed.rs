@@ -7,7 +7,7 @@ use portcullis_protocol::{ClientId, Moment, Refusal, TenantId};
 use portcullis_slots::{Reuse, Slots};
 use std::collections::{HashMap, VecDeque};
 
-/// Where a waiting request stands. Slots are used again.
+/// The place of a waiting request. Slots are used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WaiterSlot(pub u32);
 
@@ -36,7 +36,7 @@ pub(crate) struct Postponed {
     waiters: Slots<WaiterSlot, Waiter>,
     timeouts: Leases,
     parked: VecDeque<Parked>,
-    /// Requests of each tenant among them.
+    /// How many of these requests each tenant has.
     by_tenant: HashMap<TenantId, u32>,
 }
 
@@ -55,7 +55,7 @@ impl Postponed {
         self.waiters.len() + self.parked.len()
     }
 
-    /// Counts one more request of a tenant. However many it has, as many places stay free for others.
+    /// Counts one more request of a tenant. However many the tenant has, as many places stay free for others.
     fn enter(&mut self, tenant: TenantId) -> Result<(), Refusal> {
         let free = (self.limit as usize).saturating_sub(self.len());
         let its = self.by_tenant.get(&tenant).copied().unwrap_or(0);
@@ -97,12 +97,12 @@ impl Postponed {
         &self.waiters[slot]
     }
 
-    /// Whether a request of this client's waits in a slot that was noted some time ago.
+    /// Whether the slot, which was noted some time ago, still holds a request of this client.
     pub fn is_of(&self, slot: WaiterSlot, client: ClientId) -> bool {
         self.waiters.get(slot).is_some_and(|waiter| waiter.wish.from.client == client)
     }
 
-    /// A request whose time is over. It is still there.
+    /// A request whose time is over. It stays until it is taken.
     pub fn timed_out(&mut self, now: Moment) -> Option<WaiterSlot> {
         self.timeouts.due(now).map(WaiterSlot)
     }
@@ -124,7 +124,7 @@ impl Postponed {
         Ok(())
     }
 
-    /// Takes the first requests for memory out, so many at most.
+    /// Takes out the first requests for memory, at most `most`.
     pub fn unpark(&mut self, most: usize) -> Vec<Parked> {
         let parked: Vec<Parked> = self.parked.drain(..most.min(self.parked.len())).collect();
         for it in &parked {

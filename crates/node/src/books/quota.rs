@@ -24,7 +24,7 @@ impl Usage {
         self.permissions
     }
 
-    /// Counts an object that takes so many bytes.
+    /// Counts an object that takes `bytes` bytes.
     ///
     /// # Errors
     /// [`Refusal::Quota`], in bytes or in objects: what is used without the object, and the limit.
@@ -33,7 +33,7 @@ impl Usage {
         charge(&mut self.bytes, bytes, quota.bytes_max).inspect_err(|_| refund(&mut self.objects, 1))
     }
 
-    /// An object that took so many bytes went.
+    /// An object that took `bytes` bytes is gone.
     pub(crate) fn refund_object(&mut self, bytes: u64) {
         refund(&mut self.objects, 1);
         refund(&mut self.bytes, bytes);
@@ -72,7 +72,8 @@ fn refund(used: &mut u64, amount: u64) {
 mod tests {
     use super::*;
 
-    const QUOTA: Quota = Quota { bytes_max: 100, objects_max: 3, permissions_max: 2 };
+    const QUOTA: Quota =
+        Quota { bytes_max: 100, objects_max: 3, permissions_max: 2, names_max: 2, shares_max: 2 };
 
     #[test]
     fn the_quota_can_be_used_up_and_no_further() {

@@ -1,4 +1,4 @@
-//! Keys that a client held until a moment ago: what tells an access that comes too late from a guess.
+//! Keys that a client held until a moment ago. They tell a late access from a guess.
 
 use portcullis_protocol::{Moment, RemoteAddress, Rkey};
 use std::collections::VecDeque;
@@ -13,15 +13,15 @@ pub(crate) struct EndedKeys {
     pub at: Moment,
 }
 
-/// One client's ended keys, the latest last: so many at most that a client that ends permissions without end costs a
-/// bounded amount of memory, and costs its siblings nothing.
+/// One client's ended keys, the latest last. Their number is bounded: a client that ends permissions without end takes
+/// a bounded amount of memory, and costs its siblings nothing.
 #[derive(Debug, Default)]
 pub(crate) struct RecentKeys {
     ended: VecDeque<EndedKeys>,
 }
 
 impl RecentKeys {
-    /// A permission has ended. The oldest of `most` is forgotten for it.
+    /// Adds the keys of an ended permission. The oldest of `most` are forgotten for it.
     pub fn push(&mut self, keys: EndedKeys, most: u32) {
         if self.ended.len() >= most as usize {
             self.ended.pop_front();
@@ -29,7 +29,7 @@ impl RecentKeys {
         self.ended.push_back(keys);
     }
 
-    /// When a permission ended that had this key.
+    /// When the last permission with this key ended.
     pub fn ended(&self, key: Rkey) -> Option<Moment> {
         let had = |keys: &&EndedKeys| keys.buffer == key || keys.lifetime == key;
         self.ended.iter().rev().find(had).map(|keys| keys.at)

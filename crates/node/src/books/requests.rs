@@ -2,6 +2,7 @@
 
 use super::Books;
 use super::effects::OwedReply;
+use super::guests::GuestKey;
 use super::permissions::{Claim, Extent, Origin, PermissionSlot};
 use super::pool::{Object, ObjectId, Slabs};
 use super::postponed::Waiter;
@@ -10,11 +11,11 @@ use crate::config::FOR_EVER;
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ClientId, Keep, Lifetime, Moment, ObjectName, PermissionId, Refusal, ReplyBody, RequestBody, Rights,
-    TenantId,
+    ClientId, Keep, Lifetime, Moment, ObjectName, PermissionId, Refusal, Reply, ReplyBody, RequestBody,
+    Rights, TenantId,
 };
 
-/// Who asks, and the number by which the client tells the reply.
+/// The sender, and the number by which the client recognises the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestOrigin {
     pub client: ClientId,
@@ -22,13 +23,15 @@ pub(crate) struct RequestOrigin {
     pub sequence: u32,
 }
 
-/// What a request for a permission asks for, whatever it is over.
+/// What a request for a permission asks for, over whichever object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
     pub from: RequestOrigin,
     pub rights: Rights,
     pub claim: Claim,
     pub lifetime: Lifetime,
+    /// What the tenant is at the object, if the object is another tenant's.
+    pub guest: Option<GuestKey>,
     /// When the request came.
     pub asked: Moment,
 }
@@ -42,12 +45,12 @@ pub(crate) struct NewObject {
 }
 
 impl<M: Memory> Books<M> {
-    /// Carries out a request about objects or permissions. Requests about queue pairs and bytes are the node's: see
+    /// Carries out a request about objects or permissions. The node handles requests about queue pairs and bytes: see
     /// [`Node::turn`](crate::Node::turn).
     pub fn handle_request(&mut self, from: RequestOrigin, request: RequestBody, now: Moment) {
         let wish = |rights, (offset, length), sharing, lifetime| {
             let claim = Claim { extent: Extent { offset, length }, sharing };
-            Wish { from, rights, claim, lifetime, asked: now }
+            Wish { from, rights, claim, lifetime, guest: None, asked: now }
         };
         let done = match request {
             RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep } => {
@@ -60,7 +63,14 @@ impl<M: Memory> Books<M> {
             }
             RequestBody::Extend { permission, lifetime } => self.extend(from, permission, lifetime, now),
             RequestBody::Revoke { permission, free } => self.revoke(from, permission, free, now),
-            RequestBody::Free { object } => self.free(from, object),
+            RequestBody::Free { object } => self.free(from, object, now),
+            RequestBody::Keep { object, keep } => self.set_keep(from, object, keep, now),
+            RequestBody::Publish { .. }
+            | RequestBody::Unpublish { .. }
+            | RequestBody::Lookup { .. }
+            | RequestBody::List { .. }
+            | RequestBody::Share { .. }
+            | RequestBody::Unshare { .. } => self.handle_named(from, request, now),
             RequestBody::Recover { .. }
             | RequestBody::Read { .. }
             | RequestBody::Write { .. }
@@ -73,11 +83,7 @@ impl<M: Memory> Books<M> {
     }
 
     pub(super) fn check_wish(&self, wish: &Wish, now: Moment) -> Result<(), Refusal> {
-        self.standing(wish.from.tenant, now).check(now)?;
-        // A pause of the client's own holds up its rebuilds and nothing else.
-        if self.own_standing(wish.from.client, now).is_barred() {
-            return Err(Refusal::Barred);
-        }
+        self.check_standing(wish.from, now)?;
         if wish.rights.is_empty() || wish.lifetime.0 == 0 {
             return Err(Refusal::Nothing);
         }
@@ -88,7 +94,14 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// Whether an object may be kept that way.
+    /// Whether new things are given to the client.
+    pub(super) fn check_standing(&self, from: RequestOrigin, now: Moment) -> Result<(), Refusal> {
+        self.standing(from.tenant, now).check(now)?;
+        // A pause of the client itself delays its rebuilds and nothing else.
+        if self.own_standing(from.client, now).is_barred() { Err(Refusal::Barred) } else { Ok(()) }
+    }
+
+    /// Whether an object may be kept in this way.
     fn check_keep(&self, keep: Keep) -> Result<(), Refusal> {
         let longest = self.config.longest_keep;
         let allowed = match keep {
@@ -109,7 +122,7 @@ impl<M: Memory> Books<M> {
         let mark = tenant.mark;
         let object = match self.make_object(&wish, memory) {
             Ok(Some(object)) => object,
-            // Memory that lingers is on its way back: the request waits for it.
+            // Lingering memory is on its way back: the request waits for it.
             Ok(None) => {
                 self.tenants.get_mut(wish.from.tenant).usage.refund_object(takes);
                 return self.postponed.park(wish, memory);
@@ -131,7 +144,7 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// An object for an allocation. `None`: memory is on its way back, and may do.
+    /// Makes an object for an allocation. `None`: memory is on its way back, and may do.
     fn make_object(&mut self, wish: &Wish, memory: NewObject) -> Result<Option<ObjectId>, Refusal> {
         let NewObject { size, alignment, keep } = memory;
         let birth = self.pool.next_birth()?;
@@ -154,14 +167,38 @@ impl<M: Memory> Books<M> {
         now: Moment,
     ) -> Result<(), Refusal> {
         self.check_wish(&wish, now)?;
-        let object = self.pool.object_named(wish.from.tenant, name)?;
+        let tenant = wish.from.tenant;
+        let object = match (self.pool.object_named(tenant, name), name) {
+            (Ok(object), _) => object,
+            (Err(missing), ObjectName::Reference(reference)) => {
+                let asked = (wish.rights, wish.claim.sharing);
+                let object = self.shared_object(tenant, reference, asked).ok_or(missing)??;
+                wish.guest = Some(self.guest_at(object, tenant));
+                object
+            }
+            (Err(missing), ObjectName::Address(_)) => return Err(missing),
+        };
+        let done = self.acquire_object(wish, object, wait, now);
+        // If it has got nothing, and waits for nothing, it is no guest.
+        wish.guest.into_iter().for_each(|guest| self.forget_guest_if_gone(guest));
+        done
+    }
+
+    /// A permission over an object that the tenant may have one of.
+    fn acquire_object(
+        &mut self,
+        mut wish: Wish,
+        object: ObjectId,
+        wait: Lifetime,
+        now: Moment,
+    ) -> Result<(), Refusal> {
         wish.claim.extent = self.part_of(object, wish.claim.extent)?;
         let record = self.pool.slabs.get(object);
         if record.divided {
             self.charge_claims(record.holders as usize + record.waiting.len());
         }
-        // First come, first served: nobody overtakes those who wait already.
-        if !self.is_awaited(object, wish.claim) && self.admits(object, wish.claim) {
+        // First come, first served: no request overtakes those that wait already.
+        if !self.is_awaited(object, wish.claim) && self.admits(object, wish.claim, wish.from.tenant) {
             let origin = Origin::Request { sequence: wish.from.sequence };
             let slot = self.start(&wish, object, origin, now)?;
             self.expose(slot);
@@ -172,12 +209,17 @@ impl<M: Memory> Books<M> {
             return Err(Refusal::Conflict);
         }
         let waiter = self.postponed.insert(Waiter { wish, object, since: now, timeout: now.after(wait) })?;
-        self.pool.slabs.get_mut(object).waiting.push_back(waiter);
+        let record = self.pool.slabs.get_mut(object);
+        record.waiting.push_back(waiter);
+        if let Some(guest) = wish.guest {
+            record.named().waits += 1;
+            self.guests.get_mut(guest).waits += 1;
+        }
         self.give_notice(object, wish.claim, now);
         Ok(())
     }
 
-    /// The bytes of an object that a request means.
+    /// The bytes of an object that a request asks for.
     pub(super) fn part_of(&mut self, object: ObjectId, part: Extent) -> Result<Extent, Refusal> {
         let size = self.pool.slabs.size(object);
         let rest = size.checked_sub(part.offset).filter(|&rest| rest > 0 && part.length <= rest);
@@ -189,7 +231,7 @@ impl<M: Memory> Books<M> {
         Ok(Extent { offset: part.offset, length })
     }
 
-    /// The live permission with this id, if it is this client's (Patronus §5.6: the start must match).
+    /// The live permission with this id, if it belongs to this client (Patronus §5.6: the start must match).
     fn held(&self, from: RequestOrigin, id: PermissionId) -> Result<PermissionSlot, Refusal> {
         let slot = self.pool.holder_of(id)?;
         let permission = self.permissions.get(slot);
@@ -198,8 +240,8 @@ impl<M: Memory> Books<M> {
         if same && own && permission.is_live() { Ok(slot) } else { Err(Refusal::NotLive) }
     }
 
-    /// The same, if it is this client's or a sibling's: who knows a permission may keep it alive, as the key of its
-    /// lifetime word lets all of the tenant.
+    /// The same, but a sibling's permission will do: all clients of a tenant may extend it, as they can with the key of
+    /// its lifetime word.
     fn held_by_tenant(&self, from: RequestOrigin, id: PermissionId) -> Result<PermissionSlot, Refusal> {
         let slot = self.pool.holder_of(id)?;
         let permission = self.permissions.get(slot);
@@ -246,19 +288,38 @@ impl<M: Memory> Books<M> {
         if free {
             self.strike_kept(self.permissions.get(slot).object);
         }
-        let owed = OwedReply { client: from.client, sequence: from.sequence, body: ReplyBody::Done };
+        let reply = Reply { sequence: from.sequence, body: ReplyBody::Done };
+        let owed = OwedReply { client: from.client, reply };
         self.finish(slot, AuditEvent::Revoke, None, Some(owed), now);
         Ok(())
     }
 
-    fn free(&mut self, from: RequestOrigin, name: ObjectName) -> Result<(), Refusal> {
+    fn free(&mut self, from: RequestOrigin, name: ObjectName, now: Moment) -> Result<(), Refusal> {
         let object = self.pool.object_named(from.tenant, name)?;
-        self.keep_no_longer(object);
+        self.keep_no_longer(object, now);
         self.reply(from, ReplyBody::Done);
         Ok(())
     }
 
-    /// Where in the pool's memory an access by message goes, if the client holds a permission that lets it.
+    /// Keeps an object for another time from here on.
+    fn set_keep(
+        &mut self,
+        from: RequestOrigin,
+        name: ObjectName,
+        keep: Keep,
+        now: Moment,
+    ) -> Result<(), Refusal> {
+        self.check_keep(keep)?;
+        let object = self.pool.object_named(from.tenant, name)?;
+        self.strike_kept(object);
+        self.pool.slabs.get_mut(object).keep = keep;
+        self.enter_kept(object);
+        self.release_if_unwanted(object, now);
+        self.reply(from, ReplyBody::Done);
+        Ok(())
+    }
+
+    /// Where in the pool's memory an access by message goes, if the client holds a permission that allows it.
     ///
     /// # Errors
     /// The client holds no such permission, or the permission lacks the right or the bytes.

@@ -1,4 +1,4 @@
-//! Zeroing memory that another tenant used, before its next owner gets it: a little in each turn.
+//! Zeroes memory that another tenant used, a little in each turn. Its next owner gets it only after that.
 
 use super::Books;
 use super::permissions::PermissionSlot;
@@ -7,7 +7,7 @@ use portcullis_nic::Memory;
 use portcullis_protocol::{Lifetime, Moment};
 use std::collections::VecDeque;
 
-/// Bytes that are zeroed within one turn, about a microsecond's worth: everybody's next operation waits for that.
+/// Bytes that one turn zeroes, about a microsecond's worth: all clients' next operations wait for that.
 const BYTES_PER_TURN: u64 = 16 << 10;
 
 /// Objects that are being zeroed, by their first permissions, which wait for that.
@@ -25,7 +25,7 @@ impl Scrubs {
         self.bytes_left = BYTES_PER_TURN;
     }
 
-    /// Takes the permissions out for which `is_meant` holds.
+    /// Takes out the permissions for which `is_meant` holds.
     pub fn take(&mut self, is_meant: impl Fn(PermissionSlot) -> bool) -> Vec<PermissionSlot> {
         let meant = |&(permission, _): &(PermissionSlot, u64)| is_meant(permission);
         let taken = self.waiting.iter().filter(|it| meant(it)).map(|&(permission, _)| permission).collect();
@@ -44,13 +44,13 @@ impl<M: Memory> Books<M> {
         true
     }
 
-    /// Has an object zeroed in the turns to come. `permission` is its first one.
+    /// Has an object zeroed in the turns to come. `permission` is the first one over it.
     pub(super) fn scrub_later(&mut self, permission: PermissionSlot, object: ObjectId) {
         self.pool.slabs.get_mut(object).scrubbing = true;
         self.scrubs.waiting.push_back((permission, 0));
     }
 
-    /// Goes on zeroing objects that other tenants' bytes may lie in: as much as this turn has left.
+    /// Continues to zero objects in which other tenants' bytes may lie, as far as this turn allows.
     pub fn scrub(&mut self, now: Moment) -> bool {
         if self.scrubs.bytes_left == 0 {
             return !self.scrubs.waiting.is_empty();
@@ -67,14 +67,14 @@ impl<M: Memory> Books<M> {
             self.pool.slabs.get_mut(object).scrubbing = false;
             self.start_now(slot, now);
             self.expose(slot);
-            // Those who may share it with its first holder need not wait for that one's end.
+            // Requests that may share it with its first holder need not wait for that holder's end.
             self.serve_waiters(object, now);
         }
         true
     }
 
-    /// A permission that has waited for a scrub starts only now: its client has not heard of it, and its time shall not
-    /// have run out meanwhile.
+    /// A permission that has waited for a scrub starts only now: its client has not heard of it yet, and its time must
+    /// not run out meanwhile.
     fn start_now(&mut self, slot: PermissionSlot, now: Moment) {
         let permission = self.permissions.get_mut(slot);
         if now <= permission.id.start {

@@ -1,4 +1,4 @@
-//! What tenants answer for, by their names: it outlasts their clients.
+//! What tenants answer for, by name. This outlasts their clients.
 
 use super::violations::{Standing, TenantRecord};
 use crate::config::ViolationLimits;
@@ -6,7 +6,7 @@ use portcullis_protocol::Moment;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Tenants that broke a rule and are remembered for it.
+/// Tenants that broke a rule and are remembered for it, at most.
 const STANDINGS_MAX: usize = 1 << 16;
 
 /// The tenants that have broken a rule on this node.
@@ -28,22 +28,22 @@ impl Standings {
         self.records.contains_key(name)
     }
 
-    /// How a tenant stands.
+    /// The standing of a tenant.
     pub fn of(&self, name: &str, now: Moment) -> Standing {
         self.records.get(name).map_or(Standing::Good, |record| record.guesses.standing(now))
     }
 
-    /// What a tenant answers for.
+    /// A tenant's record of violations.
     pub fn record(&mut self, name: &Arc<str>, now: Moment) -> &mut TenantRecord {
         if self.records.len() >= STANDINGS_MAX && !self.records.contains_key(name) {
-            // Whoever stands well needs no memory of it.
+            // A tenant in good standing needs no record.
             self.records.retain(|_, record| record.guesses.standing(now) != Standing::Good);
         }
         let limits = self.limits;
         self.records.entry(Arc::clone(name)).or_insert_with(|| TenantRecord::new(limits))
     }
 
-    /// A bar begins that ends then.
+    /// Notes a bar that ends at `until`.
     pub fn note_bar(&mut self, until: Moment) {
         self.next_bar_end = Some(self.next_bar_end.map_or(until, |end| end.min(until)));
     }
@@ -53,7 +53,7 @@ impl Standings {
         self.next_bar_end
     }
 
-    /// Takes out the tenants whose bars are over. `None`: none could be.
+    /// Takes out the tenants whose bars are over. `None`: no bar could be.
     pub fn take_served(&mut self, now: Moment) -> Option<Vec<Arc<str>>> {
         self.next_bar_end.filter(|&end| now >= end)?;
         let served = self.records.extract_if(|_, record| record.guesses.has_served_bar(now));
@@ -67,14 +67,33 @@ impl Standings {
         Some(served)
     }
 
-    /// Forgets what a tenant answers for, if the tenant is barred or paused.
+    /// Forgets what a tenant that is barred or paused answers for.
     pub fn forgive(&mut self, name: &str, now: Moment) -> Option<Arc<str>> {
         let is_served = self.of(name, now) == Standing::Good;
         if is_served { None } else { self.records.remove_entry(name).map(|(name, _)| name) }
     }
 
-    /// All of them, by name.
+    /// All records, by tenant name.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &TenantRecord)> {
         self.records.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_that_stand_well_are_forgotten_before_there_are_too_many() {
+        let mut standings = Standings::new(ViolationLimits::default());
+        let now = Moment(1);
+        for number in 0..STANDINGS_MAX {
+            standings.record(&format!("tenant {number}").into(), now);
+        }
+        assert_eq!(standings.records.len(), STANDINGS_MAX);
+        standings.record(&"tenant 7".into(), now);
+        assert_eq!(standings.records.len(), STANDINGS_MAX, "it was there");
+        standings.record(&"one more".into(), now);
+        assert_eq!(standings.records.len(), 1, "all others stand well");
     }
 }

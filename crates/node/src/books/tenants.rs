@@ -2,7 +2,7 @@
 
 use super::pool::ObjectId;
 use super::quota::Usage;
-use portcullis_protocol::{Moment, Rkey, TenantId};
+use portcullis_protocol::{Moment, Rkey, TenantId, TenantName};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -10,19 +10,23 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Tenant {
     pub name: Arc<str>,
-    /// Tells its bytes from other tenants'; not used again.
+    /// The same name as other tenants can say it. `None`: it is too long, and nobody can share anything with this tenant.
+    pub called: Option<TenantName>,
+    /// Tells the tenant's bytes from those of others; not used again.
     pub mark: u64,
-    /// The key that opens all of its permissions, where they have no keys of their own.
+    /// The key that opens all permissions of the tenant, if they have no keys of their own.
     pub shared_key: Option<Rkey>,
     pub usage: Usage,
-    /// Its objects, those that are going included. Each knows its place here.
+    /// Its objects, including those that are going. Each object knows its place here.
     pub objects: Vec<ObjectId>,
-    /// Those of them that are kept, by how long they stay after the last client has gone.
+    /// Its kept objects, by how long they stay after the last client has gone.
     pub kept: BTreeSet<(u64, ObjectId)>,
     pub clients: u32,
-    /// Since when it has no clients, and stays for what it has left behind.
+    /// Other tenants that hold something of its objects: one for each tenant and object.
+    pub guests: u32,
+    /// Since when it has no clients, and only stays for what it has left behind.
     pub alone_since: Option<Moment>,
-    /// It has broken a rule on this node before: its standing has to be looked up.
+    /// It has broken a rule on this node before, so its standing has to be looked up.
     pub offended: bool,
 }
 
@@ -34,29 +38,30 @@ pub(crate) struct Tenants {
 }
 
 impl Tenants {
-    /// Goes on with this mark: for tests of what happens near the end of a counter.
+    /// Continues at this mark: for tests near the end of a counter.
     pub fn count_from(&mut self, mark: u64) {
         self.next_mark = mark;
     }
 
-    /// Whether one more tenant can be told from all that there have been.
+    /// Whether one more tenant can be told apart from all earlier ones.
     pub fn has_marks(&self) -> bool {
         self.next_mark < u64::MAX
     }
 
-    /// The number that the next tenant gets.
+    /// The number of the next tenant.
     pub fn next_id(&self) -> TenantId {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         TenantId(u32::try_from(free).expect("each tenant has a domain, which a NIC numbers in 32 bits"))
     }
 
-    /// Takes in a tenant, which gets [`next_id`](Self::next_id).
+    /// Adds a tenant, with the number [`next_id`](Self::next_id).
     pub fn insert(&mut self, name: Arc<str>, shared_key: Option<Rkey>, offended: bool) {
         let slot = self.next_id().0 as usize;
         if slot == self.slots.len() {
             self.slots.push(None);
         }
         self.slots[slot] = Some(Box::new(Tenant {
+            called: TenantName::new(&name).ok(),
             name,
             mark: self.next_mark,
             shared_key,
@@ -64,6 +69,7 @@ impl Tenants {
             objects: Vec::new(),
             kept: BTreeSet::new(),
             clients: 0,
+            guests: 0,
             alone_since: None,
             offended,
         }));
@@ -79,7 +85,7 @@ impl Tenants {
         self.iter().find(|(_, tenant)| &*tenant.name == name).map(|(id, _)| id)
     }
 
-    /// The tenant that had this number some time ago, or another that has it now.
+    /// The tenant that has this number now: not always the one that had it some time ago.
     pub fn find(&self, tenant: TenantId) -> Option<&Tenant> {
         self.slots.get(tenant.0 as usize)?.as_deref()
     }

@@ -1,22 +1,22 @@
-//! What breaking the rules costs, and whom.
+//! What a violation costs, and whether the client or its tenant pays.
 //!
-//! To a NIC three things look alike. An honest client is *late* now and then: its access arrives after its permission
-//! has ended, one to ten times a second at worst (Patronus §5.5). A broken client *strays*: it shows a key that it
-//! holds and reaches where the key does not. And one that is not honest *guesses* keys, of which a window has 256.
-//! The first two are their client's own affair. Guesses are counted for the tenant, since who guesses can do so from
-//! many clients: a tenant has some free, is paused for longer and longer beyond them, and is barred in the end.
+//! Three things look alike to a NIC. An honest client is *late* now and then: its access arrives after its permission
+//! has ended, one to ten times a second at worst (Patronus §5.5). A broken client *strays*: it uses a key that it holds
+//! where that key does not open. A dishonest client *guesses* keys, of which a window has 256. Only the client answers
+//! for the first two. Guesses are counted for the tenant, because a guesser can use many clients. A tenant has some
+//! guesses free, is then paused for longer and longer, and is barred in the end.
 
 use crate::config::ViolationLimits;
 use portcullis_protocol::{Lifetime, Moment, Refusal};
 
-/// What a refused access looks like to the node, and so who pays for it.
+/// What a refused access looks like to the node, and so whether client or tenant pays.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Charge {
-    /// The client held the key until a moment ago: the client alone is slowed, and never barred for it.
+    /// The client held the key until a moment ago. Only the client is slowed, and never barred for it.
     Late,
-    /// The client holds the key, and reached where it does not: the client alone is slowed, and then shown out.
+    /// The client holds the key, and used it where it does not open. Only the client is slowed, and in the end evicted.
     Stray,
-    /// The client never had the key: its tenant is paused, and then barred.
+    /// The client never had the key. Its tenant is paused, and in the end barred.
     Guess,
 }
 
@@ -32,7 +32,7 @@ impl Charge {
     }
 }
 
-/// A client's refused accesses since it attached, by what they looked like.
+/// A client's refused accesses since it attached, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Violations {
     /// See [`Charge::Late`].
@@ -56,14 +56,14 @@ impl Violations {
 /// Whether a node serves a tenant, or a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It does.
+    /// It is served.
     Good,
-    /// Not before that moment.
+    /// Not served before that moment.
     Paused {
         /// When the pause ends.
         until: Moment,
     },
-    /// Not before that moment, and all that it held has ended.
+    /// Not served before that moment, and all its permissions have ended.
     Barred {
         /// When the bar ends.
         until: Moment,
@@ -71,10 +71,10 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// Whether who stands so is served now.
+    /// Whether a client or tenant with this standing is served now.
     ///
     /// # Errors
-    /// Barred, or paused for so much longer.
+    /// Barred, or paused for the time that the refusal says.
     pub(crate) fn check(self, now: Moment) -> Result<(), Refusal> {
         match self {
             Self::Good => Ok(()),
@@ -87,7 +87,7 @@ impl Standing {
         matches!(self, Self::Barred { .. })
     }
 
-    /// How somebody stands for whom both hold.
+    /// The standing of a client to which both apply.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Barred { until: one }, Self::Barred { until: other }) => {
@@ -103,7 +103,7 @@ impl Standing {
     }
 }
 
-/// So many are there at most, and they come back one by one.
+/// Tokens that come back one by one, up to a maximum.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: u32,
@@ -116,7 +116,7 @@ impl Bucket {
         Self { left: most, counted: Moment(0) }
     }
 
-    /// Counts what has come back. Returns whether all have.
+    /// Adds what has come back. Returns whether the bucket is full.
     fn refill(&mut self, most: u32, again: Lifetime, now: Moment) -> bool {
         let again = again.0.max(1);
         let back = now.since(self.counted).0 / again;
@@ -143,7 +143,7 @@ impl Bucket {
     }
 }
 
-/// The violations of one kind that somebody answers for.
+/// The violations of one kind that a client or tenant answers for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ViolationBudget {
     limits: ViolationLimits,
@@ -156,14 +156,14 @@ pub(crate) struct ViolationBudget {
 }
 
 impl ViolationBudget {
-    /// The budget of somebody who has broken no rule yet.
+    /// The budget of a client or tenant that has broken no rule yet.
     pub(crate) fn new(limits: ViolationLimits) -> Self {
         let (since, until) = (Moment(0), Moment(0));
         Self { limits, free: Bucket::full(limits.free_max), paused: 0, since, until }
     }
 
-    /// A rule was broken. Pauses are not forgiven before a bar has ended: guessing slowly shall not pay. Says how its
-    /// owner stands after that.
+    /// Records a violation. Pauses are not forgiven before a bar has ended, so that slow guessing does not pay. Returns
+    /// the standing after that.
     pub(crate) fn record(&mut self, now: Moment) -> Standing {
         if self.has_served_bar(now) {
             *self = Self::new(self.limits);
@@ -179,8 +179,8 @@ impl ViolationBudget {
         self.standing(now)
     }
 
-    /// A rule was broken by lateness: pauses no longer than `longest` follow, which are forgiven once all is free again,
-    /// and never a bar.
+    /// Records lateness. Pauses of at most `longest` follow, and never a bar. The pauses are forgiven once all free
+    /// violations are back.
     pub(crate) fn record_lateness(&mut self, longest: Lifetime, now: Moment) -> Standing {
         if self.free.refill(self.limits.free_max, self.limits.free_again, now) {
             self.paused = 0;
@@ -206,7 +206,7 @@ impl ViolationBudget {
         Lifetime(self.limits.pause_min.0.saturating_mul(factor).min(longest.0))
     }
 
-    /// How its owner stands.
+    /// The standing by this budget.
     pub(crate) fn standing(&self, now: Moment) -> Standing {
         let until = self.until;
         match (now < until, self.is_spent()) {
@@ -221,7 +221,7 @@ impl ViolationBudget {
         self.since
     }
 
-    /// Whether its owner was barred, and is not any more.
+    /// Whether there was a bar that is over now.
     pub(crate) fn has_served_bar(&self, now: Moment) -> bool {
         self.is_spent() && now >= self.until
     }
@@ -231,11 +231,11 @@ impl ViolationBudget {
     }
 }
 
-/// What a tenant answers for: the guesses of all its clients, whenever they came and went.
+/// What a tenant answers for: the guesses of all its clients, including those that have gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TenantRecord {
     pub guesses: ViolationBudget,
-    /// For accesses of which the NIC says nothing: they may be late, and may be guesses.
+    /// For accesses of which the NIC reports nothing: each may be late, or a guess.
     excuses: Bucket,
 }
 
@@ -244,7 +244,7 @@ impl TenantRecord {
         Self { guesses: ViolationBudget::new(limits), excuses: Bucket::full(limits.excuses_max) }
     }
 
-    /// Whether one more access of which nothing is known may be taken for a late one.
+    /// Whether one more access of which the NIC reports nothing may pass as late.
     pub(crate) fn excuse(&mut self, now: Moment) -> bool {
         let limits = self.guesses.limits;
         self.excuses.refill(limits.excuses_max, limits.excuse_again, now);
@@ -255,7 +255,7 @@ impl TenantRecord {
 /// What a client answers for by itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conduct {
-    /// All that it was refused.
+    /// All its refused accesses.
     pub violations: Violations,
     late: ViolationBudget,
     strays: ViolationBudget,
@@ -267,7 +267,8 @@ impl Conduct {
         Self { violations: Violations::default(), late: budget, strays: budget }
     }
 
-    /// It came too late. `told`: the NIC said so. Where it is assumed, the client is slowed as far as a guesser would be.
+    /// Records a late access. `told`: the NIC said so. If lateness is assumed, the client is slowed as far as a guesser
+    /// would be.
     pub(crate) fn record_lateness(&mut self, told: bool, now: Moment) -> Standing {
         let limits = self.late.limits;
         self.late.record_lateness(if told { limits.late_pause_max } else { limits.pause_max }, now)
@@ -277,18 +278,18 @@ impl Conduct {
         self.strays.record(now)
     }
 
-    /// How it stands by itself.
+    /// The client's own standing.
     pub(crate) fn standing(&self, now: Moment) -> Standing {
         self.late.standing(now).and(self.strays.standing(now))
     }
 
-    /// What its standing is for, and since when.
+    /// The kind of violation behind the standing, and since when it lasts.
     pub(crate) fn cause(&self, now: Moment) -> (Charge, Moment) {
         let strays = self.strays.standing(now) == self.standing(now);
         if strays { (Charge::Stray, self.strays.since()) } else { (Charge::Late, self.late.since()) }
     }
 
-    /// Forgets what it answers for. What it was refused stays counted.
+    /// Forgets what the client answers for. Its refused accesses stay counted.
     pub(crate) fn forgive(&mut self) {
         *self = Self { violations: self.violations, ..Self::new(self.late.limits) };
     }
@@ -381,7 +382,7 @@ mod tests {
     }
 
     proptest! {
-        /// Keys move with every bind, and no binding outlives the longest lifetime: what is guessed within it counts.
+        /// Keys change with every bind, and no binding outlives the longest lifetime: guesses within it count.
         #[test]
         fn two_hundred_and_fifty_six_guesses_never_fit_into_the_longest_lifetime(
             told: bool,
@@ -395,7 +396,7 @@ mod tests {
             let mut guesses = 0u64;
             for gap in gaps {
                 now = Moment(now.0 + gap);
-                // Where the NIC tells nothing, a guess may pass for a late access.
+                // If the NIC reports nothing, a guess may pass as a late access.
                 let excused = !told && tenant.excuse(now);
                 if now > end || (!excused && tenant.guesses.record(now).is_barred()) {
                     break;

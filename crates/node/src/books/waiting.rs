@@ -1,7 +1,7 @@
-//! Requests that wait for an object: who goes before whom, and who hears of it.
+//! Requests that wait for an object: their order, and which holders get notice.
 //!
-//! Those who ask for the whole of an object, or hold it, are first come, first served. Once somebody has asked for a
-//! part of it, requests and holders that have no byte in common do not wait for each other.
+//! Requests for the whole of an object are served first come, first served. Once a part of an object was asked for,
+//! requests and holders that have no byte in common do not wait for each other.
 
 use super::Books;
 use super::permissions::{Chain, Claim, Origin, PermissionSlot};
@@ -9,19 +9,19 @@ use super::pool::ObjectId;
 use super::postponed::{Waiter, WaiterSlot};
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{Moment, Refusal, Sharing};
+use portcullis_protocol::{Moment, Refusal, Sharing, TenantId};
 
-/// Permissions that an object has at the most once parts of it are asked for: each request looks at all of them.
+/// Permissions over an object of which parts were asked for, at most: each request looks at all of them.
 const PARTS_MAX: u32 = 1024;
 
-/// Claims that are compared in the time of a step.
+/// Claims that can be compared in the time of one step.
 const CLAIMS_PER_STEP: usize = 64;
 
-/// Requests waiting for a divided object that are looked at when somebody lets go. Those behind wait for these.
+/// Requests for a divided object that are looked at when a holder lets go. Requests behind them wait for these.
 const LOOKED_AT_MAX: usize = 64;
 
 impl<M: Memory> Books<M> {
-    /// Somebody asks for a part of an object.
+    /// A part of the object is asked for.
     pub(super) fn divide(&mut self, object: ObjectId) -> Result<(), Refusal> {
         let record = self.pool.slabs.get_mut(object);
         if record.holders >= PARTS_MAX {
@@ -31,11 +31,16 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// Whether a permission may start beside the present holders.
-    pub(super) fn admits(&self, object: ObjectId, claim: Claim) -> bool {
+    /// Whether a permission of a tenant may start beside the present holders.
+    pub(super) fn admits(&self, object: ObjectId, claim: Claim, tenant: TenantId) -> bool {
         let record = self.pool.slabs.get(object);
-        // Nobody but the holder that waits for it: other tenants' bytes may still lie there.
+        // Only the holder that waits for the scrub is admitted: other tenants' bytes may still lie there.
         if record.scrubbing {
+            return false;
+        }
+        // Each tenant's windows are bound and unbound in an order of their own. So nothing starts before what other
+        // tenants held is known to be down.
+        if self.fading_beside(object, tenant) > 0 {
             return false;
         }
         let shared = claim.sharing == Sharing::Shared || planted::is(Fault::ExclusiveBesideShared);
@@ -52,7 +57,7 @@ impl<M: Memory> Books<M> {
         chain.map(|slot| (slot, self.permissions.get(slot).claim))
     }
 
-    /// Whether somebody waits for the object who must not be overtaken by such a permission.
+    /// Whether a request waits for the object that a permission with this claim must not overtake.
     pub(super) fn is_awaited(&self, object: ObjectId, claim: Claim) -> bool {
         let record = self.pool.slabs.get(object);
         if !record.divided {
@@ -61,7 +66,7 @@ impl<M: Memory> Books<M> {
         record.waiting.iter().any(|&waiter| self.postponed.get(waiter).wish.claim.conflicts(claim))
     }
 
-    /// Somebody waits for the object: its holders cannot extend any more (Patronus §5.3).
+    /// A request waits for the object: the holders in its way cannot extend any more (Patronus §5.3).
     pub(super) fn give_notice(&mut self, object: ObjectId, claim: Claim, now: Moment) {
         let divided = self.pool.slabs.get(object).divided;
         let aware = |slot: PermissionSlot| self.permissions.get(slot).final_notice;
@@ -69,8 +74,8 @@ impl<M: Memory> Books<M> {
             let concerned = |&(slot, held): &(PermissionSlot, Claim)| held.conflicts(claim) && !aware(slot);
             self.holders(object).filter(concerned).map(|(slot, _)| slot).collect()
         } else {
-            // The latest holders come first: behind one that has had its notice, all have. A crowd of holders costs
-            // each of those who wait nothing that way.
+            // The latest holders come first: behind one that has had its notice, all have. So a crowd of holders costs
+            // a further waiting request nothing.
             self.holders(object).map(|(slot, _)| slot).take_while(|&slot| !aware(slot)).collect()
         };
         for slot in holders {
@@ -78,7 +83,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Lets those in that wait for an object, as far as they may be there together.
+    /// Lets in the requests that wait for the object, as far as they can hold it together.
     pub(super) fn serve_waiters(&mut self, object: ObjectId, now: Moment) {
         if planted::is(Fault::WaiterForgotten) {
             return;
@@ -90,18 +95,17 @@ impl<M: Memory> Books<M> {
             let Some(waiter) = self.next_admitted(object) else { return };
             self.take_step();
             let Waiter { wish, .. } = self.drop_waiter(waiter);
-            // A client that has gone meanwhile gets nothing.
-            if self.clients.get(wish.from.client).is_none() {
-                continue;
+            if self.clients.get(wish.from.client).is_some() {
+                match self.start(&wish, object, Origin::Request { sequence: wish.from.sequence }, now) {
+                    Ok(slot) => self.expose(slot),
+                    Err(refusal) => self.refuse(wish.from, refusal),
+                }
             }
-            match self.start(&wish, object, Origin::Request { sequence: wish.from.sequence }, now) {
-                Ok(slot) => self.expose(slot),
-                Err(refusal) => self.refuse(wish.from, refusal),
-            }
+            wish.guest.into_iter().for_each(|guest| self.forget_guest_if_gone(guest));
         }
     }
 
-    /// This turn has done enough: a later one lets in who waits for the object.
+    /// This turn has done enough: a later one lets in the requests that wait for the object.
     fn serve_later(&mut self, object: ObjectId) {
         let record = self.pool.slabs.get_mut(object);
         if !record.waiting.is_empty() && !std::mem::replace(&mut record.put_off, true) {
@@ -109,7 +113,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Goes on with letting those in that an earlier turn had no time for.
+    /// Continues to let in the requests that an earlier turn had no steps for.
     pub(super) fn serve_put_off(&mut self, now: Moment) -> bool {
         let any = !self.put_off.is_empty();
         if planted::is(Fault::PutOffForgotten) {
@@ -124,17 +128,17 @@ impl<M: Memory> Books<M> {
             }
             self.pool.slabs.get_mut(object).put_off = false;
             self.serve_waiters(object, now);
-            self.release_if_unwanted(object);
+            self.release_if_unwanted(object, now);
         }
         any
     }
 
-    /// So many claims are compared: in a crowd that takes time as well.
+    /// Takes steps for comparing claims, since a crowd of them takes time.
     pub(super) fn charge_claims(&mut self, claims: usize) {
         self.take_steps(claims / CLAIMS_PER_STEP);
     }
 
-    /// The first of those who wait that may start now, and overtakes nobody who is in its way.
+    /// The first waiting request that may start now, and overtakes none that is in its way.
     fn next_admitted(&mut self, object: ObjectId) -> Option<WaiterSlot> {
         let record = self.pool.slabs.get(object);
         if record.divided {
@@ -145,9 +149,10 @@ impl<M: Memory> Books<M> {
         let most = if record.divided { LOOKED_AT_MAX } else { 1 };
         let mut before: Vec<Claim> = Vec::new();
         for &waiter in record.waiting.iter().take(most) {
-            let claim = self.postponed.get(waiter).wish.claim;
+            let wish = &self.postponed.get(waiter).wish;
+            let (claim, tenant) = (wish.claim, wish.from.tenant);
             let free = !before.iter().any(|other| other.conflicts(claim));
-            if free && self.admits(object, claim) {
+            if free && self.admits(object, claim, tenant) {
                 return Some(waiter);
             }
             before.push(claim);
@@ -155,7 +160,7 @@ impl<M: Memory> Books<M> {
         None
     }
 
-    /// Requests that have waited for as long as they were ready to.
+    /// Refuses requests that have waited for as long as they were ready to.
     pub(super) fn time_out_requests(&mut self, now: Moment) -> bool {
         let mut worked = false;
         while self.steps_left > 0
@@ -164,17 +169,30 @@ impl<M: Memory> Books<M> {
             self.take_step();
             let waiter = self.drop_waiter(slot);
             self.refuse(waiter.wish.from, Refusal::Conflict);
-            // Those behind it may be let in beside the present holders.
-            self.serve_waiters(waiter.object, now);
+            self.pass_waiter(&waiter, now);
             worked = true;
         }
         worked
     }
 
-    /// Takes out a request that waits.
+    /// Takes out a waiting request.
     pub(super) fn drop_waiter(&mut self, slot: WaiterSlot) -> Waiter {
         let waiter = self.postponed.take(slot);
-        self.pool.slabs.get_mut(waiter.object).no_longer_waits(slot);
+        let record = self.pool.slabs.get_mut(waiter.object);
+        record.no_longer_waits(slot);
+        if let Some(guest) = waiter.wish.guest {
+            record.named().waits -= 1;
+            self.guests.get_mut(guest).waits -= 1;
+        }
         waiter
+    }
+
+    /// A request waits no more, and was not let in.
+    pub(super) fn pass_waiter(&mut self, waiter: &Waiter, now: Moment) {
+        waiter.wish.guest.into_iter().for_each(|guest| self.forget_guest_if_gone(guest));
+        // The requests behind it may fit beside the present holders.
+        self.serve_waiters(waiter.object, now);
+        // Other tenants alone do not keep the object.
+        self.release_if_unwanted(waiter.object, now);
     }
 }

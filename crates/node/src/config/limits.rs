@@ -5,33 +5,44 @@ use portcullis_protocol::Lifetime;
 /// The most that one tenant may hold at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota {
-    /// Bytes of the pool that its objects take, each with its header of 32 bytes and rounded up to its size class: 96
-    /// bytes at least. By default the pool itself is the limit.
+    /// Bytes of the pool that its objects take, each with its 32-byte header and rounded up to its size class: at least
+    /// 96 bytes. By default the pool itself is the limit.
     pub bytes_max: u64,
     /// Objects.
     pub objects_max: u64,
     /// Live permissions.
     pub permissions_max: u64,
+    /// Names in the directory. Each takes about 200 bytes of the node's own memory, and each tenant that it is shared
+    /// with as much again.
+    pub names_max: u64,
+    /// Other tenants that one name is shared with.
+    pub shares_max: u64,
 }
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { bytes_max: u64::MAX, objects_max: 1 << 17, permissions_max: 65_536 }
+        Self {
+            bytes_max: u64::MAX,
+            objects_max: 1 << 17,
+            permissions_max: 65_536,
+            names_max: 4096,
+            shares_max: 32,
+        }
     }
 }
 
 /// How many violations cost how much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ViolationLimits {
-    /// Violations that cost nothing, at most, after a time without any.
+    /// Violations that cost nothing, at most, after a time without violations.
     pub free_max: u32,
     /// The time in which one of them comes back.
     pub free_again: Lifetime,
-    /// The first pause. Each further one is twice as long.
+    /// The first pause. Each further pause is twice as long.
     pub pause_min: Lifetime,
     /// The longest pause.
     pub pause_max: Lifetime,
-    /// Violations that cost a pause, until the last of them bars.
+    /// Violations that cost a pause. The last of them bars.
     pub bar_after: u32,
     /// How long a bar lasts. Its beginning ends all permissions of the tenant, so that none of their keys outlives it.
     pub bar_for: Lifetime,
@@ -39,11 +50,10 @@ pub struct ViolationLimits {
     pub late_grace: Lifetime,
     /// The longest pause for late accesses, where the NIC says what it refused.
     pub late_pause_max: Lifetime,
-    /// Ended permissions of a client whose keys are remembered. With a key that is forgotten, who comes late looks like a
-    /// guesser.
+    /// Ended permissions of a client whose keys are remembered. A late access with a forgotten key looks like a guess.
     pub keys_remembered: u32,
-    /// Where the NIC does not say what it refused: accesses of a tenant's clients that are taken for late ones, at most,
-    /// after a time without any. Further ones count as guesses.
+    /// If the NIC does not say what it refused: accesses of a tenant's clients that are taken for late, at most, after
+    /// a time without any. Further ones count as guesses.
     pub excuses_max: u32,
     /// The time in which one of those comes back.
     pub excuse_again: Lifetime,

@@ -1,27 +1,28 @@
-//! What a node is told when it starts. Every limit it keeps stands here, with its unit.
+//! The configuration of a node: all its limits, with their units.
 
 mod limits;
 
 pub use limits::{Quota, ViolationLimits};
 
 use crate::audit::AuditEvents;
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::{Header, Lifetime, Mechanism};
 
-/// Bytes of a page: what the pool is divided into.
+/// Bytes of a page. The pool is divided into pages.
 pub(crate) const PAGE_BYTES: u64 = 64 << 10;
 
-/// A node with this as its longest time keeps objects for as long as it runs.
+/// As the longest time to keep objects: for as long as the node runs.
 pub(crate) const FOR_EVER: Lifetime = Lifetime(u64::MAX);
 
-/// Which of the techniques that save window operations are used (Patronus §5.4). What is protected is the same
-/// with and without them.
+/// Which techniques that save window operations are used (Patronus §5.4). The protection is the same with and without
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reductions {
-    /// Windows stay bound while the memory under them is not used again.
+    /// Windows stay bound while their memory is not used again.
     pub delayed_unbinding: bool,
     /// One window covers a new object's lifetime word and its buffer.
     pub contiguity: bool,
-    /// A window of a permission that ends is bound again for one that starts.
+    /// The window of a permission that ends is bound again for one that starts.
     pub handover: bool,
 }
 
@@ -48,12 +49,12 @@ pub struct NodeConfig {
     pub reductions: Reductions,
     /// Memory for clients' objects, in bytes; whole pages of 64 KiB are used.
     pub pool_bytes: u64,
-    /// Whether all memory is taken when the node starts. Otherwise a page comes with its first use, and whoever uses it,
-    /// and everybody after, waits until the kernel has found one.
+    /// Whether the node takes all memory at its start. Otherwise a page comes with its first use. The operation that
+    /// uses it, and all after it, then wait until the kernel has found one.
     pub fill_memory: bool,
-    /// Headers in the header pool, of 32 bytes each: permissions over objects whose own header is taken.
+    /// Headers of 32 bytes in the header pool: for permissions whose header does not lie before the object.
     pub headers: u32,
-    /// The longest that a permission lives, extensions included (Patronus §5.3).
+    /// The longest that a permission lives, including extensions (Patronus §5.3).
     pub longest_lifetime: Lifetime,
     /// The longest that a request may wait for conflicting holders.
     pub longest_wait: Lifetime,
@@ -62,34 +63,34 @@ pub struct NodeConfig {
     pub longest_keep: Lifetime,
     /// Objects of all tenants. Each takes about 200 bytes of the node's own memory.
     pub objects_max: u32,
-    /// What a tenant may hold that was given no quota of its own.
+    /// What each tenant may hold.
     pub quota: Quota,
     /// What violations cost.
     pub violations: ViolationLimits,
     /// Queue pairs that are rebuilt at the same time; further ones wait.
     pub recoveries_max: u32,
-    /// Queue pairs that a client has beside the one it uses (Patronus §5.5).
+    /// Queue pairs that a client has besides the one in use (Patronus §5.5).
     pub spare_queue_pairs: u32,
-    /// Windows that a tenant's pool is kept filled up to, off the critical path (Patronus §5.6).
+    /// Ready windows up to which a tenant's pool is filled, off the critical path (Patronus §5.6).
     pub windows_ready: u32,
     /// Windows that a tenant may have, used or not.
     pub windows_max: u32,
-    /// How long a window whose keys are used up is left alone before it goes.
+    /// How long a window whose keys are used up rests before it goes.
     pub window_rest: Lifetime,
     /// The longest that an ended permission's window stays bound under delayed unbinding.
     pub linger_max: Lifetime,
-    /// Requests that wait for conflicting holders, of all clients. One tenant gets half of them at the most.
+    /// Requests of all clients that wait for an object or for memory. One tenant gets at most half of them.
     pub postponed_max: u32,
     /// Attached clients.
     pub clients_max: u32,
-    /// Requests that one turn of the node takes in: the largest batch that windows are handed over in.
+    /// Requests that one turn of the node takes in: the largest batch in which windows are handed over.
     pub requests_per_turn: u32,
-    /// Steps that one turn takes of what can go on in the next: permissions that end, requests that are let in, objects
-    /// and windows that go. However much somebody leaves behind, others' operations wait for these.
+    /// Steps that one turn takes of work that can go on in the next: permissions that end, requests that are let in,
+    /// objects and windows that go. Operations of others wait for these, however much a client leaves behind.
     pub steps_per_turn: u32,
     /// Whether audit records are made.
     pub audit: bool,
-    /// Of which events they are made.
+    /// The events of which they are made.
     pub audit_events: AuditEvents,
     /// Audit records that wait to be written; further ones are lost, and counted.
     pub audit_records_max: u32,
@@ -126,27 +127,26 @@ impl Default for NodeConfig {
     }
 }
 
-/// The most bytes of a pool: with what lies beside it, it stays within the 48 bits of an address that a header
-/// keeps.
+/// The most bytes of a pool: with what lies beside it, the pool stays within the 48 bits of an address in a header.
 const POOL_BYTES_MAX: u64 = 1 << 47;
 
-/// The longest of the times a node is given: a day. Beyond it a lease is none.
+/// The longest time that can be configured: a day. A longer lease would be none.
 const LIFETIME_MAX: Lifetime = Lifetime::seconds(24 * 60 * 60);
 
 /// A NIC names regions and windows in the 24 upper bits of an rkey.
 const WINDOWS_MAX: u64 = (1 << 24) - 1;
 
-/// Spare queue pairs beyond this help nobody: a NIC has few, and a client breaks one at a time.
+/// More spare queue pairs do not help: a NIC has few, and a client breaks one at a time.
 const SPARE_QUEUE_PAIRS_MAX: u64 = 64;
 
 /// With fewer steps a turn might take in no request.
 const STEPS_MIN: u64 = 2;
 
-/// The most of anything else that is counted.
+/// The most of all other counts.
 const COUNT_MAX: u64 = 1 << 24;
 
 impl NodeConfig {
-    /// Bytes of memory that a node of this configuration lends, its header pool included.
+    /// Bytes of memory that a node of this configuration lends, including its header pool.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.header_bytes() + self.pool_bytes
@@ -157,7 +157,7 @@ impl NodeConfig {
         (u64::from(self.headers) * Header::BYTES).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Whether a node can be started with this.
+    /// Checks that a node can be started with this.
     ///
     /// # Errors
     /// The first limit that is out of range, or the first two that contradict each other.
@@ -173,6 +173,8 @@ impl NodeConfig {
         within("quota.bytes_max", "bytes", self.quota.bytes_max, 1, u64::MAX)?;
         within("quota.objects_max", "objects", self.quota.objects_max, 1, u64::MAX)?;
         within("quota.permissions_max", "permissions", self.quota.permissions_max, 1, u64::MAX)?;
+        within("quota.names_max", "names", self.quota.names_max, 0, u64::MAX)?;
+        within("quota.shares_max", "tenants", self.quota.shares_max, 0, u64::MAX)?;
         within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;
         within("violations.pause_max", "µs", violations.pause_max.0, 1, LIFETIME_MAX.0)?;
         within("violations.bar_for", "µs", violations.bar_for.0, 1, LIFETIME_MAX.0)?;
@@ -228,11 +230,11 @@ pub enum ConfigError {
     /// A limit is below what makes sense.
     #[error("{limit} is {value} {unit}: it must be at least {least}")]
     TooSmall {
-        /// Which.
+        /// The limit.
         limit: &'static str,
-        /// What it counts.
+        /// Its unit.
         unit: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
         /// The least it can be.
         least: u64,
@@ -240,11 +242,11 @@ pub enum ConfigError {
     /// A limit is beyond what the node can keep.
     #[error("{limit} is {value} {unit}: it can be {most} at most")]
     TooLarge {
-        /// Which.
+        /// The limit.
         limit: &'static str,
-        /// What it counts.
+        /// Its unit.
         unit: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
         /// The most it can be.
         most: u64,
@@ -252,19 +254,29 @@ pub enum ConfigError {
     /// Two limits contradict each other.
     #[error("{lower} is {low}, above {upper}, which is {high}: lower the one or raise the other")]
     Contradiction {
-        /// The one that must not be above the other.
+        /// The limit that must not be above the other.
         lower: &'static str,
-        /// What it is.
+        /// Its value.
         low: u64,
-        /// The other.
+        /// The other limit.
         upper: &'static str,
-        /// What that is.
+        /// Its value.
         high: u64,
     },
 }
 
+impl Coded for ConfigError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::TooSmall { .. } => ErrorCode::LimitTooSmall,
+            Self::TooLarge { .. } => ErrorCode::LimitTooLarge,
+            Self::Contradiction { .. } => ErrorCode::LimitsContradict,
+        }
+    }
+}
+
 impl ConfigError {
-    /// The same, with each limit called as `name` calls it: by what a program's users set it with.
+    /// The same error, with `name`'s names for the limits: those that a program's users know.
     #[must_use]
     pub fn renamed(self, name: impl Fn(&'static str) -> &'static str) -> Self {
         match self {
@@ -344,5 +356,13 @@ mod tests {
             refused(|config| config.violations.pause_max = Lifetime(5)),
             "violations.pause_min is 1000, above violations.pause_max, which is 5: lower the one or raise the other"
         );
+    }
+
+    #[test]
+    fn no_time_is_longer_than_a_day() {
+        let day = Lifetime::seconds(86_400);
+        let with = |longest| NodeConfig { longest_lifetime: longest, ..NodeConfig::default() };
+        assert_eq!(with(day).validate(), Ok(()));
+        assert!(with(Lifetime(day.0 + 1)).validate().is_err());
     }
 }

@@ -8,9 +8,9 @@ use portcullis_protocol::TenantId;
 pub struct Admission {
     /// The tenant.
     pub tenant: TenantId,
-    /// Its protection domain: the node's ends of its clients' queue pairs belong there.
+    /// The tenant's protection domain, for the node's ends of its clients' queue pairs.
     pub pd: PdId,
-    /// Where those queue pairs complete.
+    /// The completion queue of those queue pairs.
     pub cq: CqId,
 }
 
@@ -21,22 +21,21 @@ pub struct ClientEnds {
     pub control: QpId,
     /// For one-sided operations, by the client's numbers for them.
     pub data: Vec<QpId>,
-    /// Where the client's ends of those are. The first packet number of each moves on by one with every rebuild, at
-    /// both ends, so that nothing of the old connection is taken for the new one's.
+    /// The addresses of the client's ends of `data`. Both ends increase their first packet number by one with every
+    /// rebuild, so that no packet of the old connection is taken for one of the new.
     pub peers: Vec<QpAddress>,
-    /// Requests, and receives, that the control queue pair holds.
+    /// Requests that the control queue pair holds, and as many receives.
     pub control_depth: u32,
     /// Bytes of a control message.
     pub message_bytes: u32,
 }
 
 impl ClientEnds {
-    /// Makes ends for a client that [`Node::admit`](crate::Node::admit) let come, connects them to the client's own,
-    /// which are at these addresses, and says where they are: the control queue pair's, and the data queue pairs'.
+    /// Makes ends for a client that [`Node::admit`](crate::Node::admit) admitted, and connects them to the client's own
+    /// ends at these addresses. Returns them with their addresses: the control queue pair's and the data queue pairs'.
     ///
     /// # Errors
-    /// These are the addresses of more or fewer data queue pairs than `size` says, or the NIC refuses. Nothing is left
-    /// behind on it.
+    /// `data` has more or fewer addresses than `size` says, or the NIC refuses. Nothing is left behind on the NIC.
     pub fn connect(
         nic: &mut impl Nic,
         admission: Admission,
@@ -58,7 +57,7 @@ impl ClientEnds {
         };
         let mut addresses = Vec::with_capacity(data.len());
         for &peer in data {
-            // The node sends nothing here.
+            // The node sends nothing on these.
             let (qp, address) = make_end(nic, admission, (1, 0), peer).inspect_err(|_| ends.destroy(nic))?;
             ends.data.push(qp);
             addresses.push(address);
@@ -66,7 +65,7 @@ impl ClientEnds {
         Ok((ends, at, addresses))
     }
 
-    /// Takes them off the NIC. A client that is attached through them is detached first.
+    /// Removes the ends from the NIC. An attached client has to be detached first.
     pub fn destroy(&self, nic: &mut impl Nic) {
         for &qp in self.data.iter().chain([&self.control]) {
             let _ = nic.destroy_qp(qp);

@@ -1,6 +1,6 @@
-//! The node's ends of clients' queue pairs: whose each is, and how broken ones are rebuilt.
+//! The node's ends of clients' queue pairs: which client owns each, and how broken ones are rebuilt.
 //!
-//! Nothing here knows permissions: what a queue pair lets its client do is the enforcement's to say.
+//! This module knows no permissions. The enforcement decides what a queue pair lets its client do.
 
 mod client_ends;
 mod owners;
@@ -26,14 +26,14 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// No ends yet, on a NIC that sees when a client's end breaks or does not. `at_once`: queue pairs that are rebuilt
-    /// at the same time.
+    /// No ends yet. `sees_peer_ends`: whether the NIC sees when a client's end breaks. `at_once`: queue pairs that are
+    /// rebuilt at the same time.
     pub fn new(sees_peer_ends: bool, at_once: u32) -> Self {
         let (clients, owners) = (BTreeMap::new(), Owners::default());
         Self { clients, owners, rebuilds: Rebuilds::new(at_once), sees_peer_ends }
     }
 
-    /// A client is attached through these.
+    /// Enters the ends of a client.
     pub fn insert(&mut self, client: ClientId, ends: ClientEnds) {
         self.owners.insert(ends.control, client, None);
         for (number, &qp) in (0..).zip(&ends.data) {
@@ -42,7 +42,7 @@ impl Ends {
         self.clients.insert(client, ends);
     }
 
-    /// A client has gone: its queue pairs are nobody's.
+    /// Removes the ends of a client that has gone.
     pub fn remove(&mut self, client: ClientId) {
         self.rebuilds.forget(client);
         if let Some(ends) = self.clients.remove(&client) {
@@ -52,12 +52,12 @@ impl Ends {
         }
     }
 
-    /// Whose a queue pair is, and which of its data queue pairs; no number: its control queue pair.
+    /// The client that owns a queue pair, and which of its data queue pairs it is. No number: the control queue pair.
     pub fn owner(&self, qp: QpId) -> Option<(ClientId, Option<u32>)> {
         self.owners.get(qp)
     }
 
-    /// Nothing more comes from a client after this. Returns whether it is attached.
+    /// Stops a client's queue pairs: nothing more comes from it. Returns whether it is attached.
     pub fn stop(&self, nic: &mut impl Nic, client: ClientId) -> bool {
         let Some(ends) = self.clients.get(&client) else { return false };
         for &qp in ends.data.iter().chain([&ends.control]) {
@@ -71,19 +71,19 @@ impl Ends {
         self.clients.get(&client).map_or(&[], |ends| &ends.data)
     }
 
-    /// A client wants a data queue pair rebuilt. Returns the queue pair, which lets nothing through from here on.
+    /// Returns a data queue pair that a client wants rebuilt. It lets nothing through from here on.
     ///
     /// # Errors
-    /// [`Refusal::Malformed`]: there is nothing to mend, or it is being mended already: an honest client asks once.
+    /// [`Refusal::Malformed`]: it is not broken, or is being rebuilt already. An honest client asks once.
     pub fn stop_broken(&self, nic: &mut impl Nic, client: ClientId, number: u32) -> Result<QpId, Refusal> {
         let &qp = self.data(client).get(number as usize).ok_or(Refusal::Malformed)?;
-        // A client whose requests had no answer for too long has a broken end that nobody else can see.
+        // If a client's requests had no answer for too long, its end is broken, which the node cannot see.
         let broken = !self.sees_peer_ends || nic.qp_state(qp).is_ok_and(|state| state == QpState::Error);
         if !broken || self.rebuilds.has(qp) {
             return Err(Refusal::Malformed);
         }
         if !self.sees_peer_ends {
-            // Whatever the answer: once the client has it, nothing that it sent there before is executed any more.
+            // Once the client has any answer, nothing that it sent here before is executed any more.
             let _ = nic.modify_qp(qp, QpChange::Error);
         }
         Ok(qp)
@@ -94,13 +94,13 @@ impl Ends {
         self.sees_peer_ends
     }
 
-    /// Has a queue pair rebuilt, for this request of its client's.
+    /// Starts the rebuild of a queue pair, for this request of its client.
     pub fn rebuild(&mut self, client: ClientId, sequence: u32, qp: QpId, number: u32) {
         self.rebuilds.ask(client, sequence, qp, number);
     }
 
-    /// Takes each queue pair that is being rebuilt a step on. `access` says what a client's may let through. Says which
-    /// rebuilds are over, and whether there were any at all.
+    /// Takes the next step of each rebuild. `access`: what a client's queue pairs may let through. Returns which
+    /// rebuilds are over, and whether there were any.
     pub fn go_on_rebuilding(
         &mut self,
         nic: &mut impl Nic,

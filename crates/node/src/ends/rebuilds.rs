@@ -1,4 +1,4 @@
-//! Rebuilding queue pairs that broke, in the background: a step each turn, a few at a time (Patronus §5.5).
+//! Rebuilds broken queue pairs in the background: a step each turn, a few at a time (Patronus §5.5).
 
 use super::ClientEnds;
 use portcullis_nic::{Access, Nic, QpAddress, QpChange, QpId, VerbsError};
@@ -14,7 +14,7 @@ struct Rebuild {
     client: ClientId,
     sequence: u32,
     qp: QpId,
-    /// The client's number for it.
+    /// The client's number for the queue pair.
     number: u32,
     steps: u8,
 }
@@ -25,11 +25,11 @@ pub(crate) struct Rebuilt {
     pub client: ClientId,
     /// The request that asked for it.
     pub sequence: u32,
-    /// Whether the NIC took the queue pair up again.
+    /// Whether the queue pair works again.
     pub done: bool,
 }
 
-/// Those under way, and those that wait.
+/// The rebuilds under way, and those that wait.
 #[derive(Debug)]
 pub(crate) struct Rebuilds {
     at_once: u32,
@@ -55,7 +55,7 @@ impl Rebuilds {
         self.running.retain(|rebuild| rebuild.client != client);
     }
 
-    /// Takes each that is under way a step on. Says which are over, and whether there were any.
+    /// Takes the next step of each rebuild under way. Returns which are over, and whether there were any.
     pub fn step(
         &mut self,
         nic: &mut impl Nic,
@@ -93,7 +93,7 @@ impl Rebuild {
     ) -> Result<bool, VerbsError> {
         let change = match self.steps {
             0 => QpChange::Reset,
-            // With no rights yet: what the client holds may change before the last step.
+            // No rights yet: what the client holds may change before the last step.
             1 => QpChange::Init { access: Access::empty() },
             2 => QpChange::ReadyToReceive { peer: next_peer(&mut ends.peers[self.number as usize]) },
             _ => QpChange::ReadyToSend { rnr_retries: RNR_RETRIES },
@@ -108,7 +108,7 @@ impl Rebuild {
     }
 }
 
-/// Where the client's end of a queue pair is from now on.
+/// The address of the client's end of a queue pair from now on.
 fn next_peer(peer: &mut QpAddress) -> QpAddress {
     *peer = peer.after_reset();
     *peer

@@ -1,6 +1,6 @@
-//! Mechanisms that set up and take down each permission by itself, done when the call returns.
+//! Mechanisms that set up and take down each permission by itself, and are done when the call returns.
 
-use super::{Domain, Ended, Enforcer, Outcome, Remains, Scene};
+use super::{Domain, Ended, Enforcer, Outcome, Remains, Surroundings};
 use crate::books::Exposure;
 use portcullis_nic::{Access, Nic};
 use portcullis_protocol::{ClientId, Credential, Refusal, Rkey};
@@ -19,10 +19,10 @@ pub(crate) trait Immediate<N: Nic> {
     }
 
     /// Sets a permission up. `None`: the NIC refuses, and nothing exposes the permission.
-    fn expose(&mut self, scene: &mut Scene<'_, N>, exposure: &Exposure) -> Option<Credential>;
+    fn expose(&mut self, around: &mut Surroundings<'_, N>, exposure: &Exposure) -> Option<Credential>;
 
     /// Takes a permission down: nothing exposes it after this.
-    fn withdraw(&mut self, _scene: &mut Scene<'_, N>, _ended: &Ended) {}
+    fn withdraw(&mut self, _around: &mut Surroundings<'_, N>, _ended: &Ended) {}
 
     /// See [`Enforcer::forget_client`].
     fn forget_client(&mut self, _client: ClientId) {}
@@ -45,9 +45,9 @@ impl<N: Nic, I: Immediate<N>> Enforcer<N> for AtOnce<I> {
         I::shared_key(domain)
     }
 
-    fn end_tenant(&mut self, scene: &mut Scene<'_, N>, ending: &[Ended]) -> Remains {
+    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Remains {
         for ended in ending {
-            self.0.withdraw(scene, ended);
+            self.0.withdraw(around, ended);
         }
         Remains::default()
     }
@@ -58,19 +58,19 @@ impl<N: Nic, I: Immediate<N>> Enforcer<N> for AtOnce<I> {
 
     fn carry_out(
         &mut self,
-        scene: &mut Scene<'_, N>,
+        around: &mut Surroundings<'_, N>,
         starting: &mut Vec<Exposure>,
         ending: &mut Vec<Ended>,
     ) -> bool {
         for ended in ending.drain(..) {
-            self.0.withdraw(scene, &ended);
+            self.0.withdraw(around, &ended);
             let Ended { withdrawal, .. } = ended;
-            scene.outcomes.push(Outcome::Withdrawn(withdrawal.residue()));
-            scene.outcomes.extend(withdrawal.owed.map(Outcome::Settled));
+            around.outcomes.push(Outcome::Withdrawn(withdrawal.residue()));
+            around.outcomes.extend(withdrawal.owed.map(Outcome::Settled));
         }
         for exposure in starting.drain(..) {
-            let exposed = self.0.expose(scene, &exposure);
-            scene.outcomes.push(match exposed {
+            let exposed = self.0.expose(around, &exposure);
+            around.outcomes.push(match exposed {
                 Some(credential) => Outcome::Exposed(exposure.permission, credential),
                 None => Outcome::NotExposed(exposure.permission, Refusal::NicFailed),
             });

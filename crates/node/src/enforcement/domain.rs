@@ -11,7 +11,7 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    /// Sets a domain up, whose region lets peers do `access` by itself. Nothing is left behind when that fails.
+    /// Sets up a domain whose region gives peers `access` by itself. If that fails, nothing is left behind.
     pub fn new<N: Nic>(nic: &mut N, memory: &N::Memory, access: Access) -> Result<Self, VerbsError> {
         let pd = nic.allocate_pd()?;
         let access = access | Access::LOCAL_WRITE | Access::WINDOW_BIND;
@@ -22,7 +22,7 @@ impl Domain {
         Ok(Self { pd, region })
     }
 
-    /// Takes the region off the NIC. The domain is left, since clients' queue pairs may still be there.
+    /// Removes the region from the NIC. The domain stays, because clients' queue pairs may still be in it.
     pub fn deregister(&self, nic: &mut impl Nic) {
         let _ = nic.deregister_region(self.region.id);
     }

@@ -1,8 +1,8 @@
-//! Enforcement: what refuses every access that the books do not allow.
+//! Enforcement: has every access refused that the books do not allow.
 //!
-//! Exposures and withdrawals come from the books as values and are carried out in one batch a turn and tenant (Patronus
-//! §5.4); outcomes go back as values. A mechanism is one module here, behind the trait [`Enforcer`]. Nothing here decides
-//! who may have what.
+//! Exposures and withdrawals come from the books as values, and are carried out in one batch for each turn and tenant
+//! (Patronus §5.4). Outcomes go back as values. A mechanism is one module here, behind the trait [`Enforcer`]. Nothing
+//! here decides who may have what.
 
 mod at_once;
 mod domain;
@@ -25,23 +25,24 @@ use portcullis_protocol::{
 };
 use portcullis_slots::Table;
 
-/// The bytes of a header that a client may reach: its lifetime word.
+/// The bytes of a header that a client may access: its lifetime word.
 const EXPOSED_BYTES: u64 = Header::BYTES - LIFETIME_OFFSET;
 
 /// What came of an exposure or a withdrawal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
-    /// The permission is enforced from here on; its holder shows this.
+    /// The permission is enforced from here on. Its holder shows this credential.
     Exposed(PermissionSlot, Credential),
     /// The permission could not be set up, and nothing exposes it.
     NotExposed(PermissionSlot, Refusal),
-    /// This is exposed no more.
+    /// The residue is exposed no more.
     Withdrawn(Residue),
-    /// What this reply promises is true now.
+    /// What this owed reply promises is true now.
     Settled(OwedReply),
 }
 
-/// What exposes a permission's lifetime word and its bytes, as the NIC or the mechanism numbers that. Headers repeat it.
+/// What exposes a permission's lifetime word and its bytes, as the NIC or the mechanism numbers it. Headers repeat
+/// this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Exposing {
     pub word: u32,
@@ -60,24 +61,24 @@ pub(crate) struct Ended {
     pub exposing: Exposing,
 }
 
-/// What a mechanism has at hand while it sets up and takes down.
-pub(crate) struct Scene<'a, N: Nic> {
+/// What a mechanism can use while it sets up and takes down.
+pub(crate) struct Surroundings<'a, N: Nic> {
     pub nic: &'a mut N,
     pub ends: &'a Ends,
     pub tenant: TenantId,
     pub domain: &'a Domain,
     pub memory: &'a N::Memory,
-    /// In headers, lengths are in units of this many bytes.
+    /// The unit of lengths in headers, in bytes.
     pub scale: u64,
-    /// Whether what has ended may stay exposed for a while, since nobody needs the memory soon (Patronus §5.4).
+    /// Whether what has ended may stay exposed for a while, because the memory is not needed soon (Patronus §5.4).
     pub may_linger: bool,
     pub now: Moment,
     pub outcomes: &'a mut Vec<Outcome>,
     exposing: &'a mut Table<Option<Exposing>>,
 }
 
-impl<N: Nic> Scene<'_, N> {
-    /// Notes what exposes a permission from here on, and writes its header (Patronus Fig. 3), which nothing exposes yet.
+impl<N: Nic> Surroundings<'_, N> {
+    /// Notes what exposes a permission from here on, and writes its header (Patronus Fig. 3), which is not exposed yet.
     fn enter(&mut self, exposure: &Exposure, exposing: Exposing) {
         self.exposing.put(exposure.permission.index(), Some(exposing));
         let Exposure { id, address, length, lifetime, .. } = *exposure;
@@ -90,7 +91,7 @@ impl<N: Nic> Scene<'_, N> {
     }
 }
 
-/// What a tenant leaves when it ends: none of it is exposed any more.
+/// What a tenant leaves when it ends. None of it is exposed any more.
 #[derive(Debug, Default)]
 pub(crate) struct Remains {
     /// Permissions that were never set up.
@@ -98,12 +99,12 @@ pub(crate) struct Remains {
     pub residues: Vec<Residue>,
 }
 
-/// What making a tenant smaller came to.
+/// What [`Enforcer::shrink`] did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shrunk {
-    /// Things that ended.
+    /// How many things ended.
     pub ended: usize,
-    /// Whether some of them are to be taken down with the tenant's next batch.
+    /// Whether some of them are taken down with the tenant's next batch.
     pub in_batch: bool,
     /// Whether the NIC is at work for the tenant.
     pub waits_for_nic: bool,
@@ -111,19 +112,19 @@ pub(crate) struct Shrunk {
 
 /// A mechanism: how permissions are set up and taken down on the NIC.
 pub(crate) trait Enforcer<N: Nic> {
-    /// What a tenant's region over the whole pool lets peers do by itself: nothing where something finer enforces
+    /// The access that a tenant's region over the whole pool gives peers by itself: none if something finer enforces
     /// permissions.
     fn pool_access(&self) -> Access;
 
-    /// What a client's data queue pairs let through now.
+    /// What access a client's data queue pairs let through now.
     fn client_access(&self, client: ClientId) -> Access;
 
-    /// The key that opens all permissions of a tenant, where they have no keys of their own.
+    /// The key that opens all permissions of a tenant, if they have no keys of their own.
     fn shared_key(&self, _domain: &Domain) -> Option<Rkey> {
         None
     }
 
-    /// Sets up what a tenant needs beside its domain.
+    /// Sets up what a tenant needs besides its domain.
     ///
     /// # Errors
     /// The NIC refuses. Nothing is left behind.
@@ -131,24 +132,24 @@ pub(crate) trait Enforcer<N: Nic> {
         Ok(())
     }
 
-    /// Takes a tenant off the NIC, but for its domain: nothing of it is exposed after this.
-    fn end_tenant(&mut self, scene: &mut Scene<'_, N>, ending: &[Ended]) -> Remains;
+    /// Removes a tenant from the NIC, except for its domain: nothing of the tenant is exposed after this.
+    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Remains;
 
     /// A client has gone.
     fn forget_client(&mut self, _client: ClientId) {}
 
-    /// Sets up what starts and takes down what ended in this turn, of one tenant. Returns whether all of it is done.
+    /// Sets up what starts and takes down what ended in this turn, for one tenant. Returns whether all of it is done.
     fn carry_out(
         &mut self,
-        scene: &mut Scene<'_, N>,
+        around: &mut Surroundings<'_, N>,
         starting: &mut Vec<Exposure>,
         ending: &mut Vec<Ended>,
     ) -> bool;
 
-    /// Takes in what the NIC has confirmed.
+    /// Polls the confirmations of the NIC.
     fn poll(&mut self, _nic: &mut N, _completions: &mut Vec<Completion>) {}
 
-    /// The NIC has done something. Returns the tenant if a batch of its is confirmed.
+    /// Handles a completion. Returns the tenant if a batch of the tenant is confirmed.
     fn confirm(
         &mut self,
         _nic: &mut N,
@@ -162,16 +163,16 @@ pub(crate) trait Enforcer<N: Nic> {
     /// A queue pair of the node's own broke.
     fn handle_broken(&mut self, _nic: &mut N, _qp: QpId, _outcomes: &mut Vec<Outcome>) {}
 
-    /// What has stayed exposed for long enough, or over memory that somebody waits for, goes with the next batch of its
-    /// tenant, which is put into `busy`.
+    /// Has what has lingered for long enough, or all that lingers if the memory is `wanted`, go with the next batch of
+    /// its tenant. Puts that tenant into `busy`.
     fn hurry(&mut self, _wanted: bool, _now: Moment, _busy: &mut Vec<TenantId>) {}
 
-    /// Does what can be done while nothing else is to be done. Returns whether there is more.
+    /// Does work that can wait until nothing else is to be done. Returns whether there is more.
     fn tend(&mut self, _nic: &mut N, _now: Moment) -> bool {
         false
     }
 
-    /// The next moment at which it wants a turn.
+    /// The next moment at which the mechanism wants a turn.
     fn next_wake(&self) -> Option<Moment> {
         None
     }
@@ -181,7 +182,7 @@ pub(crate) trait Enforcer<N: Nic> {
         0
     }
 
-    /// Makes a tenant without clients smaller, by so many steps at the most.
+    /// Takes apart at most `most` things of a tenant without clients.
     fn shrink(&mut self, _nic: &mut N, _tenant: TenantId, _most: usize, _now: Moment) -> Shrunk {
         Shrunk::default()
     }
@@ -191,7 +192,7 @@ pub(crate) trait Enforcer<N: Nic> {
         (0, 0)
     }
 
-    /// Takes it off the NIC, after all tenants.
+    /// Removes the mechanism from the NIC, after all tenants.
     fn end(&mut self, _nic: &mut N) {}
 }
 
@@ -212,14 +213,14 @@ pub(crate) struct Enforcement<N: Nic> {
     exposing: Table<Option<Exposing>>,
     /// Tenants with something to set up or take down in this turn, each once.
     busy: Vec<TenantId>,
-    /// Domains of tenants that have gone, as long as somebody's queue pairs are still in them.
+    /// Domains of tenants that have gone, while queue pairs are still in them.
     empty_domains: Vec<PdId>,
     outcomes: Vec<Outcome>,
 }
 
 impl<N: Nic> Enforcement<N> {
-    /// The enforcement that `config` names, over `memory`. From `secret`, which nobody else knows, it draws which keys
-    /// come next. Its completion queues have `depth_max` entries at the most.
+    /// The enforcement that `config` names, over `memory`. It draws the next keys from `secret`, which only the node
+    /// knows. Its completion queues have at most `depth_max` entries.
     ///
     /// # Errors
     /// The NIC has no queues.
@@ -252,8 +253,7 @@ impl<N: Nic> Enforcement<N> {
         })
     }
 
-    /// Sets a tenant up on the NIC. Returns the key that opens all of its permissions, where they have none of their
-    /// own.
+    /// Sets a tenant up on the NIC. Returns the key that opens all its permissions, if they have no keys of their own.
     ///
     /// # Errors
     /// The NIC refuses. Nothing is left behind.
@@ -272,12 +272,12 @@ impl<N: Nic> Enforcement<N> {
         Ok(shared_key)
     }
 
-    /// Takes a tenant off the NIC. Its domain goes when no queue pair of a client is in it any more.
+    /// Removes a tenant from the NIC. Its domain goes when no queue pair of a client is in it any more.
     pub fn end_tenant(&mut self, nic: &mut N, ends: &Ends, tenant: TenantId, now: Moment) -> Remains {
         let Work { domain, starting, ending } =
             self.tenants[tenant.0 as usize].take().expect("a tenant ends once");
         self.busy.retain(|&other| other != tenant);
-        let mut scene = Scene {
+        let mut around = Surroundings {
             nic,
             ends,
             tenant,
@@ -289,7 +289,7 @@ impl<N: Nic> Enforcement<N> {
             outcomes: &mut self.outcomes,
             exposing: &mut self.exposing,
         };
-        let mut remains = self.mechanism.end_tenant(&mut scene, &ending);
+        let mut remains = self.mechanism.end_tenant(&mut around, &ending);
         domain.deregister(nic);
         self.empty_domains.push(domain.pd);
         self.drop_domains(nic);
@@ -298,7 +298,7 @@ impl<N: Nic> Enforcement<N> {
         remains
     }
 
-    /// Lets the domains go that nobody's queue pairs are in any more.
+    /// Lets the domains go in which there are no queue pairs any more.
     pub fn drop_domains(&mut self, nic: &mut N) {
         self.empty_domains.retain(|&pd| matches!(nic.deallocate_pd(pd), Err(VerbsError::Busy { .. })));
     }
@@ -324,7 +324,7 @@ impl<N: Nic> Enforcement<N> {
 
     /// Takes a permission down with this turn's batch.
     pub fn withdraw(&mut self, withdrawal: Withdrawal) {
-        // Now and not with the batch: another tenant's permission may get the slot in the same turn.
+        // Taken now, not with the batch: another tenant's permission may get the slot in the same turn.
         let exposing = self.exposing[withdrawal.permission.index()].take();
         let exposing = exposing.expect("what is taken down was set up");
         self.work_mut(withdrawal.tenant).ending.push(Ended { withdrawal, exposing });
@@ -337,7 +337,7 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// What has stayed exposed for long enough, or over memory that is wanted, is taken down with this turn's batch.
+    /// See [`Enforcer::hurry`].
     pub fn hurry(&mut self, wanted: bool, now: Moment) {
         self.mechanism.hurry(wanted, now, &mut self.busy);
     }
@@ -347,8 +347,7 @@ impl<N: Nic> Enforcement<N> {
         std::mem::take(&mut self.busy)
     }
 
-    /// Sets up what starts and takes down what ended in this turn, of one tenant. `may_linger`: what ended may stay
-    /// exposed for a while. Returns whether all of it is done.
+    /// See [`Enforcer::carry_out`]. `may_linger`: what ended may stay exposed for a while.
     pub fn carry_out(
         &mut self,
         nic: &mut N,
@@ -358,7 +357,7 @@ impl<N: Nic> Enforcement<N> {
         now: Moment,
     ) -> bool {
         let work = self.tenants[tenant.0 as usize].as_mut().expect("a tenant that ends is busy no more");
-        let mut scene = Scene {
+        let mut around = Surroundings {
             nic,
             ends,
             tenant,
@@ -370,16 +369,15 @@ impl<N: Nic> Enforcement<N> {
             outcomes: &mut self.outcomes,
             exposing: &mut self.exposing,
         };
-        self.mechanism.carry_out(&mut scene, &mut work.starting, &mut work.ending)
+        self.mechanism.carry_out(&mut around, &mut work.starting, &mut work.ending)
     }
 
-    /// What came of exposures and withdrawals since this was last asked. The room is given back with
-    /// [`return_outcomes`](Self::return_outcomes).
+    /// The outcomes since the last call. [`return_outcomes`](Self::return_outcomes) takes their buffer back.
     pub fn take_outcomes(&mut self) -> Vec<Outcome> {
         std::mem::take(&mut self.outcomes)
     }
 
-    /// The room for outcomes, to be used again.
+    /// Takes back the buffer for outcomes, to be used again.
     pub fn return_outcomes(&mut self, mut room: Vec<Outcome>) {
         room.clear();
         if self.outcomes.is_empty() {
@@ -387,37 +385,37 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// Takes in what the NIC has confirmed: [`confirm`](Self::confirm) says what it means.
+    /// Polls the confirmations of the NIC, which [`confirm`](Self::confirm) handles.
     pub fn poll(&mut self, nic: &mut N, completions: &mut Vec<Completion>) {
         self.mechanism.poll(nic, completions);
     }
 
-    /// The NIC has done something. Returns the tenant if a batch of its is confirmed.
+    /// See [`Enforcer::confirm`].
     pub fn confirm(&mut self, nic: &mut N, completion: &Completion, now: Moment) -> Option<TenantId> {
         self.mechanism.confirm(nic, completion, now, &mut self.outcomes)
     }
 
-    /// A queue pair broke that is no client's.
+    /// Handles a broken queue pair that is no client's.
     pub fn handle_broken(&mut self, nic: &mut N, qp: QpId) {
         self.mechanism.handle_broken(nic, qp, &mut self.outcomes);
     }
 
-    /// Does what can be done while nothing else is to be done. Returns whether there is more.
+    /// See [`Enforcer::tend`].
     pub fn tend(&mut self, nic: &mut N, now: Moment) -> bool {
         self.mechanism.tend(nic, now)
     }
 
-    /// The next moment at which it wants a turn.
+    /// See [`Enforcer::next_wake`].
     pub fn next_wake(&self) -> Option<Moment> {
         self.mechanism.next_wake()
     }
 
-    /// What a client's data queue pairs let through now.
+    /// See [`Enforcer::client_access`].
     pub fn client_access(&self, client: ClientId) -> Access {
         self.mechanism.client_access(client)
     }
 
-    /// A client has gone.
+    /// See [`Enforcer::forget_client`].
     pub fn forget_client(&mut self, client: ClientId) {
         self.mechanism.forget_client(client);
     }
@@ -428,7 +426,7 @@ impl<N: Nic> Enforcement<N> {
         work.starting.len() + work.ending.len() + self.mechanism.burden(tenant)
     }
 
-    /// Makes a tenant without clients smaller, by so many steps at the most.
+    /// See [`Enforcer::shrink`].
     pub fn shrink(&mut self, nic: &mut N, tenant: TenantId, most: usize, now: Moment) -> Shrunk {
         let mut shrunk = self.mechanism.shrink(nic, tenant, most, now);
         let work = self.work(tenant);
@@ -444,7 +442,7 @@ impl<N: Nic> Enforcement<N> {
         self.mechanism.windows()
     }
 
-    /// Takes it off the NIC, after all tenants.
+    /// See [`Enforcer::end`].
     pub fn end(&mut self, nic: &mut N) {
         self.mechanism.end(nic);
     }

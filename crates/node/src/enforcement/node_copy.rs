@@ -1,7 +1,7 @@
-//! Mechanism `node-copy`: no access is one-sided; the node's CPU checks and copies (what AIFM and Redy do; Patronus §7).
+//! Mechanism `node-copy`: no access is one-sided. The node's CPU checks and copies (as AIFM and Redy do; Patronus §7).
 
 use super::at_once::Immediate;
-use super::{Exposing, Scene};
+use super::{Exposing, Surroundings};
 use crate::books::{Books, Exposure, RequestOrigin};
 use portcullis_nic::{Access, Memory, Nic};
 use portcullis_protocol::{ClientId, Credential, DATA_BYTES_MAX, Refusal, ReplyBody, RequestBody, Rights};
@@ -17,17 +17,17 @@ impl<N: Nic> Immediate<N> for NodeCopy {
         Access::empty()
     }
 
-    fn expose(&mut self, scene: &mut Scene<'_, N>, exposure: &Exposure) -> Option<Credential> {
-        scene.enter(exposure, Exposing::NOTHING);
+    fn expose(&mut self, around: &mut Surroundings<'_, N>, exposure: &Exposure) -> Option<Credential> {
+        around.enter(exposure, Exposing::NOTHING);
         Some(Credential::Node)
     }
 }
 
-/// Carries out an access that came as a message, with `data` behind it. `room`: bytes of data that a reply to this client
-/// can carry.
+/// Carries out an access that came as a message, with `data` behind it. `room`: bytes of data that a reply to the
+/// client can carry.
 ///
 /// # Errors
-/// The client's permission does not let it, or the message is not what such a message has to be.
+/// The client's permission does not allow it, or the message is malformed.
 pub(crate) fn carry_out<M: Memory>(
     books: &Books<M>,
     memory: &M,
@@ -40,7 +40,7 @@ pub(crate) fn carry_out<M: Memory>(
         RequestBody::Read { permission, offset, length } => {
             let at = books.covered(from, permission, (offset, length), Rights::READ)?;
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            // Neither more than any message carries, nor more than this client's hold.
+            // At most what any message carries, and what this client's messages carry.
             if length > DATA_BYTES_MAX.min(room) {
                 return Err(Refusal::Malformed);
             }
@@ -51,7 +51,6 @@ pub(crate) fn carry_out<M: Memory>(
         RequestBody::Write { permission, offset, length } => {
             let at = books.covered(from, permission, (offset, length), Rights::WRITE)?;
             if data.len() as u64 != length {
-                // Less came than the message says.
                 return Err(Refusal::Malformed);
             }
             memory.write(at, data);
@@ -77,7 +76,7 @@ fn change_word(
     if !at.is_multiple_of(8) {
         return Err(Refusal::OutsideRange);
     }
-    // Atomic because the node does one thing at a time, and under this mechanism nobody else touches the pool.
+    // Atomic because the node does one thing at a time, and under this mechanism only the node accesses the pool.
     let before = memory.load(at);
     memory.store(at, new(before));
     Ok((ReplyBody::Value(before), Vec::new()))

@@ -1,8 +1,7 @@
-//! Mechanism `none`: nothing is enforced. A permission is an address and a key that works for the whole pool: this is a
-//! comparison.
+//! Mechanism `none`: nothing is enforced, for comparison. A permission is an address and a key to the whole pool.
 
 use super::at_once::Immediate;
-use super::{Domain, Exposing, Scene};
+use super::{Domain, Exposing, Surroundings};
 use crate::books::Exposure;
 use portcullis_nic::{Access, Nic};
 use portcullis_protocol::{ClientId, Credential, Rkey};
@@ -22,9 +21,9 @@ impl<N: Nic> Immediate<N> for Open {
         Some(domain.region.rkey)
     }
 
-    fn expose(&mut self, scene: &mut Scene<'_, N>, exposure: &Exposure) -> Option<Credential> {
-        scene.enter(exposure, Exposing::NOTHING);
-        let key = scene.domain.region.rkey;
+    fn expose(&mut self, around: &mut Surroundings<'_, N>, exposure: &Exposure) -> Option<Credential> {
+        around.enter(exposure, Exposing::NOTHING);
+        let key = around.domain.region.rkey;
         Some(Credential::Keys { buffer: key, lifetime: key })
     }
 }

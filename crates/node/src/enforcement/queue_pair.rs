@@ -1,8 +1,8 @@
-//! Mechanism `queue-pair`: the flags of a client's queue pairs follow what it holds. No byte range is enforced: this is
-//! a comparison.
+//! Mechanism `queue-pair`: the flags of a client's queue pairs follow what the client holds. No byte range is enforced:
+//! this is for comparison.
 
 use super::at_once::Immediate;
-use super::{Domain, Ended, Exposing, Scene};
+use super::{Domain, Ended, Exposing, Surroundings};
 use crate::books::Exposure;
 use portcullis_nic::{Access, Nic, QpChange, QpState};
 use portcullis_protocol::{ClientId, Credential, Rights, Rkey};
@@ -25,15 +25,15 @@ impl<N: Nic> Immediate<N> for QueuePair {
         Some(domain.region.rkey)
     }
 
-    fn expose(&mut self, scene: &mut Scene<'_, N>, exposure: &Exposure) -> Option<Credential> {
-        self.change(scene, exposure.client, exposure.rights, 1);
-        scene.enter(exposure, Exposing::NOTHING);
-        let key = scene.domain.region.rkey;
+    fn expose(&mut self, around: &mut Surroundings<'_, N>, exposure: &Exposure) -> Option<Credential> {
+        self.change(around, exposure.client, exposure.rights, 1);
+        around.enter(exposure, Exposing::NOTHING);
+        let key = around.domain.region.rkey;
         Some(Credential::Keys { buffer: key, lifetime: key })
     }
 
-    fn withdraw(&mut self, scene: &mut Scene<'_, N>, ended: &Ended) {
-        self.change(scene, ended.withdrawal.client, ended.withdrawal.rights, -1);
+    fn withdraw(&mut self, around: &mut Surroundings<'_, N>, ended: &Ended) {
+        self.change(around, ended.withdrawal.client, ended.withdrawal.rights, -1);
     }
 
     fn forget_client(&mut self, client: ClientId) {
@@ -47,14 +47,20 @@ impl QueuePair {
         let mut access = Access::empty();
         access.set(Access::REMOTE_READ, held[0] > 0);
         access.set(Access::REMOTE_WRITE, held[1] > 0);
-        // The lifetime word is extended by an atomic, whatever the permission's rights are.
+        // Holders extend the lifetime word by an atomic, whatever rights the permission has.
         access.set(Access::REMOTE_ATOMIC, held.iter().any(|&holders| holders > 0));
         access
     }
 
-    fn change<N: Nic>(&mut self, scene: &mut Scene<'_, N>, client: ClientId, rights: Rights, change: i32) {
-        if scene.ends.data(client).is_empty() {
-            // A client that has gone reaches nothing any more.
+    fn change<N: Nic>(
+        &mut self,
+        around: &mut Surroundings<'_, N>,
+        client: ClientId,
+        rights: Rights,
+        change: i32,
+    ) {
+        if around.ends.data(client).is_empty() {
+            // A client that has gone has no access any more.
             return;
         }
         let before = self.access(client);
@@ -68,13 +74,13 @@ impl QueuePair {
         if access == before {
             return;
         }
-        for &qp in scene.ends.data(client) {
-            // One that is in error gets its flags when it is rebuilt.
-            if scene.nic.qp_state(qp).is_ok_and(|state| state == QpState::ReadyToSend) {
-                let changed = scene.nic.modify_qp(qp, QpChange::Access { access });
+        for &qp in around.ends.data(client) {
+            // A queue pair in error gets its flags when it is rebuilt.
+            if around.nic.qp_state(qp).is_ok_and(|state| state == QpState::ReadyToSend) {
+                let changed = around.nic.modify_qp(qp, QpChange::Access { access });
                 if changed.is_err() {
-                    // Rather no access than more than is held.
-                    let _ = scene.nic.modify_qp(qp, QpChange::Error);
+                    // Rather no access than more than the client holds.
+                    let _ = around.nic.modify_qp(qp, QpChange::Error);
                 }
             }
         }

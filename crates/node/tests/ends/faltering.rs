@@ -1,4 +1,4 @@
-//! A NIC that fails once, at whichever of its calls it is told to.
+//! A NIC that fails at one chosen call.
 
 use portcullis_conformance::{Around, Hook};
 use portcullis_memory::Mapping;
@@ -10,22 +10,22 @@ use portcullis_softnic::SoftNic;
 use std::cell::Cell;
 use std::ops::Range;
 
-/// A software NIC. What takes objects off it always works, as on real ones.
+/// A software NIC with that fault. Removing objects always works, as on real NICs.
 pub type FalteringNic = Around<SoftNic, Faltering>;
 
 #[derive(Default)]
 pub struct Faltering {
-    /// Calls that still work; none are counted while this is unset.
+    /// The number of calls that still work. `None`: no call fails.
     left: Cell<Option<u32>>,
 }
 
-/// What the one failing call says.
+/// The error of the failing call.
 pub fn failure() -> VerbsError {
     VerbsError::Machine("one call fails".to_owned())
 }
 
 impl Faltering {
-    /// After `calls` more that work, one fails.
+    /// Lets the call after the next `calls` ones fail.
     pub fn fail_after(&self, calls: u32) {
         self.left.set(Some(calls));
     }

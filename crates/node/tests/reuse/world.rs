@@ -1,4 +1,4 @@
-//! What the test knows of a node's past: every key that was ever granted, and what was written through it.
+//! What the test knows of a node's past: every key that was ever granted, and what was written with it.
 
 use crate::rig::{Rig, keys, word};
 use portcullis_nic::Status;
@@ -9,22 +9,22 @@ use std::collections::{HashMap, HashSet};
 
 pub const TENANTS: [&str; 2] = ["a", "b"];
 pub const LONGEST: Lifetime = Lifetime::millis(300);
-/// Bytes at either end of a buffer that are looked at: enough to meet every window's bounds.
+/// Bytes at both ends of a buffer that are tested: enough to reach every window's bounds.
 const EDGE: u64 = 64;
 
-/// A permission that was granted, live or not. The newest is last.
+/// A permission that was granted. It may have ended. The newest record is last.
 pub struct Record {
     pub granted: Granted,
     pub rights: Rights,
     pub tenant: usize,
     pub client: usize,
-    /// Its holder revoked it or left.
+    /// The holder revoked the permission or left.
     pub ended: bool,
-    /// Its holder touched the lifetime word: between its lifetime and the longest, it may live or not.
+    /// The holder changed the lifetime word: the permission may live up to the longest lifetime, or not.
     pub touched: bool,
-    /// Nobody held the memory beside it when it began: whoever came before was over by then.
+    /// It began without other holders of its memory: all earlier ones were over.
     alone: bool,
-    /// How many records there were when it was first known to be over.
+    /// The number of records when the permission was first known to be over.
     over_at: Option<usize>,
 }
 
@@ -48,13 +48,13 @@ pub struct World {
     /// The tenant of each attached client.
     pub tenants: HashMap<usize, usize>,
     pub records: Vec<Record>,
-    /// By stamp: which tenant wrote it.
+    /// For each stamp: the tenant that wrote it.
     stamps: Vec<usize>,
-    /// What each object that may be live is full of, by its address, once it is written.
+    /// What each object that may be live is filled with, by address, once it is written.
     contents: HashMap<u64, Option<u64>>,
 }
 
-/// Told from zeros, and from anything that the node writes.
+/// The first stamp. The node writes nothing like it.
 const STAMP: u64 = 0x5a5a_0000_0000_0000;
 
 impl World {
@@ -70,18 +70,18 @@ impl World {
 
     pub fn detach(&mut self, client: usize) {
         self.rig.detach(client);
-        // Nobody is told that its permissions have ended, so a sibling that knows their keys may use them until the
-        // node's next turn.
+        // The node does not announce the ends. So a sibling that knows the keys may use them until the node's next
+        // turn.
         self.rig.settle();
         self.tenants.remove(&client);
         for record in self.records.iter_mut().filter(|record| record.client == client) {
             record.ended = true;
-            // Its number may be another's soon.
+            // Another client may get the number soon.
             record.client = usize::MAX;
         }
     }
 
-    /// The `pick`-th client, of one tenant or of any.
+    /// The `pick`-th client of a tenant, or of all tenants.
     pub fn client(&self, pick: usize, tenant: Option<usize>) -> Option<usize> {
         let mut all: Vec<usize> = self.tenants.keys().copied().collect();
         all.retain(|client| tenant.is_none_or(|tenant| self.tenants[client] == tenant));
@@ -95,7 +95,7 @@ impl World {
         (!live.is_empty()).then(|| live[pick % live.len()])
     }
 
-    /// Takes note of a reply to a request for a permission, looks at what it opens, and fills it.
+    /// Takes a reply to a request for a permission: checks the memory that was granted, and fills it.
     pub fn note(
         &mut self,
         client: usize,
@@ -148,7 +148,7 @@ impl World {
 
     fn check_words(&self, tenant: usize, start: u64, bytes: &[u8], what: &str) {
         let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight")));
-        // Where its own objects had their headers, a tenant may find what is left of those.
+        // A tenant may find the remains of headers where its own objects had them.
         let own_headers: HashSet<u64> = self
             .records
             .iter()
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// A live permission opens its bytes, and they are what was written last.
+    /// Checks that a live permission opens its bytes, as they were last written.
     pub fn look(&mut self, at: usize) {
         let Record { granted, rights, tenant, client, .. } = self.records[at];
         if !rights.contains(Rights::READ) {
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// Takes note of what is over by now.
+    /// Marks the permissions that are over by now.
     pub fn see_ends(&mut self) {
         let (now, count) = (self.rig.now, self.records.len());
         for record in self.records.iter_mut().filter(|record| record.is_over(now)) {
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// Whether anybody was given any of these bytes after permission `at`, or holds them now.
+    /// Whether another client was given any of these bytes after permission `at`, or holds them now.
     fn is_anothers(&self, at: usize, from: u64, to: u64) -> bool {
         let now = self.rig.now;
         self.records.iter().enumerate().any(|(other, record)| {
@@ -208,11 +208,11 @@ impl World {
         })
     }
 
-    /// Shows the keys of a permission that is over, as its tenant or as another one.
+    /// Tries the keys of an ended permission, as a client of its tenant or of another tenant.
     pub fn try_stale(&mut self, pick: usize, by: usize) {
         let now = self.rig.now;
         let over: Vec<usize> = (0..self.records.len()).filter(|&at| self.records[at].is_over(now)).collect();
-        // The late ones are the likeliest to be open still, so half the tries go to them.
+        // The latest permissions are the most likely to be still open, so half of the tries use them.
         let recent = if pick.is_multiple_of(2) { 6 } else { over.len() };
         let Some(&at) = over.iter().rev().nth((pick / 2) % recent.clamp(1, over.len().max(1))) else {
             return;

@@ -1,48 +1,46 @@
-//! A node, its NIC and raw clients in one process: no threads, and time is moved by hand.
+//! A node, its NIC and raw clients in one process, without threads. The test moves the time.
 //!
-//! A client here is a port and nothing else: it may send any bytes and show any key, as a hostile one would.
+//! A client is only a port: it can send any bytes and use any key, as a hostile client would.
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
 
 use portcullis_conformance::{Around, Hook};
-use portcullis_memory::{Doorbell, Mapping};
+use portcullis_memory::{Doorbell, Mapping, Watched};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation, QpChange,
     QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
 };
-use portcullis_node::{ClientEnds, Node, NodeConfig};
+use portcullis_node::{ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
-    ClientId, Credential, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef,
-    Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey,
-    Sharing,
+    ClientId, Credential, DirectoryName, Entry, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment,
+    ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request,
+    RequestBody, Rights, Rkey, Sharing, TenantName,
 };
-use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortLife, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, SoftNic};
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-/// When every rig starts, in µs: some moment that is not zero.
+/// The time at which every rig starts, in µs. It is not zero.
 pub const START: Moment = Moment(1_000_000);
 const SIZE: EndpointSize = EndpointSize {
     data_queue_pairs: 2,
     send_depth: 16,
     control_depth: 16,
-    // A message, and the most data behind it.
+    // A message, and the longest data that can follow it.
     message_bytes: 128 + 8192,
     arena_bytes: 1 << 20,
 };
-/// Where in an arena the bytes of one-sided operations lie: behind all message slots.
+/// Where the data of one-sided operations lies in an arena: behind all message slots.
 const DATA_AT: u64 = 512 << 10;
-/// Rounds in which everything that can happen without time passing has happened.
+/// After this many rounds everything has happened that needs no time.
 const ROUNDS_MAX: u32 = 200_000;
 
-/// One operation's end: its status, and the bytes it brought.
+/// The end of an operation: its status, and the bytes that it returned.
 pub type Done = (Status, Vec<u8>);
 
 pub struct Seat {
     pub id: ClientId,
     pub port: PortId,
     pub endpoint: PortEndpoint,
-    /// It posts no receives any more.
+    /// The client posts no receives any more.
     pub is_deaf: bool,
     sequence: u32,
     replies: HashMap<u32, (ReplyBody, Vec<u8>)>,
@@ -58,13 +56,13 @@ pub struct Rig {
     page: Mapping,
 }
 
-/// A software NIC that can be told to say of a refused access what an RDMA device says: nothing; and to fail.
+/// A software NIC that can fail, or report nothing of a refused access, like an RDMA device.
 pub type RigNic = Around<SoftNic, Faults>;
 
 #[derive(Default)]
 pub struct Faults {
     pub is_mute: bool,
-    /// It carries out no bind, and takes no queue pair up.
+    /// Binds fail, and no queue pair can be connected.
     pub is_broken: bool,
 }
 
@@ -107,10 +105,10 @@ impl Hook<SoftNic> for Faults {
     }
 }
 
-/// The run that the nodes of tests say they are.
+/// The incarnation of the nodes in tests.
 pub const INCARNATION: Incarnation = Incarnation(0x1234_5678_9abc_def0);
 
-/// A configuration for tests: a pool of 4 MiB, and audit records that a failing test can show.
+/// A configuration for tests: a pool of 4 MiB, and an audit log for failing tests to print.
 pub fn config() -> NodeConfig {
     NodeConfig { pool_bytes: 4 << 20, headers: 1024, windows_ready: 8, ..NodeConfig::default() }
 }
@@ -120,7 +118,7 @@ impl Rig {
         Self::with_secret(config, [7; 32])
     }
 
-    /// With a secret of its own.
+    /// A rig whose node has its own secret.
     pub fn with_secret(config: NodeConfig, secret: [u8; 32]) -> Self {
         let mut nic = RigNic::default();
         let node = Node::new(&mut nic, config, INCARNATION, secret).expect("the configuration is sound");
@@ -128,7 +126,7 @@ impl Rig {
         Self { nic, node, now: START, seats: Vec::new(), page }
     }
 
-    /// Attaches a client of the tenant called `tenant`: its number here.
+    /// Attaches a client of this tenant. Returns the client's number in the rig.
     pub fn attach(&mut self, tenant: &str) -> usize {
         self.try_attach(tenant).expect("the tenant may come")
     }
@@ -148,9 +146,10 @@ impl Rig {
         let id =
             self.node.attach(&mut self.nic, admission.tenant, Some(1), ends, self.now).expect("attached");
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("an eventfd");
-        let doorbell = Doorbell::new(self.page.clone(), event);
-        let life = PortLife::Local(std::array::from_fn(|_| Arc::new(AtomicBool::new(false))));
-        let mut endpoint = PortEndpoint::new(memory, SIZE, lkey, doorbell, life);
+        let (_, watched) = portcullis_memory::ends().expect("a pair");
+        let bells = (Doorbell::new(self.page.clone(), event), Watched::new(watched));
+        let connection = None;
+        let mut endpoint = PortEndpoint::new(memory, SIZE, lkey, bells, connection);
         for slot in 0..SIZE.control_depth {
             endpoint.post_control_receive(&[receive(lkey, slot)]);
         }
@@ -174,12 +173,12 @@ impl Rig {
         self.seats[client].as_mut().expect("an attached client")
     }
 
-    /// Attached clients.
+    /// The attached clients.
     pub fn clients(&self) -> Vec<usize> {
         (0..self.seats.len()).filter(|&number| self.seats[number].is_some()).collect()
     }
 
-    /// One turn of everybody. Returns whether anybody did anything.
+    /// One turn for everything. Returns whether anything was done.
     pub fn turn(&mut self) -> bool {
         let mut worked = self.nic.nic.turn_all();
         worked |= self.node.turn(&mut self.nic, self.now);
@@ -189,7 +188,12 @@ impl Rig {
         worked
     }
 
-    /// Turns until nothing more happens without time.
+    /// Delivers what was sent. The node does not look at it yet.
+    pub fn deliver(&mut self) {
+        while self.nic.nic.turn_all() {}
+    }
+
+    /// Gives turns until nothing more happens without time.
     pub fn settle(&mut self) {
         let mut quiet = 0;
         for _ in 0..ROUNDS_MAX {
@@ -201,13 +205,13 @@ impl Rig {
         panic!("nothing settles: {:?}", self.node.counters());
     }
 
-    /// Lets time pass, and what it brings happen.
+    /// Lets time pass, with all that follows.
     pub fn pass(&mut self, time: Lifetime) {
         self.now = self.now.after(time);
         self.settle();
     }
 
-    /// Sends a request and says its number. Nothing is turned.
+    /// Sends a request and returns its number. Gives no turns.
     pub fn send(&mut self, client: usize, body: RequestBody) -> u32 {
         self.send_with(client, body, &[])
     }
@@ -222,12 +226,12 @@ impl Rig {
         sequence
     }
 
-    /// The reply to a request, if it has come.
+    /// The reply to a request, if it has arrived.
     pub fn reply(&mut self, client: usize, sequence: u32) -> Option<ReplyBody> {
         self.seat(client).replies.remove(&sequence).map(|(body, _)| body)
     }
 
-    /// Sends a request, settles, and takes its reply.
+    /// Sends a request, settles, and returns the reply.
     pub fn ask(&mut self, client: usize, body: RequestBody) -> ReplyBody {
         self.ask_with(client, body, &[]).0
     }
@@ -238,7 +242,7 @@ impl Rig {
         self.seat(client).replies.remove(&sequence).unwrap_or_else(|| panic!("no reply to {body:?}"))
     }
 
-    /// Sends a request and takes its reply at the first moment that it is there.
+    /// Sends a request, and returns the reply as soon as it is there.
     pub fn ask_soon(&mut self, client: usize, body: RequestBody) -> ReplyBody {
         let sequence = self.send(client, body);
         for _ in 0..1000 {
@@ -250,12 +254,12 @@ impl Rig {
         panic!("no reply to {body:?}");
     }
 
-    /// Replies that no request of ours asked for.
+    /// A reply that belongs to no request.
     pub fn unmatched(&mut self, client: usize) -> Option<Reply> {
         self.seat(client).unmatched.pop_front()
     }
 
-    /// Posts a one-sided operation on data queue pair `queue_pair`, settles, and says how it ended.
+    /// Posts a one-sided operation on data queue pair `queue_pair`, settles, and returns how it ended.
     pub fn operate(&mut self, client: usize, queue_pair: u32, operation: Operation) -> Status {
         let request = WorkRequest { id: 7, signalled: true, operation };
         let posted = self.seat(client).endpoint.post(queue_pair, &[request]);
@@ -289,7 +293,7 @@ impl Rig {
         self.operate(client, 0, Operation::Write { local, remote })
     }
 
-    /// Compares and swaps: how it ended, and the word before.
+    /// Does a compare and swap. Returns its status and the old value.
     pub fn swap(
         &mut self,
         client: usize,
@@ -322,17 +326,18 @@ impl Rig {
         assert_eq!(self.ask(client, RequestBody::Revoke { permission, free: false }), ReplyBody::Done);
     }
 
-    /// Everybody goes, and nothing is left of them.
+    /// Lets all clients leave. Nothing of them may stay.
     pub fn end(mut self) {
         for client in self.clients() {
             self.detach(client);
         }
-        // What was kept for its tenant's next client goes with its time.
+        // What was kept for the tenant's next client goes in time.
         self.pass(self.node.config().longest_keep);
         let left = self.node.counters();
-        let held = [left.permissions, left.objects, left.bytes_used, left.headers_used, left.windows];
+        let held =
+            [left.permissions, left.objects, left.bytes_used, left.headers_used, left.windows, left.names];
         let there = [left.clients, left.tenants, left.postponed];
-        assert_eq!((held, there, self.nic.nic.ports()), ([0; 5], [0; 3], 0), "{left:?}");
+        assert_eq!((held, there, self.nic.nic.ports()), ([0; 6], [0; 3], 0), "{left:?}");
     }
 }
 
@@ -345,7 +350,7 @@ impl Seat {
         LocalSpan { address: DATA_AT, length, lkey: self.endpoint.arena_key() }
     }
 
-    /// Drops what has come so far.
+    /// Drops the replies that have arrived.
     pub fn forget_replies(&mut self) {
         self.replies.clear();
         self.unmatched.clear();
@@ -362,7 +367,7 @@ impl Seat {
         assert_eq!(self.endpoint.post_control(&[request]), 1, "the control queue has room");
     }
 
-    /// Takes what has come. Returns whether anything has.
+    /// Takes what has arrived. Returns whether anything has.
     fn listen(&mut self) -> bool {
         let mut completions = Vec::new();
         self.endpoint.poll(64, &mut completions);
@@ -409,6 +414,42 @@ pub fn free(object: ObjectRef) -> RequestBody {
     RequestBody::Free { object: object.into() }
 }
 
+pub fn name(text: &str) -> DirectoryName {
+    text.parse().expect("a name")
+}
+
+pub fn tenant(text: &str) -> TenantName {
+    text.parse().expect("a tenant's name")
+}
+
+pub fn publish(text: &str, object: ObjectRef) -> RequestBody {
+    RequestBody::Publish { name: name(text), object }
+}
+
+pub fn unpublish(text: &str) -> RequestBody {
+    RequestBody::Unpublish { name: name(text) }
+}
+
+pub fn share(text: &str, with: &str, rights: Rights) -> RequestBody {
+    RequestBody::Share { name: name(text), tenant: tenant(with), rights }
+}
+
+pub fn unshare(text: &str, with: &str) -> RequestBody {
+    RequestBody::Unshare { name: name(text), tenant: tenant(with) }
+}
+
+/// Looks a name up: of another tenant, or (`None`) of the client's own.
+pub fn lookup(owner: Option<&str>, text: &str) -> RequestBody {
+    RequestBody::Lookup { owner: owner.map(tenant), name: name(text) }
+}
+
+pub fn entry(reply: ReplyBody) -> Entry {
+    match reply {
+        ReplyBody::Entry(entry) => entry,
+        other => panic!("no entry: {other:?}"),
+    }
+}
+
 pub fn acquire(object: impl Into<ObjectName>, sharing: Sharing, wait: Lifetime) -> RequestBody {
     let (lifetime, rights) = (Lifetime::millis(100), Rights::all());
     let object = object.into();
@@ -429,7 +470,7 @@ pub fn refused(reply: ReplyBody) -> Refusal {
     }
 }
 
-/// The keys of a permission: over its buffer, and over its lifetime word.
+/// The keys of a permission's buffer and of its lifetime word.
 pub fn keys(granted: &Granted) -> (Rkey, Rkey) {
     match granted.credential {
         Credential::Keys { buffer, lifetime } => (buffer, lifetime),
@@ -437,7 +478,34 @@ pub fn keys(granted: &Granted) -> (Rkey, Rkey) {
     }
 }
 
-/// Where a permission's lifetime word lies.
+/// The address of a permission's lifetime word.
 pub fn word(granted: &Granted) -> u64 {
     granted.permission.header.0 + portcullis_protocol::LIFETIME_OFFSET
+}
+
+/// Limits that few violations reach, for tests of who is charged.
+pub const LIMITS: ViolationLimits = ViolationLimits {
+    free_max: 2,
+    free_again: Lifetime::seconds(100),
+    pause_min: Lifetime::millis(1),
+    pause_max: Lifetime::millis(20),
+    bar_after: 4,
+    bar_for: Lifetime::seconds(60),
+    late_grace: Lifetime::millis(500),
+    late_pause_max: Lifetime::millis(4),
+    keys_remembered: 8,
+    excuses_max: 3,
+    excuse_again: Lifetime::seconds(100),
+};
+
+/// Reads with a key at an address, which must be refused.
+pub fn is_refused(rig: &mut Rig, client: usize, key: Rkey, address: u64) {
+    assert_eq!(rig.read(client, key, address, 8).0, Status::RemoteAccessError);
+    rig.settle();
+}
+
+/// Reads with a key that no client ever had.
+pub fn guess(rig: &mut Rig, client: usize, near: &Granted) {
+    let key = keys(near).0;
+    is_refused(rig, client, Rkey::new(key.index(), key.low_byte().wrapping_add(100)), near.address().0);
 }

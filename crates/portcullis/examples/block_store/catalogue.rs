@@ -1,20 +1,19 @@
-//! The list of blocks: for each place, which block is there, and the reference to its object. It lies in remote memory; its
-//! own reference stands in a file.
+//! The catalogue: for each place, the block's number and the reference to its object. The catalogue lies in remote
+//! memory. The reference to the catalogue itself stands in a file.
 
 use crate::BLOCKS;
 use portcullis::{Acquire, Allocate, Error, Lifetime, ObjectRef, Permission, Session};
 use std::path::Path;
 
-/// Bytes of an entry: the block's number, its object, and what tells a whole entry from half of one.
+/// Bytes of an entry: the block's number, its object, and a checksum that detects a half-written entry.
 const ENTRY_BYTES: usize = 8 + ObjectRef::BYTES + 8;
-/// How long a permission over the catalogue is asked for.
+/// The lease of a permission over the catalogue.
 const LEASE: Lifetime = Lifetime::seconds(2);
-/// It is asked for again when less than this is left.
+/// The permission is asked for again when less than this is left of its lease.
 const LEAST: Lifetime = Lifetime::seconds(1);
-/// The file with its reference.
 const FILE: &str = "catalogue";
 
-/// A block that is listed.
+/// A block in the catalogue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub number: u64,
@@ -36,7 +35,7 @@ impl Entry {
         bytes
     }
 
-    /// `None`: nothing is listed there yet, or the entry is being written.
+    /// `None`: nothing is listed at the place yet, or the entry is only half written.
     fn from_bytes(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let (number, rest) = bytes.split_first_chunk::<8>()?;
         let (object, check) = rest.split_first_chunk::<{ ObjectRef::BYTES }>()?;
@@ -45,14 +44,14 @@ impl Entry {
     }
 }
 
-/// The catalogue, as one of those who share it holds it.
+/// The catalogue, as held by one of the processes that share it.
 pub struct Catalogue {
     object: ObjectRef,
     held: Permission,
 }
 
 impl Catalogue {
-    /// A new one, whose reference is put where others find it.
+    /// Creates a catalogue and puts its reference where other processes find it.
     pub fn create(session: &mut Session, folder: &Path) -> Result<Self, Box<dyn std::error::Error>> {
         let ask = Allocate::bytes(BLOCKS * ENTRY_BYTES as u64).keep().shared().lifetime(LEASE);
         let held = session.allocate(ask)?;
@@ -64,7 +63,7 @@ impl Catalogue {
         Ok(Self { object, held })
     }
 
-    /// The one whose reference stands in the file; `None`: there is none yet.
+    /// Opens the catalogue whose reference stands in the file. `None`: there is no such file yet.
     pub fn open(session: &mut Session, folder: &Path) -> Result<Option<Self>, Error> {
         let Ok(text) = std::fs::read_to_string(folder.join(FILE)) else { return Ok(None) };
         let Ok(object) = text.parse() else { return Ok(None) };
@@ -72,7 +71,7 @@ impl Catalogue {
         Ok(Some(Self { object, held }))
     }
 
-    /// Asks for it again before its lease is over.
+    /// Asks for the permission again before its lease ends.
     fn hold(&mut self, session: &mut Session) -> Result<(), Error> {
         if self.held.lease().deadline().since(session.now()) < LEAST {
             self.held = session.acquire(Acquire::object(self.object).shared().lifetime(LEASE))?;

@@ -1,4 +1,4 @@
-//! Looks blocks up and reads them: mostly at once, now and then too late.
+//! Looks blocks up and reads them: most of them at once, some of them on purpose too late.
 
 use crate::catalogue::{Catalogue, Entry};
 use crate::scene::{Reporter, connect_until};
@@ -7,20 +7,19 @@ use portcullis::{Acquire, Credential, Error, Lifetime, Session};
 use std::collections::VecDeque;
 use std::path::Path;
 
-/// One look-up in so many is kept, to be used when it is old.
+/// One look-up of this many is kept and used later, when it is old.
 const KEPT_ONE_IN: u64 = 8;
-/// Look-ups that are kept.
 const KEPT_MAX: usize = 64;
-/// One read in so many comes when its lease is over, from a reader that does not look at its clock.
+/// One read of this many is sent after its lease has ended, as by a reader that does not look at its clock.
 const LATE_ONE_IN: u64 = 50;
-/// The lease of such a read.
+/// The lease of such a late read.
 const SHORT_LEASE: Lifetime = Lifetime::millis(2);
 
 struct Consumer<'a> {
     folder: &'a Path,
     reporter: Reporter,
     random: u64,
-    /// Of nodes that are no more, too.
+    /// Kept look-ups, also those of earlier runs of the node.
     old: VecDeque<Entry>,
 }
 
@@ -47,7 +46,7 @@ impl Consumer<'_> {
         (self.random >> 11) % limit
     }
 
-    /// Goes on until it is over, or the session is.
+    /// Reads until the example is over or the session has ended.
     fn consume(&mut self, session: &mut Session) -> Result<(), Error> {
         while !self.reporter.is_over() {
             let Some(mut catalogue) = told_or(Catalogue::open(session, self.folder))?.flatten() else {
@@ -55,7 +54,7 @@ impl Consumer<'_> {
             };
             while !self.reporter.is_over() {
                 let place = self.below(BLOCKS);
-                // A catalogue that is gone is looked for again.
+                // If the catalogue is gone, the consumer opens it again.
                 let Some(entry) = told_or(catalogue.look_up(session, place))? else { break };
                 if let Some(entry) = entry {
                     self.use_entry(session, entry)?;
@@ -77,7 +76,7 @@ impl Consumer<'_> {
         if self.below(LATE_ONE_IN) == 0 { self.read_late(session, entry) } else { self.read(session, entry) }
     }
 
-    /// Reads a block under a lease of its own.
+    /// Reads a block under its own lease.
     fn read(&mut self, session: &mut Session, entry: Entry) -> Result<(), Error> {
         let read = |session: &mut Session| {
             let block =
@@ -92,7 +91,7 @@ impl Consumer<'_> {
         self.note(result)
     }
 
-    /// Reads a block when its lease is over, as a program does whose leases are timers that it forgets to look at.
+    /// Reads a block after its lease has ended, like a program that forgets to look at its clock.
     fn read_late(&mut self, session: &mut Session, entry: Entry) -> Result<(), Error> {
         let read = |session: &mut Session| {
             let ask =
@@ -110,14 +109,15 @@ impl Consumer<'_> {
             let begun = session.client().dangerous_read(now, block.address(), key, buffer);
             let outcome = session.wait(begun.map_err(|rejected| rejected.error)?)?;
             outcome.result?;
-            // Whoever is served must have been served with what it asked for.
+            // A read that succeeds must return the block that was asked for.
             Ok(outcome.buffer.is_some_and(|buffer| content::is(entry.number, &buffer.bytes())))
         };
         let result = read(session);
         self.note(result)
     }
 
-    /// Counts what came of a read. What a later one may do better is told and counted; what ends the session is not.
+    /// Counts the result of a read. The session goes on after an error that a later read may not meet. An error that
+    /// ends the session is returned.
     fn note(&mut self, result: Result<bool, Error>) -> Result<(), Error> {
         self.reporter.count(|report| match &result {
             Ok(true) => report.read += 1,
@@ -128,7 +128,7 @@ impl Consumer<'_> {
     }
 }
 
-/// What a session survives is no reason to end it.
+/// `None` for an error that the session survives; `Err` for one that ends the session.
 fn told_or<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),

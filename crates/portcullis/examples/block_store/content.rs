@@ -1,6 +1,5 @@
-//! What stands in a block: in every word, which block it is.
+//! The content of a block: each word is computed from the block's number and the word's index.
 
-/// Bytes of a word.
 const WORD: usize = 8;
 
 /// The word at `index` of the block with this number.
@@ -15,7 +14,7 @@ pub fn fill(number: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Whether all of it is the block with this number.
+/// Whether all bytes belong to the block with this number.
 pub fn is(number: u64, bytes: &[u8]) -> bool {
     let words = bytes.as_chunks::<WORD>().0;
     (0..)

@@ -1,11 +1,11 @@
-//! A block store whose blocks are recycled under readers that come late on purpose, while a reader is killed and the node
-//! starts again in the middle.
+//! A block store whose blocks are recycled while readers come late on purpose. During the run a reader is killed and
+//! the node is restarted.
 //!
-//! A producer puts blocks into remote memory, one after the other into the same few places, and lists them in a catalogue
-//! that lies in remote memory itself. Consumers look blocks up there and read them: at once, with references that they
-//! have kept for too long, and with keys whose lease is over. Each block says which one it is in every word, so a byte of
-//! another block is noticed. At the end the example says how many blocks were read, what late readers were told, and
-//! whether any of them got another block than it asked for.
+//! A producer writes blocks into remote memory, one after the other into the same few places, and lists them in a
+//! catalogue, which lies in remote memory as well. Consumers look blocks up there and read them: at once, with
+//! references that they kept for too long, or with keys whose lease has ended. Every word of a block depends on the
+//! block's number, so a byte of another block is noticed. At the end the example prints how many blocks were read,
+//! which errors late readers got, and whether a reader got another block than it asked for.
 //!
 //! ```text
 //! cargo run --release --example block_store -- --seconds 600
@@ -26,23 +26,23 @@ pub const BLOCKS: u64 = 256;
 /// Bytes of a block.
 pub const BLOCK_BYTES: u32 = 64 << 10;
 
-/// Recycles blocks under late readers, and says what came of it.
+/// Recycles blocks under late readers and prints the results.
 #[derive(Parser)]
 struct Arguments {
-    /// How long it goes on. A reader is killed after a third of it, and the node after two.
+    /// How long the example runs. A reader is killed after a third of the time, and the node after two thirds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(3..))]
     seconds: u64,
-    /// Readers.
+    /// Number of readers.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     consumers: u32,
-    /// Says what came of it as one JSON object.
+    /// Print the results as one JSON object.
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
     role: Option<Role>,
 }
 
-/// What the processes of the example are started as.
+/// The role of a process of the example.
 #[derive(Subcommand)]
 enum Role {
     #[command(hide = true)]

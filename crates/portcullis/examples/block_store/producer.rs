@@ -1,4 +1,4 @@
-//! Puts blocks into remote memory, and lets the oldest go for each.
+//! Writes blocks into remote memory and frees the oldest block for each new one.
 
 use crate::catalogue::{Catalogue, Entry};
 use crate::scene::{Report, Reporter, connect_until};
@@ -6,17 +6,17 @@ use crate::{BLOCK_BYTES, BLOCKS, content};
 use portcullis::{Allocate, Error, ObjectRef, Session};
 use std::path::Path;
 
-/// Blocks are aligned like pages: a consumer could map them to a disk or a card.
+/// Blocks are aligned like pages, so that a consumer could map them to a disk or a card.
 const ALIGNMENT: u64 = 4096;
 
 pub fn run(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut reporter = Reporter::start();
-    // No number comes twice, whatever starts again.
+    // No number is used twice, also after a restart of the node.
     let mut number = 0;
     while let Some(mut session) = connect_until(folder, || reporter.is_over()) {
         match produce(&mut session, folder, &mut number, &mut reporter) {
             Ok(()) => break,
-            // With the node everything is gone: start again.
+            // Everything is gone with the node, so the producer starts again.
             Err(error) => reporter.report.told(&error.to_string()),
         }
     }
@@ -45,7 +45,7 @@ fn produce(
                 reporter.count(|report| report.written += 1);
                 *number += 1;
             }
-            // Readers hold what was freed: there is room again when they let go.
+            // Readers still hold blocks that were freed. There is room again when they release them.
             Err(error) if error.is_retryable() => reporter.count(|report| report.told(&error.to_string())),
             Err(error) => return Err(error.into()),
         }
@@ -53,7 +53,7 @@ fn produce(
     Ok(())
 }
 
-/// A block of its own for this number.
+/// Stores the block with this number in a new object.
 fn store(session: &mut Session, number: u64) -> Result<ObjectRef, Error> {
     let block = session.allocate(Allocate::bytes(BLOCK_BYTES.into()).aligned(ALIGNMENT).keep())?;
     let mut buffer = session.buffer(BLOCK_BYTES)?;
@@ -65,7 +65,7 @@ fn store(session: &mut Session, number: u64) -> Result<ObjectRef, Error> {
 }
 
 impl Report {
-    /// Counts what somebody was told.
+    /// Counts an error or refusal that a process was given.
     pub fn told(&mut self, what: &str) {
         *self.told.entry(what.to_owned()).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! The processes of the example: who is started, who is killed, and what all of them say in the end.
+//! The processes of the example: the scene starts them, kills some of them, and collects their reports.
 
 use crate::{BLOCK_BYTES, BLOCKS};
 use portcullis::host::{Host, HostConfig, Listen};
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 type Trouble = Box<dyn std::error::Error>;
 
-/// The pool, in blocks: what readers hold of those that were let go has to fit beside the others.
+/// The size of the pool in blocks: freed blocks that readers still hold have to fit beside the listed ones.
 const POOL_BLOCKS: u64 = BLOCKS + 64;
-/// Bytes that a block takes with its header, aligned.
+/// Bytes that an aligned block takes with its header.
 const BLOCK_SPACE: u64 = BLOCK_BYTES as u64 + 4096;
-/// How often a process says how far it is.
+/// How often a process reports its progress.
 const SAID_EVERY: Duration = Duration::from_millis(200);
 
 /// What a process has done so far.
@@ -27,11 +27,11 @@ const SAID_EVERY: Duration = Duration::from_millis(200);
 pub struct Report {
     /// Blocks written.
     pub written: u64,
-    /// Blocks read, whole and right.
+    /// Blocks that were read completely and had the right content.
     pub read: u64,
-    /// Blocks read that were another than was asked for.
+    /// Reads that returned another block than the one asked for.
     pub wrong: u64,
-    /// What it was told instead of getting a block, and how often.
+    /// Errors that the process got instead of a block, and how often.
     pub told: BTreeMap<String, u64>,
 }
 
@@ -46,7 +46,8 @@ impl Report {
     }
 }
 
-/// Tells the scene how far a process is, as lines of JSON. It is over when the scene closes its standard input.
+/// Reports a process's progress to the scene as lines of JSON. The process is to end when the scene closes its standard
+/// input.
 pub struct Reporter {
     pub report: Report,
     over: Arc<AtomicBool>,
@@ -91,13 +92,13 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("node.sock")
 }
 
-/// A session, as soon as there is a node; `None` once it is over.
+/// Opens a session as soon as there is a node. `None`: the example was over first.
 pub fn connect_until(folder: &Path, over: impl Fn() -> bool) -> Option<Session> {
     let address = format!("shm:{}", socket(folder).display());
     while !over() {
         match connect(&address) {
             Ok(session) => return Some(session),
-            // The node is on its way.
+            // The node is starting.
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
@@ -114,7 +115,6 @@ pub fn serve(folder: &Path) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// One process of the example.
 struct Player {
     process: Child,
     input: Option<ChildStdin>,
@@ -145,7 +145,7 @@ impl Player {
         Ok(Self { process, input, report, listener: Some(listener) })
     }
 
-    /// Waits until it ends, if it is to end by itself, and says what it said last.
+    /// Closes the process's input, waits until the process has ended, and returns its last report.
     fn end(&mut self) -> Report {
         self.input = None;
         let _ = self.process.wait();
@@ -155,7 +155,7 @@ impl Player {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// SIGKILL: it gets to clean nothing up.
+    /// Kills the process with SIGKILL, so that it cannot clean up.
     fn kill(&mut self) -> Report {
         let _ = self.process.kill();
         self.end()
@@ -169,7 +169,6 @@ impl Drop for Player {
     }
 }
 
-/// What came of it.
 #[derive(Serialize)]
 struct Outcome {
     seconds: f64,
@@ -179,7 +178,8 @@ struct Outcome {
     memcpy_gb_per_s: f64,
 }
 
-/// Starts everybody, kills a reader after a third of the time and the node after two, and says what came of it.
+/// Starts all processes, kills a reader after a third of the time and the node after two thirds, and prints the
+/// results.
 pub fn play(seconds: u64, consumers: u32, json: bool) -> ExitCode {
     match scene(Duration::from_secs(seconds), consumers) {
         Ok(outcome) => {
@@ -226,7 +226,7 @@ fn scene(time: Duration, consumers: u32) -> Result<Outcome, Trouble> {
     Ok(Outcome { seconds, report, read_gb_per_s, memcpy_gb_per_s })
 }
 
-/// What this machine copies from as many blocks as there are, one after the other, on one processor.
+/// The copy rate of this machine with one thread, in GB/s, over as many bytes as the blocks of the example have.
 fn memcpy() -> f64 {
     let block = BLOCK_BYTES as usize;
     let store = vec![1u8; block * usize::try_from(BLOCKS).unwrap_or(0)];

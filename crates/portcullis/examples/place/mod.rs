@@ -1,9 +1,9 @@
-//! Where an example runs: on the node whose address it is given, or on one of its own.
+//! The node that an example runs on: the node at the given address, or else a node inside the example.
 
 use portcullis::host::{Host, HostConfig};
 use portcullis::{Session, SessionOptions, connect};
 
-/// A session, and the node behind it if that is the example's own: it ends with what is returned.
+/// A session, and the node if the example started its own. That node ends when the returned `Host` is dropped.
 pub fn session() -> Result<(Session, Option<Host>), Box<dyn std::error::Error>> {
     match std::env::args().nth(1) {
         Some(address) => Ok((connect(&address)?, None)),

@@ -1,4 +1,4 @@
-//! Many permissions at once: requests that share a doorbell.
+//! Many permissions at once: their requests share doorbells.
 
 use super::Session;
 use crate::{Clock, Permission};
@@ -7,8 +7,8 @@ use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::Moment;
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
-    /// Permissions over objects that exist, asked for together: with one doorbell as far as the control queue has room,
-    /// and each with an answer of its own.
+    /// Acquires permissions over existing objects with common doorbells: one for as many requests as the control queue
+    /// has room for. Each request has its own answer.
     ///
     /// # Errors
     /// The node is gone.
@@ -27,8 +27,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Ok(answers.into_iter().map(|answer| self.permission(answer?)).collect())
     }
 
-    /// Ends permissions, together: with one doorbell as far as the control queue has room. What has ended by itself
-    /// counts as ended.
+    /// Ends permissions with common doorbells: one for as many requests as the control queue has room for. A permission
+    /// that had ended already counts as ended.
     ///
     /// # Errors
     /// The node is gone.
@@ -48,8 +48,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Ok(())
     }
 
-    /// Begins calls in batches until `next` has none, and waits for all of them. A call that a full queue keeps waiting is
-    /// asked for again.
+    /// Begins calls in batches until `next` has none left, and waits for all of them. `next` is asked again for a call
+    /// that did not fit into the queue.
     fn call_all(
         &mut self,
         mut next: impl FnMut(&mut Batch<'_, E>, Moment) -> Option<Result<Call, Error>>,
@@ -67,7 +67,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             };
             batch.post();
             if begun.is_empty() && !done {
-                // Others' calls fill the queue: as soon as one of them ends, there is room.
+                // Calls that were begun elsewhere fill the queue. There is room when one of them ends.
                 self.wait_until(|client| client.has_room_for_calls().then_some(()))?;
             }
             for call in begun {

@@ -1,4 +1,4 @@
-//! Bytes that go to a node and come from it: copied, in place, and in parts.
+//! Transfers between a session and a node: copied, in place, and in parts.
 
 use super::Session;
 use crate::{Clock, Permission};
@@ -6,17 +6,17 @@ use portcullis_client::{Buffer, Client, Error, Operation};
 use portcullis_nic::VerbsEndpoint;
 use std::collections::VecDeque;
 
-/// Bytes that one operation of [`Session::read`] and [`Session::write`] moves at the most.
+/// The most bytes that one operation of [`Session::read`] and [`Session::write`] moves.
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces of one call that are under way at once.
+/// The most pieces of one call that are under way at once.
 const PIECES_MAX: usize = 4;
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
-    /// Reads the permission's bytes from `offset` on.
+    /// Reads bytes of the permission's memory into `into`, starting at `offset`.
     ///
     /// # Errors
-    /// The permission does not cover them any more, or never did; or the node is gone. Parts of `into` may have been
-    /// read then.
+    /// The permission does not cover these bytes, or has ended, or the node is gone. Parts of `into` may have been
+    /// overwritten.
     pub fn read(&mut self, permission: &Permission, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         self.in_pieces(
             offset,
@@ -30,10 +30,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         )
     }
 
-    /// Writes bytes to the permission's from `offset` on.
+    /// Writes `bytes` to the permission's memory, starting at `offset`.
     ///
     /// # Errors
-    /// As [`Session::read`]; parts may have been written then.
+    /// As [`Session::read`]. Parts may have been written.
     pub fn write(&mut self, permission: &Permission, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.in_pieces(
             offset,
@@ -48,7 +48,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         )
     }
 
-    /// Moves one piece of [`PIECE_BYTES`] after the other, some of them at a time. When this returns, none is under way.
+    /// Moves pieces of [`PIECE_BYTES`] in order, several at a time. When this returns, no piece is under way.
     fn in_pieces<P>(
         &mut self,
         offset: u64,
@@ -94,8 +94,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Ok(())
     }
 
-    /// Reads as many of the permission's bytes from `offset` on as `buffer` has, without a copy: they are looked at in
-    /// place, with [`Buffer::bytes`].
+    /// Reads as many bytes as `buffer` has, starting at `offset`, without a copy. The caller looks at them in place
+    /// with [`Buffer::bytes`].
     ///
     /// # Errors
     /// As [`Session::read`]. The buffer goes back to the arena.
@@ -110,8 +110,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.finish_with_buffer(operation)
     }
 
-    /// Writes the bytes of `buffer` to the permission's from `offset` on, without a copy: they are filled in in place,
-    /// with [`Buffer::bytes_mut`]. The buffer comes back.
+    /// Writes the bytes of `buffer`, starting at `offset`, without a copy. The caller fills them in in place with
+    /// [`Buffer::bytes_mut`]. The buffer is returned.
     ///
     /// # Errors
     /// As [`Session::write`]. The buffer goes back to the arena.
@@ -132,8 +132,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         outcome.buffer.ok_or(Error::SessionLost)
     }
 
-    /// Reads the permission's bytes from `offset` on into one part of `into` after the other (scatter): as one transfer,
-    /// as far as it fits into one.
+    /// Reads bytes, starting at `offset`, into the parts of `into` in order (scatter). Parts that fit into one transfer
+    /// share it.
     ///
     /// # Errors
     /// As [`Session::read`].
@@ -163,8 +163,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Ok(())
     }
 
-    /// Writes one part of `from` after the other to the permission's bytes from `offset` on (gather): as one transfer, as
-    /// far as it fits into one.
+    /// Writes the parts of `from` in order, starting at `offset` (gather). Parts that fit into one transfer share it.
     ///
     /// # Errors
     /// As [`Session::write`].
@@ -195,12 +194,12 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     }
 }
 
-/// A length as buffers have it. No arena has a buffer for what is longer than this can say.
+/// A length in the type that buffers use. No arena has a buffer of the length that a too long one is cut to.
 fn length_of(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Parts of a list that go as one transfer: as many as fit into one, or one that does not.
+/// Groups the parts of a list into transfers: as many parts as fit into one transfer, or one part that does not fit.
 fn runs<T>(parts: &[T], length: impl Fn(&T) -> usize) -> Vec<std::ops::Range<usize>> {
     let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
     let mut bytes = 0;

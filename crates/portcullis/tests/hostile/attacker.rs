@@ -1,6 +1,7 @@
-//! The attacker's tools: a port that it may write anywhere in, and the honest ways where they serve it.
+//! The attacker's tools: a port whose memory the attacker may write anywhere, and honest calls where an attack needs
+//! them.
 
-use crate::stage::wait_for;
+use crate::rig::wait_for;
 use portcullis::{
     Credential, Lifetime, PermissionId, PortEndpoint, Refusal, RemoteAddress, Rights, Rkey, Sharing,
 };
@@ -16,17 +17,17 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
-/// Arena that an attacker asks for.
+/// Bytes of the arena that an attacker asks for.
 pub const ARENA_BYTES: u64 = 2 << 20;
-/// Where in the arena its data lies: behind its messages.
+/// Where the attacker's data lies in its arena: behind its messages.
 pub const DATA: u64 = 64 << 10;
-/// Bytes of a message, as the length of a receive.
+/// Bytes of a reply, as the length of a receive.
 pub const REPLY_BYTES: u32 = 128;
 const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
 /// How long an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(20);
 
-/// A client with no manners.
+/// A client that need not keep any rule.
 pub struct Attacker {
     pub endpoint: PortEndpoint,
     pub memory: Mapping,
@@ -46,17 +47,17 @@ impl Attacker {
         Self { endpoint, memory, size, layout, completions: VecDeque::new(), receives: 0, sequence: 0 }
     }
 
-    /// Bytes of its arena.
+    /// A span of the attacker's arena.
     pub fn local(&self, address: u64, length: u32) -> LocalSpan {
         LocalSpan { address, length, lkey: self.endpoint.arena_key() }
     }
 
-    /// Posts one request, with a completion, and does not wait for it.
+    /// Posts one signalled request and does not wait for its completion.
     pub fn post(&mut self, queue_pair: u32, id: u64, operation: Operation) -> bool {
         self.endpoint.post(queue_pair, &[WorkRequest { id, signalled: true, operation }]) == 1
     }
 
-    /// The next completion, without waiting.
+    /// Returns the next completion, without waiting.
     pub fn poll(&mut self) -> Option<Completion> {
         if self.completions.is_empty() {
             let mut polled = Vec::new();
@@ -66,7 +67,7 @@ impl Attacker {
         self.completions.pop_front()
     }
 
-    /// Does one thing on a data queue pair and says how it ended. Other completions are forgotten.
+    /// Posts one operation on a data queue pair and returns how it ended. Other completions are dropped.
     pub fn try_operation(&mut self, queue_pair: u32, operation: Operation) -> Status {
         self.sequence += 1;
         let id = u64::from(self.sequence) << 32;
@@ -85,7 +86,7 @@ impl Attacker {
         self.try_operation(queue_pair, Operation::Read { local: self.local(DATA, length), remote })
     }
 
-    /// Posts a control message of any bytes, and a receive for its answer if `heard`.
+    /// Posts a control message of any bytes, and if `heard` also a receive for the answer.
     pub fn say(&mut self, bytes: &[u8], heard: bool) -> bool {
         let depth = u64::from(self.size.control_depth);
         let slot = u64::from(self.sequence) % depth;
@@ -105,7 +106,7 @@ impl Attacker {
         self.endpoint.post_control(&[WorkRequest { id: 0, signalled: true, operation }]) == 1
     }
 
-    /// The next reply, without waiting. `Err`: the control queue pair is broken.
+    /// Returns the next reply, without waiting. `Err`: the control queue pair is broken.
     pub fn hear(&mut self) -> Result<Option<Reply>, Status> {
         while let Some(completion) = self.poll() {
             match (completion.kind, completion.status) {
@@ -126,7 +127,7 @@ impl Attacker {
         Ok(None)
     }
 
-    /// Asks the node properly and waits for the answer. One request at a time.
+    /// Sends the node an honest request and waits for the answer. One request at a time.
     pub fn ask(&mut self, body: RequestBody) -> ReplyBody {
         let request = Request { sequence: self.sequence, body };
         assert!(self.say(&request.encode(), true), "one request at a time fits");
@@ -160,7 +161,7 @@ impl Attacker {
         self.ask(RequestBody::Revoke { permission, free: false })
     }
 
-    /// Has a broken queue pair rebuilt.
+    /// Has the node rebuild a broken queue pair.
     pub fn recover(&mut self, queue_pair: u32) -> Result<(), Refusal> {
         loop {
             match self.ask(RequestBody::Recover { queue_pair }) {
@@ -175,7 +176,7 @@ impl Attacker {
         }
     }
 
-    /// Whether the node has shown it out.
+    /// Whether the node has shown the attacker out.
     pub fn is_out(&mut self) -> bool {
         !self.endpoint.node_alive()
     }

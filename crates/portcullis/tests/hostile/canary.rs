@@ -1,12 +1,12 @@
-//! Bytes that an attacker must never see, nor change.
+//! Canaries: bytes that an attacker must never read or change.
 
 use portcullis::{Allocate, Lifetime, Permission, Session};
 use portcullis_nic::Memory;
 
-/// What the bytes are, word for word.
+/// The word that a canary's bytes repeat.
 const WORD: u64 = 0xc0ff_ee5a_fe00_bead;
 
-/// Another's object, full of one word, whose holder tells its address and key to the attacker.
+/// An object of another client, filled with one word. The test tells the attacker its address and key.
 pub struct Canary {
     session: Session,
     object: Permission,
@@ -32,7 +32,7 @@ impl Canary {
         crate::attacker::key(self.object.credential())
     }
 
-    /// Panics if somebody else has written there.
+    /// Panics if another client has written to the canary.
     pub fn assert_untouched(&mut self) {
         let mut bytes = vec![0; usize::try_from(self.object.length()).expect("a short object")];
         self.session.read(&self.object, 0, &mut bytes).expect("its own bytes");
@@ -40,7 +40,7 @@ impl Canary {
         assert!(intact, "somebody else wrote to the canary");
     }
 
-    /// Whether a word of it, however aligned, lies in this memory.
+    /// Whether this memory contains the canary's word, at any alignment.
     pub fn is_in(memory: &impl Memory, offset: u64, length: usize) -> bool {
         let mut bytes = vec![0; length];
         memory.read(offset, &mut bytes);

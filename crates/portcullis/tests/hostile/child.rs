@@ -1,28 +1,29 @@
-//! Other processes for a test: this test binary again, told to run one of its functions.
+//! Child processes of a test: this test binary again, told to run one of its functions.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 
-/// Tells a child the path that it works with.
+/// The environment variable that tells a child the path to work with.
 const PATH: &str = "PORTCULLIS_HOSTILE_PATH";
-/// What a child says before it says that it is ready.
+/// The text before what a child prints when it is ready.
 const READY: &str = "ready: ";
 
-/// A running child. It is killed when this goes.
+/// A running child. It is killed when this is dropped.
 pub struct Child {
     process: std::process::Child,
     _stdin: Option<ChildStdin>,
 }
 
 impl Child {
-    /// Starts the test `name` in a process of its own, and waits until it is ready. Returns what it said then.
+    /// Starts the test `name` in a process of its own, and waits until it is ready. Returns what the child printed
+    /// then.
     pub fn start(name: &str, path: &Path) -> (Self, String) {
         Self::start_by(Command::new(std::env::current_exe().expect("this program")), name, path)
     }
 
-    /// The same by a command that is given the program and its arguments, for example `unshare`.
+    /// The same, through a command that gets the program and its arguments, for example `unshare`.
     pub fn start_under(command: &[&str], name: &str, path: &Path) -> (Self, String) {
         let mut words = command.iter();
         let mut command = Command::new(words.next().expect("a command"));
@@ -44,7 +45,7 @@ impl Child {
         (Self { process, _stdin: stdin }, said.expect("a child that gets ready"))
     }
 
-    /// SIGKILL: it gets to clean nothing up.
+    /// Kills the child with SIGKILL, so that it cannot clean up.
     pub fn kill(self) {
         drop(self);
     }
@@ -57,12 +58,12 @@ impl Drop for Child {
     }
 }
 
-/// In a child: the path it works with. `None`: this is no child.
+/// For a child: the path to work with. `None`: this process is no child.
 pub fn path() -> Option<PathBuf> {
     std::env::var_os(PATH).map(PathBuf::from)
 }
 
-/// In a child: it is ready.
+/// For a child: says that it is ready.
 pub fn say_ready(what: impl Display) {
     println!("\n{READY}{what}");
 }

@@ -1,9 +1,9 @@
-//! Clients that die, at every step of what they do.
+//! Clients that die at each step of their work.
 
 use crate::attacker::{DATA, key};
 use crate::child::{self, Child};
 use crate::door::{Door, hello};
-use crate::stage::{RED, Stage, descriptors, wait_for};
+use crate::rig::{RED, Rig, descriptors, wait_for};
 use portcullis::{Acquire, Allocate, Lifetime, Rights, Rkey, SessionOptions, Sharing};
 use portcullis_nic::{Operation, RemoteSpan};
 use portcullis_protocol::{Keep, ObjectRef, Part, ReplyBody, Request, RequestBody};
@@ -13,26 +13,26 @@ const DEATHS: u32 = 12;
 
 #[test]
 fn whoever_dies_on_its_way_in_leaves_nothing() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let before = descriptors();
     for _ in 0..DEATHS {
-        drop(Door::knock(&stage.socket(RED)));
-        Door::knock(&stage.socket(RED)).say(&hello(4096));
-        let door = Door::knock(&stage.socket(RED));
+        drop(Door::knock(&rig.socket(RED)));
+        Door::knock(&rig.socket(RED)).say(&hello(4096));
+        let door = Door::knock(&rig.socket(RED));
         door.say(&hello(4096));
         drop(door.hear());
         drop(door);
-        drop(Door::attach(&stage.socket(RED)));
+        drop(Door::attach(&rig.socket(RED)));
     }
     wait_for("descriptors to come back", || descriptors() <= before);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn whoever_dies_with_requests_under_way_leaves_nothing() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     for round in 0..DEATHS {
-        let mut attacker = stage.attacker();
+        let mut attacker = rig.attacker();
         let own = attacker.allocate(1 << 20, Sharing::Exclusive);
         let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
         let local = attacker.local(DATA, 1 << 20);
@@ -45,30 +45,30 @@ fn whoever_dies_with_requests_under_way_leaves_nothing() {
             let body = RequestBody::Allocate { size: 300_000, alignment: 0, lifetime, rights, sharing, keep };
             attacker.say(&Request { sequence: 0, body }.encode(), keep == Keep::Attached);
         }
-        // The socket goes with the rest, somewhere in the middle of the transfers.
+        // The socket closes together with everything else, in the middle of the transfers.
         drop(attacker);
     }
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn whoever_dies_while_it_waits_or_holds_leaves_the_way_free() {
-    let stage = Stage::set();
-    let mut session = stage.host.connect(RED, SessionOptions::default()).expect("a session");
+    let rig = Rig::new();
+    let mut session = rig.host.connect(RED, SessionOptions::default()).expect("a session");
     let object = session.allocate(Allocate::bytes(4096).keep()).expect("memory");
     let reference = object.object();
     session.revoke(object).expect("it has not ended");
     for _ in 0..DEATHS {
-        let (mut holder, mut waiter) = (stage.attacker(), stage.attacker());
+        let (mut holder, mut waiter) = (rig.attacker(), rig.attacker());
         let wait = Lifetime::seconds(9);
         let (lifetime, rights, sharing) = (Lifetime::seconds(10), Rights::all(), Sharing::Exclusive);
         let object = reference.into();
         let body = RequestBody::Acquire { object, part: Part::WHOLE, lifetime, rights, sharing, wait };
         assert!(matches!(holder.ask(body), ReplyBody::Granted(_)));
         assert!(waiter.say(&Request { sequence: 0, body }.encode(), true));
-        wait_for("somebody to wait", || stage.host.counters().postponed == 1);
+        wait_for("somebody to wait", || rig.host.counters().postponed == 1);
         drop(waiter);
-        wait_for("nobody to wait", || stage.host.counters().postponed == 0);
+        wait_for("nobody to wait", || rig.host.counters().postponed == 0);
         drop(holder);
         let next =
             session.acquire(Acquire::object(reference).wait(Lifetime::seconds(5))).expect("the way is free");
@@ -76,10 +76,10 @@ fn whoever_dies_while_it_waits_or_holds_leaves_the_way_free() {
     }
     session.free(reference).expect("it is the tenant's");
     drop(session);
-    stage.clear();
+    rig.clear();
 }
 
-/// Not a test by itself: what a child of this binary does until it is killed.
+/// Not a test: the program of a child, which works until it is killed.
 #[test]
 fn a_child_that_works_until_it_is_killed() {
     let Some(socket) = child::path() else { return };
@@ -107,11 +107,10 @@ fn a_child_that_works_until_it_is_killed() {
 
 #[test]
 fn a_killed_process_loses_what_it_held_at_once() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     for _ in 0..4 {
-        let mut session = stage.host.connect(RED, SessionOptions::default()).expect("a session");
-        let (child, object) =
-            Child::start("death::a_child_that_works_until_it_is_killed", &stage.socket(RED));
+        let mut session = rig.host.connect(RED, SessionOptions::default()).expect("a session");
+        let (child, object) = Child::start("death::a_child_that_works_until_it_is_killed", &rig.socket(RED));
         child.kill();
         let object: ObjectRef = object.parse().expect("a reference");
         let ask = Acquire::object(object).wait(Lifetime::seconds(5));
@@ -119,5 +118,5 @@ fn a_killed_process_loses_what_it_held_at_once() {
         session.write(&next, 0, &[7; 4096]).expect("exclusively");
         session.revoke_and_free(next).expect("it has not ended");
     }
-    stage.clear();
+    rig.clear();
 }

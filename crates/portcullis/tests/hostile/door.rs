@@ -1,4 +1,4 @@
-//! The attach socket without the library: any bytes, at any time, with any descriptors.
+//! The attach socket without the library: a test can send any bytes and any descriptors at any time.
 
 use portcullis_attach::unix::{AttachReply, AttachRequest};
 use portcullis_memory::Mapping;
@@ -11,15 +11,15 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-/// How long the node may take to say or do something on a socket, in seconds.
+/// How long the node may take to answer or hang up, in seconds.
 const PATIENCE_S: i64 = 20;
 
-/// A hello as an honest client says it.
+/// The hello of an honest client.
 pub fn hello(arena_bytes: u64) -> [u8; 64] {
     AttachRequest::Hello { arena_bytes }.encode()
 }
 
-/// What an honest client says when it has mapped the port that it was offered.
+/// The message that an honest client sends when it has mapped the port that it was offered.
 pub fn mapped() -> [u8; 64] {
     AttachRequest::Mapped.encode()
 }
@@ -29,36 +29,37 @@ pub struct Door {
     pub socket: OwnedFd,
 }
 
-/// What a node said.
+/// A message from the node.
 pub struct Heard {
     pub bytes: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Heard {
-    /// A port that is offered: its file, the engine's page, an event. `None`: it was a refusal, or the end.
-    pub fn offer(self) -> Option<[OwnedFd; 3]> {
+    /// The offered port: its file, the engine's page, an event and an alarm. `None`: the message was a refusal or the
+    /// end.
+    pub fn offer(self) -> Option<[OwnedFd; 4]> {
         self.descriptors.try_into().ok()
     }
 
-    /// The port that was offered works.
+    /// Whether the offered port works now.
     pub fn is_welcome(&self) -> bool {
         matches!(AttachReply::parse(&self.bytes), Some(AttachReply::Welcome { .. }))
     }
 
-    /// The node hung up.
+    /// Whether the node hung up.
     pub fn is_end(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// There is no port.
+    /// Whether the node refused a port.
     pub fn is_refusal(&self) -> bool {
         matches!(AttachReply::parse(&self.bytes), Some(AttachReply::Refused(_)))
     }
 }
 
 impl Door {
-    /// Connects. `None`: the kernel's queue of those who wait is full.
+    /// Connects. `None`: the kernel's queue of waiting connections is full.
     pub fn try_knock(path: &Path) -> Option<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -69,19 +70,19 @@ impl Door {
 
     pub fn knock(path: &Path) -> Self {
         let mut door = None;
-        crate::stage::wait_for("a connection", || {
+        crate::rig::wait_for("a connection", || {
             door = Self::try_knock(path);
             door.is_some()
         });
         door.expect("it was waited for")
     }
 
-    /// Says something. The node may be gone.
+    /// Sends bytes. Returns `false` if the node is gone.
     pub fn say(&self, bytes: &[u8]) -> bool {
         rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
     }
 
-    /// Says something, and passes descriptors with it.
+    /// Sends bytes together with descriptors.
     pub fn say_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -91,13 +92,13 @@ impl Door {
         rustix::net::sendmsg(&self.socket, &parts, &mut control, flags).is_ok()
     }
 
-    /// Whether the node has said something, or hung up.
+    /// Whether a message has arrived or the node has hung up.
     pub fn has_heard(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Waits for what the node says, or for it to hang up.
+    /// Waits until a message arrives or the node hangs up.
     pub fn hear(&self) -> Heard {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
@@ -119,16 +120,16 @@ impl Door {
         Heard { bytes: bytes[..length].to_vec(), descriptors }
     }
 
-    /// Connects and has a port offered.
-    pub fn be_offered(path: &Path, arena_bytes: u64) -> (Self, [OwnedFd; 3]) {
+    /// Connects and waits for the offer of a port.
+    pub fn be_offered(path: &Path, arena_bytes: u64) -> (Self, [OwnedFd; 4]) {
         let door = Self::knock(path);
         assert!(door.say(&hello(arena_bytes)));
         let port = door.hear().offer().expect("a port");
         (door, port)
     }
 
-    /// Connects and attaches. The port's file is mapped as well.
-    pub fn attach(path: &Path) -> (Self, [OwnedFd; 3], Mapping) {
+    /// Connects, attaches, and maps the port's file.
+    pub fn attach(path: &Path) -> (Self, [OwnedFd; 4], Mapping) {
         let (door, port) = Self::be_offered(path, 4096);
         let length = u64::try_from(rustix::fs::fstat(&port[0]).expect("a file").st_size).expect("a size");
         let file = port[0].try_clone().expect("a descriptor");

@@ -1,4 +1,4 @@
-//! An honest client under load: a thread that checks all it reads.
+//! An honest client under load: a thread that checks every byte that it reads.
 
 use portcullis::{Allocate, Lifetime, Permission, Session};
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Bytes of an honest client's object: larger than a page, smaller than a visit's budget.
+/// Bytes of an honest client's object: more than a page, less than the budget of a visit.
 const OBJECT_BYTES: usize = 20_000;
-/// Operations on one object before it is given back and another is asked for.
+/// Operations on one object before the client returns it and asks for another.
 const OPERATIONS_PER_OBJECT: u32 = 40;
 
-/// A client that keeps to the rules, on a thread of its own.
+/// A client that keeps the rules, on its own thread.
 pub struct Honest {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl Honest {
-    /// Starts working through `session` until it is told to stop.
+    /// Starts a client that works through `session` until it is told to stop.
     pub fn start(session: Session, seed: u64) -> Self {
         let state = Arc::new(State::default());
         let its = Arc::clone(&state);
@@ -43,12 +43,12 @@ impl Honest {
         self.state.operations.load(Ordering::Relaxed)
     }
 
-    /// Whether it has given up: then it met an error, which [`Honest::stop`] tells.
+    /// Whether the client has stopped at an error. [`Honest::stop`] reports the error.
     pub fn has_failed(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it, and panics as it did if it met an error.
+    /// Stops the client. Panics if the client met an error.
     pub fn stop(&mut self) {
         self.state.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()

@@ -1,17 +1,17 @@
-//! Guessing: keys, addresses, ranges.
+//! Attacks that guess keys, addresses and ranges.
 
 use crate::attacker::{Attacker, DATA, key};
 use crate::canary::Canary;
-use crate::stage::{BLUE, RED, Stage, random};
+use crate::rig::{BLUE, RED, Rig, random};
 use portcullis::{Refusal, RemoteAddress, Rkey, SessionOptions, Sharing};
 use portcullis_nic::{Endpoint, Lkey, LocalSpan, Operation, RemoteSpan, Status, VerbsEndpoint};
 use portcullis_protocol::ReplyBody;
 use rand::RngExt;
 
-/// Keys are tried for these indices: all that a node with a few tenants has given out.
+/// The tests try keys for this many indices: all that a node with a few tenants has given out.
 const INDICES: u32 = 4096;
 
-/// Tries a read that must not succeed, and has the queue pair mended.
+/// Tries a read that must not succeed, and has the queue pair rebuilt.
 fn guess(attacker: &mut Attacker, address: u64, rkey: u32) {
     let status = attacker.try_read(0, address, rkey, 8);
     assert_eq!(status, Status::RemoteAccessError, "key {rkey:#x} at {address:#x}");
@@ -20,11 +20,10 @@ fn guess(attacker: &mut Attacker, address: u64, rkey: u32) {
 
 #[test]
 fn no_key_opens_another_tenants_bytes() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut random = random();
-    let mut canary =
-        Canary::new(stage.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
-    let mut attacker = stage.attacker();
+    let mut canary = Canary::new(rig.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
+    let mut attacker = rig.attacker();
     for low in 0..=255 {
         guess(&mut attacker, canary.address(), canary.key() & !0xff | low);
     }
@@ -34,19 +33,19 @@ fn no_key_opens_another_tenants_bytes() {
     assert!(!Canary::is_in(attacker.endpoint.arena(), DATA, 4096));
     canary.assert_untouched();
     drop((canary, attacker));
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_key_opens_no_byte_before_or_behind_its_own() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut siblings = [(); 2]
-        .map(|()| Canary::new(stage.host.connect(RED, SessionOptions::default()).expect("a session"), 4096));
-    let mut attacker = stage.attacker();
+        .map(|()| Canary::new(rig.host.connect(RED, SessionOptions::default()).expect("a session"), 4096));
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(4096, Sharing::Exclusive);
     let (at, rkey) = (own.address().0, key(own.credential));
     let reach = 1 << 20;
-    // The eight bytes before the buffer are its own lifetime word: one window may expose both.
+    // The eight bytes before the buffer are the attacker's own lifetime word. One window may expose both.
     for (address, length) in [
         (at - 9, 8),
         (at - 16, 8),
@@ -77,19 +76,19 @@ fn a_key_opens_no_byte_before_or_behind_its_own() {
     assert_eq!(attacker.try_read(0, at, rkey, 4096), Status::Success);
     assert!(!Canary::is_in(attacker.endpoint.arena(), DATA, reach as usize));
     drop((siblings, attacker));
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn no_local_key_but_its_own_names_anything() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut attacker = None;
     for lkey in (0..300).flat_map(|index| [index << 8, index << 8 | 1]) {
-        // A local error cannot be mended: three queue pairs, and then the next attacker.
+        // A queue pair with a local error cannot be rebuilt. After three of them a new attacker goes on.
         let (it, own, number) = match attacker.take() {
             Some((it, own, number)) if number < 3 => (it, own, number),
             _ => {
-                let mut it = stage.attacker();
+                let mut it = rig.attacker();
                 let own = it.allocate(64, Sharing::Exclusive);
                 (it, own, 0)
             }
@@ -100,13 +99,13 @@ fn no_local_key_but_its_own_names_anything() {
             attacker = Some((it, own, number));
             continue;
         }
-        // Writing from it would put others' bytes into memory that the attacker can read.
+        // Writing from this key's memory would put other clients' bytes where the attacker can read them.
         let local = LocalSpan { address: 0, length: 8, lkey: Lkey(lkey) };
         let status = it.try_operation(number, Operation::Write { local, remote });
         assert_eq!(status, Status::LocalProtectionError, "lkey {lkey:#x}");
         attacker = Some((it, own, number + 1));
     }
-    let mut it = stage.attacker();
+    let mut it = rig.attacker();
     let own = it.allocate(64, Sharing::Exclusive);
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     for (number, (address, length)) in
@@ -116,13 +115,13 @@ fn no_local_key_but_its_own_names_anything() {
         assert_eq!(status, Status::LocalProtectionError, "{length} at {address:#x}");
     }
     drop((attacker, it));
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
-    let stage = Stage::set();
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
     let mut ended: Vec<(RemoteAddress, u32)> = Vec::new();
     for _ in 0..300 {
         let own = attacker.allocate(64, Sharing::Exclusive);
@@ -131,8 +130,8 @@ fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
         assert_eq!(attacker.revoke(own.permission), ReplyBody::Refused(Refusal::NotLive));
         ended.push((own.address(), key(own.credential)));
     }
-    // Windows may linger over memory that nobody else has got; memory that somebody has is another matter.
-    let mut others = Canary::new(stage.host.connect(RED, SessionOptions::default()).expect("a session"), 64);
+    // Windows may linger over memory that no other client has got, but never over memory that a client holds.
+    let mut others = Canary::new(rig.host.connect(RED, SessionOptions::default()).expect("a session"), 64);
     for &(_, rkey) in &ended {
         let status = attacker.try_read(0, others.address(), rkey, 8);
         if status != Status::Success {
@@ -142,5 +141,5 @@ fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
     }
     others.assert_untouched();
     drop((others, attacker));
-    stage.clear();
+    rig.clear();
 }

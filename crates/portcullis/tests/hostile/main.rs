@@ -1,10 +1,11 @@
-//! A client that breaks every rule: it owns its shared memory and its socket, and uses both.
+//! A client that breaks every rule. It controls its shared memory and its socket, and misuses both.
 //!
-//! Each test sets one kind of attack against a running node, beside honest clients under load that check every byte
-//! they get. Three things must hold each time: the honest clients have no error and go on, what the hostile one left
-//! behind is nothing, and the node serves whoever comes next. Random ones print their seed; `PORTCULLIS_SEED` sets it.
+//! Each test runs one kind of attack against a node, beside honest clients under load that check every byte they read.
+//! Three things must hold each time: the honest clients meet no error and make progress, the attacker leaves nothing
+//! behind, and the node serves the next client. Random tests print their seed; `PORTCULLIS_SEED` sets it.
 
 mod attacker;
+mod besieged;
 mod canary;
 mod child;
 mod death;
@@ -16,8 +17,9 @@ mod messages;
 mod operator;
 mod peers;
 mod queues;
+mod rig;
+mod sharing;
 mod siblings;
 mod socket;
-mod stage;
 mod starvation;
 mod violations;

@@ -1,18 +1,22 @@
-//! Attacks on what is shared: the port's file, the engine's page, the event.
+//! Attacks on shared memory: the port's file, the engine's page, the event and the alarm.
 
 use crate::attacker::{Attacker, key};
 use crate::door::{Door, hello, mapped};
-use crate::stage::{BLUE, RED, Stage, lenient, resident_bytes, wait_for};
+use crate::rig::{BLUE, RED, Rig, lenient, resident_bytes, wait_for};
 use nix::libc;
 use portcullis::Sharing;
 use portcullis::host::PortLimits;
 use portcullis_memory::Mapping;
 use portcullis_nic::{Memory, Status};
 use rustix::event::Timespec;
-use rustix::fs::{FallocateFlags, SealFlags};
+use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 use rustix::thread::futex;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +25,8 @@ const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KE
 
 #[test]
 fn the_ports_file_keeps_its_size() {
-    let stage = Stage::set();
-    let (door, [file, _page, _event], memory) = Door::attach(&stage.socket(RED));
+    let rig = Rig::new();
+    let (door, [file, ..], memory) = Door::attach(&rig.socket(RED));
     let seals = rustix::fs::fcntl_get_seals(&file).expect("a sealed file");
     assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW), "{seals:?}");
     let length = u64::try_from(rustix::fs::fstat(&file).expect("a file").st_size).expect("a size");
@@ -33,15 +37,15 @@ fn the_ports_file_keeps_its_size() {
     rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096)
         .expect_err("no such operation here");
     rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).expect_err("no more seals either");
-    stage.others_go_on(20);
+    rig.others_go_on(20);
     drop((door, memory));
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn the_engines_page_is_read_only_for_clients() {
-    let stage = Stage::set();
-    let (_door, [_file, page, event], _memory) = Door::attach(&stage.socket(RED));
+    let rig = Rig::new();
+    let (_door, [_file, page, event, _alarm], _memory) = Door::attach(&rig.socket(RED));
     let seals = rustix::fs::fcntl_get_seals(&page).expect("a sealed file");
     let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     assert!(seals.contains(needed), "{seals:?}");
@@ -51,7 +55,7 @@ fn the_engines_page_is_read_only_for_clients() {
     let copy = |fd: &rustix::fd::OwnedFd| fd.try_clone().expect("a descriptor");
     Mapping::of_peer(copy(&page), 4096, true).expect_err("the page cannot be mapped for writing");
     let mapped = Mapping::of_peer(copy(&page), 4096, false).expect("but for reading");
-    // Through /proc it is the same file.
+    // /proc gives access to the same file.
     let again = format!("/proc/self/fd/{}", page.as_raw_fd());
     if let Ok(file) = std::fs::OpenOptions::new().read(true).write(true).open(again) {
         rustix::io::pwrite(&file, &[0xff; 8], 0).expect_err("nor by another way");
@@ -71,20 +75,42 @@ fn the_engines_page_is_read_only_for_clients() {
                 let _ = futex::wait(word, futex::Flags::empty(), word.load(Ordering::Relaxed), Some(&short));
             }
         });
-        stage.others_go_on(200);
+        rig.others_go_on(200);
         stop.store(true, Ordering::Relaxed);
     });
-    // A full event takes no more, and wakes all the same.
+    // A write to a full event fails, and still wakes the engine.
     let _ = rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes());
-    stage.others_go_on(20);
+    rig.others_go_on(20);
     drop(_door);
-    stage.clear();
+    rig.clear();
+}
+
+#[test]
+fn an_alarm_takes_nothing_from_a_client_and_never_makes_the_node_wait() {
+    let rig = Rig::new();
+    let (door, [_file, _page, event, alarm], memory) = Door::attach(&rig.socket(RED));
+    rustix::fs::fcntl_setfl(&alarm, OFlags::empty()).expect("the client's own flags");
+    assert_eq!(send(&alarm, &[0; 64], SendFlags::NOSIGNAL | SendFlags::DONTWAIT), Err(Errno::PIPE));
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let gift = [event.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&gift)), "one fits");
+    let parts = [IoSlice::new(&[0])];
+    let passed = sendmsg(&alarm, &parts, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    assert_eq!(passed, Err(Errno::PIPE), "nor descriptors");
+    rig.others_go_on(20);
+    // The client closes its end of the alarm before it leaves.
+    drop(alarm);
+    memory.half_word(0).store(2, Ordering::Relaxed);
+    rig.others_go_on(20);
+    drop((door, memory));
+    rig.clear();
 }
 
 #[test]
 fn no_page_of_the_port_can_be_taken_away_or_mapped_for_writing_once_more() {
-    let stage = Stage::set();
-    let mut attacker = Attacker::attach(&stage.socket(RED));
+    let rig = Rig::new();
+    let mut attacker = Attacker::attach(&rig.socket(RED));
     let own = attacker.allocate(1 << 20, Sharing::Exclusive);
     let file = attacker.memory.file().expect("a file").try_clone_to_owned().expect("a descriptor");
     let length = attacker.memory.length();
@@ -102,45 +128,47 @@ fn no_page_of_the_port_can_be_taken_away_or_mapped_for_writing_once_more() {
         assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 1 << 20), Status::Success);
     }
     drop((attacker, file, other));
-    stage.clear();
+    rig.clear();
 }
 
-/// Takes the pages behind a mapping away.
+/// Tries to remove the pages behind a mapping.
 fn remove(memory: &Mapping) -> rustix::io::Result<()> {
     let bytes = usize::try_from(memory.length()).expect("it is mapped");
-    // SAFETY: the span is a live mapping of memory that is only touched atomically: zeros are as good as any bytes.
+    // SAFETY: the span is a live mapping of memory that is only accessed atomically. Zeros are as valid as any other
+    // bytes.
     unsafe { rustix::mm::madvise(memory.start().as_ptr().cast(), bytes, Advice::LinuxRemove) }
 }
 
 const HUGE: usize = 2 << 20;
 
-/// Maps a file once more, where a huge page could lie, and has the kernel move its first two mebibytes to one.
+/// Maps a file again, at an address where a huge page could lie, and has the kernel move the first two mebibytes to
+/// one.
 fn collapse(memory: &Mapping) -> std::io::Result<()> {
     let (file, length) = (memory.file().expect("a file").as_raw_fd(), usize::try_from(memory.length()));
     let length = length.expect("it is mapped");
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh mapping at an address that the kernel picks overlaps nothing.
+    // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing.
     let room = unsafe { libc::mmap(null_mut(), length + HUGE, libc::PROT_NONE, flags, -1, 0) };
     assert_ne!(room, libc::MAP_FAILED, "there is room for addresses");
     let aligned = room.map_addr(|start| start.next_multiple_of(HUGE));
     let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-    // SAFETY: the span lies in the mapping just made, which nobody uses.
+    // SAFETY: the span lies in the mapping just made, which nothing else uses.
     let mapped = unsafe { libc::mmap(aligned, length, libc::PROT_READ, flags, file, 0) };
     assert_eq!(mapped, aligned, "the file can be mapped for reading");
-    // SAFETY: the span is part of a live mapping; which pages its bytes lie on changes nothing about them.
+    // SAFETY: the span is part of a live mapping. Moving its bytes to other pages does not change them.
     let result = match unsafe { libc::madvise(aligned, HUGE, libc::MADV_COLLAPSE) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     };
-    // SAFETY: both mappings were made here, and nothing points into them.
+    // SAFETY: both mappings were made here, and no pointer into them is left.
     unsafe { libc::munmap(room, length + HUGE) };
     result
 }
 
 #[test]
 fn no_page_of_the_port_can_be_moved_by_its_client() {
-    let stage = Stage::set();
-    let attacker = Attacker::attach(&stage.socket(RED));
+    let rig = Rig::new();
+    let attacker = Attacker::attach(&rig.socket(RED));
     let unheld = Mapping::shareable("unheld", 4 << 20).expect("memory");
     unheld.zero(0, 4 << 20);
     if let Err(error) = collapse(&unheld) {
@@ -150,10 +178,10 @@ fn no_page_of_the_port_can_be_moved_by_its_client() {
         assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
     }
     drop(attacker);
-    stage.clear();
+    rig.clear();
 }
 
-/// Page faults of the thread that is the NIC.
+/// Page faults of the engine's thread, which runs the NIC.
 fn faults_of_the_engine() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads").map_while(Result::ok);
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
@@ -164,18 +192,18 @@ fn faults_of_the_engine() -> u64 {
 
 #[test]
 fn the_engine_meets_no_page_fault_on_a_port() {
-    let stage = Stage::with(lenient(), &[]);
-    let mut attacker = Attacker::attach(&stage.socket(RED));
+    let rig = Rig::with(lenient(), &[]);
+    let mut attacker = Attacker::attach(&rig.socket(RED));
     let own = attacker.allocate(1 << 20, Sharing::Exclusive);
-    // Pages of the pool are taken when they are first used.
+    // The first read takes pages of the pool, which faults.
     let mut read = || attacker.try_read(0, own.address().0, key(own.credential), 1 << 20);
     assert_eq!(read(), Status::Success);
     let before = faults_of_the_engine();
     assert_eq!(read(), Status::Success);
     let of_one_that_was_used = faults_of_the_engine() - before;
     drop(attacker);
-    // One that nobody has used: 256 pages of its arena, and its queues.
-    let mut fresh = Attacker::attach(&stage.socket(RED));
+    // A new port reads 256 pages into its unused arena and unused queues.
+    let mut fresh = Attacker::attach(&rig.socket(RED));
     let own = fresh.allocate(1 << 20, Sharing::Exclusive);
     let before = faults_of_the_engine();
     assert_eq!(fresh.try_read(0, own.address().0, key(own.credential), 1 << 20), Status::Success);
@@ -185,44 +213,44 @@ fn the_engine_meets_no_page_fault_on_a_port() {
         "{of_a_fresh_one} faults, {of_one_that_was_used} before"
     );
     drop(fresh);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn ports_take_no_more_memory_than_the_node_has_for_them() {
-    let stage = Stage::with_ports(PortLimits { ports_bytes_max: 24 << 20, ..PortLimits::default() });
-    let path = stage.socket(RED);
+    let rig = Rig::with_ports(PortLimits { ports_bytes_max: 24 << 20, ..PortLimits::default() });
+    let path = rig.socket(RED);
     let knock = |bytes| {
         let door = Door::knock(&path);
         door.say(&hello(bytes));
         (door.hear(), door)
     };
     let before = resident_bytes();
-    // Half of the room and no more, whether they are mapped in the end or not.
+    // Offers take half of the room and no more, also when the clients never map them.
     let crowd: Vec<_> = (0..40).map(|_| knock(1 << 20)).collect();
     let offered = crowd.iter().filter(|(heard, _)| !heard.is_refusal()).count();
     assert!((8..12).contains(&offered), "{offered} ports of more than a mebibyte in half of 24 MiB");
     let (refused, _) = crowd.iter().find(|(heard, _)| heard.is_refusal()).expect("most of them");
     assert!(String::from_utf8_lossy(&refused.bytes).contains("ports"));
-    drop(Attacker::attach(&stage.socket(BLUE)));
+    drop(Attacker::attach(&rig.socket(BLUE)));
     for (_, door) in crowd.iter().filter(|(heard, _)| !heard.is_refusal()) {
-        // Where the second was over before it was said, the offer has gone.
+        // If the connection was over before this message, the offer has gone as well.
         door.say(&mapped());
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes more");
     drop(crowd);
     wait_for("room again", || !knock(2 << 20).0.is_refusal());
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_client_holds_descriptors_of_its_own_port_only() {
-    let stage = Stage::set();
-    let (_red, red, _) = Door::attach(&stage.socket(RED));
-    let (_blue, blue, _) = Door::attach(&stage.socket(BLUE));
+    let rig = Rig::new();
+    let (_red, red, _) = Door::attach(&rig.socket(RED));
+    let (_blue, blue, _) = Door::attach(&rig.socket(BLUE));
     let inode = |fd: &rustix::fd::OwnedFd| rustix::fs::fstat(fd).expect("a file").st_ino;
     assert_ne!(inode(&red[0]), inode(&blue[0]), "each port has a file of its own");
     drop((_red, _blue));
-    stage.clear();
+    rig.clear();
 }

@@ -1,14 +1,14 @@
-//! Attacks on the control path: messages that are none, that are forged, that never end.
+//! Attacks on the control path: malformed messages, forged messages, endless messages.
 
 use crate::attacker::{Attacker, REPLY_BYTES};
 use crate::canary::Canary;
-use crate::stage::{BLUE, RED, Stage, random, wait_for};
+use crate::rig::{BLUE, RED, Rig, random, wait_for};
 use portcullis::{Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, SessionOptions, Sharing};
 use portcullis_nic::{Operation, Status, VerbsEndpoint, WorkRequest};
 use portcullis_protocol::{Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
 use rand::{Rng, RngExt, rngs::StdRng};
 
-/// A message of random bytes, most of them nearly sound.
+/// A message of random bytes. Most of the messages are nearly valid.
 fn odd_message(random: &mut StdRng, known: &[PermissionId]) -> [u8; MESSAGE_BYTES] {
     let mut bytes = [0; MESSAGE_BYTES];
     random.fill_bytes(&mut bytes);
@@ -33,11 +33,10 @@ fn odd_message(random: &mut StdRng, known: &[PermissionId]) -> [u8; MESSAGE_BYTE
 
 #[test]
 fn random_messages_are_answered_or_refused() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut random = random();
-    let mut canary =
-        Canary::new(stage.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
-    let mut attacker = stage.attacker();
+    let mut canary = Canary::new(rig.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(4096, Sharing::Shared).permission;
     let at_buffer = PermissionId { header: RemoteAddress(own.header.0 + 32), start: own.start };
     let known = [own, at_buffer, canary.object().id()];
@@ -54,13 +53,13 @@ fn random_messages_are_answered_or_refused() {
     assert!(answered > 2000, "{answered} answers");
     canary.assert_untouched();
     drop((canary, attacker));
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
-    let stage = Stage::set();
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
     let whole =
         Request { sequence: 7, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
             .encode();
@@ -78,21 +77,21 @@ fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
         );
     }
     for length in [REPLY_BYTES + 1, 2 * REPLY_BYTES, 4096, 1 << 20, (1 << 20) + 1, u32::MAX] {
-        let mut attacker = stage.attacker();
+        let mut attacker = rig.attacker();
         let operation = Operation::Send { local: attacker.local(0, length) };
         attacker.endpoint.post_control(&[WorkRequest { id: 0, signalled: true, operation }]);
         wait_for("the end of the control queue pair", || attacker.hear().is_err());
     }
     drop(attacker);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_permission_answers_to_its_holder_under_its_own_name_only() {
-    let stage = Stage::set();
-    let session = |tenant| stage.host.connect(tenant, SessionOptions::default()).expect("a session");
+    let rig = Rig::new();
+    let session = |tenant| rig.host.connect(tenant, SessionOptions::default()).expect("a session");
     let mut others = [Canary::new(session(BLUE), 4096), Canary::new(session(RED), 4096)];
-    let mut attacker = stage.attacker();
+    let mut attacker = rig.attacker();
     let ended = attacker.allocate(64, Sharing::Exclusive).permission;
     assert_eq!(attacker.revoke(ended), ReplyBody::Done);
     let own = attacker.allocate(64, Sharing::Exclusive).permission;
@@ -115,7 +114,7 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
         ] {
             assert_eq!(attacker.ask(body), ReplyBody::Refused(Refusal::NotLive), "{body:?}");
         }
-        // Under windows nothing is accessed by message, not even one's own.
+        // With windows no message accesses memory, not even the client's own.
         for body in [
             RequestBody::Read { permission, offset: 0, length: 8 },
             RequestBody::Write { permission, offset: u64::MAX, length: u64::MAX },
@@ -124,7 +123,8 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
             assert_eq!(attacker.ask(body), ReplyBody::Refused(Refusal::Malformed), "{body:?}");
         }
     }
-    // A sibling's may be kept alive by who knows its name, within the node's longest; it is not to be ended.
+    // A client that knows the name of a sibling's permission may extend it, within the node's longest lifetime. The
+    // client cannot revoke it.
     let permission = others[1].object().id();
     let end = RequestBody::Revoke { permission, free: true };
     assert_eq!(attacker.ask(end), ReplyBody::Refused(Refusal::NotLive));
@@ -138,13 +138,13 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
         other.assert_untouched();
     }
     drop((others, attacker));
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn requests_for_impossible_amounts_are_refused_with_a_reason() {
-    let stage = Stage::set();
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
     let (rights, sharing, keep) = (Rights::all(), Sharing::Exclusive, Keep::No);
     let second = Lifetime::seconds(1);
     for (size, lifetime, rights) in [
@@ -182,10 +182,10 @@ fn requests_for_impossible_amounts_are_refused_with_a_reason() {
         Status::Success
     );
     drop(attacker);
-    stage.clear();
+    rig.clear();
 }
 
-/// Sends one request after the other and takes no answer, until it is shown out.
+/// Sends requests and takes no answers, until the node shows the attacker out.
 fn flood(attacker: &mut Attacker, body: RequestBody) {
     let message = Request { sequence: 0, body }.encode();
     wait_for("an end to its patience", || {
@@ -197,10 +197,10 @@ fn flood(attacker: &mut Attacker, body: RequestBody) {
 
 #[test]
 fn whoever_takes_no_answers_is_shown_out_and_nobody_else_notices() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let own = |attacker: &mut Attacker| attacker.allocate(64, Sharing::Exclusive).permission;
     for kind in 0..3 {
-        let mut attacker = stage.attacker();
+        let mut attacker = rig.attacker();
         let permission = own(&mut attacker);
         let (lifetime, rights, sharing) = (Lifetime::seconds(10), Rights::all(), Sharing::Exclusive);
         flood(
@@ -218,7 +218,7 @@ fn whoever_takes_no_answers_is_shown_out_and_nobody_else_notices() {
                 },
             },
         );
-        stage.others_go_on(20);
+        rig.others_go_on(20);
     }
-    stage.clear();
+    rig.clear();
 }

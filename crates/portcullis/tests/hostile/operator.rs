@@ -1,6 +1,6 @@
-//! Attacks on the operator's socket, by a process of the node's own user that has gone wrong.
+//! Attacks on the operator's socket, by a malfunctioning process of the node's own user.
 
-use crate::stage::{BLUE, RED, Stage, descriptors, lenient, random, wait_for};
+use crate::rig::{BLUE, RED, Rig, descriptors, lenient, random, wait_for};
 use portcullis::host::admin::{Admin, AdminError, Standing};
 use portcullis::{Session, SessionOptions};
 use rand::{Rng, RngExt};
@@ -11,14 +11,14 @@ use rustix::net::{
     socket_with,
 };
 
-/// The place of an order, by hand.
+/// A raw connection to the operator's socket.
 struct Knock(OwnedFd);
 
 impl Knock {
-    fn at(stage: &Stage) -> Self {
+    fn at(rig: &Rig) -> Self {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let socket = socket.expect("a socket");
-        let address = SocketAddrUnix::new(stage.admin_socket()).expect("a path");
+        let address = SocketAddrUnix::new(rig.admin_socket()).expect("a path");
         connect(&socket, &address).expect("the node listens");
         Self(socket)
     }
@@ -27,7 +27,7 @@ impl Knock {
         send(&self.0, bytes, SendFlags::NOSIGNAL)
     }
 
-    /// Everything until the node hangs up.
+    /// Everything that the node sends until it hangs up.
     fn hear(&self) -> Vec<u8> {
         let (mut all, mut piece) = (Vec::new(), vec![0; 64 << 10]);
         loop {
@@ -41,15 +41,15 @@ impl Knock {
     }
 }
 
-/// The operator gets through, whatever else goes on.
-fn operator_is_served(stage: &Stage) {
-    let clients = Admin::at(stage.admin_socket()).clients().expect("the node answers");
+/// The operator is served while the attack goes on.
+fn operator_is_served(rig: &Rig) {
+    let clients = Admin::at(rig.admin_socket()).clients().expect("the node answers");
     assert!(clients.iter().any(|client| client.tenant == BLUE && client.standing == Standing::Good));
 }
 
 #[test]
 fn garbage_is_refused_and_hung_up_on() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut random = random();
     let mut orders: Vec<Vec<u8>> = vec![
         b"{}".to_vec(),
@@ -68,44 +68,44 @@ fn garbage_is_refused_and_hung_up_on() {
         bytes
     }));
     for order in orders {
-        let knock = Knock::at(&stage);
+        let knock = Knock::at(&rig);
         knock.say(&order).expect("the node hears it");
         let told = String::from_utf8(knock.hear()).expect("text");
         assert!(told.starts_with("{\"refused\":"), "{told}");
     }
-    operator_is_served(&stage);
-    stage.clear();
+    operator_is_served(&rig);
+    rig.clear();
 }
 
 #[test]
 fn a_crowd_that_says_nothing_keeps_no_operator_out() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let before = descriptors();
-    let silent: Vec<Knock> = (0..300).map(|_| Knock::at(&stage)).collect();
+    let silent: Vec<Knock> = (0..300).map(|_| Knock::at(&rig)).collect();
     for _ in 0..20 {
-        operator_is_served(&stage);
+        operator_is_served(&rig);
     }
     for knock in &silent {
         assert!(knock.hear().is_empty(), "a silent connection is closed in the end");
     }
     drop(silent);
     wait_for("descriptors to come back", || descriptors() <= before);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn those_who_order_and_do_not_listen_hold_nobody_up() {
-    let stage = Stage::set();
-    // So much to tell that it does not fit into a socket's buffer.
+    let rig = Rig::new();
+    // The answer is so long that it does not fit into a socket's buffer.
     let name = "x".repeat(1000);
     let small = SessionOptions { arena_bytes: 64 << 10, ..SessionOptions::default() };
     let crowd: Vec<Session> =
-        (0..400).map(|_| stage.host.connect(&name, small.clone()).expect("a session")).collect();
+        (0..400).map(|_| rig.host.connect(&name, small.clone()).expect("a session")).collect();
     let before = descriptors();
     let deaf: Vec<Knock> = (0..64)
         .map(|_| {
-            let knock = Knock::at(&stage);
-            // A second one before the first is answered is thrown away with the connection.
+            let knock = Knock::at(&rig);
+            // A second order before the first one is answered makes the node drop the connection.
             for _ in 0..2 {
                 let _ = knock.say(br#"{"command":"clients"}"#);
             }
@@ -113,35 +113,35 @@ fn those_who_order_and_do_not_listen_hold_nobody_up() {
         })
         .collect();
     for _ in 0..20 {
-        operator_is_served(&stage);
+        operator_is_served(&rig);
     }
-    let told = stage.host.admin().clients().expect("the node answers");
-    let heard = Admin::at(stage.admin_socket()).clients().expect("the node answers");
+    let told = rig.host.admin().clients().expect("the node answers");
+    let heard = Admin::at(rig.admin_socket()).clients().expect("the node answers");
     assert_eq!((told.len(), heard.len()), (402, 402));
     drop(deaf);
     wait_for("descriptors to come back", || descriptors() <= before);
     drop(crowd);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn an_order_half_way_when_the_node_ends_ends_with_it() {
-    let mut stage = Stage::with(lenient(), &[]);
-    let waiting = Knock::at(&stage);
-    stage.host.stop();
+    let mut rig = Rig::with(lenient(), &[]);
+    let waiting = Knock::at(&rig);
+    rig.host.stop();
     assert!(waiting.hear().is_empty());
-    assert!(!stage.admin_socket().exists(), "its place is free again");
-    assert!(matches!(stage.host.admin().bars(), Err(AdminError::Ended)));
-    let error = Admin::at(stage.admin_socket()).bars().expect_err("no node is there");
+    assert!(!rig.admin_socket().exists(), "its place is free again");
+    assert!(matches!(rig.host.admin().bars(), Err(AdminError::Ended)));
+    let error = Admin::at(rig.admin_socket()).bars().expect_err("no node is there");
     assert!(matches!(error, AdminError::NoNode(_)), "{error}");
 }
 
 #[test]
 fn inside_a_program_the_operator_sees_the_same() {
-    let stage = Stage::with(lenient(), &[BLUE]);
-    let session = stage.host.connect(RED, SessionOptions::default()).expect("a session");
-    let outside = Admin::at(stage.admin_socket());
-    let inside = stage.host.admin();
+    let rig = Rig::with(lenient(), &[BLUE]);
+    let session = rig.host.connect(RED, SessionOptions::default()).expect("a session");
+    let outside = Admin::at(rig.admin_socket());
+    let inside = rig.host.admin();
     let numbers = |admin: &Admin| -> Vec<(u64, String, Option<u32>)> {
         let clients = admin.clients().expect("the node answers").into_iter();
         clients.map(|client| (client.client, client.tenant, client.process)).collect()
@@ -151,5 +151,5 @@ fn inside_a_program_the_operator_sees_the_same() {
     assert!(!inside.unbar(RED).expect("the node answers"), "it is not barred");
     assert_eq!(inside.bars().expect("the node answers"), []);
     drop(session);
-    stage.clear();
+    rig.clear();
 }

@@ -1,14 +1,14 @@
-//! Who a peer is, where the kernel has no number for it: a node in a namespace of its own.
+//! The identity of a peer that the kernel has no number for: a node in its own namespace.
 
 use crate::child::{self, Child};
-use crate::stage::alone;
+use crate::rig::alone;
 use portcullis::host::admin::Admin;
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{Allocate, ConnectError, Lifetime};
 use std::path::Path;
 use std::process::Command;
 
-/// Not a test by itself: a node with a socket for users and one for a tenant, until it is killed.
+/// Not a test: a node with a socket for users and one for a tenant, which runs until it is killed.
 #[test]
 fn a_child_that_is_a_node() {
     let Some(folder) = child::path() else { return };
@@ -20,12 +20,13 @@ fn a_child_that_is_a_node() {
     let admin = Some(folder.join("admin"));
     let host = Host::start(HostConfig { listen, admin, ..HostConfig::default() }).expect("a node starts");
     child::say_ready("");
-    // Its parent kills it, or dies and closes this.
+    // The read ends when the parent kills this process or dies.
     let _ = std::io::stdin().read_line(&mut String::new());
     drop(host);
 }
 
-/// A node under `unshare` with these options. None, said aloud, where namespaces are not to be had.
+/// Starts a node under `unshare` with these options. Prints a message and returns `None` where namespaces are not
+/// available.
 fn node_in_a_namespace(options: &[&str], folder: &Path) -> Option<Child> {
     let command: Vec<&str> = ["unshare"].into_iter().chain(options.iter().copied()).collect();
     let tried = Command::new("unshare").args(options).arg("true").output();
@@ -64,7 +65,7 @@ fn users_that_the_kernel_cannot_name_are_no_tenant() {
     let refused = is_served(&folder.path().join("users")).expect_err("nobody knows who this is").to_string();
     assert!(refused.contains("?tenant=NAME"), "{refused}");
     is_served(&folder.path().join("tenant")).expect("a socket says whom its clients act for");
-    // Nor is the operator one that cannot be named.
+    // A peer that cannot be named is not the operator either.
     Admin::at(folder.path().join("admin"))
         .clients()
         .expect_err("this is not known to be the node's own user");

@@ -1,23 +1,25 @@
-//! Attacks on queue memory: garbage, forged requests, games with laps and indices, requests that change.
+//! Attacks on queue memory: garbage, forged requests, wrong laps and indices, requests that change.
 
 use crate::attacker::{ARENA_BYTES, Attacker, DATA, key};
 use crate::canary::Canary;
-use crate::stage::{BLUE, RED, Stage, random, wait_for};
+use crate::rig::{BLUE, RED, Rig, random, wait_for};
 use portcullis::{RemoteAddress, Rkey, SessionOptions, Sharing};
 use portcullis_memory::Mapping;
-use portcullis_nic::{Endpoint, Memory, Operation, RemoteSpan, Status, VerbsEndpoint};
+use portcullis_nic::{Endpoint, Memory, Operation, Pollable, RemoteSpan, Status, VerbsEndpoint};
 use rand::{Rng, RngExt, rngs::StdRng};
+use rustix::event::epoll;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where a port's file says that its client sleeps, and how far it has polled.
+/// Where the port's file says that the client sleeps, and how far the client has polled.
 const SLEEPING: u64 = 0;
 const POLLED: u64 = 64;
 /// Bytes of a request.
 const REQUEST: u64 = 64;
-/// In the first word of a request: it completes even if it succeeds.
+/// A bit in the first word of a request: the request completes visibly even if it succeeds.
 const SIGNALLED: u64 = 1 << 8;
 
-/// One word of a request, of the kind that finds bugs.
+/// One random word of a request, of a kind that finds bugs.
 fn odd_word(random: &mut StdRng, known: &[u64]) -> u64 {
     match random.random_range(0..6) {
         0 => random.random(),
@@ -31,12 +33,11 @@ fn odd_word(random: &mut StdRng, known: &[u64]) -> u64 {
 
 #[test]
 fn garbage_all_over_the_shared_memory_harms_its_writer_alone() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut random = random();
-    let mut canary =
-        Canary::new(stage.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
+    let mut canary = Canary::new(rig.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
     for _ in 0..12 {
-        let attacker = stage.attacker();
+        let attacker = rig.attacker();
         let end = attacker.layout.arena() + ARENA_BYTES;
         for _ in 0..60 {
             let at = random.random_range(0..end / 8) * 8;
@@ -44,7 +45,7 @@ fn garbage_all_over_the_shared_memory_harms_its_writer_alone() {
                 vec![0; usize::try_from((end - at).min(1 << random.random_range(3..17))).expect("short")];
             random.fill_bytes(&mut bytes);
             attacker.memory.write(at, &bytes);
-            // Garbage is taken only where it carries the present lap.
+            // The NIC takes an entry of garbage only if it carries the present lap.
             for slot in 0..u64::from(attacker.size.send_depth) {
                 let queue = attacker.layout.data_send(random.random_range(0..3));
                 attacker.memory.store(queue + slot * REQUEST + 56, 1);
@@ -54,15 +55,15 @@ fn garbage_all_over_the_shared_memory_harms_its_writer_alone() {
                 attacker.memory.store(attacker.layout.control_receive() + slot * 32 + 24, 1);
             }
         }
-        stage.others_go_on(5);
+        rig.others_go_on(5);
         assert!(!Canary::is_in(&attacker.memory, 0, usize::try_from(end).expect("a short file")));
     }
     canary.assert_untouched();
     drop(canary);
-    stage.clear();
+    rig.clear();
 }
 
-/// Puts requests into a queue word by word. The library's own ring of that queue is not used beside it.
+/// Writes requests into a queue word by word. The library's own ring for that queue is not used beside it.
 struct ForgedQueue {
     offset: u64,
     depth: u64,
@@ -85,7 +86,7 @@ impl ForgedQueue {
     }
 }
 
-/// Puts forged requests into queue 0 until it cannot be rebuilt any more. Returns how many.
+/// Puts forged requests into queue 0 until the node no longer rebuilds it. Returns the number of requests.
 fn forge(attacker: &mut Attacker, canary: &Canary, random: &mut StdRng, most: u64) -> u64 {
     let own = attacker.allocate(4096, Sharing::Exclusive);
     let arena = u64::from(attacker.endpoint.arena_key().0);
@@ -102,13 +103,13 @@ fn forge(attacker: &mut Attacker, canary: &Canary, random: &mut StdRng, most: u6
     ];
     let mut queue = ForgedQueue::new(attacker, 0);
     for round in 0..most {
-        // A SEND waits for a receive that data queue pairs do not have: another test's business.
+        // No SEND here: it would wait for a receive, which data queue pairs do not have. Another test covers that.
         let opcode = [3, 4, 5, 6, 7, 8, 0, 9, 255][random.random_range(0..9)];
         let mut word = || odd_word(random, &known);
         let (lkey, length, rkey) = (word() << 32, word() & 0xffff_ffff, word() << 32);
         let mut words = [opcode | SIGNALLED | lkey, word(), length | rkey, word(), word(), word(), round];
         if random.random_range(0..8) > 0 {
-            // A sound local span, so that the far end is asked at all.
+            // A valid local span, so that the request reaches the remote side.
             words[0] = opcode | SIGNALLED | arena << 32;
             words[1] = DATA;
             words[2] = rkey | [8, 8, 4096, 1 << 20, 0][random.random_range(0..5)];
@@ -130,25 +131,24 @@ fn forge(attacker: &mut Attacker, canary: &Canary, random: &mut StdRng, most: u6
 
 #[test]
 fn forged_requests_of_every_kind_reach_nothing_of_others() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut random = random();
-    let mut canary =
-        Canary::new(stage.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
+    let mut canary = Canary::new(rig.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
     let mut left = 800;
     while left > 0 {
-        let mut attacker = stage.attacker();
+        let mut attacker = rig.attacker();
         left -= forge(&mut attacker, &canary, &mut random, left);
         assert!(!Canary::is_in(attacker.endpoint.arena(), DATA, 1 << 20));
     }
     canary.assert_untouched();
     drop(canary);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn an_entry_is_taken_once_however_often_it_is_stamped() {
-    let stage = Stage::set();
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(64, Sharing::Exclusive);
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     let local = attacker.local(DATA, 8);
@@ -157,7 +157,7 @@ fn an_entry_is_taken_once_however_often_it_is_stamped() {
     let ring = attacker.layout.data_send(0);
     for count in 0..2 * depth {
         assert_eq!(attacker.try_operation(0, add), Status::Success);
-        // Again as it was, as if a lap earlier, and as if far ahead.
+        // The entry is stamped again with its own lap, an earlier one, and later ones.
         let slot = ring + count % depth * REQUEST + 56;
         for lap in [count / depth + 1, count / depth, 0, u64::MAX, count / depth + 3] {
             attacker.memory.store(slot, lap);
@@ -166,13 +166,13 @@ fn an_entry_is_taken_once_however_often_it_is_stamped() {
     assert_eq!(attacker.try_read(1, own.address().0, key(own.credential), 8), Status::Success);
     assert_eq!(attacker.endpoint.arena().load(DATA), 2 * depth, "each addition happened once");
     drop(attacker);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_poster_that_never_stops_starves_nobody() {
-    let stage = Stage::set();
-    let mut attackers = [stage.attacker(), stage.attacker()];
+    let rig = Rig::new();
+    let mut attackers = [rig.attacker(), rig.attacker()];
     let length = 1 << 20;
     let posts = attackers.each_mut().map(|attacker| {
         let own = attacker.allocate(length.into(), Sharing::Exclusive);
@@ -191,17 +191,17 @@ fn a_poster_that_never_stops_starves_nobody() {
                 }
             }
         });
-        stage.others_go_on(500);
+        rig.others_go_on(500);
         stop.store(true, Ordering::Relaxed);
     });
     drop(attackers);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn whoever_never_polls_or_lies_about_it_stops_only_itself() {
-    let stage = Stage::set();
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(4096, Sharing::Exclusive);
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     let read = Operation::Read { local: attacker.local(DATA, 64), remote };
@@ -211,27 +211,25 @@ fn whoever_never_polls_or_lies_about_it_stops_only_itself() {
             while attacker.post(number, 0, read) {}
         }
         attacker.memory.store(POLLED, lie);
-        stage.others_go_on(20);
+        rig.others_go_on(20);
     }
-    // A SEND that waits for ever for a receive that cannot come, and one longer than any message.
+    // The first SEND waits for ever for a receive that cannot come. The second is longer than any message.
     for length in [64, u32::MAX] {
-        let mut other = stage.attacker();
+        let mut other = rig.attacker();
         let send = Operation::Send { local: other.local(0, length) };
         assert!(other.post(0, 0, send));
-        stage.others_go_on(20);
+        rig.others_go_on(20);
     }
     drop(attacker);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_request_that_changes_while_it_is_executed_reads_what_it_may_or_nothing() {
-    let stage = Stage::set();
-    let mut canary =
-        Canary::new(stage.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
-    let mut sibling =
-        Canary::new(stage.host.connect(RED, SessionOptions::default()).expect("a session"), 4096);
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut canary = Canary::new(rig.host.connect(BLUE, SessionOptions::default()).expect("a session"), 4096);
+    let mut sibling = Canary::new(rig.host.connect(RED, SessionOptions::default()).expect("a session"), 4096);
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(4096, Sharing::Exclusive);
     let (own_key, own_at) = (key(own.credential), own.address().0);
     let remote = RemoteSpan { address: RemoteAddress(own_at), rkey: Rkey(own_key) };
@@ -270,28 +268,62 @@ fn a_request_that_changes_while_it_is_executed_reads_what_it_may_or_nothing() {
     canary.assert_untouched();
     sibling.assert_untouched();
     drop((canary, sibling, attacker));
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_client_that_always_claims_to_sleep_costs_others_nothing() {
-    let stage = Stage::set();
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(64, Sharing::Exclusive);
     let memory = attacker.memory.clone();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                memory.half_word(SLEEPING).store(u32::MAX, Ordering::Relaxed);
+                // Asleep on a futex; waiting for an alarm that the client never reads; and a value that does not exist.
+                for how in [1, 2, u32::MAX] {
+                    memory.half_word(SLEEPING).store(how, Ordering::Relaxed);
+                }
             }
         });
         for _ in 0..300 {
             assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
         }
-        stage.others_go_on(50);
+        rig.others_go_on(50);
         stop.store(true, Ordering::Relaxed);
     });
     drop(attacker);
-    stage.clear();
+    rig.clear();
+}
+
+/// To ring an alarm wakes everything that waits for its other end, one after another.
+#[test]
+fn a_client_with_a_crowd_of_epolls_on_its_alarm_makes_only_its_own_ringer_slow() {
+    const EACH: usize = 150;
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
+    let own = attacker.allocate(64, Sharing::Exclusive);
+    let alarm = attacker.endpoint.descriptor();
+    let copies: Vec<OwnedFd> = (0..EACH).map(|_| alarm.try_clone_to_owned().expect("a descriptor")).collect();
+    let crowd: Vec<OwnedFd> = (0..EACH)
+        .map(|_| {
+            let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
+            for copy in &copies {
+                let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+                epoll::add(&waiting, copy, epoll::EventData::new_u64(0), flags).expect("one more watch");
+            }
+            waiting
+        })
+        .collect();
+    for _ in 0..300 {
+        attacker.endpoint.arm();
+        assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
+    }
+    rig.others_go_on(50);
+    // The crowd is still there when the port goes.
+    drop(attacker);
+    rig.others_go_on(50);
+    drop((crowd, copies));
+    rig.clear();
 }

@@ -1,34 +1,34 @@
-//! What one client's lateness, and its strays, cost the other clients of its tenant: nothing that they notice.
+//! What one client's late accesses and strays cost the other clients of its tenant: nothing that they notice.
 
 use crate::attacker::{Attacker, DATA, key};
-use crate::stage::{BLUE, RED, Stage, lenient, wait_for};
+use crate::rig::{BLUE, RED, Rig, lenient, wait_for};
 use portcullis::{Lifetime, NodeConfig, Refusal, Rights, Rkey, SessionOptions, Sharing, ViolationLimits};
 use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
 use portcullis_protocol::{Granted, Keep, ReplyBody, RequestBody};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// One read in so many comes late.
+/// Reads in one round. At most one of them comes late.
 const READS_A_ROUND: u32 = 50;
-/// Late reads of a client that does not look at its clock: twice as many as barred a tenant once.
+/// Late reads of a client that does not look at its clock: twice as many as once barred a tenant.
 const LATE_READS: u32 = 160;
-/// The number of its reads under a permission of its own.
+/// The request id of reads under the client's own live permission.
 const READ_OWN: u64 = 1;
-/// How long a sibling's operations are counted, at least, for one of the rates that are compared.
+/// The shortest time over which a sibling's operations are counted for one of the two rates.
 const SLICE: Duration = Duration::from_millis(25);
-/// Pairs of slices, one with violations and one without.
+/// Pairs of slices: one slice with violations and one without.
 const PAIRS: usize = 50;
-/// How often a rate may be measured: other work on the machine may spoil one. A cost that is there spoils all.
+/// How often the test may measure. Other work on the machine may spoil some attempts; a real cost spoils all of them.
 const ATTEMPTS: usize = 3;
-/// What a sibling keeps of its rate at least.
+/// The part of its rate that a sibling must keep.
 const KEPT_MIN: f64 = 0.9;
 
-/// As by default in all that violations cost.
+/// A node with the default costs of violations.
 fn by_default() -> NodeConfig {
     NodeConfig { violations: ViolationLimits::default(), ..lenient() }
 }
 
-/// Asks once for the rebuild of queue pair 0. `Some`: not for so long.
+/// Asks once for the rebuild of queue pair 0. `Some`: the node will not rebuild it for this long.
 fn ask_for_rebuild(attacker: &mut Attacker) -> Result<Option<Duration>, Refusal> {
     match attacker.ask(RequestBody::Recover { queue_pair: 0 }) {
         ReplyBody::Done => {
@@ -41,14 +41,14 @@ fn ask_for_rebuild(attacker: &mut Attacker) -> Result<Option<Duration>, Refusal>
     }
 }
 
-/// Reads with the key of a permission that has ended, until the node's NIC refuses it: until then its window lingers.
+/// Reads with the key of an ended permission until the node's NIC refuses. Before that, the window lingers.
 fn come_late(attacker: &mut Attacker) {
     let brief = attacker.allocate(64, Sharing::Exclusive);
     attacker.revoke(brief.permission);
     while attacker.try_read(0, brief.address().0, key(brief.credential), 8) == Status::Success {}
 }
 
-/// A permission that outlasts the test.
+/// Allocates memory under a permission that outlasts the test.
 fn hold(attacker: &mut Attacker) -> Granted {
     let body = RequestBody::Allocate {
         size: 64,
@@ -64,7 +64,7 @@ fn hold(attacker: &mut Attacker) -> Granted {
     }
 }
 
-/// Reads what it holds so many times, all under way at once as far as the queue has room.
+/// Reads the client's own memory `times` times. As many reads are under way at once as the queue has room for.
 fn read_own(attacker: &mut Attacker, queue_pair: u32, held: &Granted, times: u32) {
     let remote = RemoteSpan { address: held.address(), rkey: Rkey(key(held.credential)) };
     let operation = Operation::Read { local: attacker.local(DATA, 8), remote };
@@ -83,24 +83,25 @@ fn read_own(attacker: &mut Attacker, queue_pair: u32, held: &Granted, times: u32
     });
 }
 
-/// What was once seen with default settings: an innocent process paused 906 times, and its tenant barred within a minute.
+/// A case that was seen with default settings: an innocent process was paused 906 times, and its tenant was barred
+/// within a minute.
 #[test]
 fn reads_that_come_late_pause_no_sibling_and_bar_nobody() {
     // The honest client of the same tenant fails at the first refusal that it meets.
-    let stage = Stage::with(by_default(), &[RED, BLUE]);
-    let mut attacker = stage.attacker();
+    let rig = Rig::with(by_default(), &[RED, BLUE]);
+    let mut attacker = rig.attacker();
     let mut held = hold(&mut attacker);
     for late in 0..LATE_READS {
         read_own(&mut attacker, 0, &held, READS_A_ROUND - 1);
         come_late(&mut attacker);
         attacker.recover(0).expect("it is slowed, and not barred");
         if late % 32 == 0 {
-            drop(stage.host.connect(RED, SessionOptions::default()).expect("its tenant comes and goes"));
+            drop(rig.host.connect(RED, SessionOptions::default()).expect("its tenant comes and goes"));
             attacker.revoke(held.permission);
             held = hold(&mut attacker);
         }
     }
-    let log = || std::fs::read_to_string(stage.audit()).expect("there is a log");
+    let log = || std::fs::read_to_string(rig.audit()).expect("there is a log");
     let told = |log: &str| log.lines().filter(|line| line.contains("\"event\":\"violation\"")).count();
     wait_for("the audit log", || told(&log()) == LATE_READS as usize);
     let log = log();
@@ -112,29 +113,29 @@ fn reads_that_come_late_pause_no_sibling_and_bar_nobody() {
     }
     assert!(!log.contains("\"event\":\"bar\""), "nobody is barred");
     drop(attacker);
-    stage.clear();
+    rig.clear();
 }
 
-/// What an attacker does in its rounds.
+/// The kind of rule that an attacker breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mischief {
     Late,
     Stray,
 }
 
-/// A client under full load on one queue pair, that breaks rules on another, or keeps them: either way it gets a
-/// permission each round, reads with it and gives it back.
+/// A client under full load on one queue pair that breaks rules on another queue pair, or keeps them. In both cases it
+/// gets a permission in each round, reads with it and revokes it.
 struct Loader<'a> {
-    stage: &'a Stage,
+    rig: &'a Rig,
     attacker: Attacker,
     held: Granted,
 }
 
 impl<'a> Loader<'a> {
-    fn new(stage: &'a Stage) -> Self {
-        let mut attacker = stage.attacker();
+    fn new(rig: &'a Rig) -> Self {
+        let mut attacker = rig.attacker();
         let held = hold(&mut attacker);
-        Self { stage, attacker, held }
+        Self { rig, attacker, held }
     }
 
     fn keep_the_rules(&mut self) {
@@ -158,7 +159,7 @@ impl<'a> Loader<'a> {
         loop {
             match ask_for_rebuild(&mut self.attacker) {
                 Ok(None) => return,
-                // It does not idle while it is paused: nor does the one that keeps the rules.
+                // A paused client does not idle: it must be as busy as one that keeps the rules.
                 Ok(Some(wait)) => {
                     let until = Instant::now() + wait;
                     while Instant::now() < until {
@@ -174,13 +175,12 @@ impl<'a> Loader<'a> {
         read_own(&mut self.attacker, 1, &self.held, READS_A_ROUND);
     }
 
-    /// Comes anew, as it would have to once it was shown out.
+    /// Attaches again, as the client would have to after it was shown out.
     fn come_anew(&mut self) {
-        *self = Self::new(self.stage);
+        *self = Self::new(self.rig);
     }
 }
 
-/// Sets a flag when it goes.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -189,20 +189,21 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// The part of its rate that an honest client of the tenant keeps while a sibling does mischief, beside what it has
-/// while the same sibling keeps the rules and is as busy. The median of pairs of slices, taken in turn.
+/// How much of its rate an honest client keeps while a sibling breaks rules. The rate is compared with the rate while
+/// the same sibling keeps the rules and is as busy. Returns the median over pairs of alternating slices.
 fn kept_rate(mischief: Mischief) -> f64 {
-    let stage = Stage::with(by_default(), &[RED]);
+    let rig = Rig::with(by_default(), &[RED]);
     let (breaks, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let (rounds, violations) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut kept: Vec<f64> = std::thread::scope(|scope| {
         let loader = scope.spawn(|| {
-            let mut loader = Loader::new(&stage);
+            let mut loader = Loader::new(&rig);
             while !over.load(Ordering::Relaxed) {
                 if breaks.load(Ordering::Relaxed) {
                     loader.break_a_rule(mischief);
                     let so_far = violations.fetch_add(1, Ordering::Relaxed) + 1;
-                    // Before pauses grow beyond a slice, and before it would be shown out.
+                    // The client attaches anew before its pauses grow longer than a slice, and before it would be shown
+                    // out.
                     if mischief == Mischief::Stray && so_far % 20 == 0 {
                         loader.come_anew();
                     }
@@ -212,20 +213,20 @@ fn kept_rate(mischief: Mischief) -> f64 {
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // Also when a rate cannot be told: nobody waits for a client that works for ever.
+        // The flag is set also after a panic. Otherwise the scope would wait for ever for the client under load.
         let _end = SetAtEnd(&over);
         let rate = |mode: bool| {
             breaks.store(mode, Ordering::Relaxed);
-            let (before, began, first) = (stage.operations(), Instant::now(), rounds.load(Ordering::Relaxed));
-            // A time to count in, and a round at least that began in it.
+            let (before, began, first) = (rig.operations(), Instant::now(), rounds.load(Ordering::Relaxed));
+            // Counts over a whole slice, and over at least one round that began in it.
             while began.elapsed() < SLICE || rounds.load(Ordering::Relaxed) < first + 2 {
                 assert!(!loader.is_finished(), "the client under load met an error");
                 std::thread::sleep(SLICE / 5);
             }
-            (stage.operations() - before) as f64 / began.elapsed().as_secs_f64()
+            (rig.operations() - before) as f64 / began.elapsed().as_secs_f64()
         };
         let kept = (0..PAIRS).map(|pair| {
-            // Each goes first as often as the other.
+            // Each of the two modes goes first equally often.
             let (first, second) = (rate(pair % 2 == 0), rate(pair % 2 != 0));
             if pair % 2 == 0 { first / second } else { second / first }
         });
@@ -233,7 +234,7 @@ fn kept_rate(mischief: Mischief) -> f64 {
     });
     let broken = violations.load(Ordering::Relaxed);
     assert!(broken >= PAIRS as u64, "only {broken} violations in all slices");
-    stage.clear();
+    rig.clear();
     kept.sort_by(f64::total_cmp);
     let (median, quarters) = (kept[PAIRS / 2], [kept[PAIRS / 4], kept[3 * PAIRS / 4]]);
     println!("{mischief:?}: {broken} violations; the sibling kept {median:.2} {quarters:.2?} of its rate");

@@ -3,7 +3,7 @@
 use crate::attacker::Attacker;
 use crate::child::{self, Child};
 use crate::door::{Door, hello, mapped};
-use crate::stage::{BLUE, RED, Stage, alone, descriptors, lenient, random, resident_bytes, wait_for};
+use crate::rig::{BLUE, RED, Rig, alone, descriptors, lenient, random, resident_bytes, wait_for};
 use portcullis::NodeConfig;
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis_attach::unix::{
@@ -22,22 +22,22 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn whoever_says_nothing_is_hung_up_on_and_holds_nobody_up() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let before = descriptors();
-    let silent: Vec<Door> = (0..300).map(|_| Door::knock(&stage.socket(RED))).collect();
-    drop(Attacker::attach(&stage.socket(BLUE)));
-    stage.others_go_on(20);
+    let silent: Vec<Door> = (0..300).map(|_| Door::knock(&rig.socket(RED))).collect();
+    drop(Attacker::attach(&rig.socket(BLUE)));
+    rig.others_go_on(20);
     for door in &silent {
         assert!(door.hear().is_end(), "a silent connection is closed");
     }
     drop(silent);
     wait_for("descriptors to come back", || descriptors() <= before);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn what_is_no_hello_is_refused() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut random = random();
     let sound = hello(4096);
     let mut hellos: Vec<Vec<u8>> = (1..64).map(|length| sound[..length].to_vec()).collect();
@@ -53,44 +53,45 @@ fn what_is_no_hello_is_refused() {
     }));
     hellos.extend([u64::MAX, u64::MAX - 4095, 1 << 63, (64 << 20) + 1].map(|arena| hello(arena).to_vec()));
     for bytes in hellos {
-        let door = Door::knock(&stage.socket(RED));
+        let door = Door::knock(&rig.socket(RED));
         assert!(door.say(&bytes));
         let heard = door.hear();
         assert!(heard.is_refusal() && heard.descriptors.is_empty(), "a port for {} bytes", bytes.len());
         assert!(door.hear().is_end());
     }
-    // Nothing at all, said aloud.
-    let door = Door::knock(&stage.socket(RED));
+    // An empty message.
+    let door = Door::knock(&rig.socket(RED));
     door.say(&[]);
     assert!(door.hear().is_end());
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_word_after_the_welcome_is_the_last() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     for again in [&hello(4096)[..], &[0; 1], &[0xff; 300]] {
-        let (door, port, memory) = Door::attach(&stage.socket(RED));
+        let (door, port, memory) = Door::attach(&rig.socket(RED));
         assert!(door.say(again));
         assert!(door.hear().is_end(), "it is shown out");
         drop((port, memory));
     }
-    // All at once and twice, before the node has answered once: one port at the most, and the end.
+    // All messages at once, and some twice, before the node has answered. The attacker gets at most one port, and then
+    // the end.
     let words = [hello(4096), mapped()];
     for second in words {
         for third in words {
-            let door = Door::knock(&stage.socket(RED));
+            let door = Door::knock(&rig.socket(RED));
             for word in [hello(4096), second, third, hello(4096)] {
                 door.say(&word);
             }
             while !door.hear().is_end() {}
         }
     }
-    // The end of the conversation before its beginning.
-    let door = Door::knock(&stage.socket(RED));
+    // The second message of the conversation without the first.
+    let door = Door::knock(&rig.socket(RED));
     door.say(&mapped());
     assert!(door.hear().is_refusal());
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
@@ -104,10 +105,10 @@ fn descriptors_passed_with_words_do_not_stay_with_the_node() {
         let gift = std::fs::File::open("/dev/null").expect("a file");
         let gifts: Vec<_> = (0..=round).map(|_| gift.as_fd()).collect();
         assert!(door.say_with(&hello(4096), &gifts));
-        // And some more with words that come too late.
+        // More descriptors with a message that comes too late.
         door.say_with(&[0], &gifts);
         let heard = door.hear();
-        // Words that nobody has read when the node hangs up make that a reset.
+        // If the node hangs up before it has read all messages, the kernel reports a reset.
         assert!(heard.is_refusal() || heard.is_end());
     }
     wait_for("descriptors to come back", || descriptors() <= before);
@@ -115,8 +116,8 @@ fn descriptors_passed_with_words_do_not_stay_with_the_node() {
 
 #[test]
 fn the_kernel_refuses_descriptors_where_it_can() {
-    let stage = Stage::set();
-    let door = Door::knock(&stage.socket(RED));
+    let rig = Rig::new();
+    let door = Door::knock(&rig.socket(RED));
     let gift = std::fs::File::open("/dev/null").expect("a file");
     if door.say_with(&hello(4096), &[gift.as_fd()]) {
         println!("SKIPPED that the kernel refuses descriptors: this one has no SO_PASSRIGHTS (Linux 6.16)");
@@ -124,11 +125,11 @@ fn the_kernel_refuses_descriptors_where_it_can() {
         assert!(door.say(&hello(4096)) && door.hear().offer().is_some(), "without them it is a hello");
     }
     drop(door);
-    stage.clear();
+    rig.clear();
 }
 
-/// A descriptor whose last close takes a minute, unless the other is closed before: a connection that lingers over
-/// what nobody reads.
+/// A descriptor whose last close takes a minute, unless the returned listener is closed before. It is a connection that
+/// lingers because its peer does not read.
 fn lingering() -> (OwnedFd, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
@@ -147,7 +148,7 @@ fn a_descriptor_whose_close_waits_holds_up_nobody_at_another_socket() {
     for _ in 0..3 {
         let (gift, listener) = lingering();
         let door = Door::knock(&folder.path().join(RED));
-        // No hello is needed.
+        // The descriptor is passed without a hello.
         assert!(door.say_with(&[0], &[gift.as_fd()]));
         unread.push((door, listener));
         drop(gift);
@@ -165,24 +166,24 @@ fn a_descriptor_whose_close_waits_holds_up_nobody_at_another_socket() {
 
 #[test]
 fn two_thousand_clients_come_and_go_and_nothing_is_left() {
-    // Small: pool and log count as memory in use once something has lain in each page of them.
+    // Pool and log are small: they count as used memory once all their pages have been touched.
     let node = NodeConfig { pool_bytes: 4 << 20, audit_records_max: 1024, ..lenient() };
-    let stage = Stage::with(node, &[RED, BLUE]);
+    let rig = Rig::with(node, &[RED, BLUE]);
     let cycle = |count: u32| {
         for round in 0..count {
             match round % 4 {
-                0 => drop(Door::knock(&stage.socket(RED))),
+                0 => drop(Door::knock(&rig.socket(RED))),
                 1 => {
-                    Door::knock(&stage.socket(RED)).say(&hello(4096));
+                    Door::knock(&rig.socket(RED)).say(&hello(4096));
                 }
-                2 => drop(Door::attach(&stage.socket(RED))),
+                2 => drop(Door::attach(&rig.socket(RED))),
                 _ => {
-                    let mut attacker = stage.attacker();
+                    let mut attacker = rig.attacker();
                     attacker.allocate(4096, portcullis::Sharing::Exclusive);
                 }
             }
         }
-        wait_for("all to be gone", || stage.host.counters().clients == 2);
+        wait_for("all to be gone", || rig.host.counters().clients == 2);
     };
     cycle(200);
     let (fds, bytes) = (descriptors(), resident_bytes());
@@ -191,18 +192,18 @@ fn two_thousand_clients_come_and_go_and_nothing_is_left() {
     let grown = resident_bytes().saturating_sub(bytes);
     println!("2,000 cycles: {grown} bytes more");
     assert!(grown < 8 << 20, "{grown} bytes more than before");
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 fn a_storm_of_connections_keeps_nobody_out_for_long() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let stop = AtomicBool::new(false);
     let knocked = AtomicU32::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                let doors: Vec<_> = (0..64).filter_map(|_| Door::try_knock(&stage.socket(RED))).collect();
+                let doors: Vec<_> = (0..64).filter_map(|_| Door::try_knock(&rig.socket(RED))).collect();
                 for door in doors.iter().step_by(3) {
                     door.say(&[1; 64]);
                 }
@@ -210,21 +211,21 @@ fn a_storm_of_connections_keeps_nobody_out_for_long() {
             }
         });
         for _ in 0..20 {
-            drop(Attacker::attach(&stage.socket(BLUE)));
+            drop(Attacker::attach(&rig.socket(BLUE)));
         }
-        stage.others_go_on(20);
+        rig.others_go_on(20);
         wait_for("a storm", || knocked.load(Ordering::Relaxed) > 20);
         stop.store(true, Ordering::Relaxed);
     });
-    stage.clear();
+    rig.clear();
 }
 
 const OWN: SocketAccess = SocketAccess { mode: 0o600, group: None };
 
-/// Lets nobody in: only the socket is looked at.
+/// A policy that admits no client: these tests look at the socket only.
 struct Closed;
 
-/// What is never offered.
+/// A place that is never offered.
 enum NoPlace {}
 
 impl Place for NoPlace {
@@ -236,7 +237,11 @@ impl Place for NoPlace {
         match *self {}
     }
 
-    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+    fn descriptors(&self) -> [BorrowedFd<'_>; 4] {
+        match *self {}
+    }
+
+    fn was_offered(&mut self) {
         match *self {}
     }
 
@@ -256,7 +261,7 @@ impl AdmissionPolicy for Closed {
         Err("closed".into())
     }
 
-    fn admit(&self, _: &Peer, place: &NoPlace) -> Result<Admitted, Reason> {
+    fn admit(&self, _: &Peer, place: &mut NoPlace) -> Result<Admitted, Reason> {
         match *place {}
     }
 
@@ -270,7 +275,7 @@ enum Descriptors {
     RefusedWherePossible,
 }
 
-/// A server of nothing but connections, at two sockets.
+/// An acceptor without a node, at two sockets.
 fn closed_server(folder: &Path, connections_max: usize, descriptors: Descriptors) -> Acceptor {
     let listeners = [RED, BLUE].map(|name| Listener::bind(&folder.join(name), OWN).expect("a socket"));
     if descriptors == Descriptors::Taken {
@@ -296,8 +301,8 @@ fn connections_beyond_the_limit_are_told_so_and_the_other_listener_has_room() {
     drop(crowd);
 }
 
-/// Not a test by itself: a node that may open as many descriptors as its folder's name says, some of which are taken by
-/// others, until it is killed.
+/// Not a test: a node that runs until it is killed. The folder's name says how many descriptors the node may open and
+/// how many of them are taken already.
 #[test]
 fn a_child_that_is_a_node_with_few_descriptors() {
     let Some(folder) = child::path() else { return };
@@ -310,7 +315,7 @@ fn a_child_that_is_a_node_with_few_descriptors() {
         Host::start(HostConfig { listen: listen.into(), ..HostConfig::default() }).expect("a node starts");
     let _taken: Vec<_> = (0..taken).map(|_| std::fs::File::open("/dev/null").expect("a file")).collect();
     child::say_ready("");
-    // Its parent kills it, or dies and closes this.
+    // The read ends when the parent kills this process or dies.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -325,7 +330,8 @@ fn node_with(folder: &Path, most: usize, taken: usize) -> (Child, PathBuf) {
 fn a_node_without_descriptors_says_so_and_recovers() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    // A client takes four: of four limits in a row, one leaves none at all to say no with.
+    // A client takes four descriptors. With four consecutive limits, one of them leaves no descriptor to refuse a
+    // client with.
     for most in 64..68 {
         let (_node, folder) = node_with(folder.path(), most, 32);
         let path = folder.join(RED);

@@ -1,6 +1,7 @@
-//! The attacker's tools: a NIC and queue pairs that it drives by itself, and the honest ways where they serve it.
+//! The attacker's tools: a NIC and queue pairs that the attacker drives itself, and honest calls where an attack needs
+//! them.
 
-use crate::stage::wait_for;
+use crate::rig::wait_for;
 use portcullis::{
     Credential, DeviceChoice, Lifetime, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing,
 };
@@ -15,21 +16,20 @@ use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes of an attacker's arena.
 const ARENA_BYTES: u64 = 4 << 20;
-/// Where in the arena its data lies: behind its messages.
+/// Where the attacker's data lies in its arena: behind its messages.
 pub const DATA: u64 = 64 << 10;
-/// Between two messages in the arena.
+/// The distance between two messages in the arena.
 const MESSAGE_STRIDE: u64 = 128;
 /// Bytes of a reply, as the length of a receive.
 const REPLY_BYTES: u32 = 128;
 const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
 /// How long an attach may take.
 pub const ATTACH_WITHIN: Duration = Duration::from_secs(20);
-/// Nobody proves anything.
+/// No certificates on either side.
 pub const PLAIN: ClientSecurity = ClientSecurity::Plain { anywhere: false };
 
-/// The attacker looks after its connection itself.
+/// The attacker checks its connection itself.
 struct Whatever;
 
 impl NodeLife for Whatever {
@@ -42,7 +42,7 @@ impl NodeLife for Whatever {
     }
 }
 
-/// A client with no manners.
+/// A client that need not keep any rule.
 pub struct Attacker {
     pub endpoint: IbEndpoint,
     pub terms: Terms,
@@ -52,7 +52,7 @@ pub struct Attacker {
     sequence: u32,
 }
 
-/// Queue pairs that meet the terms, and where they are.
+/// Makes queue pairs that meet the terms. Returns their addresses and the end.
 pub fn make(terms: &Terms) -> (Ends, IbEndpoint) {
     let size = EndpointSize {
         data_queue_pairs: terms.data_queue_pairs,
@@ -72,7 +72,7 @@ impl Attacker {
         Self::attach_as(address, |ends| ends)
     }
 
-    /// Attaches and says that its queue pairs are elsewhere than they are.
+    /// Attaches with false addresses for its queue pairs.
     pub fn attach_as(address: &str, lie: impl FnOnce(Ends) -> Ends) -> Self {
         let mut told = None;
         let attached = attach(address, &PLAIN, ATTACH_WITHIN, |terms| {
@@ -94,12 +94,12 @@ impl Attacker {
         }
     }
 
-    /// Bytes of its arena.
+    /// A span of the attacker's arena.
     pub fn local(&self, address: u64, length: u32) -> LocalSpan {
         LocalSpan { address, length, lkey: self.endpoint.arena_key() }
     }
 
-    /// Posts one request, with a completion, and does not wait for it. Says whether there was room.
+    /// Posts one signalled request and does not wait for its completion. Returns whether there was room.
     pub fn post(&mut self, queue_pair: u32, id: u64, operation: Operation) -> bool {
         let request = WorkRequest { id, signalled: true, operation };
         let (nic, queues) = self.endpoint.dangerous_nic();
@@ -113,7 +113,7 @@ impl Attacker {
         queues.post_control(nic, &[request])
     }
 
-    /// The next completion, without waiting.
+    /// Returns the next completion, without waiting.
     pub fn poll(&mut self) -> Option<Completion> {
         if self.completions.is_empty() {
             let mut polled = Vec::new();
@@ -124,7 +124,7 @@ impl Attacker {
         self.completions.pop_front()
     }
 
-    /// Does one thing on a data queue pair and says how it ended. Other completions are forgotten.
+    /// Posts one operation on a data queue pair and returns how it ended. Other completions are dropped.
     pub fn try_operation(&mut self, queue_pair: u32, operation: Operation) -> Status {
         self.sequence += 1;
         let id = u64::from(self.sequence) << 32;
@@ -143,8 +143,8 @@ impl Attacker {
         self.try_operation(queue_pair, Operation::Read { local: self.local(DATA, length), remote })
     }
 
-    /// Tries a read, a write and both atomics on a word with a key, each of which must be refused, and has the queue
-    /// pair rebuilt each time. Returns how many were tried.
+    /// Tries a read, a write and both atomics on a word with a key. Each must be refused, and the queue pair is rebuilt
+    /// each time. Returns how many were tried.
     pub fn try_all(&mut self, address: u64, rkey: u32) -> u64 {
         let remote = RemoteSpan { address: RemoteAddress(address), rkey: Rkey(rkey) };
         let local = self.local(DATA, 8);
@@ -160,13 +160,14 @@ impl Attacker {
         tries.len() as u64
     }
 
-    /// Tries something on the first data queue pair that the node's NIC must refuse, and has it rebuilt.
+    /// Tries an operation on the first data queue pair that the node's NIC must refuse, and has the queue pair rebuilt.
     pub fn assert_refused(&mut self, operation: Operation) {
         assert_eq!(self.try_operation(0, operation), Status::RemoteAccessError, "{operation:?}");
         self.recover(0).expect("a lenient node");
     }
 
-    /// Posts a control message of any bytes, and a receive for its answer if `heard`. Says whether there was room.
+    /// Posts a control message of any bytes, and if `heard` also a receive for the answer. Returns whether there was
+    /// room.
     pub fn say(&mut self, bytes: &[u8], heard: bool) -> bool {
         let depth = u64::from(self.terms.control_depth);
         let slot = u64::from(self.sequence) % depth;
@@ -186,7 +187,7 @@ impl Attacker {
         self.post_control(Operation::Send { local: self.local(at, length) }) == Ok(1)
     }
 
-    /// The next reply, without waiting. `Err`: the control queue pair is broken.
+    /// Returns the next reply, without waiting. `Err`: the control queue pair is broken.
     pub fn hear(&mut self) -> Result<Option<Reply>, Status> {
         while let Some(completion) = self.poll() {
             match (completion.kind, completion.status) {
@@ -205,7 +206,7 @@ impl Attacker {
         Ok(None)
     }
 
-    /// The reply to what was said last.
+    /// Waits for the reply to the latest message.
     pub fn answer(&mut self) -> Reply {
         let mut reply = None;
         wait_for("a reply", || {
@@ -215,7 +216,7 @@ impl Attacker {
         reply.expect("it was waited for")
     }
 
-    /// Asks the node properly and waits for the answer. One request at a time.
+    /// Sends the node an honest request and waits for the answer. One request at a time.
     pub fn ask(&mut self, body: RequestBody) -> ReplyBody {
         let request = Request { sequence: self.sequence, body };
         assert!(self.say(&request.encode(), true), "one request at a time fits");
@@ -224,7 +225,7 @@ impl Attacker {
         reply.body
     }
 
-    /// Memory with all rights, for ten seconds.
+    /// Allocates memory with all rights for ten seconds.
     pub fn allocate(&mut self, size: u64) -> Granted {
         self.allocate_for(size, Rights::all(), Lifetime::seconds(10))
     }
@@ -248,7 +249,7 @@ impl Attacker {
         self.ask(RequestBody::Revoke { permission, free: false })
     }
 
-    /// Has a broken queue pair rebuilt, and waits for the end of pauses.
+    /// Has the node rebuild a broken queue pair, and waits until pauses end.
     pub fn recover(&mut self, queue_pair: u32) -> Result<(), Refusal> {
         loop {
             match self.ask_for_rebuild(queue_pair) {
@@ -258,7 +259,8 @@ impl Attacker {
         }
     }
 
-    /// Asks once for a queue pair to be rebuilt, and rebuilds its own end when the node has done its part.
+    /// Asks once for the rebuild of a queue pair, and rebuilds the attacker's own end when the node has rebuilt its
+    /// end.
     pub fn ask_for_rebuild(&mut self, queue_pair: u32) -> Result<(), Refusal> {
         match self.ask(RequestBody::Recover { queue_pair }) {
             ReplyBody::Done => {
@@ -271,7 +273,7 @@ impl Attacker {
         }
     }
 
-    /// Whether the node has shown it out.
+    /// Whether the node has shown the attacker out.
     pub fn is_out(&mut self) -> bool {
         !self.connection.node_alive()
     }

@@ -1,9 +1,9 @@
-//! The node's audit log, as far as these tests read it.
+//! The parts of the node's audit log that these tests read.
 
 use std::fmt;
 use std::path::Path;
 
-/// What has been written so far.
+/// The log as written so far.
 pub struct Audit(String);
 
 impl Audit {
@@ -27,7 +27,7 @@ impl Audit {
 
     fn lines(&self, event: &str) -> impl Iterator<Item = &str> {
         let named = format!("\"event\":\"{event}\"");
-        // What has no newline yet is still being written.
+        // A line without a newline is still being written.
         self.0.split_inclusive('\n').filter(move |line| line.ends_with('\n') && line.contains(&named))
     }
 }

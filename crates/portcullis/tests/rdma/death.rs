@@ -1,20 +1,19 @@
-//! Processes that are killed: clients, and the node. What they had on the device is gone soon after.
+//! Clients and nodes that are killed. What they had on the device must be gone soon after.
 
 use crate::device::InUse;
 use crate::process::{self, Child};
-use crate::stage::{BLUE, PATIENCE, RED, Stage, alone, lenient, node, random, wait_for, windows};
+use crate::rig::{BLUE, PATIENCE, RED, Rig, alone, lenient, node, random, wait_for, windows};
 use portcullis::{Acquire, Allocate, Error, Lifetime, ObjectRef, Session, SessionOptions, connect};
 use rand::RngExt;
 use std::time::{Duration, Instant};
 
-/// Clients that are killed in one run.
 const KILLS: usize = 3;
-/// A client works for at most so long before it is killed.
+/// The longest that a client works before it is killed.
 const WORKS_FOR: Duration = Duration::from_millis(60);
-/// How soon a client knows that its node was killed.
+/// How soon a client must notice that its node was killed.
 const FOUND_OUT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Everything that the kernel had in use is back to what it was.
+/// Waits until the kernel has as many objects in use as before.
 fn assert_back_to(before: &InUse) {
     let started = Instant::now();
     loop {
@@ -26,7 +25,7 @@ fn assert_back_to(before: &InUse) {
     }
 }
 
-/// Not a test by itself: what a child of this binary does until it is killed.
+/// Not a test: the program of a child, a client that works until it is killed.
 #[test]
 #[ignore = "what a child of other tests does; by itself it does nothing"]
 fn a_client_that_works_until_it_is_killed() {
@@ -45,7 +44,7 @@ fn a_client_that_works_until_it_is_killed() {
     }
 }
 
-/// Not a test by itself: a node in a process of its own, until it is killed or asked to end.
+/// Not a test: the program of a child, a node that runs until it is killed or told to end.
 #[test]
 #[ignore = "what a child of other tests does; by itself it does nothing"]
 fn a_node_that_serves_until_it_is_killed() {
@@ -62,13 +61,13 @@ fn a_node_that_serves_until_it_is_killed() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_killed_client_loses_what_it_held_at_once_and_nothing_of_it_stays_on_the_device() {
-    // Under windows a permission is no object that the kernel counts: while the others work, the counts stay.
-    let stage = Stage::with(windows(), &[RED, BLUE]);
+    // The kernel does not count windows. So the counts stay the same while the other clients work.
+    let rig = Rig::with(windows(), &[RED, BLUE]);
     let mut random = random();
-    let mut session = stage.session(RED);
+    let mut session = rig.session(RED);
     let before = InUse::now();
     for _ in 0..KILLS {
-        let address = format!("rdma:{}", stage.address());
+        let address = format!("rdma:{}", rig.address());
         let (child, kept) = Child::start("death::a_client_that_works_until_it_is_killed", &address);
         let work = WORKS_FOR.mul_f64(random.random());
         let started = Instant::now();
@@ -80,13 +79,13 @@ fn a_killed_client_loses_what_it_held_at_once_and_nothing_of_it_stays_on_the_dev
         session.write(&next, 0, &[9; 4096]).expect("exclusively");
         session.revoke_and_free(next).expect("it has not ended");
         assert_back_to(&before);
-        stage.others_go_on(5);
+        rig.others_go_on(5);
     }
     drop(session);
-    stage.clear();
+    rig.clear();
 }
 
-/// Sessions of three clients with a node in another process, and what they hold there.
+/// Three clients of a node in another process, each with a session and a permission.
 fn clients_of(address: &str) -> Vec<(Session, portcullis::Permission)> {
     let mut clients = Vec::new();
     for _ in 0..3 {
@@ -159,13 +158,13 @@ fn a_client_in_the_middle_of_its_work_finds_out_that_its_node_was_killed() {
 fn an_orderly_end_leaves_nothing_on_the_device() {
     let _floor = alone();
     let before = InUse::now();
-    // In another process, its clients still there.
+    // A node in another process that ends while its clients are still there.
     let (child, address) = Child::start("death::a_node_that_serves_until_it_is_killed", "");
     let clients = clients_of(&address);
     child.end();
     drop(clients);
     assert_back_to(&before);
-    // In this one, clients first and the node first.
+    // A node in this process: the clients end first, or the node ends first.
     for node_first in [false, true] {
         let folder = tempfile::tempdir().expect("a folder");
         let host = node(lenient(), folder.path());

@@ -1,14 +1,14 @@
-//! What the kernel has of this machine's RDMA device in use.
+//! Which objects of this machine's RDMA devices are in use, as counted by the kernel.
 
 use std::process::Command;
 
-/// Objects of every kind on all devices, by the kernel's names for them.
+/// Counts of all kinds of objects on all devices, by the kernel's names for the kinds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InUse(Vec<(String, u64)>);
 
 impl InUse {
-    /// What `rdma resource show` says: a line for each device, such as
-    /// `0: rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 1 srq 0`.
+    /// Reads the output of `rdma resource show`, which has a line for each device, such as `0: rxe0: pd 1 cq 1 qp 1
+    /// cm_id 0 mr 0 ctx 1 srq 0`.
     pub fn now() -> Self {
         let said = Command::new("rdma").args(["resource", "show"]).output().expect("iproute2 is installed");
         assert!(said.status.success(), "rdma resource show: {said:?}");

@@ -1,4 +1,4 @@
-//! The control connection, byte by byte: for clients that say what the library would not let them say.
+//! The control connection, byte by byte: a test can send what the library would not send.
 
 use portcullis_attach::tls::Ends;
 use portcullis_nic::QpAddress;
@@ -11,11 +11,11 @@ pub struct Door(TcpStream);
 impl Door {
     pub fn knock(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the node listens");
-        stream.set_read_timeout(Some(crate::stage::PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(crate::rig::PATIENCE)).expect("a socket");
         Self(stream)
     }
 
-    /// Says a message. That the node has hung up already is its right.
+    /// Sends a message. The node may have hung up already.
     pub fn say(&mut self, message: &[u8]) {
         let length = u16::try_from(message.len()).expect("a short message");
         let _ = self.0.write_all(&[&length.to_le_bytes()[..], message].concat());
@@ -30,7 +30,7 @@ impl Door {
         Some(message)
     }
 
-    /// What the node answers to these ends: whether it lets their owner in, or else why not.
+    /// Offers these ends to the node. `Ok`: the node admits the client. `Err`: the reason for the refusal.
     pub fn bring(&mut self, ends: &Ends) -> Result<(), String> {
         self.say(&hello());
         self.hear().expect("terms");
@@ -43,15 +43,15 @@ impl Door {
     }
 }
 
-/// The node's message that lets a client in.
+/// The node's message that admits a client.
 const WELCOME: u8 = 2;
 
-/// The first message: which protocol, and which version of it.
+/// The first message: the protocol and its version.
 pub fn hello() -> Vec<u8> {
     [&[0][..], b"PORTCUL\0", &[1]].concat()
 }
 
-/// The second: where the client's queue pairs are.
+/// The second message: the addresses of the client's queue pairs.
 pub fn say_ends(ends: &Ends) -> Vec<u8> {
     let mut bytes = vec![1];
     end(&mut bytes, &ends.control);
@@ -69,7 +69,7 @@ fn end(bytes: &mut Vec<u8>, end: &QpAddress) {
     number(bytes, end.first_packet.into());
 }
 
-/// Seven bits a byte, the lowest first.
+/// Encodes a number with seven bits a byte, the lowest bits first.
 fn number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number.to_le_bytes()[0] | 0x80);

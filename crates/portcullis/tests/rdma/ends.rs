@@ -1,9 +1,9 @@
-//! Clients that say that their queue pairs are where they are not.
+//! Clients that give false addresses for their queue pairs.
 
 use crate::attacker::{Attacker, DATA, key, make};
 use crate::canary::Canary;
 use crate::door::Door;
-use crate::stage::{BLUE, PATIENCE, Stage, wait_for};
+use crate::rig::{BLUE, PATIENCE, Rig, wait_for};
 use portcullis::{RemoteAddress, Rkey, Session};
 use portcullis_attach::tls::{Ends, Terms};
 use portcullis_nic::{Operation, QpAddress, RemoteSpan};
@@ -11,14 +11,14 @@ use portcullis_protocol::{ObjectName, Request, RequestBody};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
-/// Where an honest client's queue pairs are.
+/// The addresses of an honest client's queue pairs.
 fn ends_of(session: &mut Session) -> Ends {
     let endpoint = session.client().endpoint().rdma().expect("on the device");
     let (control, data) = endpoint.addresses().expect("it has queue pairs");
     Ends { control, data }
 }
 
-/// The numbers of others' queue pairs, with one's own packets.
+/// The queue pair numbers of another client, with the attacker's own packet numbers.
 fn claimed(own: &Ends, theirs: &Ends) -> Ends {
     let claim = |(own, theirs): (&QpAddress, &QpAddress)| QpAddress { number: theirs.number, ..*own };
     Ends {
@@ -30,13 +30,14 @@ fn claimed(own: &Ends, theirs: &Ends) -> Ends {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn whoever_claims_anothers_queue_pairs_does_not_disturb_it() {
-    let stage = Stage::set();
-    let mut victim = stage.session(BLUE);
+    let rig = Rig::new();
+    let mut victim = rig.session(BLUE);
     let theirs = ends_of(&mut victim);
     let mut canary = Canary::new(victim, 4096);
-    // Its own packet numbers, so that the node takes what it sends.
-    let mut attacker = Attacker::attach_as(&stage.address(), |own| claimed(&own, &theirs));
-    // The node's answers go to the victim's control queue pair, which does not take them for its own node's.
+    // The attacker keeps its own packet numbers, so that the node accepts its packets.
+    let mut attacker = Attacker::attach_as(&rig.address(), |own| claimed(&own, &theirs));
+    // The node's answers go to the victim's control queue pair, which rejects them because they are not from its own
+    // peer.
     let message =
         Request { sequence: 0, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
             .encode();
@@ -44,28 +45,28 @@ fn whoever_claims_anothers_queue_pairs_does_not_disturb_it() {
         attacker.say(&message, true);
     }
     canary.assert_untouched();
-    // Nobody confirms them, and the node gives up.
+    // No queue pair acknowledges the node's answers, so the node gives up.
     wait_for("the node to show it out", || {
         canary.assert_untouched();
         attacker.is_out()
     });
-    stage.others_go_on(10);
+    rig.others_go_on(10);
     canary.assert_untouched();
     drop((attacker, canary));
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn whoever_only_claims_anothers_data_queue_pairs_gets_nothing_through_them() {
-    let stage = Stage::set();
-    let mut victim = stage.session(BLUE);
+    let rig = Rig::new();
+    let mut victim = rig.session(BLUE);
     let theirs = ends_of(&mut victim);
     let mut canary = Canary::new(victim, 4096);
     let mut attacker =
-        Attacker::attach_as(&stage.address(), |own| Ends { control: own.control, ..claimed(&own, &theirs) });
+        Attacker::attach_as(&rig.address(), |own| Ends { control: own.control, ..claimed(&own, &theirs) });
     let own = attacker.allocate(4096);
-    // Its own queue pairs reach the node, whose answers go elsewhere.
+    // The attacker's queue pairs reach the node, whose answers go elsewhere.
     let local = attacker.local(DATA, 4096);
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     for id in 0..4 {
@@ -74,21 +75,21 @@ fn whoever_only_claims_anothers_data_queue_pairs_gets_nothing_through_them() {
     for _ in 0..20 {
         canary.assert_untouched();
     }
-    stage.others_go_on(10);
+    rig.others_go_on(10);
     drop((attacker, canary));
-    stage.clear();
+    rig.clear();
 }
 
-/// Terms as nodes with the defaults give them.
-fn terms(stage: &Stage) -> Terms {
-    stage.attacker().terms
+/// The terms of a node with the default configuration.
+fn terms(rig: &Rig) -> Terms {
+    rig.attacker().terms
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn ends_that_make_no_sense_are_refused_and_leave_nothing() {
-    let stage = Stage::set();
-    let (own, endpoint) = make(&terms(&stage));
+    let rig = Rig::new();
+    let (own, endpoint) = make(&terms(&rig));
     let with = |change: &dyn Fn(&mut Ends)| {
         let mut ends = own.clone();
         change(&mut ends);
@@ -103,11 +104,12 @@ fn ends_that_make_no_sense_are_refused_and_leave_nothing() {
         ("data queue pairs", with(&|ends| ends.data.push(QpAddress { number: 77, ..ends.control }))),
     ];
     for (why, ends) in refused {
-        let said = Door::knock(&stage.address()).bring(&ends).expect_err(why);
+        let said = Door::knock(&rig.address()).bring(&ends).expect_err(why);
         assert!(said.contains(why), "{said}");
     }
-    stage.others_go_on(5);
-    // Ports where nobody is: the node may let them in or not, but not for long, and the others do not wait for it.
+    rig.others_go_on(5);
+    // Addresses at which there is no machine. The node may admit these clients or not, but it must decide soon, and
+    // other clients must not wait for it.
     let ports = [
         [0; 16],
         [255; 16],
@@ -126,14 +128,14 @@ fn ends_that_make_no_sense_are_refused_and_leave_nothing() {
             ends.data.iter_mut().for_each(|end| end.port = port);
         });
         let before = Instant::now();
-        let said = Door::knock(&stage.address()).bring(&ends);
+        let said = Door::knock(&rig.address()).bring(&ends);
         assert!(before.elapsed() < PATIENCE, "{port:?}: {said:?} after {:?}", before.elapsed());
-        stage.others_go_on(5);
+        rig.others_go_on(5);
     }
-    // One queue pair under two ports counts as two.
+    // The same queue pair number under two addresses counts as two queue pairs.
     let both = with(&|ends| ends.data[1] = QpAddress { port: [7; 16], ..ends.data[0] });
-    let _ = Door::knock(&stage.address()).bring(&both);
-    stage.others_go_on(5);
+    let _ = Door::knock(&rig.address()).bring(&both);
+    rig.others_go_on(5);
     drop(endpoint);
-    stage.clear();
+    rig.clear();
 }

@@ -1,13 +1,13 @@
-//! Keys that are another's, no longer valid, or for something else.
+//! Keys of other clients, keys that have ended, and keys for something else.
 
 use crate::attacker::{Attacker, DATA, key};
 use crate::canary::Canary;
-use crate::stage::{BLUE, RED, Stage, lenient, wait_for, windows};
+use crate::rig::{BLUE, RED, Rig, lenient, wait_for, windows};
 use portcullis::{Lifetime, NodeConfig, RemoteAddress, Rights, Rkey};
 use portcullis_nic::{Endpoint, Operation, RemoteSpan, Status};
 use portcullis_protocol::{Granted, ReplyBody};
 
-/// Both mechanisms whose keys the NIC checks.
+/// Both mechanisms in which the NIC checks keys.
 fn mechanisms() -> [NodeConfig; 2] {
     [lenient(), windows()]
 }
@@ -16,23 +16,23 @@ fn mechanisms() -> [NodeConfig; 2] {
 #[ignore = "needs an RDMA device"]
 fn another_tenants_key_opens_nothing_and_each_try_is_charged_to_who_tried() {
     for config in mechanisms() {
-        let stage = Stage::with(config, &[RED, BLUE]);
-        let mut canary = Canary::new(stage.session(BLUE), 4096);
-        let mut attacker = stage.attacker();
+        let rig = Rig::with(config, &[RED, BLUE]);
+        let mut canary = Canary::new(rig.session(BLUE), 4096);
+        let mut attacker = rig.attacker();
         let own = attacker.allocate(4096);
         let tried = attacker.try_all(canary.address(), canary.key());
-        stage.others_go_on(5);
-        stage.assert_charged(tried);
+        rig.others_go_on(5);
+        rig.assert_charged(tried);
         assert!(!Canary::is_in(attacker.endpoint.arena(), DATA, 4096));
         canary.assert_untouched();
-        // It goes on itself, too.
+        // The attacker's own key still works.
         assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 4096), Status::Success);
         drop((canary, attacker));
-        stage.clear();
+        rig.clear();
     }
 }
 
-/// Reads until that is refused, which must be soon, and has the queue pair rebuilt.
+/// Reads until the read is refused, which must be soon, and has the queue pair rebuilt.
 fn wait_for_the_end(attacker: &mut Attacker, own: &Granted) {
     wait_for("an ended permission to be taken down", || {
         attacker.try_read(0, own.address().0, key(own.credential), 64) == Status::RemoteAccessError
@@ -44,16 +44,16 @@ fn wait_for_the_end(attacker: &mut Attacker, own: &Granted) {
 #[ignore = "needs an RDMA device"]
 fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
     for config in mechanisms() {
-        let stage = Stage::with(config, &[RED, BLUE]);
-        let mut attacker = stage.attacker();
+        let rig = Rig::with(config, &[RED, BLUE]);
+        let mut attacker = rig.attacker();
         let revoked = attacker.allocate(64);
         assert_eq!(attacker.revoke(revoked.permission), ReplyBody::Done);
         wait_for_the_end(&mut attacker, &revoked);
         let expired = attacker.allocate_for(64, Rights::all(), Lifetime::millis(20));
         wait_for_the_end(&mut attacker, &expired);
         let mut tried = 2;
-        // Whoever has the memory now is safe from both.
-        let mut next = [(); 2].map(|()| Canary::new(stage.session(RED), 64));
+        // The next holders of the memory are safe from both keys.
+        let mut next = [(); 2].map(|()| Canary::new(rig.session(RED), 64));
         for ended in [revoked, expired] {
             for canary in &mut next {
                 tried += attacker.try_all(canary.address(), key(ended.credential));
@@ -61,10 +61,10 @@ fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
             }
             tried += attacker.try_all(ended.address().0, key(ended.credential));
         }
-        stage.others_go_on(5);
-        stage.assert_charged(tried);
+        rig.others_go_on(5);
+        rig.assert_charged(tried);
         drop((next, attacker));
-        stage.clear();
+        rig.clear();
     }
 }
 
@@ -72,8 +72,8 @@ fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
 #[ignore = "needs an RDMA device"]
 fn a_key_opens_nothing_for_which_its_permission_has_no_right() {
     for config in mechanisms() {
-        let stage = Stage::with(config, &[RED, BLUE]);
-        let mut attacker = stage.attacker();
+        let rig = Rig::with(config, &[RED, BLUE]);
+        let mut attacker = rig.attacker();
         let mut tried = 0;
         for rights in [Rights::READ, Rights::WRITE, Rights::READ | Rights::WRITE] {
             let own = attacker.allocate_for(64, rights, Lifetime::seconds(10));
@@ -94,27 +94,27 @@ fn a_key_opens_nothing_for_which_its_permission_has_no_right() {
                 }
             }
         }
-        stage.others_go_on(5);
-        stage.assert_charged(tried);
+        rig.others_go_on(5);
+        rig.assert_charged(tried);
         drop(attacker);
-        stage.clear();
+        rig.clear();
     }
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn keys_that_nobody_was_given_open_nothing() {
-    let stage = Stage::with(windows(), &[RED, BLUE]);
-    let mut canary = Canary::new(stage.session(BLUE), 64);
-    let mut attacker = stage.attacker();
+    let rig = Rig::with(windows(), &[RED, BLUE]);
+    let mut canary = Canary::new(rig.session(BLUE), 64);
+    let mut attacker = rig.attacker();
     let near = canary.key();
     let guesses = [0, 1, u32::MAX, near ^ 1, near ^ 0x80, near.wrapping_add(0x100), near.wrapping_sub(0x100)];
     for rkey in guesses {
         let remote = RemoteSpan { address: RemoteAddress(canary.address()), rkey: Rkey(rkey) };
         attacker.assert_refused(Operation::Write { local: attacker.local(DATA, 8), remote });
     }
-    stage.assert_charged(guesses.len() as u64);
+    rig.assert_charged(guesses.len() as u64);
     canary.assert_untouched();
     drop((canary, attacker));
-    stage.clear();
+    rig.clear();
 }

@@ -1,8 +1,8 @@
-//! Clients that leave, at every step of what they do.
+//! Clients that leave at each step of their work.
 
 use crate::attacker::{ATTACH_WITHIN, DATA, PLAIN, key, make};
 use crate::door::{Door, hello, say_ends};
-use crate::stage::{Stage, wait_for};
+use crate::rig::{Rig, wait_for};
 use portcullis::{Lifetime, Rights, Rkey, Sharing};
 use portcullis_attach::tls::{AttachError, attach};
 use portcullis_nic::{Operation, RemoteSpan};
@@ -14,9 +14,9 @@ const DEPARTURES: usize = 4;
 #[test]
 #[ignore = "needs an RDMA device"]
 fn whoever_leaves_on_its_way_in_leaves_nothing() {
-    let stage = Stage::set();
-    let address = stage.address();
-    let (ends, endpoint) = make(&stage.attacker().terms);
+    let rig = Rig::new();
+    let address = rig.address();
+    let (ends, endpoint) = make(&rig.attacker().terms);
     for _ in 0..DEPARTURES {
         drop(Door::knock(&address));
         Door::knock(&address).say(&hello());
@@ -26,27 +26,27 @@ fn whoever_leaves_on_its_way_in_leaves_nothing() {
         drop(door);
         let refuses = attach::<()>(&address, &PLAIN, ATTACH_WITHIN, |_| Err("changed its mind".into()));
         assert!(matches!(refuses, Err(AttachError::Unable(_))));
-        // Gone before the node can answer.
+        // The client leaves before the node can answer.
         let mut door = Door::knock(&address);
         door.say(&hello());
         door.hear().expect("terms");
         door.say(&say_ends(&ends));
         drop(door);
-        // Gone before anything is connected at its own end.
+        // The client leaves before it has connected its own queue pairs.
         assert_eq!(Door::knock(&address).bring(&ends), Ok(()));
-        stage.others_go_on(2);
-        drop(stage.attacker());
+        rig.others_go_on(2);
+        drop(rig.attacker());
     }
     drop(endpoint);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn whoever_leaves_with_requests_under_way_leaves_nothing() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     for round in 0..DEPARTURES {
-        let mut attacker = stage.attacker();
+        let mut attacker = rig.attacker();
         let own = attacker.allocate(1 << 20);
         let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
         let local = attacker.local(DATA, 1 << 20);
@@ -62,16 +62,16 @@ fn whoever_leaves_with_requests_under_way_leaves_nothing() {
         attacker.say(&Request { sequence: 0, body: RequestBody::Recover { queue_pair: 0 } }.encode(), true);
         drop(attacker);
     }
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn whoever_leaves_right_after_a_violation_is_charged_with_it() {
-    let stage = Stage::set();
+    let rig = Rig::new();
     let mut charged = 0;
     for _ in 0..DEPARTURES {
-        let mut attacker = stage.attacker();
+        let mut attacker = rig.attacker();
         let own = attacker.allocate(64);
         let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential) ^ 0x100) };
         for queue_pair in 0..attacker.terms.data_queue_pairs {
@@ -80,8 +80,8 @@ fn whoever_leaves_right_after_a_violation_is_charged_with_it() {
             charged += 1;
         }
         drop(attacker);
-        wait_for("it to be gone", || stage.host.counters().clients == 2);
+        wait_for("it to be gone", || rig.host.counters().clients == 2);
     }
-    stage.assert_charged(charged);
-    stage.clear();
+    rig.assert_charged(charged);
+    rig.clear();
 }

@@ -1,14 +1,17 @@
-//! On an RDMA device: a client that breaks every rule over the network, and processes that die.
+//! Tests on an RDMA device: a client that breaks every rule over the network, and processes that die.
 //!
-//! The hostile client attaches as an honest one does, and then drives its own NIC and queue pairs by itself. Beside it
-//! honest clients of its tenant and of others check every byte they get. Each time three things must hold: the honest
-//! ones meet no error and go on, what was broken is charged to the tenant that broke it, and nothing is left behind.
+//! The hostile client attaches as an honest client does, and then drives its NIC and queue pairs itself. Honest clients
+//! of its tenant and of other tenants run beside it and check every byte they read. Three things must hold each time:
+//! the honest clients meet no error and make progress, violations are charged to the tenant that caused them, and
+//! nothing is left behind.
 //!
-//! All of it needs a device, so every test is ignored unless it is asked for: where there is none, none has passed.
-//! Random ones print their seed; `PORTCULLIS_SEED` sets it.
+//! Every test needs a device and is therefore ignored by default, so that no test passes on a machine without one.
+//! Random tests print their seed; `PORTCULLIS_SEED` sets it.
 
 mod attacker;
 mod audit;
+#[path = "../hostile/besieged.rs"]
+mod besieged;
 #[path = "../hostile/canary.rs"]
 mod canary;
 mod death;
@@ -24,7 +27,7 @@ mod messages;
 mod process;
 mod range;
 mod rebuild;
-mod stage;
+mod rig;
 mod tripwire;
 mod unreachable;
 mod violations;

@@ -1,24 +1,25 @@
-//! Other processes for a test: this test binary again, told to run one of its functions.
+//! Child processes of a test: this test binary again, told to run one of its functions.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-/// Tells a child the address of the node that it works with, or that it is to be one.
+/// The environment variable that tells a child the address of its node, or that the child is to be a node.
 const ADDRESS: &str = "PORTCULLIS_RDMA_ADDRESS";
-/// What a child says before it says that it is ready.
+/// The text before what a child prints when it is ready.
 const READY: &str = "ready: ";
 
-/// A running child. It is killed when this goes.
+/// A running child. It is killed when this is dropped.
 pub struct Child {
     process: std::process::Child,
     stdin: Option<ChildStdin>,
-    /// Read no further, but open: it must not fail to say what it says at its end.
+    /// The test reads no more from this, but keeps it open: the child must be able to print at its end.
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Child {
-    /// Starts the test `name` in a process of its own, and waits until it is ready. Returns what it said then.
+    /// Starts the test `name` in a process of its own, and waits until it is ready. Returns what the child printed
+    /// then.
     pub fn start(name: &str, address: &str) -> (Self, String) {
         let mut process = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
@@ -34,12 +35,12 @@ impl Child {
         (Self { process, stdin, _stdout: stdout }, said.expect("a child that gets ready"))
     }
 
-    /// SIGKILL: it gets to clean nothing up.
+    /// Kills the child with SIGKILL, so that it cannot clean up.
     pub fn kill(self) {
         drop(self);
     }
 
-    /// Asks it to end by itself, and waits until it has.
+    /// Tells the child to end by itself, and waits until it has ended.
     pub fn end(mut self) {
         drop(self.stdin.take());
         self.process.wait().expect("a child of this process");
@@ -53,18 +54,18 @@ impl Drop for Child {
     }
 }
 
-/// In a child: the address that it was given. `None`: this is no child.
+/// For a child: the address that it was given. `None`: this process is no child.
 pub fn address() -> Option<String> {
     std::env::var(ADDRESS).ok()
 }
 
-/// In a child: it is ready.
+/// For a child: says that it is ready.
 pub fn say_ready(what: impl Display) {
     println!("\n{READY}{what}");
 }
 
-/// In a child: waits until it is asked to end.
+/// For a child: waits until it is told to end.
 pub fn until_asked_to_end() {
-    // Standard input says nothing, and ends when the parent says so or is gone.
+    // Standard input carries no data. It ends when the parent closes it or dies.
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
 }

@@ -1,15 +1,16 @@
-//! Bytes beside a permission's: stopped by regions, and by windows where the device holds them to their range.
+//! Accesses to bytes beside a permission's. Regions stop them; windows stop them only on a device that checks their
+//! range.
 
 use crate::attacker::{Attacker, DATA, key};
 use crate::canary::Canary;
-use crate::stage::{BLUE, RED, Stage, lenient, windows};
+use crate::rig::{BLUE, RED, Rig, lenient, windows};
 use portcullis::{Guarantee, RemoteAddress, Rkey};
 use portcullis_nic::{Endpoint, Operation, RemoteSpan, Status};
 
-/// Bytes of the attacker's own object and of those beside it.
+/// Bytes of the attacker's own object and of the objects beside it.
 const BYTES: u32 = 4096;
 
-/// Tries accesses that begin or end outside the attacker's own object.
+/// Tries accesses that begin or end outside the attacker's own object. Returns how many were tried.
 fn stray(attacker: &mut Attacker, at: u64, rkey: u32) -> u64 {
     let length = u64::from(BYTES);
     let spans = [(at - 64, 8), (at + length, 1), (at + length - 4, 8), (at, BYTES + 1), (at, 1 << 20)];
@@ -27,10 +28,10 @@ fn stray(attacker: &mut Attacker, at: u64, rkey: u32) -> u64 {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn memory_region_stops_what_soft_roce_windows_do_not() {
-    let stage = Stage::with(lenient(), &[RED, BLUE]);
-    assert_eq!(stage.host.unenforced(), [], "regions rest on nothing that is broken");
-    let mut canaries = [RED, BLUE].map(|tenant| Canary::new(stage.session(tenant), BYTES as usize));
-    let mut attacker = stage.attacker();
+    let rig = Rig::with(lenient(), &[RED, BLUE]);
+    assert_eq!(rig.host.unenforced(), [], "regions rest on nothing that is broken");
+    let mut canaries = [RED, BLUE].map(|tenant| Canary::new(rig.session(tenant), BYTES as usize));
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(BYTES.into());
     let (at, rkey) = (own.address().0, key(own.credential));
     let mut tried = stray(&mut attacker, at, rkey);
@@ -38,38 +39,38 @@ fn memory_region_stops_what_soft_roce_windows_do_not() {
         tried += attacker.try_all(canary.address(), rkey);
         canary.assert_untouched();
     }
-    stage.others_go_on(5);
-    stage.assert_charged(tried);
+    rig.others_go_on(5);
+    rig.assert_charged(tried);
     assert_eq!(attacker.try_read(0, at, rkey, BYTES), Status::Success);
     assert!(!Canary::is_in(attacker.endpoint.arena(), DATA, 1 << 20));
     drop((canaries, attacker));
-    stage.clear();
+    rig.clear();
 }
 
-/// Not how it should be, but how it is on Soft-RoCE: it compares an access with the region under the window, which is
-/// the whole pool. That is why a node there refuses `memory-window` unless it is told to go without the range. This
-/// test fails when a kernel mends it.
+/// This documents a defect of Soft-RoCE: it checks an access against the region under the window, which is the whole
+/// pool, and not against the window's range. A node on such a device therefore refuses `memory-window` unless it is
+/// told to do without the range. This test fails when a kernel fixes the defect.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_deviation_soft_roce_windows_open_the_whole_pool_and_nobody_is_charged() {
-    let stage = Stage::with(windows(), &[RED, BLUE]);
-    assert_eq!(stage.host.unenforced(), [Guarantee::WindowRange], "this device holds windows to their range");
-    let mut canary = Canary::new(stage.session(BLUE), BYTES as usize);
-    let mut attacker = stage.attacker();
+    let rig = Rig::with(windows(), &[RED, BLUE]);
+    assert_eq!(rig.host.unenforced(), [Guarantee::WindowRange], "this device holds windows to their range");
+    let mut canary = Canary::new(rig.session(BLUE), BYTES as usize);
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(64);
     let rkey = key(own.credential);
-    // Another tenant's bytes, with nothing but a key of one's own.
+    // Another tenant's bytes, read with the attacker's own key.
     assert_eq!(attacker.try_read(0, canary.address(), rkey, BYTES), Status::Success);
     assert!(Canary::is_in(attacker.endpoint.arena(), DATA, BYTES as usize), "the range is kept after all");
     let remote = RemoteSpan { address: RemoteAddress(canary.address()), rkey: Rkey(rkey) };
     let write = Operation::Write { local: attacker.local(DATA, BYTES), remote };
     assert_eq!(attacker.try_operation(0, write), Status::Success);
-    stage.assert_charged(0);
-    // What it wrote is what it had read.
+    rig.assert_charged(0);
+    // The attacker wrote back the same bytes that it had read.
     canary.assert_untouched();
-    // The permission's end is kept.
+    // The end of the permission is still enforced.
     attacker.revoke(own.permission);
-    stage.others_go_on(5);
+    rig.others_go_on(5);
     drop((canary, attacker));
-    stage.clear();
+    rig.clear();
 }

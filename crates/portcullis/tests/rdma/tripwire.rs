@@ -1,21 +1,21 @@
-//! Messages to data queue pairs, where nobody waits for any: the node's NIC keeps an empty receive there, by which it
-//! notices that the queue pair broke.
+//! Messages to data queue pairs, which expect none. The node keeps one empty receive on each of them; it serves to
+//! notice that the queue pair broke.
 
 use crate::attacker::{DATA, key};
-use crate::stage::{Stage, wait_for};
+use crate::rig::{Rig, wait_for};
 use portcullis::Rkey;
 use portcullis_nic::{Operation, RemoteSpan, Status};
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn empty_messages_do_not_keep_a_violation_from_being_noticed() {
-    let stage = Stage::set();
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(64);
     let empty = Operation::Send { local: attacker.local(DATA, 0) };
     let mut charged = 0;
     for _ in 0..2 {
-        // One at a time, and as many at once as the queue holds.
+        // First one message at a time, then as many at once as the queue holds.
         for _ in 0..10 {
             assert_eq!(attacker.try_operation(0, empty), Status::Success);
         }
@@ -35,39 +35,39 @@ fn empty_messages_do_not_keep_a_violation_from_being_noticed() {
             Status::RemoteAccessError
         );
         charged += 1;
-        stage.assert_charged(charged);
+        rig.assert_charged(charged);
         attacker.recover(0).expect("a lenient node");
         assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
     }
-    // Right behind a message, which has just taken the receive away.
+    // A stray access right behind a message that has just consumed the receive.
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential) ^ 0x100) };
     let stray = Operation::Read { local: attacker.local(DATA, 8), remote };
     for _ in 0..10 {
         assert!(attacker.post(0, 0, empty));
         assert_eq!(attacker.try_operation(0, stray), Status::RemoteAccessError);
         charged += 1;
-        stage.assert_charged(charged);
+        rig.assert_charged(charged);
         attacker.recover(0).expect("a lenient node");
     }
-    stage.others_go_on(5);
+    rig.others_go_on(5);
     drop(attacker);
-    stage.clear();
+    rig.clear();
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_message_to_a_data_queue_pair_breaks_it_and_is_a_violation() {
-    let stage = Stage::set();
-    let mut attacker = stage.attacker();
+    let rig = Rig::new();
+    let mut attacker = rig.attacker();
     let own = attacker.allocate(64);
     for (charged, length) in (1..).zip([1, 8, 64, 65, 4096, 1 << 20]) {
         let status = attacker.try_operation(0, Operation::Send { local: attacker.local(DATA, length) });
         assert!(status.breaks(), "{length} bytes: {status}");
-        stage.assert_charged(charged);
+        rig.assert_charged(charged);
         attacker.recover(0).expect("a lenient node");
         assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
     }
-    stage.others_go_on(5);
+    rig.others_go_on(5);
     drop(attacker);
-    stage.clear();
+    rig.clear();
 }

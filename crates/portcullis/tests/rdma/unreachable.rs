@@ -1,7 +1,7 @@
-//! Clients that name an address at which nobody is, on a network where that has to be found out.
+//! Clients that name an address without a machine, on a network where the kernel has to ask for addresses.
 
 use crate::door::Door;
-use crate::stage::{alone, lenient, node_on};
+use crate::rig::{alone, lenient, node_on};
 use portcullis::{Allocate, DeviceChoice, SessionOptions};
 use portcullis_attach::tls::Ends;
 use portcullis_nic::QpAddress;
@@ -9,10 +9,11 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The longest that an honest client may wait for the node: the kernel waits a second for an address.
+/// The longest that an honest client may wait for the node. It is less than the second that the kernel waits for an
+/// address.
 const NODE_ANSWERS_WITHIN: Duration = Duration::from_millis(700);
 
-/// A second device, on a network that asks for addresses. It goes with this.
+/// A second device on a network that has to resolve addresses. It is removed when this is dropped.
 struct Network;
 
 impl Network {

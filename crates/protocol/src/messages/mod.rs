@@ -1,13 +1,16 @@
 //! The control messages: what a client SENDs to its node, and the node's replies.
 //!
-//! Each message is 128 bytes, little-endian, fields at fixed places; data of the `node-copy` mechanism follows behind.
-//! A codec, not a transport: the same bytes travel through a software NIC's queues and over real verbs.
+//! Each message is 128 bytes, little-endian, with fields at fixed places; data of `node-copy` follows it. This is a
+//! codec, not a transport: the same bytes travel through a software NIC's queues and over real verbs.
 
+mod named;
 mod wire;
 
 use crate::{
-    Credential, Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
+    Credential, DirectoryName, Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal, RemoteAddress,
+    Rights, Sharing, TenantName,
 };
+use portcullis_errors::{Coded, ErrorCode};
 
 /// Bytes of a control message.
 pub const MESSAGE_BYTES: usize = 128;
@@ -20,7 +23,7 @@ pub const DATA_BYTES_MAX: usize = 8192;
 pub struct Request {
     /// Chosen by the client, echoed by the node.
     pub sequence: u32,
-    /// What is asked.
+    /// What is asked for.
     pub body: RequestBody,
 }
 
@@ -31,15 +34,15 @@ pub enum RequestBody {
     Allocate {
         /// Bytes.
         size: u64,
-        /// What the address of the object's first byte is a multiple of: a power of two; zero and one ask for nothing.
+        /// The object's address is to be a multiple of this: a power of two. Zero and one ask for nothing.
         alignment: u64,
         /// How long the permission lives, from its grant.
         lifetime: Lifetime,
         /// What the permission allows.
         rights: Rights,
-        /// Beside whom.
+        /// Whether others may hold a permission at the same time.
         sharing: Sharing,
-        /// What the object outlives.
+        /// How long the object is kept.
         keep: Keep,
     },
     /// A permission over an object that exists, or over a part of it.
@@ -52,31 +55,80 @@ pub enum RequestBody {
         lifetime: Lifetime,
         /// What the permission allows.
         rights: Rights,
-        /// Beside whom.
+        /// Whether others may hold a permission at the same time.
         sharing: Sharing,
         /// How long the request may wait for conflicting holders.
         wait: Lifetime,
     },
-    /// A longer life for a permission, by RPC: the naive way of Patronus §5.3.
+    /// A longer life for a permission, by message: the naive way of Patronus §5.3.
     Extend {
-        /// Which.
+        /// Which permission.
         permission: PermissionId,
         /// Its new lifetime, from its start.
         lifetime: Lifetime,
     },
     /// The end of a permission.
     Revoke {
-        /// Which.
+        /// Which permission.
         permission: PermissionId,
-        /// Also lets the object go that `keep` kept.
+        /// Also lets go of the object, if it was kept.
         free: bool,
     },
-    /// Lets a kept object go once its last permission has ended.
+    /// Lets go of a kept object once its last permission has ended.
     Free {
         /// Which object.
         object: ObjectName,
     },
-    /// Rebuild a queue pair that went to error. The client has taken all completions off it.
+    /// Another time for which an object is kept. Without one, the object goes once its last permission has ended.
+    Keep {
+        /// Which object.
+        object: ObjectName,
+        /// How long it is kept from here on.
+        keep: Keep,
+    },
+    /// A name for an object, in the directory of its tenant.
+    Publish {
+        /// The name, which no other object of the tenant has.
+        name: DirectoryName,
+        /// Which object: one of the tenant's own, without a name.
+        object: ObjectRef,
+    },
+    /// The end of a name, and of what other tenants hold of its object.
+    Unpublish {
+        /// Which name.
+        name: DirectoryName,
+    },
+    /// The object with a name.
+    Lookup {
+        /// The tenant that the object belongs to. `None`: the client's own.
+        owner: Option<TenantName>,
+        /// The name.
+        name: DirectoryName,
+    },
+    /// The next object in the order of names.
+    List {
+        /// The tenant whose names are asked for. `None`: the client's own.
+        owner: Option<TenantName>,
+        /// The name before it. `None`: the first is asked for.
+        after: Option<DirectoryName>,
+    },
+    /// Lets another tenant acquire permissions over a named object of the client's tenant.
+    Share {
+        /// The object's name.
+        name: DirectoryName,
+        /// The other tenant. It need not be attached.
+        tenant: TenantName,
+        /// The most that the other tenant's permissions may allow.
+        rights: Rights,
+    },
+    /// Takes that back. The other tenant's permissions over the object end.
+    Unshare {
+        /// The object's name.
+        name: DirectoryName,
+        /// The other tenant.
+        tenant: TenantName,
+    },
+    /// Rebuilds a queue pair that went to ERR. The client has taken all completions off it.
     Recover {
         /// Its number among the client's data queue pairs.
         queue_pair: u32,
@@ -124,7 +176,7 @@ pub enum RequestBody {
 /// A node's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {
-    /// The request's.
+    /// The number of the request.
     pub sequence: u32,
     /// What came of it.
     pub body: ReplyBody,
@@ -137,13 +189,17 @@ pub enum ReplyBody {
     Granted(Granted),
     /// The new lifetime, from the permission's start (to `Extend`).
     Extended(Lifetime),
-    /// Done (to `Revoke`, `Free`, `Recover` and `Write`).
+    /// Done (to `Revoke`, `Free`, `Keep`, `Publish`, `Unpublish`, `Share`, `Unshare`, `Recover` and `Write`).
     Done,
-    /// So many bytes follow behind this message (to `Read`).
+    /// An entry of the directory (to `Lookup` and `List`).
+    Entry(Entry),
+    /// There is no further entry (to `List`).
+    EndOfList,
+    /// This many bytes follow behind the message (to `Read`).
     Data(u64),
     /// The word's value before the operation (to the atomics).
     Value(u64),
-    /// No, and why.
+    /// Refused, and why.
     Refused(Refusal),
 }
 
@@ -155,12 +211,25 @@ impl Granted {
     }
 }
 
+/// An entry of a tenant's directory, as far as the asking tenant may see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The name.
+    pub name: DirectoryName,
+    /// The object with that name.
+    pub object: ObjectRef,
+    /// The object's size, in bytes.
+    pub size: u64,
+    /// What the asking tenant's permissions over the object may allow. Of its own objects: everything.
+    pub rights: Rights,
+}
+
 /// How a request names an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectName {
     /// This object and no other, ever.
     Reference(ObjectRef),
-    /// Whatever object of the tenant starts here now.
+    /// The object of the tenant that starts here now.
     Address(RemoteAddress),
 }
 
@@ -171,7 +240,7 @@ impl From<ObjectRef> for ObjectName {
 }
 
 impl ObjectName {
-    /// Where the object starts, or started.
+    /// The object's address, also if the object is gone.
     #[must_use]
     pub fn address(self) -> RemoteAddress {
         match self {
@@ -198,18 +267,18 @@ impl Part {
 /// A permission as its holder gets it: the paper's `Perm` (Patronus §5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Granted {
-    /// Its name.
+    /// Its id.
     pub permission: PermissionId,
     /// The object that it is over.
     pub object: ObjectRef,
-    /// Where in the object its bytes start.
+    /// Where in the object the permission's bytes start.
     pub offset: u64,
     /// How many bytes it covers.
     pub length: u64,
     /// How long it lives, from its start.
     pub lifetime: Lifetime,
-    /// How long the request waited on the node before it started: its holder's clock may count from that much after
-    /// the request was sent.
+    /// How long the request waited on the node before the permission started. The holder's clock may count from that
+    /// much after the request was sent.
     pub waited: Lifetime,
     /// The longest that it can live, extensions included.
     pub longest: Lifetime,
@@ -219,14 +288,20 @@ pub struct Granted {
     pub mechanism: Mechanism,
 }
 
-/// Bytes that are no message of this protocol.
+/// The bytes are not a message of this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what} in byte {at} of a control message means nothing")]
 pub struct MalformedMessage {
     /// What was found there.
     pub what: u8,
-    /// Where.
+    /// Where in the message.
     pub at: usize,
+}
+
+impl Coded for MalformedMessage {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::MalformedMessage
+    }
 }
 
 #[cfg(test)]

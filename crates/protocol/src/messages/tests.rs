@@ -1,4 +1,4 @@
-//! What is said survives the wire, and what means nothing is an error.
+//! Messages survive the wire, and bytes that mean nothing are an error.
 
 use super::*;
 use crate::{Incarnation, Moment, Rkey};
@@ -41,7 +41,35 @@ fn keep() -> impl Strategy<Value = Keep> {
     ]
 }
 
+fn name() -> impl Strategy<Value = DirectoryName> {
+    "[^\\pC]{1,12}".prop_map(|text| DirectoryName::new(&text).expect("at most 48 bytes"))
+}
+
+fn tenant() -> impl Strategy<Value = TenantName> {
+    "[^\\pC]{1,16}".prop_map(|text| TenantName::new(&text).expect("at most 64 bytes"))
+}
+
+fn about_a_name() -> impl Strategy<Value = RequestBody> {
+    prop_oneof![
+        (name(), reference()).prop_map(|(name, object)| RequestBody::Publish { name, object }),
+        name().prop_map(|name| RequestBody::Unpublish { name }),
+        (prop::option::of(tenant()), name()).prop_map(|(owner, name)| RequestBody::Lookup { owner, name }),
+        (prop::option::of(tenant()), prop::option::of(name()))
+            .prop_map(|(owner, after)| RequestBody::List { owner, after }),
+        (name(), tenant(), rights()).prop_map(|(name, tenant, rights)| RequestBody::Share {
+            name,
+            tenant,
+            rights
+        }),
+        (name(), tenant()).prop_map(|(name, tenant)| RequestBody::Unshare { name, tenant }),
+    ]
+}
+
 fn request() -> impl Strategy<Value = RequestBody> {
+    prop_oneof![1 => about_a_name(), 2 => about_an_object()]
+}
+
+fn about_an_object() -> impl Strategy<Value = RequestBody> {
     let word = any::<u64>;
     prop_oneof![
         (word(), word(), word(), rights(), sharing(), keep()).prop_map(
@@ -70,6 +98,7 @@ fn request() -> impl Strategy<Value = RequestBody> {
         }),
         (permission(), any::<bool>()).prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
         object().prop_map(|object| RequestBody::Free { object }),
+        (object(), keep()).prop_map(|(object, keep)| RequestBody::Keep { object, keep }),
         any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
         (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Read {
             permission,
@@ -129,10 +158,37 @@ proptest! {
     }
 
     #[test]
+    fn an_entry_survives_the_wire(
+        name in name(), object in reference(), size: u64, rights in rights(), at: u32,
+    ) {
+        for body in [ReplyBody::Entry(Entry { name, object, size, rights }), ReplyBody::EndOfList] {
+            let reply = Reply { sequence: at, body };
+            prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
+        }
+    }
+
+    #[test]
     fn every_refusal_number_reads_back(number: u8, a: u64, b: u64) {
         if let Some(refusal) = Refusal::from_wire((number, a, b)) {
             let reply = Reply { sequence: 1, body: ReplyBody::Refused(refusal) };
             prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
         }
+    }
+}
+
+/// The bytes of a request to share, with one byte changed.
+fn spoilt(at: usize, byte: u8) -> Result<Request, MalformedMessage> {
+    let (name, tenant) = ("table".parse().expect("a name"), "blue".parse().expect("a name"));
+    let body = RequestBody::Share { name, tenant, rights: Rights::READ };
+    let mut bytes = Request { sequence: 1, body }.encode();
+    bytes[at] = byte;
+    Request::decode(bytes)
+}
+
+#[test]
+fn a_name_on_the_wire_is_checked_and_the_error_says_where_it_is_wrong() {
+    assert!(spoilt(0, 16).is_ok(), "nothing is changed");
+    for (at, byte) in [(1, 8), (2, 1), (3, 0), (3, 49), (8, 0), (8, 65), (16, b'\n'), (18, 0xff), (64, 0)] {
+        assert_eq!(spoilt(at, byte), Err(MalformedMessage { what: byte, at }));
     }
 }

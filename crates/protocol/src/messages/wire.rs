@@ -1,4 +1,4 @@
-//! The layout of control messages: where each field stands, and the only place where a peer's bytes become values.
+//! The layout of control messages, except for those with a name. Only here and there a peer's bytes become values.
 
 use super::{
     Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request, RequestBody,
@@ -25,31 +25,31 @@ struct Wire {
     lifetime: U64,
     first: U64,
     second: U64,
-    /// Of a grant: how long the request waited, in µs.
+    /// In a grant: how long the request waited, in µs.
     waited: U32,
-    /// Of a grant: the longest lifetime, in µs.
+    /// In a grant: the longest lifetime, in µs.
     longest: U32,
-    /// Of what names an object: the node's incarnation and the object's birth.
+    /// Of a named object: the node's incarnation, the object's birth.
     incarnation: U64,
     birth: U64,
-    /// Of what names a part of an object: where in the object it starts.
+    /// Of a part of an object: where in the object it starts.
     offset: U64,
-    /// Of an allocation: the alignment.
+    /// In an allocation: the alignment.
     alignment: U64,
-    /// Of a grant: the credential. What it means depends on `kind`.
+    /// In a grant: the credential. Its meaning depends on `kind`.
     credential: [U64; CREDENTIAL_BYTES / 8],
 }
 
 const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
 
 const FLAG_SHARED: u8 = 1;
-/// The object is named by its address alone.
+/// The object is named only by its address.
 const FLAG_ADDRESS: u8 = 2;
-/// What an allocated object outlives, in two bits.
+/// How long an object is kept, in two bits.
 const KEEP_SHIFT: u32 = 2;
 const KEEP_BITS: u8 = 3 << KEEP_SHIFT;
 
-mod kind {
+pub(super) mod kind {
     pub const ALLOCATE: u8 = 1;
     pub const ACQUIRE: u8 = 2;
     pub const EXTEND: u8 = 3;
@@ -60,6 +60,13 @@ mod kind {
     pub const WRITE: u8 = 8;
     pub const COMPARE_AND_SWAP: u8 = 9;
     pub const FETCH_AND_ADD: u8 = 10;
+    pub const KEEP: u8 = 11;
+    pub const PUBLISH: u8 = 12;
+    pub const UNPUBLISH: u8 = 13;
+    pub const LOOKUP: u8 = 14;
+    pub const LIST: u8 = 15;
+    pub const SHARE: u8 = 16;
+    pub const UNSHARE: u8 = 17;
     pub const GRANTED_KEYS: u8 = 129;
     pub const GRANTED_NODE: u8 = 130;
     pub const EXTENDED: u8 = 131;
@@ -67,6 +74,8 @@ mod kind {
     pub const DATA: u8 = 133;
     pub const VALUE: u8 = 134;
     pub const REFUSED: u8 = 135;
+    pub const ENTRY: u8 = 136;
+    pub const END_OF_LIST: u8 = 137;
 }
 
 impl Wire {
@@ -160,7 +169,7 @@ impl Wire {
         }
     }
 
-    /// Finds flags that nobody of this version sets.
+    /// Refuses flags that this version does not use.
     fn check_flags(&self, known: u8) -> Result<(), MalformedMessage> {
         let unknown = self.flags & !known != 0;
         if unknown { Err(MalformedMessage { what: self.flags, at: 2 }) } else { Ok(()) }
@@ -181,6 +190,9 @@ impl Request {
     /// The request as bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        if let Some(bytes) = self.encode_named() {
+            return bytes;
+        }
         let new = |kind| Wire::new(kind, self.sequence);
         let access = |kind, permission, offset: u64| {
             let mut wire = new(kind).with_permission(permission);
@@ -214,6 +226,7 @@ impl Request {
                 wire
             }
             RequestBody::Free { object } => new(kind::FREE).with_object(object),
+            RequestBody::Keep { object, keep } => new(kind::KEEP).with_object(object).with_keep(keep),
             RequestBody::Recover { queue_pair } => {
                 let mut wire = new(kind::RECOVER);
                 wire.length = U64::new(u64::from(queue_pair));
@@ -240,6 +253,7 @@ impl Request {
                 wire.first = U64::new(add);
                 wire
             }
+            named => unreachable!("{named:?} has the layout with a name"),
         };
         zerocopy::transmute!(wire)
     }
@@ -247,7 +261,7 @@ impl Request {
     /// The request in `bytes`.
     ///
     /// # Errors
-    /// A field holds what no client of this version writes.
+    /// A field holds a value that no client of this version writes.
     pub fn decode(bytes: [u8; MESSAGE_BYTES]) -> Result<Self, MalformedMessage> {
         let wire: Wire = zerocopy::transmute!(bytes);
         let permission = wire.permission();
@@ -277,6 +291,10 @@ impl Request {
                 wire.check_flags(FLAG_ADDRESS)?;
                 RequestBody::Free { object: wire.object() }
             }
+            kind::KEEP => {
+                wire.check_flags(FLAG_ADDRESS | KEEP_BITS)?;
+                RequestBody::Keep { object: wire.object(), keep: wire.keep() }
+            }
             kind::RECOVER => RequestBody::Recover {
                 queue_pair: u32::try_from(length)
                     .map_err(|_| MalformedMessage { what: wire.length.as_bytes()[7], at: 31 })?,
@@ -290,6 +308,7 @@ impl Request {
                 swap: wire.second.get(),
             },
             kind::FETCH_AND_ADD => RequestBody::FetchAndAdd { permission, offset, add: wire.first.get() },
+            kind::PUBLISH..=kind::UNSHARE => return Self::decode_named(bytes),
             what => return Err(MalformedMessage { what, at: 0 }),
         };
         Ok(Self { sequence: wire.sequence.get(), body })
@@ -309,6 +328,8 @@ impl Reply {
                 wire
             }
             ReplyBody::Done => new(kind::DONE),
+            ReplyBody::Entry(entry) => return Self::encode_entry(self.sequence, &entry),
+            ReplyBody::EndOfList => new(kind::END_OF_LIST),
             ReplyBody::Data(length) => {
                 let mut wire = new(kind::DATA);
                 wire.length = U64::new(length);
@@ -334,13 +355,15 @@ impl Reply {
     /// The reply in `bytes`.
     ///
     /// # Errors
-    /// A field holds what no node of this version writes.
+    /// A field holds a value that no node of this version writes.
     pub fn decode(bytes: [u8; MESSAGE_BYTES]) -> Result<Self, MalformedMessage> {
         let wire: Wire = zerocopy::transmute!(bytes);
         let body = match wire.kind {
             kind::GRANTED_KEYS | kind::GRANTED_NODE => ReplyBody::Granted(Granted::from_wire(&wire)?),
             kind::EXTENDED => ReplyBody::Extended(Lifetime(wire.lifetime.get())),
             kind::DONE => ReplyBody::Done,
+            kind::ENTRY => return Self::decode_entry(bytes),
+            kind::END_OF_LIST => ReplyBody::EndOfList,
             kind::DATA => ReplyBody::Data(wire.length.get()),
             kind::VALUE => ReplyBody::Value(wire.first.get()),
             kind::REFUSED => ReplyBody::Refused(
@@ -368,7 +391,7 @@ impl Granted {
         wire.first = U64::new(self.object.address.0);
         wire.credential[0] = U64::new(keys);
         wire.offset = U64::new(self.offset);
-        // Told shorter than it is, where it does not fit: that errs to the safe side.
+        // A time that does not fit is sent shorter, which is the safe side.
         wire.waited = U32::new(u32::try_from(self.waited.0).unwrap_or(u32::MAX));
         wire.longest = U32::new(u32::try_from(self.longest.0).unwrap_or(u32::MAX));
         wire

@@ -1,4 +1,4 @@
-//! One run of a microbenchmark: set up, warmed up, and measured over a span of virtual time.
+//! One run of a microbenchmark: set-up, warm-up, and measurement over a span of virtual time.
 
 use super::inputs::Inputs;
 use super::rig::{Rig, SEED, Work};
@@ -11,35 +11,33 @@ use portcullis_protocol::{Lifetime, Mechanism};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// The latest that a run is ready to be measured, in virtual time.
+/// The latest virtual time at which a run must be ready for the measurement.
 const READY_BY: Nanos = 10_000 * MILLISECOND;
 
-/// Long enough for every lease that is not to end by itself.
+/// A lease that does not end during a run.
 pub(super) const LONG: Lifetime = Lifetime::seconds(100);
 
-/// What is run.
 #[derive(Clone, Debug)]
 pub(super) struct Bench {
     pub config: NodeConfig,
-    /// Clients of each machine.
+    /// Number of clients on each machine.
     pub clients: u64,
     pub queue_pairs: u32,
-    /// Objects that each core starts with.
+    /// Number of objects that each core starts with.
     pub objects: u64,
     pub object_bytes: u64,
-    /// Whether each client keeps the permission over its own object for the whole run.
+    /// Whether each client keeps a permission over its own object for the whole run.
     pub holds: bool,
     pub steps: Vec<Step>,
-    /// Steps of every so-manyth client instead, if any.
+    /// If set: every n-th client runs these steps instead.
     pub others: Option<(usize, Vec<Step>)>,
-    /// How often each client's queue pair is sent a heartbeat, if it is.
+    /// If set: how often the node sends each client's queue pair a heartbeat.
     pub heartbeat: Option<Nanos>,
-    /// Before what is measured.
+    /// The time before the measurement.
     pub warm_up: Nanos,
     pub measured: Nanos,
 }
 
-/// What came of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcome {
     pub score: Score,
@@ -49,7 +47,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// So many a second.
+    /// A count as a rate per second.
     pub fn rate(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.measured as f64
     }
@@ -64,7 +62,7 @@ impl Outcome {
         ratio(self.score.grant_ns, self.score.grants) / 1e3
     }
 
-    /// How busy the cores were, of 1.
+    /// The cores' load, from 0 to 1.
     pub fn busy(&self) -> f64 {
         ratio(self.work.busy, self.cores * self.measured)
     }
@@ -75,7 +73,7 @@ pub(super) fn ratio(count: u64, of: u64) -> f64 {
 }
 
 impl Bench {
-    /// A run under `mechanism` with all reductions, where the inputs say how.
+    /// A run under `mechanism`, with all reductions and the values of the inputs.
     pub fn new(inputs: &Inputs, mechanism: Mechanism, measured: Nanos) -> Self {
         let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let config = NodeConfig {

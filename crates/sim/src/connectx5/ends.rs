@@ -10,7 +10,6 @@ fn port(machine: usize) -> NetworkPort {
     NetworkPort { address: port_address(machine), first_packet: 0, patience: Lifetime::seconds(60) }
 }
 
-/// A machine's NIC.
 pub(super) fn soft_nic(machine: usize) -> SimNic {
     let mut nic = SoftNic::default();
     nic.core().join(port(machine));

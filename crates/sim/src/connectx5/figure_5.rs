@@ -1,4 +1,4 @@
-//! Figure 5: random accesses of 64 bytes, three under each permission, by mechanism and clients (§7.1).
+//! Figure 5: random accesses of 64 bytes, three under each permission, by mechanism and number of clients (§7.1).
 
 use super::bench::{Bench, LONG, Outcome};
 use super::inputs::Inputs;
@@ -9,11 +9,11 @@ use crate::clock::MICROSECOND;
 use portcullis_protocol::{Lifetime, Mechanism, Sharing};
 
 const FIGURE: &str = "Figure 5";
-/// Clients of each machine.
+/// Numbers of clients on each machine.
 const CLIENTS: [u64; 6] = [1, 4, 8, 16, 32, 64];
-/// Beyond it the paper has none for queue pairs, which clients cannot share.
+/// The paper has no queue pairs with more clients: clients cannot share them.
 const QUEUE_PAIR_CLIENTS_MAX: u64 = 32;
-/// Where mechanisms are compared.
+/// The comparison's number of clients.
 const COMPARED: u64 = 32;
 
 const MECHANISMS: [(Mechanism, &str); 5] = [
@@ -24,10 +24,9 @@ const MECHANISMS: [(Mechanism, &str); 5] = [
     (Mechanism::QueuePair, "QP"),
 ];
 
-/// A run of one mechanism.
 fn bench(inputs: &Inputs, mechanism: Mechanism, clients: u64, effort: Effort) -> Bench {
     let reads = [Step::Read { first: true }, Step::Read { first: false }, Step::Read { first: false }];
-    // What takes longer is watched for longer.
+    // Slow mechanisms are measured for longer.
     let span = match mechanism {
         Mechanism::MemoryRegion | Mechanism::QueuePair => 20,
         _ => 1,
@@ -38,13 +37,13 @@ fn bench(inputs: &Inputs, mechanism: Mechanism, clients: u64, effort: Effort) ->
     let lease = Lifetime(inputs.lease_ns / MICROSECOND);
     let (lifetime, last) = match mechanism {
         Mechanism::None | Mechanism::NodeCopy => {
-            // No permissions to acquire: each client has its memory once and for all.
+            // There are no permissions to acquire: each client holds its memory for the whole run.
             (bench.holds, bench.object_bytes) = (true, 64 << 10);
             bench.steps = [&[Step::Begin][..], &reads, &[Step::End]].concat();
             return bench;
         }
         Mechanism::MemoryWindow => (lease, Step::Forget),
-        // These take longer than the lease to set up, and end their permissions themselves.
+        // These mechanisms need longer than the lease to set a permission up, so the clients revoke.
         Mechanism::MemoryRegion | Mechanism::QueuePair => {
             bench.objects = 128;
             (LONG, Step::Revoke)
@@ -60,7 +59,6 @@ fn accesses(outcome: &Outcome) -> f64 {
     outcome.rate(outcome.score.accesses) / 1e6
 }
 
-/// The figure.
 pub(super) fn figure_5(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     let mut rows = Vec::new();
     let mut compared = Vec::new();
@@ -103,7 +101,7 @@ fn remarks(mechanism: Mechanism, clients: u64, outcome: &Outcome) -> String {
     remarks.join("; ")
 }
 
-/// At how many of the numbers of clients Patronus is ahead of RPC.
+/// For how many of the numbers of clients Patronus is faster than RPC.
 fn ahead(sweeps: &[(Mechanism, f64)]) -> OutputRow {
     let of = |wanted| sweeps.iter().filter(move |(mechanism, _)| *mechanism == wanted).map(|&(_, rate)| rate);
     let pairs = of(Mechanism::MemoryWindow).zip(of(Mechanism::NodeCopy));

@@ -15,9 +15,10 @@ const UNIT: &str = "M permissions/s a core";
 struct Technique {
     name: &'static str,
     reductions: Reductions,
-    /// Permissions end by themselves.
+    /// Permissions expire by themselves.
     expire: bool,
-    /// Table 4: window operations, where its dagger says «at probability» those without an unbind, and messages.
+    /// From Table 4: window operations and messages. Where its dagger says «at probability», `windows` excludes
+    /// unbinds.
     windows: f64,
     messages: f64,
 }
@@ -65,7 +66,6 @@ fn per_core(outcome: &Outcome) -> f64 {
     outcome.rate(outcome.work.grants) / 1e6 / outcome.cores as f64
 }
 
-/// The figure.
 pub(super) fn figure_6(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     let mut rows = Vec::new();
     let mut rates = Vec::new();
@@ -112,7 +112,7 @@ pub(super) fn figure_6(inputs: &Inputs, effort: Effort, progress: &mut Progress<
     rows
 }
 
-/// Table 4, counted on the real node.
+/// Table 4, with the counts of the real node.
 fn counts(technique: &Technique, outcome: &Outcome) -> [OutputRow; 2] {
     let work = &outcome.work;
     let windows = ratio(work.tally.binds, work.grants);
@@ -130,8 +130,8 @@ fn counts(technique: &Technique, outcome: &Outcome) -> [OutputRow; 2] {
     [windows.reading(reading), row("messages", "a permission", messages, technique.messages)]
 }
 
-/// The node never binds a window with a key that it had before. After 256 of them it is replaced, which the paper does
-/// not speak of. `rate` and `binds` are what a core achieves with all techniques, and what a permission takes.
+/// The node never binds a window twice with the same key. It replaces a window after 256 keys, which the paper does not
+/// mention. `rate` is what a core achieves with all techniques; `binds` is what a permission takes.
 fn wear(
     inputs: &Inputs,
     (rate, binds): (f64, f64),
@@ -140,8 +140,8 @@ fn wear(
 ) -> [OutputRow; 2] {
     progress.step(&format!("{FIGURE}: windows used up"));
     let [.., handover, _] = techniques();
-    // Few clients bind few windows again and again, so that they are soon used up; and without a pool that is filled
-    // ahead, each is allocated when it is needed, and so counted.
+    // Few clients bind few windows again and again, and soon use them up. Without a pool that is filled ahead, each
+    // window is allocated when it is needed, and so counted.
     let mut bench = bench(inputs, &handover, 1, effort);
     (bench.config.windows_ready, bench.objects) = (0, 64);
     (bench.warm_up, bench.measured) = (4 * MILLISECOND, 12 * MILLISECOND);
@@ -159,7 +159,7 @@ fn wear(
     ]
 }
 
-/// How much the answer to «more than 1 Mops a core» rests on what nobody has measured.
+/// How much the result «more than 1 Mops a core» depends on values that were not measured.
 fn sensitivity(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     let [.., full] = techniques();
     let serial = 1_000_000 / inputs.bind_ns.max(1);

@@ -9,12 +9,12 @@ use crate::clock::MICROSECOND;
 use portcullis_protocol::{Lifetime, Mechanism, Sharing};
 
 const FIGURE: &str = "Figure 7";
-/// §7.2.2.
+/// From §7.2.2.
 const EXTENSIONS: usize = 8;
-/// What the authors' experiment asks for, at first and with each extension.
+/// The lifetime that the authors' experiment asks for, at first and with each extension.
 const LIFETIME: Lifetime = Lifetime::millis(1);
 
-/// How a client gets along.
+/// How a client can keep its permission.
 fn cases(inputs: &Inputs) -> [(&'static str, Vec<Step>); 4] {
     let lease = Lifetime(inputs.lease_ns / MICROSECOND);
     let acquire = |lifetime| Step::Acquire { lifetime, sharing: Sharing::Shared };
@@ -25,8 +25,8 @@ fn cases(inputs: &Inputs) -> [(&'static str, Vec<Step>); 4] {
         steps.extend([Step::Revoke, Step::End]);
         steps
     };
-    // Each time another object: by the time that the old permission has run out, which a closed loop does not wait
-    // for, nothing would be left of it.
+    // Each acquire takes another object. A closed loop does not wait until the old permission has expired; if it did,
+    // no time would be left.
     let again = |last| {
         let mut steps = vec![Step::Begin];
         steps.extend([acquire(lease), last].repeat(1 + EXTENSIONS));
@@ -45,7 +45,6 @@ fn thousands(outcome: &Outcome) -> f64 {
     outcome.rate(outcome.score.rounds) / 1e3
 }
 
-/// The figure.
 pub(super) fn figure_7(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     let mut rows = Vec::new();
     let mut rates = Vec::new();

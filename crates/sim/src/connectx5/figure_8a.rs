@@ -1,7 +1,7 @@
-//! Figure 8a: a hash table that is loaded while it grows, and the client that lets it grow crashes (§7.2.3).
+//! Figure 8a: clients load a hash table while it grows, and the client that resizes it crashes (§7.2.3).
 //!
-//! The table itself is a count of entries and slots. What keeps two from resizing it at once is a real exclusive
-//! permission on the real node: with a lease, or with none that anybody lives to see the end of.
+//! The table itself is only a count of entries and slots. A real exclusive permission on the real node keeps two
+//! clients from resizing the table at once. It has a lease, or it outlives the run.
 
 use super::bench::{Bench, LONG};
 use super::inputs::Inputs;
@@ -17,31 +17,30 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 const FIGURE: &str = "Figure 8a";
-/// The slides: epochs after which progress resumes.
+/// From the slides: the epochs after which progress resumes.
 const RESUMED: f64 = 80.0;
 /// Clients that load the table.
 const LOADERS: usize = 8;
-/// Slots of a subtable: each resizing adds one.
+/// Slots of a subtable. Each resizing adds one subtable.
 const SLOTS: u64 = 256;
 /// Subtables of the table when it is full.
 const SUBTABLES_MAX: u64 = 160;
 /// Accesses of an insertion (§6.1: a write, two reads, a CAS).
 const ACCESSES: u32 = 4;
-/// Accesses of a resizing: half of the entries are moved, a read and a write for each eight of them.
+/// Accesses of a resizing: it moves half of the entries, with one read and one write for each eight of them.
 const MOVES: u32 = 32;
-/// When nobody expects anything more, in epochs.
+/// The last epoch of a run that makes no progress.
 const LAST_EPOCH: u64 = 800;
 
-/// The table, and what is known of its keepers.
+/// The table, and what is known of its crash.
 #[derive(Debug, Default)]
 struct Table {
     entries: u64,
-    /// Insertions under way.
     begun: u64,
     subtables: u64,
     crash_at: Nanos,
     crashed: Option<Nanos>,
-    /// The object that stands for the entries, and the one for the metadata.
+    /// The objects that stand for the entries and for the metadata.
     objects: Vec<ObjectRef>,
 }
 
@@ -53,7 +52,7 @@ impl Table {
 
 #[derive(Debug)]
 enum Doing {
-    /// The first client makes the objects: so many are left.
+    /// The first client makes the two objects.
     Making,
     Joining,
     Inserting(u32),
@@ -64,7 +63,7 @@ enum Doing {
     Crashed,
 }
 
-/// A client that loads the table, and resizes it when it is full.
+/// A client that loads the table and resizes it when it is full.
 #[derive(Debug)]
 struct Loader {
     table: Rc<RefCell<Table>>,
@@ -76,7 +75,7 @@ struct Loader {
     metadata: Option<Permission>,
 }
 
-/// How long a client that has nothing to do waits before it looks again.
+/// How long a client without work waits before it looks again.
 const PAUSE: Nanos = 10 * MICROSECOND;
 
 fn moment(now: Nanos) -> Moment {
@@ -97,7 +96,7 @@ impl Loader {
         self.call = client.acquire(moment(now), ask).ok();
     }
 
-    /// Whether what was begun last is over.
+    /// Whether the pending call or operation is over.
     fn is_over(&mut self, client: &mut SimClient) -> bool {
         if let Some(call) = self.call {
             let Some(answer) = client.take_call(call) else { return false };
@@ -119,11 +118,11 @@ impl Loader {
         true
     }
 
-    /// Goes on with what is next. Returns whether there is anything.
+    /// Does the next step. Returns whether there is one.
     fn go_on(&mut self, client: &mut SimClient, now: Nanos) -> bool {
         match self.doing {
             Doing::Making if self.table.borrow().objects.len() < 2 => {
-                // A permission that ends at once: the objects stay.
+                // The permission ends at once. The object stays.
                 let ask = Allocate::bytes(64).lifetime(Lifetime(1)).keep();
                 self.call = client.allocate(moment(now), ask).ok();
             }
@@ -144,7 +143,7 @@ impl Loader {
                 self.access(client, now);
             }
             Doing::Asking => {
-                // While this one waited, another may have done it.
+                // Another client may have resized the table meanwhile.
                 let full = self.table.borrow().is_full();
                 self.doing = if full { Doing::Moving(MOVES) } else { Doing::Releasing };
             }
@@ -206,7 +205,6 @@ impl Driver for Loader {
     }
 }
 
-/// What a run has shown.
 struct Loaded {
     factor: f64,
     /// Epochs from the crash to the next insertion, if there was one.
@@ -234,7 +232,7 @@ fn load(inputs: &Inputs, leases: bool) -> Loaded {
             entries: None,
             metadata: None,
         };
-        // All with one core: the table is one object of its.
+        // All use one core: the table is one object of it.
         rig.attach(loader % machines, 0, (2, ClientConfig::default()), Rc::new(RefCell::new(driver)));
     }
     rig.start();
@@ -264,7 +262,6 @@ fn load(inputs: &Inputs, leases: bool) -> Loaded {
     }
 }
 
-/// The figure.
 pub(super) fn figure_8a(inputs: &Inputs, _effort: Effort, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     progress.step(&format!("{FIGURE}: vanilla"));
     let vanilla = load(inputs, false);

@@ -1,4 +1,4 @@
-//! Figure 8b: exclusive permissions, kept in check by leases or by heartbeats, with clients that hang (§7.2.4).
+//! Figure 8b: exclusive permissions that are limited by leases or by heartbeats, with clients that hang (§7.2.4).
 
 use super::bench::{Bench, LONG, Outcome};
 use super::inputs::Inputs;
@@ -9,9 +9,9 @@ use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use portcullis_protocol::{Lifetime, Mechanism, Sharing};
 
 const FIGURE: &str = "Figure 8b";
-/// How long slow clients hang with a permission in their hands.
+/// How long slow clients hang while they hold a permission.
 const SLOW: [Nanos; 4] = [0, 100 * MICROSECOND, MILLISECOND, 10 * MILLISECOND];
-/// Every so-manyth client is slow, and so many objects each core has. The paper says neither.
+/// Every n-th client is slow, and each core has this many objects. The paper gives neither number.
 const SLOW_EVERY: usize = 4;
 const OBJECTS: u64 = 256;
 
@@ -36,7 +36,6 @@ fn rate(outcome: &Outcome) -> f64 {
     outcome.rate(outcome.work.grants) / 1e6
 }
 
-/// The figure.
 pub(super) fn figure_8b(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     let mut rows = Vec::new();
     let mut normal = None;
@@ -75,7 +74,7 @@ fn gain([lease, polling]: [f64; 2]) -> OutputRow {
         )
 }
 
-/// What is left of a rate when some clients are slow.
+/// What is left of each rate when some clients are slow.
 fn kept(micros: Nanos, normal: [f64; 2], slowed: [f64; 2]) -> [OutputRow; 2] {
     let [lease, polling] = [0, 1].map(|at| 100.0 * slowed[at] / normal[at]);
     let row = |name: &str, kept| {

@@ -1,85 +1,85 @@
-//! What goes into the model: every primitive figure, its unit, where it is from, and whether anybody measured it.
+//! The inputs of the model: for every primitive, its value, its unit, its source, and whether it was measured.
 
 use crate::clock::Nanos;
 use serde::Serialize;
 
-/// Where an input is from.
+/// The origin of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// The paper states it.
+    /// The paper states the value.
     Paper,
-    /// The authors' public code or notes state it, the paper does not.
+    /// The authors' public code or notes state the value; the paper does not.
     Artifact,
-    /// Nobody states it: it is derived or chosen, and the source says how. Never so that an output comes out right.
+    /// The value is derived or chosen, and the source says how. It is never chosen to make an output come out right.
     Assumed,
 }
 
-/// One input, for the report.
+/// An input, as a row of the report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InputRow {
-    /// What it is.
+    /// The input's name.
     pub name: &'static str,
-    /// Its value.
+    /// The input's value.
     pub value: f64,
-    /// Its unit.
+    /// The input's unit.
     pub unit: &'static str,
-    /// Where it is from.
+    /// The input's origin.
     pub origin: Origin,
-    /// The section, or how it was derived.
+    /// The paper's section, or the derivation.
     pub source: &'static str,
 }
 
-/// The primitives that the model charges, of a ConnectX-5 and the machines around it. Times are in ns.
+/// The costs that the model charges, for a ConnectX-5 and the machines around it. Times are in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inputs {
-    /// From posting one bind to its completion.
+    /// Time from posting one bind to its completion.
     pub bind_ns: Nanos,
-    /// Windows that one core binds in a second, in thousands, with 1, 2, 4 and 8 of them in a post.
+    /// Binds of one core per second, in thousands, with 1, 2, 4 and 8 binds in a post.
     pub binds_of_a_core: [u64; 4],
-    /// Windows that the NIC binds in a second for all cores, in thousands.
+    /// Binds of the NIC per second for all cores together, in thousands.
     pub binds_of_a_nic: u64,
-    /// Registering a region, for each 2 MB that it touches.
+    /// Time to register a region, for each 2 MB of it.
     pub register_ns: Nanos,
-    /// The same for its end.
+    /// Time to deregister each 2 MB.
     pub deregister_ns: Nanos,
-    /// Registrations, and ends, that go on at the same time.
+    /// Registrations and deregistrations that can run at the same time.
     pub registrations: u64,
-    /// Allocating a window.
+    /// Time to allocate a window.
     pub window_ns: Nanos,
-    /// Changing the access flags of a queue pair.
+    /// Time to change the access flags of a queue pair.
     pub flags_ns: Nanos,
-    /// Rebuilding a queue pair.
+    /// Time to rebuild a queue pair.
     pub recover_ns: Nanos,
-    /// From posting an access that is refused to its error.
+    /// Time from posting an access that is refused to its error.
     pub report_ns: Nanos,
-    /// Putting a spare queue pair in the place of a broken one.
+    /// Time to put a spare queue pair in the place of a broken one.
     pub promote_ns: Nanos,
-    /// A one-sided access, there and back, on an idle network.
+    /// Round-trip time of a one-sided access on an idle network.
     pub network_ns: Nanos,
-    /// How much longer a client's packet may take: each as much of it as chance says.
+    /// The most that a client's packet may take longer. The actual delay is random.
     pub spread_ns: Nanos,
-    /// One-sided accesses that a NIC serves in a second, in thousands.
+    /// One-sided accesses that a NIC serves per second, in thousands.
     pub nic_operations: u64,
-    /// Time of a manager's core for taking one message in, its bookkeeping, and its reply.
+    /// Time of a manager's core to take one message in, do its bookkeeping, and reply.
     pub rpc_ns: Nanos,
-    /// Time of a manager's core for one round of its polls that found something.
+    /// Time of a manager's core for one polling round that finds something.
     pub round_ns: Nanos,
     /// Bytes that a core copies in a µs.
     pub copy_bytes: u64,
-    /// Time of a client's CPU from its news to its next request.
+    /// Time of a client's CPU from a completion to the next request.
     pub client_ns: Nanos,
     /// Cores of the memory node.
     pub cores: u64,
-    /// Machines with clients.
+    /// Number of machines with clients.
     pub machines: u64,
-    /// Clients of each machine where latency is reported: one a core.
+    /// Clients of each machine in latency measurements: one per core.
     pub clients: u64,
     /// Clients of each machine where the paper says «enough to saturate».
     pub crowd: u64,
     /// Requests that a manager takes in at once.
     pub batch: u64,
-    /// The lease, where the paper names one, and where it names none.
+    /// The lease, also where the paper names none.
     pub lease_ns: Nanos,
     /// The lease of Figure 8a.
     pub resize_lease_ns: Nanos,
@@ -142,7 +142,7 @@ const COPY: &str =
     "half of what a channel of Table 3's memory moves (21 GB/s), as each byte is read and written";
 
 impl Inputs {
-    /// Them as rows for a report.
+    /// The inputs as rows of a report.
     #[must_use]
     pub fn rows(&self) -> Vec<InputRow> {
         let mut rows = self.hardware();
@@ -218,8 +218,8 @@ impl Inputs {
         ]
     }
 
-    /// How long a core is at it to post and reap `windows` binds with one doorbell: between the measured sizes, along
-    /// a straight line.
+    /// How long a core takes to post and reap `windows` binds with one doorbell. Between the measured sizes the time is
+    /// interpolated linearly.
     pub(crate) fn post_ns(&self, windows: u64) -> Nanos {
         let sizes = [1u64, 2, 4, 8];
         let measured = |at: usize| sizes[at] * 1_000_000 / self.binds_of_a_core[at].max(1);

@@ -1,4 +1,4 @@
-//! A NIC that notes what its node asks of it, and tells of a bind's end only when the modelled hardware would.
+//! A NIC that counts what its node asks of it, and reports the end of a bind only when the modelled hardware would.
 
 use super::counts::counts;
 use super::inputs::Inputs;
@@ -15,7 +15,7 @@ use portcullis_protocol::MESSAGE_BYTES;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// What registering is counted in.
+/// The unit in which registrations are counted.
 const HUGE_PAGE: u64 = 2 << 20;
 
 /// What a node has asked of its NIC.
@@ -23,11 +23,11 @@ const HUGE_PAGE: u64 = 2 << 20;
 pub(super) struct Tally {
     /// Binds and unbinds.
     pub binds: u64,
-    /// Core time of posting them, in ns.
+    /// Core time for posting the binds, in ns.
     pub posting_ns: Nanos,
-    /// Pages of regions that were registered.
+    /// Huge pages of regions that were registered.
     pub registered: u64,
-    /// Pages of regions that ended.
+    /// Huge pages deregistered.
     pub deregistered: u64,
     /// Changes of a queue pair's flags.
     pub flags: u64,
@@ -41,29 +41,29 @@ pub(super) struct Tally {
 
 counts!(Tally: binds, posting_ns, registered, deregistered, flags, recoveries, copied, windows);
 
-/// A core's view of the memory node's NIC. What is done to the software NIC in it is not counted.
+/// A core's view of the memory node's NIC. Calls on the software NIC inside it are not counted.
 pub(super) type MeteredNic = Around<SimNic, Meter>;
 
-/// What a NIC is asked, and when it may tell of a bind's end.
+/// Counts what the NIC is asked, and times its binds.
 #[derive(Debug)]
 pub(super) struct Meter {
     pub tally: Tally,
-    /// Now, for polls.
+    /// The time for polls.
     pub now: Nanos,
     inputs: Inputs,
     pages: HashMap<RegionId, u64>,
     completes_on: HashMap<QpId, CqId>,
     bind_cq: Option<CqId>,
-    /// Binds, and signalled ones among them, of posts whose time is not known yet.
+    /// Posts whose time is not known yet: binds, and signalled ones among them.
     posted: Vec<(u64, usize)>,
-    /// When each signalled bind may be told of.
+    /// When each signalled bind may be reported.
     ends: VecDeque<Nanos>,
-    /// Just rebuilt: its flags are part of that.
+    /// Just rebuilt. Setting its flags is part of that.
     rebuilt: Option<QpId>,
 }
 
 impl Meter {
-    /// Nothing was asked yet.
+    /// A meter without counts.
     pub fn new(inputs: Inputs) -> Self {
         Self {
             tally: Tally::default(),
@@ -78,8 +78,8 @@ impl Meter {
         }
     }
 
-    /// The turn that posted has ended: its last bind was posted as long before as posting takes, and the NIC is done
-    /// with it at the earliest a bind's latency later.
+    /// The turn that posted has ended. A post's last bind was posted one posting time before that. The NIC needs at
+    /// least a bind's latency more.
     pub fn settle(&mut self, turn_ended: Nanos, unit: &mut Pipe) {
         for (binds, signalled) in std::mem::take(&mut self.posted) {
             let posted = turn_ended.saturating_sub(self.inputs.post_ns(binds));
@@ -90,7 +90,7 @@ impl Meter {
         }
     }
 
-    /// When it has something to tell of a bind.
+    /// When the NIC has the next bind to report.
     pub fn next_end(&self) -> Option<Nanos> {
         self.ends.front().copied()
     }
@@ -153,7 +153,7 @@ impl Hook<SimNic> for Meter {
     }
 
     fn create_cq(&mut self, nic: &mut SimNic, depth: u32) -> Result<CqId, VerbsError> {
-        // The few clients of the model never fill more.
+        // The few clients of the model never fill a larger queue.
         nic.create_cq(depth.min(1 << 14))
     }
 

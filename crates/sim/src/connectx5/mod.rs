@@ -1,7 +1,7 @@
-//! `connectx5`: a cost model of the paper's cluster. Inputs are its primitive figures, outputs its results.
+//! `connectx5`: a cost model of the paper's cluster. Its inputs are primitive costs, its outputs the paper's results.
 //!
-//! The node, the client library and the NIC's rules are the real ones; what they do is counted and charged with the
-//! inputs' times in virtual time. Nothing is fitted: where an output deviates from the paper, it says so.
+//! The node, the client library and the NIC's rules are the real code. The model counts what they do and charges the
+//! inputs' times for it in virtual time. No value is fitted: the report says where an output deviates from the paper.
 
 mod bench;
 mod counts;
@@ -27,18 +27,18 @@ use crate::clock::{MICROSECOND, Nanos};
 /// How much virtual time each run of the model is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Virtual time that a run at full speed is measured for, in µs; slow ones get a multiple of it.
+    /// Virtual time of the measurement in a run at full speed, in µs. Slow runs get a multiple of it.
     pub measured_us: u64,
 }
 
 impl Effort {
-    /// For a report.
+    /// The effort for a report.
     #[must_use]
     pub const fn full() -> Self {
         Self { measured_us: 2_000 }
     }
 
-    /// For tests: the numbers are a few percent coarser.
+    /// For tests: a few percent less precise.
     #[must_use]
     pub const fn brief() -> Self {
         Self { measured_us: 300 }
@@ -49,7 +49,7 @@ impl Effort {
     }
 }
 
-/// Says how far the model is.
+/// Reports the progress of the model.
 struct Progress<'a> {
     tell: &'a mut dyn FnMut(&str, u32, u32),
     done: u32,
@@ -57,14 +57,14 @@ struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    /// The next run begins.
+    /// Reports that the next run begins.
     fn step(&mut self, what: &str) {
         (self.tell)(what, self.done, self.of);
         self.done += 1;
     }
 }
 
-/// Runs of all figures.
+/// Runs for all figures.
 const RUNS: u32 = 55;
 
 /// The model with the paper's inputs.
@@ -73,8 +73,7 @@ pub fn connectx5() -> ModelReport {
     connectx5_with(&Inputs::default(), Effort::full(), &mut |_, _, _| {})
 }
 
-/// The model with other inputs, or in less time. `progress` is told what is run next, how many runs are done, and of
-/// how many.
+/// The model with other inputs or less effort. `progress` is told the next run, how many are done, and of how many.
 #[must_use]
 pub fn connectx5_with(
     inputs: &Inputs,

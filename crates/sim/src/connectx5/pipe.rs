@@ -1,22 +1,22 @@
-//! Hardware that does one thing after the other, at a rate.
+//! Hardware that serves requests one after the other, at a fixed rate.
 
 use crate::clock::Nanos;
 
-/// A unit of a NIC: things pass it in the order in which they come, each for as long as its rate says.
+/// A unit of a NIC. It serves requests in their order, each in the time that its rate gives.
 #[derive(Clone, Debug)]
 pub(super) struct Pipe {
-    /// For one of them, in ps: at 70 M/s a ns is too coarse.
+    /// Time for one request, in ps: at 70 M/s a ns is too coarse.
     each_ps: u64,
     free_ps: u64,
 }
 
 impl Pipe {
-    /// A unit that lets `thousands` thousand things pass in a second.
+    /// A unit that serves `thousands` thousand requests per second.
     pub fn new(thousands: u64) -> Self {
         Self { each_ps: 1_000_000_000 / thousands.max(1), free_ps: 0 }
     }
 
-    /// Something comes at `now`: when it has passed.
+    /// When a request that arrives at `now` has been served.
     pub fn pass(&mut self, now: Nanos) -> Nanos {
         self.free_ps = self.free_ps.max(now * 1000) + self.each_ps;
         self.free_ps.div_ceil(1000)

@@ -1,32 +1,32 @@
-//! What the model says, beside what the paper says.
+//! The model's results beside the paper's.
 
 use super::inputs::{InputRow, Origin};
 use serde::Serialize;
 use std::fmt;
 
-/// One output.
+/// An output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutputRow {
     /// The figure or table of the paper.
     pub figure: &'static str,
-    /// What it is.
+    /// What the output is.
     pub what: String,
-    /// Its unit.
+    /// The output's unit.
     pub unit: &'static str,
-    /// What the model says.
+    /// The model's value.
     pub model: f64,
-    /// What the paper says, where its text gives a number. None is ever read off a plot.
+    /// The paper's value, where its text gives a number. No value is read off a plot.
     pub paper: Option<f64>,
-    /// Where the paper says so, or what it says instead of a number.
+    /// Where the paper states its value, or what it says instead of a number.
     pub paper_source: &'static str,
-    /// How far the model is from the paper's number, in percent of it.
+    /// The model's deviation from the paper's value, in percent of that value.
     pub deviation_percent: Option<f64>,
-    /// What is to be made of it.
+    /// The interpretation of the result.
     pub reading: String,
 }
 
 impl OutputRow {
-    /// Something that the paper gives no number for.
+    /// An output without a value in the paper.
     pub(super) fn new(figure: &'static str, what: impl Into<String>, unit: &'static str, model: f64) -> Self {
         Self {
             figure,
@@ -40,31 +40,31 @@ impl OutputRow {
         }
     }
 
-    /// The paper's number for it.
+    /// Adds the paper's value.
     pub(super) fn paper(self, paper: f64, source: &'static str) -> Self {
         let deviation = (self.model - paper) * 100.0 / paper;
         Self { paper: Some(paper), paper_source: source, deviation_percent: Some(deviation), ..self }
     }
 
-    /// What the paper says without a number that this one can be held against.
+    /// Adds what the paper says without a comparable number.
     pub(super) fn said(self, source: &'static str) -> Self {
         Self { paper_source: source, ..self }
     }
 
-    /// What is to be made of it.
+    /// Adds the interpretation of the result.
     pub(super) fn reading(self, reading: impl Into<String>) -> Self {
         Self { reading: reading.into(), ..self }
     }
 }
 
-/// The model's report: what went in, and what came out. No row is in both.
+/// The model's report: inputs and outputs. No value is both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelReport {
     /// The model's name.
     pub model: &'static str,
-    /// What went in.
+    /// The inputs.
     pub inputs: Vec<InputRow>,
-    /// What came out.
+    /// The outputs.
     pub outputs: Vec<OutputRow>,
 }
 
@@ -105,7 +105,7 @@ impl fmt::Display for ModelReport {
 }
 
 fn percent(value: f64) -> String {
-    // Not «-0».
+    // This avoids «-0».
     if value.abs() < 0.5 { "0 %".to_owned() } else { format!("{value:+.0} %") }
 }
 
@@ -120,7 +120,7 @@ fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Lines of cells, aligned; those of the columns in `right` to the right.
+/// Writes lines of aligned cells. The columns in `right` are aligned to the right.
 fn table<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     lines: &[[String; N]],

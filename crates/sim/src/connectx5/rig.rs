@@ -1,5 +1,5 @@
-//! The machines of the paper's cluster in virtual time: a memory node whose cores are a real node each, one NIC, and
-//! real clients around them. What they do is charged with the inputs' costs; what they achieve is the output.
+//! The machines of the paper's cluster in virtual time: a memory node with one NIC and a real node on each core, and
+//! real clients around it. The rig charges what they do with the inputs' costs; the output is what they achieve.
 
 use super::ends::soft_nic;
 use super::inputs::Inputs;
@@ -16,20 +16,20 @@ use portcullis_client::{Client, ClientConfig};
 use portcullis_nic::{EndpointSize, VerbsError};
 use portcullis_node::{Node, NodeConfig};
 use portcullis_protocol::{Incarnation, Moment};
-use portcullis_softnic::core::{Answer, Packet, PacketBody, WireRequest};
+use portcullis_softnic::core::{Packet, PacketBody, Response, WireRequest};
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::rc::Rc;
 
-/// Everything random in the model comes from this.
+/// The seed of everything random in the model.
 pub(super) const SEED: u64 = 2023;
 
-/// The one tenant of a model's run.
+/// The only tenant of a model's run.
 const TENANT: &str = "model";
 
-/// What a client does.
+/// The program of a client.
 pub(super) trait Driver: Debug {
-    /// The client has news, or its time has come. Returns when it wants to be called without news.
+    /// Called with news, or when its time has come. Returns when to call it without news.
     fn act(&mut self, client: &mut SimClient, now: Nanos) -> Option<Nanos>;
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Work {
     pub control_messages: u64,
     pub grants: u64,
     pub violations: u64,
-    /// Time in which a core was at it, in ns, over all cores.
+    /// The time for which cores were busy, in ns, summed over all cores.
     pub busy: Nanos,
 }
 
@@ -56,7 +56,7 @@ impl Work {
     }
 }
 
-/// A manager's core: a node of its own, as the paper's memory is partitioned among its managers.
+/// A manager's core. It runs a node of its own, because the paper partitions the memory among the managers.
 #[derive(Debug)]
 struct Core {
     nic: MeteredNic,
@@ -77,7 +77,7 @@ struct Host {
     driver: Rc<RefCell<dyn Driver>>,
     turn: Alarm,
     dice: Dice,
-    /// When its last packet arrives: they keep their order.
+    /// When the client's last packet arrives. Packets keep their order.
     last_arrival: Nanos,
 }
 
@@ -89,14 +89,14 @@ pub(super) struct Rig {
     events: Events,
     cores: Vec<Core>,
     hosts: Vec<Host>,
-    /// What reaches the memory node, and what its cores send.
+    /// The NIC's units for requests to the cores and from them.
     inbound: Pipe,
     outbound: Pipe,
     machines: Vec<Pipe>,
     bind_unit: Pipe,
-    /// When each of those who register regions is free again.
+    /// When each of the parallel registrations is finished.
     registrars: Vec<Nanos>,
-    /// How often each client's queue pair is sent a heartbeat, if it is.
+    /// If set: how often the node sends each client's queue pair a heartbeat.
     heartbeat: Option<Nanos>,
 }
 
@@ -105,10 +105,10 @@ fn moment(now: Nanos) -> Moment {
 }
 
 impl Rig {
-    /// A memory node whose cores run nodes of this configuration. Nobody is attached.
+    /// A memory node whose cores run nodes with this configuration. No client is attached.
     ///
     /// # Panics
-    /// No node can be started with the configuration: a mistake of the model's.
+    /// A node rejects the configuration, which is a bug of the model.
     pub fn new(inputs: &Inputs, config: &NodeConfig, heartbeat: Option<Nanos>) -> Self {
         let count = usize::try_from(inputs.cores).unwrap_or(1);
         let cores = (0..count)
@@ -140,10 +140,10 @@ impl Rig {
         self.cores.len()
     }
 
-    /// A client on a machine joins a core's tenant. Attaching takes no time.
+    /// Attaches a client on a machine to a core's node. Attaching takes no time.
     ///
     /// # Panics
-    /// The simulated NICs are too small: a mistake of the model's.
+    /// The simulated NICs are too small, which is a bug of the model.
     pub fn attach(
         &mut self,
         machine: usize,
@@ -188,8 +188,7 @@ impl Rig {
         join(node_side, admission, 0, (shared, size), now).map(|(endpoint, ..)| endpoint)
     }
 
-    /// Lets the nodes fill their pools of windows, which they do when they have nothing else to do, and calls every
-    /// client for the first time.
+    /// Lets the idle nodes fill their pools of windows, and calls every client for the first time.
     pub fn start(&mut self) {
         for core in &mut self.cores {
             while core.node.turn(&mut core.nic, moment(self.now)) {}
@@ -197,7 +196,7 @@ impl Rig {
         self.call_all(MICROSECOND);
     }
 
-    /// Calls every client, each at some moment of the next `spread` ns.
+    /// Calls every client at a random moment in the next `spread` ns.
     pub fn call_all(&mut self, spread: Nanos) {
         for host in 0..self.hosts.len() {
             let at = self.now + 1 + self.hosts[host].dice.of(0..spread + 1);
@@ -219,13 +218,13 @@ impl Rig {
         work
     }
 
-    /// Runs until `done`, or until nothing happens any more, or until `latest`. Returns whether it is done.
+    /// Runs until `done` returns true, until nothing is left to happen, or until `latest`. Returns whether it is done.
     pub fn run(&mut self, latest: Nanos, mut done: impl FnMut() -> bool) -> bool {
         while !done() {
             let Some((at, event)) = self.events.next() else { return false };
             self.now = at;
             if at > latest {
-                // It is not lost: it happens when the run goes on.
+                // It happens when the run goes on.
                 self.events.put(at, event);
                 self.now = latest;
                 return done();
@@ -245,7 +244,7 @@ impl Rig {
             Event::NodeTurn(core) => self.core_turn(core),
             Event::NodeNic(core) => self.core_nic_turn(core),
             Event::ClientTurn(host) if self.hosts[host].turn.ring(self.now) => self.host_turn(host),
-            // The other events are those of the cluster with faults.
+            // All other events belong to the cluster with faults.
             _ => {}
         }
     }
@@ -291,7 +290,7 @@ impl Rig {
         it.nic.borrow_mut().core().take_outgoing(&mut out);
         let machine = it.machine;
         for packet in out {
-            let is_answer = matches!(packet.body, PacketBody::Answer(_));
+            let is_answer = matches!(packet.body, PacketBody::Response(_));
             let left = if is_answer { now } else { self.machines[machine].pass(now + self.inputs.client_ns) };
             let it = &mut self.hosts[host];
             let spread = it.dice.of(0..self.inputs.spread_ns + 1);
@@ -310,18 +309,18 @@ impl Rig {
         self.cores[core].nic.nic.core().take_outgoing(&mut out);
         for packet in out {
             let left = match packet.body {
-                // The NIC that serves an access says so at once; the firmware that refuses one takes its time.
-                PacketBody::Answer(Answer::Refused(_)) => {
+                // The NIC answers a valid access at once; its firmware takes longer to refuse one.
+                PacketBody::Response(Response::Refused(_)) => {
                     (self.now + self.inputs.report_ns).saturating_sub(self.inputs.network_ns)
                 }
-                PacketBody::Answer(_) => self.now,
+                PacketBody::Response(_) => self.now,
                 PacketBody::Request { .. } => self.outbound.pass(self.now),
             };
             self.events.put_packet(left + self.inputs.network_ns / 2, packet);
         }
     }
 
-    /// What a turn has posted reaches the NIC.
+    /// The NIC takes what a turn has posted.
     fn core_nic_turn(&mut self, core: usize) {
         self.cores[core].nic.nic.turn_at(moment(self.now));
         self.send_from_core(core);
@@ -359,8 +358,8 @@ impl Rig {
         self.wake_core(core, ended);
     }
 
-    /// Heartbeats that have come due since the core's last turn: each is posted, passes the NIC, and its completion is
-    /// polled. Returns how long the core is at it.
+    /// Charges the heartbeats that have come due: each is posted, passes the NIC, and its completion is polled. Returns
+    /// the core's time.
     fn beat(&mut self, core: usize) -> Nanos {
         let Some(every) = self.heartbeat else { return 0 };
         let it = &mut self.cores[core];
@@ -373,7 +372,7 @@ impl Rig {
         missed * self.inputs.round_ns
     }
 
-    /// The time that a turn takes its core.
+    /// The time that a turn takes on its core.
     fn charge(&mut self, rpcs: u64, done: &Tally) -> Nanos {
         let inputs = &self.inputs;
         let copying = done.copied * 1000 / inputs.copy_bytes.max(1);

@@ -1,4 +1,4 @@
-//! What a client of the microbenchmarks does: a few steps, again and again, through the real client library.
+//! The program of a microbenchmark's client: a few steps that repeat, through the real client library.
 
 use super::counts::counts;
 use super::rig::Driver;
@@ -13,56 +13,55 @@ use std::rc::Rc;
 /// Bytes of an access.
 pub(super) const ACCESS_BYTES: u32 = 64;
 
-/// A step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Allocates an object that stays, and tells everybody of it.
+    /// Allocates an object that stays, and shares it.
     Allocate { bytes: u64, lifetime: Lifetime },
-    /// Waits until everybody is ready.
+    /// Waits until all clients are ready.
     Gather,
-    /// Begins what is counted.
+    /// Begins a counted round.
     Begin,
-    /// Acquires an object that everybody knows of, whichever.
+    /// Acquires a random one of the shared objects.
     Acquire { lifetime: Lifetime, sharing: Sharing },
-    /// Reads 64 bytes: the same as the last time, or wherever if this is the first of a few.
+    /// Reads 64 bytes: at a random offset if `first`, else at the same offset as the last read.
     Read { first: bool },
-    /// Extends the permission by so much, by the word or by a message.
+    /// Extends by this time, with the lifetime word or a message.
     Extend { by: Lifetime, message: bool },
-    /// Ends the permission.
+    /// Revokes the permission.
     Revoke,
-    /// Forgets the permission: it ends by itself.
+    /// Forgets the permission, which then expires.
     Forget,
-    /// Stands still.
+    /// Does nothing for this time.
     Hang(Nanos),
-    /// Ends what is counted.
+    /// Ends a counted round.
     End,
 }
 
-/// What a client has achieved.
+/// The counts of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Score {
-    /// Rounds of its steps.
+    /// Completed rounds.
     pub rounds: u64,
-    /// Time they took, in ns.
+    /// Time of the rounds, in ns.
     pub round_ns: Nanos,
     pub accesses: u64,
     pub grants: u64,
-    /// Time from asking for a permission to having it, in ns.
+    /// Time from asking for permissions to their grants, in ns.
     pub grant_ns: Nanos,
-    /// Rounds that were given up: a permission had ended before it could be used, or was refused.
+    /// Rounds that were given up, because a permission had ended before its use or was refused.
     pub given_up: u64,
 }
 
 counts!(Score: rounds, round_ns, accesses, grants, grant_ns, given_up);
 
-/// What the clients of a run share.
+/// State that the clients of a run share.
 #[derive(Debug)]
 pub(super) struct Common {
-    /// Objects, by the core that they are with.
+    /// The shared objects of each core.
     pub objects: Vec<RefCell<Vec<ObjectRef>>>,
-    /// Clients that have gathered.
+    /// Number of clients that are ready.
     pub ready: Cell<usize>,
-    /// They may go on.
+    /// The clients may go on.
     pub go: Cell<bool>,
 }
 
@@ -72,11 +71,11 @@ enum Pending {
     Operation(Operation),
 }
 
-/// A client at work.
+/// A client that runs a program.
 #[derive(Debug)]
 pub(super) struct Script {
     steps: Vec<Step>,
-    /// Where the repetition begins.
+    /// The step at which the repetition begins.
     repeat: usize,
     at: usize,
     core: usize,
@@ -97,7 +96,7 @@ fn moment(now: Nanos) -> Moment {
 }
 
 impl Script {
-    /// Does `once`, then `again` for ever.
+    /// Runs `once`, then `again` for ever.
     pub fn new(once: &[Step], again: &[Step], core: usize, common: Rc<Common>, dice: Dice) -> Self {
         Self {
             steps: [once, again].concat(),
@@ -130,7 +129,7 @@ impl Script {
         self.at = self.repeat;
     }
 
-    /// Takes what has come of the step under way. Returns whether it is over.
+    /// Takes the result of the pending step. Returns whether no step is pending any more.
     fn take(&mut self, client: &mut SimClient, now: Nanos) -> bool {
         let ended = match self.pending.take() {
             None => return true,
@@ -201,7 +200,7 @@ impl Script {
         self.call(call, now);
     }
 
-    /// Begins the step at hand. Returns when to go on, where nobody else will say.
+    /// Begins the current step. `Err`: waits, until the given time if no completion comes.
     fn begin(&mut self, client: &mut SimClient, now: Nanos) -> Result<(), Option<Nanos>> {
         match self.steps[self.at] {
             Step::Allocate { bytes, lifetime } => {
@@ -262,9 +261,9 @@ impl Script {
     }
 }
 
-/// Steps that a client does at one moment: beyond, it is going in circles.
+/// The most steps of a client at one moment. A client that does more makes no progress.
 const AT_ONCE_MAX: usize = 64;
-/// How long a client that goes in circles is left alone.
+/// How long a client without progress pauses.
 const PAUSE: Nanos = 1_000;
 
 impl Driver for Script {

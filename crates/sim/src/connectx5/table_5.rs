@@ -1,4 +1,4 @@
-//! Table 5: what an access that is refused costs its client, with and without spare queue pairs (§7.2.5).
+//! Table 5: the cost of a refused access for its client, with and without spare queue pairs (§7.2.5).
 
 use super::Progress;
 use super::bench::{Bench, LONG};
@@ -19,17 +19,17 @@ const TABLE: &str = "Table 5";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Allocating,
-    /// An access like any other, to know how long one takes.
+    /// A valid access, to measure the time of an access.
     Probing,
     Trespassing,
-    /// A spare queue pair is put in place of the broken one.
+    /// The client puts a spare queue pair in the place of the broken one.
     Promoting,
-    /// The first access after it.
+    /// The first access after the promotion.
     Resuming,
     Finished,
 }
 
-/// A client that writes where it may not.
+/// A client that writes where it must not.
 #[derive(Debug)]
 struct Trespasser {
     promote_ns: Nanos,
@@ -38,7 +38,7 @@ struct Trespasser {
     operation: Option<Operation>,
     permission: Option<Permission>,
     begun: Nanos,
-    /// How long an access takes, the error took, and the client was held up beyond that.
+    /// Times: of a valid access, until the error, and of the delay beyond that.
     access: Nanos,
     reported: Nanos,
     error_at: Nanos,
@@ -128,9 +128,9 @@ impl Driver for Trespasser {
     }
 }
 
-/// How long the error took to be told of, and the client was held up from then on.
+/// Returns how long the error took, and how long the client was held up after it.
 fn trespass(inputs: &Inputs, use_spares: bool) -> (Nanos, Nanos) {
-    // A closer look than the spread of packets allows.
+    // A random spread would hide these times.
     let inputs = Inputs { spread_ns: 0, ..*inputs };
     let mut config = Bench::new(&inputs, Mechanism::MemoryWindow, 0).config;
     config.violations = ViolationLimits { free_max: 1 << 20, ..ViolationLimits::default() };
@@ -156,7 +156,6 @@ fn trespass(inputs: &Inputs, use_spares: bool) -> (Nanos, Nanos) {
     (it.reported, it.held_up)
 }
 
-/// The table.
 pub(super) fn table_5(inputs: &Inputs, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     progress.step(&format!("{TABLE}: without spare queue pairs"));
     let (_, without) = trespass(inputs, false);

@@ -1,4 +1,4 @@
-//! A client in a race: its script, what it holds, and what it was told.
+//! A client in a race: its script, what it holds, and the answers that it got.
 
 use super::moves::QUEUE_PAIRS;
 use super::scenarios::Act;
@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a client was told, and when on its clock.
+/// An answer that a client got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Told {
-    /// A permission that started then, on the node's clock.
+    /// A permission was granted. `start` is on the node's clock.
     Granted { start: Moment },
-    /// Its permission, or the one that it keeps alive, lives so long from its start.
+    /// The permission, or the one that the client keeps alive, lives this long from its start.
     Extended(Lifetime),
-    /// Done.
+    /// A call was done.
     Done,
     /// A call ended with an error.
     CallFailed(Error),
@@ -43,34 +43,33 @@ impl fmt::Display for Told {
     }
 }
 
-/// What everybody may know: the object that the race is about, and the lease on it.
+/// What all clients may know: the object that the race is about, and its first lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Common {
     pub object: Option<ObjectRef>,
     pub lease: Option<Arc<Lease>>,
 }
 
-/// A client.
 #[derive(Debug)]
 pub(super) struct Actor {
     pub nic: SharedNic,
-    /// Until its process ends.
+    /// The library, until the process ends.
     pub library: Option<SimClient>,
     pub session: SessionId,
-    /// The node's name for it, until the node lets go of it.
+    /// The node's id for the client, until the node detaches it.
     pub id: Option<ClientId>,
     pub ends: ClientEnds,
-    /// The numbers of its queue pairs on its NIC.
+    /// The numbers of the client's queue pairs on its NIC.
     pub queue_pairs: [u32; QUEUE_PAIRS],
     pub script: VecDeque<Act>,
     pub told: Vec<Told>,
-    /// What it holds, until it revokes it.
+    /// Its permission, until it revokes it.
     pub held: Option<Permission>,
-    /// The last permission it got: its keys are remembered when it is over.
+    /// The last permission of the client. Its keys are remembered after its end.
     pub known: Option<Sighting>,
-    /// Its lease.
+    /// The lease of that permission.
     pub lease: Option<Arc<Lease>>,
-    /// It has asked for its end, or left.
+    /// It has asked for the end, or left.
     pub let_go: bool,
     calls: Vec<Call>,
     under_way: Vec<(Operation, Kind)>,
@@ -109,19 +108,19 @@ impl Actor {
         self.calls.len() + self.under_way.len()
     }
 
-    /// What it wants to do now.
+    /// The next possible action of its script.
     pub fn next_act(&self) -> Option<Act> {
         let waits = self.script.front() == Some(&Act::Settle) && self.pending() > 0;
         let next = self.script.iter().find(|&&act| act != Act::Settle).copied();
         next.filter(|_| self.library.is_some() && !waits)
     }
 
-    /// Whether one packet more is all that will ever happen to it.
+    /// Whether only one more packet can concern the client.
     pub fn is_nearly_done(&self) -> bool {
         self.script.is_empty() && self.pending() == 1
     }
 
-    /// Does the next thing of its script.
+    /// Takes the next action of the script.
     pub fn act(&mut self, oracle: &mut Oracle, (at, now): (Nanos, Moment), common: &Common) {
         while self.script.front() == Some(&Act::Settle) {
             self.script.pop_front();
@@ -215,7 +214,7 @@ impl Actor {
         }
     }
 
-    /// Looks at what its NIC has to say.
+    /// Takes in what its NIC reports.
     pub fn poll(&mut self, oracle: &mut Oracle, (at, now): (Nanos, Moment)) {
         let Some(library) = &mut self.library else { return };
         library.poll(now);
@@ -246,7 +245,7 @@ impl Actor {
                     self.let_go = false;
                 }
                 Some(Ok(Answer::Extended(lifetime))) => self.told.push(Told::Extended(lifetime)),
-                Some(Ok(Answer::Done)) => self.told.push(Told::Done),
+                Some(Ok(Answer::Done | Answer::Entry(_) | Answer::EndOfList)) => self.told.push(Told::Done),
                 Some(Err(error)) => self.told.push(Told::CallFailed(error)),
             }
             !answered
@@ -256,7 +255,7 @@ impl Actor {
 }
 
 impl Actor {
-    /// Whether its permission is beside others.
+    /// Whether the client's permission is shared.
     pub fn shares(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.sharing() == portcullis_protocol::Sharing::Shared)
     }

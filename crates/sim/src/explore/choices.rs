@@ -1,27 +1,27 @@
-//! A depth-first search over decisions, by running the same thing again and again: what is decided is all that is
-//! kept between two runs.
+//! A depth-first search over decisions. It runs the same race again and again; only the decisions are kept between two
+//! runs.
 //!
-//! Two moves that touch nothing in common lead to the same state in either order. Sleep sets (Godefroid) leave the
-//! second order out: once everything that begins with `a` was run, `a` sleeps in what begins with its neighbour `b`
-//! until a move comes that does not commute with `a`. At least one run of every class of equivalent runs is left, so
-//! nothing that could be found is lost.
+//! Two moves that touch nothing in common lead to the same state in either order. Sleep sets (Godefroid) skip the
+//! second order: once all runs that begin with `a` are done, `a` sleeps in the runs that begin with its neighbour `b`,
+//! until a move comes that does not commute with `a`. At least one run of every class of equivalent runs is left, so no
+//! failure is missed.
 
 use std::fmt;
 
-/// What was decided at one point, and what is left to be tried there.
+/// The decision at one point of a run, and the moves that are left to try there.
 struct Frame<M> {
-    /// Moves that are worth trying, in order.
+    /// Moves to try, in order.
     awake: Vec<M>,
-    /// Moves whose runs are known from elsewhere.
+    /// Moves whose runs are covered by other runs.
     asleep: Vec<M>,
     at: usize,
 }
 
-/// The decisions of one run, and the way to the next.
+/// The decisions of one run, and the means to find the next run.
 pub(super) struct Choices<M> {
     frames: Vec<Frame<M>>,
     depth: usize,
-    /// Whether two moves commute and neither enables or disables the other.
+    /// Whether two moves commute and neither of them enables or disables the other.
     commute: fn(M, M) -> bool,
 }
 
@@ -32,15 +32,15 @@ impl<M> fmt::Debug for Choices<M> {
 }
 
 impl<M: Copy + PartialEq + fmt::Debug> Choices<M> {
-    /// The first run: always the first of the moves.
+    /// The first run. It always takes the first move.
     pub fn new(commute: fn(M, M) -> bool) -> Self {
         Self { frames: Vec::new(), depth: 0, commute }
     }
 
-    /// Decides between moves. `None`: whatever comes from here on was run in another order already, or there is none.
+    /// Decides between moves. `None`: there is no move, or the rest of the run was covered in another order.
     ///
     /// # Panics
-    /// The run differs from the one before up to here: then it depends on something that is no decision.
+    /// The run differs from the previous run before this point. Then it depends on something that is not a decision.
     pub fn choose(&mut self, moves: &[M]) -> Option<M> {
         if self.depth == self.frames.len() {
             let asleep = self.asleep_next();
@@ -57,7 +57,7 @@ impl<M: Copy + PartialEq + fmt::Debug> Choices<M> {
         Some(chosen)
     }
 
-    /// What sleeps behind the last decision.
+    /// The moves that sleep after the last decision.
     fn asleep_next(&self) -> Vec<M> {
         let Some(last) = self.frames.last() else { return Vec::new() };
         let chosen = last.awake[last.at];
@@ -65,7 +65,7 @@ impl<M: Copy + PartialEq + fmt::Debug> Choices<M> {
         known.copied().filter(|&it| (self.commute)(it, chosen)).collect()
     }
 
-    /// How many decisions this run has taken so far.
+    /// Number of decisions in this run so far.
     pub fn taken(&self) -> usize {
         self.depth
     }
@@ -75,7 +75,7 @@ impl<M: Copy + PartialEq + fmt::Debug> Choices<M> {
         self.frames[..self.depth].iter().map(|frame| frame.awake[frame.at]).collect()
     }
 
-    /// Goes to the next run. `false`: all have been had.
+    /// Goes to the next run. `false`: all runs are done.
     pub fn next(&mut self) -> bool {
         self.depth = 0;
         while let Some(last) = self.frames.last_mut() {
@@ -94,13 +94,13 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Runs three counters of so many steps each in all orders: complete runs, and the ends that they have.
+    /// Runs three counters with so many steps in all orders. Returns the complete runs, and their different ends.
     fn orders(steps: [usize; 3], commute: fn(usize, usize) -> bool) -> (u64, usize) {
         let mut choices = Choices::new(commute);
         let (mut runs, mut ends) = (0, HashSet::new());
         loop {
             let mut done = [0; 3];
-            // What the first two write, in order: all that they share. The third is by itself.
+            // What the first two counters write, in order. They share it; the third counter shares nothing.
             let mut shared = Vec::new();
             let complete = loop {
                 let moves: Vec<usize> = (0..3).filter(|&it| done[it] < steps[it]).collect();

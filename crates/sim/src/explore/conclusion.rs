@@ -1,17 +1,17 @@
-//! The end of a run: what was begun ends, everybody leaves, and nothing is left.
+//! The end of a run: what was begun ends, all clients leave, and nothing is left.
 
-use super::stage::Stage;
 use super::watch::flaws;
+use super::world::World;
 use crate::clock::{MICROSECOND, Nanos};
 use crate::oracle::Promise;
 
-/// What time moves by while somebody waits for something.
+/// The time between two looks.
 const STEP: Nanos = 50 * MICROSECOND;
-/// Such steps after which everything that was begun must have ended: longer than any lease and any patience.
+/// The number of such steps in which everything must have ended. This is longer than any lease and any wait.
 const STEPS_MAX: usize = 200;
 
-impl Stage {
-    /// Ends a run in which nothing can happen any more that is part of its race.
+impl World {
+    /// Ends a run in which no event of the race is left.
     pub fn conclude(&mut self) {
         self.racing = false;
         self.settle();
@@ -44,7 +44,7 @@ impl Stage {
         self.check_rest();
     }
 
-    /// What the clients were told in all.
+    /// All answers that the clients got, as a text.
     pub fn outcome(&self) -> String {
         let of = |actor: &super::actor::Actor| {
             let told: Vec<String> = actor.told.iter().map(ToString::to_string).collect();

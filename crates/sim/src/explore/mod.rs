@@ -1,50 +1,47 @@
-//! The simulator's exhaustive mode: small races, in every order in which their steps can happen.
+//! The simulator's exhaustive mode: small races, run in every order in which their steps can happen.
 //!
-//! The node, the client library and the NIC are the real ones, as everywhere in the simulator; only the loop differs.
-//! Nothing is drawn: where the simulator's network and its machines take a random time for what they do, this mode
-//! tries all orders, by depth-first search over complete runs ([`choices`]). What can happen is a packet's arrival,
-//! a turn of the node's processor or of its NIC, a client's next action, and the passing of time to the next moment
-//! that matters ([`moves`]). Every step passes the same checkers as in the simulator, and a few that know the race
-//! ([`watch`]).
+//! The node, the client library and the NIC are the real code, as everywhere in the simulator; only the loop differs.
+//! Nothing is random: where the simulator draws the times of its network and machines, this mode tries all orders, by
+//! depth-first search over complete runs ([`choices`]). What can happen is a packet's arrival, a turn of the node's
+//! processor or of its NIC, a client's next action, and the passing of time to the next moment that matters
+//! ([`moves`]). The simulator's checkers watch every step, together with some that know the race ([`watch`]).
 //!
 //! # What is left out
-//! - Orders that lead to the same state as one that is tried, by sleep sets.
-//! - A client looks at a packet when it arrives. One that looks later is one whose packet arrives later.
-//! - A client acts as soon as it can, and what it posts leaves at once. One that is slow, or whose NIC is, is one whose
-//!   packet is long on its way. Only where it matters what it knows when it acts is that a choice.
-//! - The NIC's own acknowledgements of control messages come when the race is over, in both directions: all that
-//!   they do is free a slot, and nobody sends as many messages as there are slots. So do requests for the rebuild of
-//!   a queue pair that a refusal has broken.
-//! - The node has a turn when something came or is due. Another turn would find nothing.
-//! - Time stops at the moments that something depends on: just before a deadline, at it, and when a window has
-//!   lingered for long enough. Everybody's clock is the same; clocks that drift are the simulator's.
-//! - In races with many packets, and where windows do not matter, the node's NIC has its turn right after its
-//!   processor.
-//! - A turn is one step: the node's accesses to its memory, and a batch of binds, are not cut in two. The software
-//!   NIC's engine turns both on one thread, so there it is so.
+//! - Orders that lead to the same state as an order that is tried, by sleep sets.
+//! - Late looks. A client looks at a packet when it arrives; a late look is like a late arrival.
+//! - Late actions. A client acts as soon as it can, and what it posts leaves at once; slowness is like a packet that
+//!   travels for long. Only where it matters what the client knows is the moment a choice.
+//! - Acknowledgements of control messages before the end of the race: they only free slots, and no queue runs out of
+//!   slots. Requests for the rebuild of a broken queue pair also wait for the end.
+//! - Idle turns. The node has a turn only when something came or is due.
+//! - Other times. Time stops only just before a deadline, at it, and when a window has lingered long enough. All clocks
+//!   are the same; the simulator covers clocks that drift.
+//! - In races with many packets, and where windows do not matter: separate turns of the node's NIC.
+//! - Cut turns. The node's accesses to its memory, and a batch of binds, are one step. The software NIC's engine runs
+//!   both on one thread, so this matches it.
 
 mod actor;
 mod choices;
 mod conclusion;
 mod moves;
 mod scenarios;
-mod stage;
 mod watch;
 mod wires;
+mod world;
 
 use crate::oracle::Failure;
 use choices::Choices;
 use moves::Move;
 pub use scenarios::{Race, Scenario};
-use stage::{Stage, Tamper};
 use std::collections::BTreeMap;
+use world::{Tamper, World};
 
-/// How far an exploration goes.
+/// The limits of an exploration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Runs, complete or not, after which it gives up.
+    /// The search gives up after this many runs, complete or not.
     pub runs_max: u64,
-    /// Whether orders that are known to lead to the same state are tried as well: only to see that they do.
+    /// Whether orders that are known to lead to the same state are tried as well, to check that they do.
     pub every_order: bool,
 }
 
@@ -54,26 +51,26 @@ impl Default for Limits {
     }
 }
 
-/// What an exploration has shown.
+/// The result of an exploration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exploration {
-    /// Complete runs: different orders of events, all of them if `exhausted`.
+    /// Complete runs, each in another order. If `exhausted`, these are all.
     pub paths: u64,
-    /// Runs that were broken off, since the rest of them had been run in another order.
+    /// Runs that were broken off, because the rest of the run was covered in another order.
     pub redundant: u64,
-    /// What the clients were told, and in how many complete runs it was that.
+    /// What the clients were told, and in how many complete runs.
     pub outcomes: BTreeMap<String, u64>,
-    /// Decisions of the longest run.
+    /// Number of decisions in the longest run.
     pub longest: usize,
-    /// Everything was tried. A failure ends the search.
+    /// All orders were tried. A failure ends the search before that.
     pub exhausted: bool,
     /// Promises that the last run broke.
     pub failures: Vec<Failure>,
-    /// What happened in that run, line by line.
+    /// The events of the failing run, line by line.
     pub schedule: Vec<String>,
 }
 
-/// Runs a scenario in every order, or until a promise is found broken.
+/// Runs a scenario in every order, or until a promise is broken.
 #[must_use]
 pub fn explore(scenario: Scenario, limits: Limits) -> Exploration {
     explore_with(scenario, limits, None)
@@ -96,19 +93,19 @@ fn explore_with(scenario: Scenario, limits: Limits, tamper: Option<Tamper>) -> E
         schedule: Vec::new(),
     };
     while seen.paths + seen.redundant < limits.runs_max {
-        let mut stage = Stage::new(scenario, limits.every_order, tamper);
-        let complete = run(&mut stage, |moves| choices.choose(moves));
+        let mut world = World::new(scenario, limits.every_order, tamper);
+        let complete = run(&mut world, |moves| choices.choose(moves));
         seen.longest = seen.longest.max(choices.taken());
         if complete {
             seen.paths += 1;
-            *seen.outcomes.entry(stage.outcome()).or_default() += 1;
+            *seen.outcomes.entry(world.outcome()).or_default() += 1;
         } else {
             seen.redundant += 1;
         }
-        if stage.oracle.has_failed() {
-            seen.failures = stage.oracle.verdict().0;
-            let stage_again = Stage::new(scenario, limits.every_order, tamper);
-            seen.schedule = told(stage_again, &choices.schedule());
+        if world.oracle.has_failed() {
+            seen.failures = world.oracle.verdict().0;
+            let world_again = World::new(scenario, limits.every_order, tamper);
+            seen.schedule = told(world_again, &choices.schedule());
             return seen;
         }
         if !choices.next() {
@@ -119,37 +116,37 @@ fn explore_with(scenario: Scenario, limits: Limits, tamper: Option<Tamper>) -> E
     seen
 }
 
-/// Runs until nothing can happen any more, or a promise is broken. Returns whether it was a run to its end.
-fn run(stage: &mut Stage, mut choose: impl FnMut(&[Move]) -> Option<Move>) -> bool {
+/// Runs until nothing can happen any more, or a promise is broken. Returns whether the run was complete.
+fn run(world: &mut World, mut choose: impl FnMut(&[Move]) -> Option<Move>) -> bool {
     loop {
-        if stage.oracle.has_failed() {
+        if world.oracle.has_failed() {
             return true;
         }
-        let moves = stage.moves();
+        let moves = world.moves();
         if moves.is_empty() {
-            stage.conclude();
+            world.conclude();
             return true;
         }
         let Some(chosen) = choose(&moves) else { return false };
-        stage.perform(chosen);
+        world.perform(chosen);
     }
 }
 
-/// Runs one schedule again, and says what happens.
-fn told(mut stage: Stage, schedule: &[Move]) -> Vec<String> {
-    stage.lines = Some(Vec::new());
+/// Runs one schedule again, and returns its events as lines.
+fn told(mut world: World, schedule: &[Move]) -> Vec<String> {
+    world.lines = Some(Vec::new());
     let mut left = schedule.iter().copied();
-    run(&mut stage, |_| left.next());
-    stage.lines.take().unwrap_or_default()
+    run(&mut world, |_| left.next());
+    world.lines.take().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::oracle::Promise;
-    use portcullis_softnic::core::{Answer, PacketBody, WireRequest};
+    use portcullis_softnic::core::{PacketBody, Response, WireRequest};
 
-    /// The promises that are found broken when packets are tampered with.
+    /// The promises that are found broken when a test tampers with packets.
     fn broken(race: Race, tamper: Tamper) -> Vec<Promise> {
         for reductions in [true, false] {
             let seen = explore_with(Scenario { race, reductions }, Limits::default(), Some(tamper));
@@ -165,7 +162,7 @@ mod tests {
     #[test]
     fn a_final_notice_that_looks_like_an_extension_is_found() {
         let broken = broken(Race::ExtendOrGiveWay, |packet, _| {
-            if let PacketBody::Answer(Answer::Value(value @ 0)) = &mut packet.body {
+            if let PacketBody::Response(Response::Value(value @ 0)) = &mut packet.body {
                 *value = 100;
             }
         });

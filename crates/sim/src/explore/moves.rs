@@ -1,30 +1,29 @@
-//! What can happen next on the stage, and what commutes.
+//! The moves of a race, and which of them commute.
 
-/// Data queue pairs of a client: the one in use and a spare.
+/// Number of data queue pairs of a client: one in use and one spare.
 pub(super) const DATA_QUEUE_PAIRS: usize = 2;
-/// Queue pairs of a client: for control messages, then for data.
+/// Queue pairs of a client: one for control messages, then those for data.
 pub(super) const QUEUE_PAIRS: usize = 1 + DATA_QUEUE_PAIRS;
 
-/// A step of the whole. `timeless`: what comes of it does not depend on the time at which it happens.
+/// A step of the race. `timeless`: its result does not depend on the time at which it happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Move {
-    /// The oldest packet that a queue pair of a client has on its way reaches the node's NIC.
+    /// The oldest packet from a client's queue pair reaches the node's NIC.
     ToNode { client: usize, queue_pair: usize },
-    /// The oldest packet that is on its way to a queue pair of a client reaches it, and the client looks at it.
+    /// The oldest packet for a client's queue pair reaches the client, and the client looks at it.
     ToClient { client: usize, queue_pair: usize, timeless: bool },
-    /// A client does the next thing that it wants to do.
+    /// A client takes the next action of its script.
     Act { client: usize },
     /// The node's processor has a turn.
     NodeTurn,
     /// The node's NIC carries out what was posted to it.
     NodeNic,
-    /// The node hears that a client's process has ended.
+    /// The node learns that a client's process has ended.
     Farewell { client: usize },
     /// Time goes on to the next moment that matters.
     Clock,
 }
 
-/// Where a move happens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Node,
@@ -41,7 +40,7 @@ impl Move {
         }
     }
 
-    /// Whether it is the same at another time. No NIC on the stage looks at the time.
+    /// Whether the move has the same result at another time. No NIC in a race reads the time.
     fn is_timeless(self) -> bool {
         match self {
             Self::ToNode { .. } => true,
@@ -52,14 +51,14 @@ impl Move {
 
     /// Whether two moves lead to the same state in either order.
     ///
-    /// What happens at a client touches that client's NIC, library and script, its own entries at the checkers, the
-    /// ends of the queues towards the node and the heads of those from it; what happens at the node touches the node
-    /// and its NIC, and the other ends of the queues. So moves at different places do not conflict. At the node, a
-    /// message that arrives fills a receive, and an access of a data queue pair touches the pool: not they either.
+    /// A move at a client touches that client's NIC, library and script, its own entries in the checkers, the tails of
+    /// its queues to the node and the heads of those from it. A move at the node touches the node, its NIC, and the
+    /// other ends of the queues. So moves at different places do not conflict. Nor do two arrivals at the node, if one
+    /// is a message, which fills a receive, and the other an access, which touches the pool.
     ///
-    /// The checkers read the time and the order of what they see. Of two orders the one must be tried in which they
-    /// ask for more: [`super::stage::Stage::moves`] gives accesses before messages, and both before the clock, since
-    /// a permission's holder must be served as long as it has not asked for its end and time has not run out.
+    /// The checkers read the time and the order of what they see. Of two equivalent orders, the search must try the one
+    /// in which the checkers demand more. So [`super::world::World::moves`] lists accesses before messages, and both
+    /// before the clock: a permission's holder must be served until it has asked for the end or time has run out.
     pub fn commutes(self, other: Self) -> bool {
         if self == Self::Clock || other == Self::Clock {
             return self.is_timeless() || other.is_timeless();
@@ -72,7 +71,7 @@ impl Move {
         }
     }
 
-    /// The same where all clients are threads of one process, which shares leases.
+    /// The same for clients that are threads of one process and share leases.
     pub fn commutes_in_one_process(self, other: Self) -> bool {
         let of_client = |it: Self| matches!(it.place(), Place::Client(_));
         self.commutes(other) && !(of_client(self) && of_client(other))

@@ -1,36 +1,34 @@
-//! The races: who is on the stage, what they do, and when.
+//! The races: their clients, what each client does, and when.
 
 use portcullis_client::{Acquire, Allocate};
 use portcullis_protocol::{Lifetime, RemoteAddress};
 
-/// What a client does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Act {
     Allocate(Allocate),
-    /// The object that the race is about, whatever address stands here.
+    /// Acquires the race's object. The address here is ignored.
     Acquire(Acquire),
-    /// Its own permission, by compare and swap.
+    /// Extends its own permission, by compare and swap.
     Extend(Lifetime),
     ExtendByMessage(Lifetime),
-    /// The first client's permission, as a keeper in the same process.
+    /// Extends the first client's permission, like a keeper in the same process.
     ExtendOther(Lifetime),
     Revoke,
     Write,
     Read,
-    /// A write with the keys it once had, which nothing checks at the client.
+    /// Writes with its old keys, unchecked by the library.
     LateWrite,
-    /// Nothing for as long as it likes, where it matters what it knows when it goes on.
+    /// Waits for any time, where it matters what the client knows when it goes on.
     Hesitate,
-    /// Nothing before all that it has begun has ended.
+    /// Waits until everything that the client has begun has ended.
     Settle,
-    /// Its process ends.
     Depart,
 }
 
 impl Act {
-    /// Whether the time at which it is done is a choice. The others are done as soon as they can be: a client that
-    /// posts a request later is one whose packet is longer on its way, and one that finds its lease over when it gets
-    /// round to it posts nothing.
+    /// Whether the moment of this action is a choice. All other actions are taken as soon as possible: a late request
+    /// is equivalent to a request whose packet travels for long, and a client that acts after its lease has ended posts
+    /// nothing.
     pub fn hesitates(self) -> bool {
         matches!(self, Self::Hesitate | Self::Depart)
     }
@@ -39,11 +37,11 @@ impl Act {
 /// A race.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Race {
-    /// A holder extends while its lease runs out, and writes under what it was told.
+    /// A holder extends while its lease runs out, and writes under the lease that it was told.
     ExtendOrExpire,
-    /// A keeper extends what its holder revokes and then touches.
+    /// A keeper extends a permission that its holder revokes and then uses.
     ExtendOrRevoke,
-    /// A holder extends while somebody else asks for the object: extension or final notice.
+    /// A holder extends while another client asks for the object: extension or final notice.
     ExtendOrGiveWay,
     /// Two sessions extend one lease, one by compare and swap and one by message.
     TwoExtend,
@@ -53,14 +51,14 @@ pub enum Race {
     HandoverOnRevoke,
     /// An ended permission's window lingers over memory that another tenant asks for.
     LingerOrReuse,
-    /// A client's process ends while its extension and its write are on their way; somebody waits for the object.
+    /// A client's process ends while its extension and its write are on their way; another client waits for the object.
     Departure,
-    /// Two sharers, one of which extends and one of which revokes, and one who wants the object alone.
+    /// Of two sharers, one extends and one revokes, while a third client wants the object exclusively.
     SharersGiveWay,
 }
 
 impl Race {
-    /// All of them.
+    /// All races.
     pub const ALL: [Self; 9] = [
         Self::ExtendOrExpire,
         Self::ExtendOrRevoke,
@@ -74,12 +72,12 @@ impl Race {
     ];
 }
 
-/// A race on a node of a kind.
+/// A race on a kind of node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Scenario {
     /// The race.
     pub race: Race,
-    /// Whether the node saves window operations (Patronus §5.4): by all its techniques, or none.
+    /// Whether the node uses the techniques that save window operations (Patronus §5.4): all of them or none.
     pub reductions: bool,
 }
 
@@ -95,12 +93,12 @@ impl Scenario {
         all
     };
 
-    /// Whether what one client learns changes what another does: threads of one process share a lease.
+    /// Whether one client's news changes what another does: threads of one process share a lease.
     pub(super) fn is_one_process(self) -> bool {
         self.race == Race::TwoExtend
     }
 
-    /// Who plays.
+    /// The clients, their scripts, and the times.
     pub(super) fn cast(self) -> Cast {
         let all = Acquire::dangerous_at(RemoteAddress(0)).lifetime(LIFE).wait(PATIENCE);
         let kept = Allocate::bytes(64).lifetime(LIFE).keep();
@@ -161,11 +159,11 @@ impl Scenario {
     }
 }
 
-/// How long the first permission lives.
+/// The lifetime of the first permission.
 const LIFE: Lifetime = Lifetime::micros(100);
 /// What it is extended to.
 const LONGER: Lifetime = Lifetime::micros(200);
-/// How long who waits for the object is ready to: longer than anybody may hold it.
+/// How long a client is ready to wait for the object: longer than any client may hold it.
 const PATIENCE: Lifetime = Lifetime::millis(5);
 /// How long the window of an ended permission may linger.
 pub(super) const LINGER: Lifetime = Lifetime::micros(40);
@@ -174,7 +172,7 @@ pub(super) const LINGER: Lifetime = Lifetime::micros(40);
 #[derive(Clone, Debug)]
 pub(super) struct Role {
     pub tenant: usize,
-    /// What it does before the race, when nothing is in its way.
+    /// What the client does before the race, with nothing in its way.
     pub prologue: Vec<Act>,
     pub script: Vec<Act>,
 }
@@ -185,11 +183,11 @@ impl Role {
     }
 }
 
-/// Who is on the stage, and what the clock shows when it moves, in µs from the beginning of the race.
+/// The clients of a race, and what the clock shows when it moves, in µs from the beginning of the race.
 #[derive(Clone, Debug)]
 pub(super) struct Cast {
     pub roles: Vec<Role>,
     pub instants: &'static [u64],
-    /// The NIC's turns are steps of their own.
+    /// The turns of the node's NIC are steps of their own.
     pub nic_apart: bool,
 }

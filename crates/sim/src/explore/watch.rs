@@ -1,25 +1,25 @@
-//! What must hold in a race, beside what the simulator's checkers watch everywhere: judged by what the clients were
-//! told and by what crossed the network, on a stage where all clocks are the same.
+//! What must hold in a race in addition to what the simulator's checkers watch. It is judged by what the clients were
+//! told and by what crossed the network, in a world where all clocks are the same.
 
 use super::actor::{Actor, Told};
 use super::moves::Move;
 use crate::oracle::{Kind, Promise};
 use portcullis_client::Error;
 use portcullis_protocol::{Moment, Refusal, Reply, ReplyBody};
-use portcullis_softnic::core::{Answer, WireRequest};
+use portcullis_softnic::core::{Response, WireRequest};
 use std::ops::Range;
 
-/// A promise found broken, and how.
+/// A broken promise, and how it was broken.
 pub(super) type Flaw = (Promise, String);
 
 /// What has crossed the network since the race began.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// To whom bytes were given, by grants that have left the node.
+    /// Which bytes grants that have left gave to which client.
     given: Vec<(usize, Range<u64>)>,
-    /// Clients whose revocation the node has said to be done.
+    /// Clients whose revocation the node has confirmed.
     revoked: Vec<usize>,
-    /// Whether the window of a revoked permission may stay bound: nobody can get at what it exposes.
+    /// Whether the window of a revoked permission may stay bound: no other client has got its bytes.
     lingers: bool,
 }
 
@@ -28,7 +28,7 @@ impl Watch {
         Self { lingers, ..Self::default() }
     }
 
-    /// A reply has left the node.
+    /// Notes a reply that has left the node.
     pub fn left(&mut self, client: usize, reply: &Reply) {
         match reply.body {
             ReplyBody::Granted(granted) => {
@@ -40,12 +40,12 @@ impl Watch {
         }
     }
 
-    /// A client's access has reached the node's NIC.
+    /// Checks a client's access that has reached the node's NIC.
     pub fn accessed(
         &self,
         (client, actor): (usize, &Actor),
         request: &WireRequest,
-        answer: Option<&Answer>,
+        answer: Option<&Response>,
         now: Moment,
     ) -> Option<Flaw> {
         let (remote, length) = match request {
@@ -60,11 +60,11 @@ impl Watch {
         let (known, lease) = (actor.known.as_ref()?, actor.lease.as_ref()?);
         let its_own = remote.rkey == known.key && span.start >= known.address.0;
         match answer {
-            Some(Answer::Refused(_)) if its_own && !actor.let_go && now < lease.deadline() => Some((
+            Some(Response::Refused(_)) if its_own && !actor.let_go && now < lease.deadline() => Some((
                 Promise::Service,
                 format!("client {client} was refused {span:x?} before the end that it was told of"),
             )),
-            Some(Answer::Refused(_)) | None => None,
+            Some(Response::Refused(_)) | None => None,
             Some(_) => {
                 let other = |(other, bytes): &&(usize, Range<u64>)| {
                     *other != client && bytes.start < span.end && span.start < bytes.end
@@ -82,7 +82,7 @@ impl Watch {
     }
 }
 
-/// What was said, when all is over. `extensions`: how often the node saw one.
+/// Checks what the clients were told. `extensions`: how many the node saw.
 pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
     let mut flaws = Vec::new();
     let gone = actors.iter().any(|actor| actor.let_go);
@@ -93,7 +93,7 @@ pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
     for (number, actor) in actors.iter().enumerate() {
         for told in &actor.told {
             let lie = match told {
-                // Nobody but its holder ends a permission early, and the clocks are the same.
+                // Only its holder ends a permission early, and all clocks are the same.
                 Told::Ended(_, Err(Error::Revoked)) | Told::CallFailed(Error::Revoked) => !gone,
                 Told::Ended(Kind::Write | Kind::Read, Err(Error::Violation)) => actor.lease.is_none(),
                 Told::Ended(_, Err(Error::Interrupted | Error::SessionLost | Error::NodeGone)) => true,
@@ -115,7 +115,7 @@ pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
     flaws
 }
 
-/// Who holds an object alone was not let in before the end that another was told of.
+/// Checks that no exclusive holder was let in before another one's end.
 fn too_early(actors: &[Actor], number: usize, start: Moment) -> Option<Flaw> {
     let first = actors[0].known?.address;
     if number == 0 || actors[number].known?.address != first || actors[number].shares() {
@@ -134,7 +134,6 @@ fn too_early(actors: &[Actor], number: usize, start: Moment) -> Option<Flaw> {
     })
 }
 
-/// A move, for the reader.
 pub(super) fn describe(it: Move) -> String {
     match it {
         Move::ToNode { client, queue_pair } => format!("from client {client}, queue pair {queue_pair}"),

@@ -1,14 +1,14 @@
-//! What is between the node and the clients: packets leave, wait, and arrive, and the checkers see them.
+//! The connections between the node and the clients: packets leave, wait, and arrive, and the checkers see them.
 
-use super::stage::Stage;
+use super::world::World;
 use crate::delivery::{answer_to, summary};
 use crate::network::machine_at;
 use crate::oracle::{Arrival, Promise};
 use crate::turns::nic_time;
 use portcullis_protocol::{Reply, ReplyBody, Request, RequestBody};
-use portcullis_softnic::core::{Answer, Packet, PacketBody, WireRequest};
+use portcullis_softnic::core::{Packet, PacketBody, Response, WireRequest};
 
-/// What a rebuild is asked for with: not while the race is on.
+/// Whether it asks for a rebuild, which waits for the race's end.
 pub(super) fn asks_for_rebuild(packet: &Packet) -> bool {
     let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
         return false;
@@ -17,11 +17,11 @@ pub(super) fn asks_for_rebuild(packet: &Packet) -> bool {
     request.is_some_and(|request| matches!(request.body, RequestBody::Recover { .. }))
 }
 
-/// Whether a client makes the same of it at any time. What ends an extension counts only before a deadline, and so
+/// Whether the packet means the same to a client at any time. An extension's end counts only before a deadline, and so
 /// does the reason for a refusal.
 pub(super) fn is_timeless(packet: &Packet) -> bool {
     match &packet.body {
-        PacketBody::Answer(answer) => !matches!(answer, Answer::Value(_) | Answer::Refused(_)),
+        PacketBody::Response(answer) => !matches!(answer, Response::Value(_) | Response::Refused(_)),
         PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } => {
             let reply = bytes.first_chunk().and_then(|head| Reply::decode(*head).ok());
             reply.is_some_and(|reply| !matches!(reply.body, ReplyBody::Refused(_)))
@@ -31,7 +31,7 @@ pub(super) fn is_timeless(packet: &Packet) -> bool {
 }
 
 /// The network.
-impl Stage {
+impl World {
     pub(super) fn send_out(&mut self, packets: Vec<Packet>) {
         for mut packet in packets {
             if let Some(tamper) = self.tamper.filter(|_| self.racing) {
@@ -52,13 +52,13 @@ impl Stage {
                     continue;
                 }
             }
-            let of_message = queue_pair == 0 && matches!(packet.body, PacketBody::Answer(_));
+            let of_message = queue_pair == 0 && matches!(packet.body, PacketBody::Response(_));
             let queues = if to_node { &mut self.to_node } else { &mut self.to_client };
             if of_message { &mut self.put_off } else { &mut queues[client][queue_pair] }.push_back(packet);
         }
     }
 
-    /// A message leaves the node: a promise of its.
+    /// Tells the checkers of a message from the node: a promise.
     fn note_reply(&mut self, client: usize, packet: &Packet) {
         let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
             return;
@@ -104,8 +104,8 @@ impl Stage {
                 let what = format!("client {client} was let go of, and its packets are answered");
                 self.oracle.fail(Promise::Access, now, what);
             }
-            // A one-sided operation tells the processor nothing, unless it was refused.
-            let refused = matches!(answer, Some(Answer::Refused(_)));
+            // The node's processor notices a one-sided operation only if the NIC has refused it.
+            let refused = matches!(answer, Some(Response::Refused(_)));
             self.news |= refused || matches!(request, WireRequest::Send { .. });
         }
         self.send_out(out);

@@ -1,4 +1,4 @@
-//! Operations: begun, executed at the memory, ended. Each ends once, with the truth.
+//! The ledger of operations: begun, executed, ended. Each ends once, with the truth.
 
 use super::{Failure, Promise, SessionId};
 use crate::clock::Nanos;
@@ -6,7 +6,6 @@ use portcullis_client::Error;
 use portcullis_softnic::core::WireRequest;
 use std::collections::{HashMap, HashSet};
 
-/// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
@@ -18,26 +17,25 @@ pub(crate) enum Kind {
 struct Entry {
     kind: Kind,
     intended: Option<WireRequest>,
-    /// Among all operations, in the order in which they were begun.
+    /// The operation's place in the order in which all operations were begun.
     place: u64,
     executed: u32,
-    /// What each execution of a read or an atomic brought: a read may be posted again while its first packet is still
-    /// on its way, and either answer is true.
+    /// What each execution of a read or an atomic returned. A read may be posted again while its first packet is still
+    /// on its way; both answers are correct.
     brought: Vec<Vec<u8>>,
-    /// It was said not to have happened, or to be over without saying whether it has: from then on it must not happen.
+    /// The library said that it did not happen, or is over with an unknown result. From then on it must not happen.
     settled: bool,
     ended: bool,
 }
 
-/// All operations under way, and those that must not happen any more, of all sessions.
+/// All operations of all sessions that are under way or must not happen any more.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     entries: HashMap<(SessionId, u64), Entry>,
-    /// Operations that were begun.
     begun: u64,
-    /// The last operation of each session that was executed and is no read, in the order of their beginnings.
+    /// For each session, the place of the last executed operation that is no read.
     last: HashMap<SessionId, u64>,
-    /// Operations that are done and must not be carried out again.
+    /// Operations that are done and must not be executed again.
     over: HashSet<(SessionId, u64)>,
 }
 
@@ -46,7 +44,7 @@ fn wrong(at_ns: Nanos, what: String) -> Option<Failure> {
 }
 
 impl Ledger {
-    /// `intended` is what must arrive at the node, if the caller knows.
+    /// `intended` is what must arrive at the node, if the caller knows it.
     pub fn begun(
         &mut self,
         now: Nanos,
@@ -66,7 +64,7 @@ impl Ledger {
         }
     }
 
-    /// The node's NIC has executed a request of this number.
+    /// Notes that the node's NIC has executed a request with this number.
     pub fn executed(
         &mut self,
         now: Nanos,
@@ -100,7 +98,7 @@ impl Ledger {
         }
         entry.executed += 1;
         entry.brought.push(brought);
-        // A read that nobody waits for any more changes nothing.
+        // A late read changes nothing.
         if entry.settled && entry.kind != Kind::Read {
             return wrong(
                 now,
@@ -113,7 +111,7 @@ impl Ledger {
         None
     }
 
-    /// The client library said how an operation ended. `brought` is what it says it brought.
+    /// The library reports an operation's end. `brought` is what it returned.
     pub fn ended(
         &mut self,
         now: Nanos,
@@ -143,9 +141,9 @@ impl Ledger {
                 }
                 None
             }
-            // They leave open what happened, and what will until the node has let go of the client.
+            // The result is open until the node has detached the client.
             Err(Error::NodeGone | Error::SessionLost) => None,
-            // It leaves open what happened, and nothing else: who writes anew must not be overwritten by the old.
+            // This leaves the past open, not the future: an old write must not overwrite a new one.
             Err(Error::Interrupted) => {
                 entry.settled = true;
                 None
@@ -163,7 +161,7 @@ impl Ledger {
         }
     }
 
-    /// A session is over: what it still had under way has no outcome to come.
+    /// A session is over. Its pending operations will have no outcome.
     pub fn forget(&mut self, session: SessionId) {
         self.entries.retain(|&(its, _), entry| its != session || entry.settled);
     }
@@ -186,7 +184,7 @@ mod tests {
         WireRequest::Write { remote, bytes: vec![1] }
     }
 
-    /// Whether it is wrong that a write arrives after it ended so.
+    /// Whether a write may not arrive after such an end.
     fn is_wrong_after(told: Error) -> bool {
         let mut ledger = Ledger::default();
         assert_eq!(ledger.begun(0, (SESSION, 1), Kind::Write, None), None);

@@ -1,16 +1,16 @@
-//! The other memory: what a node's pool must hold, and which tenant's bytes lie where.
+//! A model of a node's pool: the bytes that it must hold, and which tenant wrote which byte.
 
 use crate::memory::{SimMemory, Touch};
 use std::ops::Range;
 
-/// Nobody's bytes: zeros, or the node's own.
+/// The owner of zeros, and of the node's own bytes.
 const NOBODY: u16 = 0;
 
 /// The model of one node's pool, in bytes from its start.
 #[derive(Debug)]
 pub(super) struct MemoryModel {
     words: Vec<u64>,
-    /// Whose each byte is: a tenant's number and one.
+    /// The owner of each byte: a tenant's number plus one.
     owners: Vec<u16>,
 }
 
@@ -37,12 +37,12 @@ impl MemoryModel {
         self.owners[index(offset)..index(offset) + bytes.len()].fill(owner);
     }
 
-    /// A tenant's write.
+    /// Applies a tenant's write.
     pub fn write(&mut self, tenant: usize, offset: u64, bytes: &[u8]) {
         self.put(offset, bytes, u16::try_from(tenant + 1).unwrap_or(u16::MAX));
     }
 
-    /// What the node's processor did.
+    /// Applies an access of the node's processor.
     pub fn node_touched(&mut self, touch: &Touch) {
         match touch {
             Touch::Read { .. } => {}
@@ -62,15 +62,15 @@ impl MemoryModel {
         self.words[index(offset / 8)]
     }
 
-    /// Another tenant's byte in a span, and whose it is.
-    pub fn foreign_byte(&self, tenant: usize, span: Range<u64>) -> Option<(u64, usize)> {
-        let its = u16::try_from(tenant + 1).unwrap_or(u16::MAX);
+    /// The first byte in a span of a tenant that is none of `tenants`, and that tenant.
+    pub fn foreign_byte(&self, tenants: &[usize], span: Range<u64>) -> Option<(u64, usize)> {
         let owners = &self.owners[index(span.start)..index(span.end)];
-        let at = owners.iter().position(|&owner| owner != NOBODY && owner != its)?;
+        let known = |owner: u16| tenants.iter().any(|&tenant| tenant + 1 == usize::from(owner));
+        let at = owners.iter().position(|&owner| owner != NOBODY && !known(owner))?;
         Some((span.start + at as u64, usize::from(owners[at]) - 1))
     }
 
-    /// Where the node's memory is not what it must be.
+    /// Where the node's memory differs from the model.
     pub fn first_difference(&self, memory: &SimMemory) -> Option<u64> {
         memory.first_difference(&self.words)
     }

@@ -1,5 +1,5 @@
-//! The checkers: independent of the code they check, they see every packet, every access at a node's memory and what
-//! client libraries say, and know nothing of the node's tables.
+//! The checkers, which are independent of the checked code. They see every packet, every access to a node's memory, and
+//! what client libraries report, but nothing of the node's tables.
 
 mod ledger;
 mod memory_model;
@@ -9,6 +9,7 @@ mod objects;
 mod permission;
 mod promise;
 mod requests;
+mod shares;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -28,35 +29,34 @@ use portcullis_softnic::core::WireRequest;
 use standing::Bar;
 use std::collections::{HashMap, HashSet};
 
-/// A client's stay with a node. Numbers are not used again.
+/// The number of a client's stay with a node. Numbers are not reused.
 pub(crate) type SessionId = usize;
 
-/// How long an access that nothing allows waits for the grant that does: a sibling that guessed the key may have been
-/// quicker than the grant's message.
+/// How long an unexplained access waits for a grant that allows it: a sibling that guessed the key may have been faster
+/// than the grant's message.
 const SUSPICION: Nanos = 5 * crate::clock::MILLISECOND;
 
-/// Failures that are kept of one run.
+/// The most failures that are kept of one run.
 const FAILURES_MAX: usize = 16;
 
-/// What the checkers know of a session.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     node: usize,
     tenant: usize,
-    /// It breaks rules on purpose.
+    /// The client breaks rules on purpose.
     hostile: bool,
     refusals: u64,
-    /// Those of them that showed a key that was never the session's own.
+    /// Refused accesses with a key that the session never had.
     guesses: u64,
-    /// Those of them that showed a key of its own, for what the key was never for.
+    /// Refused accesses with a key of its own, for something that the key never allowed.
     strays: u64,
-    /// The node has barred this client alone.
+    /// The node has barred it, but not its tenant.
     barred: bool,
-    /// Refusals that the node had not told of when it ended.
+    /// Refusals that the node had not yet audited when it ended.
     uncharged: u64,
 }
 
-/// An access that succeeded and that nothing seems to allow.
+/// A successful access that no known permission allows.
 #[derive(Debug)]
 struct Suspect {
     at: Nanos,
@@ -66,22 +66,20 @@ struct Suspect {
     failure: Failure,
 }
 
-/// What the checkers have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Accesses that reached a memory and were carried out.
     pub accesses: u64,
     /// Accesses that no live permission covered.
     pub violations_tried: u64,
-    /// Those of them that were refused.
+    /// Accesses of those that were refused.
     pub violations_refused: u64,
-    /// Accesses under a permission that had just ended, over memory that nobody had been given since.
+    /// Accesses under a permission that had just ended, over memory that no other client had been given since.
     pub late_and_harmless: u64,
-    /// Grants that went out.
+    /// Grants that left a node.
     pub grants: u64,
 }
 
-/// All checkers of a cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     nodes: Vec<Option<NodeModel>>,
@@ -90,25 +88,25 @@ pub(crate) struct Oracle {
     suspects: Vec<Suspect>,
     failures: Vec<Failure>,
     tally: Tally,
-    /// Violations that nodes have audited, by session.
+    /// Violations in the nodes' audit logs, by session.
     audited: HashMap<SessionId, u64>,
-    /// Tenants that were barred, by node: since when, and until when, the last time.
+    /// The last bar of each tenant, by node and tenant.
     barred: HashMap<(usize, usize), Bar>,
-    /// What lives of nodes that are over leave to explain: an error that was on its way then is told later. Sessions
-    /// whose tenant was barred,
+    /// Some state outlives its node, because it explains errors that arrive later. First: sessions whose tenant was
+    /// barred.
     were_barred: HashSet<SessionId>,
-    /// and permissions whose lifetime word was spoilt.
+    /// Second: permissions whose lifetime word was spoilt.
     were_vandalised: HashSet<(SessionId, PermissionId)>,
-    /// The longest lifetime that the nodes are told to grant.
+    /// The longest lifetime that the nodes are configured to grant.
     longest: Lifetime,
-    /// Violations cost nothing in this run: nobody may be paused or barred.
+    /// Violations cost nothing in this run: the nodes may not pause or bar anyone.
     pub forgiving: bool,
-    /// Guesses without which no tenant may be barred.
+    /// The number of guesses below which no tenant may be barred.
     pub bar_after: u32,
 }
 
 impl Oracle {
-    /// A node begins a life, with a pool of zeros.
+    /// A node starts, with a pool of zeros.
     pub fn node_started(&mut self, node: usize, pool_bytes: u64, linger: Lifetime, longest: Lifetime) {
         self.longest = longest;
         if self.nodes.len() <= node {
@@ -118,7 +116,7 @@ impl Oracle {
         self.nodes[node] = Some(NodeModel::new(pool_bytes, linger));
     }
 
-    /// A client has been let in.
+    /// A node has admitted a client.
     pub fn session_began(
         &mut self,
         node: usize,
@@ -147,16 +145,17 @@ impl Oracle {
         self.sessions.len() - 1
     }
 
-    /// The node has let go of a client: nothing of it lives any more.
+    /// The node has detached a client. All its permissions are over.
     pub fn session_ended(&mut self, session: SessionId, now: Moment) {
         let node = self.sessions[session].node;
         if let Some(model) = &mut self.nodes[node] {
             model.for_session(session, |known| known.is_over(now));
+            model.lets_go(self.sessions[session].tenant, now);
             model.requests.forget(session);
         }
     }
 
-    /// A node's life is over, and with it everything on it.
+    /// A node has stopped. Everything on it is over.
     pub fn node_stopped(&mut self, node: usize) {
         if let Some(model) = self.nodes[node].take() {
             self.were_vandalised.extend(model.vandalised());
@@ -168,26 +167,26 @@ impl Oracle {
         self.barred.retain(|&(its, _), _| its != node);
     }
 
-    /// The node has ended, and nothing that it had not told is told any more.
+    /// The node has stopped. It will not audit the rest of this session's refusals.
     pub fn node_forgot(&mut self, session: SessionId) {
         let audited = self.audited.get(&session).copied().unwrap_or(0);
         let charged = &mut self.sessions[session];
         charged.uncharged = charged.refusals.saturating_sub(audited);
     }
 
-    /// The client's side of a session is over: it says nothing any more.
+    /// The client's side of a session is over and reports nothing any more.
     pub fn client_ended(&mut self, session: SessionId) {
         self.ledger.forget(session);
     }
 
-    /// The node stood still for so long by its clock.
+    /// The node stood still for this time on its clock.
     pub fn node_stood_still(&mut self, node: usize, time: Lifetime) {
         if let Some(model) = &mut self.nodes[node] {
             model.requests.stood_still(time);
         }
     }
 
-    /// The node's audit log tells of a violation of this session.
+    /// The node's audit log has a violation of this session.
     pub fn violation_audited(&mut self, session: SessionId) {
         *self.audited.entry(session).or_default() += 1;
     }
@@ -204,12 +203,12 @@ impl Oracle {
         }
     }
 
-    /// Whether a promise has been found broken.
+    /// Whether a promise was broken.
     pub fn has_failed(&self) -> bool {
         !self.failures.is_empty()
     }
 
-    /// Whether somebody of the tenant has spoilt a permission's lifetime word.
+    /// Whether a client of the tenant has spoilt a permission's lifetime word.
     pub fn is_vandalised(&self, session: SessionId, id: PermissionId) -> bool {
         if self.were_vandalised.contains(&(session, id)) {
             return true;
@@ -218,13 +217,13 @@ impl Oracle {
         node.as_ref().and_then(|model| model.get(id)).is_some_and(|known| known.vandalised)
     }
 
-    /// What has been found, and what has been counted.
+    /// The failures and the counts.
     pub fn verdict(self) -> (Vec<Failure>, Tally) {
         (self.failures, self.tally)
     }
 }
 
-/// What nodes and clients show.
+/// Events at nodes and clients.
 impl Oracle {
     /// A node's processor has had a turn.
     pub fn node_turned(&mut self, node: usize, node_now: Moment) {
@@ -265,7 +264,7 @@ impl Oracle {
         }
     }
 
-    /// A client library has begun an operation.
+    /// A client library began an operation.
     pub fn begun(
         &mut self,
         now: Nanos,
@@ -277,13 +276,13 @@ impl Oracle {
         self.note(failure);
     }
 
-    /// A client library says how an operation ended.
+    /// A client library reports how an operation ended.
     pub fn ended(&mut self, now: Nanos, session: SessionId, id: u64, result: Result<&[u8], Error>) {
         let failure = self.ledger.ended(now, session, id, result);
         self.note(failure);
     }
 
-    /// Looks at what only time shows. `memories` are the pools of the nodes that live, with their clocks.
+    /// Checks what only shows with time. `nodes` are the pools and clocks of the running nodes.
     pub fn look(&mut self, now: Nanos, nodes: &[Option<(SimMemory, Moment)>], whole: bool) {
         let (old, young) = std::mem::take(&mut self.suspects)
             .into_iter()
@@ -314,7 +313,7 @@ impl Oracle {
         }
     }
 
-    /// Everything is quiet and everybody has left.
+    /// Checks that nothing is left at the end of a run.
     pub fn at_rest(&mut self, now: Nanos) {
         if let Some((session, id)) = self.ledger.unended() {
             self.fail(Promise::Truth, now, format!("operation {id:#x} of session {session} never ended"));
@@ -336,8 +335,8 @@ impl Oracle {
     }
 }
 
-/// The longest that an object stays after its tenant's last client has gone: what the simulated nodes are told.
+/// The longest that an object stays after its tenant's last client has gone, as configured in the simulated nodes.
 pub(crate) const LONGEST_KEEP: Lifetime = Lifetime::millis(4);
 
-/// The longest that a node lets a request wait: what the simulated nodes are told.
+/// The longest that a request may wait, as configured in the simulated nodes.
 pub(crate) const LONGEST_WAIT: Lifetime = Lifetime::millis(40);

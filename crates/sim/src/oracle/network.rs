@@ -9,29 +9,29 @@ use portcullis_protocol::{
     Credential, Granted, MESSAGE_BYTES, Moment, ObjectName, Refusal, Reply, ReplyBody, Request, RequestBody,
     Rights,
 };
-use portcullis_softnic::core::{Answer, WireRequest};
+use portcullis_softnic::core::{Response, WireRequest};
 
-/// What a packet that reached a node did there.
+/// A packet that reached a node, and its effect there.
 #[derive(Debug)]
 pub(crate) struct Arrival<'a> {
     pub session: SessionId,
     /// The work request's number.
     pub id: u64,
     pub request: &'a WireRequest,
-    /// What the NIC answered; `None`: it dropped the packet.
-    pub answer: Option<&'a Answer>,
+    /// The NIC's answer. `None`: the NIC dropped the packet.
+    pub answer: Option<&'a Response>,
     pub touches: &'a [Touch],
     pub now: Nanos,
-    /// The same on the node's clock.
+    /// The time on the node's clock.
     pub node_now: Moment,
 }
 
 impl Oracle {
-    /// A request has reached a node's NIC.
+    /// Checks a request that has reached a node's NIC.
     pub fn arrived(&mut self, arrival: &Arrival<'_>) {
         let Session { node, tenant, .. } = self.sessions[arrival.session];
         let wanted = match arrival.request {
-            WireRequest::Send { bytes, .. } => return self.asked(arrival, node, bytes),
+            WireRequest::Send { bytes, .. } => return self.asked(arrival, (node, tenant), bytes),
             WireRequest::Read { remote, length } => (remote, u64::from(*length), Rights::READ),
             WireRequest::Write { remote, bytes } => (remote, bytes.len() as u64, Rights::WRITE),
             WireRequest::CompareAndSwap { remote, .. } | WireRequest::FetchAndAdd { remote, .. } => {
@@ -42,7 +42,7 @@ impl Oracle {
         let wanted = Wanted { key: remote.rkey, from: remote.address.0, length, right };
         match arrival.answer {
             None => self.untouched(arrival),
-            Some(Answer::Refused(_)) => self.refused(arrival, node, tenant, &wanted),
+            Some(Response::Refused(_)) => self.refused(arrival, node, tenant, &wanted),
             Some(_) if length == 0 => self.untouched(arrival),
             Some(answer) => self.carried_out(arrival, (node, tenant), &wanted, answer),
         }
@@ -76,7 +76,7 @@ impl Oracle {
         arrival: &Arrival<'_>,
         (node, tenant): (usize, usize),
         wanted: &Wanted,
-        answer: &Answer,
+        answer: &Response,
     ) {
         let (now, session) = (arrival.now, arrival.session);
         self.tally.accesses += 1;
@@ -102,7 +102,7 @@ impl Oracle {
         let span = offset..offset + wanted.length;
         let mut brought = Vec::new();
         let expected = match (arrival.request, answer) {
-            (WireRequest::Read { .. }, Answer::Bytes(bytes)) => {
+            (WireRequest::Read { .. }, Response::Bytes(bytes)) => {
                 if model.memory.read(span.clone()) != *bytes {
                     let what = format!("a read of {wanted:x?} brought what is not there");
                     self.fail(Promise::Memory, now, what);
@@ -110,18 +110,18 @@ impl Oracle {
                 brought.clone_from(bytes);
                 Touch::Read { offset, length: wanted.length }
             }
-            (WireRequest::Write { bytes, .. }, Answer::Done) => {
+            (WireRequest::Write { bytes, .. }, Response::Done) => {
                 model.memory.write(tenant, offset, bytes);
                 Touch::Write { offset, bytes: bytes.clone() }
             }
-            (WireRequest::CompareAndSwap { compare, swap, .. }, Answer::Value(value)) => {
+            (WireRequest::CompareAndSwap { compare, swap, .. }, Response::Value(value)) => {
                 let before = model.memory.word(offset);
                 let after = if before == *compare { *swap } else { before };
                 brought = value.to_le_bytes().to_vec();
                 self.changed(node, tenant, offset, after);
                 Touch::Change { offset, before, after }
             }
-            (WireRequest::FetchAndAdd { add, .. }, Answer::Value(value)) => {
+            (WireRequest::FetchAndAdd { add, .. }, Response::Value(value)) => {
                 let before = model.memory.word(offset);
                 let after = before.wrapping_add(*add);
                 brought = value.to_le_bytes().to_vec();
@@ -151,7 +151,7 @@ impl Oracle {
         }
     }
 
-    /// An access that may have changed a lifetime word: what it says now.
+    /// Notes the value of a lifetime word after an access that may have changed it.
     fn note_word(&mut self, arrival: &Arrival<'_>, node: usize, wanted: &Wanted) {
         let Some(model) = &mut self.nodes[node] else { return };
         if wanted.right == Rights::READ {
@@ -161,8 +161,10 @@ impl Oracle {
         let Some(offset) = model.offset(word.start, 8) else { return };
         let value = model.memory.word(offset);
         let honest = match (arrival.request, arrival.answer) {
-            // One that found another value changed nothing.
-            (WireRequest::CompareAndSwap { compare, .. }, Some(Answer::Value(found))) if found != compare => {
+            // If it found another value, nothing changed.
+            (WireRequest::CompareAndSwap { compare, .. }, Some(Response::Value(found)))
+                if found != compare =>
+            {
                 return;
             }
             (WireRequest::CompareAndSwap { compare, .. }, _) => {
@@ -175,11 +177,11 @@ impl Oracle {
         }
     }
 
-    fn asked(&mut self, arrival: &Arrival<'_>, node: usize, bytes: &[u8]) {
+    fn asked(&mut self, arrival: &Arrival<'_>, (node, tenant): (usize, usize), bytes: &[u8]) {
         self.untouched(arrival);
         match arrival.answer {
-            Some(Answer::Refused(_)) => self.sessions[arrival.session].refusals += 1,
-            Some(Answer::Done) => {
+            Some(Response::Refused(_)) => self.sessions[arrival.session].refusals += 1,
+            Some(Response::Done) => {
                 let Some(model) = &mut self.nodes[node] else { return };
                 let request = bytes.first_chunk::<MESSAGE_BYTES>().map(|head| Request::decode(*head));
                 if let Some(Ok(Request { body: RequestBody::Revoke { permission, .. }, .. })) = request
@@ -188,13 +190,18 @@ impl Oracle {
                 {
                     known.may_end(arrival.node_now);
                 }
+                if let Some(Ok(Request { body, .. })) = &request
+                    && model.shares.asked(tenant, body, arrival.node_now)
+                {
+                    model.lets_go(tenant, arrival.node_now);
+                }
                 model.requests.came(arrival.session, bytes, arrival.node_now, LONGEST_WAIT);
             }
             _ => {}
         }
     }
 
-    /// A message leaves a node for a client.
+    /// Checks a message that leaves a node for a client.
     pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
         let Session { node, tenant, hostile, .. } = self.sessions[session];
         let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok())
@@ -207,6 +214,9 @@ impl Oracle {
             return self.fail(Promise::Truth, now, what);
         };
         let Some(body) = asked.body else { return };
+        if let Some(told) = model.shares.answered(tenant, &asked, &reply.body, node_now) {
+            model.taken_back(&told, node_now);
+        }
         match (body, reply.body) {
             (RequestBody::Allocate { .. } | RequestBody::Acquire { .. }, ReplyBody::Granted(granted)) => {
                 self.granted(session, &asked, &granted, now, node_now);
@@ -214,7 +224,7 @@ impl Oracle {
             (RequestBody::Acquire { object, part, .. }, ReplyBody::Refused(Refusal::Conflict)) => {
                 let address = object.address();
                 let bytes = part_of(address.0, part);
-                // Somebody else's grant may be on its way, held up by a client that takes no messages.
+                // A grant to another client may still be on its way, held up because that client takes no messages.
                 if !model.requests.wanted(address.0, &bytes)
                     && model.was_free(&bytes, asked.at, node_now, asked.stood_still)
                 {
@@ -245,7 +255,7 @@ impl Oracle {
             (RequestBody::Extend { permission, .. }, ReplyBody::Extended(lifetime)) => {
                 let mut late = false;
                 if let Some(known) = model.known(permission) {
-                    // The notice may have followed before the answer left.
+                    // The final notice may have followed before the answer left.
                     known.confirmed(lifetime, node_now);
                     late = known.noticed.is_some_and(|noticed| noticed < asked.at);
                 }
@@ -259,7 +269,7 @@ impl Oracle {
         }
     }
 
-    /// A grant leaves a node.
+    /// Checks a grant that leaves a node.
     fn granted(
         &mut self,
         session: SessionId,
@@ -290,15 +300,15 @@ impl Oracle {
         }
         self.check_asked(session, asked, granted, now);
         self.check_reference(session, asked, granted, (now, node_now));
-        // One whose message waited until it was over says nothing of what lies there now.
+        // After the permission's end, a late message says nothing of the memory.
         if node_now < granted.permission.start.after(granted.lifetime) {
-            self.check_scrub(session, tenant, granted, now);
+            self.check_scrub(session, granted, now);
         }
         self.tally.grants += 1;
         self.clear_suspects(node, granted.credential);
     }
 
-    /// Who used a key before the message said so did what the grant allows.
+    /// A client that used its key before the message left did nothing wrong.
     fn clear_suspects(&mut self, node: usize, credential: Credential) {
         let (Credential::Keys { buffer, lifetime }, Some(model)) = (credential, &self.nodes[node]) else {
             return;
@@ -311,7 +321,7 @@ impl Oracle {
         self.tally.violations_tried -= (before - self.suspects.len()) as u64;
     }
 
-    /// Whether a grant is what was asked for, and to somebody who may ask.
+    /// Checks that a grant is what was asked for, and allowed.
     fn check_asked(&mut self, session: SessionId, asked: &Asked, granted: &Granted, now: Nanos) {
         let Session { node, tenant, .. } = self.sessions[session];
         let fits = match asked.body {
@@ -338,7 +348,7 @@ impl Oracle {
         }
     }
 
-    /// Whether a grant is over the object that was meant.
+    /// Checks that a grant is over the requested object.
     fn check_reference(
         &mut self,
         session: SessionId,
@@ -356,7 +366,7 @@ impl Oracle {
             {
                 Some("another object was meant")
             }
-            // One whose message waited until it was over says nothing of what lies there now.
+            // After the permission's end, a late message says nothing of the place.
             Some(RequestBody::Acquire { .. }) if !is_over => {
                 model.objects.opened(granted, model.requests.may_have_allocated())
             }
@@ -369,13 +379,14 @@ impl Oracle {
         }
     }
 
-    fn check_scrub(&mut self, session: SessionId, tenant: usize, granted: &Granted, now: Nanos) {
-        let node = self.sessions[session].node;
+    fn check_scrub(&mut self, session: SessionId, granted: &Granted, now: Nanos) {
+        let Session { node, tenant, .. } = self.sessions[session];
         let Some(model) = &self.nodes[node] else { return };
         let Some(offset) = model.offset(granted.address().0, granted.length) else {
             return self.fail(Promise::Memory, now, format!("{granted:?} lies outside the pool"));
         };
-        if let Some((at, other)) = model.memory.foreign_byte(tenant, offset..offset + granted.length) {
+        let writers = model.shares.writers(granted.object);
+        if let Some((at, other)) = model.memory.foreign_byte(&writers, offset..offset + granted.length) {
             let what = format!(
                 "session {session} of tenant {tenant} was granted {:?} with a byte of tenant {other}'s at {at:#x}",
                 granted.permission

@@ -1,9 +1,10 @@
-//! One node as the checkers know it: its memory, its permissions, what it owes answers to.
+//! A node as the checkers know it: its memory, its permissions, and its unanswered requests.
 
 use super::memory_model::MemoryModel;
 use super::objects::Objects;
 use super::permission::{Known, Wanted, overlaps};
 use super::requests::Requests;
+use super::shares::{Shares, TakenBack, called};
 use super::{Promise, SessionId};
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
@@ -12,18 +13,18 @@ use portcullis_protocol::{
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
-/// Turns of a node after which it must have done what was due before the first of them.
+/// Turns in which a node must have done what was due before the first of them.
 const TURNS_TO_ACT: usize = 12;
-/// Grants of one window between two that have the same key.
+/// The fewest grants of one window between two grants with the same key.
 const KEYS_APART: u32 = 100;
-/// How long an object may be free before who waits for it has it.
+/// How long an object may be free before a waiting client must have it.
 const VAIN_WAIT: Lifetime = Lifetime::millis(3);
-/// How long a NIC may take over the unbinds of everything that ended at once.
+/// How long a NIC may take for the unbinds of permissions that all ended at once.
 const TIME_TO_UNBIND: Lifetime = Lifetime::micros(100);
 /// Turns of a node that are remembered.
 const TURNS_KEPT: usize = 4096;
 
-/// Why an access that succeeded should not have.
+/// Why an access that succeeded should have been refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stray {
     pub promise: Promise,
@@ -36,20 +37,21 @@ pub(super) struct NodeModel {
     pub memory: MemoryModel,
     pub requests: Requests,
     pub objects: Objects,
-    /// Windows of ended permissions may stay bound for so long.
+    pub shares: Shares,
+    /// How long windows of ended permissions may stay bound.
     linger: Lifetime,
     permissions: Vec<Known>,
     by_key: HashMap<Rkey, usize>,
     by_id: HashMap<PermissionId, usize>,
     by_session: HashMap<SessionId, Vec<usize>>,
-    /// How often a region or window has been granted, by its index, and with which key when.
+    /// How often a region or window was granted, by index, and the count at each key's last grant.
     uses: HashMap<u32, u32>,
     used_at: HashMap<Rkey, u32>,
-    /// Permissions by where their buffer, and their header, begin.
+    /// Permissions by the start of their buffer and of their header.
     by_place: BTreeMap<u64, Vec<usize>>,
-    /// The longest span in that map.
+    /// The length of the longest buffer.
     longest_span: u64,
-    /// When the node's last turns were, on its clock.
+    /// The times of the node's last turns, on its clock.
     turns: VecDeque<Moment>,
 }
 
@@ -59,6 +61,7 @@ impl NodeModel {
             memory: MemoryModel::new(pool_bytes),
             requests: Requests::default(),
             objects: Objects::default(),
+            shares: Shares::default(),
             linger,
             permissions: Vec::new(),
             by_key: HashMap::new(),
@@ -72,7 +75,7 @@ impl NodeModel {
         }
     }
 
-    /// The node has had a turn.
+    /// Notes a turn of the node.
     pub fn turned(&mut self, now: Moment) {
         if self.turns.len() == TURNS_KEPT {
             self.turns.pop_front();
@@ -80,8 +83,8 @@ impl NodeModel {
         self.turns.push_back(now);
     }
 
-    /// Whether the node has had the time to end what was over from `over` on: a turn that noticed, the time that a
-    /// window may linger after that, and turns enough to carry it out.
+    /// Whether the node has had the time to end what was over from `over` on: a turn that noticed it, the time that a
+    /// window may linger after that, and enough turns to carry the end out.
     fn had_time_to_end(&self, over: Moment) -> bool {
         let Some(&noticed) = self.turns.get(self.turns.partition_point(|&turn| turn < over)) else {
             return false;
@@ -90,7 +93,7 @@ impl NodeModel {
         self.turns[acted] > noticed.after(Lifetime(self.linger.0 + self.linger.0 / 4 + TIME_TO_UNBIND.0))
     }
 
-    /// Where in the pool an address lies.
+    /// The offset of an address in the pool.
     pub fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(POOL_BASE.0)?;
         (offset.checked_add(length)? <= self.memory.bytes()).then_some(offset)
@@ -101,35 +104,35 @@ impl NodeModel {
         self.by_id.get(&id).map(|&at| &mut self.permissions[at])
     }
 
-    /// The same, to look at.
+    /// The same, read-only.
     pub fn get(&self, id: PermissionId) -> Option<&Known> {
         self.by_id.get(&id).map(|&at| &self.permissions[at])
     }
 
-    /// The permission that had this key last.
+    /// The latest permission with this key.
     pub fn by_key(&self, key: Rkey) -> Option<&Known> {
         self.by_key.get(&key).map(|&at| &self.permissions[at])
     }
 
-    /// The permission whose lifetime word this is, as shown by the key.
+    /// The permission with this key, if the span touches its lifetime word.
     pub fn by_word(&mut self, key: Rkey, span: &Range<u64>) -> Option<&mut Known> {
         let known = &mut self.permissions[*self.by_key.get(&key)?];
         overlaps(&known.word(), span).then_some(known)
     }
 
-    /// Does something to each permission of a session.
+    /// Calls `act` with each permission of a session.
     pub fn for_session(&mut self, session: SessionId, mut act: impl FnMut(&mut Known)) {
         for &at in self.by_session.get(&session).map_or(&[][..], Vec::as_slice) {
             act(&mut self.permissions[at]);
         }
     }
 
-    /// Whether a session has been granted anything.
+    /// Whether a session has had any grant.
     pub fn knows(&self, session: SessionId) -> bool {
         self.by_session.contains_key(&session)
     }
 
-    /// Permissions whose lifetime word was spoilt, and whose they were.
+    /// Permissions whose lifetime word was spoilt, with their sessions.
     pub fn vandalised(&self) -> impl Iterator<Item = (SessionId, PermissionId)> {
         self.permissions.iter().filter(|known| known.vandalised).map(|known| (known.session, known.id))
     }
@@ -139,7 +142,7 @@ impl NodeModel {
         self.permissions.iter_mut().filter(move |known| known.tenant == tenant)
     }
 
-    /// Whether nothing allows an access that has just succeeded.
+    /// Checks whether a permission allows an access that has just succeeded.
     pub fn judge(&self, tenant: usize, wanted: &Wanted) -> Result<(), Stray> {
         let stray = |promise, why| Err(Stray { promise, why });
         let Some(&at) = self.by_key.get(&wanted.key) else {
@@ -152,6 +155,10 @@ impl NodeModel {
         if let Err(why) = known.covers(wanted) {
             return stray(Promise::Access, why);
         }
+        // The lifetime word is no part of the object.
+        if known.taken_back && overlaps(&known.buffer, &wanted.span()) {
+            return stray(Promise::Access, "its object's tenant was told that it shares the object no more");
+        }
         if known.passed_on(wanted) {
             return stray(Promise::Reuse, "somebody else has been given these bytes since");
         }
@@ -161,20 +168,47 @@ impl NodeModel {
         Ok(())
     }
 
-    /// Whether the permission of an access that succeeded is over: its window lingers.
+    /// Whether the permission of a successful access is over. Then its window lingers.
     pub fn is_late(&self, wanted: &Wanted, now: Moment) -> bool {
         self.by_key.get(&wanted.key).is_some_and(|&at| self.permissions[at].over_from <= now)
     }
 
-    /// Whether an access that has just been refused should have been served.
+    /// Whether an access that was just refused should have been served.
     pub fn was_due(&self, tenant: usize, wanted: &Wanted, now: Moment) -> bool {
         self.by_key.get(&wanted.key).is_some_and(|&at| {
             let known = &self.permissions[at];
             known.tenant == tenant
                 && known.covers(wanted).is_ok()
                 && !known.passed_on(wanted)
-                && now < known.served_until
+                && self.is_served(known, now)
         })
+    }
+
+    /// Whether the holder of a permission must be served. A permission over another tenant's object lives for as long as
+    /// that tenant wants the object: for certain while it holds the object itself.
+    fn is_served(&self, known: &Known, now: Moment) -> bool {
+        let wanted = known.owner.is_none_or(|owner| self.is_held(known.object, owner, known.id.start, now));
+        now < known.served_until && wanted
+    }
+
+    /// A tenant may let its objects go, or take back what others hold of them.
+    pub fn lets_go(&mut self, owner: usize, now: Moment) {
+        self.shares.lets_go(owner, now);
+        self.permissions
+            .iter_mut()
+            .filter(|it| it.owner == Some(owner))
+            .for_each(|it| it.may_be_taken_back(now));
+    }
+
+    /// A tenant was told that it shares an object no more.
+    pub fn taken_back(&mut self, told: &TakenBack, now: Moment) {
+        for it in &mut self.permissions {
+            let whose = told.tenant.is_none_or(|tenant| called(it.tenant) == Some(tenant));
+            if it.owner.is_some() && it.object == told.object && it.id.start < told.before && whose {
+                it.is_over(now);
+                it.taken_back = true;
+            }
+        }
     }
 
     /// Permissions whose buffer or header shares a byte with `span`.
@@ -189,7 +223,7 @@ impl NodeModel {
         near
     }
 
-    /// A grant goes out. Says what it breaks.
+    /// Notes a grant that leaves. Returns what it breaks.
     pub fn granted(
         &mut self,
         granted: &Granted,
@@ -198,17 +232,28 @@ impl NodeModel {
         now: Moment,
     ) -> Vec<Stray> {
         let mut known = Known::new(granted, session, tenant, rights, sharing);
+        known.owner = self.shares.told(granted.object, tenant);
         if barred {
             known.is_over(now);
         }
-        // Its message may have waited for its client for so long that it is over, and others have followed.
-        let is_over = now >= known.served_until;
         let mut broken = Vec::new();
+        if let Some(owner) = known.owner {
+            if !self.shares.allow(owner, granted, tenant, (rights, sharing)) {
+                let why = "the object is another tenant's, which does not share it, or not that far";
+                broken.push(Stray { promise: Promise::Access, why });
+            }
+            if self.shares.may_have_ended(owner, granted.permission.start) {
+                known.may_be_taken_back(now);
+            }
+        }
+        // The message may have waited for its client so long that the permission is over and others have followed.
+        let is_over = now >= known.served_until;
         let mut places = self.near(&known.buffer);
         places.extend(self.near(&known.header()));
         places.sort_unstable();
         places.dedup();
         for at in places {
+            let served = self.is_served(&self.permissions[at], now);
             let other = &mut self.permissions[at];
             let compatible = other.sharing == Sharing::Shared
                 && sharing == Sharing::Shared
@@ -226,14 +271,14 @@ impl NodeModel {
             if buffers {
                 broken.extend(still_served(
                     other,
-                    now,
+                    served,
                     Promise::Exclusion,
                     "a live permission is held beside it",
                 ));
             } else if loses_buffer {
                 broken.extend(still_served(
                     other,
-                    now,
+                    served,
                     Promise::Reuse,
                     "its header lies in a live permission's buffer",
                 ));
@@ -241,7 +286,7 @@ impl NodeModel {
             if loses_header {
                 broken.extend(still_served(
                     other,
-                    now,
+                    served,
                     Promise::Reuse,
                     "a live permission has its header there",
                 ));
@@ -259,14 +304,15 @@ impl NodeModel {
         broken
     }
 
-    /// Whether somebody of the tenant has surely held an object from one moment to another.
+    /// Whether a client of the tenant has certainly held an object from one moment to another.
     pub fn is_held(&self, object: ObjectRef, tenant: usize, from: Moment, now: Moment) -> bool {
-        let mut of_it = self.permissions.iter().filter(|it| it.object == object && it.tenant == tenant);
+        let its = |it: &&Known| it.object == object && it.tenant == tenant && it.owner.is_none();
+        let mut of_it = self.permissions.iter().filter(its);
         of_it.any(|known| known.id.start <= from && now < known.served_until && !known.ended)
     }
 
-    /// Whether a key is granted again before its window has gone through its others: each permission takes one of 256
-    /// at least, and its end another at most.
+    /// Whether a key is granted again too soon. A permission uses at least one of its window's 256 keys, and its end
+    /// uses at most one more.
     fn repeats_a_key(&mut self, credential: Credential) -> bool {
         let Credential::Keys { buffer, lifetime } = credential else { return false };
         let mut repeats = false;
@@ -279,7 +325,7 @@ impl NodeModel {
         repeats
     }
 
-    /// Whether nobody has held these bytes for so long that a request waited in vain for them.
+    /// Whether no client has held these bytes for so long that a request waited in vain for them.
     pub fn was_free(&self, bytes: &Range<u64>, since: Moment, now: Moment, stood_still: Lifetime) -> bool {
         let holders = self.permissions.iter().filter(|known| overlaps(&known.buffer, bytes));
         let last = holders.map(|known| known.over_from.min(now)).max().unwrap_or(since).max(since);
@@ -291,7 +337,7 @@ impl NodeModel {
         self.longest_span = self.longest_span.max(known.buffer.end - known.buffer.start);
         for place in [known.buffer.start, known.id.header.0] {
             let list = self.by_place.entry(place).or_default();
-            // Those whose bytes have all been passed on matter no more.
+            // Permissions whose bytes were all granted again do not matter.
             list.retain(|&it| {
                 !(self.permissions[it].buffer_passed_on && self.permissions[it].header_passed_on)
             });
@@ -306,30 +352,30 @@ impl NodeModel {
         self.permissions.push(known);
     }
 
-    /// The node has written zero at `word`: the live permission whose lifetime word that is, where its object lies, and
-    /// which bytes it is over.
+    /// The node has written zero at `word`. Returns the live permission with that lifetime word, the address of its
+    /// object, and its bytes.
     pub fn notice(&mut self, word: u64, now: Moment) -> Option<(PermissionId, u64, Range<u64>)> {
         let near = self.near(&(word..word + 8));
         let at = near.into_iter().find(|&at| {
             let known = &self.permissions[at];
-            known.word().start == word && !known.header_passed_on && now < known.served_until
+            known.word().start == word && !known.header_passed_on && self.is_served(known, now)
         })?;
         let known = &mut self.permissions[at];
         known.noticed.get_or_insert(now);
         Some((known.id, known.object.address.0, known.buffer.clone()))
     }
 
-    /// A permission that is surely live and whose buffer the node's processor has just changed.
+    /// A permission that is certainly live and whose buffer the node's processor has just changed.
     pub fn written_by_node(&self, span: &Range<u64>, now: Moment) -> Option<PermissionId> {
         let hit = |&at: &usize| {
             let known = &self.permissions[at];
-            overlaps(&known.buffer, span) && !known.buffer_passed_on && now < known.served_until
+            overlaps(&known.buffer, span) && !known.buffer_passed_on && self.is_served(known, now)
         };
         self.near(span).into_iter().find(hit).map(|at| self.permissions[at].id)
     }
 }
 
-/// What it breaks that a permission which must be served loses bytes.
-fn still_served(other: &Known, now: Moment, promise: Promise, why: &'static str) -> Option<Stray> {
-    (now < other.served_until && !other.ended).then_some(Stray { promise, why })
+/// The promise that is broken if a permission that must be served loses bytes.
+fn still_served(other: &Known, served: bool, promise: Promise, why: &'static str) -> Option<Stray> {
+    (served && !other.ended).then_some(Stray { promise, why })
 }

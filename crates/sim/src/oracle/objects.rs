@@ -1,4 +1,4 @@
-//! Objects as the checkers know them: from the grants that crossed the network, which one lies where.
+//! Objects as the checkers know them from the grants that crossed the network: which object lies where.
 
 use portcullis_protocol::{Granted, ObjectRef};
 use std::collections::{BTreeMap, HashSet};
@@ -8,15 +8,15 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     births: HashSet<u64>,
-    /// The latest object at each place: by where its bytes begin, where they end.
+    /// The latest object at each place, by the start of its bytes, with their end.
     latest: BTreeMap<u64, (u64, ObjectRef)>,
 }
 
 impl Objects {
-    /// An object has been allocated. Says what is wrong with its reference.
+    /// Notes an allocated object. Returns what is wrong with its reference.
     pub fn born(&mut self, granted: &Granted) -> Option<&'static str> {
         let place = granted.object.address.0..granted.object.address.0.saturating_add(granted.length);
-        // A client that takes no messages may be told of an object when another lies there already.
+        // The message may have waited for its client so long that another object lies there already.
         let replaced = self.over(&place).any(|(_, it)| it.birth > granted.object.birth);
         if !replaced {
             let before: Vec<u64> = self.over(&place).map(|(start, _)| start).collect();
@@ -29,8 +29,8 @@ impl Objects {
         known.then_some("a new object has the reference of another one")
     }
 
-    /// A permission over an object that was there. Says whether another one lies there now, or whether nobody was ever
-    /// told of it: by its address such an object can be found. `untold`: there may be some whose answer was lost.
+    /// Checks a grant over an existing object: whether another one lies there now, or no client was told of it (clients
+    /// can find objects by address). `untold`: the answer to an allocation may have been lost.
     pub fn opened(&mut self, granted: &Granted, untold: bool) -> Option<&'static str> {
         if !self.births.contains(&granted.object.birth) {
             return if untold { self.born(granted) } else { Some("nobody was told of that object") };

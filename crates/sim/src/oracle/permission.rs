@@ -1,4 +1,4 @@
-//! A permission as the checkers know it: from the messages that crossed the network, never from the node's tables.
+//! A permission as the checkers know it from the messages that crossed the network, and not from the node's tables.
 
 use super::SessionId;
 use portcullis_protocol::{
@@ -20,25 +20,31 @@ pub(super) struct Known {
     /// The keys of the buffer and of the lifetime word.
     pub keys: (Rkey, Rkey),
     pub longest: Lifetime,
-    /// Until then, on the node's clock, its holder must be served.
+    /// Until this moment on the node's clock, the holder must be served.
     pub served_until: Moment,
-    /// The same, by what the node itself has said.
+    /// The same, as confirmed by the node itself.
     confirmed_until: Moment,
-    /// From then on, on the node's clock, it is over whatever happens.
+    /// From this moment on the node's clock, the permission is certainly over.
     pub over_from: Moment,
-    /// Somebody else has been given bytes of its buffer, or its header.
+    /// Another permission covers bytes of its buffer, or of its header.
     pub buffer_passed_on: bool,
     pub header_passed_on: bool,
-    /// Its holder asked for its end, or the node announced it.
+    /// The holder asked for the end, or the node announced it.
     pub ended: bool,
-    /// A sibling of its holder, or the holder itself, wrote something into the lifetime word that is no extension:
-    /// what its holder reads there means nothing any more.
+    /// The holder or one of its siblings wrote something into the lifetime word that is no extension. What the holder
+    /// reads there means nothing any more.
     pub vandalised: bool,
-    /// When the node wrote that it will not be extended any more.
+    /// The tenant of its object, if that is another one.
+    pub owner: Option<usize>,
+    /// That tenant may have ended it. It may as well live on.
+    in_doubt: bool,
+    /// That tenant was told that it is over: no access under it can succeed any more.
+    pub taken_back: bool,
+    /// When the node wrote its final notice.
     pub noticed: Option<Moment>,
 }
 
-/// What an access does.
+/// An access: key, range, and needed right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
     pub key: Rkey,
@@ -63,7 +69,7 @@ impl Known {
     ) -> Self {
         let keys = match granted.credential {
             Credential::Keys { buffer, lifetime } => (buffer, lifetime),
-            // No key at all: none is ever shown for it.
+            // There is no key, and no access shows one.
             Credential::Node => (Rkey(0), Rkey(0)),
         };
         let end = granted.permission.start.after(granted.lifetime);
@@ -84,6 +90,9 @@ impl Known {
             header_passed_on: false,
             ended: false,
             vandalised: false,
+            owner: None,
+            in_doubt: false,
+            taken_back: false,
             noticed: None,
         }
     }
@@ -99,7 +108,7 @@ impl Known {
         self.id.header.0..self.id.header.0 + Header::BYTES
     }
 
-    /// Whether its keys open what is wanted: range and rights. Says why not.
+    /// Whether its keys allow the access. Returns why not.
     pub fn covers(&self, wanted: &Wanted) -> Result<(), &'static str> {
         let (word, span) = (self.word(), wanted.span());
         let contiguous = word.end == self.buffer.start && self.keys.0 == self.keys.1;
@@ -118,28 +127,34 @@ impl Known {
         if rights.contains(wanted.right) { Ok(()) } else { Err("without its rights") }
     }
 
-    /// Whether somebody else has been given what is wanted.
+    /// Whether another permission covers these bytes now.
     pub fn passed_on(&self, wanted: &Wanted) -> bool {
         let touches = |range: &Range<u64>| overlaps(range, &wanted.span());
         (self.buffer_passed_on && touches(&self.buffer)) || (self.header_passed_on && touches(&self.word()))
     }
 
-    /// Its holder need not be served any more; whether it is over already is open.
+    /// The holder need not be served any more. The permission may or may not be over.
     pub fn may_end(&mut self, now: Moment) {
         self.ended = true;
         self.served_until = self.served_until.min(now);
     }
 
-    /// The node says that it is over.
+    /// The object's tenant may end the permission from here on. It may as well live on, and be extended.
+    pub fn may_be_taken_back(&mut self, now: Moment) {
+        self.in_doubt = true;
+        self.served_until = self.served_until.min(now);
+    }
+
+    /// The node says that the permission is over.
     pub fn is_over(&mut self, now: Moment) {
         self.may_end(now);
         self.over_from = self.over_from.min(now);
     }
 
-    /// The lifetime word holds `value` now. `honest`: by a compare and swap that found a lifetime there.
+    /// The lifetime word now holds `value`. `honest`: a compare and swap that found a lifetime wrote it.
     pub fn word_became(&mut self, value: u64, honest: bool, now: Moment) {
         if !honest {
-            // The node may not have seen the extensions that stood there.
+            // The node may not have seen the previous extensions.
             self.vandalised = true;
             self.served_until = self.served_until.min(self.confirmed_until);
         }
@@ -148,7 +163,7 @@ impl Known {
         }
     }
 
-    /// The node says that it lives for so long from its start, if it lives.
+    /// The node says that the permission, if it is live, lives this long from its start.
     pub fn confirmed(&mut self, lifetime: Lifetime, now: Moment) {
         self.extended_to(lifetime, now);
         if !self.ended && now < self.served_until {
@@ -161,7 +176,7 @@ impl Known {
         if self.ended {
             return;
         }
-        if !self.vandalised && now < self.served_until {
+        if !self.vandalised && !self.in_doubt && now < self.served_until {
             self.served_until = self.served_until.max(end);
         }
         self.over_from = self.over_from.max(end);

@@ -1,28 +1,28 @@
-//! The promises, by the names that reports use, and how one is found broken.
+//! The promises, with their names in reports, and how one was broken.
 
 use crate::clock::Nanos;
 use serde::Serialize;
 use std::fmt;
 
-/// A promise that a checker watches. See DESIGN's table and ARCHITECTURE.md.
+/// A promise that a checker watches. See the table in ARCHITECTURE.md.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Promise {
     /// No access succeeds outside a live permission's range, rights, tenant or time.
     Access,
-    /// Never two exclusive holders, never exclusive beside shared.
+    /// Never two exclusive holders, never an exclusive one beside a shared one.
     Exclusion,
-    /// An old reference never opens a new object, and no two objects have the same one.
+    /// An old reference never opens a new object, and no two objects have the same reference.
     Reference,
     /// When a permission ends, its memory and its header are used again only after no access can reach them.
     Reuse,
-    /// Nobody gets memory with another tenant's bytes in it.
+    /// No client gets memory that contains another tenant's bytes.
     Scrub,
-    /// Who holds a live permission is not refused.
+    /// The holder of a live permission is not refused.
     Service,
     /// One client's violation is never another's error, and is charged to its own tenant.
     Isolation,
-    /// One client's lateness never costs another: nobody is paused or barred for a key that a sibling held.
+    /// One client's lateness never costs another client: no client is paused or barred for a key that a sibling held.
     Lateness,
     /// Every posted operation completes exactly once, with the truth.
     Truth,
@@ -32,12 +32,12 @@ pub enum Promise {
     Progress,
     /// No code panics, whatever peers and machines do.
     Soundness,
-    /// At rest nothing is left: permissions, objects, bytes, headers, windows, queue pairs, requests.
+    /// At rest nothing is left: no permissions, objects, bytes, headers, windows, queue pairs or requests.
     Rest,
 }
 
 impl Promise {
-    /// Its name in reports.
+    /// The promise's name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,14 +64,14 @@ impl fmt::Display for Promise {
     }
 }
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Failure {
-    /// Which.
+    /// The promise.
     pub promise: Promise,
-    /// When, in ns of virtual time.
+    /// When it was found, in ns of virtual time.
     pub at_ns: Nanos,
-    /// How.
+    /// How it was broken.
     pub what: String,
 }
 

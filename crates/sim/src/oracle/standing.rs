@@ -1,4 +1,5 @@
-//! Who may be paused and barred: a client for what it was refused itself, its siblings only for guesses of keys.
+//! Which clients may be paused and barred: a client for its own refused accesses, its siblings only for guesses of
+//! keys.
 
 use super::permission::Wanted;
 use super::{Oracle, Promise, Session, SessionId};
@@ -13,8 +14,8 @@ pub(super) struct Bar {
 }
 
 impl Oracle {
-    /// A session's access was refused: what it was, by the keys that the network has shown. Whatever is in doubt counts
-    /// against the session: that forgives the node more, and never too little.
+    /// Classifies a refused access, by the keys that the network has shown. Doubtful ones count against the session, so
+    /// that the node is never accused falsely.
     pub(super) fn note_refusal(&mut self, session: SessionId, node: usize, wanted: &Wanted) {
         let Some(model) = &self.nodes[node] else { return };
         let known = model.by_key(wanted.key).filter(|known| known.session == session);
@@ -30,7 +31,7 @@ impl Oracle {
         own.fold((0, 0), |(refusals, guesses), it| (refusals + it.refusals, guesses + it.guesses))
     }
 
-    /// Whether a session may be kept waiting: for what it was refused itself, or for what its tenant guessed.
+    /// Whether a session may have to wait, for its own refused accesses or for guesses of its tenant.
     pub fn has_offended(&self, session: SessionId) -> bool {
         let Session { node, tenant, refusals, .. } = self.sessions[session];
         !self.forgiving && (refusals > 0 || self.charged(node, tenant).1 > 0)
@@ -42,13 +43,13 @@ impl Oracle {
         barred || self.barred.contains_key(&(node, tenant)) || self.were_barred.contains(&session)
     }
 
-    /// Whether a session, or its tenant, was barred after `start`: what began then is over.
+    /// Whether a session, or its tenant, was barred after `start`. Then what began at `start` is over.
     pub(super) fn was_barred_since(&self, session: SessionId, start: Moment) -> bool {
         let Session { node, tenant, barred, .. } = self.sessions[session];
         barred || self.barred.get(&(node, tenant)).is_some_and(|bar| bar.since >= start)
     }
 
-    /// A node does not serve a session because of how it stands, or its tenant.
+    /// Checks that a node refuses a request only for offences of the session or its tenant.
     pub(super) fn refused_for_standing(
         &mut self,
         session: SessionId,
@@ -58,10 +59,10 @@ impl Oracle {
     ) {
         let Session { node, tenant, refusals, strays, .. } = self.sessions[session];
         let own = match (asked, refusal) {
-            // A client's own pause holds up its rebuilds, and nothing else.
+            // A client's own pause delays its rebuilds only.
             (RequestBody::Recover { .. }, Refusal::Paused { .. }) => refusals > 0,
             (_, Refusal::Paused { .. }) => false,
-            // Lateness never bars.
+            // Late accesses never bar a client.
             _ => strays > 0,
         };
         if !own {
@@ -69,7 +70,7 @@ impl Oracle {
         }
     }
 
-    /// A node does not let a client in because of how its tenant stands.
+    /// Checks that a node rejects a client only for its tenant's own offences.
     pub fn turned_away(&mut self, node: usize, tenant: usize, refusal: Refusal, now: Nanos) {
         if matches!(refusal, Refusal::Paused { .. } | Refusal::Barred) {
             self.check_tenant(node, tenant, now, || {
@@ -78,7 +79,7 @@ impl Oracle {
         }
     }
 
-    /// A tenant is not served: is there a guess that it answers for?
+    /// Checks that a tenant that is not served has guessed a key.
     fn check_tenant(&mut self, node: usize, tenant: usize, now: Nanos, what: impl FnOnce() -> String) {
         match self.charged(node, tenant) {
             _ if self.forgiving => self.fail(Promise::Isolation, now, what()),
@@ -92,7 +93,7 @@ impl Oracle {
         }
     }
 
-    /// A tenant is barred: all that it holds ends.
+    /// A tenant is barred: checks why, and ends its permissions.
     pub fn tenant_barred(
         &mut self,
         node: usize,
@@ -111,7 +112,7 @@ impl Oracle {
         }
     }
 
-    /// A client is barred, and not its tenant: all that it holds ends.
+    /// A client is barred: checks why, and ends its permissions.
     pub fn client_barred(&mut self, session: SessionId, node_now: Moment, now: Nanos) {
         let Session { node, strays, .. } = self.sessions[session];
         if strays < self.bar_after.into() {

@@ -1,4 +1,4 @@
-//! What the checkers must not hold against anybody, and what they must notice all the same.
+//! What the checkers must not report, and what they must find nevertheless.
 
 use super::*;
 use portcullis_nic::{RemoteAddress, RemoteSpan, Rkey};
@@ -6,14 +6,14 @@ use portcullis_protocol::{
     Credential, Granted, Incarnation, Keep, LIFETIME_OFFSET, Mechanism, ObjectRef, Part, Refusal, Reply,
     ReplyBody, Request, RequestBody, Rights, Sharing,
 };
-use portcullis_softnic::core::Answer;
+use portcullis_softnic::core::Response;
 
 const NOW: Moment = Moment(1_000);
 const LIFE: Lifetime = Lifetime::millis(5);
 const WORD_KEY: Rkey = Rkey(0x200);
 const HEADER: RemoteAddress = portcullis_node::POOL_BASE;
 
-/// A node with a client of each tenant given.
+/// A node with a client of each given tenant.
 fn oracle(tenants: &[(usize, bool)]) -> Oracle {
     let mut oracle = Oracle::default();
     oracle.node_started(0, 1 << 16, Lifetime(0), Lifetime::seconds(1));
@@ -23,9 +23,9 @@ fn oracle(tenants: &[(usize, bool)]) -> Oracle {
     oracle
 }
 
-fn arrives(oracle: &mut Oracle, session: SessionId, request: &WireRequest, answer: &Answer) {
+fn arrives(oracle: &mut Oracle, session: SessionId, request: &WireRequest, answer: &Response) {
     let touches = match (request, answer) {
-        (WireRequest::CompareAndSwap { remote, compare, swap }, Answer::Value(before)) => {
+        (WireRequest::CompareAndSwap { remote, compare, swap }, Response::Value(before)) => {
             let after = if before == compare { *swap } else { *before };
             let offset = remote.address.0 - portcullis_node::POOL_BASE.0;
             vec![Touch::Change { offset, before: *before, after }]
@@ -38,7 +38,7 @@ fn arrives(oracle: &mut Oracle, session: SessionId, request: &WireRequest, answe
 
 fn sends(oracle: &mut Oracle, session: SessionId, bytes: &[u8]) {
     let request = WireRequest::Send { bytes: bytes.to_vec(), invalidate: None };
-    arrives(oracle, session, &request, &Answer::Done);
+    arrives(oracle, session, &request, &Response::Done);
 }
 
 fn asks(oracle: &mut Oracle, session: SessionId, sequence: u32, body: RequestBody) {
@@ -79,7 +79,7 @@ fn acquire() -> RequestBody {
     }
 }
 
-/// The node writes that a permission is not extended any more.
+/// The node writes its final notice for a permission.
 fn gives_notice(oracle: &mut Oracle) {
     let touch = Touch::Write { offset: LIFETIME_OFFSET, bytes: vec![0; 8] };
     oracle.node_touched(0, &[touch], 1_000_000, NOW);
@@ -161,14 +161,14 @@ fn whose_lifetime_word_was_spoilt_is_known_after_the_nodes_end() {
     let word = RemoteAddress(HEADER.0 + LIFETIME_OFFSET);
     let remote = RemoteSpan { address: word, rkey: WORD_KEY };
     let spoil = WireRequest::CompareAndSwap { remote, compare: 0, swap: u64::MAX };
-    arrives(&mut oracle, 1, &spoil, &Answer::Value(0));
+    arrives(&mut oracle, 1, &spoil, &Response::Value(0));
     assert!(oracle.is_vandalised(0, id));
     oracle.node_stopped(0);
     assert!(oracle.is_vandalised(0, id));
     assert!(!oracle.is_vandalised(1, id), "it is not the vandal's");
     oracle.node_started(0, 1 << 16, Lifetime(0), Lifetime::seconds(1));
     let newcomer = oracle.session_began(0, 0, false, NOW);
-    assert!(!oracle.is_vandalised(newcomer, id), "nor that of a client of the node's next life");
+    assert!(!oracle.is_vandalised(newcomer, id), "nor that of a client of the node's next running");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn whose_tenant_was_barred_is_known_after_the_nodes_end() {
     assert!(oracle.was_barred(0));
     oracle.node_started(0, 1 << 16, Lifetime(0), Lifetime::seconds(1));
     let newcomer = oracle.session_began(0, 0, false, NOW);
-    assert!(!oracle.was_barred(newcomer) && !oracle.has_failed(), "the next life knows no bar");
+    assert!(!oracle.was_barred(newcomer) && !oracle.has_failed(), "the next running knows no bar");
 }
 
 #[test]

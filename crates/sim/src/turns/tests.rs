@@ -1,4 +1,4 @@
-//! A turn of a node in which much happens at once, and what the checkers make of it.
+//! Tests of the checkers with a turn of a node in which much happens at once.
 
 use super::*;
 use crate::clock::MILLISECOND;
@@ -8,7 +8,7 @@ use portcullis_client::{Allocate, Answer, Call};
 use portcullis_node::{NodeConfig, ViolationLimits};
 use portcullis_protocol::{Lifetime, Mechanism, RemoteAddress, Rkey};
 
-/// Client 0 is honest, client 1 hostile and a tenant of its own. The pool is one page, and nobody does anything unasked.
+/// Client 0 is honest, client 1 is hostile and has its own tenant. The pool has one page, and no client acts by itself.
 fn quiet() -> Cluster {
     let faults = Vec::new();
     let plan = Plan { nodes: 1, clients: 2, tenants: 1, hostile: 1, faults, held: 1, ..Plan::draw(1) };
@@ -47,7 +47,7 @@ fn library(cluster: &mut Cluster, client: usize) -> (&mut SimClient, Moment) {
     (host.stay.as_mut().expect("it is attached").client.as_mut().expect("a library"), moment)
 }
 
-/// Where the object lies that a call has brought.
+/// Takes a call's grant and returns the address of its object.
 fn granted(cluster: &mut Cluster, client: usize, call: Call) -> RemoteAddress {
     let answer = library(cluster, client).0.take_call(call).expect("it is answered");
     let Ok(Answer::Granted(permission)) = answer else { panic!("granted, not {answer:?}") };
@@ -58,14 +58,14 @@ fn granted(cluster: &mut Cluster, client: usize, call: Call) -> RemoteAddress {
 fn what_a_bar_ends_may_be_given_to_others_and_zeroed_in_the_same_turn() {
     let mut cluster = quiet();
     pass(&mut cluster, MILLISECOND);
-    // There is room for one of these.
+    // The pool has room for one of these.
     let most = Allocate::bytes(40 << 10).lifetime(Lifetime::seconds(1));
     let (hostile, now) = library(&mut cluster, 1);
     let call = hostile.allocate(now, most).expect("it has room");
     cluster.client_nic_turn_now(1);
     pass(&mut cluster, MILLISECOND);
     let held = granted(&mut cluster, 1, call);
-    // While the node stands still, the tenant earns its bar, and the other asks for the memory.
+    // While the node stands still, the first tenant earns its bar, and the second asks for the memory.
     cluster.nodes[0].paused_until = cluster.now + MILLISECOND;
     let (hostile, now) = library(&mut cluster, 1);
     let buffer = hostile.buffer(8).expect("it has room");

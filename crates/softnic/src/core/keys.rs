@@ -8,9 +8,9 @@ use portcullis_nic::{
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_slots::{Numbers, Reuse, Table};
 
-/// The most regions and windows together: 2^20 of the 2^24 that a key can name.
+/// The most regions and windows together: 2^20 of the 2^24 indices that a key can name.
 pub const KEYS_MAX: u32 = 1 << 20;
-/// Freed indices that wait while there are fresh ones.
+/// Freed indices that wait while there are unused ones.
 const RESTING: u32 = 1024;
 
 /// Where in which memory an access goes.
@@ -29,7 +29,7 @@ enum Kind {
     Window(WindowKind),
 }
 
-/// A region, a window, or an index that waits to be one again.
+/// A region, a window, or a free index.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     base: u64,
@@ -44,7 +44,7 @@ struct Entry {
     /// Windows bound over a region.
     windows: u32,
     key: u8,
-    /// Of a region, or bound.
+    /// A region, or a bound window.
     live: bool,
     access: Access,
     kind: Kind,
@@ -67,13 +67,12 @@ impl Entry {
     };
 }
 
-/// All keys of a NIC.
 #[derive(Debug)]
 pub(crate) struct KeyTable {
-    // A free entry keeps its last key, so that the next is another.
+    // A free entry keeps its last key, so that its next key differs.
     entries: Table<Entry>,
     indices: Numbers,
-    // Bound type-2 windows: while there are none, no queue pair has to be asked for them.
+    // Bound type-2 windows: while there are none, a queue pair's need not be searched for.
     bound_two: u32,
 }
 
@@ -110,7 +109,7 @@ impl KeyTable {
         self.indices.give_back(index);
     }
 
-    /// A region over `length` bytes of memory number `memory` from `offset` on.
+    /// A region over `length` bytes of memory `target.memory`, from `target.offset` on.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -136,7 +135,7 @@ impl KeyTable {
         Ok(Rkey::new(index, entry.key))
     }
 
-    /// Ends a region; says which memory it was over and in which domain.
+    /// Ends a region. Returns which memory it was over and in which domain.
     pub fn deregister(&mut self, region: RegionId) -> Result<(u32, PdId), VerbsError> {
         let entry = self.entry(region.0, "memory region")?;
         if entry.kind != Kind::Region {
@@ -158,7 +157,7 @@ impl KeyTable {
         Ok(Rkey::new(index, entry.key))
     }
 
-    /// Ends a window, bound or not; says in which domain it was.
+    /// Ends a window, bound or not. Returns its domain.
     pub fn deallocate(&mut self, window: WindowId) -> Result<PdId, VerbsError> {
         let entry = *self.entry(window.0, "memory window")?;
         if !matches!(entry.kind, Kind::Window(_)) {
@@ -179,7 +178,7 @@ impl KeyTable {
         }
     }
 
-    /// Binds a window on queue pair `queue_pair` of domain `pd`; length zero unbinds one of type 1.
+    /// Binds a window on queue pair `queue_pair` of domain `pd`. Length zero unbinds a type-1 window.
     pub fn bind(&mut self, pd: PdId, queue_pair: QpId, binding: &WindowBinding) -> Result<(), Status> {
         let window = self.entries.get(binding.window.0 as usize).ok_or(Status::WindowBindError)?;
         let Kind::Window(kind) = window.kind else { return Err(Status::WindowBindError) };
@@ -209,7 +208,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Where the bytes of a binding lie, if its region lets it be bound there.
+    /// Where the bytes of a binding lie, if its region allows it.
     fn bindable(&self, pd: PdId, binding: &WindowBinding) -> Option<(u32, u64)> {
         let region = self.entries.get(binding.region.0 as usize)?;
         let writes = binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
@@ -223,7 +222,7 @@ impl KeyTable {
             .then(|| (region.memory, region.offset + from))
     }
 
-    /// Frees a type-2 window by its present key, on the queue pair it is bound to.
+    /// Frees a type-2 window by its present key, on the queue pair that it is bound to.
     pub fn invalidate(&mut self, pd: PdId, queue_pair: QpId, rkey: Rkey) -> Result<(), Status> {
         let entry = self.entries.get(rkey.index() as usize).ok_or(Status::RemoteAccessError)?;
         let held = entry.kind == Kind::Window(WindowKind::Two)
@@ -244,7 +243,7 @@ impl KeyTable {
         self.bound_two > 0 && self.entries.iter().any(|entry| bound(entry) && entry.queue_pair == queue_pair)
     }
 
-    /// Where a peer's access goes, if the key lets it: the whole of the protection is this function.
+    /// Where a peer's access goes, if the key allows it. This function is the whole of the protection.
     #[inline]
     pub fn authorize(
         &self,
@@ -267,8 +266,8 @@ impl KeyTable {
         (held && !elsewhere).then(|| Target { memory: entry.memory, offset: entry.offset + from })
     }
 
-    /// Why [`authorize`](Self::authorize), with the rights `queue_pair` has, said no. Off the path of accesses that are
-    /// let through: what only a refusal needs is made when there is one.
+    /// Why [`authorize`](Self::authorize) refused, given the rights that `queue_pair` has. What only a refusal needs is
+    /// computed here, off the path of accesses that are allowed.
     #[cold]
     pub fn fault(
         &self,

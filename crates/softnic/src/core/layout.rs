@@ -1,7 +1,7 @@
-//! What the queues hold, byte for byte. All numbers are little-endian on the machines this runs on, and each entry
-//! is read once, into private words, before anything in it is looked at.
+//! What the queues hold, byte for byte. All numbers are little-endian on the machines this runs on. Each entry is read
+//! once, into private words, before any of it is interpreted.
 //!
-//! **Work request, 64 bytes.** It lies in queue memory and is fetched when the NIC comes to it, not before.
+//! **Work request, 64 bytes.** It stays in queue memory until the NIC comes to it, and is fetched then.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -46,13 +46,11 @@ mod opcode {
 
 const SIGNALLED: u64 = 1 << 8;
 
-/// The lower half of a word.
 #[allow(clippy::cast_possible_truncation, reason = "the upper half is another field")]
 pub(crate) fn low(word: u64) -> u32 {
     word as u32
 }
 
-/// The upper half of a word.
 pub(crate) fn high(word: u64) -> u32 {
     low(word >> 32)
 }
@@ -118,7 +116,7 @@ pub(crate) fn encode_request(request: &WorkRequest) -> [u64; 7] {
     words
 }
 
-/// The work request in `words`; `None` as its operation where the words mean nothing.
+/// The work request in `words`: number, whether it is signalled, operation (`None`: the words mean nothing).
 pub(crate) fn decode_request(words: &[u64; 8]) -> (u64, bool, Option<Operation>) {
     let local = LocalSpan { address: words[1], length: low(words[2]), lkey: Lkey(high(words[0])) };
     let rkey = Rkey(high(words[2]));
@@ -151,7 +149,6 @@ pub(crate) fn encode_receive(request: &ReceiveRequest) -> [u64; 3] {
     [request.local.address, pair(request.local.length, request.local.lkey.0), request.id]
 }
 
-/// The receive in `words`.
 pub(crate) fn decode_receive(words: &[u64; 4]) -> ReceiveRequest {
     ReceiveRequest {
         id: words[2],
@@ -162,8 +159,8 @@ pub(crate) fn decode_receive(words: &[u64; 4]) -> ReceiveRequest {
 const KIND_RECEIVE: u64 = 1 << 8;
 const KIND_INVALIDATED: u64 = 1 << 9;
 
-/// A completion as its words, all but the lap. `taken` is how many requests the NIC has taken off the queue, so
-/// that the poster knows which slots are free; receives carry their length in its place.
+/// A completion as its words, all but the lap. `taken`: how many requests the NIC has taken, which tells the poster the
+/// free slots. Receives carry their length there.
 pub(crate) fn encode_completion(completion: &Completion, taken: u64) -> [u64; 3] {
     let mut first = u64::from(completion.status as u8);
     let mut second = u64::from(completion.queue_pair.0);
@@ -180,7 +177,7 @@ pub(crate) fn encode_completion(completion: &Completion, taken: u64) -> [u64; 3]
     [completion.request, first, second]
 }
 
-/// The completion in `words` and, for send queues, the lower half of how many requests were taken.
+/// The completion in `words` and, for send queues, the lower half of how many requests the NIC has taken.
 pub(crate) fn decode_completion(words: &[u64; 4]) -> (Completion, u32) {
     let kind = if words[1] & KIND_RECEIVE == 0 {
         CompletionKind::Send

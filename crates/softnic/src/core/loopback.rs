@@ -1,4 +1,4 @@
-//! Requests whose both ends are on this NIC: executed at once, from memory to memory.
+//! Requests whose two ends are both on this NIC: they are executed at once, from memory to memory.
 
 use super::keys::Target;
 use super::layout::decode_request;
@@ -10,24 +10,23 @@ use portcullis_memory::Bytes;
 use portcullis_nic::{LocalSpan, Operation, QpId, QpState, Status};
 use portcullis_protocol::Moment;
 
-/// Requests whose lines are fetched ahead: each comes from another processor's cache, and several fetches overlap.
+/// Requests whose lines are fetched ahead: each comes from another processor's cache, and fetches overlap.
 const PREFETCH: u64 = 6;
-/// How far ahead messages are fetched: behind the requests that name them.
+/// How far ahead messages are fetched: less, since the request that names one comes first.
 const MESSAGES_AHEAD: u64 = 3;
 
 /// How far a request got.
 enum Step {
-    /// It is done.
     Done,
     /// It goes on at the next visit.
     Again,
-    /// It failed at the requester: the peer knows nothing of it.
+    /// It failed at the requester: the peer does not learn of it.
     Local(Status),
     /// The responder refused it: both ends are in error now.
     Refused(Status),
 }
 
-/// Copies between the requester's memory and the responder's, of READ and WRITE as much as a visit allows.
+/// Copies between the requester's memory and the responder's. Of a READ or WRITE it copies as much as a visit allows.
 struct Copying<'a> {
     here: Target,
     /// Bytes of the request that are done.
@@ -37,7 +36,7 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// Has `copy` move as many bytes as may go now: from which one on, and how many.
+    /// Has `copy` move as many bytes as the visit allows: from which byte on, and how many.
     #[inline]
     fn part(&mut self, length: u32, copy: impl FnOnce(u64, u64)) -> Progress {
         let part = (length - *self.done).min(*self.work);
@@ -93,7 +92,7 @@ impl<M: Bytes> Core<M> {
                     None => return Visit::Done,
                 },
             };
-            // Room for the completion first: what is executed can be reported.
+            // Without room for its completion a request is not executed.
             if !self.has_completion_room(pair.send_cq) {
                 pair.current = Some(current);
                 return blocked;
@@ -174,7 +173,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// The responder of a request, if its peer still serves.
+    /// The responder of a request, if its peer serves.
     fn responder(&self, pair: &QueuePair<M>) -> Option<Responder> {
         let id = pair.peer?;
         let peer = self.qps.get(id.0)?;

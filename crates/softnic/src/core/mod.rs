@@ -1,11 +1,11 @@
 //! The NIC as a pure state machine.
 //!
-//! Requests lie in queue memory; [`Core::turn`] fetches them, checks queue pair, domain, key, range and rights, and
-//! executes. No clock, no threads, no system calls: time comes in as an argument, memory is a type parameter, so
-//! that the same code runs on shared memory and in a simulator.
+//! Requests lie in queue memory. [`Core::turn`] fetches them, checks queue pair, domain, key, range and rights, and
+//! executes them. It has no clock, no threads and no system calls: time is an argument, and memory is a type parameter.
+//! The same code runs on shared memory and in a simulator.
 //!
-//! Whatever the queues hold, a turn ends: each queue pair gets a budget of requests and bytes, every index is this
-//! side's own, and a request is read once into private words.
+//! A turn ends whatever the queues hold: each queue pair has a budget of requests and bytes, no index of a peer's is
+//! believed, and a request is read once into private words.
 
 mod keys;
 mod layout;
@@ -28,4 +28,4 @@ pub use rings::{
     CompletionPoller, CompletionPoster, ReceivePoster, ReceiveTaker, Ring, SendPoster, SendTaker,
 };
 pub use schedule::{BYTES_PER_VISIT_MAX, REQUESTS_PER_VISIT_MAX};
-pub use wire::{Answer, NetworkPort, Packet, PacketBody, WireRequest};
+pub use wire::{NetworkPort, Packet, PacketBody, Response, WireRequest};

@@ -1,4 +1,4 @@
-//! The verbs objects of a NIC and what holds what.
+//! The verbs objects of a NIC, and which of them hold which.
 
 use super::keys::{KEYS_MAX, KeyTable, Target};
 use super::queue_pair::QueuePair;
@@ -20,11 +20,10 @@ pub const QUEUE_PAIRS_MAX: u32 = 1 << 16;
 pub const COMPLETION_QUEUES_MAX: u32 = 1 << 14;
 /// The most protection domains of a NIC.
 pub const DOMAINS_MAX: u32 = 1 << 14;
-/// Freed numbers of domains, completion queues and memories that wait while there are fresh ones.
+/// Freed numbers of domains, completion queues and memories that wait while there are unused ones.
 const RESTING: Reuse = Reuse::OldestFirst { resting: 16 };
-/// The same of queue pairs.
 const QUEUE_PAIRS_RESTING: Reuse = Reuse::OldestFirst { resting: 64 };
-/// Connections that a queue pair may have before it could be taken for the one made after it.
+/// Connections after which a queue pair could be taken for the next one made.
 const CONNECTIONS_APART: u32 = 1 << 10;
 /// The most events kept for an owner that does not ask for them.
 const EVENTS_MAX: usize = 1 << 16;
@@ -37,14 +36,14 @@ pub struct Core<M> {
     pub(super) memories: Slots<u32, M>,
     domains: Slots<u32, Domain>,
     pub(super) cqs: Slots<u32, CompletionQueue<M>>,
-    /// Lent while they are served, so that their peers can be reached beside them.
+    /// A queue pair is lent while it is served, so that its peer can be reached.
     pub(super) qps: Slots<u32, Box<QueuePair<M>>>,
     pub(super) schedule: Schedule,
     pub(super) events: VecDeque<Event>,
     /// Completion queues that got completions since the owner last asked.
     pub(super) touched: Vec<u32>,
     pub(super) network: Option<Network>,
-    /// Where the next queue pair's connections begin.
+    /// Where the connections of the next queue pair begin.
     connections: u32,
 }
 
@@ -70,9 +69,9 @@ struct Domain {
 pub(super) struct CompletionQueue<M> {
     pub poster: CompletionPoster<M>,
     users: u32,
-    /// Completions were posted since the owner was last told.
+    /// Completions were posted since the owner last asked.
     pub touched: bool,
-    /// What the client that it is of may still get done in the round that it was last served in, in bytes.
+    /// The bytes that this queue's client may still get done in `round`, the round in which it was last served.
     pub work_left: u32,
     pub round: u64,
 }
@@ -84,13 +83,13 @@ pub struct QpPlace<M> {
     pub send: Ring<M>,
     /// The ring of its receive queue, if it has one.
     pub receive: Option<Ring<M>>,
-    /// The completion queue of both.
+    /// The completion queue of its send queue.
     pub send_cq: u32,
-    /// The completion queue of receives.
+    /// The completion queue of its receive queue.
     pub receive_cq: u32,
-    /// The number that its completions carry; none: its own.
+    /// The number that its completions carry. `None`: its own.
     pub label: Option<QpId>,
-    /// Whether it has to be looked at without being told: its poster is another process.
+    /// Whether the NIC has to look at it without a doorbell: its poster is another process.
     pub polled: bool,
 }
 
@@ -99,7 +98,7 @@ pub struct QpPlace<M> {
 pub struct CqPlace<M> {
     /// The ring.
     pub ring: Ring<M>,
-    /// Where in the same memory the polling end says how far it came.
+    /// Where in that memory the polling end writes how many it has polled.
     pub cell: u64,
 }
 
@@ -308,7 +307,7 @@ impl<M: Bytes> Core<M> {
         Ok(id)
     }
 
-    /// Where a new queue pair's connections begin: not where those of the last with its number ended.
+    /// Where a new queue pair's connections begin: away from those of the last with its number.
     fn next_connection(&mut self) -> u32 {
         let first = self.connections;
         self.connections = first.wrapping_add(CONNECTIONS_APART);
@@ -332,7 +331,7 @@ impl<M: Bytes> Core<M> {
         }
         self.leave_domain(gone.pd);
         self.schedule.remove(qp);
-        // Its number may be another's soon, which is to hear nothing of this one's past.
+        // Another queue pair may soon have the number, and must not get these events.
         self.events.retain(|event| event.queue_pair() != qp);
         Ok(())
     }
@@ -353,7 +352,7 @@ impl<M: Bytes> Core<M> {
         Ok(self.address_of(qp, self.qp(qp)?))
     }
 
-    /// Where peers reach a queue pair: where all ends are on one NIC, the number says all.
+    /// Where peers reach a queue pair. Where all ends are on one NIC, the number is enough.
     pub(super) fn address_of(&self, id: QpId, pair: &QueuePair<M>) -> QpAddress {
         let (port, first) =
             self.network.as_ref().map_or(([0; 16], 0), |it| (it.port.address, it.port.first_packet));
@@ -381,7 +380,7 @@ impl<M: Bytes> Core<M> {
         Ok(())
     }
 
-    /// The doorbell of a queue pair that is not polled: it has something to do.
+    /// Rings the doorbell of a queue pair that is not polled: it has something to do.
     pub fn ring(&mut self, qp: QpId) {
         let Ok(pair) = self.qp_mut(qp) else { return };
         let is_scheduled = std::mem::replace(&mut pair.scheduled, true);
@@ -398,7 +397,7 @@ impl<M: Bytes> Core<M> {
         self.events.pop_front()
     }
 
-    /// A completion queue that got completions since it was last named here.
+    /// A completion queue that got completions since this function last returned it.
     pub fn pop_touched(&mut self) -> Option<u32> {
         let cq = self.touched.pop()?;
         if let Some(queue) = self.cqs.get_mut(cq) {
@@ -416,4 +415,26 @@ impl<M: Bytes> Core<M> {
 
 pub(super) fn exhausted(what: &'static str, limit: u32) -> VerbsError {
     VerbsError::Exhausted { what, limit: limit.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_memory::Mapping;
+
+    #[test]
+    fn events_that_nobody_takes_are_kept_up_to_a_bound() {
+        let mut core = Core::<Mapping>::new();
+        for _ in 0..EVENTS_MAX + 2 {
+            core.raise(Event::AccessError(QpId(1), None));
+        }
+        assert_eq!(std::iter::from_fn(|| core.poll_event()).count(), EVENTS_MAX);
+    }
+
+    #[test]
+    fn queue_pairs_begin_their_connections_a_thousand_apart() {
+        let mut core = Core::<Mapping>::new();
+        let firsts = [core.next_connection(), core.next_connection(), core.next_connection()];
+        assert!(firsts.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) >= 1000), "{firsts:?}");
+    }
 }

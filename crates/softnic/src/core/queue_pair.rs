@@ -8,7 +8,7 @@ use portcullis_memory::Bytes;
 use portcullis_nic::{Access, Operation, PdId, QpChange, QpId, QpState, VerbsError};
 use portcullis_protocol::{Lifetime, Moment};
 
-/// The request that a queue pair is at, read once from its queue.
+/// The request that a queue pair is working on, read once from its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
     pub id: u64,
@@ -34,31 +34,30 @@ impl Current {
         Self { id, signalled, operation, done: 0, not_ready_since: None }
     }
 
-    /// The peer has no receive, or no room to say that one is done: whether that is so for longer than the retries last.
+    /// The peer is not ready to receive. Returns whether that has lasted longer than the retries.
     pub fn is_given_up(&mut self, retries: u8, now: Moment) -> bool {
         let since = *self.not_ready_since.get_or_insert(now);
         let patience = Lifetime(RNR_TIMER.0 * u64::from(retries));
         retries != RNR_FOR_EVER && now.since(since) > patience
     }
 
-    /// A request that is flushed: nobody looks at what it asks for.
+    /// A request that is flushed: what it asks for is not read.
     pub fn unread(id: u64) -> Self {
         Self { id, signalled: true, operation: None, done: 0, not_ready_since: None }
     }
 }
 
-/// A queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair<M> {
     pub pd: PdId,
     pub state: QpState,
-    /// What peers may do through it.
+    /// What the peer may do.
     pub access: Access,
-    /// Its peer, where that is on this NIC.
+    /// The peer, if it is on this NIC.
     pub peer: Option<QpId>,
-    /// Its peer, where that is reached through the network.
+    /// The connection to a peer on the network.
     pub connection: Option<Box<Connection>>,
-    /// Connections it has had before this one.
+    /// Connections before the present one.
     pub connections: u32,
     pub rnr_retries: u8,
     pub send_cq: u32,
@@ -66,18 +65,18 @@ pub(crate) struct QueuePair<M> {
     pub send: SendTaker<M>,
     pub receive: Option<ReceiveTaker<M>>,
     pub current: Option<Current>,
-    /// The number that its completions carry.
+    /// The number that completions carry.
     pub label: QpId,
-    /// Queued for service already, or napping.
+    /// Among the ready queue pairs, or napping.
     pub scheduled: bool,
-    /// Whether it is looked at without being rung, and where it stands then.
+    /// Where it stands in the schedule, if it is visited without being rung.
     pub polled: Option<Polling>,
-    /// Visits in a row in which it could do nothing.
+    /// Visits in a row in which the queue pair could do nothing.
     pub blocked: u32,
 }
 
 impl<M: Bytes> QueuePair<M> {
-    /// Takes the step, if the present state allows it. `networked`: its peer is reached through the network.
+    /// Takes the step, if the present state allows it. `networked`: the peer is reached through the network.
     pub fn modify(&mut self, change: QpChange, networked: bool) -> Result<(), VerbsError> {
         let from = self.state;
         let wrong = Err(VerbsError::State { from });
@@ -116,7 +115,7 @@ impl<M: Bytes> QueuePair<M> {
         Ok(())
     }
 
-    /// Forgets what is posted, without completions.
+    /// Discards what is posted, without completions.
     fn forget(&mut self) {
         self.current = None;
         self.connection = None;

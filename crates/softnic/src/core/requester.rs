@@ -1,11 +1,12 @@
-//! The requester's half towards a peer on another NIC: requests go out, several at a time, and complete in order.
+//! The requester's half towards a peer on another NIC. Several requests are on their way at a time; they complete in
+//! order.
 
 use super::keys::Target;
 use super::objects::Core;
 use super::queue_pair::{Current, QueuePair, RNR_TIMER};
 use super::schedule::{REQUESTS_PER_VISIT_MAX, Visit};
 use super::verbs::Verb;
-use super::wire::{Answer, Packet, PacketBody, WireRequest};
+use super::wire::{Packet, PacketBody, Response, WireRequest};
 use portcullis_memory::Bytes;
 use portcullis_nic::{LocalSpan, PdId, QpAddress, QpId, QpState, Status};
 use portcullis_protocol::Moment;
@@ -26,7 +27,6 @@ pub(crate) struct Connection {
     pub expected: u32,
 }
 
-/// A request on its way.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     pub current: Current,
@@ -40,7 +40,7 @@ impl Connection {
         Self { peer, outstanding: VecDeque::new(), next: 0, expected: 0 }
     }
 
-    /// Answers come in order: the only request that one can be for.
+    /// Answers come in order, so only this request can be answered next.
     fn first_unanswered(&mut self) -> Option<&mut Outstanding> {
         self.outstanding.iter_mut().find(|sent| sent.outcome.is_none())
     }
@@ -81,7 +81,8 @@ impl<M: Bytes> Core<M> {
         Visit::Again
     }
 
-    /// Sends or executes the next request: [`Visit::Done`]. `None`: there is none, or it has to wait for an answer.
+    /// Sends or executes the next request ([`Visit::Done`]). `None`: there is no request, or it has to wait for an
+    /// answer.
     fn send_next(
         &mut self,
         id: QpId,
@@ -95,7 +96,7 @@ impl<M: Bytes> Core<M> {
         let current = Current::read(&pair.send.peek()?);
         let composed = match current.operation.and_then(Verb::of) {
             Some((verb, local)) => self.compose(pair.pd, verb, local).map(Some),
-            // Of this end alone: in its turn, like everything.
+            // This request needs no peer, and waits its turn.
             None if !connection.outstanding.is_empty() => return None,
             None if !self.has_completion_room(pair.send_cq) => return Some(Visit::Blocked),
             None => self.execute_here(id, pair.pd, current.operation).map(|()| None),
@@ -123,7 +124,7 @@ impl<M: Bytes> Core<M> {
         Some(Visit::Done)
     }
 
-    /// A request for the wire, with its bytes, or why it cannot go.
+    /// A request for the wire, with its bytes, or the status that it fails with.
     fn compose(&self, pd: PdId, verb: Verb, local: LocalSpan) -> Result<WireRequest, Status> {
         let here = self.requester_end(pd, verb, local)?;
         Ok(match verb {
@@ -162,8 +163,8 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// An answer has come: the bytes it brings go where the request said, and the request completes in its turn.
-    pub(super) fn take_answer(&mut self, packet: &Packet, answer: &Answer, now: Moment) {
+    /// An answer has come. Its bytes go where the request said, and the request completes in its turn.
+    pub(super) fn take_answer(&mut self, packet: &Packet, answer: &Response, now: Moment) {
         let qp = QpId(packet.to.number);
         let Some(mut pair) = self.qps.lend(qp.0) else { return };
         if pair.state == QpState::ReadyToSend
@@ -174,11 +175,11 @@ impl<M: Bytes> Core<M> {
             && front.number == packet.number
         {
             match answer {
-                Answer::NotReady => self.wait_for_receive(qp, pair.rnr_retries, front, now),
-                Answer::Refused(status) => front.outcome = Some(Err(*status)),
-                Answer::Done => front.outcome = Some(Ok(())),
-                Answer::Bytes(bytes) => front.outcome = Some(self.scatter(pair.pd, &front.current, bytes)),
-                Answer::Value(value) => {
+                Response::NotReady => self.wait_for_receive(qp, pair.rnr_retries, front, now),
+                Response::Refused(status) => front.outcome = Some(Err(*status)),
+                Response::Done => front.outcome = Some(Ok(())),
+                Response::Bytes(bytes) => front.outcome = Some(self.scatter(pair.pd, &front.current, bytes)),
+                Response::Value(value) => {
                     front.outcome = Some(self.scatter(pair.pd, &front.current, &value.to_le_bytes()));
                 }
             }
@@ -202,13 +203,13 @@ impl<M: Bytes> Core<M> {
         if front.current.is_given_up(retries, now) {
             front.outcome = Some(Err(Status::RnrRetryExceededError));
         } else if let Some(network) = &mut self.network {
-            // An answer has come: patience begins anew with the next try.
+            // The peer has answered, so its patience begins again with the next try.
             front.sent = now.after(RNR_TIMER);
             network.resends.push_back((now.after(RNR_TIMER), qp));
         }
     }
 
-    /// Gives up on answers that do not come, and tries again where the peer was not ready.
+    /// Gives up on answers that do not come, and sends requests again whose peer was not ready.
     pub(super) fn look_after_wire(&mut self, now: Moment) {
         let Some(network) = &mut self.network else { return };
         let patience = network.port.patience;
@@ -235,7 +236,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// The responder executes nothing behind a request that it was not ready for: all from there on go again.
+    /// Sends all unanswered requests again: the responder executes nothing behind one that it was not ready for.
     fn send_again(&mut self, qp: QpId, now: Moment) {
         let Some(mut pair) = self.qps.lend(qp.0) else { return };
         let mut connection = pair.connection.take();

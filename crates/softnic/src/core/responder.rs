@@ -1,25 +1,25 @@
-//! The responder's half towards a peer on another NIC: what a packet asks is executed when it arrives, and answered.
+//! The responder's half towards a peer on another NIC: it executes what a packet asks for when it arrives, and answers.
 
 use super::keys::Target;
 use super::objects::Core;
 use super::verbs::{Exchange, Progress, Responder, Verb};
-use super::wire::{Answer, Packet, PacketBody, WireRequest};
+use super::wire::{Packet, PacketBody, Response, WireRequest};
 use portcullis_memory::Bytes;
 use portcullis_nic::{QpId, QpState};
 use portcullis_protocol::Moment;
 use portcullis_protocol::planted::{self, Fault};
 
-/// Takes bytes out of a request's packet and puts them into its answer's, whole.
+/// Bytes come out of the request's packet and go into the answer's, always whole.
 struct Packets<'a> {
     brought: &'a [u8],
-    answer: Answer,
+    answer: Response,
 }
 
 impl<M: Bytes> Exchange<M> for Packets<'_> {
     fn fetch(&mut self, core: &Core<M>, from: Target, length: u32) -> Progress {
         let mut bytes = vec![0; length as usize];
         core.memories[from.memory].read(from.offset, &mut bytes);
-        self.answer = Answer::Bytes(bytes);
+        self.answer = Response::Bytes(bytes);
         Progress::Done
     }
 
@@ -33,12 +33,12 @@ impl<M: Bytes> Exchange<M> for Packets<'_> {
     }
 
     fn fetch_word(&mut self, _: &Core<M>, value: u64) {
-        self.answer = Answer::Value(value);
+        self.answer = Response::Value(value);
     }
 }
 
 impl WireRequest {
-    /// What it asks for, and the bytes that it brings.
+    /// What the request asks for, and the bytes that it brings.
     fn verb(&self) -> (Verb, &[u8]) {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         match *self {
@@ -54,11 +54,11 @@ impl WireRequest {
 }
 
 impl<M: Bytes> Core<M> {
-    /// Takes in a packet that the network has carried here. One that belongs to no connection of this NIC, to an
-    /// earlier one, or that comes after one that was lost, is dropped.
+    /// Takes in a packet that the network has carried here. A packet is dropped if it belongs to no connection of this
+    /// NIC or to an earlier one, or if it comes after a packet that was lost.
     pub fn receive(&mut self, packet: &Packet, now: Moment) {
         match &packet.body {
-            PacketBody::Answer(answer) => self.take_answer(packet, answer, now),
+            PacketBody::Response(answer) => self.take_answer(packet, answer, now),
             PacketBody::Request { request, .. } => {
                 if let Some(responder) = self.expected_by(packet) {
                     self.respond(&responder, packet, request);
@@ -67,7 +67,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// The queue pair that a request is for, if it waits for exactly this one.
+    /// The queue pair that a request is for, if this request is the next that it expects.
     fn expected_by(&self, packet: &Packet) -> Option<Responder> {
         let id = QpId(packet.to.number);
         let pair = self.qp(id).ok()?;
@@ -84,24 +84,24 @@ impl<M: Bytes> Core<M> {
 
     fn respond(&mut self, responder: &Responder, packet: &Packet, request: &WireRequest) {
         let (verb, brought) = request.verb();
-        let nothing = if let Verb::Read { .. } = verb { Answer::Bytes(Vec::new()) } else { Answer::Done };
+        let nothing = if let Verb::Read { .. } = verb { Response::Bytes(Vec::new()) } else { Response::Done };
         let mut packets = Packets { brought, answer: nothing };
         let answer = match self.execute(responder, verb, &mut packets) {
             Ok(Progress::Done) => packets.answer,
-            Ok(Progress::NotReady) => Answer::NotReady,
+            Ok(Progress::NotReady) => Response::NotReady,
             Ok(Progress::Partly) => unreachable!("a packet is executed whole"),
-            Err(status) => Answer::Refused(status),
+            Err(status) => Response::Refused(status),
         };
-        if answer != Answer::NotReady
+        if answer != Response::NotReady
             && let Some(connection) =
                 self.qps.get_mut(responder.id.0).and_then(|pair| pair.connection.as_mut())
         {
             connection.expected = connection.expected.wrapping_add(1);
         }
-        if let Answer::Refused(_) = answer {
+        if let Response::Refused(_) = answer {
             self.break_responder(responder, verb);
         }
-        let body = PacketBody::Answer(answer);
+        let body = PacketBody::Response(answer);
         self.emit(Packet { from: packet.to, to: packet.from, number: packet.number, body });
     }
 }

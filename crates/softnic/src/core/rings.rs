@@ -1,8 +1,8 @@
 //! Rings in queue memory: one end posts, the other takes.
 //!
-//! An entry is valid when its last word holds the ring's present lap, so one cache line carries a request from
-//! poster to taker and no index is believed: each end counts for itself. A peer that writes nonsense gets nonsense
-//! done on its own queue, and can neither make the taker read outside the ring nor take an entry twice.
+//! An entry is valid when its last word holds the ring's present lap. One cache line therefore carries a request from
+//! poster to taker, and no index is believed: each end counts for itself. A peer that writes nonsense gets nonsense
+//! done on its own queue. It can neither make the taker read outside the ring nor take an entry twice.
 
 use super::layout::{
     COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES, decode_completion, decode_receive,
@@ -24,7 +24,7 @@ impl<M: Bytes> Ring<M> {
     /// A ring of `depth` entries at `offset`.
     ///
     /// # Panics
-    /// The depth is no power of two, or the ring does not lie in the memory on an entry's boundary.
+    /// The depth is not a power of two, or the ring does not lie in the memory on an entry's boundary.
     #[must_use]
     pub fn new(memory: M, offset: u64, depth: u32) -> Self {
         assert!(depth.is_power_of_two(), "a ring's depth is a power of two");
@@ -37,7 +37,7 @@ impl<M: Bytes> Ring<M> {
         self.mask + 1
     }
 
-    /// A send queue's entries are the longest: one that fits as another queue may not fit as this.
+    /// A send queue's entries are the longest: memory for another queue may be too short for it.
     fn holds_requests(&self) {
         let end = self.offset + self.depth() * WORK_REQUEST_BYTES;
         assert!(end <= self.memory.length(), "a send queue lies in its memory");
@@ -74,8 +74,8 @@ impl<M: Bytes> SendPoster<M> {
         self.ring.depth() - (self.posted - self.retired)
     }
 
-    /// Posts as many of `requests` as fit and says how many. The first becomes visible last: the NIC sees all of
-    /// them or none, which is the doorbell.
+    /// Posts as many of `requests` as fit and returns how many. The first is stored last, which is the doorbell: the
+    /// NIC sees all of them or none.
     pub fn post(&mut self, requests: &[WorkRequest]) -> usize {
         let fit = usize::try_from(self.room()).map_or(requests.len(), |room| room.min(requests.len()));
         let Some((first, rest)) = requests[..fit].split_first() else { return 0 };
@@ -96,7 +96,7 @@ impl<M: Bytes> SendPoster<M> {
     /// A completion said that the NIC has taken requests up to `taken` (its lower half).
     pub fn retire(&mut self, taken: u32) {
         let outstanding = low(self.posted).wrapping_sub(taken);
-        // A NIC never takes more than was posted: anything else is a completion from before a reset.
+        // A NIC never takes more than was posted: any other number is from a completion before a reset.
         if u64::from(outstanding) <= self.posted - self.retired {
             self.retired = self.posted - u64::from(outstanding);
         }
@@ -146,14 +146,14 @@ impl<M: Bytes> SendTaker<M> {
         (self.ring.memory.load(offset + 56) == lap).then(|| self.ring.memory.load_words(offset))
     }
 
-    /// The request `ahead` places on will be looked at soon: its line is fetched from its poster meanwhile.
+    /// Fetches the request `ahead` places on from its poster's cache, for later.
     #[inline]
     pub fn prefetch(&self, ahead: u64) {
         let (offset, _) = self.ring.slot(self.taken + ahead, WORK_REQUEST_BYTES);
         self.ring.memory.prefetch(offset);
     }
 
-    /// The request `ahead` places on, if it is there: a hint, since it may be another by the time its turn comes.
+    /// The request `ahead` places on, if there is one. This is a hint: its words may change before its turn comes.
     #[must_use]
     pub fn glimpse(&self, ahead: u64) -> Option<[u64; 8]> {
         let (offset, lap) = self.ring.slot(self.taken + ahead, WORK_REQUEST_BYTES);
@@ -165,7 +165,7 @@ impl<M: Bytes> SendTaker<M> {
         self.taken += 1;
     }
 
-    /// Forgets what is posted: at most one ring's worth, however fast the poster posts.
+    /// Discards what is posted: at most one ring's worth, however fast its poster is.
     pub fn discard(&mut self) {
         for _ in 0..self.ring.depth() {
             if !self.waiting() {
@@ -191,7 +191,7 @@ impl<M: Bytes> ReceivePoster<M> {
         Self { ring, posted: 0, retired: 0 }
     }
 
-    /// Posts as many of `requests` as fit and says how many.
+    /// Posts as many of `requests` as fit and returns how many.
     pub fn post(&mut self, requests: &[ReceiveRequest]) -> usize {
         let room = self.ring.depth() - (self.posted - self.retired);
         let fit = usize::try_from(room).map_or(requests.len(), |room| room.min(requests.len()));
@@ -241,7 +241,7 @@ impl<M: Bytes> ReceiveTaker<M> {
         Some(decode_receive(&self.ring.memory.load_words(offset)))
     }
 
-    /// The receive `ahead` places on will be looked at soon.
+    /// Fetches the receive `ahead` places on, for later.
     #[inline]
     pub fn prefetch(&self, ahead: u64) {
         let (offset, _) = self.ring.slot(self.taken + ahead, RECEIVE_BYTES);
@@ -253,7 +253,7 @@ impl<M: Bytes> ReceiveTaker<M> {
         self.taken += 1;
     }
 
-    /// Forgets what is posted: at most one ring's worth.
+    /// Discards what is posted: at most one ring's worth.
     pub fn discard(&mut self) {
         for _ in 0..self.ring.depth() {
             if self.peek().is_none() {
@@ -274,13 +274,13 @@ pub struct CompletionPoster<M> {
 }
 
 impl<M: Bytes> CompletionPoster<M> {
-    /// An empty queue's NIC end. The word at `cell` is where the polling end says how far it came.
+    /// An empty queue's NIC end. The polling end counts in the word at `cell`.
     #[must_use]
     pub fn new(ring: Ring<M>, cell: u64) -> Self {
         Self { ring, cell, posted: 0, polled: 0 }
     }
 
-    /// Whether `entries` more fit. A polling end that does not poll, or lies about it, stops its own queue only.
+    /// Whether `entries` more fit. A polling end that does not poll, or writes a wrong count, stops only its own queue.
     pub fn has_room(&mut self, entries: u64) -> bool {
         let depth = self.ring.depth();
         if self.posted + entries - self.polled <= depth {
@@ -336,8 +336,36 @@ impl<M: Bytes> CompletionPoller<M> {
         Some(decode_completion(&words))
     }
 
-    /// Tells the NIC how far this end came. Once after a run of [`CompletionPoller::take`] is enough.
+    /// Tells the NIC how many completions were polled. Once after a run of [`CompletionPoller::take`] is enough.
     pub fn publish(&self) {
         self.ring.memory.store(self.cell, self.polled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_memory::Mapping;
+    use portcullis_nic::{Lkey, LocalSpan};
+
+    fn memory() -> Mapping {
+        Mapping::private(4096).expect("a page")
+    }
+
+    #[test]
+    #[should_panic(expected = "a send queue lies in its memory")]
+    fn a_ring_that_is_too_short_for_requests_is_no_send_queue() {
+        let depth = u32::try_from(4096 / RECEIVE_BYTES).expect("a few");
+        let _ = SendPoster::new(Ring::new(memory(), 0, depth));
+    }
+
+    #[test]
+    fn receives_that_nobody_posted_do_not_complete() {
+        let mut poster = ReceivePoster::new(Ring::new(memory(), 0, 4));
+        poster.retire();
+        let local = LocalSpan { address: 0, length: 0, lkey: Lkey(0) };
+        assert_eq!(poster.post(&[ReceiveRequest { id: 1, local }; 6]), 4, "as many as it holds");
+        poster.retire();
+        assert_eq!(poster.post(&[ReceiveRequest { id: 1, local }; 6]), 1);
     }
 }

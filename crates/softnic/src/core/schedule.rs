@@ -1,4 +1,4 @@
-//! Which queue pairs get a visit, and how much they may do in it.
+//! Which queue pairs are visited, and how much each may do in a visit.
 
 use super::objects::Core;
 use portcullis_memory::Bytes;
@@ -9,47 +9,47 @@ use std::collections::{BinaryHeap, VecDeque};
 
 /// Requests that one queue pair may have executed before the next has its turn.
 pub const REQUESTS_PER_VISIT_MAX: u32 = 32;
-/// Bytes that one queue pair may move before the next has its turn, at the most and at least: fewer where many are busy.
-/// Longer transfers go on at the next visit, and their key is checked again: a permission that ended meanwhile cuts them
-/// off.
+/// The most and the least bytes that one queue pair may move before the next has its turn: fewer where many are busy. A
+/// longer transfer goes on at the next visit and its key is checked again, so that a permission that ended meanwhile
+/// cuts it off.
 pub const BYTES_PER_VISIT_MAX: u32 = 64 << 10;
 const BYTES_PER_VISIT_MIN: u32 = 8 << 10;
 
-/// The most that all of them together get done in a turn, in bytes: the node's turn comes after it, and with it
-/// everybody's permissions. A request counts for as many bytes as could have been moved instead.
+/// The most work of all queue pairs in a turn, in bytes: the node's turn, and so all permissions, wait for it. A
+/// request counts for as many bytes as could have been moved instead.
 const WORK_PER_TURN_MAX: u64 = 256 << 10;
 /// What a request counts for.
 pub(super) const REQUEST_WORK: u32 = 1 << 10;
 
 /// Turns without work after which a polled queue pair counts as cold.
 const COLD_AFTER_TURNS: u32 = 4096;
-/// Of so many cold queue pairs, one more is looked at in each turn.
+/// For each so many cold queue pairs, one more is visited in each turn.
 const COLD_PER_LOOK: usize = 128;
 /// The most cold queue pairs looked at in a turn.
 const COLD_PER_TURN_MAX: usize = 16;
 
-/// Visits in a row without work after which a queue pair that waits for its peer is not visited in each turn any more.
+/// Visits in a row without work after which a queue pair that waits for its peer naps.
 const BLOCKED_VISITS: u32 = 64;
-/// Turns that it is left alone then: at first, and at most. Each time twice as many.
+/// Turns that it is then left alone: at first, and at most. Each time twice as many.
 const NAP_TURNS: (u64, u64) = (16, 4096);
-/// The most of those that are visited again in a turn.
+/// The most naps that end in a turn.
 const WOKEN_PER_TURN_MAX: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    /// Rung, or not done when their budget was.
+    /// Rung, or not done within their budget.
     ready: VecDeque<QpId>,
-    /// Waiting for their peers, until a turn.
+    /// Waiting for their peers, by the turn of their next visit.
     napping: BinaryHeap<Reverse<(u64, u32)>>,
     turns: u64,
     /// What this turn may still do.
     work_left: u64,
-    /// What a client gets done before the next has its turn, in bytes.
+    /// The bytes that a client gets done before the next has its turn.
     pub(super) quantum: u32,
-    /// How often all of those that are busy have had their turn.
+    /// How often all hot queue pairs have had their turn.
     pub(super) rounds: u64,
     hot: Vec<Polled>,
-    /// Where the last turn had done enough: the next one goes on there.
+    /// Where the last turn stopped: the next turn goes on there.
     next_hot: usize,
     cold: VecDeque<QpId>,
     pub(super) visits: u64,
@@ -58,9 +58,9 @@ pub(super) struct Schedule {
 /// Where a queue pair stands whose poster does not ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polling {
-    /// Among the hot or the cold ones.
+    /// Among the hot or the cold queue pairs.
     Watched,
-    /// Left alone for a while, and then among those who are ready.
+    /// Left alone for a while, and after that among the ready ones.
     Napping,
 }
 
@@ -71,12 +71,11 @@ struct Polled {
 }
 
 impl Schedule {
-    /// A visit has done so much.
+    /// A visit has done this much work.
     pub fn charge(&mut self, work: u32) {
         self.work_left = self.work_left.saturating_sub(work.into());
     }
 
-    /// A turn begins.
     fn begin_turn(&mut self) {
         self.turns += 1;
         self.work_left = WORK_PER_TURN_MAX;
@@ -93,7 +92,7 @@ impl Schedule {
         self.cold.push_back(qp);
     }
 
-    /// Has a queue pair that could do nothing for so many visits come again: the sooner the fewer they were.
+    /// Schedules a queue pair that could do nothing for `blocked` visits: the more, the later.
     fn come_again(&mut self, qp: QpId, blocked: u32) {
         let Some(naps) = blocked.checked_sub(BLOCKED_VISITS) else { return self.ready.push_back(qp) };
         let (first, longest) = NAP_TURNS;
@@ -101,7 +100,7 @@ impl Schedule {
         self.napping.push(Reverse((self.turns + turns, qp.0)));
     }
 
-    /// Some of those whose naps are over have their turn.
+    /// Ends up to `most` naps that are over.
     fn wake(&mut self, most: usize) {
         for _ in 0..most {
             match self.napping.peek() {
@@ -114,7 +113,7 @@ impl Schedule {
         }
     }
 
-    /// A queue pair that may nap has something else to do now.
+    /// Ends the nap of a queue pair that has something else to do now.
     pub fn rouse(&mut self, qp: QpId) {
         let before = self.napping.len();
         self.napping.retain(|&Reverse((_, other))| other != qp.0);
@@ -123,7 +122,7 @@ impl Schedule {
         }
     }
 
-    /// Whoever naps is visited in this turn.
+    /// Ends all naps.
     fn wake_all(&mut self) {
         self.ready.extend(self.napping.drain().map(|Reverse((_, qp))| QpId(qp)));
     }
@@ -139,13 +138,13 @@ impl Schedule {
 /// What came of a visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Visit {
-    /// Nothing was there to do.
+    /// There was nothing to do.
     Idle,
     /// Requests were executed, and none is left.
     Done,
-    /// The budget is used up: come again.
+    /// The budget is used up.
     Again,
-    /// Nothing could be done: the next request waits for its peer's receive or for room for its completion.
+    /// Nothing could be done: the next request waits for its peer's receive, or for room for its completion.
     Blocked,
 }
 
@@ -159,7 +158,7 @@ impl<M: Bytes> Core<M> {
     /// Gives every queue pair that may have work one visit. Returns whether anything was done.
     ///
     /// # Panics
-    /// Never: whatever peers wrote, it is refused or flushed.
+    /// Never: whatever peers write is refused or flushed.
     pub fn turn(&mut self, now: Moment) -> bool {
         let mut worked = false;
         self.look_after_wire(now);
@@ -174,10 +173,9 @@ impl<M: Bytes> Core<M> {
             worked |= visit.worked();
             let Some(pair) = self.qps.get_mut(qp.0) else { continue };
             match (visit, pair.polled) {
-                // It is among the hot or cold ones as well, and was here once, for being rung.
+                // It is also among the hot or cold ones; it was here because it was rung.
                 (_, Some(Polling::Watched)) => pair.scheduled = false,
-                // Its peer may not answer for long, and nobody says when it does. What waits for the network is woken
-                // by packets.
+                // Its peer may not be ready for long, and does not ring. Packets wake what waits for the network.
                 (Visit::Blocked, _) if pair.connection.is_none() => {
                     pair.blocked = pair.blocked.saturating_add(1);
                     self.schedule.come_again(qp, pair.blocked);
@@ -199,7 +197,7 @@ impl<M: Bytes> Core<M> {
         worked
     }
 
-    /// Looks at everything once, cold queue pairs included: what an engine does before it sleeps.
+    /// Looks at every queue pair once, cold ones included. An engine does this before it sleeps.
     pub fn turn_all(&mut self, now: Moment) -> bool {
         let cold = self.schedule.cold.len();
         self.schedule.wake_all();
@@ -207,13 +205,13 @@ impl<M: Bytes> Core<M> {
         self.visit_cold(now, cold) || worked
     }
 
-    /// Whether a request is under way that only time can decide.
+    /// Whether a request waits for time, or for a peer that does not ring.
     #[must_use]
     pub fn waits_for_time(&self) -> bool {
         !self.schedule.ready.is_empty() || !self.schedule.napping.is_empty()
     }
 
-    /// Visits to queue pairs since the NIC was made: what its turns cost.
+    /// Visits to queue pairs since the NIC was made: a measure of what its turns cost.
     #[must_use]
     pub fn visits(&self) -> u64 {
         self.schedule.visits
@@ -250,7 +248,7 @@ impl<M: Bytes> Core<M> {
             }
             index += 1;
         }
-        // What is behind the last is the first of the next round.
+        // At the end of the list the next turn starts a new round.
         self.schedule.next_hot = if index >= self.schedule.hot.len() { 0 } else { index };
         worked
     }
@@ -272,7 +270,7 @@ impl<M: Bytes> Core<M> {
     }
 
     /// Has a polled queue pair that waits for its peer visited less often than even the cold ones. Returns whether it
-    /// naps from now on: one that was rung, or that waits for the network, does not.
+    /// naps from now on: a queue pair that was rung, or that waits for the network, does not.
     fn nap(&mut self, qp: QpId) -> bool {
         let Some(pair) = self.qps.get_mut(qp.0) else { return false };
         if pair.scheduled || pair.connection.is_some() {

@@ -1,4 +1,4 @@
-//! A visit to a queue pair: what it may get done, and how requests end, whichever way they went.
+//! A visit to a queue pair: how much it may do, and how requests complete.
 
 use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
@@ -18,7 +18,7 @@ impl<M: Bytes> Core<M> {
         if idle && pair.state != QpState::Error {
             return Visit::Idle;
         }
-        // Out of the table while it is served, so that its peer can be reached beside it.
+        // Lent while it is served, so that its peer can be reached.
         let Some(mut pair) = self.qps.lend(id.0) else { return Visit::Idle };
         let allowed = self.allowance(&pair);
         if allowed == 0 {
@@ -43,7 +43,7 @@ impl<M: Bytes> Core<M> {
         visit
     }
 
-    /// What a queue pair may get done in a visit, in bytes. All of a client's share what the client may in a round.
+    /// The bytes that a queue pair may move in a visit. All queue pairs of a client share what it may move in a round.
     #[inline]
     fn allowance(&mut self, pair: &QueuePair<M>) -> u32 {
         let (round, quantum) = (self.schedule.rounds, self.schedule.quantum);
@@ -73,7 +73,7 @@ impl<M: Bytes> Core<M> {
         self.cqs.get_mut(cq).is_some_and(|queue| queue.poster.has_room(1))
     }
 
-    /// A request is done. `retired` of its queue are over with it.
+    /// A request has succeeded. `retired`: how many of its queue have ended.
     #[inline]
     pub(super) fn succeed(&mut self, pair: &QueuePair<M>, current: &Current, retired: u64) {
         if current.signalled {
@@ -96,7 +96,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// A request has failed: its queue pair goes to error, and what is posted behind it is flushed.
+    /// A request has failed. Its queue pair goes to ERR, and what is posted behind the request is flushed.
     pub(super) fn fail(
         &mut self,
         id: QpId,
@@ -112,14 +112,14 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// In ERR: what is posted is completed as flushed, send queue and receive queue alike.
+    /// In ERR: completes everything posted as flushed, sends and receives.
     fn flush(&mut self, pair: &mut QueuePair<M>, work: &mut u32) -> Visit {
         let mut flushed = false;
         for _ in 0..REQUESTS_PER_VISIT_MAX {
             if !self.has_completion_room(pair.send_cq) {
                 return if flushed { Visit::Again } else { Visit::Idle };
             }
-            // What is on its way comes before what was never sent.
+            // Requests on their way come first.
             let (current, retired) = if let Some(sent) = pair.pop_outstanding() {
                 (sent, pair.send.taken() - pair.outstanding())
             } else if let Some(current) = pair.current.take() {

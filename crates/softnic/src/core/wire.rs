@@ -1,10 +1,10 @@
 //! What travels between NICs: requests and their answers, one packet a message.
 //!
-//! A NIC without a port on a network serves queue pairs whose both ends are its own, and none of this happens. With
-//! one, every request of a peer crosses the network: [`Core::take_outgoing`] gives the packets that are to be
-//! carried, [`Core::receive`] takes them in at the other end. How a packet is carried, and for how long, is no
-//! affair of the NIC: all it asks is that packets of one queue pair keep their order. Lost ones are not sent again;
-//! whoever waits for an answer that does not come gives up after the network's patience (`RETRY_EXC_ERR`).
+//! A NIC without a port serves only queue pairs whose ends are both its own, and sends no packets. With a port, every
+//! request crosses the network: [`Core::take_outgoing`] returns the packets to be carried, and [`Core::receive`] takes
+//! them in at the other end. How packets are carried does not matter, but those of one queue pair must keep their
+//! order. Lost packets are not sent again: a requester whose answer does not come gives up after the network's patience
+//! (`RETRY_EXC_ERR`).
 
 use super::objects::Core;
 use portcullis_memory::Bytes;
@@ -17,8 +17,9 @@ use std::collections::VecDeque;
 pub struct NetworkPort {
     /// Its address (a GID). Not zero.
     pub address: [u8; 16],
-    /// Where the packet numbers of its queue pairs' first connections begin; each further connection of a queue pair
-    /// begins one higher. Another number after a restart keeps packets out that were meant for the NIC before it.
+    /// The packet number at which the first connections of its queue pairs begin. Each further connection of a queue
+    /// pair begins one higher. A different number after a restart keeps out packets that were meant for the NIC before
+    /// it.
     pub first_packet: u32,
     /// How long an answer may take before a request counts as failed.
     pub patience: Lifetime,
@@ -40,7 +41,7 @@ pub struct Packet {
 /// What a packet says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketBody {
-    /// To the responder. `id` is the work request's number: the responder does not look at it, traces do.
+    /// To the responder. `id` is the work request's number: it is for traces, and the responder ignores it.
     Request {
         /// The work request's number.
         id: u64,
@@ -48,7 +49,7 @@ pub enum PacketBody {
         request: WireRequest,
     },
     /// To the requester.
-    Answer(Answer),
+    Response(Response),
 }
 
 /// What a requester asks of a responder.
@@ -95,7 +96,7 @@ pub enum WireRequest {
 
 /// What a responder says to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Response {
     /// Done.
     Done,
     /// The bytes that were asked for.
@@ -113,17 +114,17 @@ pub enum Answer {
 pub(super) struct Network {
     pub port: NetworkPort,
     pub outgoing: Vec<Packet>,
-    /// Queue pairs that wait for an answer, by when their patience is over: each sent request adds one.
+    /// Queue pairs that wait for an answer, by when their patience ends: each request that is sent adds an entry.
     pub waits: VecDeque<(Moment, QpId)>,
     /// Queue pairs whose peer was not ready, by when they try again.
     pub resends: VecDeque<(Moment, QpId)>,
 }
 
 impl<M: Bytes> Core<M> {
-    /// Puts the NIC on a network: from now on its queue pairs reach their peers through packets only.
+    /// Puts the NIC on a network: from now on its queue pairs reach their peers only through packets.
     ///
     /// # Panics
-    /// It has queue pairs already, or the address is zero.
+    /// The NIC has queue pairs already, or the address is zero.
     pub fn join(&mut self, port: NetworkPort) {
         assert!(self.qps.is_empty(), "a NIC joins its network before it has queue pairs");
         assert!(port.address != [0; 16], "a port's address is not zero");
@@ -131,7 +132,7 @@ impl<M: Bytes> Core<M> {
         self.network = Some(Network { port, outgoing, waits, resends });
     }
 
-    /// Whether it reaches its peers through packets.
+    /// Whether the NIC reaches its peers through packets.
     #[must_use]
     pub fn is_networked(&self) -> bool {
         self.network.is_some()
@@ -144,7 +145,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// When [`Core::turn`] has something to do even if nothing is posted and nothing arrives, if ever.
+    /// When [`Core::turn`] has something to do even if nothing is posted and nothing arrives. `None`: never.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         let network = self.network.as_ref()?;

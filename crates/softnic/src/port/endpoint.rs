@@ -2,25 +2,13 @@
 
 use super::layout::{POLLED, PortLayout, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
-use portcullis_memory::{ArenaMemory, Doorbell, Mapping};
+use portcullis_memory::{ArenaMemory, Doorbell, Mapping, Watched};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, QpId, ReceiveRequest, VerbsEndpoint,
+    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Pollable, QpId, ReceiveRequest, VerbsEndpoint,
     WorkRequest,
 };
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-
-/// How a client knows that its node lives.
-#[derive(Debug)]
-pub enum PortLife {
-    /// The attached socket: the kernel hangs up when the node ends, however it ends.
-    Socket(OwnedFd),
-    /// In one process: one of them is set when the engine ends, the other when the node shows this client out.
-    Local([Arc<AtomicBool>; 2]),
-}
 
 /// A client's end of a port: see [`Endpoint`].
 #[derive(Debug)]
@@ -34,19 +22,25 @@ pub struct PortEndpoint {
     control_receive: ReceivePoster<Mapping>,
     completions: CompletionPoller<Mapping>,
     doorbell: Doorbell,
-    life: PortLife,
+    watched: Watched,
+    /// The node has destroyed this port.
+    is_over: bool,
+    /// The connection of the attach: the client is gone for the node when this is closed. None in the node's own process.
+    _connection: Option<OwnedFd>,
 }
 
 impl PortEndpoint {
-    /// The client's end of a port of this size in `memory`.
+    /// The client's end of a port of this size in `memory`. `bells`: what wakes the node, and what it rings for a
+    /// program that waits for a descriptor.
     #[must_use]
     pub fn new(
         memory: Mapping,
         size: EndpointSize,
         arena_key: Lkey,
-        doorbell: Doorbell,
-        life: PortLife,
+        bells: (Doorbell, Watched),
+        connection: Option<OwnedFd>,
     ) -> Self {
+        let (doorbell, watched) = bells;
         let layout = PortLayout::new(size);
         let ring = |offset, depth| Ring::new(memory.clone(), offset, depth);
         Self {
@@ -61,7 +55,9 @@ impl PortEndpoint {
             completions: CompletionPoller::new(ring(layout.completions(), layout.completion_depth()), POLLED),
             memory,
             doorbell,
-            life,
+            watched,
+            is_over: false,
+            _connection: connection,
         }
     }
 
@@ -96,15 +92,19 @@ impl Endpoint for PortEndpoint {
     }
 
     fn node_alive(&mut self) -> bool {
-        match &self.life {
-            PortLife::Local(ends) => !ends.iter().any(|end| end.load(Ordering::Acquire)),
-            PortLife::Socket(socket) => {
-                let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
-                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-                // The node says nothing on the socket after the welcome: any readiness is its end.
-                !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
-            }
-        }
+        // The node drops its end of the alarm with the port, and the kernel does with the node's process.
+        self.is_over |= !self.watched.quiet();
+        !self.is_over
+    }
+}
+
+impl Pollable for PortEndpoint {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.watched.as_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.node_alive() && self.memory.watch(SLEEPING, || self.completions.waiting())
     }
 }
 
@@ -132,7 +132,7 @@ impl VerbsEndpoint for PortEndpoint {
     }
 
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
-        // No doorbell: nobody sleeps waiting for a receive.
+        // No doorbell: the node does not sleep for want of a receive.
         self.control_receive.post(requests)
     }
 
@@ -145,7 +145,7 @@ impl VerbsEndpoint for PortEndpoint {
             into.push(completion);
             polled += 1;
             if completion.status.breaks() {
-                // A queue pair broke. Its flushes can wait until the client has taken to a spare one.
+                // The flushes can wait until the client has switched to a spare.
                 break;
             }
         }
@@ -162,5 +162,4 @@ impl VerbsEndpoint for PortEndpoint {
     }
 }
 
-/// The number that completions of a port's control queue pair carry.
 pub(crate) const CONTROL_LABEL: QpId = <PortEndpoint as VerbsEndpoint>::CONTROL;

@@ -1,15 +1,15 @@
-//! Where everything lies in a port's file.
+//! Where the parts of a port lie in its file.
 
 use crate::core::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
 use portcullis_nic::EndpointSize;
 
-/// Where the client says that it sleeps, and the engine wakes it: a futex.
+/// The futex on which the client says that it sleeps and the engine wakes it.
 pub const SLEEPING: u64 = 0;
-/// Where the client says how many completions it has polled.
+/// Where the client writes how many completions it has polled.
 pub const POLLED: u64 = 64;
 const QUEUES: u64 = 4096;
 
-/// Where in a port's file things lie, in bytes.
+/// Offsets of a port's parts in its file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortLayout {
     size: EndpointSize,
@@ -51,7 +51,8 @@ impl PortLayout {
         end.next_multiple_of(WORK_REQUEST_BYTES)
     }
 
-    /// Entries of the completion queue: one for everything that can be posted at once, so that it never runs over.
+    /// Entries of the completion queue: one for everything that can be posted at once, so that the queue never
+    /// overflows.
     #[must_use]
     pub fn completion_depth(&self) -> u32 {
         (self.size.data_queue_pairs * self.size.send_depth + 2 * self.size.control_depth).next_power_of_two()

@@ -1,10 +1,10 @@
-//! The conformance suite on devices of which something is known: what they break has to fail, and what they do not
-//! survive is not done to them.
+//! The conformance suite on devices with known defects: what they break has to fail, and what they do not survive is
+//! skipped.
 
 use crate::spoilt::{Spoiler, Spoilt};
 use portcullis_conformance::suite::{Outcome, Report, run};
 
-/// A device whose FETCH_AND_ADD adds twice breaks these.
+/// The promises that a device breaks if its FETCH_AND_ADD adds twice.
 const ADDS_TWICE: [&str; 9] = [
     "atomics::region::add_and_give_the_value_before",
     "atomics::region::add_past_the_largest_number_by_wrapping",
@@ -48,7 +48,7 @@ fn a_deviation_from_no_promise_is_an_error() {
     assert_eq!(failures(&report), ["queues::never_are_blue"], "{report}");
 }
 
-/// The device panics if it is done to it, also by taking the bench down.
+/// The device panics at these misuses, also in the test bench's teardown.
 #[test]
 fn what_a_device_does_not_survive_is_skipped_aloud() {
     let report = run(|| Spoilt::nic(Spoiler::DiesOfMisuse));

@@ -1,5 +1,5 @@
-//! The examination of devices: the software NIC, on which everything holds, and NICs that are spoilt in one way each,
-//! where it has to find that and nothing else.
+//! The examination of devices: the software NIC, on which everything holds, and NICs with one defect each. The
+//! examination has to find that defect and nothing else.
 
 mod known;
 mod spoilt;
@@ -15,7 +15,7 @@ use spoilt::{Spoiler, Spoilt};
 use std::time::Duration;
 
 fn examined(spoiler: Spoiler) -> Examination {
-    // Megabytes come a piece at a poll, and the machine may be busy.
+    // Each poll moves a part of the megabytes, and the machine may be busy.
     let limits = Limits { patience: Duration::from_secs(2), ..Limits::default() };
     examine_within(limits, || Ok(Spoilt::nic(spoiler)), |_| {}).expect("it opens")
 }
@@ -25,8 +25,7 @@ fn with_verdict(examination: &Examination, verdict: Verdict) -> Vec<&'static str
     there.map(|finding| finding.name).collect()
 }
 
-/// Exactly these are found broken, the rest of the examination still takes place, and a node that starts finds what it
-/// looks at.
+/// Checks that exactly these are broken, that the examination goes on to its end, and that a starting node agrees.
 fn finds(spoiler: Spoiler, broken: &[&str], guarantees: &[Guarantee], mechanism: Mechanism) {
     let examination = examined(spoiler);
     assert_eq!(
@@ -197,7 +196,7 @@ fn what_a_device_does_not_survive_is_not_done_to_it() {
     assert_eq!(finding.expect("it is there").detail, Misuse::InvalidateFreeWindow.reason());
 }
 
-/// Nothing is broken where nothing could be seen, and nothing is relied on there either.
+/// If nothing can be observed, no finding is broken, but none is relied on either.
 #[test]
 fn a_device_that_refuses_everything_leaves_everything_untried() {
     let examination = examined(Spoiler::RefusesQueuePairs);

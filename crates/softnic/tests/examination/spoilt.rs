@@ -1,4 +1,4 @@
-//! The software NIC, spoilt in one way: what a device with a fault of its hardware, firmware or driver looks like.
+//! The software NIC with one defect, like a device with a fault of its hardware, firmware or driver.
 
 use portcullis_conformance::{Around, Hook};
 use portcullis_memory::Mapping;
@@ -11,7 +11,7 @@ use portcullis_softnic::SoftNic;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What is wrong with it.
+/// The defect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spoiler {
     WideWindows,
@@ -25,7 +25,7 @@ pub enum Spoiler {
     NoDeregistration,
     TypeTwoIsTypeOne,
     OneDomain,
-    /// The bind of this number opens the bytes beside those it is for.
+    /// The bind of this number opens the bytes behind its range instead.
     StrayBind(u32),
     FaultsSpread,
     NobodyInError,
@@ -34,50 +34,50 @@ pub enum Spoiler {
     NoWindows,
     DiesOfMisuse,
     HangsOfMisuse,
-    /// A long transfer outlives its key's end; what comes later does not.
+    /// A long transfer goes on after its key's end. Later accesses are refused.
     TransfersGoOn,
     RefusesQueuePairs,
     NeverAnswers,
     PanicsAtAtomics,
 }
 
-/// Bytes from which on a transfer is long.
+/// The least length of a long transfer, in bytes.
 const LONG: u32 = 1 << 20;
 
-/// Windows that a device with too few of them has.
+/// Windows of a device that has too few.
 const FEW: usize = 100;
 
-/// What is known of a spoilt NIC, and what is spoilt on it.
+/// The state of a NIC with a defect.
 pub struct Spoilt {
     spoiler: Spoiler,
-    /// Where each region starts, and how long it is.
+    /// Start and length of each region.
     regions: HashMap<RegionId, (u64, u64)>,
-    /// What each window was last bound to; nothing for one that is free.
+    /// The latest binding of each window. `None` for a free window.
     windows: HashMap<WindowId, Option<WindowBinding>>,
     kinds: HashMap<WindowId, WindowKind>,
     /// The key of each window's first bind.
     first_keys: HashMap<WindowId, Rkey>,
     queue_pairs: Vec<(QpId, PdId)>,
-    /// Domains that were asked for; there is one behind them.
+    /// Domains that were asked for. One real domain stands for all.
     domains: u32,
     binds: u32,
     panicked: bool,
     hung: bool,
-    /// Where a long transfer is under way.
+    /// The queue pair with a long transfer under way.
     transfer: Option<QpId>,
-    /// Promises of the conformance suite that it says it breaks.
+    /// Promises of the conformance suite that the device admits to break.
     deviations: Vec<&'static str>,
 }
 
 impl Spoilt {
-    /// A NIC that knows what is wrong with it.
+    /// A NIC that admits its defect.
     pub fn admitting(spoiler: Spoiler, deviations: &[&'static str]) -> Around<SoftNic, Self> {
         let mut nic = Self::nic(spoiler);
         nic.hook.deviations = deviations.to_vec();
         nic
     }
 
-    /// A NIC that says nothing of it.
+    /// A NIC that does not report its defect.
     pub fn nic(spoiler: Spoiler) -> Around<SoftNic, Self> {
         let hook = Self {
             spoiler,
@@ -96,7 +96,7 @@ impl Spoilt {
         Around { nic: SoftNic::self_driven(), hook }
     }
 
-    /// The domain behind one that was asked for.
+    /// The real domain behind a domain that was asked for.
     fn domain(&self, pd: PdId) -> PdId {
         if self.spoiler == Spoiler::OneDomain { PdId(0) } else { pd }
     }
@@ -149,7 +149,7 @@ impl Spoilt {
         }
     }
 
-    /// An unbind that does nothing is the bind before once more.
+    /// An unbind without effect is replaced by the previous bind.
     fn spoil_unbind(&mut self, binding: WindowBinding) -> Operation {
         let before = self.windows.insert(binding.window, None).flatten();
         match before {
@@ -163,7 +163,7 @@ impl Spoilt {
         }
     }
 
-    /// Whoever does not survive it dies of an invalidate, one's own or a peer's, of a type-2 window that is free.
+    /// Panics or hangs, if the defect says so, at an invalidate of a free type-2 window, from either end.
     fn live_through(&mut self, rkey: Rkey) {
         let window = WindowId(rkey.index());
         let free = self.kinds.get(&window) == Some(&WindowKind::Two)
@@ -191,7 +191,7 @@ impl Spoilt {
         }
     }
 
-    /// A request that succeeds and does nothing to anybody: another window is bound over the same bytes.
+    /// A request that succeeds without an effect: it binds another window over the same bytes.
     fn nothing(&mut self, nic: &mut SoftNic, qp: QpId, like: WindowBinding) -> Operation {
         let pd = self.queue_pairs.iter().find(|(there, _)| *there == qp).expect("it was made here").1;
         let other = nic.allocate_window(pd, WindowKind::One).expect("there are enough");
@@ -347,7 +347,7 @@ impl Hook<SoftNic> for Spoilt {
         let refused = into.iter().any(|completion| completion.status == Status::RemoteAccessError);
         if self.spoiler == Spoiler::FaultsSpread && refused {
             for (qp, _) in self.queue_pairs.clone() {
-                // Those that were never connected have nothing to lose.
+                // One that was never connected refuses, which does not matter.
                 let _ = nic.modify_qp(qp, QpChange::Error);
             }
         }

@@ -7,18 +7,20 @@
 use crate::orderings::Orderings;
 use crate::sleep::{
     ANNOUNCE_STEPS, AWAKE_STEPS, RING_STEPS, SLEEP_STEPS, WAIT_STEPS, WAKE_SLEEPERS_STEPS, WAKE_STEPS,
+    WATCH_STEPS,
 };
 
 const ACCESS: &str = include_str!("../../../memory/src/access.rs");
 const FUTEX: &str = include_str!("../../../memory/src/futex.rs");
 const ENDPOINT: &str = include_str!("../../src/port/endpoint.rs");
+const EVENT_LOOP: &str = include_str!("../../../portcullis/src/session/event_loop.rs");
 const NIC: &str = include_str!("../../src/nic.rs");
 const WAKER: &str = include_str!("../../../memory/src/waker.rs");
 const ENGINE: &str = include_str!("../../../host/src/engine/mod.rs");
 const DRIVER: &str = include_str!("../../../host/src/software/driver.rs");
 
 /// Calls that matter. Those with an ordering are told with it.
-const CALLS: [&str; 25] = [
+const CALLS: [&str; 29] = [
     "fence",
     "load",
     "store",
@@ -44,6 +46,10 @@ const CALLS: [&str; 25] = [
     "wake_sleepers",
     "post",
     "ring",
+    "quiet",
+    "watch",
+    "node_alive",
+    "arm",
 ];
 
 /// The body of the only function of this name that has one, without its comments.
@@ -127,7 +133,11 @@ fn the_modelled_bargain_is_the_one_that_is_kept() {
         assert_eq!(steps(DRIVER, step), [step]);
     }
     assert_eq!(steps(FUTEX, "sleep"), WAIT_STEPS);
+    assert_eq!(steps(FUTEX, "watch"), WATCH_STEPS);
     assert_eq!(steps(ENDPOINT, "wait"), ["sleep", "waiting"]);
+    assert_eq!(steps(ENDPOINT, "arm"), ["node_alive", "watch", "waiting"]);
+    assert_eq!(steps(ENDPOINT, "node_alive"), ["quiet"]);
+    assert_eq!(steps(EVENT_LOOP, "arm"), ["arm", "node_alive"]);
     assert_eq!(steps(NIC, "wake_sleepers"), WAKE_SLEEPERS_STEPS);
     assert_eq!(steps(FUTEX, "wake_sleeper"), WAKE_STEPS);
     assert_eq!(steps(NIC, "wake"), ["wake_sleeper"]);

@@ -1,9 +1,9 @@
-//! That the checks can fail: each one is given something that is wrong, and finds it.
+//! Tests of the checks themselves: each check is given something wrong and must find it.
 
 use crate::completion_ring::{Manners, nothing_is_overrun};
 use crate::exploration::{Bound, finds};
 use crate::orderings::Orderings;
-use crate::sleep::{Fences, the_client_wakes, the_engine_wakes};
+use crate::sleep::{Fences, Wait, the_client_wakes, the_engine_wakes};
 use crate::{receive_ring, send_ring};
 use std::sync::atomic::Ordering;
 
@@ -79,6 +79,8 @@ fn a_bell_without_its_fence_is_found() {
 
 #[test]
 fn a_futex_flag_without_its_fence_is_found() {
-    finds(DEADLOCK, || the_client_wakes(1, NO_FENCE_ON_WAKING, Bound::Interruptions(2)));
-    finds(DEADLOCK, || the_client_wakes(1, NO_FENCE_ON_SLEEPING, Bound::Interruptions(2)));
+    for wait in [Wait::Futex, Wait::Alarm] {
+        finds(DEADLOCK, || the_client_wakes(1, wait, NO_FENCE_ON_WAKING, Bound::Interruptions(2)));
+        finds(DEADLOCK, || the_client_wakes(1, wait, NO_FENCE_ON_SLEEPING, Bound::Interruptions(2)));
+    }
 }

@@ -1,4 +1,4 @@
-//! The completion ring, whose polling end says only now and then how far it came.
+//! The completion ring, whose polling end publishes its progress only now and then.
 
 use crate::entries::{receive_completion, send_completion};
 use crate::exploration::{Bound, Tally, explore};
@@ -10,27 +10,25 @@ use std::collections::VecDeque;
 
 /// Completions that fit.
 const DEPTH: u32 = 2;
-/// Completions that are posted: more than fit, so that the ring comes round.
+/// Completions that are posted: more than fit, so that the ring wraps.
 const COMPLETIONS: u32 = 4;
-/// The polling end says how far it came after every so many.
+/// The polling end publishes its progress after this many completions.
 const PUBLISHED_EVERY: u32 = 2;
-/// Times that each end tries while the other one runs.
+/// How often each end tries while the other end runs.
 const TURNS: u32 = 4;
 
 const CELL: u64 = 64;
 const BYTES: u64 = 72;
 
-/// Of both kinds, in turn: their entries are filled differently.
+/// The two kinds alternate: their entries are filled differently.
 fn completion(id: u32) -> Completion {
     if id.is_multiple_of(2) { receive_completion(id) } else { send_completion(id) }
 }
 
-/// Whether the posting end asks for room before it posts, as it must.
+/// Whether the posting end checks for room before it posts, as it must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manners {
-    /// It does.
     Asks,
-    /// It does not.
     Pushes,
 }
 
@@ -77,8 +75,8 @@ impl Poller {
     }
 }
 
-/// Checks that no completion is lost, torn, overrun or taken twice. Says how many were taken, at most, before the
-/// posting end stood still.
+/// Checks that no completion is lost, torn, overrun or taken twice. Returns the most completions that were taken while
+/// the posting end ran.
 pub fn nothing_is_overrun(orderings: Orderings, bound: Bound, manners: Manners) -> u32 {
     let taken = Tally::default();
     let reached = taken.clone();
@@ -100,7 +98,7 @@ pub fn nothing_is_overrun(orderings: Orderings, bound: Bound, manners: Manners) 
         }
         reached.reached(u64::from(COMPLETIONS) - poller.expected.len() as u64);
         let mut poster = posting.join().expect("the posting end ends");
-        // Whatever came so far, the rest comes when each end has its turns.
+        // The ends now take turns until everything has arrived.
         for _ in 0..2 * COMPLETIONS {
             poster.turn();
             poller.turn();

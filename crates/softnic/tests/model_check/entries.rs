@@ -1,11 +1,11 @@
-//! What is posted: entries no two words of which are alike, so that a torn one cannot pass for a whole one.
+//! The entries that are posted. No two words in them are alike, so that a torn entry is never mistaken for a whole one.
 
 use portcullis_nic::{
     Completion, CompletionKind, Lkey, LocalSpan, Operation, QpId, ReceiveRequest, RemoteAddress, RemoteSpan,
     Rkey, Status, WorkRequest,
 };
 
-/// Request `id`, which fills all words of its entry.
+/// Request `id`. It fills all words of its entry.
 pub fn request(id: u32, signalled: bool) -> WorkRequest {
     let wide = u64::from(id);
     WorkRequest {
@@ -20,7 +20,7 @@ pub fn request(id: u32, signalled: bool) -> WorkRequest {
     }
 }
 
-/// How request `id` lies in a send queue, as the layout is documented: written out here, not encoded.
+/// The entry of request `id` in a send queue, written out from the documented layout instead of encoded.
 pub fn request_words(id: u32, signalled: bool, lap: u64) -> [u64; 8] {
     let id = u64::from(id);
     [

@@ -1,25 +1,24 @@
-//! Running a model in every order.
+//! Runs a model in every order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which orders are looked at.
+/// Which orders are explored.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
-    /// All.
     Every,
-    /// Those in which threads that could have gone on are interrupted so many times at most.
+    /// The orders with at most this many preemptions of threads.
     Interruptions(usize),
 }
 
-/// Steps of one run, at most: more means that a model does not end.
+/// The most steps of a run. A model with more steps does not end.
 const STEPS_MAX: usize = 20_000;
 
-/// Runs `model` in every order within the bound. Says how many runs that were.
+/// Runs `model` in every order within the bound. Returns the number of runs.
 ///
 /// # Panics
-/// Some run panics, or comes to a point where all threads wait.
+/// A run panics, or comes to a point where all threads wait.
 pub fn explore(bound: Bound, model: impl Fn() + Send + Sync + 'static) -> u64 {
     let runs = Tally::default();
     let counted = runs.clone();
@@ -38,7 +37,7 @@ pub fn explore(bound: Bound, model: impl Fn() + Send + Sync + 'static) -> u64 {
     runs.value()
 }
 
-/// Asserts that `exploration` finds a run that goes wrong, and that this is what it says of it.
+/// Asserts that `exploration` finds a run that panics, and that the message contains `what`.
 pub fn finds(what: &str, exploration: impl FnOnce()) {
     let Err(payload) = catch_unwind(AssertUnwindSafe(exploration)) else {
         panic!("no run was found that goes wrong with: {what}");
@@ -48,17 +47,17 @@ pub fn finds(what: &str, exploration: impl FnOnce()) {
     assert!(said.contains(what), "a run went wrong in another way than with {what:?}: {said}");
 }
 
-/// A number that outlives the runs: how often, or how far at most, something came.
+/// A number that outlives the runs: a count, or a maximum.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<AtomicU64>);
 
 impl Tally {
-    /// One more.
+    /// Adds one.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Some run came this far.
+    /// Records that a run has reached `far`.
     pub fn reached(&self, far: u64) {
         self.0.fetch_max(far, Ordering::Relaxed);
     }

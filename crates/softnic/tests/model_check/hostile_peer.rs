@@ -1,8 +1,8 @@
-//! Peers that write what they like, when they like, into the rings they share with the NIC.
+//! Peers that write anything at any time into the rings that they share with the NIC.
 //!
-//! The promise: nonsense gets nonsense done on its own queue. The NIC's end never panics, never touches anything
-//! outside the ring (its memory is confined to it here), never takes an entry that nobody made valid for this lap,
-//! and never takes one twice, so that a peer gets one entry done for each one that it wrote.
+//! The promise: such a peer harms only its own queue. The NIC's end never panics and never accesses anything outside
+//! the ring (the model's memory is confined to the ring). It takes only entries that were made valid for this lap, and
+//! takes each of them once. So a peer gets one entry done for each entry that it wrote.
 
 use crate::entries::send_completion;
 use crate::exploration::{Bound, Tally, explore};
@@ -13,17 +13,17 @@ use portcullis_softnic::core::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
 use std::ops::Range;
 
 const DEPTH: u32 = 2;
-/// Where the ring starts. Before it and after it lies what is none of the peer's business.
+/// Where the ring starts. The peer must not reach what lies before and after the ring.
 const START: u64 = 64;
-/// Stores of one peer.
+/// Stores of a peer.
 const SCRIBBLES: u64 = 3;
 /// What it stores: the laps of the first rounds, too early, twice or backwards, and a lap that never comes.
 const VALUES: [u64; 4] = [1, 2, 3, u64::MAX];
-/// Times that the NIC's end looks while the peer scribbles.
+/// How often the NIC's end looks while the peer writes.
 const LOOKS: usize = 3;
 const BOUND: Bound = Bound::Interruptions(3);
 
-/// A store of a peer: where and what.
+/// A store of a peer: the offset and the value.
 type Scribble = (u64, u64);
 
 /// All sequences of stores to these words.
@@ -38,8 +38,8 @@ fn scripts(words: &[u64]) -> Vec<Vec<Scribble>> {
     })
 }
 
-/// Runs `nic` against a peer for each script, and says how many entries a peer got done at most. `nic` says how many
-/// its peer did, and calls its last argument where it waits until the peer stands still.
+/// Runs `nic` against a peer for each script. Returns the most entries that any peer got done. `nic` returns the number
+/// for its peer. It calls its last argument to wait until the peer has ended.
 fn against_scribblers(
     words: &[u64],
     [readable, writable]: [Range<u64>; 2],
@@ -74,14 +74,14 @@ fn against_scribblers(
     done.value()
 }
 
-/// How many entries a peer may get done that stored this, lap by lap, into the lap words at these offsets: one for
-/// each slot and lap, in the order of the ring, as far as there is none missing.
+/// How many entries a peer earns with these stores into the lap words at these offsets: one for each slot and lap, in
+/// the order of the ring, up to the first that is missing.
 fn earned(script: &[Scribble], lap_words: [u64; 2]) -> u64 {
     let laps = (1..).flat_map(|lap| lap_words.map(|word| (word, lap)));
     laps.take_while(|made_valid| script.contains(made_valid)).map(|_| 1).sum()
 }
 
-/// Every word is one that the peer stored there, or was never stored.
+/// Checks that every word is zero or was stored there by the peer.
 fn assert_written(words: &[u64], offset: u64, script: &[Scribble]) {
     for (at, &word) in (offset..).step_by(8).zip(words) {
         assert!(word == 0 || script.contains(&(at, word)), "{word} at {at} comes from nowhere");
@@ -95,7 +95,7 @@ const NOWHERE: Range<u64> = 0..0;
 
 #[test]
 fn a_scribbler_gets_at_most_one_request_done_for_each_it_made_valid() {
-    // The first word of an entry may change at any moment too: it is read once, after the lap.
+    // The first word of an entry may change at any moment, too. It is read once, after the lap.
     let words = [SEND_LAPS[0], SEND_LAPS[1], START];
     let most = against_scribblers(&words, [START..START + 128, NOWHERE], |memory, script, wait_for_peer| {
         let mut taker = SendTaker::new(Ring::new(memory, START, DEPTH));
@@ -170,7 +170,7 @@ fn a_poller_that_lies_about_how_far_it_came_gets_no_more_than_it_claims() {
             turn();
         }
         wait_for_peer();
-        // The last claim stands still now, so room ends.
+        // The last claim no longer changes, so the room is limited.
         while turn() {}
         let posted = u64::from(posted);
         let claims = script.iter().map(|claim| claim.1).filter(|&claim| claim <= posted);

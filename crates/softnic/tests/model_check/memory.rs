@@ -7,12 +7,12 @@ use portcullis_softnic::core::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Zeroed words that several ends share, accessed as a `Mapping` is. Make it inside the model.
+/// Zeroed words that several ends share, accessed as a `Mapping` is. It must be made inside the model.
 #[derive(Clone, Debug)]
 pub struct LoomMemory {
     words: Arc<[AtomicU64]>,
     orderings: Orderings,
-    /// What this end may read, and what it may write. Anything else panics.
+    /// What this end may read, and what it may write. Other accesses panic.
     readable: Range<u64>,
     writable: Range<u64>,
 }

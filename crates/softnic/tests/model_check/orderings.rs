@@ -1,30 +1,30 @@
-//! With which memory orderings a memory is accessed.
+//! The memory orderings with which a memory is accessed.
 
 use std::sync::atomic::Ordering;
 
-/// The orderings of the accesses that rings make.
+/// The orderings of the accesses of rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Orderings {
-    /// Of a single word that is read: an entry's lap, or how far a polling end came.
+    /// For reading a single word: an entry's lap, or a polling end's progress.
     pub load: Ordering,
-    /// Of a single word that is written.
+    /// For writing a single word.
     pub store: Ordering,
-    /// Of each word of an entry that is read.
+    /// For reading each word of an entry.
     pub load_words: Ordering,
-    /// Of each word of an entry that is written.
+    /// For writing each word of an entry.
     pub store_words: Ordering,
 }
 
 impl Orderings {
-    /// Those of `Mapping` in `memory/src/access.rs`.
+    /// The orderings of `Mapping` in `memory/src/access.rs`.
     pub const OF_MAPPING: Self = Self {
         load: Ordering::Acquire,
         store: Ordering::Release,
         load_words: Ordering::Relaxed,
         store_words: Ordering::Relaxed,
     };
-    /// Of a word that is compared and swapped, when it succeeds and when it fails.
+    /// For a compare and exchange: if it succeeds, and if it fails.
     pub const OF_COMPARE_EXCHANGE: [Ordering; 2] = [Ordering::AcqRel, Ordering::Acquire];
-    /// Of a word that is added to.
+    /// For a fetch and add.
     pub const OF_FETCH_ADD: Ordering = Ordering::AcqRel;
 }

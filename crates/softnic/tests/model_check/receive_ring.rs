@@ -1,4 +1,4 @@
-//! The receive ring, whose slots come back one by one, each with its receive's completion.
+//! The receive ring. Its slots come back one by one, each with the completion of its receive.
 
 use crate::entries::{receive, receive_completion};
 use crate::exploration::{Bound, Tally, explore};
@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 
 /// Receives that fit in the ring, and completions that fit in theirs.
 const DEPTH: u32 = 2;
-/// Receives that are posted: more than fit, so that the ring comes round.
+/// Receives that are posted: more than fit, so that the ring wraps.
 const RECEIVES: u32 = 4;
-/// Turns that each end takes while the other one runs.
+/// Turns of each end while the other end runs.
 const TURNS: u32 = 4;
 
 const COMPLETIONS: u64 = 64;
 const CELL: u64 = 128;
 const BYTES: u64 = 136;
 
-/// The posting end, with what it still has to post and what it expects to hear.
+/// The posting end: what it still has to post, and the completions that it expects.
 struct Client {
     receive: ReceivePoster<LoomMemory>,
     completions: CompletionPoller<LoomMemory>,
@@ -43,7 +43,7 @@ impl Client {
     }
 }
 
-/// The NIC, with the receives that it expects to find.
+/// The NIC: the receives that it expects.
 struct Taker {
     receive: ReceiveTaker<LoomMemory>,
     completions: CompletionPoster<LoomMemory>,
@@ -51,7 +51,7 @@ struct Taker {
 }
 
 impl Taker {
-    /// Uses one receive, if there is one and its completion has room.
+    /// Uses one receive, if there is one and there is room for its completion.
     fn turn(&mut self) {
         let Some(next) = self.receive.peek() else { return };
         if !self.completions.has_room(1) {
@@ -64,8 +64,8 @@ impl Taker {
     }
 }
 
-/// Checks that every receive is found exactly as it was posted, in order and once. Says how many were, at most,
-/// before the posting end stood still.
+/// Checks that every receive is found exactly as it was posted, in order and once. Returns the most receives that were
+/// found while the posting end ran.
 pub fn everything_arrives(orderings: Orderings, bound: Bound) -> u32 {
     let taken = Tally::default();
     let reached = taken.clone();
@@ -95,7 +95,7 @@ pub fn everything_arrives(orderings: Orderings, bound: Bound) -> u32 {
         }
         reached.reached(u64::from(RECEIVES) - taker.expected.len() as u64);
         let mut client = posting.join().expect("the posting end ends");
-        // Whatever came so far, the rest comes when each end has its turns.
+        // The ends now take turns until everything has arrived.
         for _ in 0..2 * RECEIVES {
             taker.turn();
             client.turn();

@@ -1,4 +1,4 @@
-//! The send ring and the completions that give its slots back, used as a client and a NIC use them.
+//! The send ring and the completions that free its slots, used as a client and a NIC use them.
 
 use crate::entries::{request, request_words, send_completion};
 use crate::exploration::{Bound, Tally, explore};
@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 
 /// Requests that fit in the ring, and completions that fit in theirs.
 const DEPTH: u32 = 2;
-/// Whether each request is signalled. More than fit, so that the ring comes round; the first is retired by the
-/// completion of the second.
+/// Whether each request is signalled. They are more than fit, so that the ring wraps. The second one's completion
+/// retires the first.
 const SIGNALLED: [bool; 5] = [false, true, true, true, true];
-/// Turns that each end takes while the other one runs.
+/// Turns of each end while the other end runs.
 const TURNS: usize = 5;
 
 const COMPLETIONS: u64 = 128;
@@ -24,7 +24,7 @@ fn numbered() -> impl Iterator<Item = (u32, bool)> {
     (1..).zip(SIGNALLED)
 }
 
-/// The posting end, with what it still has to post and what it expects to hear.
+/// The posting end: what it still has to post, and the completions that it expects.
 struct Client {
     send: SendPoster<LoomMemory>,
     completions: CompletionPoller<LoomMemory>,
@@ -58,7 +58,7 @@ impl Client {
     }
 }
 
-/// The NIC, with what it expects to be asked.
+/// The NIC: the requests that it expects.
 struct Taker {
     send: SendTaker<LoomMemory>,
     completions: CompletionPoster<LoomMemory>,
@@ -74,7 +74,7 @@ impl Taker {
         }
     }
 
-    /// Takes one request, if there is one and its completion has room, as `Core::turn` does.
+    /// Takes one request, if there is one and there is room for its completion, as `Core::turn` does.
     fn turn(&mut self) {
         let Some(words) = self.send.peek() else { return };
         if !self.completions.has_room(1) {
@@ -90,8 +90,8 @@ impl Taker {
     }
 }
 
-/// Checks that everything is taken exactly as it was posted, in order and once. Says how many requests were taken,
-/// at most, before the posting end stood still.
+/// Checks that every request is taken exactly as it was posted, in order and once. Returns the most requests that were
+/// taken while the posting end ran.
 pub fn everything_arrives(orderings: Orderings, bound: Bound) -> u64 {
     let taken = Tally::default();
     let reached = taken.clone();
@@ -109,7 +109,7 @@ pub fn everything_arrives(orderings: Orderings, bound: Bound) -> u64 {
         }
         reached.reached(taker.send.taken());
         let mut client = posting.join().expect("the posting end ends");
-        // Whatever came so far, the rest comes when each end has its turns.
+        // The ends now take turns until everything has arrived.
         for _ in 0..2 * SIGNALLED.len() {
             taker.turn();
             client.turn();
@@ -123,7 +123,7 @@ pub fn everything_arrives(orderings: Orderings, bound: Bound) -> u64 {
     taken.value()
 }
 
-/// Checks that a taker that sees the first of two requests sees the second too, when `post` posts them.
+/// Checks that a taker that sees the first of two requests also sees the second, if `post` posts them.
 pub fn both_or_none(
     orderings: Orderings,
     bound: Bound,

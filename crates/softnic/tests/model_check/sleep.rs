@@ -1,11 +1,11 @@
-//! The bargain about sleep: no end sleeps with work before it and no wake-up on its way.
+//! The protocol for sleeping and waking: no end sleeps with work to do and no wake-up on its way.
 //!
-//! Rings and loom's atomics are real; what the kernel does is modelled, with no more order than it promises. Nothing
-//! here times out: a sleeper that nobody wakes is a deadlock, which the checker reports. (The engine and the clients
-//! do bound their sleep, but that bound is not what should wake them.)
+//! Rings and loom's atomics are real. The kernel's part is modelled, with no more order than the kernel promises.
+//! Nothing has a timeout here: a sleeper without a wake-up is a deadlock, which the checker reports. (The engine and
+//! the clients do bound their sleep, but the protocol must not rely on that.)
 //!
-//! Each step of the bargain is a function named for the one it copies, and says what that one does to memory and in
-//! which order (`_STEPS`); [`agreement`](crate::agreement) compares it with the source.
+//! Each step is a function with the name of its original. A list (`_STEPS`) says what the original does to memory and
+//! in which order; [`agreement`](crate::agreement) compares the list with the source.
 
 use crate::entries::{request, request_words, send_completion};
 use crate::exploration::{Bound, Tally, explore};
@@ -16,17 +16,17 @@ use loom::sync::{Condvar, Mutex};
 use portcullis_softnic::core::{CompletionPoller, CompletionPoster, Ring, SendPoster, SendTaker};
 use std::sync::Arc;
 
-/// Which ends keep to the bargain, by a fence between saying and looking.
+/// Which ends keep the protocol, with a fence between their store and their load.
 #[derive(Clone, Copy, Debug)]
 pub struct Fences {
-    /// Who has work for the other and wakes it.
+    /// The end that has work for the other end and wakes it.
     pub waking: bool,
-    /// Who goes to sleep.
+    /// The end that goes to sleep.
     pub sleeping: bool,
 }
 
 impl Fences {
-    /// As it should be.
+    /// Both ends, as it must be.
     pub const BOTH: Self = Self { waking: true, sleeping: true };
 }
 
@@ -36,7 +36,7 @@ fn fence_if(kept: bool) {
     }
 }
 
-/// Event descriptors and the epoll on them: what was written wakes the next wait, or the one that is under way.
+/// Event descriptors and the epoll on them. A write wakes the wait under way, or else the next one.
 #[derive(Debug)]
 struct Event {
     written: Mutex<bool>,
@@ -53,6 +53,10 @@ impl Event {
         self.changed.notify_one();
     }
 
+    fn quiet(&self) {
+        *self.written.lock().expect("nobody panics") = false;
+    }
+
     fn wait(&self) {
         let mut written = self.written.lock().expect("nobody panics");
         while !*written {
@@ -62,7 +66,7 @@ impl Event {
     }
 }
 
-/// What the engine shows to those who post, and what they wake it with.
+/// The engine's state that posters see, and the event that wakes it.
 #[derive(Debug)]
 struct Engine {
     sleeping: AtomicU32,
@@ -76,7 +80,7 @@ pub const ANNOUNCE_STEPS: &[&str] = &["store Relaxed", "fence SeqCst"];
 pub const AWAKE_STEPS: &[&str] = &["store Relaxed"];
 /// `Doorbell::ring`, and `Waker::wake` by it.
 pub const RING_STEPS: &[&str] = &["fence SeqCst", "load Relaxed", "write"];
-/// `EngineThread::sleep`: all that the engine could find to do is looked at after it said that it sleeps.
+/// `EngineThread::sleep`: the engine looks at all possible work after it has announced its sleep.
 pub const SLEEP_STEPS: &[&str] =
     &["announce", "turn_all", "turn", "run_commands", "load Acquire", "sleep", "awake"];
 
@@ -106,7 +110,7 @@ impl Engine {
     }
 }
 
-/// A futex word and those who wait on it in the kernel: comparing and falling asleep is one step for whoever wakes.
+/// A futex word and its waiters in the kernel. To a waker, the comparison and falling asleep are one step.
 #[derive(Debug)]
 struct Futex {
     word: AtomicU32,
@@ -146,14 +150,44 @@ impl Futex {
     }
 }
 
+/// How a client waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// A thread sleeps on the futex.
+    Futex,
+    /// An event loop waits for the alarm.
+    Alarm,
+}
+
+/// The means by which the NIC wakes a client.
+#[derive(Debug)]
+struct Client {
+    sleeping: Futex,
+    alarm: Event,
+}
+
 /// `Mapping::sleep`, which `PortEndpoint::wait` calls.
 pub const WAIT_STEPS: &[&str] = &["store Relaxed", "fence SeqCst", "waiting", "futex::wait", "store Relaxed"];
 /// `SoftNic::wake_sleepers`, for one port.
 pub const WAKE_SLEEPERS_STEPS: &[&str] = &["fence SeqCst", "wake"];
 /// `Mapping::wake_sleeper`, which `NicMemory::wake` calls.
-pub const WAKE_STEPS: &[&str] = &["load Relaxed", "store Relaxed", "futex::wake"];
+pub const WAKE_STEPS: &[&str] = &["load Relaxed", "store Relaxed", "ring", "futex::wake"];
+/// `Mapping::watch`, which `PortEndpoint::arm` calls after it has taken in earlier rings.
+pub const WATCH_STEPS: &[&str] = &["store Relaxed", "fence SeqCst", "waiting", "store Relaxed"];
 
-fn client_wait(sleeping: &Futex, completions: &CompletionPoller<LoomMemory>, fences: Fences) {
+fn client_wait(client: &Client, wait: Wait, completions: &CompletionPoller<LoomMemory>, fences: Fences) {
+    let sleeping = &client.sleeping;
+    if wait == Wait::Alarm {
+        client.alarm.quiet();
+        sleeping.word.store(2, Ordering::Relaxed);
+        fence_if(fences.sleeping);
+        if completions.waiting() {
+            sleeping.word.store(0, Ordering::Relaxed);
+        } else {
+            client.alarm.wait();
+        }
+        return;
+    }
     sleeping.word.store(1, Ordering::Relaxed);
     fence_if(fences.sleeping);
     if !completions.waiting() {
@@ -162,20 +196,26 @@ fn client_wait(sleeping: &Futex, completions: &CompletionPoller<LoomMemory>, fen
     sleeping.word.store(0, Ordering::Relaxed);
 }
 
-fn wake_sleepers(sleeping: &Futex, fences: Fences) {
+fn wake_sleepers(client: &Client, fences: Fences) {
     fence_if(fences.waking);
-    wake(sleeping);
+    wake(client);
 }
 
-fn wake(sleeping: &Futex) {
-    if sleeping.word.load(Ordering::Relaxed) != 0 {
-        sleeping.word.store(0, Ordering::Relaxed);
+fn wake(Client { sleeping, alarm }: &Client) {
+    let how = sleeping.word.load(Ordering::Relaxed);
+    if how == 0 {
+        return;
+    }
+    sleeping.word.store(0, Ordering::Relaxed);
+    if how == 2 {
+        alarm.write();
+    } else {
         sleeping.wake();
     }
 }
 
-/// Has each of `clients` post `requests` on a queue of its own and ring the bell after each, while the engine
-/// sleeps whenever it finds nothing.
+/// Lets each of `clients` post `requests` on its own queue and ring the bell after each. The engine sleeps whenever it
+/// finds nothing.
 pub fn the_engine_wakes(clients: u64, requests: u32, fences: Fences, bound: Bound) {
     let slept = Tally::default();
     let asleep = slept.clone();
@@ -225,21 +265,21 @@ pub fn the_engine_wakes(clients: u64, requests: u32, fences: Fences, bound: Boun
     assert!(slept.value() > 0, "the engine never slept");
 }
 
-/// Has the NIC post `completions` and wake the client after each, while the client sleeps whenever it finds none.
-pub fn the_client_wakes(completions: u32, fences: Fences, bound: Bound) {
+/// Lets the NIC post `completions` and wake the client after each. The client sleeps whenever it finds none.
+pub fn the_client_wakes(completions: u32, wait: Wait, fences: Fences, bound: Bound) {
     const CELL: u64 = 64;
     let slept = Tally::default();
     let asleep = slept.clone();
     let runs = explore(bound, move || {
         let memory = LoomMemory::new(72, Orderings::OF_MAPPING);
         let ring = || Ring::new(memory.clone(), 0, 2);
-        let sleeping = Arc::new(Futex::new());
-        let (mut poster, word) = (CompletionPoster::new(ring(), CELL), Arc::clone(&sleeping));
+        let client = Arc::new(Client { sleeping: Futex::new(), alarm: Event::new() });
+        let (mut poster, woken) = (CompletionPoster::new(ring(), CELL), Arc::clone(&client));
         let nic = loom::thread::spawn(move || {
             for id in 1..=completions {
                 assert!(poster.has_room(1));
                 poster.post(&send_completion(id), u64::from(id));
-                wake_sleepers(&word, fences);
+                wake_sleepers(&woken, fences);
             }
         });
         let mut poller = CompletionPoller::new(ring(), CELL);
@@ -249,7 +289,7 @@ pub fn the_client_wakes(completions: u32, fences: Fences, bound: Bound) {
                     Some((completion, _)) => break completion,
                     None => {
                         asleep.add();
-                        client_wait(&sleeping, &poller, fences);
+                        client_wait(&client, wait, &poller, fences);
                     }
                 }
             };
@@ -274,5 +314,10 @@ fn two_clients_that_post_at_once_both_wake_the_engine() {
 
 #[test]
 fn a_client_never_sleeps_with_a_completion_posted_and_no_wake_up_sent() {
-    the_client_wakes(2, Fences::BOTH, Bound::Interruptions(5));
+    the_client_wakes(2, Wait::Futex, Fences::BOTH, Bound::Interruptions(5));
+}
+
+#[test]
+fn an_event_loop_never_waits_with_a_completion_posted_and_no_alarm_rung() {
+    the_client_wakes(2, Wait::Alarm, Fences::BOTH, Bound::Interruptions(5));
 }

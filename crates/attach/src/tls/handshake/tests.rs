@@ -1,4 +1,4 @@
-//! The state machine by itself: any bytes, in any pieces, at any time.
+//! The state machine alone: any bytes, in any pieces, at any time.
 
 use super::*;
 use crate::tls::identity::NodeIdentity;
@@ -19,14 +19,14 @@ const TERMS: Terms = Terms {
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 const WITHIN: Duration = Duration::from_secs(3);
 
-/// Lets in whoever brings an even number, and remembers who is there.
+/// Admits clients that bring an even number, and remembers which are there.
 #[derive(Default)]
 struct Hall {
     present: RefCell<HashSet<u64>>,
     next: Cell<u64>,
 }
 
-impl Gate for Hall {
+impl AdmissionPolicy for Hall {
     fn terms(&self, _: &Peer) -> Result<Terms, Reason> {
         Ok(TERMS)
     }
@@ -116,7 +116,7 @@ fn who_is_refused_is_told_and_then_hung_up_on_once() {
     assert!(matches!(visit.hear(&vec![0; HEARD_MAX], &hall), Err(Breach::Volume)));
 }
 
-/// What the acceptor does with a handshake, without sockets: hears pieces, sends all, closes on a breach or when time is up.
+/// What the acceptor does, without sockets: takes in pieces, sends all, closes on a breach or when time is up.
 fn live_through(visit: &mut ServerSide, pieces: &[Vec<u8>], hall: &Hall) {
     for piece in pieces {
         let outcome = visit.hear(piece, hall);
@@ -133,7 +133,7 @@ fn live_through(visit: &mut ServerSide, pieces: &[Vec<u8>], hall: &Hall) {
     assert!(hall.present.borrow().is_empty(), "somebody is left behind");
 }
 
-/// A message that may be right, wrong, or no message.
+/// A message that may be right, wrong, or not a message.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..80);
     prop_oneof![

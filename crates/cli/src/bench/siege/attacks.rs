@@ -1,7 +1,7 @@
-//! The attacks, each as a step that is taken again and again, and what as many honest clients would do instead.
+//! The attacks, each as a step that is repeated, and what as many honest clients would do instead.
 //!
-//! Steps run on the honest client's own thread, between its operations: what they post, the node has before it while the
-//! honest client waits. So an attack takes the node's time and not the honest client's processor.
+//! Steps run on the honest client's own thread, between its operations. The node has what they post while the honest
+//! client waits. So an attack takes the node's time, and not the honest client's processor.
 
 use super::door::Door;
 use super::raider::{LEASE, Raider, allocation, elsewhere, key};
@@ -18,42 +18,42 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A step of an attack, or of those who do not attack.
+/// A step of an attack, or of the honest clients in its place.
 pub type Step = Box<dyn FnMut() -> Result<(), BenchError>>;
 
 /// The attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Attack {
-    /// Holes are punched into ports that are being attached.
+    /// Punch holes into ports that are being attached.
     Holes,
-    /// Descriptors are passed whose close waits.
+    /// Pass descriptors whose close waits.
     Descriptors,
-    /// Ports as large as they come are attached and left.
+    /// Attach ports of the largest size, and leave.
     Ports,
-    /// A thousand clients have messages posted that nobody receives, and replies that they do not take.
+    /// A thousand clients post messages that are never received, and take no replies.
     Sleepers,
-    /// The pool is filled with tiny objects that are kept, which are all left behind.
+    /// Fill the pool with tiny kept objects, and leave them all behind.
     Tiny,
-    /// Two thousand connections say nothing.
+    /// Two thousand connections send nothing.
     Silence,
-    /// Requests as fast as they go: garbage, refused ones, and permissions that conflict.
+    /// Send requests at full speed: malformed ones, refused ones, and conflicting permissions.
     Messages,
-    /// Accesses beyond what is held, and a rebuild asked for after each.
+    /// Access memory beyond the permission, and ask for a rebuild each time.
     Recoveries,
-    /// Keys that nobody has, on all queue pairs at once, by clients that come again when they are shown out.
+    /// Guess keys on all queue pairs at once, with clients that attach again when they are shown out.
     Violations,
-    /// Reads of a mebibyte, as many as the queues hold.
+    /// Read a mebibyte at a time, as often as the queues hold.
     Transfers,
-    /// Clients that attach and leave.
+    /// Attach and leave.
     Storm,
 }
 
-/// Clients that attack at once, where no crowd is the point.
+/// Attacking clients, in attacks that need no crowd.
 const RAIDERS: usize = 16;
 const SLEEPERS: usize = 1_000;
 const SILENT: usize = 2_000;
-/// Connections that are in the middle of attaching at once.
+/// Connections that are attaching at once.
 const DOORS: usize = 8;
 /// Tiny objects that are left behind at a time.
 const TINY: u32 = 60_000;
@@ -62,7 +62,7 @@ const SMALL_ARENA: u64 = 64 << 10;
 const LARGE_ARENA: u64 = 64 << 20;
 
 impl Attack {
-    /// Those who take part.
+    /// Attacking clients or connections.
     pub fn clients(self) -> usize {
         match self {
             Self::Sleepers => SLEEPERS,
@@ -73,7 +73,7 @@ impl Attack {
         }
     }
 
-    /// Sets the attack up at a tenant's socket.
+    /// Prepares the attack at a tenant's socket.
     pub fn begin(self, path: &Path) -> Result<Step, BenchError> {
         match self {
             Self::Holes => Ok(attaching(path, SMALL_ARENA, true)),
@@ -90,12 +90,12 @@ impl Attack {
         }
     }
 
-    /// Has as many honest clients do what such clients do: reading now and then, and attaching once.
+    /// Prepares as many honest clients, which attach once and read now and then.
     pub fn honest(self, path: &Path) -> Result<Step, BenchError> {
         match self {
-            // Connections are no clients. They cost an honest client nothing but its own attach.
+            // Connections are not clients. An honest client costs no more than its attach.
             Self::Silence | Self::Descriptors => honest_readers(path, DOORS, 64),
-            // Honest clients ask for that as well, one such read at a time.
+            // Honest clients do large reads as well, but one at a time.
             Self::Transfers => honest_readers(path, RAIDERS, LARGE),
             Self::Sleepers => {
                 let quiet = crowd(path, SLEEPERS, SMALL_ARENA)?;
@@ -114,7 +114,7 @@ fn crowd(path: &Path, count: usize, arena_bytes: u64) -> Result<Vec<Raider>, Ben
     (0..count).map(|_| Raider::attach(path, arena_bytes)).collect()
 }
 
-/// Clients that each hold some memory.
+/// Attaches clients that each hold some memory.
 fn holders(path: &Path, count: usize, size: u32) -> Result<Vec<(Raider, Granted)>, BenchError> {
     let hold = |mut raider: Raider| {
         let held = raider.hold(size.into())?;
@@ -123,7 +123,7 @@ fn holders(path: &Path, count: usize, size: u32) -> Result<Vec<(Raider, Granted)
     crowd(path, count, u64::from(size) + SMALL_ARENA)?.into_iter().map(hold).collect()
 }
 
-/// Nobody reads with a lease that may have ended.
+/// Renews permissions, so that no read comes after its lease.
 fn renew(holders: &mut [(Raider, Granted)], until: &mut Instant, size: u32) -> Result<(), BenchError> {
     if Instant::now() < *until {
         return Ok(());
@@ -135,7 +135,7 @@ fn renew(holders: &mut [(Raider, Granted)], until: &mut Instant, size: u32) -> R
     Ok(())
 }
 
-/// Clients that take permissions and give them back, one request at a time each.
+/// Clients that acquire and revoke permissions, each with one request at a time.
 fn honest_askers(path: &Path, count: usize) -> Result<Step, BenchError> {
     let mut askers: Vec<(Raider, bool)> =
         crowd(path, count, SMALL_ARENA)?.into_iter().map(|asker| (asker, false)).collect();
@@ -158,7 +158,7 @@ fn honest_askers(path: &Path, count: usize) -> Result<Step, BenchError> {
     }))
 }
 
-/// Clients that read what they hold, one read at a time each.
+/// Clients that read their own memory, each with one read at a time.
 fn honest_readers(path: &Path, count: usize, size: u32) -> Result<Step, BenchError> {
     let mut readers = holders(path, count, size)?;
     let mut until = Instant::now() + LEASE / 2;
@@ -295,7 +295,7 @@ fn violations(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-/// Who was shown out attaches again, one at a time; while the tenant is barred, nobody does.
+/// Attaches one client that was shown out again. This fails while the tenant is barred.
 fn come_again(raiders: &mut [(Raider, Granted)], path: &Path) -> Result<(), BenchError> {
     let out = raiders.iter_mut().find_map(|(raider, held)| {
         (!portcullis_nic::Endpoint::node_alive(&mut raider.endpoint)).then_some((raider, held))
@@ -338,25 +338,26 @@ fn descriptors(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-/// A descriptor whose last close takes as long as it is allowed to: a connection that lingers over what nobody reads.
+/// A descriptor whose last close takes as long as possible. It is a connection that lingers because its peer does not
+/// read.
 fn lingering(listener: &TcpListener) -> Result<OwnedFd, BenchError> {
     let mut stream = TcpStream::connect(listener.local_addr()?)?;
     stream.set_nonblocking(true)?;
     while stream.write(&[0; 65536]).is_ok() {}
     let linger = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(1)));
     linger.map_err(std::io::Error::from)?;
-    // The last close shall be the node's.
+    // The node must be the one that closes it last.
     Ok(stream.into())
 }
 
-/// A connection in the middle of attaching.
+/// A connection that is attaching.
 struct Visitor {
     door: Door,
     file: Option<OwnedFd>,
     steps: u32,
 }
 
-/// Clients that attach and leave again, all the time; with holes punched into their ports meanwhile.
+/// Clients that attach and leave all the time. If `holes`, they punch holes into their ports meanwhile.
 fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> Step {
     let path: PathBuf = path.to_owned();
     let mut visitors: Vec<Visitor> = Vec::new();
@@ -372,7 +373,7 @@ fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> Step {
     })
 }
 
-/// Whether a visitor stays.
+/// Goes on attaching. Returns whether the visitor stays.
 fn go_on(visitor: &mut Visitor, holes: bool) -> bool {
     visitor.steps += 1;
     let Ok(heard) = visitor.door.hear() else { return false };
@@ -384,7 +385,7 @@ fn go_on(visitor: &mut Visitor, holes: bool) -> bool {
     if holes && let Some(file) = &visitor.file {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         for _ in 0..8 {
-            // Refused from the moment on at which the node uses the file: that is what stops it.
+            // The kernel refuses this once the node uses the file, which defeats the attack.
             let _ = rustix::fs::fallocate(file, hole, 0, SMALL_ARENA);
         }
     }

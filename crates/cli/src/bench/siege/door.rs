@@ -9,13 +9,13 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-/// A connection. Nothing that it does waits.
+/// A connection. None of its calls wait.
 pub struct Door {
     socket: OwnedFd,
 }
 
 impl Door {
-    /// Connects. `None`: not now.
+    /// Connects. `None`: not possible now.
     pub fn knock(path: &Path) -> Option<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -25,17 +25,17 @@ impl Door {
     }
 
     pub fn say(&self, request: AttachRequest) {
-        // A node that has hung up is one of the things that may come of an attack.
+        // The node may have hung up as a result of the attack.
         let _ = rustix::net::send(&self.socket, &request.encode(), SendFlags::NOSIGNAL);
     }
 
-    /// Passes a descriptor, with a word that means nothing.
+    /// Passes a descriptor with a meaningless message.
     pub fn pass(&self, descriptor: BorrowedFd<'_>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let gift = [descriptor];
         control.push(SendAncillaryMessage::ScmRights(&gift));
-        // The kernel may refuse, and says so: that is what stops it.
+        // The kernel may refuse this, which defeats the attack.
         let _ = rustix::net::sendmsg(
             &self.socket,
             &[std::io::IoSlice::new(&[0])],
@@ -44,10 +44,10 @@ impl Door {
         );
     }
 
-    /// What has come: a message, with its descriptors; nothing yet; or the end, as `Err`.
+    /// The next message's descriptors, none if there is no message yet, or `Err` at the end.
     pub fn hear(&self) -> Result<Vec<OwnedFd>, End> {
         let mut bytes = [0; 512];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;

@@ -1,5 +1,5 @@
-//! What an honest client notices of attacks by another tenant: latency and rate of its reads beside each, against those
-//! beside as many honest clients.
+//! The effect of attacks by another tenant on an honest client: the latency and rate of its reads beside each attack,
+//! and beside as many honest clients.
 
 mod attacks;
 mod door;
@@ -21,31 +21,32 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The attacking tenant and the honest one, and their sockets.
+/// The attacking tenant and the honest tenant. Each has a socket.
 const TENANTS: [&str; 2] = ["red", "blue"];
-/// Room for a thousand attackers' ports, and no page of the pool that is used for the first time: they are to attack with
+/// Room for a thousand attackers' ports, and a pool whose pages are all touched: attacks must not succeed by numbers,
+/// or by using pages first.
 /// more than being many, and than being first.
 const ROOM: [&str; 5] = ["--ports-memory", "4GiB", "--clients-max", "4096", "--fill-memory"];
 /// Reads of the honest client after each step of the attack.
 const READS: usize = 8;
-/// After a step that took longer than this the node's thread may be asleep, whatever the step was: a read wakes it that
+/// After a longer step the node's thread may be asleep, whatever the step was. Then a read that is not counted wakes
+/// it.
 /// does not count.
 const AWAKE: Duration = Duration::from_micros(300);
-/// Objects that it reads in turn.
+/// Objects that the honest client reads in turn.
 const OBJECTS: usize = 16;
 
-/// What the honest client saw.
 struct Seen {
     times: Samples,
     turns: TurnsCounted,
     reads: u64,
 }
 
-/// A row: in microseconds, and in millions a second of the honest client's own time.
+/// A row: microseconds, and millions per second of the honest client's own time.
 #[derive(Debug, Serialize)]
 struct Row {
     attack: String,
-    /// Clients or connections that attack, and honest ones that do not.
+    /// Attacking clients or connections, or honest ones in their place.
     clients: usize,
     honest_p50: f64,
     honest_p99: f64,
@@ -55,9 +56,9 @@ struct Row {
     beside_p99: f64,
     beside_max: f64,
     beside_rate: f64,
-    /// Of the node's thread, from the node's start to the end of the attack.
+    /// Longest turn of the node's thread, from the node's start to the end of the attack.
     longest_turn: f64,
-    /// The same by the processor's time: without what others took of it.
+    /// The same in processor time, which excludes the time that other threads took.
     longest_turn_of_processor: f64,
 }
 
@@ -109,7 +110,7 @@ impl Row {
     }
 }
 
-/// Has others at work at the attackers' socket, and reads beside them.
+/// Lets other clients work at the attackers' socket, and reads beside them.
 fn watch(
     options: &Options,
     what: &str,

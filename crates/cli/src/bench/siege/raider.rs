@@ -1,5 +1,5 @@
-//! A client that posts what it likes: a port, and nothing that keeps it to the rules. What it does never waits for the
-//! node, but for its attach and where an answer is asked for.
+//! An attacking client: a port without the library's checks. Its calls do not wait for the node, except for the attach
+//! and for requests whose answer the caller wants.
 
 use crate::bench::BenchError;
 use portcullis::host::attach_port;
@@ -13,25 +13,25 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the node may take for what a raider waits for.
+/// How long a raider waits for the node at the most.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The leases that raiders take.
+/// The lease of a raider's permissions.
 pub const LEASE: Duration = Duration::from_secs(10);
 /// Bytes of a message, as the length of a receive.
 const REPLY_BYTES: u32 = 128;
 const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
 
-/// A client without manners.
+/// A client that need not keep any rule.
 pub struct Raider {
     pub endpoint: PortEndpoint,
     depth: u64,
     sent: u64,
     received: u64,
-    /// Operations posted on data queue pairs that have not ended.
+    /// Number of pending operations on data queue pairs.
     pub under_way: u32,
-    /// Data queue pairs that broke, and wait to be asked for.
+    /// Broken data queue pairs whose rebuild must still be asked for.
     pub broken: Vec<u32>,
-    /// Those that were asked for.
+    /// Those whose rebuild was asked for.
     asked: VecDeque<u32>,
     /// Control messages without a completion.
     said: u32,
@@ -61,7 +61,7 @@ impl Raider {
         self.endpoint.size().data_queue_pairs
     }
 
-    /// Where in its arena data may lie: behind the messages.
+    /// Where the raider's data lies in its arena: behind the messages.
     fn data(&self) -> u64 {
         2 * self.depth * u64::from(REPLY_BYTES)
     }
@@ -70,7 +70,7 @@ impl Raider {
         LocalSpan { address: self.data(), length, lkey: self.endpoint.arena_key() }
     }
 
-    /// Posts one request on a data queue pair. False: its queue is full.
+    /// Posts one request on a data queue pair. `false`: the queue is full.
     pub fn post(&mut self, queue_pair: u32, operation: Operation) -> bool {
         let request = WorkRequest { id: u64::from(queue_pair), signalled: true, operation };
         let posted = self.endpoint.post(queue_pair, &[request]) == 1;
@@ -78,7 +78,8 @@ impl Raider {
         posted
     }
 
-    /// Takes what has come, and has what broke rebuilt: asked for again and again, if that is refused. For those who ask
+    /// Takes completions, and asks again and again for the rebuild of broken queue pairs. For raiders that ask for
+    /// nothing else.
     /// for nothing else.
     pub fn mend(&mut self) {
         let mut answers = Vec::new();
@@ -103,14 +104,14 @@ impl Raider {
         }
     }
 
-    /// Reads the first bytes of what it was granted.
+    /// Reads the first bytes of the raider's own memory.
     pub fn read(&mut self, queue_pair: u32, held: &Granted, length: u32) -> bool {
         let remote = RemoteSpan { address: held.object.address, rkey: key(held) };
         let local = self.span(length);
         self.post(queue_pair, Operation::Read { local, remote })
     }
 
-    /// Says something, with a receive for its answer if `heard`. False: too much is under way.
+    /// Sends a message, with a receive for its answer if `heard`. `false`: too many are under way.
     pub fn say(&mut self, body: RequestBody, heard: bool) -> bool {
         if u64::from(self.said) >= self.depth - 1 {
             return false;
@@ -135,7 +136,7 @@ impl Raider {
         posted
     }
 
-    /// Takes what has come, and hands the answers on.
+    /// Takes completions, and passes the answers on.
     pub fn take(&mut self, mut answer: impl FnMut(ReplyBody)) {
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
@@ -165,7 +166,7 @@ impl Raider {
         self.completions = completions;
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     pub fn ask(&mut self, body: RequestBody) -> Result<ReplyBody, BenchError> {
         let until = Instant::now() + PATIENCE;
         let mut said = false;
@@ -182,7 +183,7 @@ impl Raider {
         reply.ok_or(BenchError::NoCounters)
     }
 
-    /// Memory of its own, for as long as the node lets anybody hold it.
+    /// Allocates memory for the raider.
     pub fn hold(&mut self, size: u64) -> Result<Granted, BenchError> {
         match self.ask(allocation(size, Keep::No))? {
             ReplyBody::Granted(granted) => Ok(granted),
@@ -199,16 +200,16 @@ pub fn allocation(size: u64, keep: Keep) -> RequestBody {
     RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep }
 }
 
-/// The key of its buffer.
+/// The key of a permission's buffer.
 pub fn key(granted: &Granted) -> Rkey {
     match granted.credential {
         Credential::Keys { buffer, .. } => buffer,
-        // Without keys there is nothing one-sided to attack with: a key that opens nothing.
+        // Without keys there is no one-sided access to attack with. This key opens nothing.
         Credential::Node => Rkey(0),
     }
 }
 
-/// Some address that nobody was granted.
+/// An address behind the granted memory.
 pub fn elsewhere(granted: &Granted) -> RemoteAddress {
     RemoteAddress(granted.object.address.0 + granted.length)
 }

@@ -1,10 +1,10 @@
-//! The header pool: 32-byte headers for permissions whose buffer has none of its own (Patronus §5.2).
+//! The header pool: 32-byte headers for permissions that have none before their buffer (Patronus §5.2).
 
 use portcullis_protocol::{Header, RemoteAddress};
 use std::collections::VecDeque;
 
-/// Free headers, handed out in the order they came back, so that one is used again as late as possible: what a
-/// delayed unbinding still exposes is then of nobody (Patronus §5.4).
+/// Free headers, handed out in the order in which they came back. So each is used again as late as possible, and a
+/// delayed unbinding exposes only free headers (Patronus §5.4).
 pub(crate) struct HeaderPool {
     base: RemoteAddress,
     count: u32,
@@ -23,20 +23,20 @@ impl HeaderPool {
         self.free.pop_front().map(|index| self.address(index))
     }
 
-    /// Takes a header of this pool back, that was taken.
+    /// Takes back a header that was taken from this pool.
     pub(crate) fn give(&mut self, address: RemoteAddress) {
         let index = self.index(address);
         debug_assert!(index.is_some() && self.free() < self.count, "{address} was not taken from this pool");
         self.free.extend(index);
     }
 
-    /// Headers that are free.
+    /// How many headers are free.
     pub(crate) fn free(&self) -> u32 {
-        // As many as `count` at most.
+        // At most `count`.
         u32::try_from(self.free.len()).unwrap_or(self.count)
     }
 
-    /// Headers, free or not.
+    /// All headers, free or not.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
@@ -46,7 +46,7 @@ impl HeaderPool {
         RemoteAddress(self.base.0 + u64::from(index) * Header::BYTES)
     }
 
-    /// Which header starts at this address: any address may be asked about.
+    /// Which header starts at this address. Any address is allowed.
     pub(crate) fn index(&self, address: RemoteAddress) -> Option<u32> {
         let offset = address.0.checked_sub(self.base.0)?;
         let index = u32::try_from(offset / Header::BYTES).ok()?;

@@ -1,7 +1,7 @@
-//! The memory that a node lends: which bytes belong to which object and header, whose bytes lie in what is free, and
+//! The memory that a node lends: which bytes belong to which object and header, whose bytes lie in free memory, and
 //! what the node itself reads and writes there.
 //!
-//! Nothing here knows clients, leases or a NIC: a NIC reaches the same memory by itself.
+//! This module knows no clients, leases or NICs. A NIC accesses the same memory by itself.
 
 mod headers;
 mod object;
@@ -23,13 +23,13 @@ use portcullis_protocol::{
 };
 use taint::Taint;
 
-/// Where the pool's addresses begin: no address of any process, and within the 48 bits of a header.
+/// The first address of the pool: no process has it, and it fits into the 48 bits of a header.
 pub const POOL_BASE: RemoteAddress = RemoteAddress(0x1000_0000_0000);
 
-/// Where in a header the start stands.
+/// Offset of the start within a header.
 const START_OFFSET: u64 = 16;
 
-/// Where in the pool's memory an address lies.
+/// Offset of an address within the pool's memory.
 pub(crate) fn offset(address: RemoteAddress) -> u64 {
     address.0 - POOL_BASE.0
 }
@@ -44,7 +44,7 @@ pub(crate) struct Pool<M> {
     /// Which permission a header of the header pool is for.
     header_slots: Vec<PermissionSlot>,
     taint: Taint,
-    /// Objects that there have been.
+    /// Number of objects so far.
     births: u64,
     objects_max: u32,
     /// Bytes for objects, as configured.
@@ -68,12 +68,12 @@ impl<M: Memory> Pool<M> {
         }
     }
 
-    /// Goes on with this number for objects: for tests of what happens near the end of a counter.
+    /// Continues at this number of objects: for tests near the end of a counter.
     pub fn count_from(&mut self, births: u64) {
         self.births = births;
     }
 
-    /// The number that the next object gets.
+    /// The number of the next object.
     ///
     /// # Errors
     /// [`Refusal::NodeFull`]: the node has as many objects as it may have, or no number is left.
@@ -95,16 +95,16 @@ impl<M: Memory> Pool<M> {
         Ok(placed)
     }
 
-    /// What names an object for ever.
+    /// The reference that names an object for ever.
     pub fn reference(&self, object: ObjectId) -> ObjectRef {
         let (address, birth) = (self.slabs.address(object), self.slabs.get(object).birth);
         ObjectRef { incarnation: self.incarnation, address, birth }
     }
 
-    /// The object that a request means, if it is this tenant's and not about to go.
+    /// The object that a request names, if it belongs to this tenant and is not going.
     ///
     /// # Errors
-    /// What is another tenant's is refused as what is gone is: whether it lives is not this tenant's to know.
+    /// Another tenant's object is refused like one that is gone: this tenant may not know whether it lives.
     pub fn object_named(&self, tenant: TenantId, name: ObjectName) -> Result<ObjectId, Refusal> {
         let (missing, birth) = match name {
             ObjectName::Reference(it) if it.incarnation != self.incarnation => {
@@ -119,14 +119,22 @@ impl<M: Memory> Pool<M> {
         if meant && record.tenant == tenant && !record.going { Ok(object) } else { Err(missing) }
     }
 
-    /// Where a permission's bytes start, and how many they are.
+    /// The object that a reference names, whichever tenant it belongs to, if it is not going.
+    pub fn object_at(&self, reference: ObjectRef) -> Option<ObjectId> {
+        let object = self.slabs.find(reference.address)?;
+        let record = self.slabs.get(object);
+        let meant = record.birth == reference.birth && reference.incarnation == self.incarnation;
+        (meant && !record.going).then_some(object)
+    }
+
+    /// Where a permission's bytes start, and how many there are.
     pub fn bytes_of(&self, permission: &Permission) -> (RemoteAddress, u64) {
         let extent = permission.claim.extent;
         (RemoteAddress(self.slabs.address(permission.object).0 + extent.offset), extent.length)
     }
 
-    /// A header for a new permission: the hole right before the buffer if one window may expose both (`beside`) and it
-    /// is free, or one of the header pool (Patronus §5.4, contiguity).
+    /// A header for a new permission: the hole right before the buffer if one window may expose both (`beside`) and the
+    /// hole is free, else one of the header pool (Patronus §5.4, contiguity).
     ///
     /// # Errors
     /// [`Refusal::NodeFull`]: no header is free.
@@ -140,23 +148,23 @@ impl<M: Memory> Pool<M> {
         self.headers.take().ok_or(Refusal::NodeFull { limit })
     }
 
-    /// A header is free: nothing exposes it any more.
+    /// Takes back a header that nothing exposes any more.
     pub fn give_header(&mut self, header: RemoteAddress) {
         if self.headers.contains(header) {
             return self.headers.give(header);
         }
-        // A hole whose object went before it went with the object.
+        // If the object went first, its hole went with it.
         if let Some(object) = self.object_behind(header) {
             self.slabs.get_mut(object).hole_used = false;
         }
     }
 
-    /// The object that has this header in its hole. Any address may be asked about.
+    /// The object that has this header in its hole. Any address is allowed.
     fn object_behind(&self, header: RemoteAddress) -> Option<ObjectId> {
         header.checked_add(Header::BYTES).and_then(|buffer| self.slabs.find(buffer))
     }
 
-    /// Notes which permission a header of `object`'s is for.
+    /// Notes which permission a header of `object` is for.
     pub fn note_header(&mut self, header: RemoteAddress, object: ObjectId, permission: PermissionSlot) {
         match self.headers.index(header) {
             Some(index) => self.header_slots[index as usize] = permission,
@@ -164,10 +172,10 @@ impl<M: Memory> Pool<M> {
         }
     }
 
-    /// The permission that has the header of this id now. Any id may be asked about.
+    /// The permission that has the header of this id now. Any id is allowed.
     ///
     /// # Errors
-    /// [`Refusal::NotLive`]: none has.
+    /// [`Refusal::NotLive`]: no permission has it.
     pub fn holder_of(&self, id: PermissionId) -> Result<PermissionSlot, Refusal> {
         let slot = match self.headers.index(id.header) {
             Some(index) => self.header_slots[index as usize],
@@ -179,12 +187,12 @@ impl<M: Memory> Pool<M> {
         slot.some().ok_or(Refusal::NotLive)
     }
 
-    /// When the permission started that had this header last: its start still stands there.
+    /// When the last permission with this header started, as the header still says.
     pub fn last_start(&self, header: RemoteAddress) -> u64 {
         self.memory.load(offset(header) + START_OFFSET)
     }
 
-    /// What stands in a header's lifetime word.
+    /// The value of a header's lifetime word.
     pub fn lifetime_word(&self, header: RemoteAddress) -> Lifetime {
         Lifetime(self.memory.load(offset(header) + LIFETIME_OFFSET))
     }
@@ -194,11 +202,20 @@ impl<M: Memory> Pool<M> {
         self.memory.store(offset(header) + LIFETIME_OFFSET, 0);
     }
 
-    /// The tenant with this mark gets an object's bytes. Returns whether others may have left theirs there.
+    /// Gives an object's bytes to the tenant with this mark. Returns whether others may have left theirs there.
     pub fn take_over(&mut self, mark: u64, object: ObjectId) -> bool {
         let bytes = self.slabs.size(object) + Header::BYTES;
         let foreign = self.taint.take(mark, self.slabs.header_hole(object), bytes);
         foreign && !planted::is(Fault::ScrubSkipped)
+    }
+
+    /// Another tenant may write into an object from here on: whoever has these bytes next gets them scrubbed, also the
+    /// object's own tenant.
+    pub fn mix(&mut self, object: ObjectId) {
+        if !std::mem::replace(&mut self.slabs.get_mut(object).named().mixed, true) {
+            let bytes = self.slabs.size(object) + Header::BYTES;
+            self.taint.mix(self.slabs.header_hole(object), bytes);
+        }
     }
 
     /// Zeroes some of an object's bytes.
@@ -206,7 +223,7 @@ impl<M: Memory> Pool<M> {
         self.memory.zero(offset(self.slabs.address(object)) + from, bytes);
     }
 
-    /// Whether memory is so plentiful that what has ended may stay exposed for a while over some (Patronus §5.4).
+    /// Whether there is so much free memory that what has ended may stay exposed for a while (Patronus §5.4).
     pub fn is_plentiful(&self) -> bool {
         self.slabs.bytes_free() > self.bytes / 4 && self.headers.free() > self.headers.count() / 4
     }
@@ -219,16 +236,16 @@ impl<M: Memory> Pool<M> {
 
 /// Whether a permission's header may lie in the hole before its buffer, exposed by the same window.
 ///
-/// The window over lifetime word and buffer has one set of rights, and the word needs atomics: so only a permission
-/// with all rights can have it without getting more than it was granted.
+/// The window over lifetime word and buffer has one set of rights, and the word needs atomics. So only a permission
+/// with all rights can have such a window without getting more than was granted.
 pub(crate) fn fits_beside(rights: Rights, offset: u64) -> bool {
     rights == Rights::all() && offset == 0
 }
 
-/// A start for a permission whose header was used by one that started at `last`: later, so that no two permissions
-/// share an id.
+/// The start of a permission whose header was last used by one that started at `last`: later, so that no two
+/// permissions share an id.
 pub(crate) fn start_after(last: u64, now: Moment) -> Moment {
-    /// A header that was used so recently gets a later start.
+    /// A last start so far ahead of `now`, in µs, is still a tie.
     const START_TIES: u64 = 1_000;
     let tied = last >= now.0 && last < now.0 + START_TIES;
     if tied { Moment(last + 1) } else { now }

@@ -1,9 +1,9 @@
-//! Which pages of the pool are free, as runs. Knows pages by number and never touches their memory.
+//! Which pages of the pool are free, as runs. Pages are numbers here: their memory is never accessed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The free pages of a pool. Taking is best fit, the lowest run first among equals, which keeps long runs long;
-/// giving back joins neighbours at once.
+/// The free pages of a pool. Taking is best fit, the lowest run first among equals, which keeps long runs long. Giving
+/// back joins neighbours at once.
 pub(crate) struct PageRuns {
     /// Pages of each free run, by its first page.
     by_start: BTreeMap<u32, u32>,
@@ -22,7 +22,7 @@ impl PageRuns {
         runs
     }
 
-    /// Takes `pages` pages in one piece and tells the first, or `None` where no run is that long.
+    /// Takes `pages` pages in one piece and returns the first. `None`: no run is that long.
     pub(crate) fn take(&mut self, pages: u32) -> Option<u32> {
         let &(found, start) = self.by_pages.range((pages, 0)..).next()?;
         self.remove(start, found);
@@ -33,7 +33,7 @@ impl PageRuns {
         Some(start)
     }
 
-    /// Gives back `pages` pages from `start` on. They were taken, all of them, by whichever calls.
+    /// Gives back `pages` pages from `start` on. All of them were taken, in whichever calls.
     pub(crate) fn give(&mut self, start: u32, pages: u32) {
         self.free += pages;
         let (mut first, mut joined) = (start, pages);

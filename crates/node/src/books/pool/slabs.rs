@@ -1,8 +1,8 @@
-//! Which bytes of the pool belong to which object. Metadata only: nothing here touches the pool's memory.
+//! Which bytes of the pool belong to which object. This is metadata only: nothing here accesses the pool's memory.
 //!
-//! An object is a buffer with a 32-byte hole right before it for a permission's header, so that one window can
-//! expose both (Patronus §5.4, contiguity). Small objects lie in spans of one size class, like a slab allocator's;
-//! large ones have pages of their own. Where an alignment is asked for, the buffer has it, and the hole lies before.
+//! An object is a buffer with a 32-byte hole right before it for a permission's header, so that one window can expose
+//! both (Patronus §5.4, contiguity). Small objects lie in spans of one size class, as in a slab allocator. Large
+//! objects have pages of their own. A requested alignment applies to the buffer; the hole lies before it.
 
 mod classes;
 mod span;
@@ -14,16 +14,16 @@ use portcullis_protocol::{Header, Refusal, RemoteAddress};
 use portcullis_slots::Table;
 use span::Span;
 
-/// What a header hole, and so a buffer, is aligned to at least, in bytes.
+/// The least alignment of a header hole, and so of a buffer, in bytes.
 const HOLE_ALIGNMENT: u64 = Header::BYTES;
 
-/// The most that a buffer can be aligned to, in bytes.
+/// The largest alignment of a buffer, in bytes.
 pub(crate) const ALIGNMENT_MAX: u64 = 2 << 20;
 
 /// «No index», where an `Option<u32>` would double a record. No table has so many entries.
 const NONE: u32 = u32::MAX;
 
-/// Names a live object of one [`Slabs`]. Used again after the object was freed.
+/// Names a live object of one [`Slabs`]. An id is used again after its object was freed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ObjectId(pub(crate) u32);
 
@@ -41,24 +41,24 @@ struct Object<T> {
 struct Class {
     /// Pages of a span, if the pool has them in one piece.
     pages: u32,
-    /// Pages without which not even one object fits.
+    /// Pages that even one object needs.
     pages_min: u32,
-    /// The spans with room, as a list: taken from the first, so that what was freed last is used last.
+    /// The list of spans with room. Objects go into the first span, so that what was freed last is used last.
     first: u32,
     last: u32,
-    /// The one span without objects that is kept, so that a lone object coming and going does not cut pages anew.
+    /// The one span without objects that is kept, so that a lone object that comes and goes does not cut pages anew.
     empty: Option<u32>,
 }
 
 /// The pool's objects, each with a `T` that the node keeps about it.
 ///
-/// Methods that take an [`ObjectId`] panic when that object is not live: ids never come from a peer, addresses
-/// do, and [`find`](Self::find) is the only way from one to the other.
+/// Methods that take an [`ObjectId`] panic if that object is not live. Ids never come from a peer, but addresses do:
+/// [`find`](Self::find) is the only way from an address to an id.
 pub(crate) struct Slabs<T> {
     base: u64,
     runs: PageRuns,
-    /// The span that owns each page, or [`NONE`]. A large object owns up to its first page only: no other can be
-    /// the start of anything.
+    /// The span that owns each page, or [`NONE`]. A large object owns only its first page: no object can start in the
+    /// others.
     span_of_page: Vec<u32>,
     spans: Vec<Span>,
     vacant_spans: Vec<u32>,
@@ -70,7 +70,7 @@ pub(crate) struct Slabs<T> {
 }
 
 impl<T> Slabs<T> {
-    /// An empty pool of `bytes` bytes from `base` on. Whole pages are used: up to 64 KiB at either end are not.
+    /// An empty pool of `bytes` bytes from `base` on, in whole pages: up to 64 KiB at either end are not used.
     pub(crate) fn new(base: RemoteAddress, bytes: u64) -> Self {
         let aligned = base.0.checked_next_multiple_of(PAGE_BYTES).unwrap_or(base.0);
         let usable = bytes.min(u64::MAX - base.0).saturating_sub(aligned - base.0);
@@ -96,27 +96,27 @@ impl<T> Slabs<T> {
         }
     }
 
-    /// Bytes of the pool that an object takes, its header hole and what its size class or its pages round up included.
+    /// Bytes of the pool that an object takes, including its header hole and the rounding to its class or pages.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), but for the room that there is.
+    /// As [`allocate`](Self::allocate), except for lack of room.
     pub(crate) fn footprint(size: u64, alignment: u64) -> Result<u64, Refusal> {
         check(size, alignment)?;
         if let Some(class) = class_of(size, alignment) {
             return Ok(stride(class));
         }
-        // As `large_span` places it. Alignments beyond a page's put the buffer at the start of one.
+        // As `large_span` places it. Alignments beyond a page put the buffer at the start of a page.
         let before = alignment.clamp(HOLE_ALIGNMENT, PAGE_BYTES);
         let end = size.checked_add(before).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
         let end = end.ok_or(Refusal::OutOfMemory { size })?;
         Ok(end - before + Header::BYTES)
     }
 
-    /// A new object with a buffer of at least `size` bytes, whose address is a multiple of `alignment`, and what the node
-    /// keeps about it.
+    /// A new object with a buffer of at least `size` bytes at a multiple of `alignment`. `payload` is the node's record
+    /// of it.
     ///
     /// # Errors
-    /// [`Refusal::Nothing`] for no bytes; [`Refusal::Alignment`]; [`Refusal::OutOfMemory`] where the pool has no room in
+    /// [`Refusal::Nothing`] for no bytes; [`Refusal::Alignment`]; [`Refusal::OutOfMemory`] if the pool has no room in
     /// one piece.
     pub(crate) fn allocate(&mut self, size: u64, alignment: u64, payload: T) -> Result<ObjectId, Refusal> {
         check(size, alignment)?;
@@ -143,8 +143,8 @@ impl<T> Slabs<T> {
         Ok(ObjectId(object))
     }
 
-    /// Frees an object, its header hole with it, and returns what the node kept about it. The memory may be given
-    /// to the next who asks, though later than all that is free now in its span.
+    /// Frees an object with its header hole, and returns the node's record of it. The memory may be given to the next
+    /// request, but later than all that is free now in its span.
     pub(crate) fn free(&mut self, object: ObjectId) -> T {
         let record = &mut self.objects[object.0 as usize];
         let payload = record.payload.take().expect("only a live object is freed");
@@ -171,7 +171,7 @@ impl<T> Slabs<T> {
         payload
     }
 
-    /// The live object whose buffer starts at exactly this address. Any address may be asked about.
+    /// The live object whose buffer starts at exactly this address. Any address is allowed.
     pub(crate) fn find(&self, address: RemoteAddress) -> Option<ObjectId> {
         let offset = address.0.checked_sub(self.base)?.checked_sub(Header::BYTES)?;
         let page = usize::try_from(offset / PAGE_BYTES).ok()?;
@@ -194,7 +194,7 @@ impl<T> Slabs<T> {
         self.record(object).size
     }
 
-    /// Bytes that the object's buffer has in fact: at least its size.
+    /// Bytes that the object's buffer really has: at least its size.
     pub(crate) fn capacity(&self, object: ObjectId) -> u64 {
         self.spans[self.record(object).span as usize].stride - Header::BYTES
     }
@@ -214,12 +214,12 @@ impl<T> Slabs<T> {
         self.objects[object.0 as usize].payload.as_mut().expect("only live objects are looked at")
     }
 
-    /// Whether an object has this id now, be it another than the one that the caller means.
+    /// Whether an object has this id now, even if it is not the one that the caller means.
     pub(crate) fn is_live(&self, object: ObjectId) -> bool {
         self.objects.get(object.0 as usize).is_some_and(|record| record.payload.is_some())
     }
 
-    /// Bytes that objects take, with their header holes and what their size class rounds up.
+    /// Bytes that objects take, including header holes and rounding.
     pub(crate) fn bytes_used(&self) -> u64 {
         self.bytes_used
     }
@@ -274,8 +274,8 @@ impl<T> Slabs<T> {
         Some(span)
     }
 
-    /// Pages of its own for one object. As many more than it needs are taken as its alignment may cost, and those before
-    /// it and behind it given back.
+    /// Pages of its own for one object. Takes as many extra pages as the alignment may cost, and gives back those
+    /// before and behind the object.
     fn large_span(&mut self, size: u64, alignment: u64) -> Option<u32> {
         let alignment = alignment.max(HOLE_ALIGNMENT);
         let most = size.checked_add(Header::BYTES)?.checked_add(alignment - HOLE_ALIGNMENT)?;
@@ -300,7 +300,7 @@ impl<T> Slabs<T> {
         Some(span)
     }
 
-    /// Pages in one piece; the empty spans that classes keep are given up for them.
+    /// Takes pages in one piece, if need be from the empty spans that classes keep.
     fn take_run(&mut self, pages: u32) -> Option<u32> {
         if let Some(first_page) = self.runs.take(pages) {
             return Some(first_page);
@@ -323,7 +323,7 @@ impl<T> Slabs<T> {
     ) -> u32 {
         let index = self.vacant_spans.pop().unwrap_or_else(|| {
             self.spans.push(Span::vacant());
-            // A span has a page at least, and pages are counted in 32 bits.
+            // A span has at least one page, and pages are counted in 32 bits.
             u32::try_from(self.spans.len() - 1).unwrap_or(NONE)
         });
         let span = &mut self.spans[index as usize];
@@ -334,7 +334,7 @@ impl<T> Slabs<T> {
         index
     }
 
-    /// Gives a span's pages back. It holds no object and is in no list.
+    /// Gives back the pages of a span that holds no object and is in no list.
     fn retire(&mut self, span: u32) {
         let home = &mut self.spans[span as usize];
         let (first_page, pages) = (home.first_page, home.pages);
@@ -347,7 +347,7 @@ impl<T> Slabs<T> {
         self.vacant_spans.push(span);
     }
 
-    /// What becomes of a span whose last object was freed: the class keeps one such, as the last to be used.
+    /// Handles a span whose last object was freed. The class keeps one such span, as the last to be used.
     fn keep_or_retire(&mut self, class: usize, span: u32) {
         self.unlink(class, span);
         if self.classes[class].empty.is_some() {
@@ -380,7 +380,7 @@ impl<T> Slabs<T> {
     }
 }
 
-/// Whether there can be an object of so many bytes, with this alignment.
+/// Checks whether an object can have this size and this alignment.
 fn check(size: u64, alignment: u64) -> Result<(), Refusal> {
     if size == 0 {
         return Err(Refusal::Nothing);

@@ -1,12 +1,12 @@
-//! Whose bytes lie in free memory: what has to be scrubbed before somebody else gets it.
+//! Whose bytes lie in free memory, so that it is scrubbed before another tenant gets it.
 
 use crate::config::PAGE_BYTES;
 use portcullis_protocol::RemoteAddress;
 
-/// Who has used the memory of a page since it was last all zeros.
+/// Which tenants have used a page since the pool was all zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trace {
-    /// Nobody.
+    /// None.
     Clean,
     /// One tenant.
     Of(u64),
@@ -15,7 +15,7 @@ enum Trace {
 }
 
 /// For each page of the pool, whose bytes it may still hold. Coarse on purpose: a page that two tenants share costs
-/// each a scrub, and never a leak.
+/// each a scrub, but never leaks.
 #[derive(Debug)]
 pub(crate) struct Taint {
     base: u64,
@@ -29,14 +29,10 @@ impl Taint {
         Self { base: base.0, pages: vec![Trace::Clean; pages] }
     }
 
-    /// `tenant` gets these bytes. Returns whether they must be scrubbed first: others may have left theirs there.
+    /// Gives these bytes to `tenant`. Returns whether they must be scrubbed first: others may have left theirs there.
     pub fn take(&mut self, tenant: u64, address: RemoteAddress, bytes: u64) -> bool {
-        let page =
-            |at: u64| usize::try_from(at.saturating_sub(self.base) / PAGE_BYTES).unwrap_or(usize::MAX - 1);
-        let (first, last) = (page(address.0), page(address.0 + bytes.max(1) - 1));
         let mut foreign = false;
-        let end = self.pages.len();
-        for trace in &mut self.pages[first.min(end)..(last + 1).min(end)] {
+        for trace in self.pages_of(address, bytes) {
             *trace = match *trace {
                 Trace::Clean => Trace::Of(tenant),
                 Trace::Of(owner) if owner == tenant => Trace::Of(owner),
@@ -47,6 +43,19 @@ impl Taint {
             };
         }
         foreign
+    }
+
+    /// Several tenants may have written these bytes.
+    pub fn mix(&mut self, address: RemoteAddress, bytes: u64) {
+        self.pages_of(address, bytes).fill(Trace::Mixed);
+    }
+
+    fn pages_of(&mut self, address: RemoteAddress, bytes: u64) -> &mut [Trace] {
+        let page =
+            |at: u64| usize::try_from(at.saturating_sub(self.base) / PAGE_BYTES).unwrap_or(usize::MAX - 1);
+        let (first, last) = (page(address.0), page(address.0 + bytes.max(1) - 1));
+        let end = self.pages.len();
+        &mut self.pages[first.min(end)..(last + 1).min(end)]
     }
 }
 
@@ -64,6 +73,15 @@ mod tests {
         assert!(taint.take(2, RemoteAddress(BASE.0 + 128), 64));
         assert!(taint.take(1, BASE, 64), "tenant 2 may have left bytes anywhere in the page");
         assert!(!taint.take(2, RemoteAddress(BASE.0 + PAGE_BYTES), 64));
+    }
+
+    #[test]
+    fn what_several_tenants_wrote_is_scrubbed_for_each_of_them() {
+        let mut taint = Taint::new(BASE, 4 * PAGE_BYTES);
+        assert!(!taint.take(1, BASE, 64));
+        taint.mix(RemoteAddress(BASE.0 + PAGE_BYTES - 32), 64);
+        assert!(taint.take(1, BASE, 64) && taint.take(1, RemoteAddress(BASE.0 + PAGE_BYTES), 64));
+        assert!(!taint.take(2, RemoteAddress(BASE.0 + 2 * PAGE_BYTES), 64));
     }
 
     #[test]

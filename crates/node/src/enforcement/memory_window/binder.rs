@@ -1,7 +1,6 @@
 //! The queue pair that binds one tenant's windows, and the batches that are posted on it.
 //!
-//! Clients have no part in this queue pair, so none of them can break it. Binds that were posted together are confirmed
-//! together.
+//! No client uses this queue pair, so no client can break it. Binds that were posted together are confirmed together.
 
 use super::windows::WindowIndex;
 use crate::books::{OwedReply, PermissionSlot, Residue};
@@ -12,26 +11,26 @@ use std::collections::VecDeque;
 /// Requests that the queue pair holds.
 const DEPTH: u32 = 1024;
 
-/// Requests of a batch of which one is signalled: half of what the queue holds. A batch may be larger than the queue,
-/// which forgets requests only when one is signalled.
+/// One request in this many of a batch is signalled: half of what the queue holds. A batch may be larger than the
+/// queue, which forgets requests only when one is signalled.
 pub(super) const SIGNAL_EVERY: usize = DEPTH as usize / 2;
 
 /// Binds and unbinds that were posted together.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The id of its last request, whose completion confirms it. Not zero, and not used again.
+    /// The id of the last request, whose completion confirms the batch. Not zero, and not used again.
     pub number: u64,
-    /// Permissions that start with it, and what their holders show.
+    /// Permissions that start with the batch, and their credentials.
     pub starts: Vec<(PermissionSlot, Credential)>,
-    /// What is free once it is confirmed.
+    /// What becomes free when the batch is confirmed.
     pub releases: Vec<Release>,
     pub owed: Vec<OwedReply>,
-    /// All windows that it binds or unbinds.
+    /// All windows that the batch binds or unbinds.
     pub windows: Vec<WindowIndex>,
 }
 
 impl Batch {
-    /// Empties it, and keeps its room.
+    /// Empties the batch, and keeps its room.
     fn clear(&mut self) {
         self.starts.clear();
         self.releases.clear();
@@ -40,7 +39,7 @@ impl Batch {
     }
 }
 
-/// What is free once a window is known to be bound to it no more.
+/// What becomes free once the window is known to expose it no more.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
     pub residue: Residue,
@@ -48,22 +47,22 @@ pub(super) struct Release {
     pub window: Option<WindowIndex>,
 }
 
-/// The queue pair, its batches under way, and those of their requests that it had no room for yet.
+/// The queue pair, its batches under way, and requests of them that the queue had no room for yet.
 #[derive(Debug)]
 pub(super) struct Binder {
     pub qp: QpId,
-    /// It broke, and the NIC would not take it up again.
+    /// The queue pair broke, and the NIC would not connect it again.
     is_down: bool,
     pub batches: VecDeque<Batch>,
-    /// Confirmed batches, empty: their room is used again.
+    /// Confirmed batches, empty, for use of their room.
     spare: Vec<Batch>,
-    /// Batches that there have been.
+    /// Number of batches so far.
     count: u64,
     pub unposted: VecDeque<WorkRequest>,
 }
 
 impl Binder {
-    /// A queue pair in RTS, connected to itself: it sends nothing to anybody.
+    /// A queue pair in RTS that is connected to itself: it sends nothing to peers.
     pub fn new(nic: &mut impl Nic, pd: PdId, cq: CqId) -> Result<Self, VerbsError> {
         let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: 0 };
         let qp = nic.create_qp(pd, attributes)?;
@@ -85,7 +84,7 @@ impl Binder {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// A batch is complete. Its requests are the last of those that are not posted.
+    /// Closes a batch, whose requests are the last unposted ones.
     pub fn close_batch(&mut self, mut batch: Batch) {
         self.count += 1;
         batch.number = self.count;
@@ -94,7 +93,7 @@ impl Binder {
         self.batches.push_back(batch);
     }
 
-    /// Takes a batch back, for its room.
+    /// Takes a batch back, for use of its room.
     pub fn return_batch(&mut self, mut batch: Batch) {
         batch.clear();
         self.spare.push(batch);
@@ -103,7 +102,7 @@ impl Binder {
     /// Posts what the queue has room for. Returns whether the queue takes requests at all.
     pub fn post(&mut self, nic: &mut impl Nic) -> bool {
         if self.is_down && !self.unposted.is_empty() {
-            // What the NIC refused when it broke may work by now: this batch is not to fail for that.
+            // What the NIC refused at the break may work by now, so that this batch need not fail.
             self.mend(nic);
         }
         while !self.unposted.is_empty() {
@@ -117,12 +116,12 @@ impl Binder {
         true
     }
 
-    /// Takes the queue pair up again after it broke. Where that fails too, the next batch tries again.
+    /// Connects the queue pair again after it broke. If that fails, the next batch tries again.
     pub fn mend(&mut self, nic: &mut impl Nic) {
         self.is_down = connect(nic, self.qp).is_err();
     }
 
-    /// Whether something is still to be bound or unbound, or on its way.
+    /// Whether something is still to be bound or unbound, or is on its way.
     pub fn is_at_work(&self) -> bool {
         !self.batches.is_empty() || !self.unposted.is_empty()
     }

@@ -1,10 +1,10 @@
-//! Mechanism `memory-window`: a type-1 window for each permission. What a turn decided is bound, handed over and unbound
-//! in one batch a tenant (Patronus §5.4).
+//! Mechanism `memory-window`: a type-1 window for each permission. One batch for each turn and tenant binds, hands over
+//! and unbinds windows (Patronus §5.4).
 
 mod binder;
 mod windows;
 
-use super::{Domain, EXPOSED_BYTES, Ended, Enforcer, Exposing, Outcome, Remains, Scene, Shrunk};
+use super::{Domain, EXPOSED_BYTES, Ended, Enforcer, Exposing, Outcome, Remains, Shrunk, Surroundings};
 use crate::books::{Exposure, PermissionSlot, Residue};
 use crate::config::NodeConfig;
 use binder::{Batch, Binder, Release, SIGNAL_EVERY};
@@ -19,13 +19,13 @@ use rand::rngs::StdRng;
 use std::collections::HashMap;
 use windows::{GoneWindows, WindowIndex, Windows};
 
-/// Entries of the completion queue for binds: failures complete each request, also the unsignalled ones.
+/// Entries of the completion queue for binds. After a failure all requests complete, also the unsignalled ones.
 const COMPLETIONS_MAX: u32 = 1 << 15;
 
-/// Completions that are taken off that queue at a time.
+/// Completions that are polled from that queue at a time.
 const COMPLETIONS_AT_ONCE: usize = 256;
 
-/// How often the window pools are looked after while nothing else happens.
+/// How often the window pools are tended while nothing else happens.
 const TEND_EVERY: Lifetime = Lifetime::millis(10);
 
 /// A tenant's windows.
@@ -44,7 +44,7 @@ pub(super) struct MemoryWindow {
     tenants: Vec<Option<Box<Tenant>>>,
     /// Tenants by their queue pairs for binds.
     binders: HashMap<QpId, TenantId>,
-    /// Windows between hands, kept for its room.
+    /// Windows between two permissions, kept for its room.
     stock: Stock,
     gone: GoneWindows,
     lots: StdRng,
@@ -52,7 +52,7 @@ pub(super) struct MemoryWindow {
     operations: u64,
     /// When lingering windows are looked at next.
     linger_check: Moment,
-    /// When the window pools are looked after next.
+    /// When the window pools are tended next.
     tend_check: Moment,
 }
 
@@ -85,11 +85,11 @@ impl MemoryWindow {
         self.tenants[tenant.0 as usize].as_mut().expect("each tenant has windows until it ends")
     }
 
-    /// One tenant's binds and unbinds of this turn, as far as they are not posted. Returns the permissions that there was
-    /// no window for, and what is free too early where that mistake is planted.
+    /// Collects one tenant's binds and unbinds of this turn. Returns the permissions for which there was no window, and
+    /// what is free too early if that mistake is planted.
     fn batch<N: Nic>(
         &mut self,
-        scene: &mut Scene<'_, N>,
+        around: &mut Surroundings<'_, N>,
         tenant: &mut Tenant,
         starting: &mut Vec<Exposure>,
         ending: &mut Vec<Ended>,
@@ -107,16 +107,16 @@ impl MemoryWindow {
         }
         let posted_before = tenant.binder.unposted.len();
         for exposure in starting.drain(..) {
-            match self.bind(scene, tenant, &mut batch, &exposure) {
+            match self.bind(around, tenant, &mut batch, &exposure) {
                 Some(credential) => batch.starts.push((exposure.permission, credential)),
                 None => failed.push(exposure.permission),
             }
         }
-        self.unbind_stock(scene, tenant, &mut batch, &mut early);
+        self.unbind_stock(around, tenant, &mut batch, &mut early);
         let posted = tenant.binder.unposted.len() - posted_before;
         self.operations += posted as u64;
         if posted == 0 {
-            scene.outcomes.extend(batch.owed.drain(..).map(Outcome::Settled));
+            around.outcomes.extend(batch.owed.drain(..).map(Outcome::Settled));
             tenant.binder.return_batch(batch);
         } else {
             tenant.binder.close_batch(batch);
@@ -124,15 +124,15 @@ impl MemoryWindow {
         (failed, early)
     }
 
-    /// Unbinds what nothing took over, or lets it linger.
+    /// Unbinds the windows that nothing took over, or lets them linger.
     fn unbind_stock<N: Nic>(
         &mut self,
-        scene: &Scene<'_, N>,
+        around: &Surroundings<'_, N>,
         tenant: &mut Tenant,
         batch: &mut Batch,
         early: &mut Vec<Residue>,
     ) {
-        let delay = self.config.reductions.delayed_unbinding && scene.may_linger;
+        let delay = self.config.reductions.delayed_unbinding && around.may_linger;
         for (window, residue) in self.stock.prompt.drain(..) {
             unbind(tenant, batch, window, residue);
         }
@@ -146,18 +146,18 @@ impl MemoryWindow {
                 early.push(Residue { header: Some(header), ..Residue::default() });
             }
             if delay && !tenant.windows.is_worn(window) {
-                tenant.windows.linger(window, residue, scene.now);
+                tenant.windows.linger(window, residue, around.now);
             } else {
                 unbind(tenant, batch, window, residue);
             }
         }
     }
 
-    /// Binds what a starting permission needs: windows of ended ones first (Patronus §5.4, handover). `None`: there is
+    /// Binds what a starting permission needs, first windows of ended ones (Patronus §5.4, handover). `None`: there is
     /// no window.
     fn bind<N: Nic>(
         &mut self,
-        scene: &mut Scene<'_, N>,
+        around: &mut Surroundings<'_, N>,
         tenant: &mut Tenant,
         batch: &mut Batch,
         exposure: &Exposure,
@@ -165,12 +165,12 @@ impl MemoryWindow {
         let (word, access) = (exposure.lifetime_word(), Access::from(exposure.rights));
         let access = if planted::is(Fault::RightsNotNarrowed) { Access::REMOTE } else { access };
         let length = exposure.length + u64::from(planted::is(Fault::RangeOneByteLong));
-        let first = self.take_window(scene, tenant)?;
+        let first = self.take_window(around, tenant)?;
         let (exposing, buffer, lifetime) = if exposure.is_contiguous() {
             let key = rebind(tenant, batch, first, (word, EXPOSED_BYTES + length), access);
             (Exposing { word: first.0.0, bytes: first.0.0 }, key, key)
         } else {
-            let Some(second) = self.take_window(scene, tenant) else {
+            let Some(second) = self.take_window(around, tenant) else {
                 self.stock.prompt.push(first);
                 return None;
             };
@@ -178,13 +178,13 @@ impl MemoryWindow {
             let buffer = rebind(tenant, batch, first, (exposure.address, length), access);
             (Exposing { word: second.0.0, bytes: first.0.0 }, buffer, lifetime)
         };
-        scene.enter(exposure, exposing);
+        around.enter(exposure, exposing);
         Some(Credential::Keys { buffer, lifetime })
     }
 
     fn take_window<N: Nic>(
         &mut self,
-        scene: &mut Scene<'_, N>,
+        around: &mut Surroundings<'_, N>,
         tenant: &mut Tenant,
     ) -> Option<(WindowIndex, Residue)> {
         if self.config.reductions.handover
@@ -192,10 +192,10 @@ impl MemoryWindow {
         {
             return Some(window);
         }
-        tenant.windows.take(scene.nic, &mut self.gone).ok()
+        tenant.windows.take(around.nic, &mut self.gone).ok()
     }
 
-    /// A bind failed: it is not known which windows are bound to what, so all of them go, and their keys with them.
+    /// A bind failed, and it is unknown which windows are bound to what. So all of them go, and their keys with them.
     fn fail_batches(&mut self, nic: &mut impl Nic, id: TenantId, outcomes: &mut Vec<Outcome>) {
         let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
         let batches = std::mem::take(&mut tenant.binder.batches);
@@ -236,13 +236,13 @@ impl<N: Nic> Enforcer<N> for MemoryWindow {
         Ok(())
     }
 
-    fn end_tenant(&mut self, scene: &mut Scene<'_, N>, _ending: &[Ended]) -> Remains {
-        let slot = scene.tenant.0 as usize;
+    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, _ending: &[Ended]) -> Remains {
+        let slot = around.tenant.0 as usize;
         let mut tenant = self.tenants[slot].take().expect("each tenant has windows until it ends");
         self.binders.remove(&tenant.binder.qp);
         let mut remains =
-            Remains { unborn: Vec::new(), residues: tenant.windows.end(scene.nic, &mut self.gone) };
-        let _ = scene.nic.destroy_qp(tenant.binder.qp);
+            Remains { unborn: Vec::new(), residues: tenant.windows.end(around.nic, &mut self.gone) };
+        let _ = around.nic.destroy_qp(tenant.binder.qp);
         for batch in tenant.binder.batches {
             remains.residues.extend(batch.releases.iter().map(|release| release.residue));
             remains.unborn.extend(batch.starts.iter().map(|&(permission, _)| permission));
@@ -253,27 +253,27 @@ impl<N: Nic> Enforcer<N> for MemoryWindow {
 
     fn carry_out(
         &mut self,
-        scene: &mut Scene<'_, N>,
+        around: &mut Surroundings<'_, N>,
         starting: &mut Vec<Exposure>,
         ending: &mut Vec<Ended>,
     ) -> bool {
-        let slot = scene.tenant.0 as usize;
-        // Out of the table while it is worked on, so that the rest can be reached beside it.
+        let slot = around.tenant.0 as usize;
+        // Taken out of the table, so that the rest can be reached meanwhile.
         let mut tenant = self.tenants[slot].take().expect("each tenant has windows until it ends");
-        let (failed, early) = self.batch(scene, &mut tenant, starting, ending);
-        let taken = tenant.binder.post(scene.nic);
+        let (failed, early) = self.batch(around, &mut tenant, starting, ending);
+        let taken = tenant.binder.post(around.nic);
         self.tenants[slot] = Some(tenant);
         if !taken {
-            self.fail_batches(scene.nic, scene.tenant, scene.outcomes);
+            self.fail_batches(around.nic, around.tenant, around.outcomes);
         }
-        scene.outcomes.extend(early.into_iter().map(Outcome::Withdrawn));
+        around.outcomes.extend(early.into_iter().map(Outcome::Withdrawn));
         let refusal = Refusal::NodeFull { limit: self.config.windows_max.into() };
-        scene.outcomes.extend(failed.into_iter().map(|it| Outcome::NotExposed(it, refusal)));
+        around.outcomes.extend(failed.into_iter().map(|it| Outcome::NotExposed(it, refusal)));
         false
     }
 
     fn poll(&mut self, nic: &mut N, completions: &mut Vec<Completion>) {
-        // A device that has failed confirms nothing any more: nothing is granted and nothing is free again.
+        // A device that has failed confirms nothing: nothing more is granted, and nothing becomes free.
         let _ = nic.poll(self.cq, COMPLETIONS_AT_ONCE, completions);
     }
 
@@ -294,7 +294,7 @@ impl<N: Nic> Enforcer<N> for MemoryWindow {
         let tenant = self.tenant(id);
         let confirmed = tenant.binder.batches.pop_front_if(|batch| batch.number == completion.request);
         let Some(mut batch) = confirmed else {
-            // Within a batch, or of one that failed: all it says is that the queue has room again.
+            // Within a batch, or of one that failed: this only says that the queue has room again.
             if !tenant.binder.post(nic) {
                 self.fail_batches(nic, id, outcomes);
             }
@@ -398,7 +398,7 @@ impl<N: Nic> Enforcer<N> for MemoryWindow {
 /// The windows of permissions that ended in this turn.
 #[derive(Default)]
 struct Stock {
-    /// To be unbound at once, if nothing starts that takes them over.
+    /// Unbound at once, unless a starting permission takes them over.
     prompt: Vec<(WindowIndex, Residue)>,
     /// May stay bound for a while.
     lazy: Vec<(WindowIndex, Residue)>,
@@ -408,12 +408,15 @@ impl Stock {
     fn add(&mut self, ended: &Ended) {
         let Ended { withdrawal, exposing: Exposing { word, bytes } } = *ended;
         let (header, object) = (Some(withdrawal.header), Some(withdrawal.object));
-        let may_linger = withdrawal.last;
+        let guest = withdrawal.guest;
+        // What a tenant holds of another's object ends at once, also with the object.
+        let may_linger = withdrawal.last && guest.is_none();
         if word == bytes {
-            self.put(WindowIndex(bytes), Residue { header, object, may_linger });
+            self.put(WindowIndex(bytes), Residue { header, object, guest, may_linger });
         } else {
-            self.put(WindowIndex(bytes), Residue { header: None, object, may_linger });
-            self.put(WindowIndex(word), Residue { header, object: None, may_linger: true });
+            self.put(WindowIndex(bytes), Residue { header: None, object, guest, may_linger });
+            let word_only = Residue { header, may_linger: true, ..Residue::default() };
+            self.put(WindowIndex(word), word_only);
         }
     }
 
@@ -422,7 +425,7 @@ impl Stock {
         stock.push((window, residue));
     }
 
-    /// A window that has a key left for the handover and one for its unbind.
+    /// A window with a key left for the handover and one for its unbind.
     fn take(&mut self, windows: &Windows) -> Option<(WindowIndex, Residue)> {
         for stock in [&mut self.prompt, &mut self.lazy] {
             if let Some(at) = stock.iter().rposition(|&(window, _)| !windows.is_worn(window)) {
@@ -433,7 +436,7 @@ impl Stock {
     }
 }
 
-/// Binds a window anew, and returns its key. What it exposed before is free with the batch.
+/// Binds a window anew, and returns its key. What it exposed before becomes free with the batch.
 fn rebind(
     tenant: &mut Tenant,
     batch: &mut Batch,
@@ -448,7 +451,7 @@ fn rebind(
     rkey
 }
 
-/// Binding a window of type 1 to no bytes is its unbind.
+/// Binding a window of type 1 to no bytes unbinds it.
 fn unbind(tenant: &mut Tenant, batch: &mut Batch, window: WindowIndex, residue: Residue) {
     put_binding(tenant, batch, window, (RemoteAddress(0), 0), Access::empty());
     batch.releases.push(Release { residue, window: Some(window) });

@@ -1,9 +1,8 @@
-//! A tenant's memory windows: ready ones, ones that linger, ones that rest.
+//! A tenant's memory windows: those that are ready, that linger and that rest.
 //!
-//! Keys always move: every bind and unbind takes another key. After 256 of them the window rests and is then replaced by
-//! another. Which window comes next is drawn by lot, and where the NIC lets keys be chosen, so is the key: who knows the
-//! keys of yesterday cannot tell those of tomorrow. Windows are allocated when there is nothing else to do, since that
-//! takes far longer than a bind (Patronus §5.6).
+//! Every bind and unbind takes another key. After 256 keys the window rests, and another then replaces it. The next
+//! window is drawn at random, and so is the key if the NIC lets keys be chosen: earlier keys do not tell the next ones.
+//! Windows are allocated when there is nothing else to do, because that takes far longer than a bind (Patronus §5.6).
 
 use crate::books::Residue;
 use portcullis_nic::{Nic, PdId, Rkey, VerbsError, WindowId, WindowKind};
@@ -18,10 +17,10 @@ use std::collections::{HashMap, VecDeque};
 const KEYS: u16 = 256;
 /// Windows allocated or ended in one idle turn.
 const PER_TURN: usize = 16;
-/// The eldest lingering windows that one is drawn from: the others have not lingered long.
+/// A lingering window is drawn from this many of the oldest: the others have not lingered long.
 const DRAWN_FROM: usize = 16;
 
-/// Where a window stands in its tenant's table: what the paper's headers call its location.
+/// The place of a window in its tenant's table: what the paper's headers call its location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WindowIndex(pub u32);
 
@@ -31,12 +30,12 @@ portcullis_slots::number_key!(WindowIndex);
 struct Slot {
     window: WindowId,
     rkey: Rkey,
-    /// Keys that it has had.
+    /// How many keys the window has had.
     used: u16,
     past: PastKeys,
 }
 
-/// Keys that a place of the NIC had lately. None of them comes again before 128 others.
+/// Keys that a place on the NIC had lately. No key comes again before 128 others.
 #[derive(Clone, Copy, Debug, Default)]
 struct PastKeys {
     latest: [u64; 4],
@@ -51,7 +50,7 @@ impl PastKeys {
         }
     }
 
-    /// One of the other keys, drawn by lot.
+    /// One of the other keys, drawn at random.
     fn draw(&self, lots: &mut StdRng) -> u8 {
         let free: [u64; 4] = std::array::from_fn(|word| !(self.latest[word] | self.before[word]));
         let mut drawn = lots.random_range(0..free.iter().map(|word| word.count_ones()).sum());
@@ -69,7 +68,7 @@ impl PastKeys {
     }
 }
 
-/// The past keys of windows that are gone, by their place on the NIC: another window may be there soon.
+/// The past keys of windows that are gone, by place on the NIC: another window may get that place soon.
 #[derive(Debug, Default)]
 pub(crate) struct GoneWindows(HashMap<u32, PastKeys>);
 
@@ -84,7 +83,7 @@ impl GoneWindows {
 pub(crate) struct Windows {
     pd: PdId,
     limit: u32,
-    /// The NIC takes any key for a bind.
+    /// Whether the NIC takes any key for a bind.
     chosen_keys: bool,
     lots: StdRng,
     slots: Slots<WindowIndex, Slot>,
@@ -94,7 +93,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Windows of a domain, at most so many, drawn by lots that nobody else knows.
+    /// At most `limit` windows of a domain. Only the node knows `secret`, from which they are drawn.
     pub fn new(pd: PdId, limit: u32, chosen_keys: bool, secret: &mut StdRng) -> Self {
         Self {
             pd,
@@ -123,7 +122,7 @@ impl Windows {
         Ok(self.slots.insert(Slot { window: window.id, rkey: window.rkey, used: 0, past }))
     }
 
-    /// A window to bind, and what it still exposes. Ones that linger go first: binding them anew is their unbind.
+    /// A window to bind, and what it still exposes. Lingering windows go first: binding them anew is their unbind.
     pub fn take(
         &mut self,
         nic: &mut impl Nic,
@@ -141,7 +140,7 @@ impl Windows {
         Ok((self.idle.swap_remove_back(drawn).expect("one of them was drawn"), Residue::default()))
     }
 
-    /// The next key of a window, which the caller binds or unbinds it with, and the window's id.
+    /// The id of a window, and its next key, with which the caller binds or unbinds it.
     pub fn advance(&mut self, window: WindowIndex) -> (WindowId, Rkey) {
         let slot = &mut self.slots[window];
         let next = if self.chosen_keys {
@@ -162,7 +161,7 @@ impl Windows {
         self.slots.get(window).is_none_or(|slot| slot.used + 2 > KEYS)
     }
 
-    /// The window is known to be bound no more.
+    /// Takes back a window that is known to be unbound.
     pub fn give(&mut self, window: WindowIndex, now: Moment, rest: Lifetime) {
         if self.is_worn(window) {
             self.resting.push_back((window, now.after(rest)));
@@ -171,12 +170,12 @@ impl Windows {
         }
     }
 
-    /// The window stays bound for now; nobody gets at what it exposes.
+    /// Lets a window stay bound: what it exposes is not used again meanwhile.
     pub fn linger(&mut self, window: WindowIndex, residue: Residue, now: Moment) {
         self.lingering.push_back((window, residue, now));
     }
 
-    /// A window that has lingered since `before` or longer.
+    /// Takes out a window that has lingered since `before` or longer.
     pub fn lingered(&mut self, before: Moment) -> Option<(WindowIndex, Residue)> {
         let &(window, residue, since) = self.lingering.front()?;
         (since <= before).then(|| {
@@ -185,12 +184,12 @@ impl Windows {
         })
     }
 
-    /// When the oldest lingering window began to.
+    /// Since when the oldest lingering window lingers.
     pub fn lingering_since(&self) -> Option<Moment> {
         self.lingering.front().map(|&(_, _, since)| since)
     }
 
-    /// Ends a window, whatever it is bound to: its keys open nothing from here on.
+    /// Deallocates a window, whatever it is bound to: its keys open nothing from here on.
     pub fn retire(&mut self, nic: &mut impl Nic, window: WindowIndex, gone: &mut GoneWindows) {
         if let Some(slot) = self.slots.remove(window) {
             let _ = nic.deallocate_window(slot.window);
@@ -198,7 +197,7 @@ impl Windows {
         }
     }
 
-    /// Ends windows that are bound to nothing, so many at most. Returns how many.
+    /// Deallocates at most `most` windows that are bound to nothing. Returns how many.
     pub fn retire_unused(&mut self, nic: &mut impl Nic, most: usize, gone: &mut GoneWindows) -> usize {
         let mut ended = 0;
         while ended < most {
@@ -210,8 +209,8 @@ impl Windows {
         ended
     }
 
-    /// Ends windows that have rested and fills the pool up to `ready`: a little of it, off the critical path.
-    /// Returns whether there is more to do.
+    /// Deallocates windows that have rested and fills the pool up to `ready`: a little at a time, off the critical
+    /// path. Returns whether there is more to do.
     pub fn tend(&mut self, nic: &mut impl Nic, now: Moment, ready: u32, gone: &mut GoneWindows) -> bool {
         let mut left = PER_TURN;
         while left > 0 && self.resting.front().is_some_and(|&(_, until)| until <= now) {
@@ -230,7 +229,7 @@ impl Windows {
         left == 0
     }
 
-    /// Ends all of them, and says what lingered.
+    /// Deallocates all windows, and returns what lingered.
     pub fn end(&mut self, nic: &mut impl Nic, gone: &mut GoneWindows) -> Vec<Residue> {
         for slot in self.slots.take_all() {
             let _ = nic.deallocate_window(slot.window);

@@ -1,11 +1,11 @@
-//! SEND, with or without an invalidation: a message meets a receive.
+//! SEND, with or without an invalidation: a message is delivered into a receive.
 
 use super::{Exchange, Progress, Responder};
 use crate::core::objects::Core;
 use portcullis_memory::Bytes;
 use portcullis_nic::{Completion, CompletionKind, LocalSpan, Rkey, Status};
 
-/// How far ahead receives are fetched: two of them share a line.
+/// Receives that are fetched ahead: two share a line.
 const RECEIVES_AHEAD: u64 = 4;
 
 impl<M: Bytes> Core<M> {
@@ -29,7 +29,7 @@ impl<M: Bytes> Core<M> {
         let (status, outcome) = if length > next.local.length {
             (Status::LocalLengthError, Err(Status::RemoteInvalidRequestError))
         } else if let Some(into) = into {
-            // Only a message that arrives invalidates.
+            // Only a message that fits invalidates.
             if let Some(rkey) = invalidate {
                 let gone = self.keys.invalidate(responder.pd, responder.id, rkey);
                 gone.map_err(|_| Status::RemoteAccessError)?;

@@ -1,16 +1,14 @@
-//! The verbs: what each of them does, written once, however the request came.
+//! What each verb does, written once for requests from this NIC and from the network.
 //!
-//! A request has two halves. The requester's looks at its own memory ([`Core::requester_end`]) and completes the request
-//! when it is over. The responder's ([`Core::execute`]) looks at queue pair, domain, key, range and rights, and does to
-//! memory what was asked for. In between the bytes go through an [`Exchange`]: from memory to memory where both ends are
-//! on this NIC, or in packets. Nothing here knows which.
+//! A request has two halves. The requester's checks its own memory ([`Core::requester_end`]) and completes the request.
+//! The responder's ([`Core::execute`]) checks queue pair, domain, key, range and rights, and reads or changes memory.
+//! Between them the bytes go through an [`Exchange`]: from memory to memory where both ends are on this NIC, or in
+//! packets. This module does not know which.
 //!
-//! A new verb that reaches the peer is a variant of [`Verb`] and an executor here; one that concerns the requester's end
-//! alone has its executor in [`window`].
+//! A new verb that reaches the peer is a variant of [`Verb`] and an executor here. A verb that concerns only the
+//! requester's end has its executor in [`window`].
 
-mod atomic;
 mod message;
-mod transfer;
 mod window;
 
 use super::keys::Target;
@@ -20,9 +18,7 @@ use portcullis_nic::{
     Access, Event, LocalSpan, Operation, PdId, QpId, QpState, RefusedAccess, RemoteSpan, Rkey, Status,
 };
 
-/// The longest message of a SEND, in bytes.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
-/// Bytes of the word that an atomic changes.
 const WORD_BYTES: u32 = 8;
 
 /// What a request asks of the responder.
@@ -36,8 +32,8 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// What an operation asks of the responder, and where its bytes are at the requester. None: it is of the requester's
-    /// end alone.
+    /// What an operation asks of the responder, and where its bytes are at the requester. `None`: it concerns only the
+    /// requester's end.
     #[inline]
     pub fn of(operation: Operation) -> Option<(Self, LocalSpan)> {
         Some(match operation {
@@ -60,8 +56,9 @@ impl Verb {
         matches!(self, Self::Read { .. } | Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. })
     }
 
-    /// The memory of the responder's that it names, how many bytes of it, and the right that it needs. A message names
-    /// none.
+    /// The memory of the responder that the verb names, how many bytes of it, and the right that it needs. A message
+    /// names none.
+    #[inline]
     fn claim(self) -> Option<(RemoteSpan, u32, Access)> {
         match self {
             Self::Read { remote, length } => Some((remote, length, Access::REMOTE_READ)),
@@ -77,26 +74,25 @@ impl Verb {
 /// How far a request got at a responder that does not refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It is done.
     Done,
     /// A part of it is done; the rest is for the next visit.
     Partly,
-    /// No receive is posted, or there is no room to say that one is done.
+    /// No receive is posted, or there is no room for its completion.
     NotReady,
 }
 
 /// How the bytes of a request get from one of its ends to the other.
 pub(super) trait Exchange<M> {
-    /// Takes `length` bytes of the responder's to the requester, or as many of them as may go now.
+    /// Takes `length` bytes from the responder to the requester, or as many of them as the exchange allows now.
     fn fetch(&mut self, core: &Core<M>, from: Target, length: u32) -> Progress;
 
-    /// Takes `length` bytes of the requester's to the responder, or as many of them as may go now.
+    /// Takes `length` bytes from the requester to the responder, or as many of them as the exchange allows now.
     fn store(&mut self, core: &Core<M>, into: Target, length: u32) -> Progress;
 
-    /// Takes a message of the requester's to the responder: all of it.
+    /// Takes a message from the requester to the responder: all of it.
     fn put(&mut self, core: &Core<M>, into: Target, length: u32);
 
-    /// Takes the value of a word of the responder's, as it was before an atomic, to the requester.
+    /// Takes the value that a word of the responder had before an atomic to the requester.
     fn fetch_word(&mut self, core: &Core<M>, value: u64);
 }
 
@@ -109,7 +105,7 @@ pub(super) struct Responder {
 }
 
 impl<M: Bytes> Core<M> {
-    /// Where the bytes of a request are at the requester, if it may use them so.
+    /// Where the bytes of a request are at the requester, if its key allows this use.
     #[inline]
     pub(super) fn requester_end(&self, pd: PdId, verb: Verb, local: LocalSpan) -> Result<Target, Status> {
         let fits = match verb {
@@ -123,8 +119,8 @@ impl<M: Bytes> Core<M> {
         self.keys.local(pd, local, verb.returns_bytes()).ok_or(Status::LocalProtectionError)
     }
 
-    /// The responder's half of a request. An error is what it refuses the request with: the caller has both ends go to
-    /// error ([`Core::break_responder`]).
+    /// The responder's half of a request. An error is the status that it refuses the request with: the caller then
+    /// takes both ends to ERR ([`Core::break_responder`]).
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -132,22 +128,34 @@ impl<M: Bytes> Core<M> {
         verb: Verb,
         exchange: &mut impl Exchange<M>,
     ) -> Result<Progress, Status> {
-        match verb {
-            Verb::Read { remote, length } => self.read(responder, remote, length, exchange),
-            Verb::Write { remote, length } => self.write(responder, remote, length, exchange),
-            Verb::CompareAndSwap { remote, compare, swap } => {
-                self.change(responder, remote, exchange, |memory, at| {
-                    memory.compare_exchange(at, compare, swap)
-                })
-            }
-            Verb::FetchAndAdd { remote, add } => {
-                self.change(responder, remote, exchange, |memory, at| memory.fetch_add(at, add))
-            }
-            Verb::Send { length, invalidate } => self.deliver(responder, length, invalidate, exchange),
+        if let Verb::Send { length, invalidate } = verb {
+            return self.deliver(responder, length, invalidate, exchange);
         }
+        let (remote, length, access) = verb.claim().expect("only a message names no memory");
+        if length == 0 {
+            // No key is looked at for a request of no bytes (InfiniBand specification, C9-88).
+            return Ok(Progress::Done);
+        }
+        // Checked again for every part of a long transfer: an ended permission cuts it off.
+        let there = self.admit(responder, remote, length, access)?;
+        Ok(match verb {
+            Verb::Read { .. } => exchange.fetch(self, there, length),
+            Verb::Write { .. } => exchange.store(self, there, length),
+            Verb::CompareAndSwap { compare, swap, .. } => {
+                let before = self.word(remote, there)?.compare_exchange(there.offset, compare, swap);
+                exchange.fetch_word(self, before);
+                Progress::Done
+            }
+            Verb::FetchAndAdd { add, .. } => {
+                let before = self.word(remote, there)?.fetch_add(there.offset, add);
+                exchange.fetch_word(self, before);
+                Progress::Done
+            }
+            Verb::Send { .. } => unreachable!("a message was delivered above"),
+        })
     }
 
-    /// Where in the responder's memory an access goes, if its queue pair and its key let it.
+    /// Where in the responder's memory an access goes, if the queue pair and the key allow it.
     #[inline]
     fn admit(
         &self,
@@ -165,7 +173,16 @@ impl<M: Bytes> Core<M> {
         there.ok_or(Status::RemoteAccessError)
     }
 
-    /// The responder has refused a request just now: its queue pair goes to error, and its owner hears why.
+    /// The memory of the word that an atomic changes. The key has been checked already.
+    fn word(&self, remote: RemoteSpan, there: Target) -> Result<&M, Status> {
+        let word = u64::from(WORD_BYTES);
+        if !remote.address.0.is_multiple_of(word) || !there.offset.is_multiple_of(word) {
+            return Err(Status::RemoteInvalidRequestError);
+        }
+        Ok(&self.memories[there.memory])
+    }
+
+    /// The responder has just refused a request: its queue pair goes to ERR, and its owner is told why.
     #[cold]
     pub(super) fn break_responder(&mut self, responder: &Responder, verb: Verb) {
         let refused = verb.claim().map(|(RemoteSpan { address, rkey }, length, needs)| {

@@ -5,7 +5,7 @@ use portcullis_memory::Bytes;
 use portcullis_nic::{Operation, PdId, QpId, Status};
 
 impl<M: Bytes> Core<M> {
-    /// Executes what needs no peer, for queue pair `id` of domain `pd`. Words that mean nothing fail.
+    /// Executes an operation that needs no peer, for queue pair `id` of domain `pd`. Any other operation fails.
     pub(in crate::core) fn execute_here(
         &mut self,
         id: QpId,

@@ -1,5 +1,5 @@
-//! The sizes that slabs come in: 64 bytes to 1 MiB, powers of two and the steps half-way between them; and the same
-//! again for each alignment beyond that of a header.
+//! The size classes of slabs: 64 bytes to 1 MiB, in powers of two and the steps half-way between them. Each alignment
+//! beyond that of a header has the same classes again.
 
 use super::{HOLE_ALIGNMENT, PAGE_BYTES};
 use portcullis_protocol::Header;
@@ -10,25 +10,25 @@ const SIZES: usize = 29;
 /// Alignments that have classes of their own: from twice a header's to a page's.
 const ALIGNMENTS: usize = (PAGE_BYTES.ilog2() - HOLE_ALIGNMENT.ilog2()) as usize;
 
-/// How many classes there are: each size without an alignment, then each size with the smallest, and so on.
+/// How many classes there are: each size without an alignment, then each with the smallest, and so on.
 pub(super) const CLASSES: usize = SIZES * (1 + ALIGNMENTS);
 
 /// Bytes of the smallest class.
 const SMALLEST: u64 = 64;
 
-/// Bytes of the largest class. What is larger takes pages of its own.
+/// Bytes of the largest class. Larger objects take pages of their own.
 const LARGEST: u64 = 1 << 20;
 
-/// Objects a span holds at least, where the pool is large enough.
+/// Objects that a span holds at least, if the pool is large enough.
 const SPAN_OBJECTS_MIN: u64 = 8;
 
 /// A span leaves at most this part of its bytes unused: one sixteenth.
 const SPAN_WASTE_PART: u64 = 16;
 
-/// A span takes at most this part of the pool, so that a few classes with one object each do not take it all.
+/// A span takes at most this part of the pool, so that a few classes with one object each do not take the whole pool.
 const SPAN_POOL_PART: u64 = 64;
 
-/// The smallest class that `size` bytes fit, aligned to `alignment`, or `None` above the largest of either.
+/// The smallest class that `size` bytes fit, aligned to `alignment`. `None`: larger than the largest size or alignment.
 pub(super) fn class_of(size: u64, alignment: u64) -> Option<usize> {
     if alignment > PAGE_BYTES {
         return None;
@@ -50,7 +50,7 @@ fn size_class(size: u64) -> Option<usize> {
     Some(2 * doublings + if size <= half_way { 1 } else { 2 })
 }
 
-/// What the buffers of a class are aligned to.
+/// The alignment of the buffers of a class.
 pub(super) fn alignment(class: usize) -> u64 {
     HOLE_ALIGNMENT << (class / SIZES)
 }
@@ -60,7 +60,7 @@ pub(super) fn stride(class: usize) -> u64 {
     (buffer_bytes(class) + Header::BYTES).next_multiple_of(alignment(class))
 }
 
-/// Bytes of a span before its first header hole, so that the buffer behind that is aligned.
+/// Bytes of a span before its first header hole, so that the buffer behind the hole is aligned.
 pub(super) fn lead(class: usize) -> u64 {
     alignment(class) - Header::BYTES
 }
@@ -77,7 +77,7 @@ pub(super) fn span_pages_min(class: usize) -> u64 {
     (lead(class) + stride(class)).div_ceil(PAGE_BYTES)
 }
 
-/// Pages of a span of a class, in a pool of so many pages.
+/// Pages of a span of a class, in a pool of `pool_pages` pages.
 pub(super) fn span_pages(class: usize, pool_pages: u64) -> u64 {
     let (stride, lead) = (stride(class), lead(class));
     let fewest = (lead + SPAN_OBJECTS_MIN * stride).div_ceil(PAGE_BYTES);
@@ -114,6 +114,17 @@ mod tests {
             assert!((bytes - lead) / stride >= SPAN_OBJECTS_MIN, "class {class}");
             let waste = lead + (bytes - lead) % stride;
             assert!(waste * SPAN_WASTE_PART <= bytes, "class {class} wastes {waste}");
+        }
+    }
+
+    #[test]
+    fn a_span_of_a_small_pool_leaves_most_of_the_pool_to_others() {
+        for class in 0..CLASSES {
+            for pool_pages in [64, 256, 1024] {
+                let pages = span_pages(class, pool_pages);
+                let part = (pool_pages / SPAN_POOL_PART).max(span_pages_min(class));
+                assert!(pages <= part, "class {class}: {pages} of {pool_pages} pages");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{NONE, ObjectId};
 /// One object's place in a span.
 #[derive(Clone, Copy)]
 enum Slot {
-    /// Free, and the next free one in the order of their freeing, or [`NONE`].
+    /// Free. `next` is the next free slot in the order of freeing, or [`NONE`].
     Free {
         next: u32,
     },
@@ -49,7 +49,7 @@ impl Span {
         }
     }
 
-    /// Makes every one of `count` slots free, the first the oldest.
+    /// Frees all `count` slots, the first as the oldest.
     pub(super) fn cut(&mut self, count: u32) {
         self.live = 0;
         self.slots.clear();
@@ -63,7 +63,7 @@ impl Span {
         self.oldest_free == NONE
     }
 
-    /// Puts an object into the slot that has been free for longest. `None` where all are taken.
+    /// Puts an object into the slot that has been free for longest. `None`: all are taken.
     pub(super) fn take(&mut self, object: ObjectId) -> Option<u32> {
         let slot = self.oldest_free;
         let place = self.slots.get_mut(slot as usize)?;
@@ -78,7 +78,7 @@ impl Span {
         Some(slot)
     }
 
-    /// Frees a slot: it is used again after all that are free now.
+    /// Frees a slot, which is used again after all that are free now.
     pub(super) fn give(&mut self, slot: u32) {
         self.slots[slot as usize] = Slot::Free { next: NONE };
         match self.slots.get_mut(self.newest_free as usize) {

@@ -1,4 +1,4 @@
-//! The slabs against a model that remembers every object.
+//! Tests the slabs against a model that remembers every object.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,21 +7,21 @@ use std::collections::BTreeMap;
 const BASE: RemoteAddress = RemoteAddress(0x1000_0000);
 const POOL: u64 = 256 * PAGE_BYTES;
 
-/// The pool as one object: all of it but the header hole.
+/// The size of an object that takes the whole pool.
 const WHOLE: u64 = POOL - Header::BYTES;
 
 fn pool() -> Slabs<u64> {
     Slabs::new(BASE, POOL)
 }
 
-/// Objects by where their hole starts: where they end, and which they are.
+/// By the start of each object's hole: the object's end, id and size.
 type Model = BTreeMap<u64, (u64, ObjectId, u64)>;
 
 fn size() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 1u64..300, 4 => 1u64..70_000, 2 => 1u64..2 << 20, 1 => 1u64..=POOL]
 }
 
-/// A size and an alignment, mostly none.
+/// A size and an alignment, which is mostly none.
 fn wanted() -> impl Strategy<Value = (u64, u64)> {
     (size(), prop_oneof![3 => Just(0u32), 1 => 0u32..22]).prop_map(|(size, power)| (size, 1 << power))
 }

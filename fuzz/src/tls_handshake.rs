@@ -1,5 +1,5 @@
-//! An attach over TCP, without TLS: whatever comes, in whatever pieces and whenever, the node says nothing that makes no
-//! sense, lets in whoever brings what it asked for and nobody else, and nobody twice.
+//! An attach over TCP, without TLS, with any bytes in any pieces at any time. The node's messages must make sense. It
+//! must admit exactly the clients that bring the requested ends, and each of them once.
 
 use crate::input::Input;
 use portcullis_attach::Reason;
@@ -10,12 +10,12 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Steps that one input takes.
+/// The most steps of one input.
 const STEPS_MAX: u32 = 64;
 /// How long an attach may take.
 const WITHIN: Duration = Duration::from_secs(3);
 
-/// Who is there, and how many have been.
+/// The clients that are present, and how many there have been.
 #[derive(Clone, Default)]
 struct Hall(Arc<Mutex<(HashSet<u64>, u64)>>);
 
@@ -28,7 +28,7 @@ impl AdmissionPolicy for Hall {
         ends.check(&TERMS).expect("nobody is let in with other ends than those that were asked for");
         match ends.control.number % 4 {
             3 => Err(format!("not today\u{7}: {}", "no ".repeat(600)).into()),
-            // A node whose own ends do not fit lets nobody in.
+            // The node's own ends do not fit: the client is not admitted.
             2 => self.place(Ends { data: Vec::new(), ..ends }),
             _ => self.place(ends),
         }
@@ -61,7 +61,7 @@ fn end(input: &mut Input<'_>) -> QpAddress {
     let known = [1, 2, 3, 4, 5, 6, 7, 0x00ff_ffff, 0x0100_0000];
     let number = u32::try_from(input.number(&known) & 0xffff_ffff).expect("32 bits");
     let ports = [[2; 16], [0; 16], [0xff; 16], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]];
-    // The first address is the one that is somebody's.
+    // The first address is the only usable one.
     let port = ports[input.choice(16) / 13];
     QpAddress { number, port, lid: input.short(), first_packet: input.half() }
 }
@@ -83,7 +83,7 @@ fn message(input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
-/// What the node has said so far, held against what it may say.
+/// The node's messages so far, checked against their allowed order.
 #[derive(Default)]
 struct Told {
     frames: Frames,
@@ -113,7 +113,7 @@ impl Told {
     }
 }
 
-/// Takes the steps that the bytes say.
+/// Runs the steps that the bytes describe.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let hall = Hall::default();

@@ -1,13 +1,13 @@
-//! The Unix socket that clients attach to, with its server: whatever is said there, with whatever descriptors, in
-//! whatever order and by however many, everybody is answered or hung up on, and everyone who was let in is let go.
+//! The Unix socket for attaching, with its server. Any number of peers send any messages with any descriptors in any
+//! order. Each peer must be answered or hung up on, and each admitted client must depart.
 
 use crate::input::Input;
 use portcullis_attach::unix::{
     AdmissionPolicy, Admitted, AttachReply, AttachRequest, Listener, Peer, Place, SocketAccess, UnixHandshake,
 };
 use portcullis_attach::{Acceptor, Errand, Limits, Reason};
-use portcullis_nic::EndpointSize;
 use portcullis_memory::{Mapping, Waker};
+use portcullis_nic::EndpointSize;
 use portcullis_softnic::PortLayout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Connections at a time.
+/// The most connections at a time.
 const CONNECTIONS_MAX: usize = 4;
-/// Steps that one input takes.
+/// The most steps of one input.
 const STEPS_MAX: u32 = 32;
-/// How long anything may take that must happen.
+/// How long anything that must happen may take.
 const PATIENCE: Duration = Duration::from_secs(8);
 const SIZE: EndpointSize = EndpointSize {
     data_queue_pairs: 1,
@@ -36,7 +36,7 @@ const SIZE: EndpointSize = EndpointSize {
     arena_bytes: 4096,
 };
 
-/// Who is there, on all threads.
+/// The clients that are present.
 #[derive(Clone)]
 struct Hall {
     waker: Waker,
@@ -45,11 +45,12 @@ struct Hall {
     next: Arc<AtomicU64>,
 }
 
-/// A place that is offered, until it goes.
+/// A place that counts as offered until it is dropped.
 struct Offered {
     memory: Mapping,
     page: Mapping,
     event: OwnedFd,
+    watched: Option<OwnedFd>,
     offered: Arc<AtomicU64>,
 }
 
@@ -68,9 +69,14 @@ impl Place for Offered {
         PortLayout::new(SIZE).bytes()
     }
 
-    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+    fn descriptors(&self) -> [BorrowedFd<'_>; 4] {
         let [memory, page] = [&self.memory, &self.page].map(|it| it.file().expect("a port is a file"));
-        [memory, page, self.event.as_fd()]
+        let watched = self.watched.as_ref().expect("it is offered once");
+        [memory, page, self.event.as_fd(), watched.as_fd()]
+    }
+
+    fn was_offered(&mut self) {
+        assert!(self.watched.take().is_some(), "an offer is sent once");
     }
 
     fn preparation(&self) -> Errand {
@@ -93,12 +99,13 @@ impl AdmissionPolicy for Hall {
         }
         let memory = Mapping::shareable("port", PortLayout::new(SIZE).bytes())?;
         let event = self.waker.new_event()?;
+        let (_, watched) = portcullis_memory::ends()?;
         self.offered.fetch_add(1, Ordering::SeqCst);
         let offered = Arc::clone(&self.offered);
-        Ok(Offered { memory, page: self.waker.page().clone(), event, offered })
+        Ok(Offered { memory, page: self.waker.page().clone(), event, watched: Some(watched), offered })
     }
 
-    fn admit(&self, _: &Peer, _: &Offered) -> Result<Admitted, Reason> {
+    fn admit(&self, _: &Peer, _: &mut Offered) -> Result<Admitted, Reason> {
         let client = self.next.fetch_add(1, Ordering::SeqCst);
         if client % 5 == 4 {
             return Err("not today".into());
@@ -112,7 +119,7 @@ impl AdmissionPolicy for Hall {
     }
 }
 
-/// The server that all inputs come to.
+/// The server that all inputs use.
 struct Scene {
     hall: Hall,
     path: PathBuf,
@@ -128,7 +135,7 @@ fn scene() -> &'static Scene {
         let waker = Waker::new().expect("a page");
         let hall = Hall { waker, present: Arc::default(), offered: Arc::default(), next: Arc::default() };
         let listener = Listener::bind(&path, SocketAccess { mode: 0o600, group: None }).expect("a socket");
-        // Descriptors come in also where the kernel could refuse them.
+        // The test takes descriptors even where the kernel could refuse them.
         listener.dangerous_take_descriptors();
         let limits = Limits { connections_max: 64, ..Limits::UNIX };
         let acceptor = Acceptor::start::<UnixHandshake<Hall>>(vec![listener], hall.clone(), limits);
@@ -138,7 +145,7 @@ fn scene() -> &'static Scene {
 
 struct Connection {
     socket: OwnedFd,
-    /// What is waited for: each word is answered, or ends it.
+    /// A message was sent: the node must answer it or hang up.
     unanswered: bool,
     over: bool,
 }
@@ -164,11 +171,11 @@ impl Connection {
         self.unanswered |= said.is_ok();
     }
 
-    /// Waits for the node's word, or its end.
+    /// Waits until the node answers or hangs up.
     fn hear(&mut self) {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        // The fuzzer's own alarm interrupts a poll now and then; its waiting begins again then.
+        // The fuzzer's own alarm may interrupt a poll. The poll then starts again.
         let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&patience))).expect("a poll");
         assert!(ready > 0, "the node neither answers nor hangs up");
         let mut bytes = [0; 1024];
@@ -185,7 +192,11 @@ impl Connection {
         self.unanswered = false;
         match AttachReply::parse(&bytes[..length]) {
             Some(AttachReply::Offer { size, .. }) => {
-                assert_eq!((size, gifts), (SIZE, 3), "an offer comes with its file, a page and an event");
+                assert_eq!(
+                    (size, gifts),
+                    (SIZE, 4),
+                    "an offer comes with its file, a page, an event and an alarm"
+                );
             }
             Some(_) => assert_eq!(gifts, 0, "nothing comes with other words"),
             None => {
@@ -196,7 +207,7 @@ impl Connection {
     }
 }
 
-/// Takes the steps that the bytes say.
+/// Runs the steps that the bytes describe.
 pub fn run(bytes: &[u8]) {
     let scene = scene();
     let mut input = Input::new(bytes);

@@ -1,4 +1,4 @@
-//! What the demo shows on the terminal: lines as it happens, a bar while many things happen, a table at the end.
+//! The demo's output on the terminal: lines as things happen, a bar during long parts, and a table at the end.
 
 use super::figures::Finding;
 use crate::output::say;
@@ -11,20 +11,20 @@ use std::time::Duration;
 /// Between two frames of a spinner.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// Where the demo plays.
-pub struct Stage {
-    /// Nothing but one object at the end.
+/// The demo's output.
+pub struct Screen {
+    /// Print nothing but one object at the end.
     json: bool,
     coloured: bool,
     bar: ProgressBar,
 }
 
-impl Stage {
-    /// A stage for people, or for programs.
+impl Screen {
+    /// Output for people, or for programs.
     pub fn new(json: bool) -> Self {
         let terminal =
             std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-        // See no-color.org.
+        // The convention of no-color.org.
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let bar = ProgressBar::new_spinner();
         let target =
@@ -33,7 +33,7 @@ impl Stage {
         Self { json, coloured: terminal && !json && !plain, bar }
     }
 
-    /// Something of many begins.
+    /// Begins a bar over `of` items.
     pub fn progress(&mut self, what: &'static str, of: usize) {
         if let Ok(style) = ProgressStyle::with_template("  {msg} {bar:40} {pos}/{len}") {
             self.bar.set_style(style);
@@ -43,7 +43,7 @@ impl Stage {
         self.bar.set_message(what);
     }
 
-    /// One of many is over.
+    /// One item of the bar is done.
     pub fn advance(&mut self) {
         self.bar.inc(1);
     }
@@ -56,21 +56,21 @@ impl Stage {
         self.bar.enable_steady_tick(FRAME);
     }
 
-    /// A line for people.
+    /// Prints a line for people.
     pub fn line(&self, text: &str) {
         if !self.json {
             self.bar.suspend(|| say(text));
         }
     }
 
-    /// What was found out.
+    /// Prints one result.
     pub fn finding(&self, finding: &Finding) {
         let (mark, colour) = if finding.holds { ("ok", "\x1b[32m") } else { ("NOT SO", "\x1b[1;31m") };
         let mark = if self.coloured { format!("{colour}{mark}\x1b[0m") } else { mark.to_owned() };
         self.line(&format!("  {mark}  {}: {}", finding.what, finding.seen));
     }
 
-    /// Everything at a glance.
+    /// Prints all results as a table.
     pub fn table(&self, findings: &[Finding]) {
         self.bar.finish_and_clear();
         let mut table = Table::new();
@@ -87,7 +87,7 @@ impl Stage {
         self.line(&format!("\n{table}"));
     }
 
-    /// The one object for programs.
+    /// Prints the object for programs.
     pub fn object(&self, report: &impl serde::Serialize) {
         if self.json {
             say(serde_json::to_string(report).unwrap_or_default());

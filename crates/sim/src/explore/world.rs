@@ -1,4 +1,4 @@
-//! The stage: one node, a few clients, queues of packets between them, and one clock that moves when it is told to.
+//! The world of a race: one node, a few clients, queues of packets between them, and one clock that moves on command.
 
 use super::actor::{Actor, Common};
 use super::moves::{DATA_QUEUE_PAIRS, Move, QUEUE_PAIRS};
@@ -20,17 +20,17 @@ use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::{NetworkPort, Packet};
 use std::collections::VecDeque;
 
-/// Where the races begin on everybody's clock.
+/// What all clocks show when a race begins.
 const BEGINNING: Nanos = 1_000 * MICROSECOND;
 
-/// What a test does to packets, to see that it is noticed.
-pub(super) type Tamper = fn(&mut Packet, &Stage);
+/// A test's change to packets, which the checkers must notice.
+pub(super) type Tamper = fn(&mut Packet, &World);
 
 type Queues = Vec<[VecDeque<Packet>; QUEUE_PAIRS]>;
 
-/// Everything that a race is about.
+/// The whole state of a race.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct World {
     pub now: Nanos,
     pub nic: NodeNic,
     pub node: Node<NodeNic>,
@@ -41,18 +41,18 @@ pub(super) struct Stage {
     common: Common,
     pub to_node: Queues,
     pub to_client: Queues,
-    /// Acknowledgements of control messages that come when the race is over.
+    /// Acknowledgements of control messages, which arrive when the race is over.
     pub put_off: VecDeque<Packet>,
-    /// The number of the next control message to each client that is not a repetition.
+    /// For each client, the number of the next control message that is not a repetition.
     pub next_reply: Vec<u32>,
-    /// The race is on.
+    /// The race is running.
     pub racing: bool,
     nic_apart: bool,
     instants: VecDeque<u64>,
-    /// Something came to the node that it has not looked at.
+    /// Something has arrived at the node since its last turn.
     pub news: bool,
     turned_at: Option<Nanos>,
-    /// Orders that make no difference are told apart.
+    /// Whether orders that lead to the same state are all tried.
     every_order: bool,
     pub tamper: Option<Tamper>,
 }
@@ -77,16 +77,16 @@ fn config(scenario: Scenario) -> NodeConfig {
 }
 
 fn port(machine: usize) -> NetworkPort {
-    // Nothing is lost on a stage: nobody gives up waiting.
+    // No packet is lost, so no NIC may give up waiting.
     NetworkPort { address: port_address(machine), first_packet: 0, patience: Lifetime::seconds(3600) }
 }
 
-/// Setting the stage.
-impl Stage {
-    /// A race at its beginning.
+/// Setting up the world.
+impl World {
+    /// The world at the beginning of a race.
     ///
     /// # Panics
-    /// The node does not start, or lets nobody in: no race is about that.
+    /// The node does not start or admits no client, which no race is about.
     pub fn new(scenario: Scenario, every_order: bool, tamper: Option<Tamper>) -> Self {
         let Cast { roles, instants, nic_apart } = scenario.cast();
         let mut nic: SoftNic<_> = SoftNic::default();
@@ -95,12 +95,12 @@ impl Stage {
         nic.hook.completions_max = 64;
         let config = config(scenario);
         let (linger, longest) = (config.linger_max, config.longest_lifetime);
-        let node = Node::new(&mut nic, config, Incarnation(1), [7; 32]).expect("a node of the stage starts");
+        let node = Node::new(&mut nic, config, Incarnation(1), [7; 32]).expect("a node of the world starts");
         let mut oracle = Oracle::default();
         let pool = nic.hook.pool.as_ref().map_or(0, |(pool, _)| portcullis_nic::Memory::length(pool));
         oracle.node_started(0, pool, linger, longest);
         let queues = || roles.iter().map(|_| Default::default()).collect();
-        let mut stage = Self {
+        let mut world = Self {
             now: BEGINNING,
             nic,
             node,
@@ -122,27 +122,27 @@ impl Stage {
             tamper,
         };
         for role in &roles {
-            stage.enter(role);
+            world.enter(role);
         }
         for (number, role) in roles.iter().enumerate() {
-            stage.actors[number].script.extend(&role.prologue);
-            stage.act_at_once();
-            stage.settle();
+            world.actors[number].script.extend(&role.prologue);
+            world.act_at_once();
+            world.settle();
             if number == 0 {
-                let first = &stage.actors[0];
+                let first = &world.actors[0];
                 let object = first.held.as_ref().map(portcullis_client::Permission::object);
-                stage.common = Common { object, lease: first.lease.clone() };
+                world.common = Common { object, lease: first.lease.clone() };
             }
         }
-        for (actor, role) in stage.actors.iter_mut().zip(&roles) {
+        for (actor, role) in world.actors.iter_mut().zip(&roles) {
             let ready = actor.pending() == 0 && actor.held.is_some() != role.prologue.is_empty();
             assert!(ready, "the prologue of {scenario:?} fails: {:?}", actor.told);
             actor.script.extend(&role.script);
             actor.told.clear();
         }
-        stage.racing = true;
-        stage.act_at_once();
-        stage
+        world.racing = true;
+        world.act_at_once();
+        world
     }
 
     fn enter(&mut self, role: &Role) {
@@ -157,7 +157,7 @@ impl Stage {
         let mut nic: SoftNic<_> = SoftNic::default();
         nic.core().join(port(1 + number));
         let nic = SharedNic::new(nic);
-        let let_in = "the node lets a client of the stage in";
+        let let_in = "the node lets a client of the world in";
         let admission = self.node.admit(&mut self.nic, &role.tenant.to_string(), now).expect(let_in);
         let process = u32::try_from(number).unwrap_or(0);
         let (node_side, own) = ((&mut self.node, &mut self.nic), nic.clone());
@@ -177,14 +177,15 @@ impl Stage {
     }
 }
 
-/// What can happen.
-impl Stage {
-    /// Everybody's clock.
+/// The moves.
+impl World {
+    /// What all clocks show.
     pub fn moment(&self) -> Moment {
         Moment(self.now / 1000)
     }
 
-    /// All that can happen now. Of moves that commute, the one comes first behind which the checkers ask for more.
+    /// All moves that are possible now. Of moves that commute, the move after which the checkers demand more comes
+    /// first.
     pub fn moves(&self) -> Vec<Move> {
         let mut moves = Vec::new();
         if self.news || self.is_due() {
@@ -207,7 +208,7 @@ impl Stage {
                 let timeless = is_timeless(head);
                 let last = Move::ToClient { client, queue_pair, timeless };
                 if timeless && actor.is_nearly_done() && !self.every_order {
-                    // Whatever else is to come commutes with it: no other order need be tried.
+                    // All other moves commute with it: no other order need be tried.
                     return vec![last];
                 }
                 moves.push(last);
@@ -225,14 +226,14 @@ impl Stage {
         moves
     }
 
-    /// Whether time has brought something for the node to do, and it has not been asked since.
+    /// Whether something is due at the node and the node has not had a turn since.
     fn is_due(&self) -> bool {
-        // A turn just before is tried as well: nothing may happen in it.
+        // A turn just before is tried as well. It must do nothing.
         let soon = Moment(self.moment().0 + 1);
         self.turned_at != Some(self.now) && self.node.next_wake().is_some_and(|at| at <= soon)
     }
 
-    /// Lets something happen.
+    /// Performs a move.
     pub fn perform(&mut self, chosen: Move) {
         self.say(|| describe(chosen));
         match chosen {
@@ -258,7 +259,7 @@ impl Stage {
         }
     }
 
-    /// Does all that can happen, in one order, until nothing can but that time passes.
+    /// Performs all possible moves, in one order, until only time can pass.
     pub fn settle(&mut self) {
         loop {
             while let Some(packet) = self.put_off.pop_front() {
@@ -284,9 +285,9 @@ impl Stage {
     }
 }
 
-/// Who acts.
-impl Stage {
-    /// Everybody does what does not depend on when it is done.
+/// The clients' actions.
+impl World {
+    /// Lets all clients take the actions whose moment does not matter.
     pub fn act_at_once(&mut self) {
         let whenever = self.every_order && self.racing;
         let hurries = |act: Act| !act.hesitates() && !whenever;
@@ -308,7 +309,7 @@ impl Stage {
         self.turn_client_nic(client);
     }
 
-    /// Turns of the node until it finds nothing more to do: another one behind them would find nothing either.
+    /// Gives the node turns until it finds nothing more to do. Another turn would find nothing either.
     fn turn_node(&mut self) {
         let now = self.moment();
         self.turned_at = Some(self.now);
@@ -360,12 +361,12 @@ impl Stage {
         }
     }
 
-    /// The node lets go of a client.
+    /// The node detaches a client.
     pub fn let_go(&mut self, client: usize) {
         let now = self.moment();
         let Some(id) = self.actors[client].id else { return };
         self.node.detach(&mut self.nic, id, now);
-        // What it had broken is told before it is forgotten who it was.
+        // The audit records are read before the client's id is forgotten.
         self.read_audit(now);
         self.actors[client].id = None;
         self.actors[client].ends.destroy(&mut self.nic);

@@ -1,13 +1,16 @@
-//! The client's end of either NIC.
+//! The client's end on either kind of NIC.
 
 #[cfg(feature = "rdma")]
-use crate::rdma::IbEndpoint;
+use portcullis_ibverbs::IbEndpoint;
 use portcullis_memory::ArenaMemory;
-use portcullis_nic::{Completion, Endpoint, EndpointSize, Lkey, ReceiveRequest, VerbsEndpoint, WorkRequest};
+use portcullis_nic::{
+    Completion, Endpoint, EndpointSize, Lkey, Pollable, ReceiveRequest, VerbsEndpoint, WorkRequest,
+};
 use portcullis_softnic::PortEndpoint;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// A session's end: of a port of the software NIC, or on an RDMA device.
+/// A session's end: a port of the software NIC, or an end on an RDMA device.
 #[derive(Debug)]
 #[cfg_attr(
     feature = "rdma",
@@ -17,15 +20,15 @@ use std::time::Duration;
     )
 )]
 pub enum SessionEndpoint {
-    /// The software NIC's.
+    /// A port of the software NIC.
     Port(PortEndpoint),
-    /// On an RDMA device.
+    /// An end on an RDMA device.
     #[cfg(feature = "rdma")]
     Rdma(IbEndpoint),
 }
 
 impl SessionEndpoint {
-    /// The port, if it is the software NIC's.
+    /// The port, if this is an end on the software NIC.
     #[must_use]
     pub fn port(&self) -> Option<&PortEndpoint> {
         match self {
@@ -35,7 +38,7 @@ impl SessionEndpoint {
         }
     }
 
-    /// The end on an RDMA device, if it is one.
+    /// The end on an RDMA device, if this is one.
     #[cfg(feature = "rdma")]
     pub fn rdma(&mut self) -> Option<&mut IbEndpoint> {
         match self {
@@ -45,7 +48,7 @@ impl SessionEndpoint {
     }
 }
 
-/// Hands a call on to whichever end it is.
+/// Forwards a call to the end inside.
 macro_rules! forward {
     ($self:ident.$call:ident($($argument:expr),*)) => {
         match $self {
@@ -69,6 +72,16 @@ impl Endpoint for SessionEndpoint {
 
     fn node_alive(&mut self) -> bool {
         forward!(self.node_alive())
+    }
+}
+
+impl Pollable for SessionEndpoint {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        forward!(self.descriptor())
+    }
+
+    fn arm(&mut self) -> bool {
+        forward!(self.arm())
     }
 }
 

@@ -1,0 +1,210 @@
+//! The stable numbers and names of errors.
+//!
+//! A program in another language, or one that reads logs, knows an error by its number or its name. Both never change.
+//! A number that goes out of use is not given to anything else. The text of an error may change.
+//!
+//! The crates' error types give their [`ErrorCode`] through [`Coded`]. Errors that mean the same to their reader share
+//! a code, wherever they were found. An error that only passes on another has the other's code.
+#![forbid(unsafe_code)]
+
+/// An error that has a number and a name.
+pub trait Coded: std::error::Error {
+    /// The error's number and name.
+    fn code(&self) -> ErrorCode;
+}
+
+macro_rules! error_codes {
+    ($($code:ident = $number:literal, $name:literal, $meaning:literal;)*) => {
+        /// The kind of an error. `docs/errors.md` lists all kinds as a table.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        #[repr(u16)]
+        pub enum ErrorCode {
+            $(#[doc = $meaning] $code = $number,)*
+        }
+
+        impl ErrorCode {
+            /// All codes, by number.
+            pub const ALL: &[Self] = &[$(Self::$code),*];
+
+            /// The name, in small letters and hyphens.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$code => $name,)*
+                }
+            }
+
+            /// The meaning, in a sentence.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$code => $meaning,)*
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
+    // Operations and permissions, found by the client.
+    Expired = 101, "expired", "The permission's deadline has passed.";
+    Revoked = 102, "revoked", "The node ended the permission before its deadline.";
+    LivesLonger = 103, "lives-longer", "An extension would have shortened the permission.";
+    OutsideRange = 104, "outside-range", "The access reaches outside the permission's bytes.";
+    OutsideBuffer = 105, "outside-buffer", "The access reaches outside the caller's buffer.";
+    ForeignBuffer = 106, "foreign-buffer", "The buffer belongs to another session.";
+    WrongRight = 107, "wrong-right", "The permission does not hold the right that the access needs.";
+    Misaligned = 108, "misaligned", "An atomic's address is no multiple of 8.";
+    Violation = 109, "violation", "The node's NIC refused an access that nobody had checked before.";
+    Interrupted = 110, "interrupted", "The connection broke under the operation, which may or may not have happened.";
+    QueueFull = 111, "queue-full", "A queue of the client's is full.";
+    ArenaFull = 112, "arena-full", "The client's arena has no piece of the size asked for.";
+    LocalFault = 113, "local-fault", "The client's own NIC failed.";
+    SessionLost = 114, "session-lost", "The session with the node is over.";
+    NodeGone = 115, "node-gone", "The node is gone, and everything on it.";
+
+    // Requests that the node refuses.
+    MalformedRequest = 201, "malformed-request", "The node could not read the message.";
+    NotLive = 202, "not-live", "No live permission of this client has the id.";
+    NoSuchObject = 203, "no-such-object", "No object of this tenant starts at the address.";
+    NothingAsked = 204, "nothing-asked", "The size or the rights asked for mean nothing.";
+    NotExtendable = 205, "not-extendable", "The permission cannot be extended any more.";
+    LifetimeTooLong = 206, "lifetime-too-long", "The lifetime is beyond the node's longest.";
+    Conflict = 207, "conflict", "Others held the object for longer than the request was ready to wait.";
+    Quota = 208, "quota", "The tenant's quota is used up.";
+    OutOfMemory = 209, "out-of-memory", "The pool has no run of free bytes of the size asked for.";
+    NodeFull = 210, "node-full", "The node has reached a limit of its own.";
+    Paused = 211, "paused", "The client or its tenant waits after too many violations.";
+    Barred = 212, "barred", "The node does not serve the client or its tenant, after too many violations.";
+    NicFailed = 215, "nic-failed", "The node's NIC failed to carry the request out.";
+    ObjectGone = 216, "object-gone", "The object was freed, or was never this tenant's.";
+    AnotherNode = 217, "another-node", "The reference is from another node, or from before the node's last start.";
+    OutsideObject = 218, "outside-object", "The part asked for reaches outside the object.";
+    Alignment = 219, "alignment", "The node cannot give the alignment asked for.";
+    KeptTooLong = 220, "kept-too-long", "The object was to be kept for longer than the node allows.";
+    NoSuchName = 221, "no-such-name", "The tenant has no such name, or does not share it with the asking tenant.";
+    NameTaken = 222, "name-taken", "Another object of the tenant has the name.";
+    AlreadyNamed = 223, "already-named", "The object has a name already.";
+    AlreadyShared = 224, "already-shared", "The name is shared with that tenant already, with rights that would be taken away.";
+    NotShared = 225, "not-shared", "The name is not shared with that tenant.";
+    BeyondShare = 226, "beyond-share", "The object is shared with the tenant, but not as far as it was asked for.";
+    SharedWithOwner = 227, "shared-with-owner", "An object was to be shared with the tenant that it belongs to.";
+
+    // Attaching to a node.
+    UnknownAddress = 301, "unknown-address", "The text is no node's address.";
+    WithoutRdma = 302, "without-rdma", "The address needs RDMA, and the program was built without.";
+    PlainBeyondLoopback = 303, "plain-beyond-loopback", "Without certificates a node is reached, and listens, on loopback only.";
+    NoNode = 304, "no-node", "Nobody listens at the address.";
+    AttachRefused = 305, "attach-refused", "The node does not let the client in.";
+    NodeSilent = 306, "node-silent", "The node did not answer in time.";
+    HungUp = 307, "hung-up", "The other side ended the attach before it was over.";
+    NotANode = 308, "not-a-node", "What listens at the address is no node of this version.";
+    NotTheNode = 309, "not-the-node", "The node's certificate is not one that the client accepts.";
+    NotAccepted = 310, "not-accepted", "The node does not accept the client's certificate.";
+    UnfitOffer = 311, "unfit-offer", "What the node offers cannot be used here.";
+    TlsBreach = 321, "tls-breach", "The peer broke the rules of TLS.";
+    FrameLength = 322, "frame-length", "The peer announced a frame of a length that none has.";
+    FrameOutOfTurn = 323, "frame-out-of-turn", "The peer sent a frame where none was due.";
+    MessageBreach = 324, "message-breach", "The peer sent no message, or one whose turn it was not.";
+    TooMuchSent = 325, "too-much-sent", "The peer sent more than an attach needs.";
+    SentAfterTheEnd = 326, "sent-after-the-end", "The peer sent something after the attach was over.";
+    ShownOut = 327, "shown-out", "The peer was told why it is not let in.";
+    EndCount = 331, "end-count", "The client brought another number of queue pairs than the node wants.";
+    EndNowhere = 332, "end-nowhere", "A queue pair's address is none that packets could go to.";
+    EndNumber = 333, "end-number", "A queue pair's number is none.";
+    EndTwice = 334, "end-twice", "The client named a queue pair twice.";
+    TenantNameLength = 341, "tenant-name-length", "A tenant's name has too few letters or too many.";
+    TenantNameLetters = 342, "tenant-name-letters", "A tenant's name has letters that none may have.";
+    TenantNameReserved = 343, "tenant-name-reserved", "A tenant's name is kept for other uses.";
+
+    // Certificates and keys.
+    IdentityUnreadable = 351, "identity-unreadable", "A file of a certificate or a key cannot be read.";
+    KeyExposed = 352, "key-exposed", "Others may read the file of a key.";
+    IdentityMalformed = 353, "identity-malformed", "A file holds no certificate or no key.";
+    IdentityUnacceptable = 354, "identity-unacceptable", "A certificate or a key is of a kind that cannot be used.";
+    IdentityMismatch = 355, "identity-mismatch", "A certificate and a key do not belong together.";
+    CertificateCall = 356, "certificate-call", "A certificate was asked for with a name, hosts or days that make none.";
+    CertificateExists = 357, "certificate-exists", "A certificate is there already.";
+    CertificateUnsigned = 358, "certificate-unsigned", "The authority could not sign.";
+
+    // Running a node.
+    LimitTooSmall = 401, "limit-too-small", "A limit of the configuration is too small.";
+    LimitTooLarge = 402, "limit-too-large", "A limit of the configuration is too large.";
+    LimitsContradict = 403, "limits-contradict", "Two limits of the configuration contradict each other.";
+    Configuration = 404, "configuration", "The configuration makes no sense.";
+    Unenforced = 405, "unenforced", "The device does not enforce the mechanism asked for.";
+    NotEnoughMemory = 406, "not-enough-memory", "The machine has less memory than the configuration can come to use.";
+    MemlockTooLow = 407, "memlock-too-low", "The process may not lock as much memory as a device needs.";
+    ListenAddress = 408, "listen-address", "The text is no address to listen at.";
+    Socket = 409, "socket", "A socket cannot be made.";
+    AuditLog = 410, "audit-log", "The audit log cannot be opened.";
+    NodeEnded = 411, "node-ended", "The node has ended.";
+    OperatorRefused = 412, "operator-refused", "The node does not do what its operator asked for.";
+
+    // NICs and devices.
+    NoSuchHandle = 501, "no-such-handle", "A handle names nothing on the NIC.";
+    Busy = 502, "busy", "Something on the NIC is still in use.";
+    InvalidArgument = 503, "invalid-argument", "An argument of a verbs call makes no sense.";
+    WrongState = 504, "wrong-state", "A queue pair is not in the state that the call needs.";
+    Exhausted = 505, "exhausted", "The NIC has no more of what was asked for.";
+    Unsupported = 506, "unsupported", "The NIC cannot do what was asked for.";
+    DeviceFailed = 507, "device-failed", "The device, or its driver, refused.";
+    NoLibrary = 511, "no-library", "libibverbs is not there, or cannot be used.";
+    DeviceChoice = 512, "device-choice", "No device fits the choice, or several do.";
+    DeviceUnusable = 513, "device-unusable", "The device cannot be opened.";
+
+    // The machine.
+    Machine = 601, "machine", "The machine refused a system call.";
+    Mapping = 602, "mapping", "Memory could not be had or mapped.";
+
+    // Text that cannot be read.
+    LifetimeMalformed = 701, "lifetime-malformed", "The text is no lifetime.";
+    LifetimeWithoutUnit = 702, "lifetime-without-unit", "The lifetime has no unit.";
+    LifetimeUnit = 703, "lifetime-unit", "The lifetime has a unit that there is not.";
+    LifetimeTooFine = 704, "lifetime-too-fine", "The lifetime is finer than a microsecond.";
+    LifetimeTooLarge = 705, "lifetime-too-large", "The lifetime is longer than any can be.";
+    UnknownRights = 711, "unknown-rights", "The text names no rights.";
+    UnknownSharing = 712, "unknown-sharing", "The text names no kind of sharing.";
+    UnknownObjectRef = 713, "unknown-object-ref", "The text or the bytes are no reference to an object.";
+    UnknownIncarnation = 714, "unknown-incarnation", "The text is no incarnation of a node.";
+    UnknownMechanism = 715, "unknown-mechanism", "The text names no protection mechanism.";
+    UnknownAuditEvent = 716, "unknown-audit-event", "The text names no event of the audit log.";
+    UnknownTime = 717, "unknown-time", "The text is no time of day and date.";
+    ObjectNameLength = 718, "object-name-length", "An object's name has too few bytes or too many.";
+    ObjectNameLetters = 719, "object-name-letters", "An object's name has a control character.";
+
+    // Tables and queues.
+    NotATable = 731, "not-a-table", "The object is no table, or one of another version.";
+    TableOption = 732, "table-option", "A table cannot be made with such an option.";
+    KeyTooLong = 733, "key-too-long", "A key has more bytes than any may have.";
+    ValueTooLong = 734, "value-too-long", "A value has more bytes than any may have.";
+    ReadOnlyTable = 735, "read-only-table", "The table was opened for reading only.";
+    TableFull = 736, "table-full", "The table has as many parts as it can have.";
+    TableDamaged = 737, "table-damaged", "The table's memory makes no sense.";
+
+    // Bytes that cannot be decoded.
+    MalformedMessage = 801, "malformed-message", "The bytes are no control message.";
+    LengthTooLarge = 802, "length-too-large", "A permission's header cannot say a length as large as that.";
+}
+
+impl ErrorCode {
+    /// The number.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// The code with a number, if there is one.
+    #[must_use]
+    pub fn from_number(number: u16) -> Option<Self> {
+        let at = Self::ALL.binary_search_by_key(&number, |code| code.number()).ok()?;
+        Some(Self::ALL[at])
+    }
+}
+
+impl std::fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,178 @@
+//! Waking a client whose program waits for a descriptor in an event loop of its own.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+
+/// Makes a client's descriptor ([`Watched`]) readable: when it rings, and for good when it is dropped.
+///
+/// The two ends are a pair of sockets, and the client holds only one of them. No flag that the client sets there can
+/// make the node wait, and nothing that the client sends there is kept. An event descriptor would be one open file for
+/// both ends.
+///
+/// Whoever writes to a socket, or closes it, wakes everything that waits for the other end, and a client can have
+/// hundreds of thousands of epolls wait there. So a [`Ringer`] does both.
+#[derive(Debug)]
+pub struct Alarm {
+    /// `None` only while the alarm is dropped.
+    end: Option<Arc<End>>,
+    ringer: Arc<Ringer>,
+}
+
+#[derive(Debug)]
+struct End {
+    socket: OwnedFd,
+    /// The ringer has been told to ring, and has not begun to.
+    is_pending: AtomicBool,
+}
+
+/// A thread that rings and closes alarms, which may take as long as the clients like. Clients that distrust each other
+/// have ringers of their own.
+#[derive(Debug)]
+pub struct Ringer(Sender<Arc<End>>);
+
+impl Ringer {
+    /// Starts the thread. It ends after the last alarm.
+    ///
+    /// # Errors
+    /// The machine refuses a thread.
+    pub fn start() -> std::io::Result<Arc<Self>> {
+        let (ringer, ends) = channel::<Arc<End>>();
+        std::thread::Builder::new().name("portcullis-ringer".to_owned()).spawn(move || {
+            for end in ends {
+                // Taken back before it rings: what comes from now on rings once more.
+                if end.is_pending.swap(false, Ordering::SeqCst) {
+                    // No room: the client has not read the last wake-up, so its end is readable already. No peer: there
+                    // is no client to wake.
+                    let _ = rustix::net::send(&end.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                }
+            }
+        })?;
+        Ok(Arc::new(Self(ringer)))
+    }
+}
+
+/// The client's end. It is readable after the [`Alarm`] has rung, and after it was dropped.
+#[derive(Debug)]
+pub struct Watched(OwnedFd);
+
+impl Alarm {
+    /// The two ends.
+    ///
+    /// # Errors
+    /// The machine has no more descriptors.
+    pub fn pair(ringer: &Arc<Ringer>) -> std::io::Result<(Self, OwnedFd)> {
+        let (socket, theirs) = ends()?;
+        let end = Some(Arc::new(End { socket, is_pending: AtomicBool::new(false) }));
+        Ok((Self { end, ringer: Arc::clone(ringer) }, theirs))
+    }
+
+    /// Has the client's end made readable. Never waits.
+    pub fn ring(&self) {
+        let end = self.end.as_ref().expect("it is there until it is dropped");
+        if !end.is_pending.swap(true, Ordering::SeqCst) {
+            // The thread takes orders for as long as there is an alarm.
+            let _ = self.ringer.0.send(Arc::clone(end));
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // The thread has the last hold on the socket, and closes it.
+        let _ = self.end.take().map(|end| self.ringer.0.send(end));
+    }
+}
+
+/// The node's end, and a client's: the client's is readable for good once the node's is closed.
+///
+/// # Errors
+/// The machine has no more descriptors.
+pub fn ends() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // This end never reads. Once it cannot receive, the client cannot leave anything here, such as descriptors.
+    shutdown(&ours, Shutdown::Read)?;
+    // The kernel's smallest buffer: a client that does not read takes up only a few wake-ups of the node's memory.
+    rustix::net::sockopt::set_socket_send_buffer_size(&ours, 0)?;
+    Ok((ours, theirs))
+}
+
+impl Watched {
+    /// The client's end of a pair.
+    #[must_use]
+    pub fn new(theirs: OwnedFd) -> Self {
+        Self(theirs)
+    }
+
+    /// Reads all wake-ups that have arrived. Returns whether the alarm still exists.
+    pub fn quiet(&self) -> bool {
+        let mut rung = [0; 64];
+        loop {
+            match rustix::net::recv(&self.0, &mut rung, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return false,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+impl AsFd for Watched {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::fs::{OFlags, fcntl_setfl};
+    use rustix::net::send;
+
+    fn is_readable_within(watched: &Watched, seconds: i64) -> bool {
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        poll(&mut [PollFd::new(watched, PollFlags::IN)], Some(&timeout)).expect("a poll") > 0
+    }
+
+    fn is_readable(watched: &Watched) -> bool {
+        is_readable_within(watched, 0)
+    }
+
+    #[test]
+    fn an_end_is_readable_from_a_ring_until_it_is_quieted_and_for_ever_once_the_alarm_is_gone() {
+        let (alarm, theirs) = Alarm::pair(&Ringer::start().expect("a thread")).expect("a pair");
+        let watched = Watched::new(theirs);
+        assert!(!is_readable(&watched));
+        alarm.ring();
+        assert!(is_readable_within(&watched, 10));
+        assert!(watched.quiet());
+        assert!(!is_readable(&watched));
+        drop(alarm);
+        assert!(is_readable_within(&watched, 10));
+        while watched.quiet() {
+            std::thread::yield_now();
+        }
+        assert!(is_readable(&watched));
+    }
+
+    #[test]
+    fn nothing_that_the_client_does_with_its_end_makes_a_ring_wait_or_reaches_the_node() {
+        let (alarm, theirs) = Alarm::pair(&Ringer::start().expect("a thread")).expect("a pair");
+        fcntl_setfl(&theirs, OFlags::empty()).expect("it is the client's own");
+        for _ in 0..100_000 {
+            alarm.ring();
+        }
+        assert_eq!(send(&theirs, b"hello", SendFlags::NOSIGNAL), Err(Errno::PIPE));
+        let watched = Watched::new(theirs);
+        assert!(is_readable_within(&watched, 10) && watched.quiet());
+        drop(watched);
+        alarm.ring();
+    }
+}

@@ -1,0 +1,262 @@
+//! What other tenants hold of shared objects, and how that ends: at once when the object is not shared any more, and a
+//! little in each turn if there is much of it.
+
+use super::Books;
+use super::effects::OwedReply;
+use super::permissions::{Chain, Permission, PermissionSlot};
+use super::pool::ObjectId;
+use crate::audit::AuditEvent;
+use portcullis_nic::Memory;
+use portcullis_protocol::planted::{self, Fault};
+use portcullis_protocol::{Moment, Refusal, Rights, TenantId};
+use portcullis_slots::{Key, Reuse, Slots};
+use std::collections::VecDeque;
+
+/// Why the permission of another tenant ended.
+const NOT_SHARED: &str = "its object is not shared any more";
+
+/// Names what one other tenant holds of one object. Never used again for another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct GuestKey(u64);
+
+impl Key for GuestKey {
+    fn new(number: u32, generation: u32) -> Self {
+        Self(u64::new(number, generation))
+    }
+
+    fn number(self) -> u32 {
+        self.0.number()
+    }
+
+    fn generation(self) -> Option<u32> {
+        self.0.generation()
+    }
+}
+
+/// A tenant that holds, or waits for, permissions over an object of another tenant.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub object: ObjectId,
+    /// The object's tenant.
+    owner: TenantId,
+    pub tenant: TenantId,
+    /// The first of its permissions over the object.
+    pub first: PermissionSlot,
+    /// How many there are.
+    pub held: u32,
+    /// The same, with those that have ended and whose protection may still be up.
+    pub exposed: u32,
+    /// How many of its requests wait for the object.
+    pub waits: u32,
+    /// The reply that waits until nothing of this is left.
+    farewell: Option<FarewellKey>,
+}
+
+impl Guest {
+    fn is_gone(&self) -> bool {
+        self.exposed == 0 && self.waits == 0
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FarewellKey(u32);
+
+portcullis_slots::number_key!(FarewellKey);
+
+/// A reply that waits until several guests have gone.
+#[derive(Debug)]
+struct Farewell {
+    owed: OwedReply,
+    /// How many are still there.
+    left: usize,
+}
+
+/// All guests.
+#[derive(Debug)]
+pub(crate) struct Guests {
+    all: Slots<GuestKey, Guest>,
+    farewells: Slots<FarewellKey, Farewell>,
+    /// Those that must not hold anything any more. Some may have gone by now.
+    leaving: VecDeque<GuestKey>,
+}
+
+impl Default for Guests {
+    fn default() -> Self {
+        Self {
+            all: Slots::new(Reuse::LatestFirst, u32::MAX),
+            farewells: Slots::new(Reuse::LatestFirst, u32::MAX),
+            leaving: VecDeque::new(),
+        }
+    }
+}
+
+impl Guests {
+    /// A guest that still holds something, or waits.
+    pub fn get(&self, guest: GuestKey) -> &Guest {
+        &self.all[guest]
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, guest: GuestKey) -> &mut Guest {
+        &mut self.all[guest]
+    }
+
+    /// Whether some have to go.
+    pub fn are_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+}
+
+impl<M: Memory> Books<M> {
+    /// The guest that a tenant is at an object which is shared with it.
+    pub(super) fn guest_at(&mut self, object: ObjectId, tenant: TenantId) -> GuestKey {
+        let record = self.pool.slabs.get_mut(object);
+        let known = record.guests().iter().copied().find(|&it| self.guests.get(it).tenant == tenant);
+        if let Some(guest) = known {
+            return guest;
+        }
+        let (owner, first) = (record.tenant, PermissionSlot::NONE);
+        let guest = Guest { object, owner, tenant, first, held: 0, exposed: 0, waits: 0, farewell: None };
+        let guest = self.guests.all.insert(guest);
+        record.named().guests.push(guest);
+        self.tenants.get_mut(owner).guests += 1;
+        guest
+    }
+
+    /// A guest's permission starts.
+    pub(super) fn start_as_guest(&mut self, guest: GuestKey, slot: PermissionSlot) {
+        let it = self.guests.get_mut(guest);
+        (it.held, it.exposed) = (it.held + 1, it.exposed + 1);
+        self.permissions.link(Chain::Guest, &mut it.first, slot);
+        let permission = self.permissions.get(slot);
+        let record = self.pool.slabs.get_mut(permission.object);
+        let named = record.named();
+        named.holders += 1;
+        named.exposed += 1;
+        let changes = permission.rights.intersects(Rights::WRITE | Rights::ATOMIC);
+        if changes && !planted::is(Fault::GuestsBytesNotNoted) {
+            self.pool.mix(permission.object);
+        }
+    }
+
+    /// The tenant in whose protection domain a permission is set up: its holder's, whoever owns the object.
+    pub(super) fn domain_of(&self, permission: &Permission) -> TenantId {
+        if planted::is(Fault::GuestInOwnersDomain) {
+            return self.pool.slabs.get(permission.object).tenant;
+        }
+        permission.tenant
+    }
+
+    /// Permissions over an object that have ended and whose protection may still be up, except for those of `tenant`.
+    pub(super) fn fading_beside(&self, object: ObjectId, tenant: TenantId) -> u32 {
+        let record = self.pool.slabs.get(object);
+        if record.tenant == tenant {
+            return record.named.as_ref().map_or(0, |it| it.exposed - it.holders);
+        }
+        let own = record.guests().iter().map(|&it| self.guests.get(it)).find(|it| it.tenant == tenant);
+        (record.exposed - record.holders) - own.map_or(0, |own| own.exposed - own.held)
+    }
+
+    /// The protection of a guest's permission is down.
+    pub(super) fn handle_guest_withdrawn(&mut self, guest: GuestKey) {
+        let it = self.guests.get_mut(guest);
+        it.exposed -= 1;
+        let object = it.object;
+        self.pool.slabs.get_mut(object).named().exposed -= 1;
+        self.forget_guest_if_gone(guest);
+    }
+
+    /// Forgets a guest that holds nothing and waits for nothing. Does nothing otherwise.
+    pub(super) fn forget_guest_if_gone(&mut self, guest: GuestKey) {
+        if !self.guests.all.get(guest).is_some_and(Guest::is_gone) {
+            return;
+        }
+        let it = self.guests.all.remove(guest).expect("it was just there");
+        self.pool.slabs.get_mut(it.object).named().guests.retain(|&other| other != guest);
+        if let Some(farewell) = it.farewell {
+            self.bid_farewell(farewell);
+        }
+        let owner = self.tenants.get_mut(it.owner);
+        owner.guests -= 1;
+        if owner.guests == 0 {
+            self.look_at_if_deserted(it.owner);
+        }
+    }
+
+    /// One guest less has to go before the reply is true.
+    fn bid_farewell(&mut self, farewell: FarewellKey) {
+        let it = &mut self.guests.farewells[farewell];
+        it.left -= 1;
+        if it.left == 0 {
+            let owed = self.guests.farewells.remove(farewell).expect("it was just there").owed;
+            self.handle_settled(owed);
+        }
+    }
+
+    /// Has guests of an object leave: from now on they hold what they hold only until it can be taken from them. The
+    /// reply that is `owed` goes out when nothing of that is left.
+    pub(super) fn show_out(&mut self, object: ObjectId, guests: &[GuestKey], owed: Option<OwedReply>) {
+        let farewell = match owed {
+            Some(owed) if guests.is_empty() => return self.handle_settled(owed),
+            Some(owed) => Some(self.guests.farewells.insert(Farewell { owed, left: guests.len() })),
+            None => None,
+        };
+        self.pool.slabs.get_mut(object).named().guests.retain(|guest| !guests.contains(guest));
+        for &guest in guests {
+            self.guests.get_mut(guest).farewell = farewell;
+            self.guests.leaving.push_back(guest);
+        }
+    }
+
+    /// Continues to end what guests hold that have to go, as far as this turn's steps allow.
+    pub(super) fn end_leaving(&mut self, now: Moment) {
+        while self.steps_left > 0
+            && let Some(&guest) = self.guests.leaving.front()
+        {
+            let Some(it) = self.guests.all.get(guest) else {
+                self.guests.leaving.pop_front();
+                continue;
+            };
+            let (first, waits) = (it.first.some(), it.waits);
+            match first {
+                Some(permission) => self.take_from_guest(guest, permission, now),
+                None if waits > 0 => self.turn_away(guest, now),
+                // What is left comes down by itself.
+                None => {
+                    self.guests.leaving.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Ends a permission of a guest that has to go.
+    fn take_from_guest(&mut self, guest: GuestKey, permission: PermissionSlot, now: Moment) {
+        self.take_step();
+        if self.permissions.get(permission).is_live() {
+            self.finish(permission, AuditEvent::Revoke, Some(NOT_SHARED), None, now);
+        } else {
+            // Being set up: it is ended when the NIC has confirmed it.
+            self.permissions.unlink(Chain::Guest, &mut self.guests.get_mut(guest).first, permission);
+            self.permissions.get_mut(permission).uninvited = true;
+        }
+    }
+
+    /// Refuses the first waiting request of a guest that has to go.
+    fn turn_away(&mut self, guest: GuestKey, now: Moment) {
+        self.take_step();
+        let object = self.guests.get(guest).object;
+        let waiting = &self.pool.slabs.get(object).waiting;
+        let is_its = |&waiter: &_| self.postponed.get(waiter).wish.guest == Some(guest);
+        let at = waiting.iter().position(is_its).expect("it has requests that wait for the object");
+        let waiter = waiting[at];
+        self.charge_claims(at);
+        let waiter = self.drop_waiter(waiter);
+        self.refuse(waiter.wish.from, Refusal::Gone);
+        self.pass_waiter(&waiter, now);
+    }
+
+    /// The reason for the end of a permission whose tenant is not invited any more.
+    pub(super) fn reason_if_uninvited(&self, permission: PermissionSlot) -> Option<&'static str> {
+        self.permissions.get(permission).uninvited.then_some(NOT_SHARED)
+    }
+}

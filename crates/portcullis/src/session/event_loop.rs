@@ -1,0 +1,48 @@
+//! A session in a program with its own event loop: the program waits on the session's descriptor.
+
+use super::Session;
+use crate::Clock;
+use portcullis_nic::{Pollable, VerbsEndpoint};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+impl<E: VerbsEndpoint + Pollable, C: Clock> Session<E, C> {
+    /// Prepares the session's descriptor: from now on it becomes readable when something arrives or the node goes.
+    /// Returns how long the event loop may wait for it before it calls [`poll`](Self::poll). [`Duration::ZERO`]:
+    /// something is there already. [`Duration::MAX`]: nothing falls due by time alone.
+    ///
+    /// An event loop takes what has ended, calls `arm`, waits, and polls. Any call on the session between `arm` and the
+    /// wait undoes `arm`, so `arm` must come last. Only the session may read from the descriptor.
+    ///
+    /// ```no_run
+    /// # fn wait_readable(_: std::os::fd::BorrowedFd<'_>, _: std::time::Duration) {}
+    /// # fn take(_: &mut portcullis::Session) {}
+    /// # fn turn(session: &mut portcullis::Session) {
+    /// while session.poll() > 0 {
+    ///     take(session);
+    /// }
+    /// let at_most = session.arm();
+    /// wait_readable(session.descriptor(), at_most);
+    /// # }
+    /// ```
+    pub fn arm(&mut self) -> Duration {
+        if self.client.over().is_some() {
+            return Duration::ZERO;
+        }
+        if !self.client.endpoint().arm() {
+            // Only now: to ask an end that is armed takes in what rings.
+            if !self.client.endpoint().node_alive() {
+                self.client.node_gone();
+            }
+            return Duration::ZERO;
+        }
+        let now = self.clock.now();
+        self.client.next_wake().map_or(Duration::MAX, |wake| wake.since(now).into())
+    }
+
+    /// The descriptor that [`arm`](Self::arm) prepares. It stays the same for the life of the session.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.client.descriptor()
+    }
+}

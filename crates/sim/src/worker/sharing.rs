@@ -1,0 +1,122 @@
+//! What a worker does with names: it publishes objects, shares them with other tenants, and uses what others share.
+
+use super::{Purpose, Worker};
+use crate::dice::Dice;
+use crate::oracle::LONGEST_KEEP;
+use crate::scene::{Scene, SimClient};
+use portcullis_client::Acquire;
+use portcullis_protocol::{DirectoryName, Entry, Keep, Lifetime, ObjectRef, Rights, TenantName};
+use std::collections::HashSet;
+
+/// Names that all workers use, so that they meet.
+const NAMES: u64 = 4;
+/// Entries that a worker has found and has not used yet.
+const FOUND_MAX: usize = 4;
+
+/// A worker's habits and knowledge of names.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// A stream of its own: a worker that uses names does all else as one that does not.
+    dice: Dice,
+    tenants: usize,
+    found: Vec<Entry>,
+    /// Objects of other tenants.
+    foreign: HashSet<ObjectRef>,
+}
+
+impl Names {
+    pub fn new(dice: Dice, tenants: usize) -> Self {
+        Self { dice, tenants, found: Vec::new(), foreign: HashSet::new() }
+    }
+
+    /// Whether an object is another tenant's, which may take it back.
+    pub fn is_foreign(&self, object: ObjectRef) -> bool {
+        self.foreign.contains(&object)
+    }
+
+    /// A lookup brought this.
+    pub fn found(&mut self, entry: Entry, foreign: bool) {
+        if foreign {
+            self.foreign.insert(entry.object);
+        }
+        if self.found.len() < FOUND_MAX {
+            self.found.push(entry);
+        }
+    }
+
+    fn name(&mut self) -> DirectoryName {
+        let text = format!("name {}", self.dice.of(0..NAMES));
+        text.parse().expect("it is short")
+    }
+
+    fn other(&mut self, tenant: usize) -> TenantName {
+        let other = (tenant + 1 + self.dice.index(self.tenants.max(2) - 1)) % self.tenants.max(2);
+        other.to_string().parse().expect("it is short")
+    }
+
+    fn rights(&mut self) -> Rights {
+        let some = [Rights::READ, Rights::READ | Rights::WRITE, Rights::all(), Rights::ATOMIC];
+        some[self.dice.index(some.len())]
+    }
+}
+
+impl Worker {
+    /// Does something with names, now and then. Returns whether it did.
+    pub(super) fn use_names(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) -> bool {
+        let Some(names) = &mut self.names else { return false };
+        if !names.dice.per_mille(300) {
+            return false;
+        }
+        if !names.found.is_empty() && self.held.len() < self.held_max && names.dice.per_mille(800) {
+            self.acquire_found(client, scene);
+            return true;
+        }
+        let (name, other) = (names.name(), names.other(scene.tenant));
+        let known = scene.gossip.objects[scene.tenant].make_contiguous();
+        let object = names.dice.pick(known).copied();
+        let call = match (names.dice.of(0..16), object) {
+            (0..4, Some(object)) => client.publish(name, object).map(|call| (call, Purpose::Naming)),
+            (4, _) => client.unpublish(name).map(|call| (call, Purpose::Naming)),
+            (5..9, _) => {
+                let rights = names.rights();
+                client.share(name, other, rights).map(|call| (call, Purpose::Naming))
+            }
+            (9..11, _) => client.unshare(name, other).map(|call| (call, Purpose::Naming)),
+            (11, Some(object)) => {
+                let time = Lifetime(names.dice.magnitude(1..LONGEST_KEEP.0 + 1));
+                let keep = [Keep::Attached, Keep::For(time), Keep::No][names.dice.index(3)];
+                client.keep_object(object, keep).map(|call| (call, Purpose::Naming))
+            }
+            (12, _) => {
+                let after = names.dice.per_mille(500).then_some(name);
+                let call = client.list_behind(Some(other), after);
+                call.map(|call| (call, Purpose::Lookup { foreign: true }))
+            }
+            (13, _) => client.lookup(None, name).map(|call| (call, Purpose::Lookup { foreign: false })),
+            _ => client.lookup(Some(other), name).map(|call| (call, Purpose::Lookup { foreign: true })),
+        };
+        self.calls.extend(call);
+        true
+    }
+
+    /// Asks for a permission over an object that was found: most often one that it may have.
+    fn acquire_found(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let Some(names) = &mut self.names else { return };
+        let at = names.dice.index(names.found.len());
+        let entry = if names.dice.per_mille(500) { names.found[at] } else { names.found.swap_remove(at) };
+        let dice = &mut names.dice;
+        let rights = if dice.per_mille(150) { Rights::all() } else { entry.rights };
+        let wait = Lifetime(dice.magnitude(1..20_000));
+        let mut ask = Acquire::object(entry.object).rights(rights).wait(wait);
+        ask = ask.lifetime(Lifetime(dice.magnitude(20..self.habits.lifetime_max.max(40))));
+        if !dice.per_mille(350) {
+            ask = ask.shared();
+        }
+        if dice.per_mille(200) {
+            let offset = dice.of(0..entry.size.max(1));
+            ask = ask.part(offset, dice.of(0..entry.size - offset + 1));
+        }
+        let call = client.acquire(scene.moment, ask);
+        self.began(call, Purpose::Grant { sharing: ask.sharing });
+    }
+}

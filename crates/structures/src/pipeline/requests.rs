@@ -1,0 +1,120 @@
+//! What an operation of a structure asks of its session, and what it gets.
+
+use portcullis::{
+    Acquire, Allocate, BarePermission, Batch, Buffer, Call, DirectoryName, Entry, Error, Keep, Lifetime,
+    Memory, Moment, NotRevoked, ObjectRef, Operation, Rejected, TenantName, VerbsEndpoint,
+};
+use std::rc::Rc;
+
+/// A request that is still to be posted.
+pub(super) enum Request<M: Memory> {
+    Access { permission: Rc<BarePermission>, offset: u64, action: Action, buffer: Option<Buffer<M>> },
+    Allocate(Allocate),
+    Acquire(Acquire),
+    Extend { permission: Rc<BarePermission>, time: Lifetime },
+    Revoke { permission: BarePermission, free: bool },
+    Free(ObjectRef),
+    Keep { object: ObjectRef, keep: Keep },
+    Publish { name: DirectoryName, object: ObjectRef },
+    Lookup { owner: Option<TenantName>, name: DirectoryName },
+}
+
+/// What an access does.
+#[derive(Clone, Copy)]
+pub(super) enum Action {
+    Read,
+    Write,
+    CompareAndSwap { compare: u64, swap: u64 },
+    FetchAndAdd { add: u64 },
+}
+
+/// What came of a request that the node or its NIC carried out.
+pub(super) enum Done<M: Memory> {
+    Buffer(Buffer<M>),
+    Word(u64),
+    Granted(BarePermission),
+    Entry(Entry),
+    Ended,
+}
+
+/// A request under way.
+pub(super) enum Begun {
+    Operation(Operation),
+    Call(Call),
+}
+
+/// What came of posting a request.
+pub(super) enum Posted<M: Memory> {
+    Begun(Begun),
+    /// The queue has no room now. The request comes back.
+    Full(Request<M>),
+    Failed(Error),
+}
+
+impl<M: Memory> Request<M> {
+    /// Adds the request to a batch.
+    pub fn post<E: VerbsEndpoint<Memory = M>>(self, batch: &mut Batch<'_, E>, now: Moment) -> Posted<M> {
+        match self {
+            Self::Access { permission, offset, action, buffer } => {
+                match begin(batch, now, &permission, offset, action, buffer) {
+                    Ok(operation) => Posted::Begun(Begun::Operation(operation)),
+                    Err(Rejected { buffer, error: Error::QueueFull { .. } }) => {
+                        Posted::Full(Self::Access { permission, offset, action, buffer })
+                    }
+                    Err(Rejected { error, .. }) => Posted::Failed(error),
+                }
+            }
+            Self::Allocate(ask) => called(batch.allocate(now, ask), || Self::Allocate(ask)),
+            Self::Acquire(ask) => called(batch.acquire(now, ask), || Self::Acquire(ask)),
+            Self::Extend { permission, time } => {
+                let call = batch.extend(now, &permission, time);
+                called(call, || Self::Extend { permission, time })
+            }
+            Self::Revoke { permission, free } => match batch.revoke(permission, free) {
+                Ok(call) => Posted::Begun(Begun::Call(call)),
+                Err(NotRevoked { permission, error: Error::QueueFull { .. } }) => {
+                    Posted::Full(Self::Revoke { permission, free })
+                }
+                Err(NotRevoked { error, .. }) => Posted::Failed(error),
+            },
+            Self::Free(object) => called(batch.free(object), || Self::Free(object)),
+            Self::Keep { object, keep } => {
+                called(batch.keep_object(object, keep), || Self::Keep { object, keep })
+            }
+            Self::Publish { name, object } => {
+                called(batch.publish(name, object), || Self::Publish { name, object })
+            }
+            Self::Lookup { owner, name } => {
+                called(batch.lookup(owner, name), || Self::Lookup { owner, name })
+            }
+        }
+    }
+}
+
+fn called<M: Memory>(call: Result<Call, Error>, again: impl FnOnce() -> Request<M>) -> Posted<M> {
+    match call {
+        Ok(call) => Posted::Begun(Begun::Call(call)),
+        Err(Error::QueueFull { .. }) => Posted::Full(again()),
+        Err(error) => Posted::Failed(error),
+    }
+}
+
+#[inline]
+fn begin<E: VerbsEndpoint>(
+    batch: &mut Batch<'_, E>,
+    now: Moment,
+    permission: &BarePermission,
+    offset: u64,
+    action: Action,
+    buffer: Option<Buffer<E::Memory>>,
+) -> Result<Operation, Rejected<E::Memory>> {
+    match (action, buffer) {
+        (Action::Read, Some(buffer)) => batch.read(now, permission, offset, buffer),
+        (Action::Write, Some(buffer)) => batch.write(now, permission, offset, buffer),
+        (Action::CompareAndSwap { compare, swap }, None) => {
+            batch.compare_and_swap(now, permission, offset, compare, swap)
+        }
+        (Action::FetchAndAdd { add }, None) => batch.fetch_and_add(now, permission, offset, add),
+        _ => unreachable!("reads and writes have a buffer, and atomics have none"),
+    }
+}

@@ -1,0 +1,352 @@
+//! Blocks: claimed from extents, written, and freed.
+//!
+//! A client claims a block with one COMPARE_AND_SWAP on the block's claim, and then acquires a permission to write this
+//! one block. It claims several at a time (Patronus §7.3.1). A claim that its client has not used within a lease must not
+//! be used any more: see [`Table::sweep`].
+
+use super::permissions::{Part, is_conflict, is_gone};
+use super::shape::{EXTENTS_AT, Record, SizeClass};
+use super::subtables::word_of;
+use super::words::{Claim, EXTENTS_MAX, Place, Slot, Version};
+use super::{AtEnd, Grain, Table, TableError, block};
+use portcullis::{
+    Acquire, BarePermission, Clock, Lifetime, Moment, ObjectRef, Rights, Sharing, VerbsEndpoint,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// How many blocks are claimed at once (Patronus §7.3.1).
+const CLAIMED_AT_ONCE: usize = 4;
+/// Extents at the end of the list that may not be kept yet, and are looked at again.
+const UNKNOWN_MAX: u32 = 16;
+/// Extents that are looked at for free blocks before another extent is made.
+const LOOKED_AT_MAX: usize = 8;
+/// An extent with fewer free blocks than one in so many counts as full.
+const FREE_ONE_IN: usize = 16;
+
+/// A block that this client has claimed and nobody else can have.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    pub place: Place,
+    pub version: Version,
+    pub permission: Rc<BarePermission>,
+    /// From here on the block must not get into a slot: on the session's clock.
+    pub until: Moment,
+}
+
+impl Claimed {
+    pub fn slot(&self, fingerprint: u8) -> Slot {
+        Slot::new(fingerprint, self.version, self.place)
+    }
+}
+
+/// What a client knows of the blocks of one class.
+#[derive(Debug, Default)]
+struct Class {
+    /// Claimed and not used yet.
+    ready: VecDeque<Claimed>,
+    /// Blocks that were free when this client last heard of them.
+    free: VecDeque<(Place, Claim)>,
+    /// The class's extents, in the order in which their claims are looked at next.
+    extents: VecDeque<u32>,
+    /// Extents that were looked at since one had free blocks.
+    looked_at: usize,
+    /// An operation of this pipeline is claiming.
+    claiming: bool,
+}
+
+impl Class {
+    /// Adds an extent to those that blocks are claimed from. Returns whether it was not there.
+    fn add_extent(&mut self, extent: u32) -> bool {
+        let is_new = !self.extents.contains(&extent);
+        if is_new {
+            self.extents.push_front(extent);
+            self.looked_at = 0;
+        }
+        is_new
+    }
+}
+
+/// What a client knows of a table's blocks.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    classes: BTreeMap<SizeClass, Class>,
+    /// Extents up to this number are known.
+    extents_known: u32,
+}
+
+impl Blocks {
+    fn class(&mut self, class: SizeClass) -> &mut Class {
+        self.classes.entry(class).or_default()
+    }
+
+    /// A block is free again.
+    fn note_free(&mut self, class: SizeClass, place: Place, claim: Claim) {
+        self.class(class).free.push_back((place, claim));
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// The object of an extent, and the class of its blocks.
+    #[inline]
+    pub(super) async fn extent_object(&self, number: u32) -> Result<(ObjectRef, SizeClass), TableError> {
+        if let Some(Some(known)) = self.state.borrow().extents.get(number as usize) {
+            return Ok(*known);
+        }
+        let known = self.extent_record(number).await?;
+        let known = known.ok_or(TableError::Damaged { subtable: 0, bucket: 0 })?;
+        self.know_extent(number, known);
+        Ok(known)
+    }
+
+    /// What the head says of an extent. `None`: nothing yet, or nothing any more.
+    pub(super) async fn extent_record(
+        &self,
+        number: u32,
+    ) -> Result<Option<(ObjectRef, SizeClass)>, TableError> {
+        let record = self.record_at(self.options.extent_record_at(number)).await?;
+        let record = record.filter(|record| record.is_kept);
+        Ok(record.and_then(|it| Some((it.object, SizeClass::from_number(it.detail)?))))
+    }
+
+    fn know_extent(&self, number: u32, known: (ObjectRef, SizeClass)) {
+        let extents = &mut self.state.borrow_mut().extents;
+        if extents.len() <= number as usize {
+            extents.resize(number as usize + 1, None);
+        }
+        extents[number as usize] = Some(known);
+    }
+
+    /// Claims a block of a class.
+    pub(super) async fn claim(&self, class: SizeClass) -> Result<Claimed, TableError> {
+        loop {
+            let now = self.pipeline.now();
+            let too_old = {
+                let mut state = self.state.borrow_mut();
+                let known = state.blocks.class(class);
+                match known.ready.pop_front() {
+                    Some(claimed) if now < claimed.until => return Ok(claimed),
+                    Some(claimed) => Some(claimed),
+                    None if !known.claiming => {
+                        known.claiming = true;
+                        break;
+                    }
+                    None => None,
+                }
+            };
+            match too_old {
+                Some(claimed) => self.give_back(claimed).await?,
+                None => self.pipeline.anything().await,
+            }
+        }
+        let done = AtEnd(|| self.state.borrow_mut().blocks.class(class).claiming = false);
+        let claimed = self.claim_some(class).await?;
+        drop(done);
+        let mut state = self.state.borrow_mut();
+        let known = state.blocks.class(class);
+        known.ready.extend(claimed);
+        Ok(known.ready.pop_front().expect("at least one was claimed"))
+    }
+
+    async fn claim_some(&self, class: SizeClass) -> Result<Vec<Claimed>, TableError> {
+        let mut pause = 1;
+        loop {
+            let wanted = self.some_free(class).await?;
+            let claimed = match self.try_claims(wanted).await {
+                Ok(claimed) => claimed,
+                Err(error) => {
+                    self.mend(error)?;
+                    continue;
+                }
+            };
+            if !claimed.is_empty() {
+                return Ok(claimed);
+            }
+            // Others were quicker, or late readers hold what is free.
+            pause = (pause * 2).min(self.options.hold().0 / 4);
+            self.pipeline.sleep(Lifetime(pause)).await;
+        }
+    }
+
+    /// A few blocks that may be free. There is at least one.
+    async fn some_free(&self, class: SizeClass) -> Result<Vec<(Place, Claim)>, TableError> {
+        loop {
+            let unread = {
+                let mut state = self.state.borrow_mut();
+                let known = state.blocks.class(class);
+                if !known.free.is_empty() {
+                    let count = known.free.len().min(CLAIMED_AT_ONCE);
+                    return Ok(known.free.drain(..count).collect());
+                }
+                let tired = known.looked_at >= known.extents.len().min(LOOKED_AT_MAX);
+                let next = known.extents.front().copied().filter(|_| !tired);
+                if next.is_some() {
+                    known.extents.rotate_left(1);
+                    known.looked_at += 1;
+                }
+                next
+            };
+            match unread {
+                Some(extent) => match self.read_claims(extent, class).await {
+                    Err(error) if is_gone(&error) => self.forget_extent(extent, class),
+                    done => done?,
+                },
+                None if self.hear_of_extents().await? => {}
+                None => {
+                    if let Err(error) = self.make_extent(class).await {
+                        self.mend(error)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// An extent is gone: its client died, or was too slow, before it kept the extent.
+    fn forget_extent(&self, extent: u32, class: SizeClass) {
+        self.state.borrow_mut().blocks.class(class).extents.retain(|&other| other != extent);
+    }
+
+    /// Learns of the extents that others have made. Returns whether there were any.
+    async fn hear_of_extents(&self) -> Result<bool, TableError> {
+        let count = self.extents_begun().await?;
+        let known = self.state.borrow().blocks.extents_known;
+        let (mut all_known, mut heard) = (known, false);
+        for extent in known..count {
+            // One that is not kept yet may be by the next time.
+            let found = self.extent_record(extent).await?;
+            if found.is_some() && all_known == extent {
+                all_known = extent + 1;
+            }
+            if let Some(found) = found {
+                self.know_extent(extent, found);
+                heard |= self.state.borrow_mut().blocks.class(found.1).add_extent(extent);
+            }
+        }
+        let mut state = self.state.borrow_mut();
+        // Some records are never completed. They are looked at until others behind them are known.
+        state.blocks.extents_known = all_known.max(count.saturating_sub(UNKNOWN_MAX));
+        Ok(heard)
+    }
+
+    /// Notes the free blocks of an extent, beginning at a place that depends on the client: so
+    /// clients seldom want the same blocks.
+    async fn read_claims(&self, extent: u32, class: SizeClass) -> Result<(), TableError> {
+        let bytes = self.read_in(Part::Claims(extent), 0, class.blocks() as usize * 8).await?;
+        let claims = (0..).zip(bytes.chunks_exact(8)).map(|(block, word)| (block, Claim(word_of(word, 0))));
+        let mut free: Vec<_> = claims
+            .filter(|(_, claim)| !claim.is_claimed())
+            .map(|(block, claim)| (Place { extent, block }, claim))
+            .collect();
+        if free.len() * FREE_ONE_IN >= class.blocks() as usize {
+            self.state.borrow_mut().blocks.class(class).looked_at = 0;
+        }
+        if !free.is_empty() {
+            let start = self.pipeline.number() % free.len() as u64;
+            free.rotate_left(usize::try_from(start).expect("less than a length"));
+        }
+        self.state.borrow_mut().blocks.class(class).free.extend(free);
+        Ok(())
+    }
+
+    async fn make_extent(&self, class: SizeClass) -> Result<(), TableError> {
+        let number = self.count_in(Part::Head, EXTENTS_AT).await?;
+        let number = u32::try_from(number).ok().filter(|number| *number < EXTENTS_MAX);
+        let number = number.ok_or(TableError::Full)?;
+        let permission = self.allocate(class.extent_bytes(), self.options.lease).await?;
+        self.zero(&permission, class.claims_bytes()).await?;
+        let object = permission.object();
+        let record = Record { object, detail: class.number(), is_kept: false };
+        self.enter(self.options.extent_record_at(number), record).await?;
+        self.end(permission);
+        self.know_extent(number, (object, class));
+        let mut state = self.state.borrow_mut();
+        state.blocks.class(class).add_extent(number);
+        Ok(())
+    }
+
+    /// Claims those blocks that are still free, and acquires a permission to write each.
+    async fn try_claims(&self, wanted: Vec<(Place, Claim)>) -> Result<Vec<Claimed>, TableError> {
+        let mut swaps = Vec::new();
+        for (place, free) in wanted {
+            let permission = self.permission(Part::Claims(place.extent)).await?;
+            let taken = free.taken();
+            let at = u64::from(place.block) * 8;
+            swaps.push((
+                place,
+                free,
+                taken,
+                self.pipeline.compare_and_swap(&permission, at, free.0, taken.0),
+            ));
+        }
+        let now = self.pipeline.now();
+        let mut taken = Vec::new();
+        for (place, free, claim, swap) in swaps {
+            if swap.await? == free.0 {
+                taken.push((place, claim.version()));
+            }
+        }
+        let mut grants = Vec::new();
+        for (place, version) in taken {
+            let (object, class) = self.extent_object(place.extent).await?;
+            let ask = self.ask_to_write(object, (class.block_at(place.block), class.bytes()));
+            grants.push((place, version, self.pipeline.acquire(ask)));
+        }
+        let mut claimed = Vec::new();
+        for (place, version, grant) in grants {
+            let permission = match grant.await {
+                Ok(permission) => Rc::new(permission),
+                // Late readers hold the block: they are let end, and others take it later.
+                Err(error) if is_conflict(&error) => {
+                    self.free_block(place, version).await?;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            claimed.push(Claimed { place, version, permission, until: self.claimed_until(now) });
+        }
+        Ok(claimed)
+    }
+
+    /// A block that was claimed at `now` gets into a slot before this time or never.
+    fn claimed_until(&self, now: Moment) -> Moment {
+        let lease = self.options.lease.0;
+        now.after(Lifetime(lease - lease / 8))
+    }
+
+    fn ask_to_write(&self, object: ObjectRef, part: (u64, u64)) -> Acquire {
+        let ask = self.ask(object, part, Rights::WRITE).lifetime(self.options.lease);
+        match self.options.grain {
+            // Readers that hold the block from before are late: nobody waits for them here.
+            Grain::Block => Acquire { sharing: Sharing::Exclusive, wait: Lifetime(0), ..ask },
+            Grain::Extent => ask,
+        }
+    }
+
+    /// Writes a block under its claim.
+    pub(super) async fn write_block(
+        &self,
+        claimed: &Claimed,
+        content: &block::Content<'_>,
+    ) -> Result<(), TableError> {
+        let bytes = block::encode(content, claimed.version, claimed.place);
+        Ok(self.pipeline.write(&claimed.permission, 0, &bytes).await?)
+    }
+
+    /// Frees a block that was claimed and is in no slot.
+    pub(super) async fn give_back(&self, claimed: Claimed) -> Result<(), TableError> {
+        let (place, version) = (claimed.place, claimed.version);
+        self.end(claimed.permission);
+        self.free_block(place, version).await
+    }
+
+    /// Frees a block whose slot this client has just changed. Nobody waits for that.
+    pub(super) async fn free_block(&self, place: Place, version: Version) -> Result<(), TableError> {
+        let (_, class) = self.extent_object(place.extent).await?;
+        let permission = self.permission(Part::Claims(place.extent)).await?;
+        let claim = Claim::of(version);
+        let at = u64::from(place.block) * 8;
+        drop(self.pipeline.compare_and_swap(&permission, at, claim.0, claim.freed().0));
+        self.state.borrow_mut().blocks.note_free(class, place, claim.freed());
+        Ok(())
+    }
+}

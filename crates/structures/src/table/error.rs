@@ -1,0 +1,79 @@
+//! What can go wrong with a table.
+
+use super::shape::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use portcullis::Error;
+use portcullis_errors::{Coded, ErrorCode};
+
+/// Why an operation on a table did not do what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The session failed, or the node refused.
+    #[error(transparent)]
+    Session(#[from] Error),
+    /// The object is something else, or a table of another version.
+    #[error("the object is no table of this version")]
+    NotATable,
+    /// A table cannot be made like that.
+    #[error("{what} of a table is {least} to {most}, not {value}")]
+    Option {
+        /// Which option.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The least that it may be.
+        least: u64,
+        /// The most that it may be.
+        most: u64,
+    },
+    /// The caller's mistake: nothing was sent.
+    #[error("a key has at most {KEY_BYTES_MAX} bytes, not {bytes}")]
+    KeyTooLong {
+        /// Bytes of the key.
+        bytes: u64,
+    },
+    /// The caller's mistake: nothing was sent.
+    #[error("a value has at most {VALUE_BYTES_MAX} bytes, not {bytes}")]
+    ValueTooLong {
+        /// Bytes of the value.
+        bytes: u64,
+    },
+    /// The caller's mistake: the table was opened for reading only.
+    #[error("the table was opened for reading only: open it for writing")]
+    ReadOnly,
+    /// The table has as many subtables, or as many extents, as it can have.
+    #[error("the table is full: make one with a greater depth_max or more groups")]
+    Full,
+    /// The table's memory makes no sense, for longer than any change of it takes: another program of the tenant has
+    /// written over it.
+    #[error("the table's memory is damaged at subtable {subtable}, bucket {bucket}")]
+    Damaged {
+        /// The subtable.
+        subtable: u32,
+        /// The bucket in it.
+        bucket: u32,
+    },
+}
+
+impl Coded for TableError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Session(error) => error.code(),
+            Self::NotATable => ErrorCode::NotATable,
+            Self::Option { .. } => ErrorCode::TableOption,
+            Self::KeyTooLong { .. } => ErrorCode::KeyTooLong,
+            Self::ValueTooLong { .. } => ErrorCode::ValueTooLong,
+            Self::ReadOnly => ErrorCode::ReadOnlyTable,
+            Self::Full => ErrorCode::TableFull,
+            Self::Damaged { .. } => ErrorCode::TableDamaged,
+        }
+    }
+}
+
+impl TableError {
+    /// Whether the access was refused because its permission has ended: nothing of it happened, and a new permission
+    /// will do.
+    pub(super) fn wants_permission(&self) -> bool {
+        matches!(self, Self::Session(Error::Expired | Error::Revoked))
+    }
+}

@@ -1,0 +1,303 @@
+//! Finding a key: its buckets, its slot, its block.
+
+use super::hashing::KeyHash;
+use super::permissions::{Part, Readable};
+use super::shape::{BUCKET_BYTES, COMBINED_BYTES, SHARED_AT, SLOTS, TableOptions, bucket_at};
+use super::subtables::{copied, word_of};
+use super::words::{BucketHeader, Slot};
+use super::{Table, TableError, block};
+use portcullis::{Buffer, Clock, Lifetime, Moment, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
+
+/// Buckets that a key can be in: two combined ones, which may share their overflow bucket.
+const BUCKETS_MAX: usize = 4;
+/// How often a bucket's links are followed before the table counts as damaged. Each time takes a round trip.
+const FOLLOWED_MAX: u32 = 1_000;
+/// For how many leases, and at how many looks, one slot may name a block that is none.
+const DAMAGED_AFTER_LEASES: u64 = 4;
+const DAMAGED_AFTER_TIMES: u32 = 16;
+/// Attempts that come without a pause.
+const ATTEMPTS_AT_ONCE: u32 = 4;
+
+/// Where a slot lies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct SlotAt {
+    pub subtable: u32,
+    pub bucket: u32,
+    pub slot: u32,
+}
+
+impl SlotAt {
+    /// Where in the part of the subtable that clients share.
+    pub fn offset(self) -> u64 {
+        bucket_at(self.bucket) - SHARED_AT + u64::from(self.slot) * 8
+    }
+}
+
+/// A bucket, as it was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bucket {
+    pub subtable: u32,
+    pub number: u32,
+    pub slots: [Slot; SLOTS],
+    pub header: BucketHeader,
+}
+
+impl Bucket {
+    #[inline]
+    pub fn parse(subtable: u32, number: u32, bytes: &[u8]) -> Self {
+        let slots = std::array::from_fn(|slot| Slot(word_of(bytes, slot * 8)));
+        Self { subtable, number, slots, header: BucketHeader(word_of(bytes, SLOTS * 8)) }
+    }
+
+    /// Buckets that lie one after another, from `first` on.
+    pub fn parse_all(subtable: u32, first: u32, bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        let buckets = (first..).zip(bytes.chunks_exact(BUCKET_BYTES));
+        buckets.map(move |(number, bytes)| Self::parse(subtable, number, bytes))
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
+        (0..)
+            .zip(self.slots)
+            .map(|(slot, word)| (SlotAt { subtable: self.subtable, bucket: self.number, slot }, word))
+    }
+}
+
+/// All buckets that a key can be in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    buckets: [Option<Bucket>; BUCKETS_MAX],
+}
+
+impl View {
+    pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+        self.buckets.iter().flatten()
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
+        self.buckets().flat_map(Bucket::slots)
+    }
+
+    /// The slots that may be this key's.
+    #[inline]
+    pub fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
+        self.slots().filter(move |(_, slot)| !slot.is_empty() && slot.fingerprint() == hash.fingerprint)
+    }
+}
+
+/// A key, as it was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    pub at: SlotAt,
+    pub slot: Slot,
+    pub value: Vec<u8>,
+    pub expires: Option<Moment>,
+}
+
+/// What a slot names.
+pub(super) enum Named {
+    /// This key.
+    Same {
+        value: Vec<u8>,
+        expires: Option<Moment>,
+    },
+    Other,
+    /// The block has been used again, so the slot must have changed meanwhile.
+    Stale,
+}
+
+/// Where to look next for a key that a bucket does not have.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Child(u32),
+    Parent(u32),
+}
+
+/// Why an operation has to begin again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Retry {
+    /// Others have changed the slots, or are about to.
+    Changed,
+    /// This slot names a block that has been used again, so it must have changed since.
+    Stale(SlotAt, Slot),
+}
+
+/// What one attempt at an operation has come to.
+pub(super) type Attempt<T> = Result<Result<T, Retry>, TableError>;
+
+/// The attempts at an operation so far.
+#[derive(Default)]
+pub(super) struct Attempts {
+    count: u32,
+    /// The slot that was stale at the last attempt, since when, and how often in a row.
+    stale: Option<(SlotAt, Slot, Moment, u32)>,
+}
+
+impl Attempts {
+    /// Notes one more. Returns a slot that stays stale for longer than any change takes.
+    fn note(&mut self, retry: Retry, now: Moment, lease: Lifetime) -> Option<SlotAt> {
+        self.count += 1;
+        let Retry::Stale(at, slot) = retry else {
+            self.stale = None;
+            return None;
+        };
+        let same = self.stale.filter(|stale| (stale.0, stale.1) == (at, slot));
+        let (since, times) = same.map_or((now, 1), |(_, _, since, times)| (since, times + 1));
+        self.stale = Some((at, slot, since, times));
+        let for_long = now.since(since).0 > lease.0 * DAMAGED_AFTER_LEASES && times > DAMAGED_AFTER_TIMES;
+        for_long.then_some(at)
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// The node is gone or refuses, or the table is damaged.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
+        let found = self.find(key, KeyHash::new(key, &self.options)).await?;
+        let Some(found) = found else { return Ok(None) };
+        let expired = self.has_expired(&found).await?;
+        Ok((!expired).then_some(found.value))
+    }
+
+    /// Whether the time of a key has come.
+    pub(super) async fn has_expired(&self, found: &Found) -> Result<bool, TableError> {
+        Ok(match found.expires {
+            Some(at) => at <= self.node_time().await?,
+            None => false,
+        })
+    }
+
+    /// The slot and the value of a key, if it is there. A key may be there whose time has come.
+    pub(super) async fn find(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>, TableError> {
+        let mut attempts = Attempts::default();
+        loop {
+            let attempt = self.try_find(key, hash).await;
+            match attempt {
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
+                Err(error) => self.mend(error)?,
+            }
+        }
+    }
+
+    async fn try_find(&self, key: &[u8], hash: KeyHash) -> Attempt<Option<Found>> {
+        let view = self.view(hash).await?;
+        self.find_in(&view, key, hash).await
+    }
+
+    /// Looks for a key that counts in buckets that were read.
+    #[inline]
+    pub(super) async fn find_in(&self, view: &View, key: &[u8], hash: KeyHash) -> Attempt<Option<Found>> {
+        let counts = |slot: Slot| !slot.is_pending() || planted::is(Fault::PendingSeen);
+        for (at, slot) in view.candidates(hash).filter(|(_, slot)| counts(*slot)) {
+            match self.named(slot, key).await? {
+                Named::Same { value, expires } => return Ok(Ok(Some(Found { at, slot, value, expires }))),
+                Named::Other => {}
+                Named::Stale => return Ok(Err(Retry::Stale(at, slot))),
+            }
+        }
+        Ok(Ok(None))
+    }
+
+    /// What a slot names.
+    pub(super) async fn named(&self, slot: Slot, key: &[u8]) -> Result<Named, TableError> {
+        let bytes = self.read_block(slot).await?;
+        let bytes = copied(&bytes);
+        Ok(match block::decode(&bytes, slot.version(), slot.place()) {
+            None => Named::Stale,
+            Some(content) if content.key == key || planted::is(Fault::FingerprintTrusted) => {
+                Named::Same { value: content.value.to_vec(), expires: content.expires }
+            }
+            Some(_) => Named::Other,
+        })
+    }
+
+    /// The bytes of a slot's block.
+    pub(super) async fn read_block(&self, slot: Slot) -> Result<Buffer<E::Memory>, TableError> {
+        let Readable { permission, offset, length } = self.permission_to_read(slot.place()).await?;
+        Ok(self.pipeline.read(&permission, offset, length).await?)
+    }
+
+    /// Waits before an operation begins again, for longer each time.
+    ///
+    /// # Errors
+    /// The table is damaged.
+    pub(super) async fn again(&self, attempts: &mut Attempts, retry: Retry) -> Result<(), TableError> {
+        if let Some(at) = attempts.note(retry, self.pipeline.now(), self.options.lease) {
+            return Err(TableError::Damaged { subtable: at.subtable, bucket: at.bucket });
+        }
+        if attempts.count > ATTEMPTS_AT_ONCE {
+            let longest = self.options.lease.0 / 16;
+            self.pipeline.sleep(Lifetime((1 << attempts.count.min(20)).min(longest))).await;
+        }
+        Ok(())
+    }
+
+    /// All buckets that a key can be in: two reads in one doorbell, and more only during a split.
+    pub(super) async fn view(&self, hash: KeyHash) -> Result<View, TableError> {
+        let subtable = self.state.borrow().routes.of(hash.suffix);
+        let permission = self.permission(Part::Subtable(subtable)).await?;
+        let firsts = hash.choices.map(TableOptions::combined);
+        let length = u32::try_from(COMBINED_BYTES).expect("it is small");
+        let reads = firsts.map(|first| self.pipeline.read(&permission, bucket_at(first) - SHARED_AT, length));
+        let mut view = View { buckets: [None; BUCKETS_MAX] };
+        let mut count = 0;
+        for (first, read) in firsts.into_iter().zip(reads) {
+            let read = read.await?;
+            let mut bytes = [0; COMBINED_BYTES];
+            read.read(0, &mut bytes);
+            for bucket in Bucket::parse_all(subtable, first, &bytes) {
+                if view.buckets().all(|known| known.number != bucket.number) {
+                    view.buckets[count] = Some(bucket);
+                    count += 1;
+                }
+            }
+        }
+        for place in 0..count {
+            let bucket = view.buckets[place].expect("it was just read");
+            if !bucket.header.has(hash.suffix) {
+                view.buckets[place] = Some(self.follow(bucket, hash.suffix).await?);
+            }
+        }
+        Ok(view)
+    }
+
+    /// Follows links from a bucket that does not have the keys with this hash to the one that has.
+    async fn follow(&self, mut bucket: Bucket, suffix: u32) -> Result<Bucket, TableError> {
+        // The parent's header was changed after the child's bucket was filled. So a child's bucket that was read after
+        // the parent's header said so is in use, whatever its own header says.
+        let mut is_in_use = bucket.header.is_published();
+        for _ in 0..FOLLOWED_MAX {
+            if is_in_use && bucket.header.covers(suffix) {
+                let depth = bucket.header.depth();
+                self.state.borrow_mut().routes.learn(suffix, depth, bucket.subtable);
+                return Ok(bucket);
+            }
+            let next = self.next_subtable(&bucket, is_in_use, suffix).await?;
+            let (Next::Child(subtable) | Next::Parent(subtable)) = next;
+            bucket = self.read_bucket(subtable, bucket.number).await?;
+            is_in_use = bucket.header.is_published() || matches!(next, Next::Child(_));
+        }
+        Err(TableError::Damaged { subtable: bucket.subtable, bucket: bucket.number })
+    }
+
+    async fn next_subtable(&self, bucket: &Bucket, is_in_use: bool, suffix: u32) -> Result<Next, TableError> {
+        let links = self.links(bucket.subtable).await?;
+        let up = Next::Parent(links.parent.unwrap_or(0));
+        let differs = (bucket.header.suffix() ^ suffix).trailing_zeros();
+        if !is_in_use || differs < links.birth_depth {
+            return Ok(up);
+        }
+        let child = links.child(differs).map(Next::Child);
+        child.ok_or(TableError::Damaged { subtable: bucket.subtable, bucket: bucket.number })
+    }
+
+    /// Reads one bucket.
+    pub(super) async fn read_bucket(&self, subtable: u32, number: u32) -> Result<Bucket, TableError> {
+        let at = bucket_at(number) - SHARED_AT;
+        let bytes = self.read_in(Part::Subtable(subtable), at, BUCKET_BYTES).await?;
+        Ok(Bucket::parse(subtable, number, &bytes))
+    }
+}

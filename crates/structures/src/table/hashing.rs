@@ -1,0 +1,26 @@
+//! What a key's hash decides.
+
+use super::shape::TableOptions;
+use twox_hash::XxHash3_128;
+
+/// The hash of a key, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct KeyHash {
+    /// Which subtable: its low bits.
+    pub suffix: u32,
+    /// The two combined buckets. They differ unless there is only one pair of them.
+    pub choices: [u32; 2],
+    pub fingerprint: u8,
+}
+
+impl KeyHash {
+    #[inline]
+    pub fn new(key: &[u8], options: &TableOptions) -> Self {
+        let hash = XxHash3_128::oneshot_with_seed(options.seed, key);
+        let [suffix, first, second, rest]: [u32; 4] = zerocopy::transmute!(hash.to_le_bytes());
+        let choices = options.choices();
+        let first = first % choices;
+        let second = (first + 1 + second % (choices - 1)) % choices;
+        Self { suffix, choices: [first, second], fingerprint: rest.to_le_bytes()[0] }
+    }
+}

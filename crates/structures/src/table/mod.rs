@@ -1,0 +1,218 @@
+//! An extendible hash table in remote memory: RACE, made to survive its users.
+//!
+//! All operations are one-sided: reads and atomics of the client, and permissions from the node. A client may die at any
+//! step. Nobody else then waits for longer than two leases, no key is lost or doubled, and no torn value is read.
+//!
+//! # How it is built
+//! - The *head* has the table's options, the directory, and the numbers of all subtables and extents.
+//! - A *subtable* has groups of three buckets: a main bucket, the overflow bucket of both, a main bucket. A key has two
+//!   combined buckets (a main bucket with its overflow bucket), each of which one read takes.
+//! - A *bucket* has seven slots and a header, which says the hashes of which keys are here.
+//! - An *extent* has blocks of one size. A *block* has one key and its value. A block is never changed while a slot names
+//!   it: a new value is a new block.
+//!
+//! # What each step rests on
+//! - A slot is one word, which names a block, its version and a fingerprint. Each change of a key is one COMPARE_AND_SWAP
+//!   of its slot. So an operation has happened, or it has not.
+//! - A new key is *pending* at first. Its client looks at all slots again, and only then makes the key count. Two
+//!   clients that insert one key at a time cannot both succeed: each has to remove the other's pending slot first.
+//! - A subtable is split bucket by bucket. The client that splits it freezes a bucket's slots, writes the bucket of the
+//!   new subtable, and then changes the header of the old bucket. From that moment on the keys that have moved are in
+//!   the new one. Readers go on meanwhile. The right to split is an exclusive permission with a lease, which another
+//!   client takes over.
+//! - The directory is a hint. From each subtable links lead to those that were split off it, so every client finds its
+//!   way from any entry, however old.
+//! - A block belongs to its claim from its claim until a lease later, and can get into a slot until another lease later.
+//!   What is claimed for longer, and in no slot, is an orphan: [`Table::sweep`] frees it.
+
+mod block;
+mod blocks;
+mod error;
+mod find;
+mod hashing;
+mod permissions;
+mod routes;
+mod scan;
+mod shape;
+mod split;
+mod statistics;
+mod store;
+mod subtables;
+mod sweep;
+mod words;
+
+pub use error::TableError;
+pub use shape::{Grain, KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
+pub use statistics::Statistics;
+pub use store::{Condition, Stored};
+pub use sweep::Swept;
+
+use crate::Pipeline;
+use blocks::Blocks;
+use permissions::{Part, Permissions};
+use portcullis::{
+    Acquire, Allocate, Clock, DirectoryName, Lifetime, Moment, ObjectRef, Rights, VerbsEndpoint,
+};
+use portcullis::{ProcessClock, SessionEndpoint};
+use routes::Routes;
+use shape::SizeClass;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::rc::Rc;
+use subtables::read_bytes;
+use words::Entry;
+
+/// What a handle may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Read only: its permissions have no other right.
+    Read,
+    /// Read and write.
+    Write,
+}
+
+/// A handle on a table.
+///
+/// Its operations are futures that a [`Pipeline`] carries out: one with [`Pipeline::block_on`], many at once with
+/// [`Pipeline::run`]. Each is linearizable by itself.
+pub struct Table<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
+    pipeline: Rc<Pipeline<E, C>>,
+    head: ObjectRef,
+    options: TableOptions,
+    access: Access,
+    state: RefCell<State>,
+}
+
+impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Table<E, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table")
+            .field("head", &self.head)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a handle knows of its table. All of it may be out of date.
+#[derive(Debug)]
+struct State {
+    permissions: Permissions,
+    routes: Routes,
+    /// The objects of the subtables, by number.
+    subtables: Vec<Option<ObjectRef>>,
+    /// The objects of the extents, by number, and the class of their blocks.
+    extents: Vec<Option<(ObjectRef, SizeClass)>>,
+    blocks: Blocks,
+    /// Subtables that this pipeline is splitting.
+    splitting: HashSet<u32>,
+    /// Subtables in which slots were found frozen, and since when.
+    frozen: HashMap<u32, Moment>,
+}
+
+/// What happens when an operation is done with something, also where the operation is dropped midway.
+struct AtEnd<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// How long the first write of a table's head may take.
+const MADE_WITHIN: Lifetime = Lifetime::seconds(1);
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Makes an empty table. [`Table::head`] names it.
+    ///
+    /// # Errors
+    /// An option is out of its range, or the node refuses the memory.
+    pub async fn create(pipeline: &Rc<Pipeline<E, C>>, options: &TableOptions) -> Result<Self, TableError> {
+        options.check()?;
+        let ask = Allocate::bytes(options.head_bytes());
+        let lifetime = options.lease.max(MADE_WITHIN);
+        let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
+        let table = Self::new(pipeline, head.object(), *options, Access::Write);
+        table.state.borrow_mut().permissions.keep(Part::Head, &head);
+        table.zero(&head, options.head_bytes()).await?;
+        table.make_root().await?;
+        pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
+        // The options make it a table: they come last.
+        pipeline.write(&head, 0, &options.to_bytes()).await?;
+        table.keep_part(head.object()).await?;
+        Ok(table)
+    }
+
+    /// Gives the table a name in its tenant, by which [`Table::open_named`] finds it.
+    ///
+    /// # Errors
+    /// The name is taken, or the node refuses.
+    pub async fn publish(&self, name: DirectoryName) -> Result<(), TableError> {
+        Ok(self.pipeline.publish(name, self.head).await?)
+    }
+
+    /// Opens the table of the client's tenant that has a name.
+    ///
+    /// # Errors
+    /// There is no such name, or as of [`Table::open`].
+    pub async fn open_named(
+        pipeline: &Rc<Pipeline<E, C>>,
+        name: DirectoryName,
+        access: Access,
+    ) -> Result<Self, TableError> {
+        let entry = pipeline.lookup(None, name).await?;
+        Self::open(pipeline, entry.object, access).await
+    }
+
+    /// Opens a table that exists.
+    ///
+    /// # Errors
+    /// The object is gone, or no table.
+    pub async fn open(
+        pipeline: &Rc<Pipeline<E, C>>,
+        head: ObjectRef,
+        access: Access,
+    ) -> Result<Self, TableError> {
+        let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, TableOptions::BYTES as u64);
+        let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
+        let bytes = read_bytes(pipeline, &permission, 0, TableOptions::BYTES).await?;
+        let options = TableOptions::from_bytes(bytes.try_into().expect("as many as were read"))?;
+        let table = Self::new(pipeline, head, options, access);
+        table.load_routes().await?;
+        Ok(table)
+    }
+
+    fn new(pipeline: &Rc<Pipeline<E, C>>, head: ObjectRef, options: TableOptions, access: Access) -> Self {
+        let state = State {
+            permissions: Permissions::default(),
+            routes: Routes::default(),
+            subtables: Vec::new(),
+            extents: Vec::new(),
+            blocks: Blocks::default(),
+            splitting: HashSet::new(),
+            frozen: HashMap::new(),
+        };
+        Self { pipeline: Rc::clone(pipeline), head, options, access, state: RefCell::new(state) }
+    }
+
+    /// The object that names the table.
+    #[must_use]
+    pub fn head(&self) -> ObjectRef {
+        self.head
+    }
+
+    /// How finely reads are guarded.
+    #[must_use]
+    pub fn grain(&self) -> Grain {
+        self.options.grain
+    }
+
+    /// The lease of [`TableOptions`].
+    #[must_use]
+    pub fn lease(&self) -> Lifetime {
+        self.options.lease
+    }
+
+    fn check_writable(&self) -> Result<(), TableError> {
+        if self.access == Access::Write { Ok(()) } else { Err(TableError::ReadOnly) }
+    }
+}

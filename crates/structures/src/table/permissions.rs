@@ -1,0 +1,279 @@
+//! The permissions that a client holds on a table's parts, each shared by many operations (Patronus §6.1).
+//!
+//! A permission is never extended. It is replaced by a new one in time, so none lives longer than a quarter of the
+//! table's lease. Much of what makes a client's death harmless rests on that: what a client began under a permission is
+//! over, one way or the other, soon after the permission's grant.
+
+use super::shape::{SHARED_AT, SPLIT_BYTES};
+use super::subtables::word_of;
+use super::words::Place;
+use super::{Access, AtEnd, Grain, Table, TableError};
+use portcullis::{
+    Acquire, BarePermission, Clock, Error, Lifetime, Moment, ObjectRef, Refusal, Rights, VerbsEndpoint,
+};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A part of a table that permissions are over.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Part {
+    Head,
+    /// The part of a subtable that clients share.
+    Subtable(u32),
+    /// An extent, for reading.
+    Extent(u32),
+    /// The claims of an extent.
+    Claims(u32),
+    /// One block, for reading.
+    Block(Place),
+}
+
+/// A block that may be read: where in its permission it is, and how long it is.
+pub(super) struct Readable {
+    pub permission: Rc<BarePermission>,
+    pub offset: u64,
+    pub length: u32,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    permission: Option<Rc<BarePermission>>,
+    /// From here on a new one is to be acquired.
+    renew_at: Moment,
+    /// From here on nothing is begun under it.
+    useless_at: Moment,
+    acquiring: bool,
+}
+
+/// All permissions of a handle.
+#[derive(Debug, Default)]
+pub(super) struct Permissions {
+    head: Held,
+    subtables: Vec<Held>,
+    extents: Vec<Held>,
+    claims: Vec<Held>,
+    blocks: HashMap<Place, Held>,
+}
+
+/// Permissions over single blocks that a handle keeps at the most.
+const BLOCKS_HELD_MAX: usize = 4096;
+
+fn entry(list: &mut Vec<Held>, number: u32) -> &mut Held {
+    let number = number as usize;
+    if number >= list.len() {
+        list.resize_with(number + 1, Held::default);
+    }
+    &mut list[number]
+}
+
+impl Permissions {
+    #[inline]
+    fn held(&mut self, part: Part) -> &mut Held {
+        match part {
+            Part::Head => &mut self.head,
+            Part::Subtable(number) => entry(&mut self.subtables, number),
+            Part::Extent(number) => entry(&mut self.extents, number),
+            Part::Claims(number) => entry(&mut self.claims, number),
+            Part::Block(place) => self.blocks.entry(place).or_default(),
+        }
+    }
+
+    /// A permission that can still be used, and need not be replaced yet.
+    #[inline]
+    fn fresh(&mut self, part: Part, now: Moment) -> Option<Rc<BarePermission>> {
+        let held = self.held(part);
+        let until = if held.acquiring { held.useless_at } else { held.renew_at };
+        held.permission.as_ref().filter(|_| now < until).map(Rc::clone)
+    }
+
+    /// Keeps a permission for further operations.
+    pub fn keep(&mut self, part: Part, permission: &Rc<BarePermission>) {
+        let lease = permission.lease();
+        let (deadline, lifetime) = (lease.deadline(), lease.lifetime());
+        let before = |time: u64| Moment(deadline.0.saturating_sub(time));
+        let (renew_at, useless_at) = (before(lifetime.0 / 2), before(lifetime.0 / 8));
+        *self.held(part) =
+            Held { permission: Some(Rc::clone(permission)), renew_at, useless_at, acquiring: false };
+    }
+
+    fn drop_dead_blocks(&mut self, now: Moment) {
+        if self.blocks.len() >= BLOCKS_HELD_MAX {
+            self.blocks.retain(|_, held| held.acquiring || now < held.useless_at);
+        }
+        if self.blocks.len() >= BLOCKS_HELD_MAX {
+            self.blocks.retain(|_, held| held.acquiring);
+        }
+    }
+
+    /// Forgets all permissions on subtables, extents and blocks: one of them was refused.
+    pub fn forget(&mut self) {
+        let lists = [&mut self.subtables, &mut self.extents, &mut self.claims];
+        let listed = lists.into_iter().flatten();
+        for held in listed.chain(self.blocks.values_mut()).chain([&mut self.head]) {
+            held.permission = None;
+        }
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// A permission over a part of the table, as the handle may have it.
+    #[inline]
+    pub(super) async fn permission(&self, part: Part) -> Result<Rc<BarePermission>, TableError> {
+        loop {
+            let now = self.pipeline.now();
+            {
+                let mut state = self.state.borrow_mut();
+                if let Some(permission) = state.permissions.fresh(part, now) {
+                    return Ok(permission);
+                }
+                if !state.permissions.held(part).acquiring {
+                    state.permissions.held(part).acquiring = true;
+                    break;
+                }
+            }
+            // Another operation of this pipeline is at it.
+            self.pipeline.anything().await;
+        }
+        let done = AtEnd(|| self.state.borrow_mut().permissions.held(part).acquiring = false);
+        let permission = Rc::new(self.acquire_part(part).await?);
+        drop(done);
+        let mut state = self.state.borrow_mut();
+        if matches!(part, Part::Block(_)) {
+            state.permissions.drop_dead_blocks(self.pipeline.now());
+        }
+        state.permissions.keep(part, &permission);
+        Ok(permission)
+    }
+
+    /// Acts under a permission over a part, and again under a new one where that has ended: then nothing has happened.
+    pub(super) async fn under<T>(
+        &self,
+        part: Part,
+        act: impl AsyncFn(&Rc<BarePermission>) -> Result<T, TableError>,
+    ) -> Result<T, TableError> {
+        loop {
+            let permission = self.permission(part).await?;
+            match act(&permission).await {
+                Err(error) => self.mend(error)?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Reads bytes of a part.
+    pub(super) async fn read_in(&self, part: Part, at: u64, length: usize) -> Result<Vec<u8>, TableError> {
+        self.under(part, async |permission| self.read_bytes(permission, at, length).await).await
+    }
+
+    /// Reads a word of a part.
+    pub(super) async fn word_in(&self, part: Part, at: u64) -> Result<u64, TableError> {
+        Ok(word_of(&self.read_in(part, at, 8).await?, 0))
+    }
+
+    /// Writes bytes of a part.
+    pub(super) async fn write_in(&self, part: Part, at: u64, bytes: &[u8]) -> Result<(), TableError> {
+        self.under(part, async |permission| Ok(self.pipeline.write(permission, at, bytes).await?)).await
+    }
+
+    /// Writes `new` to a word of a part if it holds `old`. Returns what it held.
+    pub(super) async fn swap_in(&self, part: Part, at: u64, old: u64, new: u64) -> Result<u64, TableError> {
+        let act = async |permission: &_| Ok(self.pipeline.compare_and_swap(permission, at, old, new).await?);
+        self.under(part, act).await
+    }
+
+    /// Adds one to a word of a part. Returns what it held.
+    pub(super) async fn count_in(&self, part: Part, at: u64) -> Result<u64, TableError> {
+        self.under(part, async |permission| Ok(self.pipeline.fetch_and_add(permission, at, 1).await?)).await
+    }
+
+    async fn acquire_part(&self, part: Part) -> Result<BarePermission, TableError> {
+        let ask = match part {
+            Part::Head => self.ask(self.head, (0, 0), self.access.rights_on_head()),
+            Part::Subtable(number) => {
+                let object = self.subtable_object(number).await?;
+                self.ask(object, (SHARED_AT, 0), self.access.rights_on_words())
+            }
+            Part::Extent(number) => {
+                let (object, class) = self.extent_object(number).await?;
+                let blocks = class.claims_bytes();
+                self.ask(object, (blocks, 0), Rights::READ)
+            }
+            Part::Claims(number) => {
+                let (object, class) = self.extent_object(number).await?;
+                self.ask(object, (0, class.claims_bytes()), self.access.rights_on_words())
+            }
+            Part::Block(place) => {
+                let (object, class) = self.extent_object(place.extent).await?;
+                self.ask(object, (class.block_at(place.block), class.bytes()), Rights::READ)
+            }
+        };
+        Ok(self.pipeline.acquire(ask).await?)
+    }
+
+    /// A request for a shared permission over a part of an object.
+    pub(super) fn ask(&self, object: ObjectRef, (offset, length): (u64, u64), rights: Rights) -> Acquire {
+        let wait = Lifetime(self.options.lease.0 * 3);
+        let ask = Acquire::object(object).part(offset, length).rights(rights);
+        ask.shared().lifetime(self.options.hold()).wait(wait)
+    }
+
+    /// A request for the right to split a subtable.
+    pub(super) fn ask_for_split(&self, object: ObjectRef) -> Acquire {
+        let lease = self.options.lease;
+        Acquire::object(object)
+            .part(0, SPLIT_BYTES)
+            .rights(Rights::READ | Rights::WRITE)
+            .lifetime(lease)
+            .wait(Lifetime(lease.0 * 3))
+    }
+
+    /// The permission to read a block.
+    #[inline]
+    pub(super) async fn permission_to_read(&self, place: Place) -> Result<Readable, TableError> {
+        let (_, class) = self.extent_object(place.extent).await?;
+        let (part, offset) = match self.options.grain {
+            Grain::Block => (Part::Block(place), 0),
+            Grain::Extent => (Part::Extent(place.extent), class.block_at(place.block) - class.claims_bytes()),
+        };
+        let length = u32::try_from(class.bytes()).expect("a block is far shorter");
+        Ok(Readable { permission: self.permission(part).await?, offset, length })
+    }
+
+    /// Goes on after an error that new permissions mend.
+    ///
+    /// # Errors
+    /// Any other error.
+    pub(super) fn mend(&self, error: TableError) -> Result<(), TableError> {
+        if !error.wants_permission() {
+            return Err(error);
+        }
+        self.state.borrow_mut().permissions.forget();
+        Ok(())
+    }
+}
+
+impl Access {
+    fn rights_on_head(self) -> Rights {
+        match self {
+            Self::Read => Rights::READ,
+            Self::Write => Rights::all(),
+        }
+    }
+
+    fn rights_on_words(self) -> Rights {
+        match self {
+            Self::Read => Rights::READ,
+            Self::Write => Rights::READ | Rights::ATOMIC,
+        }
+    }
+}
+
+/// Whether an object is gone that the head names: its client died, or was too slow, before it kept the object.
+pub(super) fn is_gone(error: &TableError) -> bool {
+    matches!(error, TableError::Session(Error::Refused(Refusal::Gone)))
+}
+
+/// Whether an acquisition failed because others hold what was asked for.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::Refused(Refusal::Conflict))
+}

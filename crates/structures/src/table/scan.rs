@@ -1,0 +1,147 @@
+//! Going through a table: its keys, how many there are, what it takes.
+
+use super::find::{Attempts, Bucket, Retry, SlotAt};
+use super::hashing::KeyHash;
+use super::permissions::Part;
+use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
+use super::subtables::copied;
+use super::words::{BucketHeader, Slot};
+use super::{Table, TableError, block};
+use crate::pipeline::join;
+use portcullis::{Clock, VerbsEndpoint};
+
+/// Buckets that one read takes.
+const BUCKETS_AT_ONCE: u32 = 64;
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// The values of several keys, which are looked up at once. The results are in the keys' order.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, TableError> {
+        join(keys.iter().map(|key| self.get(key))).await.into_iter().collect()
+    }
+
+    /// Hands each key and its value to `each`, in no order. A key that is there all the time comes exactly once. One
+    /// that comes or goes meanwhile comes once or not at all, unless it is removed and inserted again.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub async fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) -> Result<(), TableError> {
+        let now = self.node_time().await?;
+        let mut visits = vec![self.first_visit()];
+        while let Some((subtable, wanted)) = visits.pop() {
+            for bucket in self.visit(subtable, &wanted, &mut visits).await? {
+                for (at, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending()) {
+                    for (header, slot, bytes) in self.read_current(&bucket, at, slot).await? {
+                        let content = block::decode(&bytes, slot.version(), slot.place());
+                        let content = content.filter(|it| it.expires.is_none_or(|at| at > now));
+                        // A split leaves keys behind for a moment after it has moved them.
+                        let here = |key| header.covers(KeyHash::new(key, &self.options).suffix);
+                        if let Some(content) = content.filter(|content| here(content.key)) {
+                            each(content.key, content.value);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many keys there are. Keys that come or go meanwhile may be counted or not.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub async fn length(&self) -> Result<u64, TableError> {
+        let mut count = 0;
+        self.for_each(|_, _| count += 1).await?;
+        Ok(count)
+    }
+
+    /// What a look at the whole table begins with: all buckets of the first subtable.
+    pub(super) fn first_visit(&self) -> (u32, Vec<bool>) {
+        (0, vec![true; self.options.buckets() as usize])
+    }
+
+    /// Reads the wanted buckets of a subtable, and adds what was split off them to what is still to be visited.
+    pub(super) async fn visit(
+        &self,
+        subtable: u32,
+        wanted: &[bool],
+        visits: &mut Vec<(u32, Vec<bool>)>,
+    ) -> Result<Vec<Bucket>, TableError> {
+        let mut buckets = self.read_buckets(subtable).await?;
+        buckets.retain(|bucket| wanted[bucket.number as usize]);
+        // The links are read after the headers, so there is one for each split that a header tells of.
+        let links = self.links(subtable).await?;
+        let deepest = buckets.iter().map(|bucket| bucket.header.depth()).max().unwrap_or(0);
+        for depth in links.birth_depth..deepest {
+            let mut wanted = vec![false; self.options.buckets() as usize];
+            for bucket in buckets.iter().filter(|bucket| bucket.header.depth() > depth) {
+                wanted[bucket.number as usize] = true;
+            }
+            let child = links.child(depth).ok_or(TableError::Damaged { subtable, bucket: 0 })?;
+            visits.push((child, wanted));
+        }
+        Ok(buckets)
+    }
+
+    /// All buckets of a subtable.
+    pub(super) async fn read_buckets(&self, subtable: u32) -> Result<Vec<Bucket>, TableError> {
+        let mut buckets = Vec::with_capacity(self.options.buckets() as usize);
+        for first in (0..self.options.buckets()).step_by(BUCKETS_AT_ONCE as usize) {
+            let count = (self.options.buckets() - first).min(BUCKETS_AT_ONCE);
+            let at = bucket_at(first) - SHARED_AT;
+            let bytes = self.read_in(Part::Subtable(subtable), at, count as usize * BUCKET_BYTES).await?;
+            buckets.extend(Bucket::parse_all(subtable, first, &bytes));
+        }
+        Ok(buckets)
+    }
+
+    /// The block of a slot. If the slot has changed since, the block that it names now, or those that the same slots of
+    /// the subtables name which the bucket was split into. Each comes with its bucket's header.
+    async fn read_current(
+        &self,
+        bucket: &Bucket,
+        at: SlotAt,
+        slot: Slot,
+    ) -> Result<Vec<(BucketHeader, Slot, Vec<u8>)>, TableError> {
+        let mut attempts = Attempts::default();
+        let mut now = vec![(bucket.header, slot)];
+        loop {
+            let mut read = Vec::new();
+            for &(header, slot) in &now {
+                let bytes = self.read_block(slot).await;
+                match bytes {
+                    Ok(bytes) => read.push((header, slot, copied(&bytes))),
+                    Err(error) => self.mend(error)?,
+                }
+            }
+            let whole = |(_, slot, bytes): &(_, Slot, Vec<u8>)| {
+                block::decode(bytes, slot.version(), slot.place()).is_some()
+            };
+            if read.len() == now.len() && read.iter().all(whole) {
+                return Ok(read);
+            }
+            self.again(&mut attempts, Retry::Changed).await?;
+            now = self.slots_now(bucket, at).await?;
+        }
+    }
+
+    /// What is now where a slot was.
+    async fn slots_now(&self, before: &Bucket, at: SlotAt) -> Result<Vec<(BucketHeader, Slot)>, TableError> {
+        let mut slots = Vec::new();
+        let mut visits = vec![(at.subtable, before.header.depth())];
+        while let Some((subtable, depth)) = visits.pop() {
+            let bucket = self.read_bucket(subtable, at.bucket).await?;
+            let links = self.links(subtable).await?;
+            let children = (depth..bucket.header.depth()).filter_map(|at| Some((links.child(at)?, at + 1)));
+            visits.extend(children);
+            let slot = bucket.slots[at.slot as usize];
+            if !slot.is_empty() && !slot.is_pending() {
+                slots.push((bucket.header, slot));
+            }
+        }
+        Ok(slots)
+    }
+}

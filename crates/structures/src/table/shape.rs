@@ -1,0 +1,413 @@
+//! Where everything of a table lies: the head object, subtables, extents.
+
+use super::TableError;
+use super::words::{BLOCKS_MAX, EXTENTS_MAX};
+use portcullis::{Incarnation, Keep, Lifetime, ObjectRef, RemoteAddress};
+use twox_hash::XxHash3_64;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"PCTABLE1");
+/// Bytes of a word.
+pub(super) const WORD: u64 = 8;
+/// Bytes of a bucket: seven slots and the header.
+pub(super) const BUCKET_BYTES: usize = 64;
+/// Slots of a bucket.
+pub(super) const SLOTS: usize = 7;
+/// Buckets of a group: a main bucket, the overflow bucket of both, a main bucket.
+const GROUP_BUCKETS: u32 = 3;
+/// Bytes of a combined bucket, which one read takes: a main bucket and its overflow bucket.
+pub(super) const COMBINED_BYTES: usize = 2 * BUCKET_BYTES;
+/// The greatest depth that a directory may have.
+pub(super) const DEPTH_LIMIT: u32 = 24;
+/// Bytes of a record of the head.
+pub(super) const RECORD_BYTES: usize = size_of::<RecordWire>();
+/// The most bytes of a key.
+pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
+/// The most bytes of a value.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// How finely the permissions are that a get reads blocks under.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Grain {
+    /// One permission for each block (Patronus §6.1).
+    Block,
+    /// One permission over each extent. Nothing of another table or tenant is in it.
+    #[default]
+    Extent,
+}
+
+/// How a table is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableOptions {
+    /// How finely reads are guarded.
+    pub grain: Grain,
+    /// How long a client's death in the middle of a change can hold up others, who need the same change: no longer than
+    /// twice this. The right to split a subtable lives so long, and other permissions a quarter of it.
+    pub lease: Lifetime,
+    /// Groups of buckets of a subtable: each has room for 21 keys.
+    pub groups: u32,
+    /// The table has at most two to this power subtables.
+    pub depth_max: u32,
+    /// Makes the hashes of this table different from those of other tables.
+    pub seed: u64,
+    /// How long the table is kept when no client has a permission on it.
+    pub keep: Keep,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        Self {
+            grain: Grain::default(),
+            lease: Lifetime::seconds(1),
+            groups: 256,
+            depth_max: 14,
+            seed: 0,
+            keep: Keep::Attached,
+        }
+    }
+}
+
+/// The first bytes of the head, which never change.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct OptionsWire {
+    magic: U64,
+    grain: U32,
+    keep: U32,
+    keep_for: U64,
+    lease: U64,
+    groups: U64,
+    depth_max: U64,
+    seed: U64,
+    check: U64,
+}
+
+/// Where in the head the global depth is.
+pub(super) const GLOBAL_DEPTH_AT: u64 = 64;
+/// Where in the head the number of subtables is that were ever begun.
+pub(super) const SUBTABLES_AT: u64 = 72;
+/// Where in the head the number of extents is that were ever begun.
+pub(super) const EXTENTS_AT: u64 = 80;
+const DIRECTORY_AT: u64 = 128;
+
+impl TableOptions {
+    /// How many bytes of the head say this.
+    pub(super) const BYTES: usize = size_of::<OptionsWire>();
+
+    /// # Errors
+    /// [`TableError::Option`].
+    pub(super) fn check(&self) -> Result<(), TableError> {
+        let within = |what, value: u64, least: u64, most: u64| {
+            let fits = (least..=most).contains(&value);
+            if fits { Ok(()) } else { Err(TableError::Option { what, value, least, most }) }
+        };
+        within("lease (in µs)", self.lease.0, 1_000, 10_000_000)?;
+        within("groups", self.groups.into(), 1, 1 << 20)?;
+        within("depth_max", self.depth_max.into(), 0, DEPTH_LIMIT.into())
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let (keep, keep_for) = match self.keep {
+            Keep::No => (0, 0),
+            Keep::Attached => (1, 0),
+            Keep::For(time) => (2, time.0),
+            Keep::Pinned => (3, 0),
+        };
+        let mut wire = OptionsWire {
+            magic: U64::new(MAGIC),
+            grain: U32::new(match self.grain {
+                Grain::Block => 0,
+                Grain::Extent => 1,
+            }),
+            keep: U32::new(keep),
+            keep_for: U64::new(keep_for),
+            lease: U64::new(self.lease.0),
+            groups: U64::new(self.groups.into()),
+            depth_max: U64::new(self.depth_max.into()),
+            seed: U64::new(self.seed),
+            check: U64::ZERO,
+        };
+        wire.check = U64::new(XxHash3_64::oneshot(wire.as_bytes()));
+        zerocopy::transmute!(wire)
+    }
+
+    /// # Errors
+    /// [`TableError::NotATable`].
+    pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> Result<Self, TableError> {
+        let mut wire: OptionsWire = zerocopy::transmute!(bytes);
+        let check = std::mem::replace(&mut wire.check, U64::ZERO);
+        if wire.magic.get() != MAGIC || check.get() != XxHash3_64::oneshot(wire.as_bytes()) {
+            return Err(TableError::NotATable);
+        }
+        let small = |word: U64| u32::try_from(word.get()).map_err(|_| TableError::NotATable);
+        let grain = match wire.grain.get() {
+            0 => Grain::Block,
+            1 => Grain::Extent,
+            _ => return Err(TableError::NotATable),
+        };
+        let keep = match wire.keep.get() {
+            0 => Keep::No,
+            1 => Keep::Attached,
+            2 => Keep::For(Lifetime(wire.keep_for.get())),
+            3 => Keep::Pinned,
+            _ => return Err(TableError::NotATable),
+        };
+        let options = Self {
+            grain,
+            lease: Lifetime(wire.lease.get()),
+            groups: small(wire.groups)?,
+            depth_max: small(wire.depth_max)?,
+            seed: wire.seed.get(),
+            keep,
+        };
+        options.check().map(|()| options)
+    }
+
+    /// How long a shared permission lives: so much shorter than the right to split that a client that takes a split over
+    /// has most of its own right left when all others' permissions have ended.
+    pub(super) fn hold(&self) -> Lifetime {
+        Lifetime(self.lease.0 / 4)
+    }
+
+    pub(super) fn subtables_max(&self) -> u32 {
+        // Some numbers of subtables are lost with clients that died.
+        (2 << self.depth_max) + 64
+    }
+
+    pub(super) fn entry_at(&self, index: u32) -> u64 {
+        DIRECTORY_AT + u64::from(index) * WORD
+    }
+
+    pub(super) fn subtable_record_at(&self, subtable: u32) -> u64 {
+        self.entry_at(1 << self.depth_max).next_multiple_of(64) + u64::from(subtable) * RECORD_BYTES as u64
+    }
+
+    pub(super) fn extent_record_at(&self, extent: u32) -> u64 {
+        self.subtable_record_at(self.subtables_max()) + u64::from(extent) * RECORD_BYTES as u64
+    }
+
+    pub(super) fn head_bytes(&self) -> u64 {
+        self.extent_record_at(EXTENTS_MAX)
+    }
+
+    pub(super) fn buckets(&self) -> u32 {
+        self.groups * GROUP_BUCKETS
+    }
+
+    pub(super) fn subtable_bytes(&self) -> u64 {
+        bucket_at(self.buckets())
+    }
+
+    /// The first bucket of a combined bucket; the second follows it.
+    #[inline]
+    pub(super) fn combined(choice: u32) -> u32 {
+        choice / 2 * GROUP_BUCKETS + choice % 2
+    }
+
+    /// Whether a bucket is a main bucket of its group, and not the overflow bucket.
+    pub(super) fn is_main(bucket: u32) -> bool {
+        bucket % GROUP_BUCKETS != 1
+    }
+
+    /// How many combined buckets a subtable has.
+    pub(super) fn choices(&self) -> u32 {
+        self.groups * 2
+    }
+}
+
+/// Bytes at the start of a subtable that only the client that splits it may write.
+pub(super) const SPLIT_BYTES: u64 = 64;
+/// Where in a subtable the rest starts, which clients share.
+pub(super) const SHARED_AT: u64 = SPLIT_BYTES;
+/// Where in a subtable the number of its parent is, plus one.
+pub(super) const PARENT_AT: u64 = SHARED_AT;
+/// Where in a subtable its depth at its birth is.
+pub(super) const BIRTH_DEPTH_AT: u64 = SHARED_AT + 8;
+/// Where in a subtable the numbers of its children are, plus one, by the depth of the split.
+const CHILDREN_AT: u64 = SHARED_AT + 16;
+/// Bytes of the shared record, up to the last child.
+pub(super) const SHARED_RECORD_BYTES: usize = 16 + DEPTH_LIMIT as usize * 8;
+const BUCKETS_AT: u64 = 320;
+
+const _: () = assert!(CHILDREN_AT + DEPTH_LIMIT as u64 * WORD <= BUCKETS_AT);
+const _: () = assert!(BUCKETS_AT.is_multiple_of(BUCKET_BYTES as u64));
+
+/// Where in a subtable a child's number is.
+pub(super) fn child_at(depth: u32) -> u64 {
+    CHILDREN_AT + u64::from(depth) * WORD
+}
+
+/// Where in a subtable a bucket is.
+#[inline]
+pub(super) fn bucket_at(bucket: u32) -> u64 {
+    BUCKETS_AT + u64::from(bucket) * BUCKET_BYTES as u64
+}
+
+/// A size of blocks: eighths of powers of two.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct SizeClass(u8);
+
+/// Bytes of the smallest block.
+const BLOCK_BYTES_MIN: u64 = 64;
+/// Steps from one power of two to the next.
+const STEPS: u64 = 8;
+/// The fewest bytes of blocks in an extent.
+const EXTENT_BYTES_MIN: u64 = 256 << 10;
+/// The fewest blocks in an extent.
+const EXTENT_BLOCKS_MIN: u64 = 8;
+
+impl SizeClass {
+    /// The smallest class with room for so many bytes.
+    pub fn of(bytes: u64) -> Self {
+        let bytes = bytes.max(BLOCK_BYTES_MIN);
+        let power = (bytes / STEPS).ilog2();
+        let step = 1u64 << power;
+        // `bytes` lies in [8, 16) steps; the next class above it may be the first of the next power.
+        let eighths = bytes.div_ceil(step) - STEPS;
+        let first = (BLOCK_BYTES_MIN / STEPS).ilog2();
+        let number = u64::from(power - first) * STEPS + eighths;
+        Self(u8::try_from(number).expect("a value is far shorter than that"))
+    }
+
+    pub fn from_number(number: u64) -> Option<Self> {
+        u8::try_from(number).ok().map(Self).filter(|class| *class <= Self::of(largest_block()))
+    }
+
+    pub fn number(self) -> u64 {
+        self.0.into()
+    }
+
+    /// Bytes of a block of this class.
+    #[inline]
+    pub fn bytes(self) -> u64 {
+        let (power, eighths) = (u64::from(self.0) / STEPS, u64::from(self.0) % STEPS);
+        ((STEPS + eighths) << power) * (BLOCK_BYTES_MIN / STEPS)
+    }
+
+    /// Blocks of an extent of this class.
+    pub fn blocks(self) -> u32 {
+        let blocks = (EXTENT_BYTES_MIN / self.bytes()).max(EXTENT_BLOCKS_MIN);
+        u32::try_from(blocks).unwrap_or(BLOCKS_MAX).min(BLOCKS_MAX)
+    }
+
+    /// Bytes of the claims at the start of an extent.
+    pub fn claims_bytes(self) -> u64 {
+        (u64::from(self.blocks()) * WORD).next_multiple_of(64)
+    }
+
+    /// Where in its extent a block starts.
+    #[inline]
+    pub fn block_at(self, block: u32) -> u64 {
+        self.claims_bytes() + u64::from(block) * self.bytes()
+    }
+
+    pub fn extent_bytes(self) -> u64 {
+        self.block_at(self.blocks())
+    }
+}
+
+fn largest_block() -> u64 {
+    super::block::HEADER_BYTES as u64 + KEY_BYTES_MAX as u64 + VALUE_BYTES_MAX as u64
+}
+
+/// What the head says of a subtable or an extent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub object: ObjectRef,
+    /// Of an extent: its class.
+    pub detail: u64,
+    /// The object is kept, so clients may use it. Otherwise it may go with the client that made it.
+    pub is_kept: bool,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct RecordWire {
+    address: U64,
+    birth: U64,
+    detail: U64,
+    check: U64,
+}
+
+impl RecordWire {
+    fn sum(&self) -> u64 {
+        XxHash3_64::oneshot(&self.as_bytes()[..24]) | 1
+    }
+}
+
+impl Record {
+    pub fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        let mut wire = RecordWire {
+            address: U64::new(self.object.address.0),
+            birth: U64::new(self.object.birth),
+            detail: U64::new(self.detail << 1 | u64::from(self.is_kept)),
+            check: U64::ZERO,
+        };
+        wire.check = U64::new(wire.sum());
+        zerocopy::transmute!(wire)
+    }
+
+    /// `None`: nobody has written the record, or somebody is just doing so.
+    pub fn from_bytes(bytes: [u8; RECORD_BYTES], incarnation: Incarnation) -> Option<Self> {
+        let wire: RecordWire = zerocopy::transmute!(bytes);
+        let object =
+            ObjectRef { incarnation, address: RemoteAddress(wire.address.get()), birth: wire.birth.get() };
+        let detail = wire.detail.get();
+        let record = Self { object, detail: detail >> 1, is_kept: detail & 1 != 0 };
+        (wire.check.get() == wire.sum()).then_some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_class_has_room_for_what_it_was_chosen_for_and_wastes_an_eighth_at_most(bytes in 1..=largest_block()) {
+            let class = SizeClass::of(bytes);
+            prop_assert!(class.bytes() >= bytes);
+            prop_assert!(class.bytes() <= (bytes + bytes / 8 + 8).max(BLOCK_BYTES_MIN), "{} for {bytes}", class.bytes());
+            prop_assert!(class.bytes().is_multiple_of(WORD));
+            prop_assert_eq!(SizeClass::from_number(class.number()), Some(class));
+        }
+
+        #[test]
+        fn a_record_reads_back_and_a_torn_one_does_not(
+            address: u64, birth: u64, detail in 0u64..1 << 63, is_kept: bool, torn in 0usize..24,
+        ) {
+            let incarnation = Incarnation(7);
+            let object = ObjectRef { incarnation, address: RemoteAddress(address), birth };
+            let record = Record { object, detail, is_kept };
+            let mut bytes = record.to_bytes();
+            prop_assert_eq!(Record::from_bytes(bytes, incarnation), Some(record));
+            bytes[torn] ^= 1;
+            prop_assert_eq!(Record::from_bytes(bytes, incarnation), None);
+        }
+
+        #[test]
+        fn what_lies_in_the_head_does_not_overlap(depth_max in 0u32..=DEPTH_LIMIT) {
+            let options = TableOptions { depth_max, ..TableOptions::default() };
+            prop_assert_eq!(TableOptions::from_bytes(options.to_bytes()).expect("the same"), options);
+            prop_assert!(options.entry_at(1 << depth_max) <= options.subtable_record_at(0));
+            prop_assert!(options.subtable_record_at(options.subtables_max()) <= options.extent_record_at(0));
+        }
+    }
+
+    #[test]
+    fn nothing_was_written_where_all_is_zero() {
+        assert_eq!(Record::from_bytes([0; 32], Incarnation(1)), None);
+        assert!(matches!(TableOptions::from_bytes([0; 64]), Err(TableError::NotATable)));
+    }
+
+    #[test]
+    fn blocks_of_an_extent_follow_its_claims() {
+        for bytes in [64, 112, 4096, 1 << 20] {
+            let class = SizeClass::of(bytes);
+            assert!(class.claims_bytes() >= u64::from(class.blocks()) * WORD);
+            assert_eq!(class.block_at(1) - class.block_at(0), class.bytes());
+        }
+    }
+}

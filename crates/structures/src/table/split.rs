@@ -1,0 +1,436 @@
+//! Splitting a subtable: half of its keys move to a new one, bucket by bucket, while all clients go on.
+//!
+//! The right to split is an exclusive permission over the first bytes of the subtable, where its progress is written. If
+//! its holder dies, the next client that needs the split gets that permission when the lease has ended, and finishes
+//! (Patronus §7.2.3, Figure 8a). Before that it makes sure that nothing of the dead client is still on its way: it
+//! acquires both subtables exclusively once, which ends every permission that the dead client can have had on them.
+//!
+//! A bucket is moved in these steps, each of which may be repeated:
+//! 1. Each slot is frozen by a COMPARE_AND_SWAP. So a change by another client comes before it or fails.
+//! 2. The bucket of the new subtable with the same number is written. Its header is not published, so nobody uses it.
+//! 3. The header of the old bucket is changed. From here on the keys that move are in the new bucket. Who comes from the
+//!    old bucket uses it at once.
+//! 4. The header of the new bucket is published, for those who do not come from the old one.
+//! 5. The slots of the old bucket are unfrozen: keys that stay as they were, all others empty.
+
+use super::block::{self, HEADER_BYTES};
+use super::find::{Bucket, SlotAt};
+use super::hashing::KeyHash;
+use super::permissions::{Part, Readable, is_conflict};
+use super::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at, child_at};
+use super::subtables::{copied, word_of};
+use super::words::{BucketHeader, Slot, mask};
+use super::{AtEnd, Table, TableError};
+use crate::pipeline::all;
+use portcullis::{Acquire, BarePermission, Clock, Error, Lifetime, Moment, Rights, Sharing, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
+use std::rc::Rc;
+
+/// Where in a bucket its header is.
+const HEADER_AT: u64 = SLOTS as u64 * 8;
+/// How long a client waits before it looks again whether a frozen slot has moved.
+const BUCKET_MOVED_WITHIN: Lifetime = Lifetime::micros(20);
+/// Buckets that are moved at once.
+const BUCKETS_AT_ONCE: u32 = 32;
+/// Bytes of a block that are read to learn its key; longer keys take a second read.
+const KEY_READ_BYTES: u32 = 128;
+
+/// How far the split of a subtable has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// No split is under way.
+    Whole,
+    /// The split of its parent has yet to fill it.
+    Unfilled,
+    /// Keys move to this subtable, which was made at this depth.
+    Splitting { child: u32, depth: u32 },
+}
+
+impl Progress {
+    pub fn word(self) -> u64 {
+        match self {
+            Self::Whole => 1,
+            Self::Unfilled => 2,
+            Self::Splitting { child, depth } => 3 | u64::from(depth) << 8 | u64::from(child) << 32,
+        }
+    }
+
+    fn from_word(word: u64) -> Option<Self> {
+        let (depth, child) = (u32::try_from(word >> 8 & 0xFF).ok()?, u32::try_from(word >> 32).ok()?);
+        match word & 0xFF {
+            1 => Some(Self::Whole),
+            2 => Some(Self::Unfilled),
+            3 => Some(Self::Splitting { child, depth }),
+            _ => None,
+        }
+    }
+}
+
+/// What a client holds while it splits.
+struct Split {
+    parent: u32,
+    child: u32,
+    /// The depth before the split.
+    depth: u32,
+    /// The exclusive permission over the parent's progress.
+    right: Rc<BarePermission>,
+    /// The parent's buckets.
+    old: Rc<BarePermission>,
+    /// All of the child.
+    new: Rc<BarePermission>,
+}
+
+/// A slot that was frozen.
+#[derive(Clone, Copy)]
+struct Frozen {
+    at: SlotAt,
+    slot: Slot,
+    /// Its key goes to the child.
+    moves: bool,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Makes room for a key in a subtable whose buckets for it are full.
+    pub(super) async fn make_room(&self, subtable: u32, depth: u32) -> Result<(), TableError> {
+        self.split_or_finish(subtable, Some(depth)).await
+    }
+
+    /// Waits until a split has moved the bucket of a frozen slot. If that takes long, the client that splits may have
+    /// died, and this one finishes.
+    pub(super) async fn wait_for_split(&self, subtable: u32) -> Result<(), TableError> {
+        let now = self.pipeline.now();
+        let since = *self.state.borrow_mut().frozen.entry(subtable).or_insert(now);
+        if now.since(since) < self.options.hold() {
+            self.pipeline.sleep(BUCKET_MOVED_WITHIN).await;
+            return Ok(());
+        }
+        self.state.borrow_mut().frozen.remove(&subtable);
+        self.split_or_finish(subtable, None).await
+    }
+
+    /// Finishes a split, if one is under way and its client has died.
+    pub(super) async fn finish_dead_split(&self, subtable: u32) -> Result<(), TableError> {
+        self.split_or_finish(subtable, None).await
+    }
+
+    /// Splits a subtable that has this depth, or finishes a split that another client has left.
+    async fn split_or_finish(&self, subtable: u32, depth: Option<u32>) -> Result<(), TableError> {
+        if !self.state.borrow_mut().splitting.insert(subtable) {
+            self.pipeline.anything().await;
+            return Ok(());
+        }
+        let at_end = AtEnd(|| {
+            let mut state = self.state.borrow_mut();
+            state.splitting.remove(&subtable);
+            state.frozen.remove(&subtable);
+        });
+        let done = Box::pin(self.try_split(subtable, depth)).await;
+        drop(at_end);
+        // Whoever needs the split comes back.
+        done.or_else(|error| self.mend(error))
+    }
+
+    async fn try_split(&self, subtable: u32, depth: Option<u32>) -> Result<(), TableError> {
+        let Some((right, progress)) = self.right_to_split(subtable).await? else { return Ok(()) };
+        match progress {
+            Progress::Unfilled => {
+                self.end(right);
+                let parent = self.links(subtable).await?.parent.unwrap_or(0);
+                Box::pin(self.split_or_finish(parent, None)).await
+            }
+            Progress::Whole => match depth {
+                Some(depth) => self.begin_split(subtable, depth, right).await,
+                None => {
+                    self.end(right);
+                    Ok(())
+                }
+            },
+            Progress::Splitting { .. } if planted::is(Fault::SplitNotTakenOver) => {
+                self.end(right);
+                Ok(())
+            }
+            Progress::Splitting { child, depth } => self.take_over(subtable, (child, depth), right).await,
+        }
+    }
+
+    /// The right to split a subtable, and how far its split has come. `None`: another client has it, and lives.
+    pub(super) async fn right_to_split(
+        &self,
+        subtable: u32,
+    ) -> Result<Option<(Rc<BarePermission>, Progress)>, TableError> {
+        let object = self.subtable_object(subtable).await?;
+        let right = match self.pipeline.acquire(self.ask_for_split(object)).await {
+            Ok(right) => Rc::new(right),
+            Err(error) if is_conflict(&error) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let word = word_of(&self.read_bytes(&right, 0, 8).await?, 0);
+        let progress = Progress::from_word(word).ok_or(TableError::Damaged { subtable, bucket: 0 })?;
+        Ok(Some((right, progress)))
+    }
+
+    async fn begin_split(
+        &self,
+        parent: u32,
+        depth: u32,
+        right: Rc<BarePermission>,
+    ) -> Result<(), TableError> {
+        if self.read_bucket(parent, 0).await?.header.depth() != depth {
+            // Another client has been quicker.
+            self.end(right);
+            return Ok(());
+        }
+        if depth >= self.options.depth_max {
+            self.end(right);
+            return Err(TableError::Full);
+        }
+        // Under this permission the child is linked: a child that is not linked a lease from now never will be.
+        let object = self.subtable_object(parent).await?;
+        let ask = self.ask(object, (SHARED_AT, 0), Rights::READ | Rights::ATOMIC);
+        let old = Rc::new(self.pipeline.acquire(ask).await?);
+        let (child, new) = self.make_subtable(depth + 1, Some(parent), self.options.lease).await?;
+        let progress = Progress::Splitting { child, depth };
+        self.pipeline.write(&right, 0, &progress.word().to_le_bytes()).await?;
+        self.finish_split(Split { parent, child, depth, right, old, new }).await
+    }
+
+    /// Goes on with the split of a client that has died, or has been too slow.
+    async fn take_over(
+        &self,
+        parent: u32,
+        (child, depth): (u32, u32),
+        right: Rc<BarePermission>,
+    ) -> Result<(), TableError> {
+        let objects = [self.subtable_object(parent).await?, self.subtable_object(child).await?];
+        let alone = [(objects[0], (SHARED_AT, 0)), (objects[1], (0, 0))].map(|(object, part)| {
+            let ask = self.ask(object, part, Rights::READ);
+            self.pipeline.acquire(Acquire { sharing: Sharing::Exclusive, ..ask })
+        });
+        for permission in alone {
+            match permission.await {
+                Ok(permission) => drop(self.pipeline.revoke(permission, false)),
+                Err(error) if is_conflict(&error) => {
+                    self.end(right);
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let old = self.ask(objects[0], (SHARED_AT, 0), Rights::READ | Rights::ATOMIC);
+        let new = self.ask(objects[1], (0, 0), Rights::all());
+        let [old, new] = [old, new].map(|ask| self.pipeline.acquire(ask));
+        let (old, new) = (Rc::new(old.await?), Rc::new(new.await?));
+        self.finish_split(Split { parent, child, depth, right, old, new }).await
+    }
+
+    async fn finish_split(&self, split: Split) -> Result<(), TableError> {
+        let done = self.move_all(&split).await;
+        let Split { right, old, new, .. } = split;
+        for permission in [old, new, right] {
+            self.end(permission);
+        }
+        done
+    }
+
+    async fn move_all(&self, split: &Split) -> Result<(), TableError> {
+        let link = child_at(split.depth) - SHARED_AT;
+        let child = u64::from(split.child) + 1;
+        let before = self.pipeline.compare_and_swap(&split.old, link, 0, child).await?;
+        if before != 0 && before != child {
+            return Err(TableError::Damaged { subtable: split.parent, bucket: 0 });
+        }
+        let mut suffix = 0;
+        for first in (0..self.options.buckets()).step_by(BUCKETS_AT_ONCE as usize) {
+            self.keep_right(split).await?;
+            suffix = self.move_some(split, first).await?;
+        }
+        self.enter_split((suffix, split.depth), split.parent, split.child).await?;
+        self.keep_right(split).await?;
+        // The child may have been split itself since, if this client has taken over.
+        let unfilled = word_of(&self.read_bytes(&split.new, 0, 8).await?, 0) == Progress::Unfilled.word();
+        let whole = Progress::Whole.word().to_le_bytes();
+        if unfilled {
+            self.pipeline.write(&split.new, 0, &whole).await?;
+        }
+        Ok(self.pipeline.write(&split.right, 0, &whole).await?)
+    }
+
+    /// Extends what the split is done under, shortly before it ends.
+    async fn keep_right(&self, split: &Split) -> Result<(), TableError> {
+        let hold = self.options.hold();
+        let soon = self.pipeline.now().after(Lifetime(hold.0 / 2));
+        for permission in [&split.right, &split.old, &split.new] {
+            if permission.lease().deadline() < soon {
+                match self.pipeline.extend(permission, hold).await {
+                    // Somebody waits for the permission: what is left of it has to do.
+                    Ok(()) | Err(Error::Refused(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves some buckets. Returns the suffix of the parent's keys.
+    async fn move_some(&self, split: &Split, first: u32) -> Result<u32, TableError> {
+        let count = (self.options.buckets() - first).min(BUCKETS_AT_ONCE);
+        let length = count as usize * BUCKET_BYTES;
+        let bytes = self.read_bytes(&split.old, bucket_at(first) - SHARED_AT, length).await?;
+        let buckets: Vec<Bucket> = Bucket::parse_all(split.parent, first, &bytes).collect();
+        let (waiting, moved): (Vec<Bucket>, Vec<Bucket>) =
+            buckets.iter().partition(|bucket| bucket.header.depth() == split.depth);
+        let mut frozen = self.freeze(split, &waiting).await?;
+        self.look_at_keys(split.depth, &mut frozen).await?;
+        if !planted::is(Fault::HeaderBeforeCopy) {
+            self.fill(split, &waiting, &frozen).await?;
+        }
+        let headers = waiting.iter().map(|bucket| {
+            let new = BucketHeader::new(split.depth + 1, bucket.header.suffix());
+            let at = bucket_at(bucket.number) - SHARED_AT + HEADER_AT;
+            self.pipeline.compare_and_swap(&split.old, at, bucket.header.0, new.0)
+        });
+        all(headers).await?;
+        self.publish_headers(split, &buckets).await?;
+        if planted::is(Fault::HeaderBeforeCopy) {
+            self.fill(split, &waiting, &frozen).await?;
+        }
+        let mut left: Vec<Frozen> = moved
+            .iter()
+            .flat_map(Bucket::slots)
+            .filter(|(_, slot)| slot.is_frozen())
+            .map(|(at, slot)| Frozen { at, slot, moves: false })
+            .collect();
+        self.look_at_keys(split.depth, &mut left).await?;
+        frozen.extend(left);
+        self.unfreeze(split, &frozen).await?;
+        Ok(buckets[0].header.suffix() & mask(split.depth))
+    }
+
+    /// Freezes all slots of some buckets.
+    async fn freeze(&self, split: &Split, buckets: &[Bucket]) -> Result<Vec<Frozen>, TableError> {
+        let mut frozen = Vec::new();
+        let mut left: Vec<(SlotAt, Slot)> = buckets.iter().flat_map(Bucket::slots).collect();
+        if planted::is(Fault::SlotsNotFrozen) {
+            return Ok(left.into_iter().map(|(at, slot)| Frozen { at, slot, moves: false }).collect());
+        }
+        while !left.is_empty() {
+            let swaps: Vec<_> = std::mem::take(&mut left)
+                .into_iter()
+                .map(|(at, slot)| {
+                    let (old, new) = (slot.0, slot.frozen().0);
+                    (at, slot, self.pipeline.compare_and_swap(&split.old, at.offset(), old, new))
+                })
+                .collect();
+            for (at, slot, swap) in swaps {
+                let before = Slot(swap.await?);
+                if before == slot {
+                    frozen.push(Frozen { at, slot: slot.frozen(), moves: false });
+                } else {
+                    left.push((at, before));
+                }
+            }
+        }
+        Ok(frozen)
+    }
+
+    /// Finds out which keys of frozen slots go to the child.
+    async fn look_at_keys(&self, depth: u32, frozen: &mut [Frozen]) -> Result<(), TableError> {
+        let mut reads = Vec::new();
+        for place in frozen.iter_mut().filter(|place| !place.slot.is_empty()) {
+            let Readable { permission, offset, length } = self.permission_to_read(place.slot.place()).await?;
+            let read = self.pipeline.read(&permission, offset, length.min(KEY_READ_BYTES));
+            reads.push((place, permission, offset, read));
+        }
+        for (place, permission, offset, read) in reads {
+            let mut bytes = copied(&read.await?);
+            // A block that was used again is in no slot that counts: its key has moved.
+            let Some(length) = block::key_bytes(&bytes, place.slot.version()) else {
+                place.moves = true;
+                continue;
+            };
+            let end = HEADER_BYTES + length;
+            if end > bytes.len() {
+                bytes = self.read_bytes(&permission, offset, end).await?;
+            }
+            let hash = KeyHash::new(&bytes[HEADER_BYTES..end], &self.options);
+            place.moves = hash.suffix >> depth & 1 == 1;
+        }
+        Ok(())
+    }
+
+    /// Writes buckets of the child.
+    async fn fill(&self, split: &Split, buckets: &[Bucket], frozen: &[Frozen]) -> Result<(), TableError> {
+        let mut writes = Vec::new();
+        for bucket in buckets {
+            let mut words = [0; SLOTS + 1];
+            let moving = frozen.iter().filter(|it| it.at.bucket == bucket.number && it.moves);
+            for it in moving {
+                words[it.at.slot as usize] = it.slot.settled().0;
+            }
+            let suffix = bucket.header.suffix() | 1 << split.depth;
+            let header = BucketHeader::new(split.depth + 1, suffix);
+            let too_early = planted::is(Fault::BucketUsedTooEarly);
+            words[SLOTS] = if too_early { header } else { header.unpublished() }.0;
+            let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+            writes.push(self.pipeline.write(&split.new, bucket_at(bucket.number), &bytes));
+        }
+        all(writes).await?;
+        Ok(())
+    }
+
+    /// Publishes the headers of buckets that the parent has given up.
+    async fn publish_headers(&self, split: &Split, buckets: &[Bucket]) -> Result<(), TableError> {
+        let swaps = buckets.iter().map(|bucket| {
+            let suffix = bucket.header.suffix() & mask(split.depth) | 1 << split.depth;
+            let header = BucketHeader::new(split.depth + 1, suffix);
+            let at = bucket_at(bucket.number) + HEADER_AT;
+            self.pipeline.compare_and_swap(&split.new, at, header.unpublished().0, header.0)
+        });
+        all(swaps).await?;
+        Ok(())
+    }
+
+    /// Unfreezes slots whose buckets have their new headers.
+    async fn unfreeze(&self, split: &Split, frozen: &[Frozen]) -> Result<(), TableError> {
+        let swaps = frozen.iter().map(|it| {
+            let new = if it.moves { Slot::EMPTY } else { it.slot.settled() };
+            self.pipeline.compare_and_swap(&split.old, it.at.offset(), it.slot.0, new.0)
+        });
+        all(swaps).await?;
+        Ok(())
+    }
+
+    /// Ends a permission that nothing is under way under. Nobody waits for that.
+    pub(super) fn end(&self, permission: Rc<BarePermission>) {
+        if let Ok(permission) = Rc::try_unwrap(permission) {
+            drop(self.pipeline.revoke(permission, false));
+        }
+    }
+
+    /// The time on the node's clock, or a little later.
+    pub(super) async fn node_time(&self) -> Result<Moment, TableError> {
+        let head = self.permission(Part::Head).await?;
+        let since = self.pipeline.now().since(head.lease().started_after());
+        Ok(head.id().start.after(since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn progress_reads_back(child: u32, depth in 0u32..=24) {
+            for progress in [Progress::Whole, Progress::Unfilled, Progress::Splitting { child, depth }] {
+                prop_assert_eq!(Progress::from_word(progress.word()), Some(progress));
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_that_nobody_has_written_says_nothing() {
+        assert_eq!(Progress::from_word(0), None);
+    }
+}

@@ -1,0 +1,376 @@
+//! Changing a key: insert, update, upsert, compare and set, remove.
+
+use super::blocks::Claimed;
+use super::find::{Attempt, Attempts, Bucket, Found, Named, Retry, SlotAt, View};
+use super::hashing::KeyHash;
+use super::permissions::Part;
+use super::shape::{KEY_BYTES_MAX, SizeClass, TableOptions, VALUE_BYTES_MAX};
+use super::words::Slot;
+use super::{Table, TableError, block};
+use portcullis::{Clock, Lifetime, Moment, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
+
+/// When a value is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition<'a> {
+    /// Whatever is there.
+    Always,
+    /// If the key is not there: an insert.
+    Absent,
+    /// If the key is there: an update.
+    Present,
+    /// If the key is there with this value: compare and set.
+    Equals(&'a [u8]),
+}
+
+/// What came of storing a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stored {
+    /// The key was not there, and is now.
+    Inserted,
+    /// The key has a new value.
+    Replaced,
+    /// The condition did not hold, and nothing was changed.
+    Unchanged,
+}
+
+/// What came of one attempt to insert a key.
+enum Inserted {
+    Done,
+    /// Another client has put the key there first, or has changed the slots.
+    Again,
+    /// There is no free slot.
+    NoRoom {
+        subtable: u32,
+        depth: u32,
+    },
+    /// A split is about to move the key's buckets.
+    Frozen(u32),
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Adds a key. Returns whether it was not there before.
+    ///
+    /// # Errors
+    /// Key or value are too long, the table is full or damaged, or the node is gone or refuses.
+    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+        Ok(self.store(key, value, Condition::Absent, None).await? == Stored::Inserted)
+    }
+
+    /// Gives a key that is there another value. Returns whether it is there.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+        Ok(self.store(key, value, Condition::Present, None).await? == Stored::Replaced)
+    }
+
+    /// Gives a key a value, whether it was there or not.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Stored, TableError> {
+        self.store(key, value, Condition::Always, None).await
+    }
+
+    /// Gives a key another value if it has the value `expected`. Returns whether it had.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: &[u8],
+        value: &[u8],
+    ) -> Result<bool, TableError> {
+        Ok(self.store(key, value, Condition::Equals(expected), None).await? == Stored::Replaced)
+    }
+
+    /// Stores a value under a condition. `live`: after this time the key goes by itself.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn store(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition<'_>,
+        live: Option<Lifetime>,
+    ) -> Result<Stored, TableError> {
+        self.check_writable()?;
+        check_lengths(key, value)?;
+        let expires = match live {
+            Some(time) => Some(self.node_time().await?.after(time)),
+            None => None,
+        };
+        let content = block::Content { key, value, expires };
+        let hash = KeyHash::new(key, &self.options);
+        let mut attempts = Attempts::default();
+        let mut claimed = None;
+        loop {
+            match self.try_store(&content, hash, condition, &mut claimed).await {
+                Ok(Ok(stored)) => {
+                    if let Some(unused) = claimed {
+                        self.give_back(unused).await?;
+                    }
+                    return Ok(stored);
+                }
+                Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
+                Err(error) => {
+                    // A block whose permission has ended is of no use.
+                    if let Some(lost) = claimed.take() {
+                        self.end(lost.permission);
+                    }
+                    self.mend(error)?;
+                }
+            }
+        }
+    }
+
+    /// One attempt. `Ok(Err(…))`: others have changed the slots meanwhile. `claimed` is the block that the attempt
+    /// leaves unused.
+    async fn try_store(
+        &self,
+        content: &block::Content<'_>,
+        hash: KeyHash,
+        condition: Condition<'_>,
+        claimed: &mut Option<Claimed>,
+    ) -> Attempt<Stored> {
+        let view = self.view(hash).await?;
+        let found = match self.find_in(&view, content.key, hash).await? {
+            Ok(found) => found,
+            Err(retry) => return Ok(Err(retry)),
+        };
+        let expired = match &found {
+            Some(found) => self.has_expired(found).await?,
+            None => false,
+        };
+        let value = found.as_ref().filter(|_| !expired).map(|found| &found.value[..]);
+        let holds = match condition {
+            Condition::Always => true,
+            Condition::Absent => value.is_none(),
+            Condition::Present => value.is_some(),
+            Condition::Equals(expected) => value == Some(expected),
+        };
+        if !holds {
+            return Ok(Ok(Stored::Unchanged));
+        }
+        self.write_once(content, claimed).await?;
+        match found {
+            Some(found) => {
+                let swapped = self.replace(&found, hash, claimed).await?;
+                let done = if expired { Stored::Inserted } else { Stored::Replaced };
+                Ok(if swapped { Ok(done) } else { Err(Retry::Changed) })
+            }
+            None => self.try_insert(content.key, hash, &view, claimed).await,
+        }
+    }
+
+    /// Writes the content to a claimed block, unless that is done.
+    async fn write_once(
+        &self,
+        content: &block::Content<'_>,
+        claimed: &mut Option<Claimed>,
+    ) -> Result<(), TableError> {
+        let is_old = |claimed: &Claimed| self.pipeline.now() >= claimed.until;
+        if claimed.as_ref().is_some_and(is_old)
+            && !planted::is(Fault::LateClaimUsed)
+            && let Some(old) = claimed.take()
+        {
+            self.give_back(old).await?;
+        }
+        if claimed.is_none() {
+            let class = SizeClass::of(block::bytes_of(content.key, content.value));
+            let block = self.claim(class).await?;
+            self.write_block(&block, content).await?;
+            *claimed = Some(block);
+        }
+        Ok(())
+    }
+
+    /// Puts the claimed block where another one was. Returns whether nobody was quicker.
+    async fn replace(
+        &self,
+        found: &Found,
+        hash: KeyHash,
+        claimed: &mut Option<Claimed>,
+    ) -> Result<bool, TableError> {
+        if found.slot.is_frozen() {
+            self.wait_for_split(found.at.subtable).await?;
+            return Ok(false);
+        }
+        let block = claimed.as_ref().expect("it was written just now");
+        let new = block.slot(hash.fingerprint);
+        if self.swap(found.at, found.slot, new, block.until).await? != Some(found.slot) {
+            return Ok(false);
+        }
+        self.end(claimed.take().expect("it was just used").permission);
+        if !planted::is(Fault::OldBlockNotFreed) {
+            self.free_block(found.slot.place(), found.slot.version()).await?;
+        }
+        Ok(true)
+    }
+
+    /// Changes a slot. Returns what was there before. `None`: it was too late to try.
+    async fn swap(
+        &self,
+        at: SlotAt,
+        old: Slot,
+        new: Slot,
+        until: Moment,
+    ) -> Result<Option<Slot>, TableError> {
+        loop {
+            let permission = self.permission(Part::Subtable(at.subtable)).await?;
+            // Only now: the permission must not be from after that time.
+            if self.pipeline.now() >= until && !planted::is(Fault::LateClaimUsed) {
+                return Ok(None);
+            }
+            match self.pipeline.compare_and_swap(&permission, at.offset(), old.0, new.0).await {
+                Ok(before) => return Ok(Some(Slot(before))),
+                // It was refused, so it has not happened.
+                Err(error) => self.mend(error.into())?,
+            }
+        }
+    }
+
+    async fn try_insert(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        view: &View,
+        claimed: &mut Option<Claimed>,
+    ) -> Attempt<Stored> {
+        match self.insert_pending(key, hash, view, claimed).await? {
+            Inserted::Done => {
+                self.end(claimed.take().expect("it was just used").permission);
+                return Ok(Ok(Stored::Inserted));
+            }
+            Inserted::Again => {}
+            Inserted::NoRoom { subtable, depth } => {
+                // The split takes longer than a claim may wait.
+                if let Some(unused) = claimed.take() {
+                    self.give_back(unused).await?;
+                }
+                self.make_room(subtable, depth).await?;
+            }
+            Inserted::Frozen(subtable) => self.wait_for_split(subtable).await?,
+        }
+        Ok(Err(Retry::Changed))
+    }
+
+    async fn insert_pending(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        view: &View,
+        claimed: &Option<Claimed>,
+    ) -> Result<Inserted, TableError> {
+        let block = claimed.as_ref().expect("it was written just now");
+        let Some(at) = free_slot(view) else {
+            let frozen = view.slots().find(|(_, slot)| slot.is_empty() && slot.is_frozen());
+            let full = view.buckets().next().expect("a key has buckets");
+            let full = Inserted::NoRoom { subtable: full.subtable, depth: full.header.depth() };
+            return Ok(frozen.map_or(full, |(at, _)| Inserted::Frozen(at.subtable)));
+        };
+        let new = block.slot(hash.fingerprint);
+        if self.swap(at, Slot::EMPTY, new.pending(), block.until).await? != Some(Slot::EMPTY) {
+            return Ok(Inserted::Again);
+        }
+        let checked = !planted::is(Fault::AloneNotChecked);
+        if checked && !self.is_alone(key, hash, at, new).await? {
+            // Where it is gone already, a rival or a split has removed it.
+            self.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
+            return Ok(Inserted::Again);
+        }
+        let counts = self.swap(at, new.pending(), new, block.until).await?;
+        if counts == Some(new.pending()) {
+            return Ok(Inserted::Done);
+        }
+        if counts.is_none() {
+            self.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
+        }
+        Ok(Inserted::Again)
+    }
+
+    /// Whether the pending slot is where a reader looks for the key, and no other slot has the key. Pending slots of
+    /// other clients with the same key are removed.
+    async fn is_alone(&self, key: &[u8], hash: KeyHash, at: SlotAt, new: Slot) -> Result<bool, TableError> {
+        let view = self.view(hash).await?;
+        if !view.slots().any(|(other, slot)| other == at && slot == new.pending()) {
+            return Ok(false);
+        }
+        for (other, slot) in view.candidates(hash).filter(|(other, _)| *other != at) {
+            let is_rival = match self.named(slot, key).await? {
+                Named::Same { .. } => true,
+                Named::Other => false,
+                Named::Stale => return Ok(false),
+            };
+            if !is_rival {
+                continue;
+            }
+            if !slot.is_pending() || slot.is_frozen() {
+                return Ok(false);
+            }
+            if self.swap(other, slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(slot) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes a key. Returns whether it was there.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn remove(&self, key: &[u8]) -> Result<bool, TableError> {
+        self.check_writable()?;
+        let hash = KeyHash::new(key, &self.options);
+        let mut attempts = Attempts::default();
+        loop {
+            match self.try_remove(key, hash).await {
+                Ok(Ok(removed)) => return Ok(removed),
+                Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
+                Err(error) => self.mend(error)?,
+            }
+        }
+    }
+
+    async fn try_remove(&self, key: &[u8], hash: KeyHash) -> Attempt<bool> {
+        let view = self.view(hash).await?;
+        let found = match self.find_in(&view, key, hash).await? {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Ok(false)),
+            Err(retry) => return Ok(Err(retry)),
+        };
+        let at = found.at;
+        if found.slot.is_frozen() {
+            self.wait_for_split(at.subtable).await?;
+            return Ok(Err(Retry::Changed));
+        }
+        if self.swap(at, found.slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(found.slot) {
+            return Ok(Err(Retry::Changed));
+        }
+        self.free_block(found.slot.place(), found.slot.version()).await?;
+        let expired = self.has_expired(&found).await?;
+        Ok(Ok(!expired))
+    }
+}
+
+/// A free slot for a new key: in the emptier of its main buckets, or in an overflow bucket.
+fn free_slot(view: &View) -> Option<SlotAt> {
+    let free = |bucket: &&Bucket| bucket.slots.iter().filter(|slot| **slot == Slot::EMPTY).count();
+    let is_main = |bucket: &&Bucket| TableOptions::is_main(bucket.number);
+    let main = view.buckets().filter(is_main).max_by_key(free).filter(|bucket| free(bucket) > 0);
+    let bucket = main.or_else(|| view.buckets().max_by_key(free))?;
+    bucket.slots().find(|(_, slot)| *slot == Slot::EMPTY).map(|(at, _)| at)
+}
+
+fn check_lengths(key: &[u8], value: &[u8]) -> Result<(), TableError> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(TableError::KeyTooLong { bytes: key.len() as u64 });
+    }
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(TableError::ValueTooLong { bytes: value.len() as u64 });
+    }
+    Ok(())
+}

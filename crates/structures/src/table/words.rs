@@ -1,0 +1,256 @@
+//! The words of a table: slots, bucket headers, entries of the directory, claims. Each is changed by one atomic.
+
+use portcullis_protocol::planted::{self, Fault};
+
+/// Bits of a block's version.
+const VERSION_BITS: u32 = 22;
+const VERSION_MASK: u32 = (1 << VERSION_BITS) - 1;
+const VERSION_SHIFT: u32 = 32;
+/// Bits of the number of an extent.
+const EXTENT_BITS: u32 = 14;
+const EXTENT_SHIFT: u32 = 18;
+/// Bits of the number of a block in its extent.
+const BLOCK_BITS: u32 = 18;
+const FINGERPRINT_SHIFT: u32 = 54;
+const PENDING: u64 = 1 << 62;
+const FROZEN: u64 = 1 << 63;
+
+/// The most extents of a table.
+pub(super) const EXTENTS_MAX: u32 = 1 << EXTENT_BITS;
+/// The most blocks of an extent.
+pub(super) const BLOCKS_MAX: u32 = 1 << BLOCK_BITS;
+
+/// The version of a block: how often it was claimed. It comes round after four million claims. Each of them takes
+/// several round trips, so that takes longer than a permission lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Version(u32);
+
+impl Version {
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The version of the next claim. Zero is the version of a block that was never claimed.
+    fn next(self) -> Self {
+        Self(if self.0 == VERSION_MASK || planted::is(Fault::VersionNotAdvanced) { 1 } else { self.0 + 1 })
+    }
+}
+
+/// Where a block lies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct Place {
+    pub extent: u32,
+    pub block: u32,
+}
+
+/// A slot of a bucket: nothing, or the block of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Slot(pub u64);
+
+impl Slot {
+    pub const EMPTY: Self = Self(0);
+
+    pub fn new(fingerprint: u8, version: Version, place: Place) -> Self {
+        debug_assert!(place.extent < EXTENTS_MAX && place.block < BLOCKS_MAX && version.0 != 0);
+        let high = u64::from(fingerprint) << FINGERPRINT_SHIFT | u64::from(version.0) << VERSION_SHIFT;
+        Self(high | u64::from(place.extent) << EXTENT_SHIFT | u64::from(place.block))
+    }
+
+    /// Whether there is no key in it. It may be frozen.
+    pub fn is_empty(self) -> bool {
+        self.0 & !FROZEN == 0
+    }
+
+    /// Whether its key counts only once the client that put it there has found no other slot of the same key.
+    pub fn is_pending(self) -> bool {
+        self.0 & PENDING != 0
+    }
+
+    /// Whether a split is about to move the bucket: nobody changes the slot until then.
+    pub fn is_frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    pub fn pending(self) -> Self {
+        Self(self.0 | PENDING)
+    }
+
+    /// What a split leaves in the slot: a pending key goes, and its client begins anew.
+    pub fn frozen(self) -> Self {
+        if self.is_pending() { Self(FROZEN) } else { Self(self.0 | FROZEN) }
+    }
+
+    /// The slot without the marks.
+    pub fn settled(self) -> Self {
+        Self(self.0 & !(PENDING | FROZEN))
+    }
+
+    pub fn fingerprint(self) -> u8 {
+        (self.0 >> FINGERPRINT_SHIFT & 0xFF) as u8
+    }
+
+    pub fn version(self) -> Version {
+        Version((self.0 >> VERSION_SHIFT & u64::from(VERSION_MASK)) as u32)
+    }
+
+    pub fn place(self) -> Place {
+        let low = low_half(self.0);
+        Place { extent: low >> EXTENT_SHIFT, block: low & ((1 << BLOCK_BITS) - 1) }
+    }
+}
+
+/// A bucket's header: which keys are in the bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BucketHeader(pub u64);
+
+const PUBLISHED: u64 = 1 << 63;
+const DEPTH_SHIFT: u32 = 32;
+
+impl BucketHeader {
+    /// The bucket has the keys whose hashes end with the low `depth` bits of `suffix`.
+    pub fn new(depth: u32, suffix: u32) -> Self {
+        Self(PUBLISHED | u64::from(depth) << DEPTH_SHIFT | u64::from(suffix & mask(depth)))
+    }
+
+    /// The same for a bucket that a split has filled and that its parent's bucket does not give up yet.
+    pub fn unpublished(self) -> Self {
+        Self(self.0 & !PUBLISHED)
+    }
+
+    /// Whether the bucket is in use. Otherwise only the header of its parent's bucket says whether it is.
+    pub fn is_published(self) -> bool {
+        self.0 & PUBLISHED != 0
+    }
+
+    /// Whether keys with this hash are here, if the bucket is in use.
+    #[inline]
+    pub fn covers(self, suffix: u32) -> bool {
+        (self.suffix() ^ suffix) & mask(self.depth()) == 0
+    }
+
+    pub fn depth(self) -> u32 {
+        (self.0 >> DEPTH_SHIFT & 0xFF) as u32
+    }
+
+    pub fn suffix(self) -> u32 {
+        low_half(self.0)
+    }
+
+    /// Whether keys with this hash are here.
+    #[inline]
+    pub fn has(self, suffix: u32) -> bool {
+        self.is_published() && self.covers(suffix)
+    }
+}
+
+fn low_half(word: u64) -> u32 {
+    (word & 0xFFFF_FFFF) as u32
+}
+
+/// The low `depth` bits.
+#[inline]
+pub(super) fn mask(depth: u32) -> u32 {
+    1u32.checked_shl(depth).map_or(u32::MAX, |bit| bit - 1)
+}
+
+/// An entry of the shared directory: the subtable of some keys, or one from which splits lead there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entry(pub u64);
+
+impl Entry {
+    pub fn new(subtable: u32, depth: u32) -> Self {
+        Self(u64::from(depth) << 32 | u64::from(subtable + 1))
+    }
+
+    /// The subtable and its depth. `None`: nobody has written the entry yet.
+    pub fn get(self) -> Option<(u32, u32)> {
+        let subtable = low_half(self.0).checked_sub(1)?;
+        Some((subtable, low_half(self.0 >> 32)))
+    }
+}
+
+/// Who may write a block: nobody, or the client that has claimed it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Claim(pub u64);
+
+impl Claim {
+    const CLAIMED: u64 = 1 << 63;
+
+    /// The claim with which a client takes a free block.
+    pub fn taken(self) -> Self {
+        Self(Self::CLAIMED | u64::from(self.version().next().0))
+    }
+
+    pub fn of(version: Version) -> Self {
+        Self(Self::CLAIMED | u64::from(version.0))
+    }
+
+    /// The word of the block once it is free again.
+    pub fn freed(self) -> Self {
+        Self(self.0 & !Self::CLAIMED)
+    }
+
+    pub fn is_claimed(self) -> bool {
+        self.0 & Self::CLAIMED != 0
+    }
+
+    pub fn version(self) -> Version {
+        Version(low_half(self.0) & VERSION_MASK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_slot_gives_back_what_it_was_made_of(
+            fingerprint: u8, version in 1u32..=VERSION_MASK, extent in 0..EXTENTS_MAX, block in 0..BLOCKS_MAX,
+        ) {
+            let (version, place) = (Version(version), Place { extent, block });
+            let slot = Slot::new(fingerprint, version, place);
+            for marked in [slot, slot.pending(), slot.frozen()] {
+                prop_assert_eq!(marked.fingerprint(), fingerprint);
+                prop_assert_eq!((marked.version(), marked.place()), (version, place));
+                prop_assert_eq!(marked.settled(), slot);
+                prop_assert!(!marked.is_empty());
+            }
+            prop_assert!(slot.pending().frozen().is_empty());
+        }
+
+        #[test]
+        fn a_bucket_has_the_keys_with_its_suffix_and_no_others(depth in 0u32..=31, own: u32, other: u32) {
+            let header = BucketHeader::new(depth, own);
+            prop_assert!(header.has(own));
+            prop_assert_eq!(header.has(other), other & mask(depth) == own & mask(depth));
+            prop_assert_eq!(header.depth(), depth);
+            prop_assert!(!header.unpublished().has(own) && header.unpublished().covers(own));
+        }
+
+        #[test]
+        fn each_claim_of_a_block_has_another_version(claims in 1usize..100) {
+            let mut word = Claim(0);
+            let mut seen = std::collections::HashSet::new();
+            for _ in 0..claims {
+                let taken = word.taken();
+                prop_assert!(taken.is_claimed() && seen.insert(taken.version().number()));
+                prop_assert_eq!(taken, Claim::of(taken.version()));
+                word = taken.freed();
+                prop_assert!(!word.is_claimed());
+            }
+        }
+    }
+
+    #[test]
+    fn no_claimed_block_has_the_version_of_one_that_was_never_claimed() {
+        assert_eq!(Claim(u64::from(VERSION_MASK)).taken().version(), Version(1));
+    }
+
+    #[test]
+    fn an_entry_that_nobody_has_written_names_no_subtable() {
+        assert_eq!(Entry(0).get(), None);
+        assert_eq!(Entry::new(0, 3).get(), Some((0, 3)));
+    }
+}

@@ -1,0 +1,172 @@
+//! Clients on several threads, which work on the same few keys of a table that is split meanwhile. Some of them die or
+//! stand still.
+
+use crate::history::{Event, Operation, is_linearizable};
+use crate::rig::{User, node};
+use portcullis::host::Host;
+use portcullis::{Lifetime, Mechanism, ObjectRef};
+use portcullis_protocol::planted;
+use portcullis_structures::table::{Access, Grain, Stored, Table, TableError, TableOptions};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::panic::resume_unwind;
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const THREADS: u64 = 3;
+/// Keys that all threads change. Others come only to make the table grow.
+const HOT: u64 = 4;
+/// All keys.
+const KEYS: u64 = 600;
+/// Operations of a thread.
+const OPERATIONS: u64 = 400;
+/// One operation in so many ends its client.
+const DEATH_ONE_IN: u64 = 40;
+
+/// What all threads share.
+struct Run<'a> {
+    node: &'a Host,
+    head: ObjectRef,
+    began: Instant,
+    /// Each value is stored at most once.
+    values: AtomicU64,
+    histories: Mutex<Vec<(u64, Operation)>>,
+}
+
+impl Run<'_> {
+    fn time(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).expect("a short test")
+    }
+
+    fn open(&self) -> User {
+        User::open(self.node, "red", self.head, Access::Write)
+    }
+
+    fn record(&self, key: u64, operation: Operation) {
+        self.histories.lock().expect("no panic").push((key, operation));
+    }
+}
+
+fn number(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value[..8].try_into().expect("values begin with their number"))
+}
+
+/// Carries out what `event` asks for. Returns it with what it was told.
+async fn perform(table: &Table, key: u64, event: Event) -> Result<Event, TableError> {
+    let key = key.to_le_bytes();
+    // Most values are so long that a torn one would show, and that their blocks are soon used again: an extent has few.
+    let value = |number: u64| {
+        let length = 8 + usize::try_from(number % 4).expect("small") * (10 << 10);
+        number.to_le_bytes().into_iter().cycle().take(length).collect::<Vec<u8>>()
+    };
+    Ok(match event {
+        Event::Get(_) => {
+            let found = table.get(&key).await?;
+            let whole = found.as_ref().is_none_or(|it| *it == value(number(it)));
+            assert!(whole, "a torn value: {found:?}");
+            Event::Get(found.map(|it| number(&it)))
+        }
+        Event::Insert(new, _) => Event::Insert(new, table.insert(&key, &value(new)).await?),
+        Event::Update(new, _) => Event::Update(new, table.update(&key, &value(new)).await?),
+        Event::Upsert(new) => {
+            let stored = table.upsert(&key, &value(new)).await?;
+            assert_ne!(stored, Stored::Unchanged);
+            Event::Upsert(new)
+        }
+        Event::Remove(_) => Event::Remove(table.remove(&key).await?),
+        Event::Exchange(old, new, _) => {
+            Event::Exchange(old, new, table.compare_and_set(&key, &value(old), &value(new)).await?)
+        }
+    })
+}
+
+/// Carries out one operation, in which the client may die or be late. Returns whether it lives.
+fn operate(run: &Run<'_>, dice: &mut StdRng, user: &User, seen: &mut u64) -> bool {
+    let hot = dice.random_range(0..10) < 8;
+    let key = if hot { dice.random_range(0..HOT) } else { dice.random_range(HOT..KEYS) };
+    let new = run.values.fetch_add(1, Ordering::Relaxed);
+    let event = match dice.random_range(0..10) {
+        0..4 => Event::Get(None),
+        4 => Event::Insert(new, false),
+        5 => Event::Update(new, false),
+        6 | 7 => Event::Upsert(new),
+        8 => Event::Remove(false),
+        _ => Event::Exchange(*seen, new, false),
+    };
+    let ends = dice.random_range(0..DEATH_ONE_IN) == 0;
+    user.pipeline.halt_after(ends.then(|| dice.random_range(0..25)));
+    let start = run.time();
+    let mut operation = pin!(perform(&user.table, key, event));
+    let mut told = user.pipeline.drive(operation.as_mut());
+    if told.is_none() && dice.random() {
+        // It was only late.
+        std::thread::sleep(Duration::from_millis(dice.random_range(0..100)));
+        user.pipeline.halt_after(None);
+        told = user.pipeline.drive(operation.as_mut());
+    }
+    let end = told.is_some().then(|| run.time());
+    let event = told.map_or(event, |told| told.expect("the node serves all"));
+    if let Event::Get(Some(value)) = event {
+        *seen = value;
+    }
+    run.record(key, Operation { event, start, end });
+    end.is_some()
+}
+
+fn thread(run: &Run<'_>, seed: u64) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let mut user = run.open();
+    let mut seen = 0;
+    for _ in 0..OPERATIONS {
+        if !operate(run, &mut dice, &user, &mut seen) {
+            user = run.open();
+        }
+    }
+}
+
+pub fn explore(seed: u64, grain: Grain) {
+    let node = node(Mechanism::MemoryWindow);
+    let lease = Lifetime::millis(20);
+    let options = TableOptions { grain, lease, groups: 1, depth_max: 10, ..TableOptions::default() };
+    let first = User::create(&node, "red", &options);
+    let run = Run {
+        node: &node,
+        head: first.table.head(),
+        began: Instant::now(),
+        values: AtomicU64::new(1),
+        histories: Mutex::default(),
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let plant = planted::for_another_thread();
+                scope.spawn(move || {
+                    plant();
+                    thread(run, seed * THREADS + number);
+                })
+            })
+            .collect();
+        // Meanwhile the first client sweeps.
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            first.run(first.table.sweep());
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+    });
+    let histories = run.histories.into_inner().expect("no panic");
+    for key in 0..KEYS {
+        let history: Vec<Operation> = histories.iter().filter(|(of, _)| *of == key).map(|it| it.1).collect();
+        assert!(
+            is_linearizable(&history),
+            "seed {seed}, {grain:?}: key {key} is not linearizable: {history:#?}"
+        );
+    }
+    for _ in 0..2 {
+        first.run(first.table.sweep());
+    }
+    let statistics = first.run(first.table.statistics());
+    let lost = (statistics.unlinked, statistics.dangling);
+    assert_eq!(lost, (0, 0), "seed {seed}, {grain:?}: blocks are leaked or lost: {statistics:?}");
+}

@@ -1,0 +1,81 @@
+//! A client dies, or stands still, at each single step of each operation. Nobody else loses a key, reads a torn value,
+//! finds a key twice or waits for ever, and after a sweep nothing is leaked.
+
+mod rig;
+mod trials;
+
+use portcullis_structures::table::Grain;
+use trials::{
+    Deed, End, a_reader_is_late_at_each_step, at_each_step, at_each_step_in, at_each_step_of_a_split,
+    many_updates_leak_nothing,
+};
+
+#[test]
+fn a_client_is_killed_at_each_step_of_an_insert() {
+    at_each_step(Grain::Extent, Deed::Insert, End::Killed);
+}
+
+#[test]
+fn a_client_is_killed_at_each_step_of_the_first_insert_which_makes_an_extent() {
+    at_each_step_in(0, Grain::Extent, Deed::Insert, End::Killed);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_of_the_first_insert_which_makes_an_extent() {
+    at_each_step_in(0, Grain::Extent, Deed::Insert, End::Late);
+}
+
+#[test]
+fn a_client_is_killed_at_each_step_of_an_update() {
+    at_each_step(Grain::Extent, Deed::Update, End::Killed);
+}
+
+#[test]
+fn a_client_is_killed_at_each_step_of_a_removal() {
+    at_each_step(Grain::Extent, Deed::Remove, End::Killed);
+}
+
+#[test]
+fn a_client_is_killed_at_each_step_of_a_split_with_which_the_directory_doubles() {
+    at_each_step_of_a_split(Grain::Extent, End::Killed);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_of_an_insert() {
+    at_each_step(Grain::Extent, Deed::Insert, End::Late);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_of_an_update() {
+    at_each_step(Grain::Extent, Deed::Update, End::Late);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_of_a_removal() {
+    at_each_step(Grain::Extent, Deed::Remove, End::Late);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_of_a_split_with_which_the_directory_doubles() {
+    at_each_step_of_a_split(Grain::Extent, End::Late);
+}
+
+#[test]
+fn keys_are_changed_at_each_step_of_a_split() {
+    at_each_step_of_a_split(Grain::Extent, End::Slow);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_of_an_update_where_each_block_has_a_permission_of_its_own() {
+    at_each_step(Grain::Block, Deed::Update, End::Late);
+}
+
+#[test]
+fn a_reader_that_is_late_at_any_step_finds_its_key_and_no_other() {
+    a_reader_is_late_at_each_step();
+}
+
+#[test]
+fn the_block_of_a_value_goes_back_at_once_when_another_takes_its_place() {
+    many_updates_leak_nothing();
+}

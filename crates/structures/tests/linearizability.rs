@@ -1,0 +1,32 @@
+//! What each client of a table has been told fits one order of all operations on a key, also where clients die or stand
+//! still.
+
+mod concurrency;
+mod history;
+mod rig;
+
+use concurrency::explore;
+use portcullis_structures::table::Grain;
+
+/// The seeds of a run: a few new ones each time, or the one that failed (`PORTCULLIS_SEED`).
+fn seeds() -> Vec<u64> {
+    if let Ok(seed) = std::env::var("PORTCULLIS_SEED") {
+        return vec![seed.parse().expect("PORTCULLIS_SEED is a number")];
+    }
+    let first = rand::random_range(0..1 << 40);
+    (first..first + 3).collect()
+}
+
+#[test]
+fn what_clients_are_told_fits_one_order_also_where_some_of_them_die() {
+    for seed in seeds() {
+        explore(seed, Grain::Extent);
+    }
+}
+
+#[test]
+fn the_same_where_each_block_has_a_permission_of_its_own() {
+    for seed in seeds() {
+        explore(seed, Grain::Block);
+    }
+}

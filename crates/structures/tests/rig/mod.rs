@@ -1,0 +1,70 @@
+//! A node in this process, and clients of it that have handles on a table.
+
+#![allow(dead_code, reason = "each test file uses its part of the rig")]
+
+use portcullis::host::{Host, HostConfig};
+use portcullis::{Lifetime, Mechanism, NodeConfig, ObjectRef, SessionOptions};
+use portcullis_structures::Pipeline;
+use portcullis_structures::table::{Access, Table, TableError, TableOptions};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+
+/// An operation that takes longer never ends. Leases are a thousandth of this.
+const HANGS_AFTER: Lifetime = Lifetime::seconds(20);
+
+pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+pub fn node(mechanism: Mechanism) -> Host {
+    let node = NodeConfig { mechanism, pool_bytes: 256 << 20, ..NodeConfig::default() };
+    Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts")
+}
+
+/// A client with a handle on a table.
+pub struct User {
+    pub pipeline: Rc<Pipeline>,
+    pub table: Table,
+}
+
+fn pipeline(node: &Host, tenant: &str) -> Rc<Pipeline> {
+    let session = node.connect(tenant, SessionOptions::default()).expect("a session");
+    Rc::new(Pipeline::new(session))
+}
+
+impl User {
+    /// Makes a table. It goes with the tenant's last client.
+    pub fn create(node: &Host, tenant: &str, options: &TableOptions) -> Self {
+        let pipeline = pipeline(node, tenant);
+        let table = pipeline.block_on(Table::create(&pipeline, options)).expect("a table");
+        Self { pipeline, table }
+    }
+
+    /// Another client of the same table.
+    pub fn open(node: &Host, tenant: &str, head: ObjectRef, access: Access) -> Self {
+        let pipeline = pipeline(node, tenant);
+        let table = pipeline.block_on(Table::open(&pipeline, head, access)).expect("the table");
+        Self { pipeline, table }
+    }
+
+    pub fn run<T>(&self, operation: impl Future<Output = Result<T, TableError>>) -> T {
+        let (mut operation, mut late) = (pin!(operation), pin!(self.pipeline.sleep(HANGS_AFTER)));
+        let result = self.pipeline.block_on(std::future::poll_fn(|context| {
+            assert!(late.as_mut().poll(context).is_pending(), "an operation hangs");
+            operation.as_mut().poll(context)
+        }));
+        result.expect("the table is whole, and the node serves it")
+    }
+
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.run(self.table.get(key))
+    }
+
+    /// All keys, each of which comes once.
+    pub fn all(&self) -> Map {
+        let mut found = Map::new();
+        self.run(self.table.for_each(|key, value| {
+            assert_eq!(found.insert(key.to_vec(), value.to_vec()), None, "the key comes twice");
+        }));
+        found
+    }
+}

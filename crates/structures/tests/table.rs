@@ -1,0 +1,263 @@
+//! A table behaves like a plain map, whatever enforces its permissions and however finely reads are guarded.
+
+mod rig;
+
+use portcullis::{DirectoryName, Error, Lifetime, Mechanism, Refusal};
+use portcullis_structures::table::{
+    Access, Condition, Grain, KEY_BYTES_MAX, Stored, Table, TableError, TableOptions, VALUE_BYTES_MAX,
+};
+use proptest::prelude::*;
+use rig::{Map, User, node};
+use std::pin::pin;
+use std::task::Poll;
+
+const TENANT: &str = "red";
+
+/// A small table, which is split often.
+fn small(grain: Grain) -> TableOptions {
+    TableOptions { grain, lease: Lifetime::millis(100), groups: 2, depth_max: 10, ..TableOptions::default() }
+}
+
+#[test]
+fn what_one_client_puts_into_a_table_another_finds_under_each_mechanism() {
+    for mechanism in [
+        Mechanism::MemoryWindow,
+        Mechanism::MemoryRegion,
+        Mechanism::QueuePair,
+        Mechanism::NodeCopy,
+        Mechanism::None,
+    ] {
+        for grain in [Grain::Extent, Grain::Block] {
+            let node = node(mechanism);
+            let one = User::create(&node, TENANT, &small(grain));
+            let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+            assert_eq!(one.get(b"a"), None);
+            assert!(one.run(one.table.insert(b"a", b"one")));
+            assert!(!two.run(two.table.insert(b"a", b"two")));
+            assert_eq!(two.get(b"a").as_deref(), Some(&b"one"[..]));
+            assert!(two.run(two.table.update(b"a", b"two")));
+            assert!(!two.run(two.table.update(b"b", b"two")));
+            assert!(!one.run(one.table.compare_and_set(b"a", b"one", b"three")));
+            assert!(one.run(one.table.compare_and_set(b"a", b"two", b"three")));
+            assert_eq!(two.get(b"a").as_deref(), Some(&b"three"[..]));
+            assert_eq!(two.run(two.table.upsert(b"b", b"")), Stored::Inserted);
+            assert_eq!(one.get(b"b").as_deref(), Some(&b""[..]));
+            assert_eq!(one.run(one.table.length()), 2);
+            assert!(one.run(one.table.remove(b"a")));
+            assert!(!two.run(two.table.remove(b"a")));
+            assert_eq!(two.get(b"a"), None);
+        }
+    }
+}
+
+#[test]
+fn a_table_grows_with_its_keys_and_keeps_them_all() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let keys: Vec<String> = (0..5_000).map(|number| format!("key {number}")).collect();
+    let inserts = keys.iter().map(|key| one.table.insert(key.as_bytes(), key.as_bytes()));
+    one.pipeline.run(16, inserts, |done| assert_eq!(done, Ok(true)));
+    assert_eq!(one.run(one.table.length()), 5_000);
+    let two = User::open(&node, TENANT, one.table.head(), Access::Read);
+    for some in keys.chunks(16) {
+        let some: Vec<&[u8]> = some.iter().map(String::as_bytes).collect();
+        let values = two.run(two.table.get_many(&some));
+        assert!(values.iter().zip(&some).all(|(value, key)| value.as_deref() == Some(*key)));
+    }
+}
+
+#[test]
+fn a_client_that_knows_an_old_directory_finds_every_key() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+    assert_eq!(two.get(&[0]), None);
+    for number in 0..1_000u16 {
+        assert!(one.run(one.table.insert(&number.to_le_bytes(), b"x")));
+    }
+    for number in 0..1_000u16 {
+        assert!(two.run(two.table.update(&number.to_le_bytes(), b"y")));
+    }
+    assert!(one.all().values().all(|value| value == b"y"));
+}
+
+#[test]
+fn keys_and_values_have_any_bytes_up_to_their_limits() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let (key, value) = (vec![0xFF; KEY_BYTES_MAX], vec![7; VALUE_BYTES_MAX]);
+    for (key, value) in [(&key[..], &b""[..]), (&[], &value), (&key[1..], &value)] {
+        assert!(one.run(one.table.insert(key, value)));
+        assert_eq!(one.get(key).as_deref(), Some(value));
+    }
+    let long = [&key[..], &[1]].concat();
+    let error = one.pipeline.block_on(one.table.insert(&long, b""));
+    assert_eq!(error, Err(TableError::KeyTooLong { bytes: 65_536 }));
+    let long = [&value[..], &[1]].concat();
+    let error = one.pipeline.block_on(one.table.insert(b"", &long));
+    assert_eq!(error, Err(TableError::ValueTooLong { bytes: (1 << 20) + 1 }));
+    assert_eq!(one.all().len(), 3);
+}
+
+#[test]
+fn a_key_whose_time_has_come_is_gone_for_everybody() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let live = Some(Lifetime::millis(150));
+    assert_eq!(one.run(one.table.store(b"a", b"1", Condition::Always, live)), Stored::Inserted);
+    assert_eq!(one.run(one.table.store(b"b", b"1", Condition::Always, None)), Stored::Inserted);
+    let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+    assert_eq!(two.get(b"a").as_deref(), Some(&b"1"[..]));
+    while two.get(b"a").is_some() {
+        std::thread::yield_now();
+    }
+    assert_eq!(one.get(b"a"), None);
+    assert_eq!(one.run(one.table.length()), 1);
+    assert!(!one.run(one.table.update(b"a", b"2")));
+    assert!(two.run(two.table.insert(b"a", b"3")));
+    assert_eq!(one.get(b"a").as_deref(), Some(&b"3"[..]));
+}
+
+#[test]
+fn a_reader_cannot_change_a_table() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let reader = User::open(&node, TENANT, one.table.head(), Access::Read);
+    let refused = Err(TableError::ReadOnly);
+    assert_eq!(reader.pipeline.block_on(reader.table.insert(b"a", b"")), refused);
+    assert_eq!(reader.pipeline.block_on(reader.table.remove(b"a")), refused);
+}
+
+#[test]
+fn a_table_that_cannot_grow_any_more_says_so_and_goes_on() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { groups: 1, depth_max: 1, ..small(Grain::Extent) };
+    let one = User::create(&node, TENANT, &options);
+    let mut inserted = 0u32;
+    let full = loop {
+        match one.pipeline.block_on(one.table.insert(&inserted.to_le_bytes(), b"")) {
+            Ok(true) => inserted += 1,
+            other => break other,
+        }
+    };
+    assert_eq!(full, Err(TableError::Full));
+    assert!(inserted >= 16, "two subtables of 21 slots: {inserted}");
+    assert!(one.run(one.table.remove(&0u32.to_le_bytes())));
+    assert_eq!(one.run(one.table.length()), u64::from(inserted - 1));
+}
+
+#[test]
+fn a_table_is_found_by_its_name() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let name = DirectoryName::new("phone book").expect("a name");
+    one.run(one.table.publish(name));
+    assert!(one.run(one.table.insert(b"a", b"1")));
+    let same = one.run(Table::open_named(&one.pipeline, name, Access::Read));
+    assert_eq!(one.run(same.get(b"a")).as_deref(), Some(&b"1"[..]));
+    let other = DirectoryName::new("telephone book").expect("a name");
+    let missing = one.pipeline.block_on(Table::open_named(&one.pipeline, other, Access::Read));
+    assert!(matches!(missing, Err(TableError::Session(Error::Refused(Refusal::NoSuchName)))));
+}
+
+#[test]
+fn an_object_that_is_no_table_is_refused() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let memory = portcullis::Allocate::bytes(4096).keep();
+    let object = one.pipeline.block_on(one.pipeline.allocate(memory.shared())).expect("memory").object();
+    let opened = Table::open(&one.pipeline, object, Access::Read);
+    assert!(matches!(one.pipeline.block_on(opened), Err(TableError::NotATable)));
+}
+
+#[test]
+fn an_operation_that_is_dropped_midway_leaves_nothing_that_others_wait_for() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    for number in 0..300u32 {
+        // After so many polls the operation is dropped.
+        let mut left = number % 12;
+        let key = number.to_le_bytes();
+        let mut insert = pin!(one.table.insert(&key, b"x"));
+        one.pipeline.block_on(std::future::poll_fn(|context| {
+            left = left.saturating_sub(1);
+            if left == 0 { Poll::Ready(()) } else { insert.as_mut().poll(context).map(|_| ()) }
+        }));
+    }
+    for number in 0..300u32 {
+        one.run(one.table.upsert(&number.to_le_bytes(), b"y"));
+    }
+    assert_eq!(one.run(one.table.length()), 300);
+}
+
+/// One step of a random program.
+#[derive(Clone, Debug)]
+enum Step {
+    Store(u8, usize),
+    Insert(u8, usize),
+    Update(u8, usize),
+    Exchange(u8, usize),
+    Remove(u8),
+    Get(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (key, length) = (0u8..80, 0usize..300);
+    prop_oneof![
+        (key.clone(), length.clone()).prop_map(|(key, length)| Step::Store(key, length)),
+        (key.clone(), length.clone()).prop_map(|(key, length)| Step::Insert(key, length)),
+        (key.clone(), length.clone()).prop_map(|(key, length)| Step::Update(key, length)),
+        (key.clone(), length).prop_map(|(key, length)| Step::Exchange(key, length)),
+        key.clone().prop_map(Step::Remove),
+        key.prop_map(Step::Get),
+    ]
+}
+
+/// Takes one step, with a table and with a map.
+fn take(user: &User, map: &mut Map, step: &Step, fill: u8) -> Result<(), TestCaseError> {
+    let name = |key: u8| vec![key; usize::from(key % 5) + 1];
+    let value = |length| vec![fill; length];
+    match *step {
+        Step::Store(key, length) => {
+            user.run(user.table.upsert(&name(key), &value(length)));
+            map.insert(name(key), value(length));
+        }
+        Step::Insert(key, length) => {
+            let inserted = user.run(user.table.insert(&name(key), &value(length)));
+            prop_assert_eq!(inserted, !map.contains_key(&name(key)));
+            map.entry(name(key)).or_insert(value(length));
+        }
+        Step::Update(key, length) => {
+            let updated = user.run(user.table.update(&name(key), &value(length)));
+            prop_assert_eq!(updated, map.contains_key(&name(key)));
+            map.entry(name(key)).and_modify(|old| *old = value(length));
+        }
+        Step::Exchange(key, length) => {
+            let expected = map.get(&name(key)).cloned().unwrap_or_default();
+            let done = user.run(user.table.compare_and_set(&name(key), &expected, &value(length)));
+            prop_assert_eq!(done, map.contains_key(&name(key)));
+            map.entry(name(key)).and_modify(|old| *old = value(length));
+        }
+        Step::Remove(key) => {
+            let removed = user.run(user.table.remove(&name(key)));
+            prop_assert_eq!(removed, map.remove(&name(key)).is_some());
+        }
+        Step::Get(key) => prop_assert_eq!(user.get(&name(key)), map.get(&name(key)).cloned()),
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn a_table_is_a_map(steps in prop::collection::vec(step(), 1..400), block: bool) {
+        let node = node(Mechanism::MemoryWindow);
+        let one = User::create(&node, TENANT, &small(if block { Grain::Block } else { Grain::Extent }));
+        let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+        let mut map = Map::new();
+        for (fill, step) in (0u8..=255).cycle().zip(&steps) {
+            take(if fill % 2 == 0 { &one } else { &two }, &mut map, step, fill)?;
+        }
+        prop_assert_eq!(one.all(), map);
+    }
+}

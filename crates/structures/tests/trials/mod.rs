@@ -1,0 +1,271 @@
+//! Trials: a client dies, or stands still, at one step of an operation.
+
+use crate::rig::{Map, User, node};
+use portcullis::host::Host;
+use portcullis::{Lifetime, Mechanism};
+use portcullis_structures::table::{Access, Grain, Statistics, Stored, Table, TableError, TableOptions};
+use std::pin::pin;
+use std::time::Instant;
+
+const LEASE: Lifetime = Lifetime::millis(40);
+/// Keys of a table in which there is room for a few more.
+#[allow(dead_code, reason = "each test file uses its part of the trials")]
+const FEW: u32 = 8;
+/// The key that is updated and removed.
+const PRESENT: u32 = 3;
+
+/// What the client does in whose middle it dies.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "each test file uses its part of the trials")]
+pub enum Deed {
+    Insert,
+    Update,
+    Remove,
+}
+
+/// How the client ends.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum End {
+    /// It dies, and the node ends its permissions at once.
+    Killed,
+    /// It stands still, and goes on when all others are done.
+    Late,
+    /// It stands still for a moment, in which another client changes each key.
+    Slow,
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+/// A table with the first `keys` keys. Each trial has a tenant of its own, whose memory goes with it.
+fn table_of(node: &Host, tenant: &str, grain: Grain, keys: u32) -> (User, Map) {
+    let options = TableOptions { grain, lease: LEASE, groups: 1, depth_max: 6, ..TableOptions::default() };
+    let user = User::create(node, tenant, &options);
+    let mut map = Map::new();
+    for number in 0..keys {
+        assert!(user.run(user.table.insert(&key(number), b"old")));
+        map.insert(key(number), b"old".to_vec());
+    }
+    (user, map)
+}
+
+/// How many keys fit into a table before a subtable is split.
+fn keys_before_a_split(node: &Host, grain: Grain) -> u32 {
+    let (user, _) = table_of(node, "scout", grain, 0);
+    let mut keys = 0;
+    while user.run(user.table.statistics()).subtables == 1 {
+        assert!(user.run(user.table.insert(&key(keys), b"old")));
+        keys += 1;
+    }
+    keys - 1
+}
+
+async fn perform(table: &Table, deed: Deed, number: u32) -> Result<bool, TableError> {
+    match deed {
+        Deed::Insert => table.insert(&key(number), b"new").await,
+        Deed::Update => table.update(&key(number), b"new").await,
+        Deed::Remove => table.remove(&key(number)).await,
+    }
+}
+
+/// One trial in a table with so many keys: the client ends after so many posts. Returns whether it was done before.
+fn trial(node: &Host, grain: Grain, keys: u32, deed: Deed, end: End, posts: u64) -> bool {
+    let what = format!("{deed:?} in {keys} keys, {end:?} after {posts} posts, {grain:?}");
+    let tenant = format!("trial-{posts}");
+    let (other, mut map) = table_of(node, &tenant, grain, keys);
+    let number = if matches!(deed, Deed::Insert) { keys } else { PRESENT };
+    let User { pipeline, table } = User::open(node, &tenant, other.table.head(), Access::Write);
+    pipeline.halt_after(Some(posts));
+    let mut done = None;
+    {
+        let mut operation = pin!(perform(&table, deed, number));
+        done = pipeline.drive(operation.as_mut()).or(done);
+        if done.is_none() && end == End::Slow {
+            for (key, value) in &mut map {
+                *value = b"mine".to_vec();
+                assert_eq!(other.run(other.table.upsert(key, value)), Stored::Replaced, "{what}");
+            }
+            pipeline.halt_after(None);
+            assert_eq!(pipeline.drive(operation.as_mut()), Some(Ok(true)), "{what}");
+            map.insert(key(number), b"new".to_vec());
+        }
+        if done.is_none() && end == End::Late {
+            let found = others_go_on(&other, &mut map, deed, number, &what);
+            pipeline.halt_after(None);
+            let result = pipeline.drive(operation.as_mut()).expect("it goes on");
+            let (expected, value) = after_the_late(deed, found);
+            assert_eq!(result, Ok(expected), "{what}");
+            match value {
+                Some(value) => map.insert(key(number), value.to_vec()),
+                None => map.remove(&key(number)),
+            };
+        }
+    }
+    drop((table, pipeline));
+    match done {
+        Some(result) => {
+            assert_eq!(result, Ok(true), "{what}");
+            match deed {
+                Deed::Remove => map.remove(&key(number)),
+                Deed::Insert | Deed::Update => map.insert(key(number), b"new".to_vec()),
+            };
+        }
+        None if end == End::Killed => {
+            others_go_on(&other, &mut map, deed, number, &what);
+        }
+        None => {}
+    }
+    check(&other, &map, &what);
+    sweep(node, &other, &map, &what);
+    done.is_some()
+}
+
+/// What the others do after the client's end, or while it stands still. Returns whether they have found that the
+/// client's operation has happened.
+fn others_go_on(other: &User, map: &mut Map, deed: Deed, number: u32, what: &str) -> bool {
+    let its = key(number);
+    for (key, value) in map.iter().filter(|(key, _)| **key != its) {
+        assert_eq!(other.get(key).as_ref(), Some(value), "{what}: keys are lost or changed");
+    }
+    let found = other.get(&its);
+    let happened = match (deed, found.as_deref()) {
+        (Deed::Insert, None) | (Deed::Update | Deed::Remove, Some(b"old")) => false,
+        (Deed::Insert | Deed::Update, Some(b"new")) | (Deed::Remove, None) => true,
+        (_, value) => panic!("{what}: {value:?}"),
+    };
+    assert_eq!(other.get(&its), found, "{what}: what has happened stays so");
+    let stored = other.run(other.table.upsert(&its, b"mine"));
+    assert_eq!(stored == Stored::Replaced, found.is_some(), "{what}");
+    map.insert(its, b"mine".to_vec());
+    for number in 100..110 {
+        assert!(other.run(other.table.insert(&key(number), b"more")), "{what}");
+        map.insert(key(number), b"more".to_vec());
+    }
+    check(other, map, what);
+    happened
+}
+
+/// What a late client must be told, and the value of its key after that. The others have stored `mine` meanwhile.
+fn after_the_late(deed: Deed, happened: bool) -> (bool, Option<&'static [u8]>) {
+    match (deed, happened) {
+        (_, true) => (true, Some(b"mine")),
+        (Deed::Insert, false) => (false, Some(b"mine")),
+        (Deed::Update, false) => (true, Some(b"new")),
+        (Deed::Remove, false) => (true, None),
+    }
+}
+
+fn check(user: &User, map: &Map, what: &str) {
+    let found = user.all();
+    let lost: Vec<_> = map.iter().filter(|(key, value)| found.get(*key) != Some(value)).collect();
+    let extra: Vec<_> = found.iter().filter(|(key, value)| map.get(*key) != Some(value)).collect();
+    assert!(
+        lost.is_empty() && extra.is_empty(),
+        "{what}: keys are lost or changed: {lost:?}, in their place {extra:?}"
+    );
+    for (key, value) in map {
+        assert_eq!(user.get(key).as_ref(), Some(value), "{what}: keys are lost or changed");
+    }
+}
+
+/// A sweep frees what the client has left. After that exactly the keys' blocks are claimed.
+fn sweep(node: &Host, user: &User, map: &Map, what: &str) {
+    let statistics = || user.run(user.table.statistics());
+    // What a first sweep takes out of slots, the second one frees.
+    let objects = |found: &Statistics| 1 + found.subtables + found.extents;
+    for _ in 0..2 {
+        let found = statistics();
+        if found.unlinked > 0 || node.counters().objects != objects(&found) {
+            user.run(user.table.sweep());
+        }
+    }
+    let statistics = statistics();
+    let lost = (statistics.unlinked, statistics.dangling);
+    assert_eq!(lost, (0, 0), "{what}: blocks are leaked or lost: {statistics:?}");
+    assert_eq!(statistics.keys, map.len() as u64, "{what}");
+    check(user, map, what);
+    // The tenants of earlier trials go by and by.
+    let since = Instant::now();
+    while node.counters().objects != objects(&statistics) {
+        assert!(
+            since.elapsed().as_secs() < 20,
+            "{what}: objects are leaked: {:?}, {statistics:?}",
+            node.counters()
+        );
+    }
+}
+
+#[allow(dead_code, reason = "each test file uses its part of the trials")]
+pub fn at_each_step(grain: Grain, deed: Deed, end: End) {
+    at_each_step_in(FEW, grain, deed, end);
+}
+
+/// The same in a table with so many keys.
+#[allow(dead_code, reason = "each test file uses its part of the trials")]
+pub fn at_each_step_in(keys: u32, grain: Grain, deed: Deed, end: End) {
+    let node = node(Mechanism::MemoryWindow);
+    let done = (0..1_000).find(|&posts| trial(&node, grain, keys, deed, end, posts));
+    assert!(done.is_some_and(|steps| steps >= 5), "an operation of {done:?} steps");
+}
+
+pub fn at_each_step_of_a_split(grain: Grain, end: End) {
+    let node = node(Mechanism::MemoryWindow);
+    let keys = keys_before_a_split(&node, grain);
+    let done = (0..5_000).find(|&posts| trial(&node, grain, keys, Deed::Insert, end, posts));
+    assert!(done.is_some_and(|steps| steps >= 60), "a split of {done:?} steps");
+}
+
+/// Without a death, a value that is replaced gives its block back at once.
+pub fn many_updates_leak_nothing() {
+    let node = node(Mechanism::MemoryWindow);
+    let (user, _) = table_of(&node, "red", Grain::Extent, 1);
+    for number in 0..1_000u32 {
+        assert!(user.run(user.table.update(&key(0), &number.to_le_bytes())));
+    }
+    assert!(user.run(user.table.remove(&key(0))));
+    // A few blocks are kept ready.
+    let statistics = user.run(user.table.statistics());
+    assert!(statistics.unlinked < 8, "blocks are leaked: {statistics:?}");
+}
+
+/// A reader stands still at each step of a get, while the block of its key goes to other keys.
+#[allow(dead_code, reason = "each test file uses its part of the trials")]
+pub fn a_reader_is_late_at_each_step() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: Lifetime::millis(800), ..TableOptions::default() };
+    // An extent has eight blocks of this size, so a block is soon used again.
+    let value = |fill: u8| vec![fill; 40 << 10];
+    for posts in 0..100 {
+        let tenant = format!("trial-{posts}");
+        let other = User::create(&node, &tenant, &options);
+        assert!(other.run(other.table.insert(b"read", &value(1))));
+        let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Read);
+        pipeline.halt_after(Some(posts));
+        let mut get = pin!(table.get(b"read"));
+        if let Some(found) = pipeline.drive(get.as_mut()) {
+            assert_eq!(found, Ok(Some(value(1))));
+            assert!(posts >= 3, "a get of {posts} steps");
+            return;
+        }
+        assert!(other.run(other.table.update(b"read", &value(2))));
+        for number in 0..24u32 {
+            assert_eq!(
+                other.run(other.table.upsert(&key(number % 3), &value(3))),
+                match number {
+                    0..3 => Stored::Inserted,
+                    _ => Stored::Replaced,
+                }
+            );
+        }
+        pipeline.halt_after(None);
+        let found = pipeline.drive(get.as_mut()).expect("it goes on").expect("a value");
+        let found =
+            found.unwrap_or_else(|| panic!("after {posts} posts: a key that was always there is lost"));
+        assert!(
+            found == value(1) || found == value(2),
+            "after {posts} posts: a value that was never the key's"
+        );
+    }
+    panic!("a get never ends");
+}
