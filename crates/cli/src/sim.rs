@@ -6,7 +6,7 @@ mod summary;
 use crate::output::{complain, say};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use portcullis_sim::{FaultKind, Plan, Report, campaign, run, shrink};
+use portcullis_sim::{FaultKind, Plan, Programs, Report, campaign, run, shrink};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use summary::Summary;
@@ -17,6 +17,7 @@ Examples:
   portcullis sim --seed 42 --json          # one run, as a JSON object
   portcullis sim --seed 42 --trace         # one run, with what happened in it
   portcullis sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
+  portcullis sim --programs tables         # the users of a hash table die in its middle
   portcullis sim --seeds 100000 --seed 1000000   # so many seeds from there on
   portcullis sim --hours 8                 # seed after seed, for so long
   portcullis sim --model connectx5         # Patronus' results, from its figures
@@ -63,9 +64,10 @@ pub struct Options {
     /// Each client first takes all that --held allows, with leases that outlast the run.
     #[arg(long)]
     fill: bool,
-    /// Honest clients are programs with sessions, whose calls wait, and with keepers.
-    #[arg(long)]
-    sessions: bool,
+    /// What honest clients are: workers, which never wait; programs with sessions, whose calls wait, and with keepers; or
+    /// programs that work on one hash table and die in the middle of it.
+    #[arg(long, value_name = "WHAT", default_value = "workers", value_parser = programs)]
+    programs: Programs,
     /// Virtual minutes of work.
     #[arg(long)]
     minutes: Option<f64>,
@@ -146,7 +148,7 @@ impl Options {
     }
 
     fn plan(&self, seed: u64, faults: Option<&[FaultKind]>) -> Plan {
-        let drawn = Plan::draw(seed);
+        let drawn = Plan::draw(seed).with(self.programs);
         let wide = |number: Option<u32>, drawn: usize| number.map_or(drawn, |number| number as usize);
         let clients = wide(self.clients, drawn.clients);
         Plan {
@@ -158,7 +160,6 @@ impl Options {
             duration_ns: self.duration_ns().unwrap_or(drawn.duration_ns),
             faults: faults.map_or(drawn.faults, <[FaultKind]>::to_vec),
             fill: self.fill,
-            sessions: self.sessions,
             think_ns: self.think.unwrap_or(drawn.think_ns),
             ..drawn
         }
@@ -169,6 +170,12 @@ impl Options {
         let minutes = self.minutes.map(|minutes| (minutes * 60e9).clamp(0.0, 1e18) as u64);
         minutes.or(self.microseconds)
     }
+}
+
+fn programs(name: &str) -> Result<Programs, String> {
+    let names = Programs::ALL.map(Programs::name).join(", ");
+    let known = Programs::ALL.into_iter().find(|programs| programs.name() == name);
+    known.ok_or_else(|| format!("there are {names}"))
 }
 
 /// Nanoseconds, from a text in microseconds with up to three decimals.
@@ -297,20 +304,22 @@ mod tests {
         let sizes = (1usize..1001, 1usize..5000, 1usize..1000, 1usize..5000);
         let faults = proptest::sample::subsequence(FaultKind::ALL.to_vec(), 0..=FaultKind::ALL.len());
         let times = (any::<u64>(), proptest::option::of(any::<u64>()));
-        (any::<u64>(), sizes, 0u32..100, faults, times, any::<[bool; 2]>()).prop_map(
+        let programs = proptest::sample::select(Programs::ALL.to_vec());
+        (any::<u64>(), sizes, 0u32..100, faults, times, any::<bool>(), programs).prop_map(
             |(
                 seed,
                 (nodes, clients, tenants, held),
                 hostile,
                 faults,
                 (duration_ns, think),
-                [fill, sessions],
+                fill,
+                programs,
             )| {
-                let drawn = Plan::draw(seed);
+                let drawn = Plan::draw(seed).with(programs);
                 let hostile = clients * hostile as usize / 100;
                 let think_ns = think.unwrap_or(drawn.think_ns);
                 let sizes = Plan { nodes, clients, tenants, held, hostile, ..drawn };
-                Plan { duration_ns, faults, think_ns, fill, sessions, ..sizes }
+                Plan { duration_ns, faults, think_ns, fill, ..sizes }
             },
         )
     }

@@ -466,7 +466,20 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// The node is gone, and `done` has returned nothing.
     #[inline]
-    pub fn wait_until<T>(&mut self, mut done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
+    pub fn wait_until<T>(&mut self, done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
+        self.wait_until_by(Moment(u64::MAX), done)
+    }
+
+    /// As [`Session::wait_until`]. `done` is also called at `by`, on the session's clock, if nothing has happened until
+    /// then; after that, when it is called rests on what happens.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub fn wait_until_by<T>(
+        &mut self,
+        by: Moment,
+        mut done: impl FnMut(&mut Client<E>) -> Option<T>,
+    ) -> Result<T, Error> {
         self.looks = 0;
         loop {
             if let Some(result) = done(&mut self.client) {
@@ -476,7 +489,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
                 return Err(error);
             }
             if self.looks > 0 {
-                self.pause();
+                self.pause(by);
             }
             self.looks += 1;
             // The clock is read only when a completion that depends on the time has come in.
@@ -496,8 +509,15 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.heard
     }
 
-    /// Passes a little time between two looks for an answer.
-    fn pause(&mut self) {
+    /// Notices when the node is gone. A wait that lasts does so by itself. One that polls must, now and then.
+    pub fn look_for_node(&mut self) {
+        if !self.client.endpoint().node_alive() {
+            self.client.node_gone();
+        }
+    }
+
+    /// Passes a little time between two looks for an answer, until `by` at the longest.
+    fn pause(&mut self, by: Moment) {
         if self.looks < C::SPINS {
             self.clock.spin();
             return;
@@ -510,10 +530,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             self.clock.yield_now();
         } else {
             let timer = self.client.next_wake().map_or(SLEEP_MAX, |wake| wake.since(now).into());
-            self.client.endpoint().wait(timer.min(SLEEP_MAX));
-            if !self.client.endpoint().node_alive() {
-                self.client.node_gone();
-            }
+            let left = if by > now { by.since(now).into() } else { SLEEP_MAX };
+            self.client.endpoint().wait(timer.min(left).min(SLEEP_MAX));
+            self.look_for_node();
         }
     }
 

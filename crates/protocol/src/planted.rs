@@ -93,20 +93,24 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Those of the hash table. The tests of the structures find them.
-    pub const OF_TABLES: [Self; 12] = [
-        Self::FingerprintTrusted,
+    /// Those of the hash table that show where one user ends at some step. The tests of the structures find them.
+    pub const OF_STEPS: [Self; 7] = [
         Self::VersionNotCompared,
-        Self::VersionNotAdvanced,
         Self::HeaderBeforeCopy,
         Self::BucketUsedTooEarly,
         Self::SlotsNotFrozen,
         Self::SplitNotTakenOver,
+        Self::LateClaimUsed,
+        Self::OldBlockNotFreed,
+    ];
+
+    /// Those of the hash table that show where several users race. The simulator's checkers find them.
+    pub const OF_RACES: [Self; 5] = [
+        Self::FingerprintTrusted,
+        Self::VersionNotAdvanced,
         Self::AloneNotChecked,
         Self::PendingSeen,
-        Self::LateClaimUsed,
         Self::SweptAtOnce,
-        Self::OldBlockNotFreed,
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.

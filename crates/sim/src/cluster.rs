@@ -1,5 +1,6 @@
 //! The cluster: machines, network, checkers, and the loop that moves virtual time.
 
+use crate::application::Commons;
 use crate::clock::{Clock, MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::SharedNic;
@@ -50,6 +51,8 @@ pub(crate) struct Cluster {
     pub oracle: Oracle,
     pub trace: Trace,
     pub gossip: Vec<Gossip>,
+    /// What the programs share, where they share a structure.
+    pub commons: Commons,
     pub sessions: Vec<SessionRecord>,
     /// Sessions, by machine and queue pair number.
     pub by_queue_pair: HashMap<(usize, u32), SessionId>,
@@ -107,6 +110,7 @@ impl Cluster {
         let mut cluster = Self {
             trace: Trace::new(plan.readable),
             gossip: (0..plan.nodes).map(|_| Gossip::new(plan.tenants + plan.hostile)).collect(),
+            commons: Commons::default(),
             now: 0,
             events: Events::default(),
             network,
@@ -240,6 +244,9 @@ impl Cluster {
     pub fn conclude(&mut self) {
         if self.oracle.has_failed() {
             return;
+        }
+        if let Some((promise, what)) = self.commons.first_wrong() {
+            self.oracle.fail(promise, self.now, what);
         }
         let pools = self.pools();
         self.oracle.look(self.now, &pools, true);

@@ -1,8 +1,8 @@
 //! A Portcullis cluster in virtual time.
 //!
 //! Nodes, clients, NICs and the network run in one process and one thread. The node, the client library and the
-//! software NIC are the real code. So are sessions, in plans that have them ([`Plan::sessions`]): their calls wait, so
-//! each session has its own thread, which runs only while the cluster has handed it the turn. Everything random comes
+//! software NIC are the real code. So are sessions and the structures on them, in plans that have them ([`Programs`]): their
+//! calls wait, so each session has its own thread, which runs only while the cluster has handed it the turn. Everything random comes
 //! from one seed, so a run can be repeated. [`Plan`] describes a run, [`run`] runs it, and [`shrink`] reduces a failing
 //! plan. Checkers see every packet and every access to a node's memory. They find broken promises ([`Promise`]) without
 //! asking the code that makes them.
@@ -41,6 +41,6 @@ pub use campaign::campaign;
 pub use connectx5::{Effort, InputRow, Inputs, ModelReport, Origin, OutputRow, connectx5, connectx5_with};
 pub use explore::{Exploration, Limits, Race, Scenario, explore};
 pub use oracle::{Failure, Promise};
-pub use plan::{FaultKind, Plan, UnknownFaultKind};
+pub use plan::{FaultKind, Plan, Programs, UnknownFaultKind};
 pub use report::Report;
 pub use run::{run, shrink};

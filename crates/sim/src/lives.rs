@@ -1,6 +1,6 @@
 //! The lives of nodes and clients: nodes start and stop, clients attach, leave, and are shown out; and the faults.
 
-use crate::application::Application;
+use crate::application::{Application, Purpose};
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::cluster::{Cluster, SessionRecord};
 use crate::dice::Dice;
@@ -12,6 +12,7 @@ use crate::hosts::{RunningNode, Stay, Work};
 use crate::network::{Cut, port_address};
 use crate::nic::{Disturbance, NodeNic};
 use crate::oracle::SessionId;
+use crate::plan::Programs;
 use crate::turns::nic_time;
 use crate::worker::Worker;
 use portcullis_client::{Client, ClientConfig};
@@ -22,6 +23,12 @@ use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::NetworkPort;
 
 const MESSAGE_BYTES: u32 = 128;
+/// Bytes of a client for its buffers.
+const ARENA_BYTES: u64 = 32 << 10;
+/// The same of a client of a structure, whose values are long.
+const LARGE_ARENA_BYTES: u64 = 4 << 20;
+/// The client that makes a run's structure and looks at it at the end. It never stops.
+const FOUNDER: usize = 0;
 /// The first of the random streams from which workers draw what they do with names.
 const SHARING: u64 = 5_000_000;
 /// How long a client that is shown out takes to learn of it.
@@ -154,7 +161,7 @@ impl Cluster {
             send_depth: self.node_plan.depths.0,
             control_depth: self.node_plan.depths.1,
             message_bytes: MESSAGE_BYTES,
-            arena_bytes: 32 << 10,
+            arena_bytes: if self.plan.programs.share_a_structure() { LARGE_ARENA_BYTES } else { ARENA_BYTES },
         };
         let tenant = self.clients[client].tenant;
         let node_now = self.nodes[node].clock.read(self.now);
@@ -196,10 +203,18 @@ impl Cluster {
         let dice = Dice::new(self.plan.seed, 10_000 + client as u64 * 100 + host.stays);
         host.stays += 1;
         host.let_down = self.nodes[node].nic_sound_from > self.now;
-        if self.plan.sessions && !host.hostile {
+        if self.plan.programs != Programs::Workers && !host.hostile {
             let config = ClientConfig { operations_max: 64, backlog_max: 64, ..ClientConfig::default() };
-            let keeper = self.enter(client, node);
-            let application = Application::start(dice, config, longest, (session, endpoint), keeper).ok()?;
+            let (purpose, keeper) = match self.plan.programs {
+                Programs::Tables => {
+                    let (commons, is_founder) = (self.commons.clone(), client == FOUNDER);
+                    (Purpose::Table { commons, is_founder }, None)
+                }
+                Programs::Workers | Programs::Sessions => {
+                    (Purpose::Permissions(longest), self.enter(client, node))
+                }
+            };
+            let application = Application::start(dice, config, purpose, (session, endpoint), keeper).ok()?;
             let work = Work::Application(application);
             self.clients[client].stay = Some(Stay { session, node, client: None, work, switches });
             self.wake_client(client, self.now + 1);
@@ -305,11 +320,13 @@ impl Cluster {
             }
             Fault::NodePause { node, time } => {
                 self.nodes[node].paused_until = now + time;
-                self.oracle.node_stood_still(node, Lifetime(2 * time / 1000));
+                let node_now = self.nodes[node].clock.read(now);
+                self.oracle.node_stood_still(node, Lifetime(2 * time / 1000), node_now);
             }
             Fault::NodeClock { node, ahead, drift } => {
                 self.nodes[node].clock_off = true;
-                self.oracle.node_stood_still(node, Lifetime(2 * ahead / 1000 + 2_000));
+                let node_now = self.nodes[node].clock.read(now);
+                self.oracle.node_stood_still(node, Lifetime(2 * ahead / 1000 + 2_000), node_now);
                 self.nodes[node].clock.jump(now, ahead);
                 self.nodes[node].clock.drift(now, drift);
                 self.wake_node(node, now + 1);
@@ -320,6 +337,9 @@ impl Cluster {
     }
 
     fn stop_client(&mut self, client: usize, heard: Nanos, back: Option<Nanos>) {
+        if self.plan.programs.share_a_structure() && client == FOUNDER {
+            return;
+        }
         let Some(stay) = self.clients[client].stay.take() else { return };
         for session in stay.work.keeper().into_iter().chain([stay.session]) {
             self.oracle.client_ended(session);

@@ -83,6 +83,38 @@ impl std::str::FromStr for FaultKind {
 )]
 pub struct UnknownFaultKind(String);
 
+/// What the honest clients of a run are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Programs {
+    /// Workers, which post requests and never wait.
+    #[default]
+    Workers,
+    /// Programs with sessions, whose calls wait, and keepers.
+    Sessions,
+    /// Programs that work on one hash table, and die in the middle of it.
+    Tables,
+}
+
+impl Programs {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Workers, Self::Sessions, Self::Tables];
+
+    /// The name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Workers => "workers",
+            Self::Sessions => "sessions",
+            Self::Tables => "tables",
+        }
+    }
+
+    /// Whether the programs share a structure in the node's memory.
+    pub(crate) fn share_a_structure(self) -> bool {
+        self == Self::Tables
+    }
+}
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -107,8 +139,8 @@ pub struct Plan {
     /// Each client first takes all the permissions that it may hold, with leases that outlast the run. This tests size,
     /// not faults.
     pub fill: bool,
-    /// Honest clients are programs with sessions, whose calls wait, and keepers.
-    pub sessions: bool,
+    /// What the honest clients are.
+    pub programs: Programs,
     /// Honest clients give objects names and share them with other tenants.
     pub sharing: bool,
     /// Whether the run keeps a readable trace.
@@ -138,7 +170,7 @@ impl Plan {
             held: 1 + dice.index(8),
             think_ns: dice.magnitude(2 * MICROSECOND..60 * MICROSECOND),
             fill: false,
-            sessions: false,
+            programs: Programs::Workers,
             // A stream of its own, so that all else of the plan is as it would be without.
             sharing: Dice::new(seed, SHARING).per_mille(350),
             readable: false,
@@ -148,6 +180,11 @@ impl Plan {
 
 /// More violations than any run has.
 const FORGIVING: u32 = 1 << 20;
+
+/// The most clients that share a structure: enough for every race, and few enough for a search of their histories.
+const CLIENTS_OF_A_STRUCTURE: usize = 4;
+/// How much longer a run with a structure takes: one of its operations takes many accesses.
+const DURATION_OF_STRUCTURES: u64 = 2;
 
 /// Longer than any jump of a clock.
 const LATE_GRACE: Lifetime = Lifetime::seconds(60 * 60);
@@ -177,6 +214,9 @@ impl NodePlan {
         if plan.fill {
             drawn.config = roomy(plan, drawn.config);
             drawn.depths = (16, 16);
+        }
+        if plan.programs.share_a_structure() {
+            drawn.config = spacious(drawn.config);
         }
         drawn
     }
@@ -269,19 +309,60 @@ fn roomy(plan: &Plan, config: NodeConfig) -> NodeConfig {
     }
 }
 
+/// Makes room for a structure, and allows the leases with which its users make it.
+fn spacious(config: NodeConfig) -> NodeConfig {
+    NodeConfig {
+        pool_bytes: 24 << 20,
+        headers: 1 << 14,
+        longest_lifetime: Lifetime::seconds(2),
+        quota: Quota { permissions_max: 1 << 30, objects_max: 1 << 30, ..Quota::default() },
+        windows_ready: 64,
+        windows_max: 1 << 14,
+        postponed_max: 64,
+        ..config
+    }
+}
+
 impl Plan {
+    /// The same run with other honest clients. Those that share a structure are one tenant of one node, which does not stop:
+    /// their structure would go with it. Their clocks are sound, for what a structure frees rests on that.
+    #[must_use]
+    pub fn with(self, programs: Programs) -> Self {
+        if !programs.share_a_structure() {
+            return Self { programs, ..self };
+        }
+        let unbearable = [FaultKind::NodeStop, FaultKind::NodeClock, FaultKind::ClientClock];
+        let faults = self.faults.into_iter().filter(|kind| !unbearable.contains(kind)).collect();
+        let clients = (self.clients - self.hostile).clamp(2, CLIENTS_OF_A_STRUCTURE);
+        let duration_ns = self.duration_ns.saturating_mul(DURATION_OF_STRUCTURES);
+        Self {
+            programs,
+            faults,
+            clients,
+            duration_ns,
+            nodes: 1,
+            tenants: 1,
+            hostile: 0,
+            sharing: false,
+            ..self
+        }
+    }
+
     /// The command that runs exactly this plan again.
     #[must_use]
     pub fn command(&self) -> String {
         let faults: Vec<&str> = self.faults.iter().map(|kind| kind.name()).collect();
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
         let fill = if self.fill { " --fill" } else { "" };
-        let sessions = if self.sessions { " --sessions" } else { "" };
+        let programs = match self.programs {
+            Programs::Workers => String::new(),
+            others => format!(" --programs {}", others.name()),
+        };
         // Usually the seed implies it.
         let own = self.think_ns == Self::draw(self.seed).think_ns;
         let think = if own { String::new() } else { format!(" --think {}", micros(self.think_ns)) };
         format!(
-            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{sessions}{think} --trace",
+            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{programs}{think} --trace",
             self.seed,
             self.nodes,
             self.clients,

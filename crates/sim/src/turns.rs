@@ -128,18 +128,18 @@ impl Cluster {
     }
 
     pub fn client_nic_turn(&mut self, client: usize) {
-        if self.clients[client].nic_turn.ring(self.now) {
-            self.client_nic_turn_now(client);
+        if self.clients[client].nic_turn.ring(self.now) && self.client_nic_turn_now(client) {
             self.wake_client(client, self.now + 100);
         }
     }
 
-    pub fn client_nic_turn_now(&mut self, client: usize) {
+    /// Returns whether the NIC had something to do.
+    pub fn client_nic_turn_now(&mut self, client: usize) -> bool {
         let nic_now = nic_time(self.now);
         let mut out = Vec::new();
         let host = &mut self.clients[client];
         let mut nic = host.nic.borrow_mut();
-        nic.turn_at(nic_now);
+        let worked = nic.turn_at(nic_now);
         nic.core().take_outgoing(&mut out);
         let wake = nic.core().next_wake();
         drop(nic);
@@ -150,6 +150,7 @@ impl Cluster {
             self.events.put(at, Event::ClientNic(client));
         }
         self.send_out(self.nodes.len() + client, &mut out);
+        worked
     }
 
     pub fn client_turn(&mut self, client: usize) {

@@ -4,13 +4,15 @@
 #![cfg(feature = "planted")]
 
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_sim::{FaultKind, Plan, Promise, run, shrink};
+use portcullis_sim::{FaultKind, Plan, Programs, Promise, run, shrink};
 
 /// Seeds within which a fault must be found.
 const SEEDS: u64 = 1_000;
 /// The same for those that one seed in a few hundred finds where what they need is common: enough that luck alone hides
 /// none.
 const SEEDS_FOR_RARE_ONES: u64 = 4_000;
+/// The same for those of a structure. Such runs are long.
+const SEEDS_OF_STRUCTURES: u64 = 80;
 
 /// What a seed says; for rare faults with more of what they need.
 fn plan_for(fault: Fault, seed: u64) -> Plan {
@@ -18,10 +20,14 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
     match fault {
         Fault::DoubtNotAwaited => Plan { faults: vec![FaultKind::Cut], hostile: 0, ..drawn },
         // Only sessions wait.
-        Fault::WaitJudgesByOldTime => Plan { sessions: true, faults: Vec::new(), ..drawn },
+        Fault::WaitJudgesByOldTime => Plan { programs: Programs::Sessions, faults: Vec::new(), ..drawn },
         // Few clients, so that pages are one tenant's.
         Fault::GuestsBytesNotNoted => {
             Plan { sharing: true, clients: 2, tenants: 2, hostile: 0, held: 2, faults: Vec::new(), ..drawn }
+        }
+        _ if Fault::OF_RACES.contains(&fault) => {
+            let faults = vec![FaultKind::ClientPause, FaultKind::ClientStop, FaultKind::LateCompletions];
+            Plan { faults, ..drawn }.with(Programs::Tables)
         }
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
         _ => drawn,
@@ -32,7 +38,12 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
 fn found(fault: Fault) -> Option<(u64, Promise, String)> {
     let rare =
         matches!(fault, Fault::DoubtNotAwaited | Fault::HeaderReusedWhileBound | Fault::GuestsBytesNotNoted);
-    (0..if rare { SEEDS_FOR_RARE_ONES } else { SEEDS }).find_map(|seed| {
+    let seeds = match fault {
+        _ if rare => SEEDS_FOR_RARE_ONES,
+        _ if Fault::OF_RACES.contains(&fault) => SEEDS_OF_STRUCTURES,
+        _ => SEEDS,
+    };
+    (0..seeds).find_map(|seed| {
         let plan = plan_for(fault, seed);
         planted::plant(Some(fault));
         let report = run(&plan);
@@ -62,7 +73,9 @@ macro_rules! faults {
 
         #[test]
         fn every_fault_has_its_test() {
-            assert_eq!([$(Fault::$fault),*].len(), Fault::ALL.len());
+            let faults = Fault::ALL.iter().chain(&Fault::OF_RACES);
+            let missing: Vec<_> = faults.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
+            assert!(missing.is_empty(), "no test plants {missing:?}");
         }
     };
 }
@@ -98,6 +111,11 @@ faults! {
     share_not_compared: ShareNotCompared by Access;
     guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service;
     guests_bytes_not_noted: GuestsBytesNotNoted by Scrub;
+    fingerprint_trusted: FingerprintTrusted by Order;
+    version_not_advanced: VersionNotAdvanced by Order | Rest;
+    alone_not_checked: AloneNotChecked by Order | Rest;
+    pending_seen: PendingSeen by Order;
+    swept_at_once: SweptAtOnce by Order;
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Programs on the paved path under the checkers: sessions whose calls wait, and their keepers.
 
-use portcullis_sim::{FaultKind, Plan, run};
+use portcullis_sim::{FaultKind, Plan, Programs, run};
 
 /// What a seed says, with programs on the paved path.
 fn plan_for(seed: u64) -> Plan {
-    Plan { sessions: true, ..Plan::draw(seed) }
+    Plan { programs: Programs::Sessions, ..Plan::draw(seed) }
 }
 
 #[test]

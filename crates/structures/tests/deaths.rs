@@ -6,8 +6,8 @@ mod trials;
 
 use portcullis_structures::table::Grain;
 use trials::{
-    Deed, End, a_reader_is_late_at_each_step, at_each_step, at_each_step_in, at_each_step_of_a_split,
-    many_updates_leak_nothing,
+    Deed, End, a_reader_is_late_at_each_step, a_writer_is_late_at_each_step, at_each_step, at_each_step_in,
+    at_each_step_of_a_split, many_updates_leak_nothing,
 };
 
 #[test]
@@ -73,6 +73,11 @@ fn a_client_is_late_at_each_step_of_an_update_where_each_block_has_a_permission_
 #[test]
 fn a_reader_that_is_late_at_any_step_finds_its_key_and_no_other() {
     a_reader_is_late_at_each_step();
+}
+
+#[test]
+fn a_writer_that_is_late_at_any_step_uses_no_block_that_others_have() {
+    a_writer_is_late_at_each_step();
 }
 
 #[test]

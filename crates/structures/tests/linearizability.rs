@@ -2,7 +2,6 @@
 //! still.
 
 mod concurrency;
-mod history;
 mod rig;
 
 use concurrency::explore;

@@ -54,7 +54,12 @@ impl MemoryModel {
 
     /// The bytes of a span.
     pub fn read(&self, span: Range<u64>) -> Vec<u8> {
-        span.map(|at| self.words[index(at / 8)].to_le_bytes()[index(at % 8)]).collect()
+        let words = &self.words[index(span.start / 8)..index(span.end.div_ceil(8))];
+        let mut bytes = Vec::with_capacity(words.len() * 8);
+        words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        bytes.truncate(bytes.len() - index(span.end.next_multiple_of(8) - span.end));
+        bytes.drain(..index(span.start % 8));
+        bytes
     }
 
     /// The aligned word at `offset`.

@@ -179,10 +179,10 @@ impl Oracle {
         self.ledger.forget(session);
     }
 
-    /// The node stood still for this time on its clock.
-    pub fn node_stood_still(&mut self, node: usize, time: Lifetime) {
+    /// The node stands still for this time on its clock, which shows `now`.
+    pub fn node_stood_still(&mut self, node: usize, time: Lifetime, now: Moment) {
         if let Some(model) = &mut self.nodes[node] {
-            model.requests.stood_still(time);
+            model.requests.stood_still(time, now);
         }
     }
 

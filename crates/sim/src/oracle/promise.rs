@@ -32,7 +32,10 @@ pub enum Promise {
     Progress,
     /// No code panics, whatever peers and machines do.
     Soundness,
-    /// At rest nothing is left: no permissions, objects, bytes, headers, windows, queue pairs or requests.
+    /// What the users of a structure are told fits one order of their operations: nothing is lost, doubled or torn.
+    Order,
+    /// At rest nothing is left: no permissions, objects, bytes, headers, windows, queue pairs or requests, and no memory of
+    /// a structure that it does not use.
     Rest,
 }
 
@@ -53,6 +56,7 @@ impl Promise {
             Self::Memory => "memory",
             Self::Progress => "progress",
             Self::Soundness => "soundness",
+            Self::Order => "order",
             Self::Rest => "rest",
         }
     }

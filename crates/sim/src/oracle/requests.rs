@@ -60,6 +60,8 @@ pub(super) struct Requests {
     asked: HashMap<(SessionId, u32), VecDeque<Asked>>,
     /// A session ended before it had the answer to an allocation.
     lost_allocation: bool,
+    /// The node stands still until then, at the longest.
+    still_until: Moment,
 }
 
 impl Requests {
@@ -86,7 +88,8 @@ impl Requests {
             ) => SOON,
             _ => SLACK,
         };
-        let asked = Asked { body, at: now, stood_still: Lifetime(0), due: now.after(wait) };
+        let still = self.still_until.since(now);
+        let asked = Asked { body, at: now, stood_still: still, due: now.after(wait).after(still) };
         self.asked.entry((session, sequence)).or_default().push_back(asked);
     }
 
@@ -116,8 +119,9 @@ impl Requests {
         self.lost_allocation || self.asked.values().flatten().any(Asked::allocates)
     }
 
-    /// The node stood still for this time, or its clock jumped: it could not answer meanwhile.
-    pub fn stood_still(&mut self, time: Lifetime) {
+    /// The node stands still for this time from `now` on, or its clock jumped: it cannot answer meanwhile.
+    pub fn stood_still(&mut self, time: Lifetime, now: Moment) {
+        self.still_until = self.still_until.max(now.after(time));
         for asked in self.asked.values_mut().flatten() {
             asked.due = asked.due.after(time);
             asked.stood_still.0 += time.0;

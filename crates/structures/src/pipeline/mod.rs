@@ -27,6 +27,13 @@ use std::task::{Context, Poll, Waker};
 /// Requests of a pipeline that may have been asked for and not taken.
 const REQUESTS_MAX: u32 = 1 << 20;
 
+/// How soon a request that found its queue full is posted again, if nothing of this pipeline ends before: a queue pair may
+/// be rebuilt, or a message may be taken, which nobody here hears of.
+const ROOM_WITHIN: Lifetime = Lifetime::micros(20);
+
+/// How often a pipeline looks whether its node is still there.
+const NODE_LOOKED_FOR_EVERY: Lifetime = Lifetime::millis(20);
+
 /// The number of a future that a pipeline drives.
 type Task = usize;
 
@@ -94,6 +101,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
             timers: BinaryHeap::new(),
             watchers: Vec::new(),
             posts_left: None,
+            look_for_node_at: now,
         };
         Self { core: RefCell::new(core) }
     }
@@ -107,6 +115,12 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     #[must_use]
     pub fn number(&self) -> u64 {
         self.core.borrow().session.number()
+    }
+
+    /// Whether the session is over. Then no request succeeds any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.core.borrow_mut().session.client().over().is_some()
     }
 
     /// The time of this round: when the pipeline last began to go on with operations.
@@ -270,8 +284,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     pub fn drive<T>(&self, mut operation: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         let mut context = Context::from_waker(Waker::noop());
         self.core.borrow_mut().ready.push(0);
+        self.core.borrow_mut().begin_round();
         loop {
-            self.core.borrow_mut().begin_round();
             while self.next_ready().is_some() {
                 if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
                     self.core.borrow_mut().flush();
@@ -300,8 +314,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         for task in 0..places.len() {
             self.core.borrow_mut().ready.push(task);
         }
+        self.core.borrow_mut().begin_round();
         while under_way > 0 {
-            self.core.borrow_mut().begin_round();
             while let Some(task) = self.next_ready() {
                 if !busy[task] {
                     continue;
@@ -441,6 +455,7 @@ struct Core<E: VerbsEndpoint, C: Clock> {
     /// Tasks that wait for anything to end.
     watchers: Vec<Task>,
     posts_left: Option<u64>,
+    look_for_node_at: Moment,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
@@ -495,6 +510,11 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
 
     fn begin_round(&mut self) {
         self.now = self.session.now();
+        // The waits of a busy pipeline are too short to notice it.
+        if self.now >= self.look_for_node_at {
+            self.session.look_for_node();
+            self.look_for_node_at = self.now.after(NODE_LOOKED_FOR_EVERY);
+        }
     }
 
     /// Posts what was asked for, as far as the queues have room.
@@ -539,39 +559,72 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         batch.post();
     }
 
-    /// Posts, and waits until there is a task to go on with. Returns `false` where none can be: the pipeline is halted.
+    /// Posts, and waits until there is a task to go on with, in a new round. Returns `false` where none can be: the pipeline is
+    /// halted.
     fn wait(&mut self) -> bool {
-        self.flush();
-        if !self.ready.tasks.is_empty() {
-            return true;
+        loop {
+            self.flush();
+            if !self.ready.tasks.is_empty() {
+                return true;
+            }
+            match self.wait_for_something() {
+                Waited::SomethingEnded => self.begin_round(),
+                Waited::Halted => return !self.ready.tasks.is_empty(),
+            }
         }
+    }
+
+    /// Waits until a task can go on, or until there may be room in the queues for what waits.
+    fn wait_for_something(&mut self) -> Waited {
         let clock = self.session.clock().clone();
         let halted = self.posts_left == Some(0);
-        let Self { session, entries, by_place, calls, outcomes, ready, timers, watchers, .. } = self;
-        let mut stuck = false;
-        let waited = session.wait_until(|client| {
+        let Self { session, entries, by_place, calls, outcomes, outbox, ready, timers, watchers, .. } = self;
+        let timer = timers.peek().map(|Reverse((until, _))| *until);
+        let again = (!outbox.is_empty() && !halted).then(|| clock.now().after(ROOM_WITHIN));
+        let by = timer.into_iter().chain(again).min();
+        let waited = session.wait_until_by(by.unwrap_or(Moment(u64::MAX)), |client| {
             let ended = take_outcomes(client, outcomes, by_place, entries, ready)
                 + take_answers(client, calls, entries, ready);
-            if ended > 0 {
+            let is_time = by.is_some_and(|by| clock.now() >= by);
+            if is_time {
+                wake_sleepers(timers, ready, clock.now());
+            }
+            // Also after a timer: the operation that a watcher waits for may have been dropped.
+            if ended > 0 || !ready.tasks.is_empty() {
                 watchers.drain(..).for_each(|task| ready.push(task));
             }
-            if !timers.is_empty() {
-                let now = clock.now();
-                while timers.peek().is_some_and(|Reverse((until, _))| *until <= now) {
-                    let Reverse((_, task)) = timers.pop().expect("it was looked at");
-                    ready.push(task);
-                }
+            if halted && client.pending() == 0 && timers.is_empty() {
+                return Some(Waited::Halted);
             }
-            stuck = halted && client.pending() == 0 && timers.is_empty();
-            (stuck || !ready.tasks.is_empty()).then_some(())
+            // What has ended may have had no task: its future was dropped.
+            let has_room = again.is_some() && (ended > 0 || is_time);
+            (has_room || !ready.tasks.is_empty()).then_some(Waited::SomethingEnded)
         });
-        if waited.is_err() {
+        waited.unwrap_or_else(|_| {
             // The session is over: whatever waits has to learn it.
-            let late = timers.drain().map(|Reverse((_, task))| task);
-            late.chain(watchers.drain(..)).for_each(|task| ready.push(task));
-        }
-        !stuck || !self.ready.tasks.is_empty()
+            let late = self.timers.drain().map(|Reverse((_, task))| task);
+            late.chain(self.watchers.drain(..)).for_each(|task| self.ready.push(task));
+            Waited::SomethingEnded
+        })
     }
+}
+
+/// Goes on with tasks whose time has come.
+fn wake_sleepers(timers: &mut BinaryHeap<Reverse<(Moment, Task)>>, ready: &mut Ready, now: Moment) {
+    while let Some(Reverse((until, task))) = timers.peek()
+        && *until <= now
+    {
+        ready.push(*task);
+        timers.pop();
+    }
+}
+
+/// What a wait has come to.
+enum Waited {
+    /// Something has ended, or a time has come.
+    SomethingEnded,
+    /// The pipeline is halted, and nothing is under way.
+    Halted,
 }
 
 /// Takes the outcomes of operations. Returns how many there were.

@@ -20,7 +20,7 @@ const DAMAGED_AFTER_TIMES: u32 = 16;
 const ATTEMPTS_AT_ONCE: u32 = 4;
 
 /// Where a slot lies.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct SlotAt {
     pub subtable: u32,
     pub bucket: u32,

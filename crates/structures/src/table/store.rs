@@ -111,7 +111,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match self.try_store(&content, hash, condition, &mut claimed).await {
                 Ok(Ok(stored)) => {
                     if let Some(unused) = claimed {
-                        self.give_back(unused).await?;
+                        // Where this fails, a sweep finds the block.
+                        let _ = self.give_back(unused).await;
                     }
                     return Ok(stored);
                 }
@@ -206,9 +207,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         self.end(claimed.take().expect("it was just used").permission);
         if !planted::is(Fault::OldBlockNotFreed) {
-            self.free_block(found.slot.place(), found.slot.version()).await?;
+            self.free_old_block(found.slot).await;
         }
         Ok(true)
+    }
+
+    /// Frees the block of a slot that was replaced. The change has happened, whatever comes of this: a sweep frees what is
+    /// left.
+    async fn free_old_block(&self, old: Slot) {
+        let _ = self.free_block(old.place(), old.version()).await;
     }
 
     /// Changes a slot. Returns what was there before. `None`: it was too late to try.
@@ -347,11 +354,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.wait_for_split(at.subtable).await?;
             return Ok(Err(Retry::Changed));
         }
+        let expired = self.has_expired(&found).await?;
         if self.swap(at, found.slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(found.slot) {
             return Ok(Err(Retry::Changed));
         }
-        self.free_block(found.slot.place(), found.slot.version()).await?;
-        let expired = self.has_expired(&found).await?;
+        self.free_old_block(found.slot).await;
         Ok(Ok(!expired))
     }
 }

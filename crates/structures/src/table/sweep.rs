@@ -14,7 +14,7 @@ use super::words::{Claim, Place, Slot};
 use super::{Table, TableError};
 use portcullis::{Clock, Lifetime, ObjectRef, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a sweep has freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,12 +34,12 @@ pub struct Swept {
 /// What one look at the table has found.
 #[derive(Default)]
 struct Look {
-    claimed: HashMap<Place, Claim>,
-    pending: HashMap<SlotAt, Slot>,
-    unlinked: HashMap<u32, ObjectRef>,
+    claimed: BTreeMap<Place, Claim>,
+    pending: BTreeMap<SlotAt, Slot>,
+    unlinked: BTreeMap<u32, ObjectRef>,
     /// Subtables and extents whose records do not say that they are kept, by where the record is.
-    unfinished: HashMap<u64, ObjectRef>,
-    frozen: HashSet<u32>,
+    unfinished: BTreeMap<u64, ObjectRef>,
+    frozen: BTreeSet<u32>,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
@@ -94,7 +94,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 look.unfinished.insert(at, record.object);
             }
         }
-        let mut linked = HashSet::from([0]);
+        let mut linked = BTreeSet::from([0]);
         let mut number = 0;
         while u64::from(number) < self.subtables_begun().await? {
             let at = self.options.subtable_record_at(number);
@@ -141,8 +141,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    async fn all_claims(&self) -> Result<HashMap<Place, Claim>, TableError> {
-        let mut claimed = HashMap::new();
+    async fn all_claims(&self) -> Result<BTreeMap<Place, Claim>, TableError> {
+        let mut claimed = BTreeMap::new();
         for (extent, class) in self.all_extents().await? {
             claimed.extend(self.claims_of(extent, class).await?.unwrap_or_default());
         }
@@ -195,9 +195,6 @@ impl Look {
 }
 
 /// What is in both with the same value.
-fn both<K: Copy + Eq + std::hash::Hash, V: Copy + PartialEq>(
-    first: &HashMap<K, V>,
-    second: &HashMap<K, V>,
-) -> Vec<(K, V)> {
+fn both<K: Copy + Ord, V: Copy + PartialEq>(first: &BTreeMap<K, V>, second: &BTreeMap<K, V>) -> Vec<(K, V)> {
     first.iter().filter(|(key, value)| second.get(key) == Some(value)).map(|(k, v)| (*k, *v)).collect()
 }

@@ -1,10 +1,10 @@
 //! Clients on several threads, which work on the same few keys of a table that is split meanwhile. Some of them die or
 //! stand still.
 
-use crate::history::{Event, Operation, is_linearizable};
 use crate::rig::{User, node};
 use portcullis::host::Host;
 use portcullis::{Lifetime, Mechanism, ObjectRef};
+use portcullis_histories::key::{Event, Operation, is_linearizable};
 use portcullis_protocol::planted;
 use portcullis_structures::table::{Access, Grain, Stored, Table, TableError, TableOptions};
 use rand::rngs::StdRng;

@@ -269,3 +269,41 @@ pub fn a_reader_is_late_at_each_step() {
     }
     panic!("a get never ends");
 }
+
+/// A writer stands still at each step of an update, while others sweep and use all blocks again.
+#[allow(dead_code, reason = "each test file uses its part of the trials")]
+pub fn a_writer_is_late_at_each_step() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: LEASE, groups: 1, depth_max: 6, ..TableOptions::default() };
+    // An extent has eight blocks of this size, so a block is soon used again.
+    let value = |fill: u8| vec![fill; 40 << 10];
+    for posts in 0..100 {
+        let what = format!("an update that is late after {posts} posts");
+        let tenant = format!("trial-{posts}");
+        let other = User::create(&node, &tenant, &options);
+        assert!(other.run(other.table.insert(b"written", &value(1))));
+        let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Write);
+        pipeline.halt_after(Some(posts));
+        let new = value(2);
+        let mut update = pin!(table.update(b"written", &new));
+        if let Some(done) = pipeline.drive(update.as_mut()) {
+            assert_eq!(done, Ok(true));
+            assert!(posts >= 5, "an update of {posts} steps");
+            return;
+        }
+        other.run(other.table.sweep());
+        for number in 0..24 {
+            other.run(other.table.upsert(&key(number % 3), &value(3)));
+        }
+        pipeline.halt_after(None);
+        assert_eq!(pipeline.drive(update.as_mut()), Some(Ok(true)), "{what}");
+        let found = other.get(b"written");
+        assert!(found == Some(value(2)), "{what}: the value is lost");
+        for number in 0..3 {
+            assert!(other.get(&key(number)) == Some(value(3)), "{what}: another key's value is lost");
+        }
+        let statistics = other.run(other.table.statistics());
+        assert_eq!(statistics.dangling, 0, "{what}: blocks are leaked or lost: {statistics:?}");
+    }
+    panic!("an update never ends");
+}

@@ -1,10 +1,10 @@
-//! Histories of operations on one key, and whether they are linearizable: the algorithm of Wing and Gong, with Lowe's
-//! memory of the states that it has been in.
+//! Histories of one key of a map: the algorithm of Wing and Gong, with Lowe's memory of the states that it has been in.
 
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
 /// What an operation asked for, and what it was told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// A read, and the value that it found.
     Get(Option<u64>),
@@ -22,10 +22,13 @@ pub enum Event {
 
 /// One operation on a key, with its times on one clock. An operation without an end may have happened at any time after
 /// its start, or not at all, and nobody knows what it would have returned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Operation {
+    /// What was asked for and, where there is an end, what was told.
     pub event: Event,
+    /// When it was asked for.
     pub start: u64,
+    /// When its user was told.
     pub end: Option<u64>,
 }
 
@@ -49,6 +52,7 @@ impl Operation {
 }
 
 /// Whether there is an order of the operations that fits their times and their results. The key is absent at first.
+#[must_use]
 pub fn is_linearizable(history: &[Operation]) -> bool {
     // A read that nobody was told of says nothing.
     let says = |operation: &&Operation| operation.end.is_some() || !matches!(operation.event, Event::Get(_));

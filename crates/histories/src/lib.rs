@@ -1,0 +1,12 @@
+//! Histories: what the users of a shared structure asked for, when, and what they were told; and whether one order of
+//! all operations explains it (linearizability).
+//!
+//! - [`key`]: one key of a map. Decided by search.
+//! - [`fifo`]: a queue whose values are pushed once each. Decided by looking for four patterns.
+//!
+//! The simulator and the tests of the structures judge by this crate. It knows none of them, and must not be used by what
+//! it judges.
+#![forbid(unsafe_code)]
+
+pub mod fifo;
+pub mod key;
