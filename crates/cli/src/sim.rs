@@ -17,7 +17,7 @@ Examples:
   portcullis sim --seed 42 --json          # one run, as a JSON object
   portcullis sim --seed 42 --trace         # one run, with what happened in it
   portcullis sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
-  portcullis sim --programs tables         # the users of a hash table die in its middle
+  portcullis sim --programs tables         # users of a hash table that die
   portcullis sim --seeds 100000 --seed 1000000   # so many seeds from there on
   portcullis sim --hours 8                 # seed after seed, for so long
   portcullis sim --model connectx5         # Patronus' results, from its figures

@@ -182,6 +182,12 @@ error_codes! {
     ReadOnlyTable = 735, "read-only-table", "The table was opened for reading only.";
     TableFull = 736, "table-full", "The table has as many parts as it can have.";
     TableDamaged = 737, "table-damaged", "The table's memory makes no sense.";
+    NotAQueue = 741, "not-a-queue", "The object is no queue, or one of another version.";
+    QueueOption = 742, "queue-option", "A queue cannot be made with such an option.";
+    EntryTooLong = 743, "entry-too-long", "An entry has more bytes than fit into this queue.";
+    QueueClosed = 744, "queue-closed", "The queue is closed: nobody pushes any more.";
+    NoRoomInQueue = 745, "no-room-in-queue", "The queue has as many segments as it can have.";
+    QueueDamaged = 746, "queue-damaged", "The queue's memory makes no sense.";
 
     // Bytes that cannot be decoded.
     MalformedMessage = 801, "malformed-message", "The bytes are no control message.";

@@ -90,6 +90,18 @@ pub enum Fault {
     SweptAtOnce,
     /// The block of a value that was replaced stays claimed.
     OldBlockNotFreed,
+    /// A slot of a queue says that it is filled before its bytes are there.
+    SlotFilledBeforeBytes,
+    /// A producer takes its entry for pushed although its slot was abandoned.
+    AbandonedSlotCounts,
+    /// A consumer takes entries without looking whether another one was quicker.
+    HeadNotCompared,
+    /// A slot whose producer has died stays as it is.
+    DeadSlotNotAbandoned,
+    /// What a client leaves that dies while it adds or retires a segment is not freed.
+    SegmentLeftBehind,
+    /// Producers go on in a queue that is closed.
+    ClosedNotCompared,
 }
 
 impl Fault {
@@ -111,6 +123,16 @@ impl Fault {
         Self::AloneNotChecked,
         Self::PendingSeen,
         Self::SweptAtOnce,
+    ];
+
+    /// Those of the queue. The tests of the structures find them.
+    pub const OF_QUEUES: [Self; 6] = [
+        Self::SlotFilledBeforeBytes,
+        Self::AbandonedSlotCounts,
+        Self::HeadNotCompared,
+        Self::DeadSlotNotAbandoned,
+        Self::SegmentLeftBehind,
+        Self::ClosedNotCompared,
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.

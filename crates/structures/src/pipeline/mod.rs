@@ -7,7 +7,11 @@
 //! A future of this module makes progress only in [`Pipeline::block_on`], [`Pipeline::drive`] or [`Pipeline::run`] of
 //! its own pipeline.
 
+mod bytes;
 mod requests;
+mod timers;
+
+pub(crate) use bytes::{ZEROS, copied, word_of};
 
 use portcullis::{
     Acquire, Allocate, Answer, BarePermission, Buffer, Call, Client, Clock, DirectoryName,
@@ -17,12 +21,12 @@ use portcullis::{
 use portcullis_slots::{Reuse, Slots};
 use requests::{Action, Begun, Done, Posted, Request};
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use timers::{Sleep, Timers};
 
 /// Requests of a pipeline that may have been asked for and not taken.
 const REQUESTS_MAX: u32 = 1 << 20;
@@ -98,7 +102,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
             outcomes: Vec::new(),
             current: 0,
             ready: Ready::default(),
-            timers: BinaryHeap::new(),
+            timers: Timers::default(),
             watchers: Vec::new(),
             posts_left: None,
             look_for_node_at: now,
@@ -254,7 +258,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     /// Waits for `time`.
     pub async fn sleep(&self, time: Lifetime) {
         let until = self.now().after(time);
-        std::future::poll_fn(|_| self.core.borrow_mut().poll_timer(until)).await;
+        Sleep::new(self, until).await;
     }
 
     /// Waits until something that this pipeline asked for has ended.
@@ -317,7 +321,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.core.borrow_mut().begin_round();
         while under_way > 0 {
             while let Some(task) = self.next_ready() {
-                if !busy[task] {
+                // An earlier run may have left tasks that waited for anything to end.
+                if !busy.get(task).is_some_and(|busy| *busy) {
                     continue;
                 }
                 while let Poll::Ready(result) = places[task].as_mut().poll(&mut context) {
@@ -451,7 +456,7 @@ struct Core<E: VerbsEndpoint, C: Clock> {
     outcomes: Vec<(Operation, Outcome<E::Memory>)>,
     current: Task,
     ready: Ready,
-    timers: BinaryHeap<Reverse<(Moment, Task)>>,
+    timers: Timers,
     /// Tasks that wait for anything to end.
     watchers: Vec<Task>,
     posts_left: Option<u64>,
@@ -498,14 +503,6 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         } else {
             entry.forgotten = true;
         }
-    }
-
-    fn poll_timer(&mut self, until: Moment) -> Poll<()> {
-        if self.now >= until || self.session.client().over().is_some() {
-            return Poll::Ready(());
-        }
-        self.timers.push(Reverse((until, self.current)));
-        Poll::Pending
     }
 
     fn begin_round(&mut self) {
@@ -579,7 +576,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         let clock = self.session.clock().clone();
         let halted = self.posts_left == Some(0);
         let Self { session, entries, by_place, calls, outcomes, outbox, ready, timers, watchers, .. } = self;
-        let timer = timers.peek().map(|Reverse((until, _))| *until);
+        let timer = timers.next();
         let again = (!outbox.is_empty() && !halted).then(|| clock.now().after(ROOM_WITHIN));
         let by = timer.into_iter().chain(again).min();
         let waited = session.wait_until_by(by.unwrap_or(Moment(u64::MAX)), |client| {
@@ -587,7 +584,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
                 + take_answers(client, calls, entries, ready);
             let is_time = by.is_some_and(|by| clock.now() >= by);
             if is_time {
-                wake_sleepers(timers, ready, clock.now());
+                timers.wake(clock.now(), ready);
             }
             // Also after a timer: the operation that a watcher waits for may have been dropped.
             if ended > 0 || !ready.tasks.is_empty() {
@@ -602,20 +599,10 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         });
         waited.unwrap_or_else(|_| {
             // The session is over: whatever waits has to learn it.
-            let late = self.timers.drain().map(|Reverse((_, task))| task);
-            late.chain(self.watchers.drain(..)).for_each(|task| self.ready.push(task));
+            self.timers.wake_all(&mut self.ready);
+            self.watchers.drain(..).for_each(|task| self.ready.push(task));
             Waited::SomethingEnded
         })
-    }
-}
-
-/// Goes on with tasks whose time has come.
-fn wake_sleepers(timers: &mut BinaryHeap<Reverse<(Moment, Task)>>, ready: &mut Ready, now: Moment) {
-    while let Some(Reverse((until, task))) = timers.peek()
-        && *until <= now
-    {
-        ready.push(*task);
-        timers.pop();
     }
 }
 

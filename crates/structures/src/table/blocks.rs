@@ -5,10 +5,12 @@
 //! be used any more: see [`Table::sweep`].
 
 use super::permissions::{Part, is_conflict, is_gone};
-use super::shape::{EXTENTS_AT, Record, SizeClass};
-use super::subtables::word_of;
+use super::shape::{EXTENTS_AT, SizeClass};
 use super::words::{Claim, EXTENTS_MAX, Place, Slot, Version};
-use super::{AtEnd, Grain, Table, TableError, block};
+use super::{Grain, Table, TableError, block};
+use crate::held::AtEnd;
+use crate::pipeline::word_of;
+use crate::record::Record;
 use portcullis::{
     Acquire, BarePermission, Clock, Lifetime, Moment, ObjectRef, Rights, Sharing, VerbsEndpoint,
 };
@@ -253,11 +255,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let number = u32::try_from(number).ok().filter(|number| *number < EXTENTS_MAX);
         let number = number.ok_or(TableError::Full)?;
         let permission = self.allocate(class.extent_bytes(), self.options.lease).await?;
-        self.zero(&permission, class.claims_bytes()).await?;
+        self.pipeline.zero(&permission, class.claims_bytes()).await?;
         let object = permission.object();
         let record = Record { object, detail: class.number(), is_kept: false };
         self.enter(self.options.extent_record_at(number), record).await?;
-        self.end(permission);
+        self.pipeline.end(permission);
         self.know_extent(number, (object, class));
         let mut state = self.state.borrow_mut();
         state.blocks.class(class).add_extent(number);
@@ -335,7 +337,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Frees a block that was claimed and is in no slot.
     pub(super) async fn give_back(&self, claimed: Claimed) -> Result<(), TableError> {
         let (place, version) = (claimed.place, claimed.version);
-        self.end(claimed.permission);
+        self.pipeline.end(claimed.permission);
         self.free_block(place, version).await
     }
 

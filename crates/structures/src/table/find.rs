@@ -3,9 +3,9 @@
 use super::hashing::KeyHash;
 use super::permissions::{Part, Readable};
 use super::shape::{BUCKET_BYTES, COMBINED_BYTES, SHARED_AT, SLOTS, TableOptions, bucket_at};
-use super::subtables::{copied, word_of};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError, block};
+use crate::pipeline::{copied, word_of};
 use portcullis::{Buffer, Clock, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 

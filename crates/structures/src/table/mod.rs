@@ -60,7 +60,6 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
-use subtables::read_bytes;
 use words::Entry;
 
 /// What a handle may do.
@@ -109,15 +108,6 @@ struct State {
     frozen: HashMap<u32, Moment>,
 }
 
-/// What happens when an operation is done with something, also where the operation is dropped midway.
-struct AtEnd<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for AtEnd<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
-
 /// How long the first write of a table's head may take.
 const MADE_WITHIN: Lifetime = Lifetime::seconds(1);
 
@@ -133,7 +123,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
         let table = Self::new(pipeline, head.object(), *options, Access::Write);
         table.state.borrow_mut().permissions.keep(Part::Head, &head);
-        table.zero(&head, options.head_bytes()).await?;
+        pipeline.zero(&head, options.head_bytes()).await?;
         table.make_root().await?;
         pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
         // The options make it a table: they come last.
@@ -174,7 +164,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Self, TableError> {
         let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, TableOptions::BYTES as u64);
         let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
-        let bytes = read_bytes(pipeline, &permission, 0, TableOptions::BYTES).await?;
+        let bytes = pipeline.read_bytes(&permission, 0, TableOptions::BYTES).await?;
         let options = TableOptions::from_bytes(bytes.try_into().expect("as many as were read"))?;
         let table = Self::new(pipeline, head, options, access);
         table.load_routes().await?;

@@ -5,9 +5,10 @@
 //! over, one way or the other, soon after the permission's grant.
 
 use super::shape::{SHARED_AT, SPLIT_BYTES};
-use super::subtables::word_of;
 use super::words::Place;
-use super::{Access, AtEnd, Grain, Table, TableError};
+use super::{Access, Grain, Table, TableError};
+use crate::held::{AtEnd, Held};
+use crate::pipeline::word_of;
 use portcullis::{
     Acquire, BarePermission, Clock, Error, Lifetime, Moment, ObjectRef, Refusal, Rights, VerbsEndpoint,
 };
@@ -33,16 +34,6 @@ pub(super) struct Readable {
     pub permission: Rc<BarePermission>,
     pub offset: u64,
     pub length: u32,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    permission: Option<Rc<BarePermission>>,
-    /// From here on a new one is to be acquired.
-    renew_at: Moment,
-    /// From here on nothing is begun under it.
-    useless_at: Moment,
-    acquiring: bool,
 }
 
 /// All permissions of a handle.
@@ -81,19 +72,12 @@ impl Permissions {
     /// A permission that can still be used, and need not be replaced yet.
     #[inline]
     fn fresh(&mut self, part: Part, now: Moment) -> Option<Rc<BarePermission>> {
-        let held = self.held(part);
-        let until = if held.acquiring { held.useless_at } else { held.renew_at };
-        held.permission.as_ref().filter(|_| now < until).map(Rc::clone)
+        self.held(part).fresh(now)
     }
 
     /// Keeps a permission for further operations.
     pub fn keep(&mut self, part: Part, permission: &Rc<BarePermission>) {
-        let lease = permission.lease();
-        let (deadline, lifetime) = (lease.deadline(), lease.lifetime());
-        let before = |time: u64| Moment(deadline.0.saturating_sub(time));
-        let (renew_at, useless_at) = (before(lifetime.0 / 2), before(lifetime.0 / 8));
-        *self.held(part) =
-            Held { permission: Some(Rc::clone(permission)), renew_at, useless_at, acquiring: false };
+        self.held(part).keep(permission);
     }
 
     fn drop_dead_blocks(&mut self, now: Moment) {
@@ -162,7 +146,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Reads bytes of a part.
     pub(super) async fn read_in(&self, part: Part, at: u64, length: usize) -> Result<Vec<u8>, TableError> {
-        self.under(part, async |permission| self.read_bytes(permission, at, length).await).await
+        self.under(part, async |permission| Ok(self.pipeline.read_bytes(permission, at, length).await?)).await
     }
 
     /// Reads a word of a part.

@@ -4,10 +4,9 @@ use super::find::{Attempts, Bucket, Retry, SlotAt};
 use super::hashing::KeyHash;
 use super::permissions::Part;
 use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
-use super::subtables::copied;
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError, block};
-use crate::pipeline::join;
+use crate::pipeline::{copied, join};
 use portcullis::{Clock, VerbsEndpoint};
 
 /// Buckets that one read takes.

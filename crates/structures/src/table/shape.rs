@@ -2,7 +2,8 @@
 
 use super::TableError;
 use super::words::{BLOCKS_MAX, EXTENTS_MAX};
-use portcullis::{Incarnation, Keep, Lifetime, ObjectRef, RemoteAddress};
+use crate::record::{RECORD_BYTES, keep_from_words, keep_to_words};
+use portcullis::{Keep, Lifetime};
 use twox_hash::XxHash3_64;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -20,8 +21,6 @@ const GROUP_BUCKETS: u32 = 3;
 pub(super) const COMBINED_BYTES: usize = 2 * BUCKET_BYTES;
 /// The greatest depth that a directory may have.
 pub(super) const DEPTH_LIMIT: u32 = 24;
-/// Bytes of a record of the head.
-pub(super) const RECORD_BYTES: usize = size_of::<RecordWire>();
 /// The most bytes of a key.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 /// The most bytes of a value.
@@ -108,12 +107,7 @@ impl TableOptions {
     }
 
     pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
-        let (keep, keep_for) = match self.keep {
-            Keep::No => (0, 0),
-            Keep::Attached => (1, 0),
-            Keep::For(time) => (2, time.0),
-            Keep::Pinned => (3, 0),
-        };
+        let (keep, keep_for) = keep_to_words(self.keep);
         let mut wire = OptionsWire {
             magic: U64::new(MAGIC),
             grain: U32::new(match self.grain {
@@ -146,13 +140,7 @@ impl TableOptions {
             1 => Grain::Extent,
             _ => return Err(TableError::NotATable),
         };
-        let keep = match wire.keep.get() {
-            0 => Keep::No,
-            1 => Keep::Attached,
-            2 => Keep::For(Lifetime(wire.keep_for.get())),
-            3 => Keep::Pinned,
-            _ => return Err(TableError::NotATable),
-        };
+        let keep = keep_from_words(wire.keep.get(), wire.keep_for.get()).ok_or(TableError::NotATable)?;
         let options = Self {
             grain,
             lease: Lifetime(wire.lease.get()),
@@ -311,54 +299,6 @@ fn largest_block() -> u64 {
     super::block::HEADER_BYTES as u64 + KEY_BYTES_MAX as u64 + VALUE_BYTES_MAX as u64
 }
 
-/// What the head says of a subtable or an extent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Record {
-    pub object: ObjectRef,
-    /// Of an extent: its class.
-    pub detail: u64,
-    /// The object is kept, so clients may use it. Otherwise it may go with the client that made it.
-    pub is_kept: bool,
-}
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-struct RecordWire {
-    address: U64,
-    birth: U64,
-    detail: U64,
-    check: U64,
-}
-
-impl RecordWire {
-    fn sum(&self) -> u64 {
-        XxHash3_64::oneshot(&self.as_bytes()[..24]) | 1
-    }
-}
-
-impl Record {
-    pub fn to_bytes(self) -> [u8; RECORD_BYTES] {
-        let mut wire = RecordWire {
-            address: U64::new(self.object.address.0),
-            birth: U64::new(self.object.birth),
-            detail: U64::new(self.detail << 1 | u64::from(self.is_kept)),
-            check: U64::ZERO,
-        };
-        wire.check = U64::new(wire.sum());
-        zerocopy::transmute!(wire)
-    }
-
-    /// `None`: nobody has written the record, or somebody is just doing so.
-    pub fn from_bytes(bytes: [u8; RECORD_BYTES], incarnation: Incarnation) -> Option<Self> {
-        let wire: RecordWire = zerocopy::transmute!(bytes);
-        let object =
-            ObjectRef { incarnation, address: RemoteAddress(wire.address.get()), birth: wire.birth.get() };
-        let detail = wire.detail.get();
-        let record = Self { object, detail: detail >> 1, is_kept: detail & 1 != 0 };
-        (wire.check.get() == wire.sum()).then_some(record)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -375,19 +315,6 @@ mod tests {
         }
 
         #[test]
-        fn a_record_reads_back_and_a_torn_one_does_not(
-            address: u64, birth: u64, detail in 0u64..1 << 63, is_kept: bool, torn in 0usize..24,
-        ) {
-            let incarnation = Incarnation(7);
-            let object = ObjectRef { incarnation, address: RemoteAddress(address), birth };
-            let record = Record { object, detail, is_kept };
-            let mut bytes = record.to_bytes();
-            prop_assert_eq!(Record::from_bytes(bytes, incarnation), Some(record));
-            bytes[torn] ^= 1;
-            prop_assert_eq!(Record::from_bytes(bytes, incarnation), None);
-        }
-
-        #[test]
         fn what_lies_in_the_head_does_not_overlap(depth_max in 0u32..=DEPTH_LIMIT) {
             let options = TableOptions { depth_max, ..TableOptions::default() };
             prop_assert_eq!(TableOptions::from_bytes(options.to_bytes()).expect("the same"), options);
@@ -398,7 +325,6 @@ mod tests {
 
     #[test]
     fn nothing_was_written_where_all_is_zero() {
-        assert_eq!(Record::from_bytes([0; 32], Incarnation(1)), None);
         assert!(matches!(TableOptions::from_bytes([0; 64]), Err(TableError::NotATable)));
     }
 

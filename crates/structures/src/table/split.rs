@@ -18,10 +18,10 @@ use super::find::{Bucket, SlotAt};
 use super::hashing::KeyHash;
 use super::permissions::{Part, Readable, is_conflict};
 use super::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at, child_at};
-use super::subtables::{copied, word_of};
 use super::words::{BucketHeader, Slot, mask};
-use super::{AtEnd, Table, TableError};
-use crate::pipeline::all;
+use super::{Table, TableError};
+use crate::held::AtEnd;
+use crate::pipeline::{all, copied, word_of};
 use portcullis::{Acquire, BarePermission, Clock, Error, Lifetime, Moment, Rights, Sharing, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
@@ -134,19 +134,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let Some((right, progress)) = self.right_to_split(subtable).await? else { return Ok(()) };
         match progress {
             Progress::Unfilled => {
-                self.end(right);
+                self.pipeline.end(right);
                 let parent = self.links(subtable).await?.parent.unwrap_or(0);
                 Box::pin(self.split_or_finish(parent, None)).await
             }
             Progress::Whole => match depth {
                 Some(depth) => self.begin_split(subtable, depth, right).await,
                 None => {
-                    self.end(right);
+                    self.pipeline.end(right);
                     Ok(())
                 }
             },
             Progress::Splitting { .. } if planted::is(Fault::SplitNotTakenOver) => {
-                self.end(right);
+                self.pipeline.end(right);
                 Ok(())
             }
             Progress::Splitting { child, depth } => self.take_over(subtable, (child, depth), right).await,
@@ -164,7 +164,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             Err(error) if is_conflict(&error) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let word = word_of(&self.read_bytes(&right, 0, 8).await?, 0);
+        let word = word_of(&self.pipeline.read_bytes(&right, 0, 8).await?, 0);
         let progress = Progress::from_word(word).ok_or(TableError::Damaged { subtable, bucket: 0 })?;
         Ok(Some((right, progress)))
     }
@@ -177,11 +177,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<(), TableError> {
         if self.read_bucket(parent, 0).await?.header.depth() != depth {
             // Another client has been quicker.
-            self.end(right);
+            self.pipeline.end(right);
             return Ok(());
         }
         if depth >= self.options.depth_max {
-            self.end(right);
+            self.pipeline.end(right);
             return Err(TableError::Full);
         }
         // Under this permission the child is linked: a child that is not linked a lease from now never will be.
@@ -210,7 +210,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match permission.await {
                 Ok(permission) => drop(self.pipeline.revoke(permission, false)),
                 Err(error) if is_conflict(&error) => {
-                    self.end(right);
+                    self.pipeline.end(right);
                     return Ok(());
                 }
                 Err(error) => return Err(error.into()),
@@ -227,7 +227,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let done = self.move_all(&split).await;
         let Split { right, old, new, .. } = split;
         for permission in [old, new, right] {
-            self.end(permission);
+            self.pipeline.end(permission);
         }
         done
     }
@@ -247,7 +247,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.enter_split((suffix, split.depth), split.parent, split.child).await?;
         self.keep_right(split).await?;
         // The child may have been split itself since, if this client has taken over.
-        let unfilled = word_of(&self.read_bytes(&split.new, 0, 8).await?, 0) == Progress::Unfilled.word();
+        let unfilled =
+            word_of(&self.pipeline.read_bytes(&split.new, 0, 8).await?, 0) == Progress::Unfilled.word();
         let whole = Progress::Whole.word().to_le_bytes();
         if unfilled {
             self.pipeline.write(&split.new, 0, &whole).await?;
@@ -275,7 +276,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn move_some(&self, split: &Split, first: u32) -> Result<u32, TableError> {
         let count = (self.options.buckets() - first).min(BUCKETS_AT_ONCE);
         let length = count as usize * BUCKET_BYTES;
-        let bytes = self.read_bytes(&split.old, bucket_at(first) - SHARED_AT, length).await?;
+        let bytes = self.pipeline.read_bytes(&split.old, bucket_at(first) - SHARED_AT, length).await?;
         let buckets: Vec<Bucket> = Bucket::parse_all(split.parent, first, &bytes).collect();
         let (waiting, moved): (Vec<Bucket>, Vec<Bucket>) =
             buckets.iter().partition(|bucket| bucket.header.depth() == split.depth);
@@ -350,7 +351,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             };
             let end = HEADER_BYTES + length;
             if end > bytes.len() {
-                bytes = self.read_bytes(&permission, offset, end).await?;
+                bytes = self.pipeline.read_bytes(&permission, offset, end).await?;
             }
             let hash = KeyHash::new(&bytes[HEADER_BYTES..end], &self.options);
             place.moves = hash.suffix >> depth & 1 == 1;
@@ -398,13 +399,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         });
         all(swaps).await?;
         Ok(())
-    }
-
-    /// Ends a permission that nothing is under way under. Nobody waits for that.
-    pub(super) fn end(&self, permission: Rc<BarePermission>) {
-        if let Ok(permission) = Rc::try_unwrap(permission) {
-            drop(self.pipeline.revoke(permission, false));
-        }
     }
 
     /// The time on the node's clock, or a little later.

@@ -3,9 +3,9 @@
 use super::hashing::KeyHash;
 use super::permissions::{Part, is_gone};
 use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT, SizeClass};
-use super::subtables::{copied, word_of};
 use super::words::{BucketHeader, Claim, EXTENTS_MAX, Place, Slot};
 use super::{Table, TableError, block};
+use crate::pipeline::{copied, word_of};
 use portcullis::{Clock, VerbsEndpoint};
 use std::collections::{HashMap, HashSet};
 

@@ -120,7 +120,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Err(error) => {
                     // A block whose permission has ended is of no use.
                     if let Some(lost) = claimed.take() {
-                        self.end(lost.permission);
+                        self.pipeline.end(lost.permission);
                     }
                     self.mend(error)?;
                 }
@@ -205,7 +205,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.swap(found.at, found.slot, new, block.until).await? != Some(found.slot) {
             return Ok(false);
         }
-        self.end(claimed.take().expect("it was just used").permission);
+        self.pipeline.end(claimed.take().expect("it was just used").permission);
         if !planted::is(Fault::OldBlockNotFreed) {
             self.free_old_block(found.slot).await;
         }
@@ -249,7 +249,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Attempt<Stored> {
         match self.insert_pending(key, hash, view, claimed).await? {
             Inserted::Done => {
-                self.end(claimed.take().expect("it was just used").permission);
+                self.pipeline.end(claimed.take().expect("it was just used").permission);
                 return Ok(Ok(Stored::Inserted));
             }
             Inserted::Again => {}

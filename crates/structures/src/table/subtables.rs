@@ -2,22 +2,19 @@
 
 use super::permissions::{Part, is_gone};
 use super::shape::{
-    BIRTH_DEPTH_AT, BUCKET_BYTES, DEPTH_LIMIT, GLOBAL_DEPTH_AT, PARENT_AT, RECORD_BYTES, Record, SHARED_AT,
-    SHARED_RECORD_BYTES, SLOTS, SUBTABLES_AT, bucket_at, child_at,
+    BIRTH_DEPTH_AT, BUCKET_BYTES, DEPTH_LIMIT, GLOBAL_DEPTH_AT, PARENT_AT, SHARED_AT, SHARED_RECORD_BYTES,
+    SLOTS, SUBTABLES_AT, bucket_at, child_at,
 };
 use super::split::Progress;
 use super::words::{BucketHeader, Entry};
 use super::{MADE_WITHIN, Table, TableError};
-use crate::Pipeline;
-use crate::pipeline::{all, join};
+use crate::pipeline::{ZEROS, join, word_of};
+use crate::record::{RECORD_BYTES, Record};
 use portcullis::{
-    Allocate, BarePermission, Buffer, Clock, Error, Keep, Lifetime, Memory, ObjectRef, Rights, Sharing,
-    VerbsEndpoint,
+    Allocate, BarePermission, Clock, Error, Keep, Lifetime, ObjectRef, Rights, Sharing, VerbsEndpoint,
 };
 use std::rc::Rc;
 
-/// The most bytes that one write of zeros takes.
-const ZEROS: usize = 16 << 10;
 /// Entries of the directory that are read or written at once.
 const ENTRIES_AT_ONCE: u32 = 512;
 
@@ -46,50 +43,7 @@ fn number(word: u64) -> Option<u32> {
     u32::try_from(word).ok()?.checked_sub(1)
 }
 
-pub(super) fn word_of(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-/// Reads a few bytes.
-pub(super) async fn read_bytes<E: VerbsEndpoint, C: Clock>(
-    pipeline: &Pipeline<E, C>,
-    permission: &Rc<BarePermission>,
-    offset: u64,
-    length: usize,
-) -> Result<Vec<u8>, TableError> {
-    let count = u32::try_from(length).expect("parts of a table are far shorter");
-    Ok(copied(&pipeline.read(permission, offset, count).await?))
-}
-
-/// The bytes of a buffer.
-pub(super) fn copied<M: Memory>(buffer: &Buffer<M>) -> Vec<u8> {
-    let mut bytes = vec![0; buffer.len() as usize];
-    buffer.read(0, &mut bytes);
-    bytes
-}
-
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Reads a few bytes.
-    pub(super) async fn read_bytes(
-        &self,
-        permission: &Rc<BarePermission>,
-        offset: u64,
-        length: usize,
-    ) -> Result<Vec<u8>, TableError> {
-        read_bytes(&self.pipeline, permission, offset, length).await
-    }
-
-    /// Zeroes the first `length` bytes of a permission.
-    pub(super) async fn zero(&self, permission: &Rc<BarePermission>, length: u64) -> Result<(), TableError> {
-        let zeros = vec![0; ZEROS];
-        let pieces = (0..length).step_by(ZEROS).map(|at| {
-            let piece = usize::try_from(length - at).unwrap_or(ZEROS).min(ZEROS);
-            self.pipeline.write(permission, at, &zeros[..piece])
-        });
-        all(pieces).await?;
-        Ok(())
-    }
-
     /// The object of a subtable.
     pub(super) async fn subtable_object(&self, number: u32) -> Result<ObjectRef, TableError> {
         if let Some(Some(object)) = self.state.borrow().subtables.get(number as usize) {
@@ -142,7 +96,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.pipeline.write(&permission, at, piece).await?;
         }
         self.pipeline.write(&permission, 0, &Progress::Whole.word().to_le_bytes()).await?;
-        self.end(permission);
+        self.pipeline.end(permission);
         assert_eq!(number, 0, "the root is the first");
         Ok(())
     }
@@ -158,7 +112,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let number = u32::try_from(number).ok().filter(|number| *number < self.options.subtables_max());
         let number = number.ok_or(TableError::Full)?;
         let permission = self.allocate(self.options.subtable_bytes(), lifetime).await?;
-        self.zero(&permission, self.options.subtable_bytes()).await?;
+        self.pipeline.zero(&permission, self.options.subtable_bytes()).await?;
         let mut record = [0; 16];
         record[..8].copy_from_slice(&parent.map_or(0, |parent| u64::from(parent) + 1).to_le_bytes());
         record[8..].copy_from_slice(&u64::from(depth).to_le_bytes());

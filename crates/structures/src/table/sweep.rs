@@ -8,10 +8,10 @@
 
 use super::find::SlotAt;
 use super::permissions::{Part, is_gone};
-use super::shape::{RECORD_BYTES, Record};
 use super::split::Progress;
 use super::words::{Claim, Place, Slot};
 use super::{Table, TableError};
+use crate::record::{RECORD_BYTES, Record};
 use portcullis::{Clock, Lifetime, ObjectRef, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::{BTreeMap, BTreeSet};
@@ -157,7 +157,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let Some(parent) = self.links(number).await?.parent else { return Ok(false) };
         let Some((right, progress)) = self.right_to_split(parent).await? else { return Ok(false) };
         if matches!(progress, Progress::Splitting { child, .. } if child == number) {
-            self.end(right);
+            self.pipeline.end(right);
             self.finish_dead_split(parent).await?;
             return Ok(false);
         }
@@ -167,7 +167,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.write_in(Part::Head, at, &[0; RECORD_BYTES]).await?;
             self.pipeline.free(object).await?;
         }
-        self.end(right);
+        self.pipeline.end(right);
         Ok(!linked)
     }
 

@@ -20,13 +20,22 @@ pub fn node(mechanism: Mechanism) -> Host {
     Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts")
 }
 
+/// Carries an operation out, which must not hang.
+pub fn run<T>(pipeline: &Pipeline, operation: impl Future<Output = T>) -> T {
+    let (mut operation, mut late) = (pin!(operation), pin!(pipeline.sleep(HANGS_AFTER)));
+    pipeline.block_on(std::future::poll_fn(|context| {
+        assert!(late.as_mut().poll(context).is_pending(), "an operation hangs");
+        operation.as_mut().poll(context)
+    }))
+}
+
 /// A client with a handle on a table.
 pub struct User {
     pub pipeline: Rc<Pipeline>,
     pub table: Table,
 }
 
-fn pipeline(node: &Host, tenant: &str) -> Rc<Pipeline> {
+pub fn pipeline(node: &Host, tenant: &str) -> Rc<Pipeline> {
     let session = node.connect(tenant, SessionOptions::default()).expect("a session");
     Rc::new(Pipeline::new(session))
 }
@@ -47,12 +56,7 @@ impl User {
     }
 
     pub fn run<T>(&self, operation: impl Future<Output = Result<T, TableError>>) -> T {
-        let (mut operation, mut late) = (pin!(operation), pin!(self.pipeline.sleep(HANGS_AFTER)));
-        let result = self.pipeline.block_on(std::future::poll_fn(|context| {
-            assert!(late.as_mut().poll(context).is_pending(), "an operation hangs");
-            operation.as_mut().poll(context)
-        }));
-        result.expect("the table is whole, and the node serves it")
+        run(&self.pipeline, operation).expect("the table is whole, and the node serves it")
     }
 
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {

@@ -1,0 +1,46 @@
+//! A permission that many operations share (Patronus §6.1).
+//!
+//! It is never extended. It is replaced by a new one in time. So what a client began under a permission is over, one way or
+//! the other, soon after that permission's grant.
+
+use portcullis::{BarePermission, Moment};
+use std::rc::Rc;
+
+/// What a handle holds of one part of a structure.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub permission: Option<Rc<BarePermission>>,
+    /// From here on a new one is to be acquired.
+    renew_at: Moment,
+    /// From here on nothing is begun under it.
+    pub useless_at: Moment,
+    /// An operation of this pipeline is acquiring a new one.
+    pub acquiring: bool,
+}
+
+impl Held {
+    /// The permission, if it can still be used and need not be replaced yet.
+    #[inline]
+    pub fn fresh(&self, now: Moment) -> Option<Rc<BarePermission>> {
+        let until = if self.acquiring { self.useless_at } else { self.renew_at };
+        self.permission.as_ref().filter(|_| now < until).map(Rc::clone)
+    }
+
+    /// Keeps a permission for further operations.
+    pub fn keep(&mut self, permission: &Rc<BarePermission>) {
+        let lease = permission.lease();
+        let (deadline, lifetime) = (lease.deadline(), lease.lifetime());
+        let before = |time: u64| Moment(deadline.0.saturating_sub(time));
+        let (renew_at, useless_at) = (before(lifetime.0 / 2), before(lifetime.0 / 8));
+        *self = Self { permission: Some(Rc::clone(permission)), renew_at, useless_at, acquiring: false };
+    }
+}
+
+/// What happens when an operation is done with something, also where the operation is dropped midway.
+pub(crate) struct AtEnd<F: FnMut()>(pub F);
+
+impl<F: FnMut()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

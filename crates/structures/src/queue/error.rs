@@ -1,0 +1,87 @@
+//! What can go wrong with a queue.
+
+use super::ENTRY_BYTES_MAX;
+use portcullis::{Error, Refusal};
+use portcullis_errors::{Coded, ErrorCode};
+
+/// Why an operation on a queue did not do what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// The session failed, or the node refused. A push may or may not have happened.
+    #[error(transparent)]
+    Session(#[from] Error),
+    /// The object is something else, or a queue of another version.
+    #[error("the object is no queue of this version")]
+    NotAQueue,
+    /// A queue cannot be made like that.
+    #[error("{what} of a queue is {least} to {most}, not {value}")]
+    Option {
+        /// Which option.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The least that it may be.
+        least: u64,
+        /// The most that it may be.
+        most: u64,
+    },
+    /// The caller's mistake: nothing was sent.
+    #[error(
+        "an entry of this queue has at most {most} bytes, not {bytes}: make a queue of larger or more cells (any entry has at most {ENTRY_BYTES_MAX})"
+    )]
+    EntryTooLong {
+        /// Bytes of the entry.
+        bytes: u64,
+        /// The most that fits into one of this queue's segments.
+        most: u64,
+    },
+    /// Nobody may push any more and, if this is the error of a pop, all entries were taken.
+    #[error("the queue is closed")]
+    Closed,
+    /// The queue has as many segments as it can have.
+    #[error("the queue is full: wait for consumers, or make one with a greater segments_max")]
+    Full,
+    /// The queue's memory makes no sense: another program of the tenant has written over it.
+    #[error("the queue's memory is damaged at segment {segment}, slot {slot}")]
+    Damaged {
+        /// The segment.
+        segment: u64,
+        /// The slot in it.
+        slot: u64,
+    },
+}
+
+impl Coded for QueueError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Session(error) => error.code(),
+            Self::NotAQueue => ErrorCode::NotAQueue,
+            Self::Option { .. } => ErrorCode::QueueOption,
+            Self::EntryTooLong { .. } => ErrorCode::EntryTooLong,
+            Self::Closed => ErrorCode::QueueClosed,
+            Self::Full => ErrorCode::NoRoomInQueue,
+            Self::Damaged { .. } => ErrorCode::QueueDamaged,
+        }
+    }
+}
+
+impl QueueError {
+    /// A segment is consumed, and the node has its memory again.
+    pub(super) const SEGMENT_GONE: Self = Self::Session(Error::Refused(Refusal::Gone));
+
+    /// Whether the access was refused because its permission has ended: nothing of it happened.
+    pub(super) fn wants_permission(&self) -> bool {
+        matches!(self, Self::Session(Error::Expired | Error::Revoked))
+    }
+
+    /// Whether an object is gone: a segment that is consumed, or one that was never kept.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self, Self::Session(Error::Refused(Refusal::Gone)))
+    }
+
+    /// Whether others hold what was asked for.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Session(Error::Refused(Refusal::Conflict)))
+    }
+}

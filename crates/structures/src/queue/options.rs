@@ -1,0 +1,198 @@
+//! How a queue is made, and where everything of it lies: the head and the segments.
+
+use super::QueueError;
+use crate::record::RECORD_BYTES;
+use portcullis::{Keep, Lifetime};
+use twox_hash::XxHash3_64;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"PCQUEUE1");
+/// The most bytes of an entry of any queue.
+pub const ENTRY_BYTES_MAX: usize = 64 << 10;
+/// Bytes of the part of the head that says where the records are. It is read with them.
+pub(super) const STATE_BYTES: usize = 64;
+/// Where in the head the part begins that only the holder of the right may change.
+pub(super) const STATE_AT: u64 = 64;
+const RECORDS_AT: u64 = STATE_AT + STATE_BYTES as u64;
+/// Where in a segment the words of its slots are.
+const WORDS_AT: u64 = 64;
+
+/// How a queue is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueOptions {
+    /// Slots of a segment: 64 to 1,024.
+    pub segment_slots: u32,
+    /// Bytes of a slot's cell, a multiple of 8. An entry takes as many slots as it fills cells, all in one segment: that
+    /// limits its length, as [`QueueOptions::entry_bytes_max`] says.
+    pub cell_bytes: u32,
+    /// The most segments that the queue may have at a time.
+    pub segments_max: u32,
+    /// For how long a client that has died can hold up others: a consumer waits so long for a slot that is taken and not
+    /// filled, and a permission lives so long.
+    pub lease: Lifetime,
+    /// How long the queue is kept when no client has a permission on it.
+    pub keep: Keep,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self {
+            segment_slots: 1024,
+            cell_bytes: 64,
+            segments_max: 1024,
+            lease: Lifetime::millis(10),
+            keep: Keep::Attached,
+        }
+    }
+}
+
+/// The first bytes of the head, which never change.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct OptionsWire {
+    magic: U64,
+    segment_slots: U32,
+    cell_bytes: U32,
+    segments_max: U32,
+    keep: U32,
+    keep_for: U64,
+    lease: U64,
+    reserved: U64,
+    reserved_too: U64,
+    check: U64,
+}
+
+impl QueueOptions {
+    /// How many bytes of the head say this.
+    pub(super) const BYTES: usize = size_of::<OptionsWire>();
+
+    /// The most bytes of an entry.
+    #[must_use]
+    pub fn entry_bytes_max(&self) -> usize {
+        ENTRY_BYTES_MAX.min(self.segment_slots as usize * self.cell_bytes as usize)
+    }
+
+    /// # Errors
+    /// [`QueueError::Option`].
+    pub(super) fn check(&self) -> Result<(), QueueError> {
+        let within = |what, value: u64, least: u64, most: u64| {
+            let fits = (least..=most).contains(&value);
+            if fits { Ok(()) } else { Err(QueueError::Option { what, value, least, most }) }
+        };
+        within("segment_slots", self.segment_slots.into(), 64, 1024)?;
+        within("cell_bytes", self.cell_bytes.into(), 8, ENTRY_BYTES_MAX as u64)?;
+        within("cell_bytes modulo 8", (self.cell_bytes % 8).into(), 0, 0)?;
+        within("segments_max", self.segments_max.into(), 2, 1 << 20)?;
+        within("lease (in µs)", self.lease.0, 1_000, 10_000_000)
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let (keep, keep_for) = crate::record::keep_to_words(self.keep);
+        let mut wire = OptionsWire {
+            magic: U64::new(MAGIC),
+            segment_slots: U32::new(self.segment_slots),
+            cell_bytes: U32::new(self.cell_bytes),
+            segments_max: U32::new(self.segments_max),
+            keep: U32::new(keep),
+            keep_for: U64::new(keep_for),
+            lease: U64::new(self.lease.0),
+            reserved: U64::ZERO,
+            reserved_too: U64::ZERO,
+            check: U64::ZERO,
+        };
+        wire.check = U64::new(XxHash3_64::oneshot(wire.as_bytes()));
+        zerocopy::transmute!(wire)
+    }
+
+    /// # Errors
+    /// [`QueueError::NotAQueue`].
+    pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> Result<Self, QueueError> {
+        let mut wire: OptionsWire = zerocopy::transmute!(bytes);
+        let check = std::mem::replace(&mut wire.check, U64::ZERO);
+        if wire.magic.get() != MAGIC || check.get() != XxHash3_64::oneshot(wire.as_bytes()) {
+            return Err(QueueError::NotAQueue);
+        }
+        let keep = crate::record::keep_from_words(wire.keep.get(), wire.keep_for.get());
+        let options = Self {
+            segment_slots: wire.segment_slots.get(),
+            cell_bytes: wire.cell_bytes.get(),
+            segments_max: wire.segments_max.get(),
+            lease: Lifetime(wire.lease.get()),
+            keep: keep.ok_or(QueueError::NotAQueue)?,
+        };
+        options.check().map(|()| options)
+    }
+
+    /// Where in the head the record of a segment is. Segments that are never there together share one.
+    pub(super) fn record_at(&self, number: u64) -> u64 {
+        RECORDS_AT + self.place_of(number) as u64 * RECORD_BYTES as u64
+    }
+
+    /// Which record is a segment's.
+    pub(super) fn place_of(&self, number: u64) -> usize {
+        usize::try_from(number % u64::from(self.segments_max)).expect("less than a u32")
+    }
+
+    pub(super) fn head_bytes(&self) -> u64 {
+        RECORDS_AT + u64::from(self.segments_max) * RECORD_BYTES as u64
+    }
+
+    pub(super) fn slots(&self) -> u64 {
+        self.segment_slots.into()
+    }
+
+    /// Where in a segment the word of a slot is.
+    pub(super) fn word_at(slot: u64) -> u64 {
+        WORDS_AT + slot * 8
+    }
+
+    /// Where in a segment the cell of a slot is. Bytes before the first cell are zeroed when a segment is made.
+    pub(super) fn cell_at(&self, slot: u64) -> u64 {
+        Self::word_at(self.slots()).next_multiple_of(64) + slot * u64::from(self.cell_bytes)
+    }
+
+    pub(super) fn segment_bytes(&self) -> u64 {
+        self.cell_at(self.slots())
+    }
+
+    /// How many slots an entry of so many bytes takes.
+    pub(super) fn slots_of(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.cell_bytes.into()).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn options_read_back_and_nothing_of_a_queue_overlaps(
+            segment_slots in 64u32..=1024, cells in 1u32..=8192, segments_max in 2u32..=4096, lease in 1_000u64..=10_000_000,
+        ) {
+            let cell_bytes = cells * 8;
+            let options = QueueOptions {
+                segment_slots, cell_bytes, segments_max, lease: Lifetime(lease), ..QueueOptions::default()
+            };
+            prop_assert_eq!(QueueOptions::from_bytes(options.to_bytes()), Ok(options));
+            prop_assert!(QueueOptions::BYTES as u64 <= STATE_AT);
+            prop_assert!(options.record_at(u64::from(segments_max) - 1) + RECORD_BYTES as u64 <= options.head_bytes());
+            prop_assert!(QueueOptions::word_at(options.slots()) <= options.cell_at(0));
+            let most = options.entry_bytes_max() as u64;
+            prop_assert!(options.slots_of(most) <= options.slots());
+        }
+    }
+
+    #[test]
+    fn other_options_are_refused() {
+        let refused = |options: QueueOptions| assert!(options.check().is_err(), "{options:?}");
+        refused(QueueOptions { segment_slots: 63, ..QueueOptions::default() });
+        refused(QueueOptions { segment_slots: 1025, ..QueueOptions::default() });
+        refused(QueueOptions { cell_bytes: 12, ..QueueOptions::default() });
+        refused(QueueOptions { segments_max: 1, ..QueueOptions::default() });
+        refused(QueueOptions { lease: Lifetime(1), ..QueueOptions::default() });
+        assert_eq!(QueueOptions::from_bytes([0; QueueOptions::BYTES]), Err(QueueError::NotAQueue));
+    }
+}

@@ -1,0 +1,292 @@
+//! Popping: one look at the next slots, then one COMPARE_AND_SWAP of the segment's head.
+
+use super::words::{Entry, Indexes, Slot, Tail};
+use super::{Queue, QueueError};
+use crate::pipeline::{all, copied, word_of};
+use portcullis::{BarePermission, Clock, Lifetime, Moment, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
+use std::rc::Rc;
+
+/// Slots that one look takes in.
+const LOOK_SLOTS: u64 = 16;
+/// A cell of at most so many bytes is read with the look, in case it is the next entry.
+const READ_AHEAD_BYTES: u32 = 1024;
+/// How long a consumer waits before it looks again at a slot that is taken and not filled.
+const FILLED_WITHIN: Lifetime = Lifetime::micros(20);
+/// How long a consumer of an empty queue waits at first before it looks again, and at the longest.
+const PAUSE_MIN: Lifetime = Lifetime::micros(10);
+const PAUSE_MAX: Lifetime = Lifetime::millis(1);
+
+/// A slot that was empty although it is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Empty {
+    segment: u64,
+    slot: u64,
+    since: Moment,
+}
+
+/// What one look has found.
+struct Look {
+    indexes: Indexes,
+    /// The slot that the look begins with.
+    from: u64,
+    words: Vec<u64>,
+    /// The cell of the first slot of the look.
+    cell: Option<Vec<u8>>,
+}
+
+/// Entries that can be taken: the first slot after them, and where each of them begins.
+struct Run {
+    end: u64,
+    entries: Vec<(u64, Entry)>,
+}
+
+/// What came of one attempt to pop.
+enum Popped {
+    Entries(Vec<Vec<u8>>),
+    Empty,
+    Closed,
+    /// Others were quicker, or the look was in the wrong place.
+    Again,
+    /// The next slot is taken and not filled yet.
+    Later,
+    SegmentConsumed,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
+    /// Takes the first entry. `None`: the queue is empty. If this client dies before it has done with the entry, the entry
+    /// is gone. Waits, for a lease at most, where a producer has its slot and has not filled it.
+    ///
+    /// # Errors
+    /// [`QueueError::Closed`]: the queue is closed, and all entries were taken. The node is gone or refuses; then an entry may
+    /// have been taken.
+    pub async fn pop(&self) -> Result<Option<Vec<u8>>, QueueError> {
+        Ok(self.pop_many(1).await?.pop())
+    }
+
+    /// Takes the first entries, `most` of them at most, in their order, at one moment. None of them: the queue is empty.
+    ///
+    /// # Errors
+    /// As [`Queue::pop`].
+    pub async fn pop_many(&self, most: usize) -> Result<Vec<Vec<u8>>, QueueError> {
+        loop {
+            let number = self.state.borrow().first;
+            match self.try_to_pop(number, most.max(1)).await {
+                Ok(Popped::Entries(entries)) => return Ok(entries),
+                Ok(Popped::Empty) => return Ok(Vec::new()),
+                Ok(Popped::Closed) => return Err(QueueError::Closed),
+                Ok(Popped::Again) => {}
+                Ok(Popped::Later) => self.pipeline.sleep(FILLED_WITHIN).await,
+                Ok(Popped::SegmentConsumed) => {
+                    if !self.next_segment(number).await? {
+                        return Ok(Vec::new());
+                    }
+                }
+                Err(error) if error.is_gone() => self.find_again(number, error).await?,
+                Err(error) => self.mend(error)?,
+            }
+        }
+    }
+
+    /// Takes the first entry, and waits for one for `time` at most.
+    ///
+    /// # Errors
+    /// As [`Queue::pop`].
+    pub async fn pop_within(&self, time: Lifetime) -> Result<Option<Vec<u8>>, QueueError> {
+        let until = self.pipeline.now().after(time);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let popped = self.pop().await?;
+            let left = until.since(self.pipeline.now());
+            if popped.is_some() || left == Lifetime(0) {
+                return Ok(popped);
+            }
+            self.pipeline.sleep(pause.min(left)).await;
+            pause = Lifetime(pause.0 * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Goes on with the segment after `number`. Returns whether there is one.
+    async fn next_segment(&self, number: u64) -> Result<bool, QueueError> {
+        if self.state.borrow().first > number {
+            return Ok(true);
+        }
+        let there_is = self.state.borrow().last > number || self.ask_the_head().await?.last > number;
+        let mut state = self.state.borrow_mut();
+        if there_is && state.first == number {
+            (state.first, state.next) = (number + 1, 0);
+        }
+        Ok(there_is)
+    }
+
+    async fn try_to_pop(&self, number: u64, most: usize) -> Result<Popped, QueueError> {
+        let permission = self.segment(number).await?;
+        let look = self.look(&permission, number).await?;
+        let Indexes { head, tail } = look.indexes;
+        if head >= self.options.slots() {
+            return Ok(if tail.is_closed() { Popped::Closed } else { Popped::SegmentConsumed });
+        }
+        if head >= look.indexes.taken(&self.options) {
+            return self.is_really_empty(&permission, head).await;
+        }
+        self.expect_next(number, head);
+        let run = self.run(number, &look, most)?;
+        if run.end == head {
+            let in_look = (look.from..look.from + look.words.len() as u64).contains(&head);
+            return if in_look { self.later(&permission, number, &look).await } else { Ok(Popped::Again) };
+        }
+        let entries = self.read_entries(&permission, &look, &run).await?;
+        if !self.take(&permission, head, run.end).await? {
+            return Ok(Popped::Again);
+        }
+        self.expect_next(number, run.end);
+        if run.end >= self.options.slots() {
+            // Where this fails, whoever adds a segment does it.
+            let _ = self.retire_up_to(number).await;
+        }
+        Ok(if entries.is_empty() { Popped::Again } else { Popped::Entries(entries) })
+    }
+
+    fn expect_next(&self, number: u64, slot: u64) {
+        let mut state = self.state.borrow_mut();
+        if state.first == number {
+            state.next = state.next.max(slot);
+        }
+    }
+
+    /// Reads the indexes, the next words and the next cell, in this order.
+    async fn look(&self, permission: &Rc<BarePermission>, number: u64) -> Result<Look, QueueError> {
+        let from = {
+            let state = self.state.borrow();
+            let next = if state.first == number { state.next } else { 0 };
+            next.min(self.options.slots() - 1)
+        };
+        let slots = LOOK_SLOTS.min(self.options.slots() - from);
+        let pipeline = &self.pipeline;
+        let indexes = pipeline.read_few(permission, Indexes::HEAD_AT, Indexes::BYTES);
+        let length = usize::try_from(slots * 8).expect("it is small");
+        let words = pipeline.read_few(permission, Self::word_at(from), length);
+        let cell_bytes = self.options.cell_bytes;
+        let ahead = cell_bytes <= READ_AHEAD_BYTES;
+        let cell = ahead.then(|| pipeline.read(permission, self.options.cell_at(from), cell_bytes));
+        let indexes = copied(&indexes.await?);
+        let words = copied(&words.await?);
+        let cell = match cell {
+            Some(cell) => Some(copied(&cell.await?)),
+            None => None,
+        };
+        Ok(Look {
+            indexes: Indexes { head: word_of(&indexes, 0), tail: Tail(word_of(&indexes, 8)) },
+            from,
+            words: words.chunks_exact(8).map(|word| word_of(word, 0)).collect(),
+            cell,
+        })
+    }
+
+    /// Looks at the tail again: an entry may have come between the two reads of a look.
+    async fn is_really_empty(
+        &self,
+        permission: &Rc<BarePermission>,
+        head: u64,
+    ) -> Result<Popped, QueueError> {
+        let bytes = self.pipeline.read_bytes(permission, Indexes::TAIL_AT, 8).await?;
+        let tail = Tail(word_of(&bytes, 0));
+        Ok(match tail.asked_for() > head {
+            true => Popped::Again,
+            false if tail.is_closed() => Popped::Closed,
+            false => Popped::Empty,
+        })
+    }
+
+    /// The entries from the head on that are in a look, and filled.
+    fn run(&self, number: u64, look: &Look, most: usize) -> Result<Run, QueueError> {
+        let Indexes { head, .. } = look.indexes;
+        let taken = look.indexes.taken(&self.options);
+        let mut run = Run { end: head, entries: Vec::new() };
+        while run.end < taken && run.entries.len() < most {
+            let place = run.end.checked_sub(look.from).and_then(|place| usize::try_from(place).ok());
+            let Some(&word) = place.and_then(|place| look.words.get(place)) else { break };
+            let damaged = QueueError::Damaged { segment: number, slot: run.end };
+            match Slot::from_word(word).ok_or(damaged)? {
+                Slot::Empty => break,
+                Slot::Abandoned => run.end += 1,
+                Slot::Filled(entry) => {
+                    run.entries.push((run.end, entry));
+                    run.end += self.options.slots_of(entry.length());
+                    if run.end > self.options.slots() {
+                        return Err(damaged);
+                    }
+                }
+            }
+        }
+        Ok(run)
+    }
+
+    /// Reads entries before they are taken: once they are, their segment may go.
+    async fn read_entries(
+        &self,
+        permission: &Rc<BarePermission>,
+        look: &Look,
+        run: &Run,
+    ) -> Result<Vec<Vec<u8>>, QueueError> {
+        let length = |entry: &Entry| usize::try_from(entry.length()).expect("an entry is far shorter");
+        let is_here = |slot: u64, entry: &Entry| {
+            look.cell.as_ref().filter(|cell| slot == look.from && length(entry) <= cell.len())
+        };
+        let reads = run.entries.iter().filter(|(slot, entry)| is_here(*slot, entry).is_none());
+        let reads = reads.map(|(slot, entry)| {
+            self.pipeline.read_few(permission, self.options.cell_at(*slot), length(entry))
+        });
+        let mut read = all(reads).await?.into_iter();
+        let mut entries = Vec::with_capacity(run.entries.len());
+        for (slot, entry) in &run.entries {
+            let bytes = match is_here(*slot, entry) {
+                Some(cell) => cell[..length(entry)].to_vec(),
+                None => copied(&read.next().expect("one for each that was not here")),
+            };
+            // Other bytes: their write was lost, and its client was told so.
+            if Entry::of(&bytes) == *entry {
+                entries.push(bytes);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Moves the segment's head. Returns whether nobody was quicker.
+    async fn take(&self, permission: &Rc<BarePermission>, head: u64, end: u64) -> Result<bool, QueueError> {
+        if planted::is(Fault::HeadNotCompared) {
+            self.pipeline.write(permission, Indexes::HEAD_AT, &end.to_le_bytes()).await?;
+            return Ok(true);
+        }
+        Ok(self.pipeline.compare_and_swap(permission, Indexes::HEAD_AT, head, end).await? == head)
+    }
+
+    /// Waits for a slot that is taken and not filled and, after a lease, abandons it and those behind it: their producers
+    /// have died, or are late.
+    async fn later(
+        &self,
+        permission: &Rc<BarePermission>,
+        number: u64,
+        look: &Look,
+    ) -> Result<Popped, QueueError> {
+        let now = self.pipeline.now();
+        let head = look.indexes.head;
+        let since = {
+            let mut state = self.state.borrow_mut();
+            let same = state.empty.filter(|empty| (empty.segment, empty.slot) == (number, head));
+            let since = same.map_or(now, |empty| empty.since);
+            state.empty = Some(Empty { segment: number, slot: head, since });
+            since
+        };
+        if now.since(since) < self.options.lease || planted::is(Fault::DeadSlotNotAbandoned) {
+            return Ok(Popped::Later);
+        }
+        let seen = look.from + look.words.len() as u64;
+        let dead = (head..look.indexes.taken(&self.options).min(seen)).filter(|slot| {
+            let place = usize::try_from(slot - look.from).expect("a look is short");
+            look.words[place] == Slot::EMPTY
+        });
+        all(dead.map(|slot| self.abandon(permission, slot))).await?;
+        Ok(Popped::Again)
+    }
+}

@@ -1,0 +1,169 @@
+//! The segments that a handle knows, and its permissions on them: one for each, shared by many operations.
+
+use super::words::{Indexes, Tail};
+use super::{Queue, QueueError, QueueOptions};
+use crate::held::{AtEnd, Held};
+use crate::pipeline::word_of;
+use crate::record::Record;
+use portcullis::{
+    Acquire, Allocate, BarePermission, Clock, Error, Keep, Lifetime, ObjectRef, Rights, Sharing,
+    VerbsEndpoint,
+};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What a handle knows of one segment.
+#[derive(Debug)]
+struct Segment {
+    object: ObjectRef,
+    held: Held,
+}
+
+/// The segments that a handle knows, by number.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    known: BTreeMap<u64, Segment>,
+}
+
+impl Segments {
+    pub fn know(&mut self, number: u64, object: ObjectRef) {
+        self.known.entry(number).or_insert_with(|| Segment { object, held: Held::default() });
+    }
+
+    pub fn object(&self, number: u64) -> Option<ObjectRef> {
+        self.known.get(&number).map(|segment| segment.object)
+    }
+
+    /// Forgets segments that are consumed.
+    pub fn forget_before(&mut self, first: u64) {
+        self.known = self.known.split_off(&first);
+    }
+
+    fn held(&mut self, number: u64) -> Option<&mut Held> {
+        self.known.get_mut(&number).map(|segment| &mut segment.held)
+    }
+
+    /// Forgets all permissions: one of them was refused.
+    fn forget_permissions(&mut self) {
+        self.known.values_mut().for_each(|segment| segment.held.permission = None);
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
+    /// A permission over a segment, as the handle may have it.
+    ///
+    /// # Errors
+    /// The segment is gone, among others.
+    #[inline]
+    pub(super) async fn segment(&self, number: u64) -> Result<Rc<BarePermission>, QueueError> {
+        loop {
+            let now = self.pipeline.now();
+            let known = {
+                let mut state = self.state.borrow_mut();
+                match state.segments.held(number) {
+                    None => false,
+                    Some(held) => {
+                        if let Some(permission) = held.fresh(now) {
+                            return Ok(permission);
+                        }
+                        if !held.acquiring {
+                            held.acquiring = true;
+                            break;
+                        }
+                        true
+                    }
+                }
+            };
+            if known {
+                // Another operation of this pipeline is at it.
+                self.pipeline.anything().await;
+            } else {
+                self.look_up(number).await?;
+            }
+        }
+        self.acquire_segment(number).await
+    }
+
+    async fn acquire_segment(&self, number: u64) -> Result<Rc<BarePermission>, QueueError> {
+        let done = AtEnd(|| {
+            if let Some(held) = self.state.borrow_mut().segments.held(number) {
+                held.acquiring = false;
+            }
+        });
+        let object = self.state.borrow().segments.object(number);
+        let object = object.expect("the segment was known when this began");
+        let ask = Acquire::object(object).rights(Rights::all()).shared();
+        let permission =
+            self.pipeline.acquire(ask.lifetime(self.options.lease).wait(self.longest_wait())).await?;
+        let permission = Rc::new(permission);
+        drop(done);
+        if let Some(held) = self.state.borrow_mut().segments.held(number) {
+            held.keep(&permission);
+        }
+        Ok(permission)
+    }
+
+    /// How long a request waits for what others hold: nobody holds anything for longer than a lease.
+    pub(super) fn longest_wait(&self) -> Lifetime {
+        Lifetime(self.options.lease.0 * 3)
+    }
+
+    /// Makes a segment with empty slots. It goes with its permission unless it is kept in time.
+    pub(super) async fn make_segment(&self) -> Result<Record, QueueError> {
+        let ask = Allocate {
+            size: self.options.segment_bytes(),
+            alignment: 64,
+            // Shorter than the right, so that its next holder has time left when this has ended.
+            lifetime: Lifetime(self.options.lease.0 / 2),
+            rights: Rights::all(),
+            sharing: Sharing::Shared,
+            keep: Keep::No,
+        };
+        let permission = Rc::new(self.pipeline.allocate(ask).await?);
+        let object = permission.object();
+        self.pipeline.zero(&permission, self.options.cell_at(0)).await?;
+        Ok(Record { object, detail: 0, is_kept: true })
+    }
+
+    /// Keeps memory for as long as the queue.
+    ///
+    /// # Errors
+    /// [`Error::Expired`]: the memory went with its permission before this.
+    pub(super) async fn keep_part(&self, object: ObjectRef) -> Result<(), QueueError> {
+        let kept = self.pipeline.keep_object(object, self.options.keep).await.map_err(QueueError::from);
+        kept.map_err(|error| if error.is_gone() { Error::Expired.into() } else { error })
+    }
+
+    /// Both indexes of a segment. `None`: the segment is consumed and gone.
+    pub(super) async fn indexes(&self, number: u64) -> Result<Option<Indexes>, QueueError> {
+        loop {
+            let read = async {
+                let permission = self.segment(number).await?;
+                let bytes = self.pipeline.read_bytes(&permission, 0, Indexes::BYTES).await?;
+                Ok(Indexes { head: word_of(&bytes, 0), tail: Tail(word_of(&bytes, 8)) })
+            };
+            match read.await {
+                Ok(indexes) => return Ok(Some(indexes)),
+                Err(error) if QueueError::is_gone(&error) => return Ok(None),
+                Err(error) => self.mend(error)?,
+            }
+        }
+    }
+
+    /// Goes on after an error that a new permission mends.
+    ///
+    /// # Errors
+    /// Any other error.
+    pub(super) fn mend(&self, error: QueueError) -> Result<(), QueueError> {
+        if !error.wants_permission() {
+            return Err(error);
+        }
+        self.state.borrow_mut().segments.forget_permissions();
+        Ok(())
+    }
+
+    /// Where in a segment the word of a slot is.
+    pub(super) fn word_at(slot: u64) -> u64 {
+        QueueOptions::word_at(slot)
+    }
+}
