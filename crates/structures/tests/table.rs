@@ -67,6 +67,23 @@ fn a_table_grows_with_its_keys_and_keeps_them_all() {
 }
 
 #[test]
+fn more_blocks_of_one_extent_are_read_and_replaced_than_an_object_has_holders() {
+    let node = node(Mechanism::MemoryWindow);
+    // Permissions live for longer than the test reads: none makes way by itself.
+    let options = TableOptions { lease: Lifetime::seconds(1), ..small(Grain::Block) };
+    let one = User::create(&node, TENANT, &options);
+    let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+    let keys: Vec<String> = (0..2_000).map(|number| format!("key {number}")).collect();
+    let inserts = keys.iter().map(|key| one.table.insert(key.as_bytes(), key.as_bytes()));
+    one.pipeline.run(16, inserts, |done| assert_eq!(done, Ok(true)));
+    two.pipeline.run(16, keys.iter().map(|key| two.table.get(key.as_bytes())), |found| {
+        assert!(matches!(found, Ok(Some(_))), "{found:?}");
+    });
+    let updates = keys.iter().map(|key| two.table.update(key.as_bytes(), b"new"));
+    two.pipeline.run(16, updates, |done| assert_eq!(done, Ok(true)));
+}
+
+#[test]
 fn a_client_that_knows_an_old_directory_finds_every_key() {
     let node = node(Mechanism::MemoryWindow);
     let one = User::create(&node, TENANT, &small(Grain::Extent));

@@ -4,7 +4,7 @@
 //! one block. It claims several at a time (Patronus §7.3.1). A claim that its client has not used within a lease must not
 //! be used any more: see [`Table::sweep`].
 
-use super::permissions::{Part, is_conflict, is_gone};
+use super::permissions::{Part, is_conflict, is_full, is_gone};
 use super::shape::{EXTENTS_AT, SizeClass};
 use super::words::{Claim, EXTENTS_MAX, Place, Slot, Version};
 use super::{Grain, Table, TableError, block};
@@ -299,6 +299,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Ok(permission) => Rc::new(permission),
                 // Late readers hold the block: they are let end, and others take it later.
                 Err(error) if is_conflict(&error) => {
+                    self.free_block(place, version).await?;
+                    continue;
+                }
+                Err(error) if is_full(&error.into()) => {
+                    self.let_go(place.extent);
                     self.free_block(place, version).await?;
                     continue;
                 }

@@ -89,6 +89,14 @@ impl Permissions {
         }
     }
 
+    /// Takes the permissions over an extent's single blocks that no operation uses.
+    fn take_idle_blocks(&mut self, extent: u32) -> Vec<(Place, Rc<BarePermission>)> {
+        let is_idle = |held: &Held| held.permission.as_ref().is_some_and(|it| Rc::strong_count(it) == 1);
+        let idle =
+            self.blocks.extract_if(|place, held| place.extent == extent && !held.acquiring && is_idle(held));
+        idle.filter_map(|(place, held)| Some((place, held.permission?))).collect()
+    }
+
     /// Forgets all permissions on subtables, extents and blocks: one of them was refused.
     pub fn forget(&mut self) {
         let lists = [&mut self.subtables, &mut self.extents, &mut self.claims];
@@ -119,7 +127,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.pipeline.anything().await;
         }
         let done = AtEnd(|| self.state.borrow_mut().permissions.held(part).acquiring = false);
-        let permission = Rc::new(self.acquire_part(part).await?);
+        let permission = loop {
+            match (self.acquire_part(part).await, part) {
+                (Err(error), Part::Block(place)) if is_full(&error) => self.make_way(place.extent).await,
+                (acquired, _) => break Rc::new(acquired?),
+            }
+        };
         drop(done);
         let mut state = self.state.borrow_mut();
         if matches!(part, Part::Block(_)) {
@@ -168,6 +181,21 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Adds one to a word of a part. Returns what it held.
     pub(super) async fn count_in(&self, part: Part, at: u64) -> Result<u64, TableError> {
         self.under(part, async |permission| Ok(self.pipeline.fetch_and_add(permission, at, 1).await?)).await
+    }
+
+    /// An object has a limited number of holders, and this client may be most of them: it lets go of the extent's blocks
+    /// that none of its operations uses, and waits a little for others to do the same.
+    async fn make_way(&self, extent: u32) {
+        self.let_go(extent);
+        self.pipeline.sleep(Lifetime(self.options.hold().0 / 16)).await;
+    }
+
+    /// Ends the permissions over an extent's single blocks that no operation uses.
+    pub(super) fn let_go(&self, extent: u32) {
+        let mut idle = self.state.borrow_mut().permissions.take_idle_blocks(extent);
+        // In the same order in each run of a test.
+        idle.sort_unstable_by_key(|(place, _)| *place);
+        idle.into_iter().for_each(|(_, permission)| self.end(permission));
     }
 
     async fn acquire_part(&self, part: Part) -> Result<BarePermission, TableError> {
@@ -255,6 +283,11 @@ impl Access {
 /// Whether an object is gone that the head names: its client died, or was too slow, before it kept the object.
 pub(super) fn is_gone(error: &TableError) -> bool {
     matches!(error, TableError::Session(Error::Refused(Refusal::Gone)))
+}
+
+/// Whether an acquisition failed because the object has as many holders as it can have, or the node as many permissions.
+pub(super) fn is_full(error: &TableError) -> bool {
+    matches!(error, TableError::Session(Error::Refused(Refusal::NodeFull { .. })))
 }
 
 /// Whether an acquisition failed because others hold what was asked for.

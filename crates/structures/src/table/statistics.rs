@@ -30,6 +30,12 @@ pub struct Statistics {
     pub dangling: u64,
     /// Bytes of the node's memory: head, subtables and extents.
     pub bytes: u64,
+    /// Bytes of them that are subtables.
+    pub subtable_bytes: u64,
+    /// Bytes of the extents that are blocks, claimed or not.
+    pub block_bytes: u64,
+    /// Bytes of the extents that say who has claimed which block.
+    pub claim_bytes: u64,
 }
 
 impl Statistics {
@@ -38,6 +44,14 @@ impl Statistics {
     pub fn load_factor(&self) -> f64 {
         // A table with so many slots that this is inexact does not fit into any machine.
         self.keys as f64 / self.slots.max(1) as f64
+    }
+
+    fn add_extent(&mut self, class: SizeClass) {
+        self.extents += 1;
+        self.blocks += u64::from(class.blocks());
+        self.bytes += class.extent_bytes();
+        self.block_bytes += class.extent_bytes() - class.claims_bytes();
+        self.claim_bytes += class.claims_bytes();
     }
 }
 
@@ -51,9 +65,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut claimed = HashMap::new();
         for (number, class) in self.all_extents().await? {
             let Some(claims) = self.claims_of(number, class).await? else { continue };
-            found.extents += 1;
-            found.blocks += u64::from(class.blocks());
-            found.bytes += class.extent_bytes();
+            found.add_extent(class);
             claimed.extend(claims);
         }
         let mut visits = vec![self.first_visit()];
@@ -63,6 +75,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 found.subtables += 1;
                 found.slots += u64::from(self.options.buckets()) * SLOTS as u64;
                 found.bytes += self.options.subtable_bytes();
+                found.subtable_bytes += self.options.subtable_bytes();
             }
             for bucket in self.visit(subtable, &wanted, &mut visits).await? {
                 found.depth = found.depth.max(bucket.header.depth());
