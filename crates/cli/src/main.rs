@@ -52,7 +52,7 @@ enum Command {
     /// Show what protection does, with real files and processes.
     Demo(demo::Options),
     /// Measure latencies, rates and the cost of protection.
-    Bench(bench::Options),
+    Bench(bench::Arguments),
     /// Examine what permissions need on this machine's device, and which protection it can carry.
     Doctor(doctor::Options),
     /// Simulate a whole cluster in virtual time, with every fault, from seeds.
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),
         Command::Admin(options) => admin::run(&options),
         Command::Demo(options) => demo::run(options),
-        Command::Bench(options) => bench::run(options),
+        Command::Bench(options) => bench::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Sim(options) => sim::run_command(&options),
         Command::Certificates(options) => certificates::run(&options),

@@ -33,6 +33,12 @@ impl Samples {
         self.nanoseconds.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Adds all times of `others`.
+    pub fn add_all(&mut self, others: &Self) {
+        let added = self.nanoseconds.add(&others.nanoseconds);
+        added.expect("all histograms have the same bounds");
+    }
+
     pub fn typical(&self) -> f64 {
         self.quantile(0.5)
     }

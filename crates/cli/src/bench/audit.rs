@@ -1,12 +1,12 @@
 //! The cost of the audit log: the rate of permissions without a log, with violations and bars only, and with all
 //! events.
 //!
-//! A machine's speed drifts by more than a log costs. So the three take turns, and each round is compared only with
-//! itself.
+//! A machine's speed drifts by more than a log costs. So the three take turns.
 
 use super::node_process::Setup;
 use super::permissions::Run;
 use super::report::{Setting, print_json};
+use super::turns::{Round, Spread, in_turns};
 use super::{BenchError, Options, pingpong};
 use crate::output::say;
 use comfy_table::{Table, presets};
@@ -26,22 +26,6 @@ const LOGS: [Log; 3] = [
     Log { name: "violations and bars", events: Some(&["violation", "pause", "bar"]) },
     Log { name: "everything", events: Some(&[]) },
 ];
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct Spread {
-    least: f64,
-    median: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let at = |position: usize| values.get(position).copied().unwrap_or_default();
-        let last = values.len().saturating_sub(1);
-        Self { least: at(0), median: at(last / 2), most: at(last) }
-    }
-}
 
 #[derive(Debug, Serialize)]
 struct Row {
@@ -65,12 +49,9 @@ struct Report {
 /// Runs all rounds, each run on a node of its own.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
-    let mut rounds = Vec::new();
-    for round in 0..ROUNDS {
-        rounds.push(run_round(options, round)?);
-    }
-    let iterations = rounds.iter().flatten().map(|run| run.ended).min().unwrap_or_default();
-    let logs = (0..LOGS.len()).map(|log| row(log, &rounds)).collect();
+    let runs = in_turns(&mut LOGS.each_ref(), ROUNDS, |log, round| run_with(options, log, round))?;
+    let iterations = runs.iter().flatten().map(|run| run.ended).min().unwrap_or_default();
+    let logs = LOGS.iter().zip(&runs).map(|(log, own)| row(log, own, &runs[0])).collect();
     let report = Report { setting: Setting::new(options, iterations, pingpong_rtt), rounds: ROUNDS, logs };
     if options.json {
         print_json(&report);
@@ -80,28 +61,17 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// One run of each kind, in the order of [`LOGS`]. Each round begins with another kind.
-fn run_round(options: &Options, round: usize) -> Result<[Run; LOGS.len()], BenchError> {
-    let mut runs = [const { None }; LOGS.len()];
-    for turn in 0..LOGS.len() {
-        let log = (round + turn) % LOGS.len();
-        let name = format!("round {} of {ROUNDS}: {}", round + 1, LOGS[log].name);
-        let setup = Setup { audit: LOGS[log].events, ..options.setup() };
-        runs[log] = Some(Run::on_own_node(options, &setup, (&name, false))?);
-    }
-    match runs {
-        [Some(none), Some(wrong), Some(all)] => Ok([none, wrong, all]),
-        _ => Err(BenchError::NoCounters),
-    }
+fn run_with(options: &Options, log: &Log, round: Round) -> Result<Run, BenchError> {
+    let setup = Setup { audit: log.events, ..options.setup() };
+    Run::on_own_node(options, &setup, (&format!("{round}: {}", log.name), false))
 }
 
-fn row(log: usize, rounds: &[[Run; LOGS.len()]]) -> Row {
-    let spread = |of: fn(&Run) -> f64| Spread::of(rounds.iter().map(|runs| of(&runs[log])).collect());
-    let of_none = rounds.iter().map(|runs| runs[log].mops() / runs[0].mops()).collect();
+fn row(log: &Log, runs: &[Run], without: &[Run]) -> Row {
+    let spread = |of: fn(&Run) -> f64| Spread::of(runs.iter().map(of));
     Row {
-        log: LOGS[log].name,
+        log: log.name,
         mops: spread(Run::mops),
-        of_none: Spread::of(of_none),
+        of_none: Spread::of_ratios(runs.iter().zip(without).map(|(run, none)| (run.mops(), none.mops()))),
         percent_lost: spread(Run::percent_lost),
     }
 }
@@ -128,16 +98,4 @@ fn print_table(report: &Report) {
         "Permissions over {size} bytes acquired and revoked, at least {iterations} in each of {rounds} rounds, medians; \
          pingpong RTT {pingpong_rtt:.3} usec\n{table}"
     ));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_spread_is_told_in_any_order() {
-        let spread = Spread { least: 1.0, median: 2.0, most: 9.0 };
-        assert_eq!(Spread::of(vec![9.0, 1.0, 2.0]), spread);
-        assert_eq!(Spread::of(vec![4.0]), Spread { least: 4.0, median: 4.0, most: 4.0 });
-    }
 }

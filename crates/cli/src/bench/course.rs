@@ -5,13 +5,49 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
 /// The length of the measurement by default.
-const LENGTH: Duration = Duration::from_secs(1);
+const SECONDS: u64 = 1;
 /// The longest warm-up.
 const WARM_UP: Duration = Duration::from_millis(250);
 /// Operations between two looks at the clock.
 const STRIDE: u64 = 64;
 /// Time between two updates of the progress bar.
 const FRAME: Duration = Duration::from_millis(100);
+
+/// How long a measurement is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Length {
+    operations: u64,
+    within: Duration,
+}
+
+impl Length {
+    /// So many operations, or so many seconds, or the usual time.
+    pub fn new(operations: Option<u64>, seconds: Option<u64>) -> Self {
+        match operations {
+            Some(operations) => Self { operations, within: Duration::MAX },
+            None => Self { operations: u64::MAX, within: Duration::from_secs(seconds.unwrap_or(SECONDS)) },
+        }
+    }
+
+    /// The length of one of `parts` that come one after another.
+    pub fn part(self, parts: usize) -> Self {
+        let parts = u32::try_from(parts).unwrap_or(u32::MAX).max(1);
+        match self.operations {
+            u64::MAX => Self { within: self.within / parts, ..self },
+            operations => Self { operations: operations.div_ceil(parts.into()), ..self },
+        }
+    }
+
+    /// The length for one of `clients` that work side by side.
+    pub fn share(self, clients: usize) -> Self {
+        if self.operations == u64::MAX { self } else { self.part(clients) }
+    }
+
+    /// At most so many operations.
+    pub fn operations_below(self, most: u64) -> u64 {
+        self.operations.min(most)
+    }
+}
 
 /// A part of a benchmark. It is over after a number of operations or after a time.
 pub struct Course {
@@ -27,22 +63,32 @@ pub struct Course {
 impl Course {
     /// The measurement, as long as the options say.
     pub fn new(options: &Options, what: impl Into<String>) -> Self {
-        let (operations, within) = match (options.iterations, options.duration) {
-            (Some(iterations), _) => (iterations, Duration::MAX),
-            (None, Some(seconds)) => (u64::MAX, Duration::from_secs(seconds)),
-            (None, None) => (u64::MAX, LENGTH),
-        };
-        let length = if operations == u64::MAX { millis(within) } else { operations };
+        Self::of(Length::new(options.iterations, options.duration), what)
+    }
+
+    /// A measurement of this length.
+    pub fn of(length: Length, what: impl Into<String>) -> Self {
+        let Length { operations, within } = length;
+        let ticks = if operations == u64::MAX { millis(within) } else { operations };
         let style = ProgressStyle::with_template("{bar:40} {percent} %  {msg}");
-        let bar = ProgressBar::new(length).with_message(what.into());
+        let bar = ProgressBar::new(ticks).with_message(what.into());
         let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self::start(operations, within, bar)
     }
 
+    /// A measurement of this length that shows nothing: beside another one that does.
+    pub fn unseen(length: Length) -> Self {
+        Self::start(length.operations, length.within, ProgressBar::hidden())
+    }
+
     /// The warm-up before the measurement. It has at most as many operations as the options ask to measure.
     pub fn warm_up(options: &Options, most: u64) -> Self {
-        let operations = options.iterations.map_or(most, |iterations| iterations.min(most));
-        Self::start(operations, WARM_UP, ProgressBar::hidden())
+        Self::warm_up_for(Length::new(options.iterations, options.duration), most)
+    }
+
+    /// The warm-up before a measurement of this length.
+    pub fn warm_up_for(length: Length, most: u64) -> Self {
+        Self::start(length.operations_below(most), WARM_UP, ProgressBar::hidden())
     }
 
     fn start(operations: u64, within: Duration, bar: ProgressBar) -> Self {
@@ -103,6 +149,15 @@ mod tests {
         });
         let second = Duration::from_secs(1);
         assert_eq!(lengths, [(u64::MAX, second), (u64::MAX, 5 * second), (7, Duration::MAX)]);
+    }
+
+    #[test]
+    fn parts_are_as_long_together_as_the_whole_and_clients_share_operations_but_not_time() {
+        let (operations, seconds) = (Length::new(Some(10), None), Length::new(None, Some(6)));
+        assert_eq!(operations.part(4), Length::new(Some(3), None));
+        assert_eq!(seconds.part(3), Length::new(None, Some(2)));
+        assert_eq!((operations.share(5), seconds.share(5)), (Length::new(Some(2), None), seconds));
+        assert_eq!((operations.operations_below(7), seconds.operations_below(7)), (7, 7));
     }
 
     #[test]

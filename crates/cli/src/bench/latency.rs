@@ -70,6 +70,15 @@ fn one(
     outcome.buffer.or(spare).ok_or(BenchError::Session(Error::SessionLost))
 }
 
+/// Reads all of an object once, from the moment `started` on.
+pub fn read_once(
+    session: &mut Session,
+    (object, started): (&Permission, Instant),
+    buffer: ArenaBuffer,
+) -> Result<ArenaBuffer, BenchError> {
+    one(session, Name::ReadLat, (object, started), buffer)
+}
+
 /// Allocates objects and holds them.
 pub fn hold_objects(session: &mut Session, count: usize, size: u64) -> Result<Vec<Permission>, BenchError> {
     (0..count).map(|_| hold(session, size)).collect()

@@ -5,6 +5,7 @@
 
 mod audit;
 mod course;
+mod ends;
 mod extension;
 mod footprint;
 mod latency;
@@ -14,14 +15,19 @@ mod pingpong;
 mod processors;
 mod rate;
 mod report;
+mod rivals;
 mod siege;
+mod turns;
 mod violation;
+mod ycsb;
 
 use crate::output::complain;
-use crate::rdma::{ClientOptions, NicKind};
-use clap::{Args, ValueEnum};
+use crate::rdma::NicKind;
+use clap::{Args, Subcommand, ValueEnum};
+use ends::Ends;
 use node_process::Setup;
 use portcullis::{ConnectError, Error, IdentityError, Mechanism, Session, SessionOptions, connect_with};
+use portcullis_structures::table::TableError;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -35,6 +41,7 @@ Examples:
   portcullis bench audit -D 2                 # what the audit log costs
   portcullis bench siege                      # what others notice of attacks
   portcullis bench siege --attack messages --attack transfers -D 5
+  portcullis bench ycsb --workload a,c        # the hash table; see ycsb --help
   portcullis bench read_lat --node shm:/run/portcullis.sock
   portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
   portcullis bench read_lat --node rdma:node1:7471 \\
@@ -49,9 +56,25 @@ perftest; so are WRITE latencies here, since a completion says that the bytes
 have arrived. Bandwidths are in MiB a second; with latencies they are told from
 4 KiB on.";
 
+/// A benchmark of accesses and permissions, or of a structure in a node's memory.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    structure: Option<Structure>,
+    #[command(flatten)]
+    options: Option<Options>,
+}
+
+/// Benchmarks of structures, which have options of their own.
+#[derive(Subcommand)]
+enum Structure {
+    /// The hash table under the workloads of YCSB, with several protection mechanisms in turns (Patronus, Figure 9).
+    Ycsb(Box<ycsb::Options>),
+}
+
 /// What to measure, and how.
 #[derive(Args, Clone)]
-#[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The benchmark.
     #[arg(value_enum)]
@@ -80,17 +103,11 @@ pub struct Options {
     /// A running node to use, for example shm:/run/portcullis.sock.
     #[arg(long)]
     node: Option<String>,
-    /// The NIC of the node that is started for the run.
-    #[arg(long, value_enum, default_value_t)]
-    nic: NicKind,
     #[command(flatten)]
-    client: ClientOptions,
+    ends: Ends,
     /// What enforces permissions on the node that is started for the run.
     #[arg(long, default_value = "memory-window", value_parser = crate::protection::mechanism)]
     protection: Mechanism,
-    /// For that node: accept that its device lacks these guarantees (see `portcullis serve --help`).
-    #[arg(long, value_name = "GUARANTEES")]
-    allow_unenforced: Option<String>,
     /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
@@ -153,6 +170,10 @@ enum BenchError {
     Node(#[from] std::io::Error),
     #[error("{0}")]
     Options(String),
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error("key {key} has another value than it should have, or none")]
+    Wrong { key: u32 },
     #[error("the node process did not say what it had counted")]
     NoCounters,
 }
@@ -163,25 +184,33 @@ impl Options {
     }
 
     fn session_options(&self) -> Result<SessionOptions, BenchError> {
-        Ok(SessionOptions { rdma: self.client.rdma()?, ..SessionOptions::default() })
+        self.ends.session_options()
     }
 
     fn nic(&self) -> NicKind {
         match &self.node {
             Some(address) if address.starts_with("rdma:") => NicKind::Ibverbs,
             Some(_) => NicKind::Software,
-            None => self.nic,
+            None => self.ends.nic,
         }
     }
 
     /// The node for the run, by default.
     fn setup(&self) -> Setup {
-        Setup {
-            protection: self.protection,
-            nic: self.nic,
-            device: self.client.device.clone(),
-            allow_unenforced: self.allow_unenforced.clone(),
-            ..Setup::default()
+        self.ends.setup(self.protection)
+    }
+
+    fn run(&self) -> Result<(), BenchError> {
+        self.check()?;
+        match self.name {
+            Name::ReadLat | Name::WriteLat | Name::AtomicLat => latency::run(self),
+            Name::ReadRate | Name::WriteRate => rate::run(self),
+            Name::Permissions => permissions::run(self),
+            Name::Audit => audit::run(self),
+            Name::Extension => extension::run(self),
+            Name::Violation => violation::run(self),
+            Name::Siege => siege::run(self),
+            Name::Footprint => footprint::run(self),
         }
     }
 
@@ -222,30 +251,13 @@ impl Options {
 }
 
 /// Runs the benchmark.
-pub fn run(options: Options) -> ExitCode {
-    if let Err(error) = options.check() {
-        complain(format_args!("portcullis bench: {error}"));
-        return ExitCode::from(2);
-    }
-    let done = match options.name {
-        Name::ReadLat | Name::WriteLat | Name::AtomicLat => latency::run(&options),
-        Name::ReadRate | Name::WriteRate => rate::run(&options),
-        Name::Permissions => permissions::run(&options),
-        Name::Audit => audit::run(&options),
-        Name::Extension => extension::run(&options),
-        Name::Violation => violation::run(&options),
-        Name::Siege => siege::run(&options),
-        Name::Footprint => footprint::run(&options),
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let done = match (&arguments.structure, &arguments.options) {
+        (Some(Structure::Ycsb(options)), _) => ycsb::run(options),
+        (None, Some(options)) => options.run(),
+        (None, None) => Err(BenchError::Options("which benchmark? See --help".to_owned())),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error @ BenchError::Options(_)) => {
-            complain(format_args!("portcullis bench: {error}"));
-            ExitCode::from(2)
-        }
-        Err(error) => {
-            complain(format_args!("portcullis bench: {error}"));
-            ExitCode::from(3)
-        }
-    }
+    let Err(error) = done else { return ExitCode::SUCCESS };
+    complain(format_args!("portcullis bench: {error}"));
+    ExitCode::from(if matches!(error, BenchError::Options(_)) { 2 } else { 3 })
 }

@@ -38,6 +38,9 @@ pub struct TurnsCounted {
     pub longest_of_processor_us: u64,
 }
 
+/// What a node lends if its benchmark says nothing else.
+const MEMORY: u64 = 256 << 20;
+
 /// A node's first line.
 #[derive(Deserialize)]
 struct Listening {
@@ -61,6 +64,8 @@ pub struct Setup {
     pub audit: Option<&'static [&'static str]>,
     /// Tenants that each have their own socket. Empty: one socket for all.
     pub tenants: &'static [&'static str],
+    /// Bytes that the node lends.
+    pub memory: Option<u64>,
     /// More options for `portcullis serve`.
     pub more: &'static [&'static str],
 }
@@ -86,7 +91,7 @@ impl NodeProcess {
             (NicKind::Ibverbs, _) => vec!["rdma:127.0.0.1:0".to_owned()],
         };
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve", "--json", "--memory", "256MiB"]);
+        command.args(["serve", "--json", "--memory", &setup.memory.unwrap_or(MEMORY).to_string()]);
         for (place, address) in addresses.iter().enumerate() {
             let tenant = setup.tenants.get(place).map(|tenant| format!("?tenant={tenant}"));
             command.arg("--listen").arg(format!("{address}{}", tenant.unwrap_or_default()));

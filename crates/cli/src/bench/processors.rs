@@ -11,14 +11,26 @@ fn allowed() -> &'static CpuSet {
 
 /// The processors of the node and of this end: the first two that this process may use.
 pub fn pair() -> Option<(usize, usize)> {
-    let mut usable = (0..CpuSet::MAX_CPU).filter(|&processor| allowed().is_set(processor));
+    let mut usable = usable();
     Some((usable.next()?, usable.next()?))
+}
+
+fn usable() -> impl Iterator<Item = usize> {
+    (0..CpuSet::MAX_CPU).filter(|&processor| allowed().is_set(processor))
 }
 
 /// Keeps this thread on this end's processor.
 pub fn pin_client() {
     if let Some((_, client)) = pair() {
         portcullis::host::pin(client);
+    }
+}
+
+/// Keeps this thread on a processor that is not the node's. Where there are several, clients spread over them.
+pub fn pin_one_of_clients(number: usize) {
+    let (node, rest) = (1, usable().count().saturating_sub(1));
+    if let Some(own) = number.checked_rem(rest).and_then(|place| usable().nth(node + place)) {
+        portcullis::host::pin(own);
     }
 }
 

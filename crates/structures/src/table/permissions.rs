@@ -195,7 +195,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut idle = self.state.borrow_mut().permissions.take_idle_blocks(extent);
         // In the same order in each run of a test.
         idle.sort_unstable_by_key(|(place, _)| *place);
-        idle.into_iter().for_each(|(_, permission)| self.end(permission));
+        idle.into_iter().for_each(|(_, permission)| self.pipeline.end(permission));
     }
 
     async fn acquire_part(&self, part: Part) -> Result<BarePermission, TableError> {

@@ -1,0 +1,188 @@
+//! Protection mechanisms compared on one structure: a node for each, the same work on each in turns, and what each costs
+//! against the first.
+
+use super::BenchError;
+use super::course::Length;
+use super::ends::Ends;
+use super::node_process::{NodeProcess, Setup};
+use super::turns::{Round, Spread, in_turns};
+use crate::samples::{Samples, mops};
+use clap::Args;
+use portcullis::Mechanism;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Rounds, by default. The odd number gives a median.
+const ROUNDS: usize = 5;
+
+/// What is compared, and how thoroughly.
+#[derive(Args, Clone, Debug)]
+pub struct Comparison {
+    /// What enforces permissions, on a node each; every other one is compared with the first.
+    #[arg(long, value_delimiter = ',', default_value = "none,memory-window", value_name = "MECHANISMS",
+          value_parser = crate::protection::mechanism)]
+    pub protection: Vec<Mechanism>,
+    /// Rounds, in each of which every mechanism has its turn.
+    #[arg(long, default_value_t = ROUNDS)]
+    pub rounds: usize,
+    /// Operations of each row, in all its rounds and by all clients.
+    #[arg(short = 'n', long)]
+    operations: Option<u64>,
+    /// Seconds of each row instead, in all its rounds [default: one].
+    #[arg(short = 'D', long, conflicts_with = "operations")]
+    duration: Option<u64>,
+    #[command(flatten)]
+    pub ends: Ends,
+    /// Print one JSON object instead of the tables.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Comparison {
+    /// The length of a mechanism's turn.
+    pub fn turn(&self) -> Length {
+        Length::new(self.operations, self.duration).part(self.rounds)
+    }
+
+    pub fn check(&self) -> Result<(), BenchError> {
+        if self.rounds == 0 || self.operations == Some(0) || self.duration == Some(0) {
+            return Err(BenchError::Options("--rounds, -n and -D take at least 1".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// A node for each mechanism, with what `prepare` makes on it.
+    pub fn rivals<S>(
+        &self,
+        memory: u64,
+        mut prepare: impl FnMut(&str, Mechanism) -> Result<S, BenchError>,
+    ) -> Result<Vec<Rival<S>>, BenchError> {
+        let start = |&mechanism: &Mechanism| {
+            let setup = Setup { memory: Some(memory), ..self.ends.setup(mechanism) };
+            let node = NodeProcess::start(&setup)?;
+            let state = prepare(node.address(), mechanism)?;
+            Ok(Rival { mechanism, state, node })
+        };
+        self.protection.iter().map(start).collect()
+    }
+}
+
+/// A mechanism, with its node and what is measured there.
+pub struct Rival<S> {
+    pub mechanism: Mechanism,
+    /// Goes before its node.
+    pub state: S,
+    node: NodeProcess,
+}
+
+impl<S> Rival<S> {
+    pub fn address(&self) -> &str {
+        self.node.address()
+    }
+}
+
+/// What one turn came to.
+pub struct Measured {
+    pub operations: u64,
+    pub mops: f64,
+    pub times: Samples,
+}
+
+impl Measured {
+    pub fn new(operations: u64, elapsed: Duration, times: Samples) -> Self {
+        Self { operations, mops: mops(operations, elapsed), times }
+    }
+
+    /// What clients that worked side by side did together.
+    pub fn together(clients: impl IntoIterator<Item = Self>) -> Self {
+        let mut all = Self { operations: 0, mops: 0.0, times: Samples::new() };
+        for client in clients {
+            all.operations += client.operations;
+            all.mops += client.mops;
+            all.times.add_all(&client.times);
+        }
+        all
+    }
+
+    fn p50(&self) -> f64 {
+        self.times.quantile(0.5)
+    }
+
+    fn p99(&self) -> f64 {
+        self.times.quantile(0.99)
+    }
+
+    /// The ratio of typical times, round by round.
+    pub fn times_of<'a>(
+        these: impl IntoIterator<Item = &'a Self>,
+        others: impl IntoIterator<Item = &'a Self>,
+    ) -> Spread {
+        Spread::of_ratios(these.into_iter().zip(others).map(|(this, other)| (this.p50(), other.p50())))
+    }
+}
+
+/// The figures of one mechanism in one row: medians of its rounds, and of the rounds' ratios to the first mechanism.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    pub protection: &'static str,
+    pub operations: u64,
+    /// Millions of operations per second, of all clients.
+    pub mops: f64,
+    /// Times of an operation in microseconds.
+    pub p50: f64,
+    pub p99: f64,
+    /// The mechanism that the ratios are to.
+    pub against: &'static str,
+    pub mops_ratio: Spread,
+    pub p50_ratio: Spread,
+}
+
+impl Figures {
+    /// The headings of [`Figures::cells`].
+    pub const HEADER: [&str; 8] =
+        ["protection", "Mops", "p50 [usec]", "p99 [usec]", "rate of first", "least", "most", "p50 of first"];
+
+    /// Each mechanism's figures, from what its turns came to.
+    pub fn of_all<S>(rivals: &[Rival<S>], turns: &[Vec<&Measured>]) -> Vec<Self> {
+        let of = |(rival, own): (&Rival<S>, &Vec<&Measured>)| {
+            let median = |of: fn(&Measured) -> f64| Spread::of(own.iter().map(|turn| of(turn))).median;
+            let rates = own.iter().zip(&turns[0]).map(|(turn, first)| (turn.mops, first.mops));
+            Self {
+                protection: rival.mechanism.name(),
+                operations: own.iter().map(|turn| turn.operations).sum(),
+                mops: median(|turn| turn.mops),
+                p50: median(Measured::p50),
+                p99: median(Measured::p99),
+                against: rivals[0].mechanism.name(),
+                mops_ratio: Spread::of_ratios(rates),
+                p50_ratio: Measured::times_of(own.iter().copied(), turns[0].iter().copied()),
+            }
+        };
+        rivals.iter().zip(turns).map(of).collect()
+    }
+
+    /// The figures as cells of a table.
+    pub fn cells(&self) -> impl Iterator<Item = String> {
+        let numbers = [
+            self.mops,
+            self.p50,
+            self.p99,
+            self.mops_ratio.median,
+            self.mops_ratio.least,
+            self.mops_ratio.most,
+            self.p50_ratio.median,
+        ];
+        [self.protection.to_owned()].into_iter().chain(numbers.map(|number| format!("{number:.3}")))
+    }
+}
+
+/// Measures each mechanism in turns. Returns their figures in the order of the rivals.
+pub fn compare<S>(
+    rivals: &mut [Rival<S>],
+    rounds: usize,
+    measure: impl FnMut(&mut Rival<S>, Round) -> Result<Measured, BenchError>,
+) -> Result<Vec<Figures>, BenchError> {
+    let turns = in_turns(rivals, rounds, measure)?;
+    let turns: Vec<Vec<&Measured>> = turns.iter().map(|own| own.iter().collect()).collect();
+    Ok(Figures::of_all(rivals, &turns))
+}

@@ -1,0 +1,236 @@
+//! `portcullis bench ycsb`: the hash table under the workloads of YCSB and of Patronus §7.3.1, with each protection
+//! mechanism in turns.
+
+mod client;
+mod loaded;
+mod memory;
+mod singles;
+mod workload;
+
+use super::report::print_json;
+use super::rivals::{Comparison, Figures, Rival, compare};
+use super::{BenchError, pingpong};
+use crate::output::say;
+use clap::{Args, ValueEnum};
+use client::Turn;
+use comfy_table::{Table, presets};
+use loaded::{Loaded, Shape, grain_text};
+use memory::Memory;
+use portcullis::Lifetime;
+use portcullis_structures::table::{Grain, VALUE_BYTES_MAX};
+use serde::Serialize;
+use singles::{KEYS_AT_ONCE, Single};
+use workload::{Drawn, Workload, draw};
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis bench ycsb                        # C: reads, 64-byte values
+  portcullis bench ycsb --workload a,b,c,d,f --keys 1000000
+  portcullis bench ycsb --workload read,half,write --grain block,extent \\
+      --value-bytes 64,4KiB                    # Patronus, Figure 9
+  portcullis bench ycsb --protection none,memory-window,memory-region -D 10
+  portcullis bench ycsb --depth 1 --workload c # latency, one at a time
+  portcullis bench ycsb --clients 4 --depth 64 --json
+
+Each mechanism has a node of its own, with the same keys, and takes turns with
+the others. Rates, times and ratios are medians of the rounds; ratios are to
+the first mechanism in the same round. A client is a session with a thread of
+its own; --depth says how many operations it has under way at once.
+
+Keys are drawn as in YCSB: Zipf 0.99, scrambled; for D from the latest on.
+Each key has 8 bytes. Every value that is read is checked.";
+
+/// What is measured, and how.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// Mixes of operations; all of the same keys, and each measured by itself.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "c", ignore_case = true)]
+    workload: Vec<Workload>,
+    /// Bytes of a value.
+    #[arg(long, value_delimiter = ',', default_value = "64", value_name = "SIZES", value_parser = value_bytes)]
+    value_bytes: Vec<u32>,
+    /// How finely reads are guarded: a permission for each block, or for each extent.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "extent")]
+    grain: Vec<GrainName>,
+    /// Keys that are loaded before the measurement.
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..1 << 28))]
+    keys: u32,
+    /// Clients, each with a session and a thread of its own.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    clients: u32,
+    /// Operations that a client has under way at once.
+    #[arg(long, default_value_t = 64, value_parser = depth)]
+    depth: usize,
+    /// The table's lease: how long a client's death can hold others up [default: 1s].
+    #[arg(long, value_name = "TIME")]
+    lease: Option<Lifetime>,
+    /// The memory of each node [default: about twice what the keys take].
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    memory: Option<u64>,
+    #[command(flatten)]
+    comparison: Comparison,
+}
+
+/// [`Grain`], for the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum GrainName {
+    Block,
+    Extent,
+}
+
+impl From<GrainName> for Grain {
+    fn from(name: GrainName) -> Self {
+        match name {
+            GrainName::Block => Self::Block,
+            GrainName::Extent => Self::Extent,
+        }
+    }
+}
+
+fn value_bytes(text: &str) -> Result<u32, String> {
+    let bytes = crate::size::parse(text)?;
+    let fits = (8..=VALUE_BYTES_MAX as u64).contains(&bytes);
+    let bytes = u32::try_from(bytes).ok().filter(|_| fits);
+    bytes.ok_or_else(|| "a value has 8 bytes to 1MiB: it begins with its key".to_owned())
+}
+
+fn depth(text: &str) -> Result<usize, String> {
+    let depth = text.parse().ok().filter(|depth| (1..=256).contains(depth));
+    depth.ok_or_else(|| "--depth takes 1 to 256".to_owned())
+}
+
+/// A workload under one mechanism.
+#[derive(Debug, Serialize)]
+struct Row {
+    workload: String,
+    value_bytes: u32,
+    grain: &'static str,
+    clients: u32,
+    depth: usize,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    nic: &'static str,
+    keys: u32,
+    rounds: usize,
+    pingpong_rtt: f64,
+    rows: Vec<Row>,
+    singles: Vec<Single>,
+    memory: Vec<Memory>,
+}
+
+/// Runs `ycsb`.
+pub fn run(options: &Options) -> Result<(), BenchError> {
+    options.comparison.check()?;
+    let drawn: Vec<(Workload, Vec<Vec<Drawn>>)> =
+        options.workload.iter().map(|&workload| (workload, options.draw(workload))).collect();
+    let mut report = Report {
+        benchmark: "ycsb",
+        nic: options.comparison.ends.nic.name(),
+        keys: options.keys,
+        rounds: options.comparison.rounds,
+        pingpong_rtt: pingpong::round_trip(),
+        rows: Vec::new(),
+        singles: Vec::new(),
+        memory: Vec::new(),
+    };
+    for &value_bytes in &options.value_bytes {
+        for &grain in &options.grain {
+            let shape = Shape { value_bytes, grain: grain.into() };
+            measure_shape(options, shape, &drawn, &mut report)?;
+        }
+    }
+    if options.comparison.json {
+        print_json(&report);
+    } else {
+        print_tables(options, &report);
+    }
+    Ok(())
+}
+
+/// Measures everything on tables of one shape.
+fn measure_shape(
+    options: &Options,
+    shape: Shape,
+    workloads: &[(Workload, Vec<Vec<Drawn>>)],
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    let what = format!("{} B by {}", shape.value_bytes, grain_text(shape.grain));
+    let load =
+        |address: &str, mechanism| Loaded::new(options, address, shape, &format!("{what}, {mechanism}"));
+    let mut rivals = options.comparison.rivals(options.node_memory(shape), load)?;
+    report.memory.push(Memory::of(&rivals[0].state));
+    report.singles.extend(singles::run(options, &mut rivals)?);
+    for (workload, drawn) in workloads {
+        let figures = compare(&mut rivals, options.comparison.rounds, |rival: &mut Rival<Loaded>, round| {
+            let name = format!("{round}: {} of {what}, {}", workload.text(), rival.mechanism);
+            let (address, contents) = (rival.address(), &rival.state.contents);
+            let turn = Turn { options, address, contents, length: options.comparison.turn(), name: &name };
+            client::measure(turn, drawn)
+        })?;
+        report.rows.extend(figures.into_iter().map(|figures| Row {
+            workload: workload.text(),
+            value_bytes: shape.value_bytes,
+            grain: grain_text(shape.grain),
+            clients: options.clients,
+            depth: options.depth,
+            figures,
+        }));
+    }
+    Ok(())
+}
+
+impl Options {
+    /// What each client does.
+    fn draw(&self, workload: Workload) -> Vec<Vec<Drawn>> {
+        let each = self.comparison.turn().share(self.clients as usize).operations_below(u64::MAX);
+        (0..self.clients).map(|client| draw(workload, self.keys, each, client.into())).collect()
+    }
+}
+
+fn print_tables(options: &Options, report: &Report) {
+    let Report { keys, rounds, pingpong_rtt, .. } = report;
+    say(format_args!(
+        "YCSB: {keys} keys, {} clients with {} operations under way each, medians of {rounds} rounds; pingpong RTT \
+         {pingpong_rtt:.3} usec",
+        options.clients, options.depth
+    ));
+    say(rows_table(&report.rows));
+    say(format_args!(
+        "One at a time, one client: a bare read of 64 bytes, a get, a get of {KEYS_AT_ONCE} keys"
+    ));
+    say(singles_table(&report.singles));
+    say("Bytes of the node's memory for each key");
+    say(memory::table(&report.memory));
+}
+
+fn empty(first: &[&str], last: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header([first, &["value [B]", "grain"], &Figures::HEADER, last].concat());
+    table
+}
+
+fn rows_table(rows: &[Row]) -> Table {
+    let mut table = empty(&["workload"], &[]);
+    for row in rows {
+        let first = [row.workload.clone(), row.value_bytes.to_string(), row.grain.to_owned()];
+        table.add_row(first.into_iter().chain(row.figures.cells()));
+    }
+    table
+}
+
+fn singles_table(rows: &[Single]) -> Table {
+    let mut table = empty(&["what"], &["p50 of bare read"]);
+    for row in rows {
+        let first = [row.what.to_owned(), row.value_bytes.to_string(), row.grain.to_owned()];
+        let last = [format!("{:.2}", row.of_bare_read.median)];
+        table.add_row(first.into_iter().chain(row.figures.cells()).chain(last));
+    }
+    table
+}
