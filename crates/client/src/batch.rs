@@ -162,6 +162,14 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         self.stage_call(Awaited::Done, RequestBody::Publish { name, object })
     }
 
+    /// Adds a [`Client::unpublish`].
+    ///
+    /// # Errors
+    /// As [`Client::unpublish`]. The batch stays as it is.
+    pub fn unpublish(&mut self, name: DirectoryName) -> Result<Call, Error> {
+        self.stage_call(Awaited::Done, RequestBody::Unpublish { name })
+    }
+
     /// Adds a [`Client::lookup`].
     ///
     /// # Errors

@@ -99,6 +99,49 @@ fn a_client_that_knows_an_old_directory_finds_every_key() {
 }
 
 #[test]
+fn a_handle_that_is_closed_leaves_nothing_claimed() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+    for round in 0..20u32 {
+        assert!(two.run(two.table.insert(&round.to_le_bytes(), b"x")));
+        two.run(two.table.upsert(&0u32.to_le_bytes(), &round.to_le_bytes()));
+    }
+    let User { pipeline, table } = two;
+    pipeline.block_on(table.close()).expect("the node serves it");
+    let statistics = one.run(one.table.statistics());
+    assert_eq!((statistics.keys, statistics.unlinked, statistics.dangling), (20, 0, 0));
+}
+
+#[test]
+fn a_table_that_is_destroyed_gives_all_its_memory_back_and_is_gone_for_others() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let two = User::open(&node, TENANT, one.table.head(), Access::Read);
+    for number in 0..500u32 {
+        assert!(one.run(one.table.insert(&number.to_le_bytes(), &[7; 100])));
+    }
+    assert_eq!(two.run(two.table.length()), 500);
+    let name = DirectoryName::new("t").expect("a name");
+    one.run(one.table.publish(name));
+    let User { pipeline, table } = one;
+    let head = table.head();
+    pipeline.block_on(table.destroy(Some(name))).expect("the node serves it");
+    let again = pipeline.block_on(Table::create(&pipeline, &small(Grain::Extent))).expect("a table");
+    pipeline.block_on(again.publish(name)).expect("the name is free");
+    let opened = pipeline.block_on(Table::open(&pipeline, head, Access::Write));
+    assert!(matches!(opened, Err(TableError::NotATable)), "{opened:?}");
+    pipeline.block_on(again.destroy(None)).expect("the node serves it");
+    // What both still have permissions on goes with these.
+    drop((pipeline, two));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while node.counters().bytes_used > 0 {
+        assert!(std::time::Instant::now() < until, "{:?}", node.counters());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn keys_and_values_have_any_bytes_up_to_their_limits() {
     let node = node(Mechanism::MemoryWindow);
     let one = User::create(&node, TENANT, &small(Grain::Extent));

@@ -239,6 +239,11 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.ask(Ok(Request::Publish { name, object }), ended)
     }
 
+    /// Takes a name of the tenant away. The object stays.
+    pub fn unpublish(&self, name: DirectoryName) -> Awaited<'_, E, C, ()> {
+        self.ask(Ok(Request::Unpublish { name }), ended)
+    }
+
     /// Asks for the object with a name. `owner`: the tenant that shares it; `None`: the client's own.
     pub fn lookup(&self, owner: Option<TenantName>, name: DirectoryName) -> Awaited<'_, E, C, NamedObject> {
         self.ask(Ok(Request::Lookup { owner, name }), |done| match done {

@@ -16,6 +16,7 @@ pub(super) enum Request<M: Memory> {
     Free(ObjectRef),
     Keep { object: ObjectRef, keep: Keep },
     Publish { name: DirectoryName, object: ObjectRef },
+    Unpublish { name: DirectoryName },
     Lookup { owner: Option<TenantName>, name: DirectoryName },
 }
 
@@ -84,6 +85,7 @@ impl<M: Memory> Request<M> {
             Self::Publish { name, object } => {
                 called(batch.publish(name, object), || Self::Publish { name, object })
             }
+            Self::Unpublish { name } => called(batch.unpublish(name), || Self::Unpublish { name }),
             Self::Lookup { owner, name } => {
                 called(batch.lookup(owner, name), || Self::Lookup { owner, name })
             }

@@ -82,6 +82,11 @@ impl Blocks {
         self.classes.entry(class).or_default()
     }
 
+    /// The blocks that are claimed and not used yet.
+    pub fn take_ready(&mut self) -> Vec<Claimed> {
+        self.classes.values_mut().flat_map(|class| class.ready.drain(..)).collect()
+    }
+
     /// A block is free again.
     fn note_free(&mut self, class: SizeClass, place: Place, claim: Claim) {
         self.class(class).free.push_back((place, claim));

@@ -27,6 +27,7 @@
 
 mod block;
 mod blocks;
+mod end;
 mod error;
 mod find;
 mod hashing;

@@ -1,0 +1,69 @@
+//! The end of a handle, and the end of a table.
+
+use super::permissions::{Part, is_gone};
+use super::words::Claim;
+use super::{Table, TableError, TableOptions};
+use crate::pipeline::join;
+use portcullis::{Clock, DirectoryName, Error, ObjectRef, Refusal, VerbsEndpoint};
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Gives back the blocks that the handle keeps ready, and waits until all that it began has been carried out.
+    ///
+    /// A program that ends without this leaves what a dead client leaves: a few claimed blocks, which a sweep frees.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn close(self) -> Result<(), TableError> {
+        let ready = self.state.borrow_mut().blocks.take_ready();
+        let freed = ready.into_iter().map(|claimed| {
+            let (place, claim) = (claimed.place, Claim::of(claimed.version));
+            self.pipeline.end(claimed.permission);
+            self.swap_in(Part::Claims(place.extent), u64::from(place.block) * 8, claim.0, claim.freed().0)
+        });
+        for freed in join(freed).await {
+            freed?;
+        }
+        // Accesses are carried out in their order. So what nobody waited for is done when this read is.
+        self.word_in(Part::Head, 0).await.map(drop)
+    }
+
+    /// Frees all memory of the table, and takes its name away if it has this one. Other handles on the table are of no
+    /// use from here on, and nobody can open it any more.
+    ///
+    /// The name and the head go last. So if the client dies in the middle, whoever opens the table can do this again.
+    /// What others add to the table meanwhile may stay behind.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn destroy(self, name: Option<DirectoryName>) -> Result<(), TableError> {
+        self.check_writable()?;
+        let subtables = u32::try_from(self.subtables_begun().await?).unwrap_or(u32::MAX);
+        let subtables = 0..subtables.min(self.options.subtables_max());
+        let extents = 0..self.extents_begun().await?;
+        let records = subtables
+            .map(|number| self.options.subtable_record_at(number))
+            .chain(extents.map(|number| self.options.extent_record_at(number)));
+        for at in records {
+            if let Some(record) = self.record_at(at).await? {
+                self.free_object(record.object).await?;
+            }
+        }
+        // Whoever holds the head a moment longer must not take it for a table.
+        self.write_in(Part::Head, 0, &[0; TableOptions::BYTES]).await?;
+        if let Some(name) = name {
+            match self.pipeline.unpublish(name).await {
+                Ok(()) | Err(Error::Refused(Refusal::NoSuchName)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.free_object(self.head).await
+    }
+
+    /// Frees an object, unless it is gone already.
+    async fn free_object(&self, object: ObjectRef) -> Result<(), TableError> {
+        match self.pipeline.free(object).await.map_err(TableError::from) {
+            Err(error) if !is_gone(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
