@@ -99,6 +99,19 @@ fn a_client_that_knows_an_old_directory_finds_every_key() {
 }
 
 #[test]
+fn many_requests_that_nobody_waits_for_hold_up_none_that_somebody_waits_for() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let ask = portcullis::Allocate::bytes(64).lifetime(Lifetime::seconds(10));
+    let held: Vec<_> = (0..500).map(|_| one.run(async { Ok(one.pipeline.allocate(ask).await?) })).collect();
+    // More than a queue takes.
+    for permission in held {
+        drop(one.pipeline.revoke(permission, false));
+    }
+    one.run(async { Ok(one.pipeline.allocate(ask).await?) });
+}
+
+#[test]
 fn a_handle_that_is_closed_leaves_nothing_claimed() {
     let node = node(Mechanism::MemoryWindow);
     let one = User::create(&node, TENANT, &small(Grain::Extent));
