@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 #[cfg(test)]
 mod examples;
+mod kv;
 mod output;
 mod protection;
 mod rdma;
@@ -34,6 +35,7 @@ Examples:
   portcullis demo                       # protection, on this folder's files
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
   portcullis admin --node /run/portcullis.admin list   # who is barred
+  portcullis kv --help                  # a table of keys in a node's memory
   portcullis bench read_lat -s 64       # 64-byte reads on this machine
   portcullis bench permissions --json   # the steps of Patronus, Table 4
   portcullis doctor                     # what of all this your device keeps
@@ -51,6 +53,8 @@ enum Command {
     Admin(admin::Options),
     /// Show what protection does, with real files and processes.
     Demo(demo::Options),
+    /// Keep keys and values in a table in a node's memory.
+    Kv(kv::Options),
     /// Measure latencies, rates and the cost of protection.
     Bench(bench::Arguments),
     /// Examine what permissions need on this machine's device, and which protection it can carry.
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),
         Command::Admin(options) => admin::run(&options),
         Command::Demo(options) => demo::run(options),
+        Command::Kv(options) => kv::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Sim(options) => sim::run_command(&options),

@@ -6,10 +6,29 @@
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
+/// Whether anybody still reads what is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reader {
+    Listens,
+    Gone,
+}
+
+impl Reader {
+    /// Which of the two it is after something was printed.
+    pub fn after(printed: &std::io::Result<()>) -> Self {
+        if printed.is_ok() { Self::Listens } else { Self::Gone }
+    }
+}
+
 /// Prints a line on standard output.
 pub fn say(text: impl Display) {
+    let _ = tell(text);
+}
+
+/// Prints a line on standard output, and says whether it is worth while to print another.
+pub fn tell(text: impl Display) -> Reader {
     let mut output = anstream::stdout();
-    let _ = writeln!(output, "{text}").and_then(|()| output.flush());
+    Reader::after(&writeln!(output, "{text}").and_then(|()| output.flush()))
 }
 
 /// Prints a line on standard error: an error, or something beside the result.

@@ -1,0 +1,68 @@
+//! `portcullis kv create`.
+
+use super::Outcome;
+use super::connection::{ARENA_BYTES, Target};
+use super::making::{Kept, Made, Making, make};
+use super::trouble::Trouble;
+use crate::output::{complain, say};
+use clap::Args;
+use portcullis_structures::table::Access;
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv create --node shm:/run/p.sock cities
+  # For a hundred million keys, in subtables of 21,504 keys each.
+  portcullis kv create --node shm:/run/p.sock cities --groups 1024
+  # Nobody waits longer than 100 ms for a client that has died.
+  portcullis kv create --node shm:/run/p.sock cities --lease 50ms
+  # Each value is guarded by a permission of its own.
+  portcullis kv create --node shm:/run/p.sock secrets --grain block
+  # It goes a day after the last client of its tenant.
+  portcullis kv create --node shm:/run/p.sock visits --keep 1440min
+
+Without --keep a table stays for as long as the node allows (`portcullis serve
+--longest-keep`), and until `portcullis kv drop`. A table is not on disk: it ends
+with its node.
+
+Exit codes: 0 it is made; 1 there is one of that name already, which stays as it
+is; 2 the call was wrong; 3 the node refuses or is gone.";
+
+/// Options of `portcullis kv create`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    making: Making,
+    /// Print one JSON object: `table`, `made` and `keep`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Makes a table.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, making, json } = options;
+    let name = target.table;
+    let pipeline = target.connect(ARENA_BYTES)?;
+    let made = match target.open(&pipeline, Access::Read) {
+        Ok(table) => Made::Theirs(table),
+        Err(Trouble::NoTable { .. }) => {
+            pipeline.block_on(make(&pipeline, name, making)).map_err(Trouble::of(name))?
+        }
+        Err(trouble) => return Err(trouble),
+    };
+    let keep = match &made {
+        Made::Ours(_, keep) => Some(*keep),
+        Made::Theirs(_) => None,
+    };
+    match keep {
+        _ if *json => say(json!({"table": name.as_str(), "made": keep.is_some(), "keep": keep})),
+        Some(keep) => say(format_args!("made table {name}: {}", Kept(keep))),
+        None => complain(format_args!(
+            "portcullis kv: there is a table {name} already, and it stays as it is: `portcullis kv drop` removes it"
+        )),
+    }
+    Ok(if keep.is_some() { Outcome::AsAsked } else { Outcome::NotAll })
+}

@@ -1,0 +1,55 @@
+//! `portcullis kv del`.
+
+use super::Outcome;
+use super::bytes::{argument, readable};
+use super::connection::{ARENA_BYTES, Target};
+use super::trouble::Trouble;
+use crate::output::{complain, say};
+use clap::Args;
+use portcullis_structures::table::Access;
+use serde_json::json;
+use std::ffi::OsString;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv del --node shm:/run/p.sock cities Bern
+  portcullis kv del --node shm:/run/p.sock cities Bern Basel --json
+
+Exit codes: 0 every key was there and is gone; 1 one was not there; 2 the call
+was wrong; 3 there is no such table, or the node refuses or is gone.";
+
+/// Options of `portcullis kv del`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// The keys.
+    #[arg(value_name = "KEY", required = true)]
+    keys: Vec<OsString>,
+    /// Print one JSON object: how many keys were `removed`, and how many were `absent`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Removes keys.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, json, .. } = options;
+    let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
+    let pipeline = target.connect(ARENA_BYTES)?;
+    let table = target.open(&pipeline, Access::Write)?;
+    let (mut removed, mut absent) = (0, 0);
+    for key in &keys {
+        if pipeline.block_on(table.remove(key)).map_err(Trouble::of(target.table))? {
+            removed += 1;
+        } else {
+            absent += 1;
+            complain(format_args!("portcullis kv: there is no key {}", readable(key)));
+        }
+    }
+    pipeline.block_on(table.close()).map_err(Trouble::of(target.table))?;
+    if *json {
+        say(json!({"removed": removed, "absent": absent}));
+    }
+    Ok(if absent == 0 { Outcome::AsAsked } else { Outcome::NotAll })
+}

@@ -1,0 +1,42 @@
+//! `portcullis kv drop`.
+
+use super::Outcome;
+use super::connection::{ARENA_BYTES, Target};
+use super::trouble::Trouble;
+use crate::output::say;
+use clap::Args;
+use portcullis_structures::table::Access;
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv drop --node shm:/run/p.sock cities
+
+All keys of the table go, and its memory goes back to the node. Clients that use
+the table in that moment get errors.";
+
+/// Options of `portcullis kv drop`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Removes a table.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, json } = options;
+    let name = target.table;
+    let pipeline = target.connect(ARENA_BYTES)?;
+    let table = target.open(&pipeline, Access::Write)?;
+    pipeline.block_on(table.destroy(Some(name))).map_err(Trouble::of(name))?;
+    if *json {
+        say(json!({"dropped": name.as_str()}));
+    } else {
+        say(format_args!("table {name} is gone"));
+    }
+    Ok(Outcome::AsAsked)
+}

@@ -1,0 +1,150 @@
+//! `portcullis kv dump`: all keys and values, in a form that `kv load` reads.
+
+mod folder;
+
+use super::Outcome;
+use super::bytes::{pair, readable};
+use super::connection::{ARENA_BYTES, Target};
+use super::load::Format;
+use super::scan::scan;
+use super::trouble::Trouble;
+use crate::output::complain;
+use clap::Args;
+use folder::Folder;
+use portcullis_structures::table::Access;
+use serde_json::Value;
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv dump --node shm:/run/p.sock cities | head
+  portcullis kv dump --node shm:/run/p.sock cities cities.csv
+  portcullis kv load --node shm:/run/q.sock cities cities.csv
+  portcullis kv dump --node shm:/run/p.sock cities cities.jsonl
+  portcullis kv load --node shm:/run/q.sock cities cities.jsonl --value value
+  portcullis kv dump --node shm:/run/p.sock photos photos --format folder
+
+The format follows from the name, .csv or .jsonl; standard output gets JSON lines
+if --format says nothing else. All of them give the table back as it was:
+  csv     columns `key` and `value`, with their bytes as they are
+  jsonl   {\"key\": ..., \"value\": ...}; what is no UTF-8 is base64 in `key_base64`
+          and `value_base64`
+  folder  a file for each key. The folder must be new or empty. A key that is no
+          path in it, as ../x or /x, is left out and named.
+
+Keys come in no order, and how long they have to live is not written. Others may
+go on: a key that is there all the time is in the dump once.
+
+Exit codes: 0 everything is written; 1 some keys were left out; 2 the call was
+wrong; 3 there is no such table, or the node or the disk refuses.";
+
+/// Options of `portcullis kv dump`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// The file or folder to write [default: standard output].
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The format [default: by the name].
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+}
+
+/// Where keys go.
+enum Sink {
+    Rows(Box<csv::Writer<Box<dyn Write>>>),
+    Lines(Box<dyn Write>),
+    Folder(Folder),
+}
+
+/// What came of writing one key.
+enum Written {
+    Done,
+    /// The key cannot be written there, and why not.
+    LeftOut(String),
+}
+
+impl Sink {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> io::Result<Written> {
+        match self {
+            Self::Rows(rows) => rows.write_record([key, value]).map_err(io::Error::from)?,
+            Self::Lines(lines) => writeln!(lines, "{}", Value::Object(pair(key, Some(value))))?,
+            Self::Folder(folder) => return folder.write(key, value),
+        }
+        Ok(Written::Done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Rows(rows) => rows.flush(),
+            Self::Lines(lines) => lines.flush(),
+            Self::Folder(_) => Ok(()),
+        }
+    }
+}
+
+/// Writes all keys and values.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, file, .. } = options;
+    let format = format_of(options)?;
+    let pipeline = target.connect(ARENA_BYTES)?;
+    let table = target.open(&pipeline, Access::Read)?;
+    let mut sink = sink(file.as_deref(), format)?;
+    let (mut failed, mut left_out) = (None, 0u64);
+    let looked = pipeline.block_on(scan(&table, |key, value| {
+        match sink.write(key, value) {
+            Ok(Written::Done) => {}
+            Ok(Written::LeftOut(why)) => {
+                left_out += 1;
+                complain(format_args!("portcullis kv: left out: {}: {why}", readable(key)));
+            }
+            Err(error) => failed = Some(error),
+        }
+        failed.is_none()
+    }));
+    looked.map_err(Trouble::of(target.table))?;
+    match failed.map_or_else(|| sink.flush(), Err) {
+        // Nobody reads any more: that is the reader's business.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        Err(error) => {
+            let to = file.as_ref().map_or("standard output".to_owned(), |path| path.display().to_string());
+            return Err(Trouble::File { what: format!("{to} cannot be written"), error });
+        }
+        Ok(()) => {}
+    }
+    Ok(if left_out == 0 { Outcome::AsAsked } else { Outcome::NotAll })
+}
+
+fn format_of(options: &Options) -> Result<Format, Trouble> {
+    let by_name = options.file.as_deref().map_or(Some(Format::Jsonl), Format::of);
+    let format = options.format.or(by_name).ok_or_else(|| {
+        Trouble::Call("the name does not tell the format: say --format csv, jsonl or folder".to_owned())
+    })?;
+    if format == Format::Folder && options.file.is_none() {
+        return Err(Trouble::Call("--format folder needs the folder: name a new or empty one".to_owned()));
+    }
+    Ok(format)
+}
+
+fn sink(file: Option<&Path>, format: Format) -> Result<Sink, Trouble> {
+    let output: Box<dyn Write> = match file {
+        Some(path) if format == Format::Folder => return Folder::new(path).map(Sink::Folder),
+        Some(path) => {
+            let wrong =
+                |error| Trouble::File { what: format!("{} cannot be written", path.display()), error };
+            Box::new(BufWriter::new(File::create(path).map_err(wrong)?))
+        }
+        None => Box::new(BufWriter::new(io::stdout().lock())),
+    };
+    if format == Format::Jsonl {
+        return Ok(Sink::Lines(output));
+    }
+    let mut rows = csv::Writer::from_writer(output);
+    // A reader that has gone already is noticed at the first key.
+    let _ = rows.write_record(["key", "value"]);
+    Ok(Sink::Rows(Box::new(rows)))
+}

@@ -1,0 +1,100 @@
+//! `portcullis kv get`.
+
+use super::Outcome;
+use super::bytes::{argument, pair, readable};
+use super::connection::{ARENA_BYTES, LARGE_ARENA_BYTES, Target};
+use super::trouble::Trouble;
+use crate::output::{Reader, complain, tell};
+use clap::Args;
+use portcullis_structures::table::Access;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Keys that are looked up at once. Their largest values fit into the arena.
+const AT_ONCE: usize = 16;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv get --node shm:/run/p.sock cities Bern
+  portcullis kv get --node shm:/run/p.sock photos cat.jpg --output cat.jpg
+  # A line for each key: the key, a tab, the value.
+  portcullis kv get --node shm:/run/p.sock cities Bern Basel
+  portcullis kv get --node shm:/run/p.sock cities Bern Basel --json
+
+The value of a single key is written byte for byte, without a line break of its
+own. With --json each key is one line, {\"key\": ..., \"value\": ...}; the value of a
+key that is not there is null.
+
+Exit codes: 0 every key is there; 1 one is not; 2 the call was wrong; 3 there is
+no such table, or the node refuses or is gone.";
+
+/// Options of `portcullis kv get`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// The keys.
+    #[arg(value_name = "KEY", required = true)]
+    keys: Vec<OsString>,
+    /// Write the value of the only key to this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    output: Option<PathBuf>,
+    /// Print one JSON object for each key.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the values of keys.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, keys, output, json } = options;
+    if output.is_some() && keys.len() > 1 {
+        return Err(Trouble::Call("--output takes the value of one key: give one KEY".to_owned()));
+    }
+    let keys: Vec<Vec<u8>> = keys.iter().map(argument).collect();
+    let pipeline = target.connect(if keys.len() > 1 { LARGE_ARENA_BYTES } else { ARENA_BYTES })?;
+    let table = target.open(&pipeline, Access::Read)?;
+    let mut outcome = Outcome::AsAsked;
+    for keys in keys.chunks(AT_ONCE) {
+        let some: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let found = pipeline.block_on(table.get_many(&some)).map_err(Trouble::of(target.table))?;
+        for (key, value) in keys.iter().zip(found) {
+            if value.is_none() {
+                outcome = Outcome::NotAll;
+            }
+            let reader = match (value, output) {
+                (value, _) if *json => tell(line(key, value.as_deref())),
+                (None, _) => {
+                    complain(format_args!("portcullis kv: there is no key {}", readable(key)));
+                    Reader::Listens
+                }
+                (Some(value), Some(path)) => {
+                    let what = || format!("--output {} cannot be written", path.display());
+                    std::fs::write(path, value).map_err(|error| Trouble::File { what: what(), error })?;
+                    Reader::Listens
+                }
+                (Some(value), None) if options.keys.len() == 1 => raw(&value),
+                (Some(value), None) => tell(format_args!("{}\t{}", readable(key), readable(&value))),
+            };
+            if reader == Reader::Gone {
+                return Ok(outcome);
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+fn line(key: &[u8], value: Option<&[u8]>) -> Value {
+    let mut object = pair(key, value);
+    if value.is_none() {
+        object.insert("value".to_owned(), Value::Null);
+    }
+    Value::Object(object)
+}
+
+fn raw(value: &[u8]) -> Reader {
+    let mut output = std::io::stdout().lock();
+    Reader::after(&output.write_all(value).and_then(|()| output.flush()))
+}

@@ -1,0 +1,66 @@
+//! `portcullis kv list`.
+
+use super::Outcome;
+use super::bytes::{argument, pair, readable};
+use super::connection::{ARENA_BYTES, Target};
+use super::scan::scan;
+use super::trouble::Trouble;
+use crate::output::{Reader, tell};
+use clap::Args;
+use portcullis_structures::table::Access;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv list --node shm:/run/p.sock cities
+  portcullis kv list --node shm:/run/p.sock cities --prefix B --limit 10
+  portcullis kv list --node shm:/run/p.sock cities --json | jq -r .key
+
+Keys come in the order of their bytes. The table has no such order: all of it is
+looked at, and keys that come or go meanwhile are in the list or not. `portcullis
+kv dump` prints keys with their values, and keeps none of them in its memory.";
+
+/// Options of `portcullis kv list`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// Only keys that begin with this.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: OsString,
+    /// No more than the first N of them.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Print one JSON object for each key.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints keys.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, limit, json, .. } = options;
+    let prefix = argument(&options.prefix);
+    let pipeline = target.connect(ARENA_BYTES)?;
+    let table = target.open(&pipeline, Access::Read)?;
+    let mut keys = BTreeSet::new();
+    let looked = pipeline.block_on(scan(&table, |key, _| {
+        if key.starts_with(&prefix) {
+            keys.insert(key.to_vec());
+            if limit.is_some_and(|limit| keys.len() > limit) {
+                keys.pop_last();
+            }
+        }
+        *limit != Some(0)
+    }));
+    looked.map_err(Trouble::of(target.table))?;
+    for key in keys {
+        let told = if *json { tell(Value::Object(pair(&key, None))) } else { tell(readable(&key)) };
+        if told == Reader::Gone {
+            break;
+        }
+    }
+    Ok(Outcome::AsAsked)
+}

@@ -1,0 +1,79 @@
+//! The files of a folder. A file's path in the folder is its key.
+
+use super::progress::Progress;
+use super::{Item, Record, too_long};
+use crate::kv::trouble::Trouble;
+use portcullis_structures::table::VALUE_BYTES_MAX;
+use std::fs::{File, ReadDir};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The files below a folder. Links are not followed.
+pub fn items(
+    folder: &Path,
+    progress: &Progress,
+) -> Result<impl Iterator<Item = Result<Item, Trouble>> + use<>, Trouble> {
+    let unreadable =
+        |error: std::io::Error| Trouble::Call(format!("{} cannot be read: {error}", folder.display()));
+    let mut open = vec![std::fs::read_dir(folder).map_err(unreadable)?];
+    let (root, bar) = (folder.to_owned(), progress.bar());
+    Ok(std::iter::from_fn(move || {
+        let item = next(&root, &mut open)?;
+        if let Item::Record(record) = &item {
+            // Nobody has counted the files: the bar grows with them.
+            bar.inc_length(record.value.len() as u64);
+            bar.inc(record.value.len() as u64);
+        }
+        Some(Ok(item))
+    }))
+}
+
+/// The next file, or what there is that is none.
+fn next(root: &Path, open: &mut Vec<ReadDir>) -> Option<Item> {
+    loop {
+        let Some(entry) = open.last_mut()?.next() else {
+            open.pop();
+            continue;
+        };
+        let read = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)));
+        return Some(match read {
+            Err(error) => Item::LeftOut(format!("{}: {error}", root.display())),
+            Ok((path, kind)) if kind.is_dir() => match std::fs::read_dir(&path) {
+                Ok(entries) => {
+                    open.push(entries);
+                    continue;
+                }
+                Err(error) => left_out(&path, &error.to_string()),
+            },
+            Ok((path, kind)) if kind.is_file() => file(root, &path),
+            Ok((path, _)) => left_out(&path, "it is no file"),
+        });
+    }
+}
+
+fn file(root: &Path, path: &Path) -> Item {
+    match content(path) {
+        Ok(value) if value.len() > VALUE_BYTES_MAX => {
+            let bytes = path.metadata().map_or(value.len() as u64, |metadata| metadata.len());
+            left_out(path, &too_long(bytes))
+        }
+        Ok(value) => {
+            let key = path.strip_prefix(root).unwrap_or(path).as_os_str().as_bytes().to_vec();
+            Item::Record(Record { key, value, place: path.display().to_string() })
+        }
+        Err(error) => left_out(path, &error.to_string()),
+    }
+}
+
+/// The content of a file, or a little more than the longest value has.
+fn content(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn left_out(path: &Path, why: &str) -> Item {
+    let path: PathBuf = path.to_owned();
+    Item::LeftOut(format!("{}: {why}", path.display()))
+}

@@ -1,0 +1,121 @@
+//! Which operations of a load may be under way at once.
+//!
+//! Two stores of one key must not be: the earlier one could come last. So operations on one key stand in a line, in the
+//! order of the file. And all that are under way must find room in the session's arena.
+
+use portcullis_structures::Pipeline;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+/// The lines of all keys that are under way, and the room that is left.
+pub struct Lanes {
+    lines: RefCell<HashMap<Vec<u8>, Line>>,
+    room: Cell<usize>,
+    /// All the room there is.
+    whole: usize,
+}
+
+/// Those who wait for one key: numbers are given in the order of the file.
+#[derive(Default)]
+struct Line {
+    next: u64,
+    serving: u64,
+}
+
+/// An operation's place in the line of its key.
+pub struct Turn<'l> {
+    lanes: &'l Lanes,
+    key: Vec<u8>,
+    number: u64,
+    bytes: usize,
+    /// It has its bytes of the room.
+    has_room: bool,
+}
+
+impl Lanes {
+    pub fn new(room: usize) -> Self {
+        Self { lines: RefCell::default(), room: Cell::new(room), whole: room }
+    }
+
+    /// Takes a place in the line of a key, for an operation that moves so many bytes.
+    pub fn queue(&self, key: &[u8], bytes: usize) -> Turn<'_> {
+        let mut lines = self.lines.borrow_mut();
+        let line = lines.entry(key.to_vec()).or_default();
+        let number = line.next;
+        line.next += 1;
+        Turn { lanes: self, key: key.to_vec(), number, bytes: bytes.min(self.whole), has_room: false }
+    }
+}
+
+impl Turn<'_> {
+    /// Waits until the operation may begin. It is over when the turn is dropped.
+    pub async fn come(mut self, pipeline: &Pipeline) -> Self {
+        // The line comes first: whoever has room then waits for nobody, so all of them get through.
+        while !self.is_first() || !self.take_room() {
+            pipeline.anything().await;
+        }
+        self
+    }
+
+    fn is_first(&self) -> bool {
+        self.lanes.lines.borrow().get(&self.key).is_none_or(|line| line.serving == self.number)
+    }
+
+    fn take_room(&mut self) -> bool {
+        let left = self.lanes.room.get().checked_sub(self.bytes);
+        if let Some(left) = left {
+            self.lanes.room.set(left);
+            self.has_room = true;
+        }
+        left.is_some()
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.has_room {
+            self.lanes.room.set(self.lanes.room.get() + self.bytes);
+        }
+        let mut lines = self.lanes.lines.borrow_mut();
+        if let Some(line) = lines.get_mut(&self.key) {
+            line.serving += 1;
+            if line.serving == line.next {
+                lines.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_on_one_key_come_one_after_another_and_in_their_order() {
+        let lanes = Lanes::new(100);
+        let (first, mut second, mut other) =
+            (lanes.queue(b"a", 1), lanes.queue(b"a", 1), lanes.queue(b"b", 1));
+        assert!(first.is_first() && !second.is_first() && other.is_first());
+        drop(first);
+        assert!(second.is_first() && second.take_room() && other.take_room());
+        let third = lanes.queue(b"a", 1);
+        assert!(!third.is_first());
+        drop(second);
+        assert!(third.is_first());
+        drop((third, other));
+        assert!(lanes.lines.borrow().is_empty());
+        assert_eq!(lanes.room.get(), 100);
+    }
+
+    #[test]
+    fn what_is_under_way_has_room_and_the_largest_value_alone_always_has() {
+        let lanes = Lanes::new(100);
+        let (mut first, mut second, mut huge) =
+            (lanes.queue(b"a", 60), lanes.queue(b"b", 60), lanes.queue(b"c", 1_000));
+        assert!(first.take_room() && !second.take_room() && !huge.take_room());
+        drop(first);
+        assert!(huge.take_room() && !second.take_room());
+        drop(huge);
+        assert!(second.take_room());
+    }
+}

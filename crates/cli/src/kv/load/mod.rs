@@ -1,0 +1,299 @@
+//! `portcullis kv load`: all keys of files, with many operations in flight.
+
+mod folder;
+mod json_lines;
+mod lanes;
+mod progress;
+mod rows;
+
+use super::Outcome;
+use super::connection::{LARGE_ARENA_BYTES, Target};
+use super::making::open_or_make;
+use super::trouble::Trouble;
+use crate::output::{complain, say};
+use clap::{Args, ValueEnum};
+use lanes::{Lanes, Turn};
+use portcullis::{Error, Lifetime};
+use portcullis_structures::Pipeline;
+use portcullis_structures::table::{KEY_BYTES_MAX, Stored, Table, TableError, VALUE_BYTES_MAX};
+use progress::Progress;
+use serde_json::json;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Operations under way at once.
+const DEPTH: usize = 64;
+/// Bytes of keys and values under way at once. They take part of the arena; the rest is for blocks that are read.
+const BYTES_AT_ONCE: usize = LARGE_ARENA_BYTES as usize / 3;
+/// The time between two tries of an operation for which the arena has no room.
+const BETWEEN_TRIES: Lifetime = Lifetime::millis(1);
+/// Files of a folder that were left out and are named. The others are counted.
+const NAMED_MOST: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  # Rows with a header. The columns `key` and `value`, if nothing else is said.
+  portcullis kv load --node shm:/run/p.sock cities towns.csv \\
+      --key name --value population
+  # A JSON object in each line. The value is the whole line, or one field.
+  portcullis kv load --node shm:/run/p.sock users users.jsonl --key id
+  # What `kv dump` has written.
+  portcullis kv load --node shm:/run/p.sock cities dump.jsonl --value value
+  # Each file of a folder: its path in the folder is the key.
+  portcullis kv load --node shm:/run/p.sock photos ~/photos
+  zcat towns.csv.gz | portcullis kv load --node shm:/run/p.sock cities - \\
+      --format csv
+
+The format follows from the name: a folder, .csv, or .jsonl and .ndjson. A file
+`-` is standard input. If a key comes several times, its last value counts. What
+the table has already stays, and is replaced where a file has the same key. If
+there is no such table, it is made as `portcullis kv create` makes it.
+
+CSV: the fields' bytes as they are. JSON: a text is stored as its bytes, and a
+number, list or object as it is written; `key_base64` stands for a key that is no
+UTF-8, and so for each field. Folders: links are not followed; files over 1 MiB
+and what is no file are left out, and named.
+
+If it is killed in the middle, some of the keys are there, each whole. Load again,
+or let others go on: they need not wait for it.
+
+Exit codes: 0 everything is stored; 1 something was left out; 2 the call or a
+file was wrong, and is named with its line: what came before is stored; 3 the
+node refuses or is gone.";
+
+/// Options of `portcullis kv load`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// The files, or folders.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// The format of all of them [default: by the name].
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// The column or field with the key.
+    #[arg(long, value_name = "NAME", default_value = "key")]
+    key: String,
+    /// The column or field with the value [default: column `value`; of JSON the whole line].
+    #[arg(long, value_name = "NAME")]
+    value: Option<String>,
+    /// Print one JSON object: `keys`, `inserted`, `replaced`, `bytes`, `seconds` and `left_out`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a file looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Rows with a header.
+    Csv,
+    /// A JSON object in each line.
+    Jsonl,
+    /// A file for each key.
+    Folder,
+}
+
+impl Format {
+    /// The format that a name suggests.
+    pub fn of(path: &Path) -> Option<Self> {
+        if path.is_dir() {
+            return Some(Self::Folder);
+        }
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "csv" => Some(Self::Csv),
+            "jsonl" | "ndjson" => Some(Self::Jsonl),
+            _ => None,
+        }
+    }
+}
+
+/// A key with its value, and where it stands.
+pub struct Record {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    pub place: String,
+}
+
+/// What a file has next.
+pub enum Item {
+    Record(Record),
+    /// Something that is no key, and why not.
+    LeftOut(String),
+}
+
+/// All that a file has, until the first mistake in it.
+type Items = Box<dyn Iterator<Item = Result<Item, Trouble>>>;
+
+/// How far a load has come.
+#[derive(Default)]
+struct Loaded {
+    inserted: u64,
+    replaced: u64,
+    left_out: Vec<String>,
+    /// Why it ends before its end.
+    failed: Option<Trouble>,
+}
+
+/// Stores all keys of files.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let formats = options.files.iter().map(|path| format_of(options, path)).collect::<Result<Vec<_>, _>>()?;
+    let progress = Progress::new();
+    // A file that is not there is noticed before anything is stored.
+    let mut items = Vec::new();
+    for (path, format) in options.files.iter().zip(formats) {
+        items.push(items_of(options, path, format, &progress)?);
+    }
+    let pipeline = options.target.connect(LARGE_ARENA_BYTES)?;
+    let table = open_or_make(&options.target, &pipeline)?;
+    let mut loaded = Loaded::default();
+    let all = items.into_iter().flatten();
+    store_all(&pipeline, &table, options, all, &progress, &mut loaded);
+    let closed = pipeline.block_on(table.close());
+    progress.end();
+    report(options, &progress, &loaded);
+    match loaded.failed {
+        Some(trouble) => Err(trouble),
+        None => {
+            closed.map_err(Trouble::of(options.target.table))?;
+            Ok(if loaded.left_out.is_empty() { Outcome::AsAsked } else { Outcome::NotAll })
+        }
+    }
+}
+
+fn format_of(options: &Options, path: &Path) -> Result<Format, Trouble> {
+    let at = path.display();
+    let format = options.format.or_else(|| Format::of(path)).ok_or_else(|| {
+        Trouble::Call(format!("the name of {at} does not tell its format: say --format csv or jsonl"))
+    })?;
+    match (format == Format::Folder, path.is_dir()) {
+        (true, false) => Err(Trouble::Call(format!("{at} is no folder: leave --format folder out"))),
+        (false, true) => Err(Trouble::Call(format!("{at} is a folder: leave --format out"))),
+        _ => Ok(format),
+    }
+}
+
+fn items_of(options: &Options, path: &Path, format: Format, progress: &Progress) -> Result<Items, Trouble> {
+    let Options { key, value, .. } = options;
+    if format == Format::Folder {
+        return Ok(Box::new(folder::items(path, progress)?));
+    }
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin().lock())
+    } else {
+        let wrong = |error| Trouble::Call(format!("{} cannot be read: {error}", path.display()));
+        let file = File::open(path).map_err(wrong)?;
+        progress.expect(file.metadata().map_or(0, |metadata| metadata.len()));
+        Box::new(progress.counting(file))
+    };
+    let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
+    match format {
+        Format::Csv => Ok(Box::new(rows::items(input, name, key, value.as_deref())?)),
+        _ => Ok(Box::new(json_lines::items(input, name, key, value.as_deref()))),
+    }
+}
+
+/// Stores records, many at once. Stops at the first that fails.
+fn store_all(
+    pipeline: &Pipeline,
+    table: &Table,
+    options: &Options,
+    mut items: impl Iterator<Item = Result<Item, Trouble>>,
+    progress: &Progress,
+    loaded: &mut Loaded,
+) {
+    let lanes = Lanes::new(BYTES_AT_ONCE);
+    let loaded = RefCell::new(loaded);
+    let mut next = || {
+        let mut loaded = loaded.borrow_mut();
+        while loaded.failed.is_none() {
+            match items.next()? {
+                Ok(Item::Record(record)) => match unfit(&record) {
+                    None => return Some(record),
+                    // Nothing is begun that would end without having asked the node for anything.
+                    Some(trouble) => loaded.failed = Some(trouble),
+                },
+                Ok(Item::LeftOut(what)) => {
+                    if loaded.left_out.len() < NAMED_MOST {
+                        progress.aside(|| complain(format_args!("portcullis kv: left out: {what}")));
+                    }
+                    loaded.left_out.push(what);
+                }
+                Err(trouble) => loaded.failed = Some(trouble),
+            }
+        }
+        None
+    };
+    let operations = std::iter::from_fn(|| {
+        let record = next()?;
+        let turn = lanes.queue(&record.key, record.key.len() + record.value.len());
+        Some(store(pipeline, table, record, turn))
+    });
+    pipeline.run(DEPTH, operations, |(record, stored)| {
+        let mut loaded = loaded.borrow_mut();
+        match stored {
+            Ok(stored) => {
+                *if stored == Stored::Inserted { &mut loaded.inserted } else { &mut loaded.replaced } += 1;
+                progress.stored(record.key.len() + record.value.len());
+            }
+            Err(error) if loaded.failed.is_none() => {
+                loaded.failed = Some(Trouble::of(options.target.table)(error));
+            }
+            Err(_) => {}
+        }
+    });
+}
+
+async fn store(
+    pipeline: &Pipeline,
+    table: &Table,
+    record: Record,
+    turn: Turn<'_>,
+) -> (Record, Result<Stored, TableError>) {
+    let turn = turn.come(pipeline).await;
+    let stored = loop {
+        match table.upsert(&record.key, &record.value).await {
+            // Blocks that others read here have filled the arena. Each of them alone has room, so it is free soon.
+            Err(TableError::Session(Error::ArenaFull { .. })) => pipeline.sleep(BETWEEN_TRIES).await,
+            stored => break stored,
+        }
+    };
+    drop(turn);
+    (record, stored)
+}
+
+/// Why a record cannot be stored in any table.
+fn unfit(record: &Record) -> Option<Trouble> {
+    let (key, value) = (record.key.len(), record.value.len());
+    let error = match () {
+        () if key > KEY_BYTES_MAX => TableError::KeyTooLong { bytes: key as u64 },
+        () if value > VALUE_BYTES_MAX => TableError::ValueTooLong { bytes: value as u64 },
+        () => return None,
+    };
+    Some(Trouble::Input { place: record.place.clone(), why: error.to_string() })
+}
+
+fn report(options: &Options, progress: &Progress, loaded: &Loaded) {
+    let Loaded { inserted, replaced, left_out, .. } = loaded;
+    let keys = inserted + replaced;
+    if options.json {
+        let (bytes, seconds) = (progress.bytes(), progress.seconds());
+        say(json!({
+            "keys": keys, "inserted": inserted, "replaced": replaced,
+            "bytes": bytes, "seconds": seconds, "left_out": left_out,
+        }));
+        return;
+    }
+    if left_out.len() > NAMED_MOST {
+        complain(format_args!("portcullis kv: left out: {} more", left_out.len() - NAMED_MOST));
+    }
+    say(format_args!("stored {keys} keys, {inserted} of them new: {}", progress.told()));
+}
+
+/// Why a value that is too long is left out.
+fn too_long(bytes: u64) -> String {
+    format!("{bytes} bytes, and a value has {VALUE_BYTES_MAX} at the most")
+}

@@ -1,0 +1,216 @@
+//! Making a table: how it is made, for how long it is kept, and what happens when two clients make it at once.
+
+use super::connection::Target;
+use super::trouble::Trouble;
+use crate::output::complain;
+use clap::{Args, ValueEnum};
+use portcullis::{Allocate, DirectoryName, Error, Keep, Lifetime, Refusal};
+use portcullis_structures::Pipeline;
+use portcullis_structures::table::{Access, Grain, Table, TableError, TableOptions};
+use std::fmt;
+use std::rc::Rc;
+
+/// How a table is made.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Making {
+    /// What a reader's permissions are over: single values, or extents of many values of about the same size.
+    #[arg(long, value_enum, default_value_t)]
+    grain: GrainName,
+    /// How long the death of a client can hold up others: twice this at the most.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    lease: Lifetime,
+    /// Groups of buckets of a subtable: each group has room for 21 keys.
+    #[arg(long, value_name = "N", default_value_t = TableOptions::default().groups)]
+    groups: u32,
+    /// The table has at most 2^N subtables.
+    #[arg(long, value_name = "N", default_value_t = TableOptions::default().depth_max)]
+    depth_max: u32,
+    /// Makes the hashes of this table different from those of other tables.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// How long the table stays after the last client of its tenant has gone: a TIME, `longest` for as long as the node
+    /// allows, `forever` for as long as the node runs, or `attached` for not at all.
+    #[arg(long, value_name = "TIME", default_value = "longest", value_parser = wish)]
+    keep: Wish,
+}
+
+/// [`Grain`] on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum GrainName {
+    Block,
+    #[default]
+    Extent,
+}
+
+/// For how long a table is to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    Longest,
+    Exactly(Keep),
+}
+
+fn wish(text: &str) -> Result<Wish, String> {
+    Ok(match text {
+        "longest" => Wish::Longest,
+        "forever" => Wish::Exactly(Keep::Pinned),
+        "attached" => Wish::Exactly(Keep::Attached),
+        time => Wish::Exactly(Keep::For(time.parse().map_err(|error: portcullis::NoLifetime| {
+            format!("{error}; or write longest, forever or attached")
+        })?)),
+    })
+}
+
+impl Default for Making {
+    fn default() -> Self {
+        let TableOptions { lease, groups, depth_max, seed, .. } = TableOptions::default();
+        Self { grain: GrainName::default(), lease, groups, depth_max, seed, keep: Wish::Longest }
+    }
+}
+
+impl Making {
+    fn options(&self, keep: Keep) -> TableOptions {
+        let grain = match self.grain {
+            GrainName::Block => Grain::Block,
+            GrainName::Extent => Grain::Extent,
+        };
+        let Self { lease, groups, depth_max, seed, .. } = *self;
+        TableOptions { grain, lease, groups, depth_max, seed, keep }
+    }
+}
+
+/// How long a table is kept, in words.
+pub struct Kept(pub Keep);
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Keep::No | Keep::Attached => f.write_str("it goes with the last client of its tenant"),
+            Keep::For(time) => {
+                write!(f, "it stays for {time} after the last client of its tenant has gone")
+            }
+            Keep::Pinned => f.write_str("it stays for as long as the node runs"),
+        }
+    }
+}
+
+/// A table that this client has made, or another at the same time.
+pub enum Made {
+    Ours(Table, Keep),
+    Theirs(Table),
+}
+
+/// Opens the table for writing, or makes it where there is none, and says so.
+pub fn open_or_make(target: &Target, pipeline: &Rc<Pipeline>) -> Result<Table, Trouble> {
+    match target.open(pipeline, Access::Write) {
+        Err(Trouble::NoTable { .. }) => {}
+        opened => return opened,
+    }
+    let made = pipeline.block_on(make(pipeline, target.table, &Making::default()));
+    Ok(match made.map_err(Trouble::of(target.table))? {
+        Made::Ours(table, keep) => {
+            complain(format_args!("portcullis kv: made table {}: {}", target.table, Kept(keep)));
+            table
+        }
+        Made::Theirs(table) => table,
+    })
+}
+
+/// Makes a table with this name. Where another client has been quicker, that one's table is it, and nothing of this
+/// client's stays.
+pub async fn make(pipeline: &Rc<Pipeline>, name: DirectoryName, making: &Making) -> Result<Made, TableError> {
+    let keep = allowed(pipeline, making.keep).await?;
+    loop {
+        let table = Table::create(pipeline, &making.options(keep)).await?;
+        let Err(error) = table.publish(name).await else { return Ok(Made::Ours(table, keep)) };
+        // It is kept, and nobody would find it.
+        table.destroy(None).await?;
+        if !matches!(error, TableError::Session(Error::Refused(Refusal::NameTaken))) {
+            return Err(error);
+        }
+        match Table::open_named(pipeline, name, Access::Write).await {
+            Ok(table) => return Ok(Made::Theirs(table)),
+            // It was dropped in between.
+            Err(TableError::Session(Error::Refused(Refusal::NoSuchName))) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// For how long the node keeps a table that is to be kept so long. The node is asked with an object of its own, before
+/// anything of the table is there.
+async fn allowed(pipeline: &Rc<Pipeline>, wish: Wish) -> Result<Keep, TableError> {
+    let keep = match wish {
+        Wish::Longest => Keep::Pinned,
+        Wish::Exactly(keep) => keep,
+    };
+    match pipeline.allocate(Allocate { keep, ..Allocate::bytes(8) }).await {
+        Ok(permission) => {
+            pipeline.revoke(permission, true).await?;
+            Ok(keep)
+        }
+        Err(Error::Refused(Refusal::KeptTooLong { longest })) if wish == Wish::Longest && longest.0 > 0 => {
+            Ok(Keep::For(longest))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis::host::{Host, HostConfig};
+    use portcullis::{NodeConfig, SessionOptions};
+
+    fn node(longest_keep: Lifetime) -> Host {
+        let node = NodeConfig { pool_bytes: 64 << 20, longest_keep, ..NodeConfig::default() };
+        Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node")
+    }
+
+    fn client(node: &Host) -> Rc<Pipeline> {
+        Rc::new(Pipeline::new(node.connect("orange", SessionOptions::default()).expect("a session")))
+    }
+
+    fn made(pipeline: &Rc<Pipeline>) -> Made {
+        let name = DirectoryName::new("t").expect("a name");
+        pipeline.block_on(make(pipeline, name, &Making::default())).expect("a table")
+    }
+
+    #[test]
+    fn who_loses_the_race_uses_the_other_table_and_leaves_nothing() {
+        let node = node(Lifetime::seconds(60));
+        let Made::Ours(first, keep) = made(&client(&node)) else { panic!("nobody was quicker") };
+        assert_eq!(keep, Keep::For(Lifetime::seconds(60)));
+        let objects = node.counters().objects;
+        let late = client(&node);
+        let Made::Theirs(second) = made(&late) else { panic!("the name was taken") };
+        assert_eq!(first.head(), second.head());
+        drop((second, late));
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while node.counters().objects != objects {
+            assert!(std::time::Instant::now() < until, "{:?}", node.counters());
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_table_is_kept_for_as_long_as_the_node_allows() {
+        let node = node(Lifetime(u64::MAX));
+        assert!(matches!(made(&client(&node)), Made::Ours(_, Keep::Pinned)));
+        let never = self::node(Lifetime(0));
+        let name = DirectoryName::new("t").expect("a name");
+        let pipeline = client(&never);
+        let refused = pipeline.block_on(make(&pipeline, name, &Making::default()));
+        let Err(error) = refused else { panic!("this node keeps nothing") };
+        assert!(Trouble::of(name)(error).to_string().contains("--longest-keep"));
+        let attached = Making { keep: Wish::Exactly(Keep::Attached), ..Making::default() };
+        assert!(pipeline.block_on(make(&pipeline, name, &attached)).is_ok());
+    }
+
+    #[test]
+    fn how_long_to_keep_is_a_time_or_one_of_three_words() {
+        assert_eq!(wish("longest"), Ok(Wish::Longest));
+        assert_eq!(wish("forever"), Ok(Wish::Exactly(Keep::Pinned)));
+        assert_eq!(wish("90s"), Ok(Wish::Exactly(Keep::For(Lifetime::seconds(90)))));
+        assert!(wish("soon").is_err_and(|error| error.contains("forever")));
+    }
+}

@@ -1,0 +1,116 @@
+//! `portcullis kv`: a hash table in a node's memory, for people and scripts.
+//!
+//! The table is the one of `portcullis-structures`. Nothing of it runs on the node: each command is a client that reads
+//! and writes the table one-sided, and goes.
+
+mod bytes;
+mod connection;
+mod create;
+mod del;
+mod discard;
+mod dump;
+mod get;
+mod list;
+mod load;
+mod making;
+mod put;
+mod scan;
+mod stat;
+mod sweep;
+mod trouble;
+mod watch;
+
+use crate::output::complain;
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis serve --listen shm:/run/p.sock --longest-keep forever
+  portcullis kv put --node shm:/run/p.sock cities Bern 134591
+  portcullis kv get --node shm:/run/p.sock cities Bern
+  portcullis kv load --node shm:/run/p.sock cities towns.csv --key name
+  portcullis kv list --node shm:/run/p.sock cities --prefix B
+  portcullis kv dump --node shm:/run/p.sock cities copy.jsonl
+  portcullis kv stat --node shm:/run/p.sock cities --json
+  portcullis kv drop --node shm:/run/p.sock cities
+
+A table is found by its name, and belongs to the tenant that the client acts
+for. Any number of clients may use it at once, and each may die at any moment:
+the others go on after two leases at the most, no key is lost or doubled, and
+`kv sweep` frees what the dead have left.
+
+Keys and values are bytes. Text shows them as they are if they are UTF-8 without
+control characters, and in quotes with escapes otherwise. JSON has the fields
+`key` and `value`, or `key_base64` and `value_base64` for what is no UTF-8.
+
+Exit codes: 0 done as asked; 1 no such key, or not all of what was asked could
+be done; 2 the call or its input was wrong; 3 there is no such table, or the
+node refuses or is gone.";
+
+/// Options of `portcullis kv`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Make an empty table.
+    Create(create::Options),
+    /// Store a value under a key.
+    Put(put::Options),
+    /// Print the values of keys.
+    Get(get::Options),
+    /// Remove keys.
+    Del(del::Options),
+    /// Print the keys.
+    List(list::Options),
+    /// Store all keys of files.
+    Load(load::Options),
+    /// Write all keys and values to a file or folder.
+    Dump(dump::Options),
+    /// Show how full a table is, and what it takes.
+    Stat(stat::Options),
+    /// Print what changes, until interrupted.
+    Watch(watch::Options),
+    /// Free what clients that have died have left.
+    Sweep(sweep::Options),
+    /// Remove a table with all its keys.
+    Drop(discard::Options),
+}
+
+/// What came of a command that found its table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    AsAsked,
+    /// A key was not there, or something was left out: it was said what.
+    NotAll,
+}
+
+/// Carries the command out.
+pub fn run(options: &Options) -> ExitCode {
+    let done = match &options.command {
+        Command::Create(options) => create::run(options),
+        Command::Put(options) => put::run(options),
+        Command::Get(options) => get::run(options),
+        Command::Del(options) => del::run(options),
+        Command::List(options) => list::run(options),
+        Command::Load(options) => load::run(options),
+        Command::Dump(options) => dump::run(options),
+        Command::Stat(options) => stat::run(options),
+        Command::Watch(options) => watch::run(options),
+        Command::Sweep(options) => sweep::run(options),
+        Command::Drop(options) => discard::run(options),
+    };
+    match done {
+        Ok(Outcome::AsAsked) => ExitCode::SUCCESS,
+        Ok(Outcome::NotAll) => ExitCode::FAILURE,
+        Err(trouble) => {
+            complain(format_args!("portcullis kv: {trouble}"));
+            ExitCode::from(trouble.exit_code())
+        }
+    }
+}

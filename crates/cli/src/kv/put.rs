@@ -1,0 +1,121 @@
+//! `portcullis kv put`.
+
+use super::Outcome;
+use super::bytes::{argument, readable};
+use super::connection::{ARENA_BYTES, Target};
+use super::making::open_or_make;
+use super::trouble::Trouble;
+use crate::output::{complain, say};
+use clap::Args;
+use portcullis::Lifetime;
+use portcullis_structures::table::{Condition, Stored, VALUE_BYTES_MAX};
+use serde_json::json;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv put --node shm:/run/p.sock cities Bern 134591
+  portcullis kv put --node shm:/run/p.sock cities Bern --file bern.json
+  date | portcullis kv put --node shm:/run/p.sock log last -
+  # The key goes by itself after ten minutes.
+  portcullis kv put --node shm:/run/p.sock sessions 4711 anna --ttl 10min
+  # Of several that try this at once, one succeeds.
+  portcullis kv put --node shm:/run/p.sock locks job \"$HOSTNAME\" --if-absent
+
+A key has at most 65,535 bytes, a value 1 MiB. If there is no such table, it is
+made as `portcullis kv create` makes it without options.
+
+Exit codes: 0 it is stored; 1 --if-absent or --if-present did not hold, and
+nothing was changed; 2 the call was wrong; 3 the node refuses or is gone.";
+
+/// Options of `portcullis kv put`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// The key.
+    #[arg(value_name = "KEY")]
+    key: OsString,
+    /// The value; `-` reads it from standard input.
+    #[arg(value_name = "VALUE", required_unless_present = "file", conflicts_with = "file")]
+    value: Option<OsString>,
+    /// The value is this file's content.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The key goes by itself after this time.
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<Lifetime>,
+    /// Store only if the key is not there.
+    #[arg(long, conflicts_with = "if_present")]
+    if_absent: bool,
+    /// Store only if the key is there.
+    #[arg(long)]
+    if_present: bool,
+    /// Print one JSON object: {"stored": "inserted", "replaced" or "unchanged"}.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Options {
+    fn value(&self) -> Result<Vec<u8>, Trouble> {
+        if let Some(path) = &self.file {
+            let what = || format!("--file {} cannot be read", path.display());
+            return File::open(path).and_then(content).map_err(|error| Trouble::File { what: what(), error });
+        }
+        match &self.value {
+            Some(value) if value == "-" => content(std::io::stdin().lock())
+                .map_err(|error| Trouble::File { what: "standard input".to_owned(), error }),
+            value => Ok(value.as_ref().map(argument).unwrap_or_default()),
+        }
+    }
+
+    fn condition(&self) -> Condition<'static> {
+        match (self.if_absent, self.if_present) {
+            (true, _) => Condition::Absent,
+            (_, true) => Condition::Present,
+            _ => Condition::Always,
+        }
+    }
+}
+
+/// The bytes of a value. More than a value may have are not read.
+fn content(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Stores one value.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, ttl, json, .. } = options;
+    let (key, value) = (argument(&options.key), options.value()?);
+    let pipeline = target.connect(ARENA_BYTES)?;
+    let table = open_or_make(target, &pipeline)?;
+    let stored = pipeline.block_on(async {
+        let stored = table.store(&key, &value, options.condition(), *ttl).await;
+        table.close().await?;
+        stored
+    });
+    let stored = stored.map_err(Trouble::of(target.table))?;
+    let (word, text) = match stored {
+        Stored::Inserted => ("inserted", "new"),
+        Stored::Replaced => ("replaced", "replaced"),
+        Stored::Unchanged => ("unchanged", ""),
+    };
+    let key = readable(&key);
+    match stored {
+        _ if *json => say(json!({"stored": word})),
+        Stored::Unchanged if options.if_absent => {
+            complain(format_args!("portcullis kv: {key} is there already: nothing was changed"));
+        }
+        Stored::Unchanged => {
+            complain(format_args!("portcullis kv: {key} is not there: nothing was changed"));
+        }
+        _ => say(format_args!("{key}: {text}")),
+    }
+    Ok(if stored == Stored::Unchanged { Outcome::NotAll } else { Outcome::AsAsked })
+}

@@ -1,0 +1,151 @@
+//! `portcullis kv stat`: how full a table is, and what it takes of its node's memory.
+
+use super::Outcome;
+use super::connection::{ARENA_BYTES, Target};
+use super::scan::scan;
+use super::trouble::Trouble;
+use crate::output::say;
+use clap::Args;
+use comfy_table::{Table as TextTable, presets};
+use portcullis::Lifetime;
+use portcullis_structures::table::{Access, Grain, Statistics};
+use serde_json::{Value, json};
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv stat --node shm:/run/p.sock cities
+  portcullis kv stat --node shm:/run/p.sock cities --json | jq .load_factor
+
+Each key takes a slot in a subtable, and with its value a block in an extent.
+Claimed blocks that are in no slot are being written, or clients keep them ready,
+or dead clients have left them: those `portcullis kv sweep` frees. Dangling slots
+name a block that is free: more than a few that are just changing are damage.
+
+The table is looked at while others use it, so the figures fit together only
+roughly if they do.";
+
+/// Options of `portcullis kv stat`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is known of a table.
+struct Figures {
+    found: Statistics,
+    grain: Grain,
+    lease: Lifetime,
+    /// Bytes of all keys.
+    keys_bytes: u64,
+    /// Bytes of all values.
+    values_bytes: u64,
+}
+
+/// Prints the figures of a table.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, json } = options;
+    let pipeline = target.connect(ARENA_BYTES)?;
+    let table = target.open(&pipeline, Access::Read)?;
+    let (mut keys_bytes, mut values_bytes) = (0, 0);
+    let found = pipeline.block_on(async {
+        scan(&table, |key, value| {
+            keys_bytes += key.len() as u64;
+            values_bytes += value.len() as u64;
+            true
+        })
+        .await?;
+        table.statistics().await
+    });
+    let found = found.map_err(Trouble::of(target.table))?;
+    let figures = Figures { found, grain: table.grain(), lease: table.lease(), keys_bytes, values_bytes };
+    say(if *json { figures.object().to_string() } else { figures.text().to_string() });
+    Ok(Outcome::AsAsked)
+}
+
+impl Figures {
+    fn grain(&self) -> &'static str {
+        match self.grain {
+            Grain::Block => "block",
+            Grain::Extent => "extent",
+        }
+    }
+
+    /// For each key: its own bytes, its value's, and what else of blocks, claims, subtables and head is there for it.
+    fn each(&self) -> [(&'static str, f64); 7] {
+        let Statistics { keys, bytes, subtable_bytes, block_bytes, claim_bytes, .. } = self.found;
+        #[allow(clippy::cast_precision_loss, reason = "no node has so much memory")]
+        let each = |bytes: u64| bytes as f64 / keys.max(1) as f64;
+        let own = self.keys_bytes + self.values_bytes;
+        [
+            ("all", each(bytes)),
+            ("key", each(self.keys_bytes)),
+            ("value", each(self.values_bytes)),
+            ("blocks_rest", each(block_bytes.saturating_sub(own))),
+            ("claims", each(claim_bytes)),
+            ("subtables", each(subtable_bytes)),
+            ("head", each(bytes - subtable_bytes - block_bytes - claim_bytes)),
+        ]
+    }
+
+    fn object(&self) -> Value {
+        let Statistics { keys, slots, subtables, depth, extents, blocks, unlinked, dangling, bytes, .. } =
+            self.found;
+        let each: serde_json::Map<String, Value> =
+            self.each().into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect();
+        json!({
+            "keys": keys,
+            "load_factor": self.found.load_factor(),
+            "slots": slots,
+            "subtables": subtables,
+            "depth": depth,
+            "extents": extents,
+            "blocks": blocks,
+            "unlinked": unlinked,
+            "dangling": dangling,
+            "bytes": bytes,
+            "subtable_bytes": self.found.subtable_bytes,
+            "block_bytes": self.found.block_bytes,
+            "claim_bytes": self.found.claim_bytes,
+            "bytes_per_key": each,
+            "grain": self.grain(),
+            "lease": self.lease,
+        })
+    }
+
+    fn text(&self) -> TextTable {
+        let found = &self.found;
+        let mut table = TextTable::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header(["figure", ""]);
+        let mut row = |name: &str, value: String| {
+            table.add_row([name.to_owned(), value]);
+        };
+        row("keys", found.keys.to_string());
+        row("load factor", format!("{:.3} of {} slots", found.load_factor(), found.slots));
+        row("subtables", format!("{}, depth {}", found.subtables, found.depth));
+        row("extents", format!("{}, {} blocks", found.extents, found.blocks));
+        row("claimed and in no slot", found.unlinked.to_string());
+        row("dangling", found.dangling.to_string());
+        row("bytes", found.bytes.to_string());
+        for (name, bytes) in self.each() {
+            let name = match name {
+                "all" => "bytes for each key",
+                "blocks_rest" => "  other bytes of blocks",
+                "claims" => "  claims of blocks",
+                "key" => "  the key",
+                "value" => "  its value",
+                "subtables" => "  subtables",
+                _ => "  head",
+            };
+            row(name, format!("{bytes:.1}"));
+        }
+        row("grain", self.grain().to_owned());
+        row("lease", self.lease.to_string());
+        table
+    }
+}

@@ -1,0 +1,111 @@
+//! Why a command of `portcullis kv` failed, whose fault it was, and what mends it.
+
+use portcullis::{ConnectError, DirectoryName, Error, IdentityError, Refusal};
+use portcullis_structures::table::TableError;
+use std::io;
+
+/// Why a command was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// There is no node, or it does not let the client in.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("there is no table {table}: `portcullis kv create` makes one, and so do `put` and `load`")]
+    NoTable { table: DirectoryName },
+    #[error("table {table}: {error}{}", advice(.error))]
+    Table { table: DirectoryName, error: TableError },
+    /// The caller's mistake.
+    #[error("{0}")]
+    Call(String),
+    /// What a file says cannot be stored.
+    #[error("{place}: {why}")]
+    Input { place: String, why: String },
+    #[error("{what}: {error}")]
+    File { what: String, error: io::Error },
+}
+
+impl Trouble {
+    /// An error of a table with this name.
+    pub fn of(table: DirectoryName) -> impl Fn(TableError) -> Self + Copy {
+        move |error| match error {
+            TableError::Session(Error::Refused(Refusal::NoSuchName)) => Self::NoTable { table },
+            error => Self::Table { table, error },
+        }
+    }
+
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Call(_) | Self::Input { .. } | Self::Identity(_) => 2,
+            Self::Table { error, .. } => match error {
+                TableError::Option { .. }
+                | TableError::KeyTooLong { .. }
+                | TableError::ValueTooLong { .. } => 2,
+                _ => 3,
+            },
+            Self::Connect(ConnectError::Address(_)) => 2,
+            Self::Connect(_) | Self::NoTable { .. } | Self::File { .. } => 3,
+        }
+    }
+}
+
+/// Which option or call mends it, to be read behind the error.
+fn advice(error: &TableError) -> &'static str {
+    match error {
+        TableError::Session(error) => advice_on_session(*error),
+        TableError::NotATable => ": another program of this tenant has given an object of its own that name",
+        TableError::Full => {
+            ": `kv dump` it, `kv create` one with a greater --depth-max or more --groups, and `kv load` that"
+        }
+        TableError::Damaged { .. } => {
+            ": `kv dump` saves what is whole; `kv drop` removes the table if nothing else of the tenant uses it"
+        }
+        _ => "",
+    }
+}
+
+fn advice_on_session(error: Error) -> &'static str {
+    match error {
+        Error::Refused(Refusal::Quota { .. }) => {
+            ": on the node `serve --quota-bytes`, --quota-objects, --quota-permissions and --quota-names set it; `kv \
+             drop` and `kv sweep` free memory"
+        }
+        Error::Refused(Refusal::OutOfMemory { .. }) => {
+            ": on the node `serve --memory` gives more; `kv drop` and `kv sweep` free memory"
+        }
+        Error::Refused(Refusal::LifetimeTooLong { .. }) => {
+            ": create the table with a shorter --lease, or raise `serve --longest-lifetime` on the node"
+        }
+        Error::Refused(Refusal::KeptTooLong { .. }) => {
+            ": create the table with a shorter --keep, or raise `serve --longest-keep` on the node"
+        }
+        Error::Refused(Refusal::Gone) => ": the table was dropped, or its time to be kept was over",
+        Error::Refused(Refusal::Paused { .. } | Refusal::Barred) => {
+            ": `portcullis admin list` on the node says why"
+        }
+        Error::NodeGone => ": the node has ended, and its tables with it",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trouble(error: TableError) -> Trouble {
+        Trouble::of(DirectoryName::new("t").expect("a name"))(error)
+    }
+
+    #[test]
+    fn what_a_caller_has_done_is_told_apart_from_what_a_node_refuses() {
+        let refused = |refusal| trouble(TableError::Session(Error::Refused(refusal)));
+        assert_eq!(trouble(TableError::KeyTooLong { bytes: 70_000 }).exit_code(), 2);
+        assert_eq!(refused(Refusal::NoSuchName).exit_code(), 3);
+        assert!(refused(Refusal::NoSuchName).to_string().contains("kv create"));
+        let quota = refused(Refusal::Quota { used: 1, limit: 2 });
+        assert_eq!(quota.exit_code(), 3);
+        assert!(quota.to_string().contains("--quota-bytes"), "{quota}");
+        assert!(trouble(TableError::Full).to_string().contains("--depth-max"));
+    }
+}

@@ -1,0 +1,131 @@
+//! `portcullis kv watch`: what changes in a table, as it is seen from time to time.
+
+use super::Outcome;
+use super::bytes::{argument, beginning, pair, readable};
+use super::connection::{LARGE_ARENA_BYTES, Target};
+use super::scan::scan;
+use super::trouble::Trouble;
+use crate::output::{Reader, complain, tell};
+use anstyle::{AnsiColor, Style};
+use clap::Args;
+use portcullis::Lifetime;
+use portcullis_structures::table::{Access, Table, TableError};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::ffi::OsString;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv watch --node shm:/run/p.sock cities
+  portcullis kv watch --node shm:/run/p.sock cities Bern --every 100ms
+  portcullis kv watch --node shm:/run/p.sock cities --json | jq .key
+
+A line is a key that has come (+), has another value (~) or has gone (-). With
+--json it is {\"change\": \"added\", \"changed\" or \"removed\", \"key\": ..., \"value\":
+...}. The table is looked at once in a while, and tells nobody what happened in
+between: a value that came and went is not seen.
+
+It goes on until it is interrupted, or nobody reads its output any more.";
+
+/// Options of `portcullis kv watch`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// Look only at these keys.
+    #[arg(value_name = "KEY")]
+    keys: Vec<OsString>,
+    /// The time between two looks.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    every: Lifetime,
+    /// Print one JSON object for each change.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a key's value was, in few bytes.
+type Mark = [u8; 32];
+
+/// What is different from the last look.
+#[derive(Clone, Copy)]
+enum Change {
+    Added,
+    Changed,
+    Removed,
+}
+
+/// Prints what changes.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, every, json, .. } = options;
+    let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
+    let pipeline = target.connect(LARGE_ARENA_BYTES)?;
+    let table = target.open(&pipeline, Access::Read)?;
+    let watched = pipeline.block_on(async {
+        let mut before = look(&table, &keys, &HashMap::new(), |_, _, _| Reader::Listens).await?;
+        complain(format_args!("portcullis kv: watching {}: {} keys", target.table, before.len()));
+        let mut reader = Reader::Listens;
+        while reader == Reader::Listens {
+            pipeline.sleep(*every).await;
+            let now = look(&table, &keys, &before, |change, key, value| {
+                reader = show(*json, change, key, Some(value));
+                reader
+            })
+            .await?;
+            for key in before.keys().filter(|key| !now.contains_key(*key)) {
+                if reader == Reader::Listens {
+                    reader = show(*json, Change::Removed, key, None);
+                }
+            }
+            before = now;
+        }
+        Ok(())
+    });
+    watched.map_err(Trouble::of(target.table))?;
+    Ok(Outcome::AsAsked)
+}
+
+/// Looks at the keys, or at all. Hands what is new or has changed to `each`, for as long as somebody reads it.
+async fn look(
+    table: &Table,
+    keys: &[Vec<u8>],
+    before: &HashMap<Vec<u8>, Mark>,
+    mut each: impl FnMut(Change, &[u8], &[u8]) -> Reader,
+) -> Result<HashMap<Vec<u8>, Mark>, TableError> {
+    let mut now = HashMap::new();
+    let mut see = |key: &[u8], value: &[u8]| {
+        let mark: Mark = Sha256::digest(value).into();
+        let known = before.get(key);
+        now.insert(key.to_vec(), mark);
+        let change = if known.is_some() { Change::Changed } else { Change::Added };
+        known == Some(&mark) || each(change, key, value) == Reader::Listens
+    };
+    if keys.is_empty() {
+        scan(table, &mut see).await?;
+    }
+    for key in keys {
+        if let Some(value) = table.get(key).await?
+            && !see(key, &value)
+        {
+            break;
+        }
+    }
+    Ok(now)
+}
+
+fn show(json: bool, change: Change, key: &[u8], value: Option<&[u8]>) -> Reader {
+    let (word, sign, colour) = match change {
+        Change::Added => ("added", '+', AnsiColor::Green),
+        Change::Changed => ("changed", '~', AnsiColor::Yellow),
+        Change::Removed => ("removed", '-', AnsiColor::Red),
+    };
+    if json {
+        let mut object = pair(key, value);
+        object.insert("change".to_owned(), word.into());
+        return tell(Value::Object(object));
+    }
+    let style = Style::new().fg_color(Some(colour.into()));
+    let value = value.map_or_else(String::new, |value| format!(" = {}", beginning(value)));
+    tell(format_args!("{style}{sign}{style:#} {}{value}", readable(key)))
+}
