@@ -22,11 +22,11 @@ Examples:
   portcullis kv create --node shm:/run/p.sock visits --keep 1440min
 
 Without --keep a table stays for as long as the node allows (`portcullis serve
---longest-keep`), and until `portcullis kv drop`. A table is not on disk: it ends
-with its node.
+--longest-keep`), and until `portcullis kv drop`. A table is not on disk: it
+ends with its node.
 
-Exit codes: 0 it is made; 1 there is one of that name already, which stays as it
-is; 2 the call was wrong; 3 the node refuses or is gone.";
+Exit codes: 0 it is made; 1 there is one of that name already, which stays as
+it is; 2 the call was wrong; 3 the node refuses or is gone.";
 
 /// Options of `portcullis kv create`.
 #[derive(Args, Debug)]

@@ -12,8 +12,8 @@ const EXAMPLES: &str = "\
 Examples:
   portcullis kv drop --node shm:/run/p.sock cities
 
-All keys of the table go, and its memory goes back to the node. Clients that use
-the table in that moment get errors.";
+All keys of the table go, and its memory goes back to the node. Clients that
+use the table in that moment get errors.";
 
 /// Options of `portcullis kv drop`.
 #[derive(Args, Debug)]

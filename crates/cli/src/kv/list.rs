@@ -18,9 +18,10 @@ Examples:
   portcullis kv list --node shm:/run/p.sock cities --prefix B --limit 10
   portcullis kv list --node shm:/run/p.sock cities --json | jq -r .key
 
-Keys come in the order of their bytes. The table has no such order: all of it is
-looked at, and keys that come or go meanwhile are in the list or not. `portcullis
-kv dump` prints keys with their values, and keeps none of them in its memory.";
+Keys come in the order of their bytes. The table has no such order: all of it
+is looked at, and keys that come or go meanwhile are in the list or not.
+`portcullis kv dump` prints keys with their values, and keeps none of them in
+its memory.";
 
 /// Options of `portcullis kv list`.
 #[derive(Args, Debug)]

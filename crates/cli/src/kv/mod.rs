@@ -40,9 +40,10 @@ for. Any number of clients may use it at once, and each may die at any moment:
 the others go on after two leases at the most, no key is lost or doubled, and
 `kv sweep` frees what the dead have left.
 
-Keys and values are bytes. Text shows them as they are if they are UTF-8 without
-control characters, and in quotes with escapes otherwise. JSON has the fields
-`key` and `value`, or `key_base64` and `value_base64` for what is no UTF-8.
+Keys and values are bytes. Text shows them as they are if they are UTF-8
+without control characters, and in quotes with escapes otherwise. JSON has the
+fields `key` and `value`, or `key_base64` and `value_base64` for what is no
+UTF-8.
 
 Exit codes: 0 done as asked; 1 no such key, or not all of what was asked could
 be done; 2 the call or its input was wrong; 3 there is no such table, or the

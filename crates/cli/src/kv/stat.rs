@@ -17,9 +17,10 @@ Examples:
   portcullis kv stat --node shm:/run/p.sock cities --json | jq .load_factor
 
 Each key takes a slot in a subtable, and with its value a block in an extent.
-Claimed blocks that are in no slot are being written, or clients keep them ready,
-or dead clients have left them: those `portcullis kv sweep` frees. Dangling slots
-name a block that is free: more than a few that are just changing are damage.
+Claimed blocks that are in no slot are being written, or clients keep them
+ready, or dead clients have left them: those `portcullis kv sweep` frees.
+Dangling slots name a block that is free: more than a few that are just
+changing are damage.
 
 The table is looked at while others use it, so the figures fit together only
 roughly if they do.";

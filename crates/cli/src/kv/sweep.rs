@@ -17,7 +17,8 @@ A client that is killed leaves blocks that it has claimed and not used, now and
 then a split that is half done, and seldom memory that it was just adding. None
 of this is in anybody's way, but it takes room. A sweep looks for it twice, two
 leases of the table apart, and frees what nobody has touched in between. All
-other clients go on meanwhile. `portcullis kv stat` shows how much there may be.";
+other clients go on meanwhile. `portcullis kv stat` shows how much there may
+be.";
 
 /// Options of `portcullis kv sweep`.
 #[derive(Args, Debug)]

@@ -26,16 +26,16 @@ Examples:
   portcullis kv load --node shm:/run/q.sock cities cities.jsonl --value value
   portcullis kv dump --node shm:/run/p.sock photos photos --format folder
 
-The format follows from the name, .csv or .jsonl; standard output gets JSON lines
-if --format says nothing else. All of them give the table back as it was:
+The format follows from the name, .csv or .jsonl; standard output gets JSON
+lines if --format says nothing else. All of them give the table back as it was:
   csv     columns `key` and `value`, with their bytes as they are
-  jsonl   {\"key\": ..., \"value\": ...}; what is no UTF-8 is base64 in `key_base64`
-          and `value_base64`
-  folder  a file for each key. The folder must be new or empty. A key that is no
-          path in it, as ../x or /x, is left out and named.
+  jsonl   {\"key\": ..., \"value\": ...}; what is no UTF-8 is base64, in
+          `key_base64` and `value_base64`
+  folder  a file for each key. The folder must be new or empty. A key that is
+          no path in it, as ../x or /x, is left out and named.
 
-Keys come in no order, and how long they have to live is not written. Others may
-go on: a key that is there all the time is in the dump once.
+Keys come in no order, and how long they have to live is not written. Others
+may go on: a key that is there all the time is in the dump once.
 
 Exit codes: 0 everything is written; 1 some keys were left out; 2 the call was
 wrong; 3 there is no such table, or the node or the disk refuses.";

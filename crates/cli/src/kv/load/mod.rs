@@ -47,17 +47,17 @@ Examples:
       --format csv
 
 The format follows from the name: a folder, .csv, or .jsonl and .ndjson. A file
-`-` is standard input. If a key comes several times, its last value counts. What
-the table has already stays, and is replaced where a file has the same key. If
-there is no such table, it is made as `portcullis kv create` makes it.
+`-` is standard input. If a key comes several times, its last value counts.
+What the table has already stays, and is replaced where a file has the same
+key. If there is no such table, it is made as `portcullis kv create` makes it.
 
 CSV: the fields' bytes as they are. JSON: a text is stored as its bytes, and a
-number, list or object as it is written; `key_base64` stands for a key that is no
-UTF-8, and so for each field. Folders: links are not followed; files over 1 MiB
-and what is no file are left out, and named.
+number, list or object as it is written; `key_base64` stands for a key that is
+no UTF-8, and so for each field. Folders: links are not followed; files over 1
+MiB and what is no file are left out, and named.
 
-If it is killed in the middle, some of the keys are there, each whole. Load again,
-or let others go on: they need not wait for it.
+If it is killed in the middle, some of the keys are there, each whole. Load
+again, or let others go on: they need not wait for it.
 
 Exit codes: 0 everything is stored; 1 something was left out; 2 the call or a
 file was wrong, and is named with its line: what came before is stored; 3 the
