@@ -9,7 +9,9 @@ use crate::{
     Acquire, Allocate, Buffer, Call, Client, Error, Lease, NotRevoked, Operation, Permission, Rejected,
 };
 use portcullis_nic::VerbsEndpoint;
-use portcullis_protocol::{DirectoryName, Keep, Lifetime, Moment, ObjectRef, RequestBody, TenantName};
+use portcullis_protocol::{
+    DirectoryName, Keep, Lifetime, Moment, ObjectRef, RequestBody, Rights, TenantName,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -168,6 +170,30 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// As [`Client::unpublish`]. The batch stays as it is.
     pub fn unpublish(&mut self, name: DirectoryName) -> Result<Call, Error> {
         self.stage_call(Awaited::Done, RequestBody::Unpublish { name })
+    }
+
+    /// Adds a [`Client::share`].
+    ///
+    /// # Errors
+    /// As [`Client::share`]. The batch stays as it is.
+    pub fn share(&mut self, name: DirectoryName, tenant: TenantName, rights: Rights) -> Result<Call, Error> {
+        self.stage_call(Awaited::Done, RequestBody::Share { name, tenant, rights })
+    }
+
+    /// Adds a [`Client::unshare`].
+    ///
+    /// # Errors
+    /// As [`Client::unshare`]. The batch stays as it is.
+    pub fn unshare(&mut self, name: DirectoryName, tenant: TenantName) -> Result<Call, Error> {
+        self.stage_call(Awaited::Done, RequestBody::Unshare { name, tenant })
+    }
+
+    /// Adds a [`Client::include`].
+    ///
+    /// # Errors
+    /// As [`Client::include`]. The batch stays as it is.
+    pub fn include(&mut self, member: ObjectRef, head: ObjectRef) -> Result<Call, Error> {
+        self.stage_call(Awaited::Done, RequestBody::Include { member, head })
     }
 
     /// Adds a [`Client::lookup`].

@@ -65,4 +65,13 @@ impl<E: VerbsEndpoint> Client<E> {
     pub fn unshare(&mut self, name: DirectoryName, tenant: TenantName) -> Result<Call, Error> {
         self.call(Awaited::Done, RequestBody::Unshare { name, tenant })
     }
+
+    /// Has an object of the tenant belong to another one, its head: whoever the head is shared with, now or later, has the
+    /// same rights over the member. It ends with either of them. Answered with [`Answer::Done`](crate::Answer::Done).
+    ///
+    /// # Errors
+    /// As [`Client::publish`].
+    pub fn include(&mut self, member: ObjectRef, head: ObjectRef) -> Result<Call, Error> {
+        self.call(Awaited::Done, RequestBody::Include { member, head })
+    }
 }

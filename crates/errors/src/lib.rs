@@ -90,6 +90,7 @@ error_codes! {
     NotShared = 225, "not-shared", "The name is not shared with that tenant.";
     BeyondShare = 226, "beyond-share", "The object is shared with the tenant, but not as far as it was asked for.";
     SharedWithOwner = 227, "shared-with-owner", "An object was to be shared with the tenant that it belongs to.";
+    CannotInclude = 228, "cannot-include", "The object cannot belong to that head: one of them has a name, members or a head.";
 
     // Attaching to a node.
     UnknownAddress = 301, "unknown-address", "The text is no node's address.";

@@ -55,13 +55,15 @@ pub enum AuditEvent {
     Share,
     /// A name is not shared with another tenant any more.
     Unshare,
+    /// An object belongs to another one from here on, and is shared with it.
+    Include,
     /// Records were lost here, as many as `count` says. Written whichever events were chosen.
     Lost,
 }
 
 impl AuditEvent {
     /// Every event.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Start,
         Self::Stop,
         Self::Grant,
@@ -79,6 +81,7 @@ impl AuditEvent {
         Self::Unpublish,
         Self::Share,
         Self::Unshare,
+        Self::Include,
         Self::Lost,
     ];
 
@@ -103,6 +106,7 @@ impl AuditEvent {
             Self::Unpublish => "unpublish",
             Self::Share => "share",
             Self::Unshare => "unshare",
+            Self::Include => "include",
             Self::Lost => "lost",
         }
     }
@@ -184,6 +188,17 @@ pub struct AuditedName {
     pub rights: Option<Rights>,
 }
 
+/// An object that belongs to another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct AuditedMember {
+    /// The member.
+    #[serde(serialize_with = "text")]
+    pub object: ObjectRef,
+    /// The object that it belongs to.
+    #[serde(serialize_with = "text")]
+    pub head: ObjectRef,
+}
+
 impl AuditedName {
     /// A name of which nothing else is to be said.
     #[must_use]
@@ -216,6 +231,9 @@ pub struct AuditRecord {
     /// What happened to a name in the directory.
     #[serde(flatten)]
     pub name: Option<Box<AuditedName>>,
+    /// The object that belongs to another one from here on.
+    #[serde(flatten)]
+    pub member: Option<Box<AuditedMember>>,
     /// The permission.
     #[serde(flatten)]
     pub permission: Option<AuditedPermission>,
@@ -246,6 +264,7 @@ impl AuditRecord {
             process: None,
             owner: None,
             name: None,
+            member: None,
             permission: None,
             access: None,
             reason: None,

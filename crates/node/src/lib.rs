@@ -17,7 +17,8 @@ mod mailbox;
 mod node;
 
 pub use audit::{
-    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedName, AuditedPermission, UnknownAuditEvent,
+    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedMember, AuditedName, AuditedPermission,
+    UnknownAuditEvent,
 };
 pub use books::{Bar, Charge, ClientReport, POOL_BASE, Standing, Violations};
 pub use config::{ConfigError, NodeConfig, Quota, Reductions, ViolationLimits};

@@ -233,7 +233,8 @@ impl<N: Nic> Node<N> {
             | RequestBody::Lookup { .. }
             | RequestBody::List { .. }
             | RequestBody::Share { .. }
-            | RequestBody::Unshare { .. } => self.books.handle_request(from, request, now),
+            | RequestBody::Unshare { .. }
+            | RequestBody::Include { .. } => self.books.handle_request(from, request, now),
             RequestBody::Recover { queue_pair } => {
                 if let Err(refusal) = self.rebuild(nic, from, queue_pair, now) {
                     self.answer(from, Err(refusal));

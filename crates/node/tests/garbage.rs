@@ -50,6 +50,8 @@ fn about_a_name() -> impl Strategy<Value = RequestBody> {
         birth,
     });
     prop_oneof![
+        (reference.clone(), reference.clone())
+            .prop_map(|(member, head)| RequestBody::Include { member, head }),
         (name(), reference).prop_map(|(name, object)| RequestBody::Publish { name, object }),
         name().prop_map(|name| RequestBody::Unpublish { name }),
         (prop::option::of(tenant()), name()).prop_map(|(owner, name)| RequestBody::Lookup { owner, name }),

@@ -55,8 +55,8 @@ pub use portcullis_nic::{
     RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
 };
 pub use portcullis_node::{
-    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedName, AuditedPermission, NodeConfig, Quota,
-    Reductions, UnknownAuditEvent, ViolationLimits,
+    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedMember, AuditedName, AuditedPermission,
+    NodeConfig, Quota, Reductions, UnknownAuditEvent, ViolationLimits,
 };
 pub use portcullis_protocol::{
     BadName, ClientId, Credential, DirectoryName, Entry, Incarnation, Keep, Lifetime, Mechanism, Moment,

@@ -60,6 +60,8 @@ pub enum Fault {
     WaitJudgesByOldTime,
     /// What other tenants hold of an object is not ended when it is shared with them no more.
     UnshareEndsNothing,
+    /// What other tenants hold of a head's members stays when the head is not shared any more.
+    MembersStayShared,
     /// A tenant gets any rights over an object that is shared with it.
     ShareNotCompared,
     /// A permission over another tenant's object is set up in that tenant's domain.
@@ -136,7 +138,7 @@ impl Fault {
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -164,6 +166,7 @@ impl Fault {
         Self::DoubtNotAwaited,
         Self::WaitJudgesByOldTime,
         Self::UnshareEndsNothing,
+        Self::MembersStayShared,
         Self::ShareNotCompared,
         Self::GuestInOwnersDomain,
         Self::GuestsBytesNotNoted,

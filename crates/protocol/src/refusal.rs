@@ -124,6 +124,9 @@ pub enum Refusal {
     /// An object was to be shared with its own tenant.
     #[error("the object belongs to that tenant already: share it with another")]
     SharedWithOwner,
+    /// The member has a name, members or another head, or the head is a member itself.
+    #[error("only an object without a name, members and head can belong to a head, and no member can be one")]
+    CannotInclude,
 }
 
 impl Coded for Refusal {
@@ -156,6 +159,7 @@ impl Coded for Refusal {
             Self::NotShared => ErrorCode::NotShared,
             Self::BeyondShare { .. } => ErrorCode::BeyondShare,
             Self::SharedWithOwner => ErrorCode::SharedWithOwner,
+            Self::CannotInclude => ErrorCode::CannotInclude,
         }
     }
 }
@@ -205,6 +209,7 @@ impl Refusal {
             Self::NotShared => (25, 0, 0),
             Self::BeyondShare { rights } => (26, rights.bits().into(), 0),
             Self::SharedWithOwner => (27, 0, 0),
+            Self::CannotInclude => (28, 0, 0),
         }
     }
 
@@ -237,6 +242,7 @@ impl Refusal {
             25 => Self::NotShared,
             26 => Self::BeyondShare { rights: u8::try_from(a).ok().and_then(Rights::from_bits)? },
             27 => Self::SharedWithOwner,
+            28 => Self::CannotInclude,
             _ => return None,
         })
     }

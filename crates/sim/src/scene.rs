@@ -33,13 +33,16 @@ pub(crate) struct Gossip {
     pub objects: Vec<VecDeque<ObjectRef>>,
     /// Objects of earlier runs of the node, by tenant. Clients still have references to them.
     pub lost: Vec<Vec<ObjectRef>>,
+    /// Objects that were to belong to others, by tenant: other tenants try them too.
+    pub members: Vec<VecDeque<ObjectRef>>,
     pub sightings: VecDeque<Sighting>,
 }
 
 impl Gossip {
     pub fn new(tenants: usize) -> Self {
         let (objects, lost) = (vec![VecDeque::new(); tenants], vec![Vec::new(); tenants]);
-        Self { objects, lost, sightings: VecDeque::new() }
+        let members = vec![VecDeque::new(); tenants];
+        Self { objects, lost, members, sightings: VecDeque::new() }
     }
 
     /// What is still known after a restart of the node.
@@ -50,20 +53,25 @@ impl Gossip {
 
     /// Shares an object, so that siblings may acquire it.
     pub fn share(&mut self, tenant: usize, object: ObjectRef) {
-        let objects = &mut self.objects[tenant];
-        if objects.len() == REMEMBERED {
-            objects.pop_front();
-        }
-        objects.push_back(object);
+        remember(&mut self.objects[tenant], object);
+    }
+
+    /// Tells other tenants of an object that is to belong to another one.
+    pub fn include(&mut self, tenant: usize, member: ObjectRef) {
+        remember(&mut self.members[tenant], member);
     }
 
     /// Publishes a key.
     pub fn sight(&mut self, sighting: Sighting) {
-        if self.sightings.len() == REMEMBERED {
-            self.sightings.pop_front();
-        }
-        self.sightings.push_back(sighting);
+        remember(&mut self.sightings, sighting);
     }
+}
+
+fn remember<T>(list: &mut VecDeque<T>, new: T) {
+    if list.len() == REMEMBERED {
+        list.pop_front();
+    }
+    list.push_back(new);
 }
 
 /// A worker's view of the cluster, for one turn.

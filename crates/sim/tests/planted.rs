@@ -108,6 +108,7 @@ faults! {
     doubt_not_awaited: DoubtNotAwaited by Truth;
     wait_judges_by_old_time: WaitJudgesByOldTime by Truth;
     unshare_ends_nothing: UnshareEndsNothing by Access;
+    members_stay_shared: MembersStayShared by Access;
     share_not_compared: ShareNotCompared by Access;
     guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service;
     guests_bytes_not_noted: GuestsBytesNotNoted by Scrub;

@@ -265,6 +265,7 @@ impl<M: Memory> Books<M> {
         assert_eq!(self.tenants.get(id).guests, 0, "what a tenant has lent comes back before it ends");
         for object in self.tenants.get(id).objects.clone() {
             self.strike_name_if_any(object, now);
+            self.strike_memberships(object);
             self.release_object(object);
         }
         self.tenants.remove(id);

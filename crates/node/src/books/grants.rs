@@ -174,6 +174,7 @@ impl<M: Memory> Books<M> {
         if !self.pool.slabs.get(object).is_wanted() {
             // Other tenants do not keep an object: what they hold of it ends.
             self.strike_name_if_any(object, now);
+            self.strike_memberships(object);
         }
         let record = self.pool.slabs.get_mut(object);
         let in_use = record.holders > 0 || !record.waiting.is_empty();

@@ -193,17 +193,19 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Has guests of an object leave: from now on they hold what they hold only until it can be taken from them. The
-    /// reply that is `owed` goes out when nothing of that is left.
-    pub(super) fn show_out(&mut self, object: ObjectId, guests: &[GuestKey], owed: Option<OwedReply>) {
+    /// Has guests leave: from now on they hold what they hold only until it can be taken from them. The reply that is
+    /// `owed` goes out when nothing of that is left.
+    pub(super) fn show_out(&mut self, guests: &[GuestKey], owed: Option<OwedReply>) {
         let farewell = match owed {
             Some(owed) if guests.is_empty() => return self.handle_settled(owed),
             Some(owed) => Some(self.guests.farewells.insert(Farewell { owed, left: guests.len() })),
             None => None,
         };
-        self.pool.slabs.get_mut(object).named().guests.retain(|guest| !guests.contains(guest));
         for &guest in guests {
-            self.guests.get_mut(guest).farewell = farewell;
+            let it = self.guests.get_mut(guest);
+            it.farewell = farewell;
+            let object = it.object;
+            self.pool.slabs.get_mut(object).named().guests.retain(|other| *other != guest);
             self.guests.leaving.push_back(guest);
         }
     }

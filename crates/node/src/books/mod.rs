@@ -15,6 +15,7 @@ mod grants;
 mod guests;
 mod key_holders;
 mod leases;
+mod members;
 mod names;
 mod permissions;
 mod pool;

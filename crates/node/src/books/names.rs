@@ -31,6 +31,7 @@ impl<M: Memory> Books<M> {
             RequestBody::List { owner, after } => self.list_behind(from, owner, after),
             RequestBody::Share { name, tenant, rights } => self.share(from, name, tenant, rights, now),
             RequestBody::Unshare { name, tenant } => self.unshare(from, name, tenant, now),
+            RequestBody::Include { member, head } => self.include(from, (member, head), now),
             other => unreachable!("{other:?} is not about names"),
         }
     }
@@ -47,7 +48,8 @@ impl<M: Memory> Books<M> {
         now: Moment,
     ) -> Result<(), Refusal> {
         let object = self.pool.object_named(from.tenant, reference.into())?;
-        if self.pool.slabs.get(object).name().is_some() {
+        let record = self.pool.slabs.get(object);
+        if record.name().is_some() || record.membership().is_some() {
             return Err(Refusal::AlreadyNamed);
         }
         let owner = self.name_of(from.tenant);
@@ -55,7 +57,7 @@ impl<M: Memory> Books<M> {
         self.pool.slabs.get_mut(object).named().name = Some(name);
         let named = AuditedName { object: Some(reference), ..AuditedName::new(name) };
         self.audit_name(now, AuditEvent::Publish, from, named);
-        self.reply(from, ReplyBody::Done);
+        self.reply_done(from);
         Ok(())
     }
 
@@ -71,10 +73,10 @@ impl<M: Memory> Books<M> {
     fn strike_name(&mut self, object: ObjectId, owed: Option<OwedReply>) {
         let record = self.pool.slabs.get_mut(object);
         let name = record.named().name.take().expect("its name is struck once");
-        let guests = record.guests().to_vec();
         let owner = self.name_of(self.pool.slabs.get(object).tenant);
+        let guests = self.guests_of_all(object, |_| true);
         self.directory.unpublish(&owner, &name);
-        self.show_out(object, &guests, owed);
+        self.show_out(&guests, owed);
     }
 
     /// The object's tenant has let go of it, or is gone itself: the name goes before the object, if there is one.
@@ -174,7 +176,7 @@ impl<M: Memory> Books<M> {
         self.directory.share(&owner, &name, with, rights)?;
         let named = AuditedName { with: Some(with), rights: Some(rights), ..AuditedName::new(name) };
         self.audit_name(now, AuditEvent::Share, from, named);
-        self.reply(from, ReplyBody::Done);
+        self.reply_done(from);
         Ok(())
     }
 
@@ -193,10 +195,9 @@ impl<M: Memory> Books<M> {
         let is_it = |&guest: &GuestKey| {
             self.tenants.get(self.guests.get(guest).tenant).called.is_some_and(|called| called == with)
         };
-        let guest: Vec<GuestKey> =
-            self.pool.slabs.get(object).guests().iter().copied().filter(is_it).collect();
-        let guest = if planted::is(Fault::UnshareEndsNothing) { Vec::new() } else { guest };
-        self.show_out(object, &guest, Some(done(from)));
+        let guests = self.guests_of_all(object, is_it);
+        let guests = if planted::is(Fault::UnshareEndsNothing) { Vec::new() } else { guests };
+        self.show_out(&guests, Some(done(from)));
         Ok(())
     }
 
@@ -212,11 +213,16 @@ impl<M: Memory> Books<M> {
         let record = self.pool.slabs.get(object);
         let owner = &self.tenants.get(record.tenant).name;
         let called = self.tenants.get(tenant).called.as_ref()?;
-        let shared = self.directory.shared(owner, &record.name()?, called)?;
+        let name = self.pool.slabs.get(self.namesake(object)).name()?;
+        let shared = self.directory.shared(owner, &name, called)?;
         // Who may only read must not be able to keep the owner from writing.
         let needed = if sharing == Sharing::Exclusive { rights | Rights::WRITE } else { rights };
         let allowed = shared.contains(needed) || planted::is(Fault::ShareNotCompared);
         Some(if allowed { Ok(object) } else { Err(Refusal::BeyondShare { rights: shared }) })
+    }
+
+    pub(super) fn reply_done(&mut self, from: RequestOrigin) {
+        self.reply(from, ReplyBody::Done);
     }
 
     /// Audits what a client did with a name.

@@ -70,7 +70,8 @@ impl<M: Memory> Books<M> {
             | RequestBody::Lookup { .. }
             | RequestBody::List { .. }
             | RequestBody::Share { .. }
-            | RequestBody::Unshare { .. } => self.handle_named(from, request, now),
+            | RequestBody::Unshare { .. }
+            | RequestBody::Include { .. } => self.handle_named(from, request, now),
             RequestBody::Recover { .. }
             | RequestBody::Read { .. }
             | RequestBody::Write { .. }

@@ -123,4 +123,16 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         let call = self.begin(|client, _| client.unshare(name, tenant))?;
         self.wait_call(call).map(|_| ())
     }
+
+    /// Has an object of this tenant belong to another one, its head: whoever the head is shared with, now or later, has the
+    /// same rights over the member. This ends with either of them. A structure of several objects is shared by one name
+    /// in this way.
+    ///
+    /// # Errors
+    /// One of them is gone or another tenant's; the member has a name, members or another head; the head is a member
+    /// itself; or the node is gone.
+    pub fn include(&mut self, member: ObjectRef, head: ObjectRef) -> Result<(), Error> {
+        let call = self.begin(|client, _| client.include(member, head))?;
+        self.wait_call(call).map(|_| ())
+    }
 }

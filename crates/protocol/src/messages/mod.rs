@@ -128,6 +128,13 @@ pub enum RequestBody {
         /// The other tenant.
         tenant: TenantName,
     },
+    /// Has an object belong to another one, its head. Whatever the head is shared with may have the same rights over it.
+    Include {
+        /// The new member: one of the tenant's own objects, without a name, a head or members.
+        member: ObjectRef,
+        /// The head: one of the tenant's own objects, which is no member.
+        head: ObjectRef,
+    },
     /// Rebuilds a queue pair that went to ERR. The client has taken all completions off it.
     Recover {
         /// Its number among the client's data queue pairs.
@@ -189,7 +196,7 @@ pub enum ReplyBody {
     Granted(Granted),
     /// The new lifetime, from the permission's start (to `Extend`).
     Extended(Lifetime),
-    /// Done (to `Revoke`, `Free`, `Keep`, `Publish`, `Unpublish`, `Share`, `Unshare`, `Recover` and `Write`).
+    /// Done (to `Revoke`, `Free`, `Keep`, `Publish`, `Unpublish`, `Share`, `Unshare`, `Include`, `Recover` and `Write`).
     Done,
     /// An entry of the directory (to `Lookup` and `List`).
     Entry(Entry),

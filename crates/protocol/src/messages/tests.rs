@@ -99,6 +99,7 @@ fn about_an_object() -> impl Strategy<Value = RequestBody> {
         (permission(), any::<bool>()).prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
         object().prop_map(|object| RequestBody::Free { object }),
         (object(), keep()).prop_map(|(object, keep)| RequestBody::Keep { object, keep }),
+        (reference(), reference()).prop_map(|(member, head)| RequestBody::Include { member, head }),
         any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
         (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Read {
             permission,

@@ -67,6 +67,7 @@ pub(super) mod kind {
     pub const LIST: u8 = 15;
     pub const SHARE: u8 = 16;
     pub const UNSHARE: u8 = 17;
+    pub const INCLUDE: u8 = 18;
     pub const GRANTED_KEYS: u8 = 129;
     pub const GRANTED_NODE: u8 = 130;
     pub const EXTENDED: u8 = 131;
@@ -227,6 +228,13 @@ impl Request {
             }
             RequestBody::Free { object } => new(kind::FREE).with_object(object),
             RequestBody::Keep { object, keep } => new(kind::KEEP).with_object(object).with_keep(keep),
+            RequestBody::Include { member, head } => {
+                let mut wire = new(kind::INCLUDE).with_object(member.into());
+                wire.start = U64::new(head.incarnation.0);
+                wire.first = U64::new(head.address.0);
+                wire.second = U64::new(head.birth);
+                wire
+            }
             RequestBody::Recover { queue_pair } => {
                 let mut wire = new(kind::RECOVER);
                 wire.length = U64::new(u64::from(queue_pair));
@@ -294,6 +302,13 @@ impl Request {
             kind::KEEP => {
                 wire.check_flags(FLAG_ADDRESS | KEEP_BITS)?;
                 RequestBody::Keep { object: wire.object(), keep: wire.keep() }
+            }
+            kind::INCLUDE => {
+                wire.check_flags(0)?;
+                let member = wire.reference(RemoteAddress(wire.address.get()));
+                let (incarnation, address) = (Incarnation(wire.start.get()), RemoteAddress(wire.first.get()));
+                let head = ObjectRef { incarnation, address, birth: wire.second.get() };
+                RequestBody::Include { member, head }
             }
             kind::RECOVER => RequestBody::Recover {
                 queue_pair: u32::try_from(length)

@@ -204,7 +204,7 @@ impl NodeModel {
     pub fn taken_back(&mut self, told: &TakenBack, now: Moment) {
         for it in &mut self.permissions {
             let whose = told.tenant.is_none_or(|tenant| called(it.tenant) == Some(tenant));
-            if it.owner.is_some() && it.object == told.object && it.id.start < told.before && whose {
+            if it.owner.is_some() && told.objects.contains(&it.object) && it.id.start < told.before && whose {
                 it.is_over(now);
                 it.taken_back = true;
             }

@@ -84,7 +84,8 @@ impl Requests {
                 | RequestBody::Publish { .. }
                 | RequestBody::Lookup { .. }
                 | RequestBody::List { .. }
-                | RequestBody::Share { .. },
+                | RequestBody::Share { .. }
+                | RequestBody::Include { .. },
             ) => SOON,
             _ => SLACK,
         };
@@ -172,8 +173,8 @@ impl Requests {
 /// Whether a reply can be the answer to a request. `None`: to a malformed message.
 fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
     use RequestBody::{
-        Acquire, Allocate, CompareAndSwap, Extend, FetchAndAdd, Free, Keep, List, Lookup, Publish, Read,
-        Recover, Revoke, Share, Unpublish, Unshare, Write,
+        Acquire, Allocate, CompareAndSwap, Extend, FetchAndAdd, Free, Include, Keep, List, Lookup, Publish,
+        Read, Recover, Revoke, Share, Unpublish, Unshare, Write,
     };
     let may_be_nonsense = |of: &RequestBody| {
         matches!(of, Recover { .. } | Read { .. } | Write { .. } | CompareAndSwap { .. } | FetchAndAdd { .. })
@@ -194,6 +195,7 @@ fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
                     | Unpublish { .. }
                     | Share { .. }
                     | Unshare { .. }
+                    | Include { .. }
                     | Recover { .. }
                     | Write { .. }
             )

@@ -54,10 +54,11 @@ impl Named {
     }
 }
 
-/// Permissions of other tenants that an answer said to be over: those over this object that started before that moment.
-#[derive(Clone, Copy, Debug)]
+/// Permissions of other tenants that an answer said to be over: those over these objects that started before that moment.
+#[derive(Clone, Debug)]
 pub(super) struct TakenBack {
-    pub object: ObjectRef,
+    /// The object with the name, and those that belong to it.
+    pub objects: Vec<ObjectRef>,
     /// Whose. `None`: all other tenants'.
     pub tenant: Option<TenantName>,
     pub before: Moment,
@@ -69,6 +70,8 @@ pub(super) struct Shares {
     /// The tenant of each object, by birth.
     owners: HashMap<u64, usize>,
     names: HashMap<(usize, DirectoryName), Named>,
+    /// What each object belongs to. It does for as long as both are there.
+    heads: HashMap<ObjectRef, Vec<Attempt<ObjectRef>>>,
     /// When a tenant last asked for something that may end what others hold of its objects.
     taken_back: HashMap<usize, Moment>,
     /// How many such requests of a tenant have no answer yet.
@@ -98,6 +101,10 @@ impl Shares {
             RequestBody::Share { name, tenant: with, rights } => {
                 let attempt = Attempt { what: (with, rights), asked: now, done: None, ended: None };
                 self.names.entry((tenant, name)).or_default().shares.push(attempt);
+            }
+            RequestBody::Include { member, head } => {
+                let attempt = Attempt { what: head, asked: now, done: None, ended: None };
+                self.heads.entry(member).or_default().push(attempt);
             }
             _ if takes_back(request) => {
                 *self.pending.entry(tenant).or_default() += 1;
@@ -148,21 +155,43 @@ impl Shares {
                 settle(&mut named.shares, |it| *it == (with, rights), asked.at, done.then_some(now));
                 None
             }
+            RequestBody::Include { member, head } => {
+                settle(self.heads.get_mut(&member)?, |it| *it == head, asked.at, done.then_some(now));
+                None
+            }
             RequestBody::Unshare { name, tenant: with } if done => {
                 let named = self.names.get_mut(&(tenant, name))?;
                 let object = named.object(asked.at);
                 let its = named.shares.iter_mut().filter(|it| it.what.0 == with && it.certain(asked.at));
                 its.for_each(|it| it.ended = Some(now));
-                Some(TakenBack { object: object?, tenant: Some(with), before: asked.at })
+                Some(TakenBack {
+                    objects: self.all_of(object?, asked.at),
+                    tenant: Some(with),
+                    before: asked.at,
+                })
             }
             RequestBody::Unpublish { name } if done => {
                 let named = self.names.get_mut(&(tenant, name))?;
                 let object = named.object(asked.at);
                 named.end(asked.at, now);
-                Some(TakenBack { object: object?, tenant: None, before: asked.at })
+                Some(TakenBack { objects: self.all_of(object?, asked.at), tenant: None, before: asked.at })
             }
             _ => None,
         }
+    }
+
+    /// An object, and those that belonged to it for certain when a request came at `asked`.
+    fn all_of(&self, head: ObjectRef, asked: Moment) -> Vec<ObjectRef> {
+        let belongs =
+            |heads: &[Attempt<ObjectRef>]| heads.iter().any(|it| it.what == head && it.certain(asked));
+        let members = self.heads.iter().filter(|(_, heads)| belongs(heads)).map(|(member, _)| *member);
+        std::iter::once(head).chain(members).collect()
+    }
+
+    /// Whether an object is this one, or may belong to it.
+    fn may_be_of(&self, object: ObjectRef, head: ObjectRef) -> bool {
+        let heads = || self.heads.get(&object).into_iter().flatten();
+        object == head || heads().any(|it| it.what == head)
     }
 
     /// Whether a tenant may have been granted this over an object of `owner`'s.
@@ -177,7 +206,8 @@ impl Shares {
         let needed = if sharing == Sharing::Exclusive { rights | Rights::WRITE } else { rights };
         let its = self.names.iter().filter(|((tenant, _), _)| *tenant == owner).map(|(_, named)| named);
         its.into_iter().any(|named| {
-            let is_it = |it: &Attempt<ObjectRef>| it.what == granted.object && it.possible(start);
+            let is_it =
+                |it: &Attempt<ObjectRef>| self.may_be_of(granted.object, it.what) && it.possible(start);
             let allows = |it: &Attempt<(TenantName, Rights)>| {
                 it.what.0 == called && it.what.1.contains(needed) && it.possible(start)
             };
@@ -189,7 +219,7 @@ impl Shares {
     pub fn writers(&self, object: ObjectRef) -> Vec<usize> {
         let Some(&owner) = self.owners.get(&object.birth) else { return Vec::new() };
         let named = self.names.iter().filter(|((tenant, _), _)| *tenant == owner).map(|(_, named)| named);
-        let of_it = named.filter(|named| named.objects.iter().any(|it| it.what == object));
+        let of_it = named.filter(|named| named.objects.iter().any(|it| self.may_be_of(object, it.what)));
         let with = of_it.flat_map(|named| &named.shares).filter_map(|it| it.what.0.as_str().parse().ok());
         std::iter::once(owner).chain(with).collect()
     }
@@ -285,7 +315,7 @@ mod tests {
         assert!(shares.asked(0, &unshare, Moment(10)) && shares.may_have_ended(0, Moment(9)));
         assert!(allow(&shares, 15, Rights::READ, Sharing::Shared), "the node may not have done it yet");
         let told = shares.answered(0, &Asked::new(Some(unshare), Moment(10)), &ReplyBody::Done, Moment(20));
-        assert_eq!(told.map(|told| (told.object, told.before)), Some((OBJECT, Moment(10))));
+        assert_eq!(told.map(|told| (told.objects, told.before)), Some((vec![OBJECT], Moment(10))));
         assert!(!allow(&shares, 21, Rights::READ, Sharing::Shared));
     }
 

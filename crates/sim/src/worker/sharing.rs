@@ -22,11 +22,13 @@ pub(super) struct Names {
     found: Vec<Entry>,
     /// Objects of other tenants.
     foreign: HashSet<ObjectRef>,
+    /// The object to which the worker last wanted to give a name.
+    head: Option<ObjectRef>,
 }
 
 impl Names {
     pub fn new(dice: Dice, tenants: usize) -> Self {
-        Self { dice, tenants, found: Vec::new(), foreign: HashSet::new() }
+        Self { dice, tenants, found: Vec::new(), foreign: HashSet::new(), head: None }
     }
 
     /// Whether an object is another tenant's, which may take it back.
@@ -60,6 +62,19 @@ impl Names {
     }
 }
 
+impl Names {
+    /// Thinks of an object of another tenant that may belong to one which is shared with this one.
+    fn look_at_members(&mut self, scene: &mut Scene<'_>) {
+        let owner = (scene.tenant + 1 + self.dice.index(self.tenants.max(2) - 1)) % self.tenants.max(2);
+        let Some(members) = scene.gossip.members.get_mut(owner).filter(|_| owner != scene.tenant) else {
+            return;
+        };
+        let Some(&object) = self.dice.pick(members.make_contiguous()) else { return };
+        let (name, rights) = (self.name(), self.rights());
+        self.found(Entry { name, object, size: 8, rights }, true);
+    }
+}
+
 impl Worker {
     /// Does something with names, now and then. Returns whether it did.
     pub(super) fn use_names(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) -> bool {
@@ -74,25 +89,36 @@ impl Worker {
         let (name, other) = (names.name(), names.other(scene.tenant));
         let known = scene.gossip.objects[scene.tenant].make_contiguous();
         let object = names.dice.pick(known).copied();
-        let call = match (names.dice.of(0..16), object) {
-            (0..4, Some(object)) => client.publish(name, object).map(|call| (call, Purpose::Naming)),
-            (4, _) => client.unpublish(name).map(|call| (call, Purpose::Naming)),
-            (5..9, _) => {
+        if names.dice.per_mille(120) {
+            names.look_at_members(scene);
+            return true;
+        }
+        let call = match (names.dice.of(0..18), object, names.head) {
+            (0..4, Some(object), _) => {
+                names.head = Some(object);
+                client.publish(name, object).map(|call| (call, Purpose::Naming))
+            }
+            (16.., Some(member), Some(head)) => {
+                scene.gossip.include(scene.tenant, member);
+                client.include(member, head).map(|call| (call, Purpose::Naming))
+            }
+            (4, ..) => client.unpublish(name).map(|call| (call, Purpose::Naming)),
+            (5..9, ..) => {
                 let rights = names.rights();
                 client.share(name, other, rights).map(|call| (call, Purpose::Naming))
             }
-            (9..11, _) => client.unshare(name, other).map(|call| (call, Purpose::Naming)),
-            (11, Some(object)) => {
+            (9..11, ..) => client.unshare(name, other).map(|call| (call, Purpose::Naming)),
+            (11, Some(object), _) => {
                 let time = Lifetime(names.dice.magnitude(1..LONGEST_KEEP.0 + 1));
                 let keep = [Keep::Attached, Keep::For(time), Keep::No][names.dice.index(3)];
                 client.keep_object(object, keep).map(|call| (call, Purpose::Naming))
             }
-            (12, _) => {
+            (12, ..) => {
                 let after = names.dice.per_mille(500).then_some(name);
                 let call = client.list_behind(Some(other), after);
                 call.map(|call| (call, Purpose::Lookup { foreign: true }))
             }
-            (13, _) => client.lookup(None, name).map(|call| (call, Purpose::Lookup { foreign: false })),
+            (13, ..) => client.lookup(None, name).map(|call| (call, Purpose::Lookup { foreign: false })),
             _ => client.lookup(Some(other), name).map(|call| (call, Purpose::Lookup { foreign: true })),
         };
         self.calls.extend(call);

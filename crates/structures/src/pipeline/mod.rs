@@ -16,7 +16,7 @@ pub(crate) use bytes::{ZEROS, copied, word_of};
 use portcullis::{
     Acquire, Allocate, Answer, BarePermission, Buffer, Call, Client, Clock, DirectoryName,
     Entry as NamedObject, Error, Keep, Lifetime, Memory, Moment, ObjectRef, Operation, Outcome, ProcessClock,
-    Session, SessionEndpoint, TenantName, VerbsEndpoint,
+    Rights, Session, SessionEndpoint, TenantName, VerbsEndpoint,
 };
 use portcullis_slots::{Reuse, Slots};
 use requests::{Action, Begun, Done, Posted, Request};
@@ -242,6 +242,21 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     /// Takes a name of the tenant away. The object stays.
     pub fn unpublish(&self, name: DirectoryName) -> Awaited<'_, E, C, ()> {
         self.ask(Ok(Request::Unpublish { name }), ended)
+    }
+
+    /// Lets another tenant acquire permissions over a named object, with at most these rights.
+    pub fn share(&self, name: DirectoryName, tenant: TenantName, rights: Rights) -> Awaited<'_, E, C, ()> {
+        self.ask(Ok(Request::Share { name, tenant, rights }), ended)
+    }
+
+    /// Shares a named object with another tenant no more. What that tenant holds of it has ended when this has.
+    pub fn unshare(&self, name: DirectoryName, tenant: TenantName) -> Awaited<'_, E, C, ()> {
+        self.ask(Ok(Request::Unshare { name, tenant }), ended)
+    }
+
+    /// Has an object belong to another one, its head: it is shared as the head is.
+    pub fn include(&self, member: ObjectRef, head: ObjectRef) -> Awaited<'_, E, C, ()> {
+        self.ask(Ok(Request::Include { member, head }), ended)
     }
 
     /// Asks for the object with a name. `owner`: the tenant that shares it; `None`: the client's own.

@@ -2,7 +2,7 @@
 
 use portcullis::{
     Acquire, Allocate, BarePermission, Batch, Buffer, Call, DirectoryName, Entry, Error, Keep, Lifetime,
-    Memory, Moment, NotRevoked, ObjectRef, Operation, Rejected, TenantName, VerbsEndpoint,
+    Memory, Moment, NotRevoked, ObjectRef, Operation, Rejected, Rights, TenantName, VerbsEndpoint,
 };
 use std::rc::Rc;
 
@@ -17,6 +17,9 @@ pub(super) enum Request<M: Memory> {
     Keep { object: ObjectRef, keep: Keep },
     Publish { name: DirectoryName, object: ObjectRef },
     Unpublish { name: DirectoryName },
+    Share { name: DirectoryName, tenant: TenantName, rights: Rights },
+    Unshare { name: DirectoryName, tenant: TenantName },
+    Include { member: ObjectRef, head: ObjectRef },
     Lookup { owner: Option<TenantName>, name: DirectoryName },
 }
 
@@ -86,6 +89,15 @@ impl<M: Memory> Request<M> {
                 called(batch.publish(name, object), || Self::Publish { name, object })
             }
             Self::Unpublish { name } => called(batch.unpublish(name), || Self::Unpublish { name }),
+            Self::Share { name, tenant, rights } => {
+                called(batch.share(name, tenant, rights), || Self::Share { name, tenant, rights })
+            }
+            Self::Unshare { name, tenant } => {
+                called(batch.unshare(name, tenant), || Self::Unshare { name, tenant })
+            }
+            Self::Include { member, head } => {
+                called(batch.include(member, head), || Self::Include { member, head })
+            }
             Self::Lookup { owner, name } => {
                 called(batch.lookup(owner, name), || Self::Lookup { owner, name })
             }

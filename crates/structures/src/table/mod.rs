@@ -52,7 +52,7 @@ use crate::Pipeline;
 use blocks::Blocks;
 use permissions::{Part, Permissions};
 use portcullis::{
-    Acquire, Allocate, Clock, DirectoryName, Lifetime, Moment, ObjectRef, Rights, VerbsEndpoint,
+    Acquire, Allocate, Clock, DirectoryName, Lifetime, Moment, ObjectRef, Rights, TenantName, VerbsEndpoint,
 };
 use portcullis::{ProcessClock, SessionEndpoint};
 use routes::Routes;
@@ -152,6 +152,36 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Self, TableError> {
         let entry = pipeline.lookup(None, name).await?;
         Self::open(pipeline, entry.object, access).await
+    }
+
+    /// Opens a table that another tenant shares with the client's own, for reading.
+    ///
+    /// # Errors
+    /// There is no such name, it is not shared with this tenant, or as of [`Table::open`].
+    pub async fn open_shared(
+        pipeline: &Rc<Pipeline<E, C>>,
+        owner: TenantName,
+        name: DirectoryName,
+    ) -> Result<Self, TableError> {
+        let entry = pipeline.lookup(Some(owner), name).await?;
+        Self::open(pipeline, entry.object, Access::Read).await
+    }
+
+    /// Lets another tenant read the table, which has this name. The table's memory belongs together: the other tenant can
+    /// read all of it, also what it had in it before, and what is added later.
+    ///
+    /// # Errors
+    /// The table has no such name, or the node refuses.
+    pub async fn share(&self, name: DirectoryName, tenant: TenantName) -> Result<(), TableError> {
+        Ok(self.pipeline.share(name, tenant, Rights::READ).await?)
+    }
+
+    /// Ends that. When this returns, no access of the other tenant can succeed any more.
+    ///
+    /// # Errors
+    /// The table was not shared with this tenant, or the node refuses.
+    pub async fn unshare(&self, name: DirectoryName, tenant: TenantName) -> Result<(), TableError> {
+        Ok(self.pipeline.unshare(name, tenant).await?)
     }
 
     /// Opens a table that exists.

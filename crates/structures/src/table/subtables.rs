@@ -124,12 +124,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok((number, permission))
     }
 
-    /// Enters new memory in the head, keeps it, and says in the head that it is kept. A client that dies before the
-    /// second step leaves nothing but the record, and one that dies before the third step leaves memory that nobody
-    /// uses and a sweep finds.
+    /// Enters new memory in the head, keeps it, has it belong to the head, and says in the head that it is kept. A client
+    /// that dies before the second step leaves nothing but the record, and one that dies before the last step leaves
+    /// memory that nobody uses and a sweep finds.
     pub(super) async fn enter(&self, at: u64, record: Record) -> Result<(), TableError> {
         self.write_in(Part::Head, at, &record.to_bytes()).await?;
         self.keep_part(record.object).await?;
+        self.pipeline.include(record.object, self.head).await?;
         self.write_in(Part::Head, at, &Record { is_kept: true, ..record }.to_bytes()).await
     }
 

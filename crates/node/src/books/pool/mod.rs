@@ -9,7 +9,7 @@ mod page_runs;
 mod slabs;
 mod taint;
 
-pub(crate) use object::Object;
+pub(crate) use object::{Membership, Object};
 pub(crate) use slabs::{ObjectId, Slabs};
 
 use super::permissions::{Permission, PermissionSlot};

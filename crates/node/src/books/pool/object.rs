@@ -1,12 +1,13 @@
 //! An object's record: its holders, and the requests for it.
 
+use super::slabs::ObjectId;
 use crate::books::guests::GuestKey;
 use crate::books::permissions::PermissionSlot;
 use crate::books::postponed::WaiterSlot;
 use portcullis_protocol::{DirectoryName, Keep, TenantId};
 use std::collections::VecDeque;
 
-/// What the node keeps about an object that has a name, or had one.
+/// What the node keeps about an object that has a name or had one, or belongs to one.
 #[derive(Debug, Default)]
 pub(crate) struct NamedObject {
     /// Its name in the directory.
@@ -19,6 +20,18 @@ pub(crate) struct NamedObject {
     pub waits: u32,
     /// Another tenant may have written into it.
     pub mixed: bool,
+    /// The objects that belong to it.
+    pub members: Vec<ObjectId>,
+    /// What it belongs to itself.
+    pub membership: Option<Membership>,
+}
+
+/// What an object belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Membership {
+    pub head: ObjectId,
+    /// Its place among the head's members.
+    pub place: usize,
 }
 
 /// What the node keeps about an object besides its place.
@@ -42,8 +55,8 @@ pub(crate) struct Object {
     /// Permissions over the object whose protection may still be up: until it is down, the memory is not used again.
     pub exposed: u32,
     pub holders: u32,
-    /// What there is of it only if it has a name. Few objects have one, and every request reads this record: so it is
-    /// elsewhere.
+    /// What there is of it only if it has a name or belongs to one. Few objects do, and every request reads this record:
+    /// so it is elsewhere.
     pub named: Option<Box<NamedObject>>,
     /// How many of the holders are exclusive.
     pub exclusive: u32,
@@ -65,12 +78,22 @@ impl Object {
         self.named.as_ref()?.name
     }
 
+    /// The objects that belong to it.
+    pub fn members(&self) -> &[ObjectId] {
+        self.named.as_ref().map_or(&[], |it| &it.members)
+    }
+
+    /// What it belongs to, if it does.
+    pub fn membership(&self) -> Option<Membership> {
+        self.named.as_ref()?.membership
+    }
+
     /// The other tenants that hold something of it, and with which it is shared.
     pub fn guests(&self) -> &[GuestKey] {
         self.named.as_ref().map_or(&[], |it| &it.guests)
     }
 
-    /// What there is of it only if it has a name.
+    /// What there is of it only if it has a name or belongs to one.
     pub fn named(&mut self) -> &mut NamedObject {
         self.named.get_or_insert_default()
     }
