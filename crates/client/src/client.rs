@@ -351,10 +351,16 @@ impl<E: VerbsEndpoint> Client<E> {
         self.over
     }
 
-    /// Whether there is room for a call of the control path now.
+    /// How many calls of the control path there is room for now.
     #[must_use]
-    pub fn has_room_for_calls(&self) -> bool {
-        self.control.has_room(false)
+    pub fn room_for_calls(&self) -> usize {
+        self.control.room()
+    }
+
+    /// How many calls of the control path can be under way at once.
+    #[must_use]
+    pub fn calls_max(&self) -> usize {
+        self.control.room_at_most()
     }
 
     /// Operations and calls that have begun and not ended.

@@ -104,6 +104,16 @@ impl Control {
         usize::from(!rebuild && self.slots.len() > 1)
     }
 
+    /// How many requests that are for no rebuild can be sent now.
+    pub(crate) fn room(&self) -> usize {
+        self.free.len().saturating_sub(self.kept_for(false))
+    }
+
+    /// How many of them can be under way at once.
+    pub(crate) fn room_at_most(&self) -> usize {
+        self.slots.len() - self.kept_for(false)
+    }
+
     /// Whether a request can be sent. `rebuild`: one for a rebuild.
     pub(crate) fn has_room(&self, rebuild: bool) -> bool {
         self.free.len() > self.kept_for(rebuild)

@@ -94,8 +94,6 @@ pub enum Fault {
     OldBlockNotFreed,
     /// A slot of a queue says that it is filled before its bytes are there.
     SlotFilledBeforeBytes,
-    /// A producer takes its entry for pushed although its slot was abandoned.
-    AbandonedSlotCounts,
     /// A consumer takes entries without looking whether another one was quicker.
     HeadNotCompared,
     /// A slot whose producer has died stays as it is.
@@ -107,8 +105,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Those of the hash table that show where one user ends at some step. The tests of the structures find them.
-    pub const OF_STEPS: [Self; 7] = [
+    /// Those of the structures that show where one user ends at some step. The tests of the structures find them.
+    pub const OF_STEPS: [Self; 8] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
         Self::BucketUsedTooEarly,
@@ -116,6 +114,7 @@ impl Fault {
         Self::SplitNotTakenOver,
         Self::LateClaimUsed,
         Self::OldBlockNotFreed,
+        Self::SegmentLeftBehind,
     ];
 
     /// Those of the hash table that show where several users race. The simulator's checkers find them.
@@ -127,13 +126,11 @@ impl Fault {
         Self::SweptAtOnce,
     ];
 
-    /// Those of the queue. The tests of the structures find them.
-    pub const OF_QUEUES: [Self; 6] = [
+    /// Those of the queue that show where several users race. The simulator's checkers find them.
+    pub const OF_QUEUES: [Self; 4] = [
         Self::SlotFilledBeforeBytes,
-        Self::AbandonedSlotCounts,
         Self::HeadNotCompared,
         Self::DeadSlotNotAbandoned,
-        Self::SegmentLeftBehind,
         Self::ClosedNotCompared,
     ];
 

@@ -1,6 +1,6 @@
 //! The lives of nodes and clients: nodes start and stop, clients attach, leave, and are shown out; and the faults.
 
-use crate::application::{Application, Purpose};
+use crate::application::{Application, Purpose, Structure};
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::cluster::{Cluster, SessionRecord};
 use crate::dice::Dice;
@@ -190,6 +190,11 @@ impl Cluster {
         Some((session, endpoint))
     }
 
+    /// What a client does that works on the run's structure.
+    fn structure(&self, kind: Structure, client: usize) -> Purpose {
+        Purpose::Structure { kind, commons: self.commons.clone(), is_founder: client == FOUNDER }
+    }
+
     fn settle_in(
         &mut self,
         client: usize,
@@ -206,10 +211,8 @@ impl Cluster {
         if self.plan.programs != Programs::Workers && !host.hostile {
             let config = ClientConfig { operations_max: 64, backlog_max: 64, ..ClientConfig::default() };
             let (purpose, keeper) = match self.plan.programs {
-                Programs::Tables => {
-                    let (commons, is_founder) = (self.commons.clone(), client == FOUNDER);
-                    (Purpose::Table { commons, is_founder }, None)
-                }
+                Programs::Tables => (self.structure(Structure::Table, client), None),
+                Programs::Queues => (self.structure(Structure::Queue, client), None),
                 Programs::Workers | Programs::Sessions => {
                     (Purpose::Permissions(longest), self.enter(client, node))
                 }

@@ -93,11 +93,13 @@ pub enum Programs {
     Sessions,
     /// Programs that work on one hash table, and die in the middle of it.
     Tables,
+    /// Programs that push to one queue and pop from it, and die in the middle of it.
+    Queues,
 }
 
 impl Programs {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Workers, Self::Sessions, Self::Tables];
+    pub const ALL: [Self; 4] = [Self::Workers, Self::Sessions, Self::Tables, Self::Queues];
 
     /// The name on the command line.
     #[must_use]
@@ -106,12 +108,13 @@ impl Programs {
             Self::Workers => "workers",
             Self::Sessions => "sessions",
             Self::Tables => "tables",
+            Self::Queues => "queues",
         }
     }
 
     /// Whether the programs share a structure in the node's memory.
     pub(crate) fn share_a_structure(self) -> bool {
-        self == Self::Tables
+        matches!(self, Self::Tables | Self::Queues)
     }
 }
 

@@ -14,6 +14,10 @@ const SEEDS_FOR_RARE_ONES: u64 = 4_000;
 /// The same for those of a structure. Such runs are long.
 const SEEDS_OF_STRUCTURES: u64 = 80;
 
+fn is_of_a_structure(fault: Fault) -> bool {
+    Fault::OF_RACES.contains(&fault) || Fault::OF_QUEUES.contains(&fault)
+}
+
 /// What a seed says; for rare faults with more of what they need.
 fn plan_for(fault: Fault, seed: u64) -> Plan {
     let drawn = Plan::draw(seed);
@@ -25,9 +29,11 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         Fault::GuestsBytesNotNoted => {
             Plan { sharing: true, clients: 2, tenants: 2, hostile: 0, held: 2, faults: Vec::new(), ..drawn }
         }
-        _ if Fault::OF_RACES.contains(&fault) => {
+        _ if is_of_a_structure(fault) => {
             let faults = vec![FaultKind::ClientPause, FaultKind::ClientStop, FaultKind::LateCompletions];
-            Plan { faults, ..drawn }.with(Programs::Tables)
+            let programs =
+                if Fault::OF_QUEUES.contains(&fault) { Programs::Queues } else { Programs::Tables };
+            Plan { faults, ..drawn }.with(programs)
         }
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
         _ => drawn,
@@ -40,7 +46,7 @@ fn found(fault: Fault) -> Option<(u64, Promise, String)> {
         matches!(fault, Fault::DoubtNotAwaited | Fault::HeaderReusedWhileBound | Fault::GuestsBytesNotNoted);
     let seeds = match fault {
         _ if rare => SEEDS_FOR_RARE_ONES,
-        _ if Fault::OF_RACES.contains(&fault) => SEEDS_OF_STRUCTURES,
+        _ if is_of_a_structure(fault) => SEEDS_OF_STRUCTURES,
         _ => SEEDS,
     };
     (0..seeds).find_map(|seed| {
@@ -73,7 +79,7 @@ macro_rules! faults {
 
         #[test]
         fn every_fault_has_its_test() {
-            let faults = Fault::ALL.iter().chain(&Fault::OF_RACES);
+            let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES);
             let missing: Vec<_> = faults.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
@@ -117,6 +123,10 @@ faults! {
     alone_not_checked: AloneNotChecked by Order | Rest;
     pending_seen: PendingSeen by Order;
     swept_at_once: SweptAtOnce by Order;
+    slot_filled_before_bytes: SlotFilledBeforeBytes by Order;
+    head_not_compared: HeadNotCompared by Order;
+    dead_slot_not_abandoned: DeadSlotNotAbandoned by Progress;
+    closed_not_compared: ClosedNotCompared by Order;
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Proof that the tests of the table bite: each mistake that is planted in the real code is found, and by what it breaks.
+//! Proof that the tests of the structures bite: each mistake that is planted in the real code is found, and by what it breaks.
 //! These are the mistakes that show where one user ends at some step. The simulator finds those that take a race.
 //!
 //! Needs `--features planted`; without it there is nothing to plant.
 #![cfg(feature = "planted")]
 
+mod queue_trials;
 mod rig;
 mod trials;
 
@@ -70,4 +71,12 @@ fn late_claim_used() {
 fn old_block_not_freed() {
     let said = said(Fault::OldBlockNotFreed, trials::many_updates_leak_nothing);
     is_found(Fault::OldBlockNotFreed, said, &["leaked"]);
+}
+
+#[test]
+fn segment_left_behind() {
+    let said = said(Fault::SegmentLeftBehind, || {
+        queue_trials::at_each_step(queue_trials::FULL, queue_trials::Deed::Push, queue_trials::End::Killed);
+    });
+    is_found(Fault::SegmentLeftBehind, said, &["objects are leaked"]);
 }

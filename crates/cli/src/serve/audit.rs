@@ -12,8 +12,8 @@ pub struct AuditOptions {
     #[arg(long, value_name = "FILE")]
     pub audit: Option<PathBuf>,
     /// Write only these events: grant, extension, revoke, expiry, violation, pause, bar, unbar, attach, detach,
-    /// recovery, publish, unpublish, share, unshare, include [default: all]. Start and stop of the node and lost records are
-    /// always written.
+    /// recovery, publish, unpublish, share, unshare, include [default: all]. Start and stop of the node and lost
+    /// records are always written.
     #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
     pub audit_events: Option<Vec<AuditEvent>>,
 }

@@ -101,6 +101,7 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
         | RequestBody::Unpublish { .. }
         | RequestBody::Share { .. }
         | RequestBody::Unshare { .. }
+        | RequestBody::Include { .. }
         | RequestBody::Recover { .. } => ReplyBody::Done,
         RequestBody::List { .. } => ReplyBody::EndOfList,
         RequestBody::Lookup { .. } => ReplyBody::Refused(Refusal::NoSuchName),

@@ -170,6 +170,18 @@ impl Wire {
         }
     }
 
+    fn with_head(mut self, head: ObjectRef) -> Self {
+        self.start = U64::new(head.incarnation.0);
+        self.first = U64::new(head.address.0);
+        self.second = U64::new(head.birth);
+        self
+    }
+
+    fn head(&self) -> ObjectRef {
+        let (incarnation, address) = (Incarnation(self.start.get()), RemoteAddress(self.first.get()));
+        ObjectRef { incarnation, address, birth: self.second.get() }
+    }
+
     /// Refuses flags that this version does not use.
     fn check_flags(&self, known: u8) -> Result<(), MalformedMessage> {
         let unknown = self.flags & !known != 0;
@@ -229,11 +241,7 @@ impl Request {
             RequestBody::Free { object } => new(kind::FREE).with_object(object),
             RequestBody::Keep { object, keep } => new(kind::KEEP).with_object(object).with_keep(keep),
             RequestBody::Include { member, head } => {
-                let mut wire = new(kind::INCLUDE).with_object(member.into());
-                wire.start = U64::new(head.incarnation.0);
-                wire.first = U64::new(head.address.0);
-                wire.second = U64::new(head.birth);
-                wire
+                new(kind::INCLUDE).with_object(member.into()).with_head(head)
             }
             RequestBody::Recover { queue_pair } => {
                 let mut wire = new(kind::RECOVER);
@@ -306,9 +314,7 @@ impl Request {
             kind::INCLUDE => {
                 wire.check_flags(0)?;
                 let member = wire.reference(RemoteAddress(wire.address.get()));
-                let (incarnation, address) = (Incarnation(wire.start.get()), RemoteAddress(wire.first.get()));
-                let head = ObjectRef { incarnation, address, birth: wire.second.get() };
-                RequestBody::Include { member, head }
+                RequestBody::Include { member, head: wire.head() }
             }
             kind::RECOVER => RequestBody::Recover {
                 queue_pair: u32::try_from(length)

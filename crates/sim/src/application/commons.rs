@@ -3,8 +3,9 @@
 //! Strands take turns, so a count of what was noted is a clock for all of them.
 
 use crate::oracle::Promise;
-use portcullis_histories::key;
+use portcullis_histories::{fifo, key};
 use portcullis_protocol::ObjectRef;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What all programs of a run share.
@@ -21,6 +22,10 @@ struct Shared {
     at_work: usize,
     /// What was asked of the table and told, by key.
     of_keys: Vec<(u64, key::Operation)>,
+    /// What was asked of the queue and told. `None`: it turned out to do nothing.
+    of_queue: Vec<Option<fifo::Operation>>,
+    /// When a user was told that the queue is closed.
+    closed: Option<u64>,
 }
 
 /// A program that may begin operations, as long as this lives.
@@ -84,8 +89,51 @@ impl Commons {
         (operation.event, operation.end) = (told, Some(end));
     }
 
+    /// Notes that operations on the queue begin. Returns their places.
+    pub(super) fn begin_on_queue(&self, events: &[fifo::Event]) -> Range<usize> {
+        let mut shared = self.shared();
+        let (start, first) = (shared.tick(), shared.of_queue.len());
+        let begun = events.iter().map(|&event| Some(fifo::Operation { event, start, end: None }));
+        shared.of_queue.extend(begun);
+        first..shared.of_queue.len()
+    }
+
+    /// Notes what the operations at these places were told. Those of which nothing was told did nothing.
+    pub(super) fn end_on_queue(&self, places: Range<usize>, told: &[fifo::Event]) {
+        let mut shared = self.shared();
+        let end = Some(shared.tick());
+        let told = told.iter().map(|&event| Some(event)).chain(std::iter::repeat(None));
+        for (operation, told) in shared.of_queue[places].iter_mut().zip(told) {
+            *operation = operation.zip(told).map(|(begun, event)| fifo::Operation { event, end, ..begun });
+        }
+    }
+
+    /// Notes that a user was told that the queue is closed.
+    pub(super) fn note_closed(&self) {
+        let mut shared = self.shared();
+        let now = shared.tick();
+        shared.closed.get_or_insert(now);
+    }
+
     /// The first thing that no order of the operations explains.
     pub fn first_wrong(&self) -> Option<(Promise, String)> {
+        self.first_wrong_of_queue().or_else(|| self.first_wrong_of_keys())
+    }
+
+    fn first_wrong_of_queue(&self) -> Option<(Promise, String)> {
+        let mut shared = self.shared();
+        let history: Vec<fifo::Operation> =
+            std::mem::take(&mut shared.of_queue).into_iter().flatten().collect();
+        let is_push = |it: &&fifo::Operation| matches!(it.event, fifo::Event::Push(_)) && it.end.is_some();
+        let late =
+            history.iter().filter(is_push).find(|it| shared.closed.is_some_and(|closed| it.start > closed));
+        if let Some(late) = late {
+            return Some((Promise::Order, format!("the queue took an entry after its end: {late:?}")));
+        }
+        fifo::first_wrong(&history).map(|wrong| (Promise::Order, format!("{wrong}: {history:?}")))
+    }
+
+    fn first_wrong_of_keys(&self) -> Option<(Promise, String)> {
         let mut of_keys = std::mem::take(&mut self.shared().of_keys);
         // Within a key they stay in the order of their beginnings.
         of_keys.sort_by_key(|(key, _)| *key);

@@ -2,6 +2,8 @@
 
 mod commons;
 mod permissions;
+mod queue;
+mod structure;
 mod table;
 
 pub(crate) use commons::Commons;
@@ -17,8 +19,10 @@ use permissions::PermissionUser;
 use portcullis::{Kept, Session, Tending};
 use portcullis_client::{ClientConfig, Error, Lease};
 use portcullis_protocol::{Lifetime, ObjectRef, PermissionId};
+use queue::QueueUser;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use structure::User;
 use table::TableUser;
 
 type SimSession = Session<SimEndpoint, StrandClock>;
@@ -60,13 +64,20 @@ impl Board {
     }
 }
 
+/// A structure that programs share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Structure {
+    Table,
+    Queue,
+}
+
 /// What a program does.
 #[derive(Debug)]
 pub(crate) enum Purpose {
     /// It gets permissions of at most so long, and uses them.
     Permissions(Lifetime),
-    /// It works on the hash table of its run. One program makes that, and looks at it at the end.
-    Table { commons: Commons, is_founder: bool },
+    /// It works on the structure of its run. One program makes that, and looks at it at the end.
+    Structure { kind: Structure, commons: Commons, is_founder: bool },
 }
 
 /// A program with sessions, as the cluster sees it.
@@ -109,8 +120,12 @@ impl Application {
             Purpose::Permissions(longest) => {
                 PermissionUser { session, clock, dice: own, longest, board: its }.run();
             }
-            Purpose::Table { commons, is_founder } => {
-                TableUser { clock, dice: own.into(), commons, board: its }.run(session, is_founder);
+            Purpose::Structure { kind, commons, is_founder } => {
+                let user = User { clock, dice: own.into(), commons, board: its, is_founder };
+                match kind {
+                    Structure::Table => TableUser(user).run(session),
+                    Structure::Queue => QueueUser(user).run(session),
+                }
             }
         })?;
         let keeper = match keeper {

@@ -8,11 +8,13 @@
 //! its own pipeline.
 
 mod bytes;
+mod outbox;
 mod requests;
 mod timers;
 
 pub(crate) use bytes::{ZEROS, copied, word_of};
 
+use outbox::{Kind, Outbox, Room};
 use portcullis::{
     Acquire, Allocate, Answer, BarePermission, Buffer, Call, Client, Clock, DirectoryName,
     Entry as NamedObject, Error, Keep, Lifetime, Memory, Moment, ObjectRef, Operation, Outcome, ProcessClock,
@@ -96,7 +98,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
             session,
             now,
             entries: Slots::new(Reuse::LatestFirst, REQUESTS_MAX),
-            outbox: VecDeque::new(),
+            outbox: Outbox::default(),
             by_place: Vec::new(),
             calls: Vec::new(),
             outcomes: Vec::new(),
@@ -469,7 +471,7 @@ struct Core<E: VerbsEndpoint, C: Clock> {
     session: Session<E, C>,
     now: Moment,
     entries: Slots<u64, Entry<E::Memory>>,
-    outbox: VecDeque<(u64, Request<E::Memory>)>,
+    outbox: Outbox<E::Memory>,
     /// Which request an operation is for, by the operation's place.
     by_place: Vec<u64>,
     calls: Vec<(Call, u64)>,
@@ -490,7 +492,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         match request {
             Ok(request) => {
                 let id = self.entries.insert(entry);
-                self.outbox.push_back((id, request));
+                self.outbox.push(id, request);
                 id
             }
             Err(error) => {
@@ -540,36 +542,35 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             return;
         }
         let (outbox, now) = (&mut self.outbox, self.now);
-        let mut batch = self.session.client().batch();
-        while let Some((id, request)) = outbox.pop_front() {
-            let result = match request.post(&mut batch, now) {
-                Posted::Begun(Begun::Operation(operation)) => {
-                    let place = operation.place();
-                    if place >= self.by_place.len() {
-                        self.by_place.resize(place + 1, 0);
-                    }
-                    self.by_place[place] = id;
-                    None
-                }
-                Posted::Begun(Begun::Call(call)) => {
-                    self.calls.push((call, id));
-                    None
-                }
-                Posted::Full(request) => {
-                    outbox.push_front((id, request));
-                    break;
-                }
-                Posted::Failed(error) => Some(error),
-            };
-            match result {
-                Some(error) => settle(&mut self.entries, &mut self.ready, id, Err(error)),
-                None => {
-                    if let Some(left) = &mut self.posts_left {
-                        *left -= 1;
-                        if *left == 0 {
-                            break;
+        let client = self.session.client();
+        let mut room = Room::of(client);
+        let mut batch = client.batch();
+        for kind in Kind::ALL {
+            while self.posts_left != Some(0)
+                && let Some((id, request)) = outbox.pop(kind, &mut room)
+            {
+                let result = match request.post(&mut batch, now) {
+                    Posted::Begun(Begun::Operation(operation)) => {
+                        let place = operation.place();
+                        if place >= self.by_place.len() {
+                            self.by_place.resize(place + 1, 0);
                         }
+                        self.by_place[place] = id;
+                        Ok(())
                     }
+                    Posted::Begun(Begun::Call(call)) => {
+                        self.calls.push((call, id));
+                        Ok(())
+                    }
+                    Posted::Full(request) => {
+                        outbox.put_back(kind, id, request);
+                        break;
+                    }
+                    Posted::Failed(error) => Err(error),
+                };
+                match result {
+                    Err(error) => settle(&mut self.entries, &mut self.ready, id, Err(error)),
+                    Ok(()) => self.posts_left = self.posts_left.map(|left| left - 1),
                 }
             }
         }

@@ -90,7 +90,6 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         };
         match Slot::from_word(before) {
             Some(Slot::Empty) => Ok(Pushed::Done),
-            Some(Slot::Abandoned) if planted::is(Fault::AbandonedSlotCounts) => Ok(Pushed::Done),
             Some(Slot::Abandoned) => Ok(Pushed::TooLate),
             _ => Err(QueueError::Damaged { segment: self.state.borrow().last, slot }),
         }

@@ -79,7 +79,9 @@ fn field(fields: &Fields<'_>, name: &str, option: &str) -> Result<Vec<u8>, Strin
 mod tests {
     use super::*;
 
-    fn read(text: &str, key: &str, value: Option<&str>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+    type Pair = (Vec<u8>, Vec<u8>);
+
+    fn read(text: &str, key: &str, value: Option<&str>) -> Result<Vec<Pair>, String> {
         let text = std::io::Cursor::new(text.as_bytes().to_vec());
         let records = items(text, "a.jsonl".to_owned(), key, value).map(|item| match item {
             Ok(Item::Record(record)) => Ok((record.key, record.value)),

@@ -26,7 +26,8 @@ use std::path::{Path, PathBuf};
 /// Operations under way at once.
 const DEPTH: usize = 64;
 /// Bytes of keys and values under way at once. They take part of the arena; the rest is for blocks that are read.
-const BYTES_AT_ONCE: usize = LARGE_ARENA_BYTES as usize / 3;
+const BYTES_AT_ONCE: usize = 10 << 20;
+const _: () = assert!(BYTES_AT_ONCE as u64 <= LARGE_ARENA_BYTES / 3);
 /// The time between two tries of an operation for which the arena has no room.
 const BETWEEN_TRIES: Lifetime = Lifetime::millis(1);
 /// Files of a folder that were left out and are named. The others are counted.

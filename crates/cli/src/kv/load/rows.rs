@@ -55,7 +55,9 @@ fn wrong(file: &str, error: &csv::Error) -> Trouble {
 mod tests {
     use super::*;
 
-    fn read(text: &[u8], key: &str, value: Option<&str>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+    type Pair = (Vec<u8>, Vec<u8>);
+
+    fn read(text: &[u8], key: &str, value: Option<&str>) -> Result<Vec<Pair>, String> {
         let text = text.to_vec();
         let items = items(std::io::Cursor::new(text), "a.csv".to_owned(), key, value);
         let records = items.map_err(|error| error.to_string())?.map(|item| match item {

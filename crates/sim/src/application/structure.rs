@@ -1,0 +1,129 @@
+//! What programs do with a structure that they share, whichever it is: one makes it, the others find it, and each tells
+//! the checkers what went wrong.
+
+use super::{Board, Commons};
+use crate::clock::MICROSECOND;
+use crate::dice::Dice;
+use crate::endpoint::SimEndpoint;
+use crate::oracle::Promise;
+use crate::strand::StrandClock;
+use portcullis_client::Error;
+use portcullis_protocol::ObjectRef;
+use portcullis_structures::Pipeline;
+use portcullis_structures::queue::QueueError;
+use portcullis_structures::table::TableError;
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::rc::Rc;
+
+pub(super) type SimPipeline = Rc<Pipeline<SimEndpoint, StrandClock>>;
+
+/// How often the founder tries a last look at the structure.
+const LAST_LOOKS: u32 = 8;
+
+/// A user of the structure, on its strand.
+pub(super) struct User {
+    pub clock: StrandClock,
+    pub dice: RefCell<Dice>,
+    pub commons: Commons,
+    pub board: Board,
+    /// This program makes the structure, and looks at it at the end.
+    pub is_founder: bool,
+}
+
+/// An error of a structure's operation.
+pub(super) trait StructureError: Display {
+    /// The session's error behind it, if it is one.
+    fn of_session(&self) -> Option<Error>;
+}
+
+impl StructureError for TableError {
+    fn of_session(&self) -> Option<Error> {
+        match self {
+            Self::Session(error) => Some(*error),
+            _ => None,
+        }
+    }
+}
+
+impl StructureError for QueueError {
+    fn of_session(&self) -> Option<Error> {
+        match self {
+            Self::Session(error) => Some(*error),
+            _ => None,
+        }
+    }
+}
+
+impl User {
+    /// Makes the structure, or opens the one that the founder has made.
+    pub fn open<S, E: StructureError>(
+        &self,
+        pipeline: &SimPipeline,
+        make: impl Fn() -> Result<(S, ObjectRef), E>,
+        find: impl Fn(ObjectRef) -> Result<S, E>,
+    ) -> Option<S> {
+        while !self.board.winds_down() {
+            let head = self.commons.head();
+            let opened = match head {
+                Some(head) => find(head).map(|structure| (structure, head)),
+                None if self.is_founder => make(),
+                None => {
+                    self.wait_a_little();
+                    continue;
+                }
+            };
+            if let Some((structure, head)) = self.note("the structure", opened) {
+                self.commons.found(head);
+                return Some(structure);
+            }
+            if pipeline.is_over() {
+                return None;
+            }
+            self.wait_a_little();
+        }
+        None
+    }
+
+    fn wait_a_little(&self) {
+        self.clock.pass(100 * MICROSECOND);
+    }
+
+    pub fn goes_on(&self, pipeline: &SimPipeline) -> bool {
+        !self.board.winds_down() && !pipeline.is_over()
+    }
+
+    /// When all others are done, the founder looks at what is left of the structure.
+    pub fn look_at_the_end<E: StructureError>(
+        &self,
+        pipeline: &SimPipeline,
+        look: impl AsyncFn() -> Result<(), E>,
+    ) {
+        while self.commons.is_anybody_at_work() {
+            self.wait_a_little();
+        }
+        for _ in 0..LAST_LOOKS {
+            let looked = pipeline.block_on(look());
+            if pipeline.is_over() || self.note("the last look", looked).is_some() {
+                return;
+            }
+        }
+    }
+
+    pub fn wrong(&self, promise: Promise, what: String) {
+        self.board.told().wrong.push((promise, what));
+    }
+
+    /// Reports an error. Returns what there is without one.
+    pub fn note<T, E: StructureError>(&self, what: &str, done: Result<T, E>) -> Option<T> {
+        let error = match done {
+            Ok(done) => return Some(done),
+            Err(error) => error,
+        };
+        match error.of_session() {
+            Some(error) => self.board.told().errors.push((error, what.to_owned())),
+            None => self.wrong(Promise::Order, format!("{what} ended with: {error}")),
+        }
+        None
+    }
+}

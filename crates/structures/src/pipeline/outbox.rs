@@ -1,0 +1,108 @@
+//! What a pipeline has still to post.
+//!
+//! Accesses, calls that are answered at once, and calls that may wait at the node for what others hold stand in lines of
+//! their own: none waits behind another kind. A call that waits never takes the last room for calls, for what it waits for
+//! may be this very client's to give back.
+
+use super::requests::Request;
+use portcullis::{Acquire, Client, Lifetime, Memory, VerbsEndpoint};
+use std::collections::VecDeque;
+
+type Line<M> = VecDeque<(u64, Request<M>)>;
+
+/// Requests that are still to be posted, each with its number.
+pub(super) struct Outbox<M: Memory> {
+    accesses: Line<M>,
+    prompt: Line<M>,
+    waiting: Line<M>,
+}
+
+impl<M: Memory> Default for Outbox<M> {
+    fn default() -> Self {
+        Self { accesses: Line::new(), prompt: Line::new(), waiting: Line::new() }
+    }
+}
+
+/// Which line is next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Access,
+    Prompt,
+    Waiting,
+}
+
+impl Kind {
+    /// In the order of their posts: calls that give something back come before those that want something.
+    pub const ALL: [Self; 3] = [Self::Access, Self::Prompt, Self::Waiting];
+
+    fn of<M: Memory>(request: &Request<M>) -> Self {
+        match request {
+            Request::Access { .. } => Self::Access,
+            Request::Acquire(ask) if ask.wait > Lifetime(0) => Self::Waiting,
+            _ => Self::Prompt,
+        }
+    }
+}
+
+/// How much room a client has for calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    free: usize,
+    /// The client has room for one call at a time. Then none may wait.
+    single: bool,
+}
+
+impl Room {
+    pub fn of<E: VerbsEndpoint>(client: &Client<E>) -> Self {
+        // Once the session is over, each request has to learn it.
+        let free = if client.over().is_some() { usize::MAX } else { client.room_for_calls() };
+        Self { free, single: client.calls_max() < 2 }
+    }
+}
+
+impl<M: Memory> Outbox<M> {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.accesses.is_empty() && self.prompt.is_empty() && self.waiting.is_empty()
+    }
+
+    fn line(&mut self, kind: Kind) -> &mut Line<M> {
+        match kind {
+            Kind::Access => &mut self.accesses,
+            Kind::Prompt => &mut self.prompt,
+            Kind::Waiting => &mut self.waiting,
+        }
+    }
+
+    #[inline]
+    pub fn push(&mut self, id: u64, request: Request<M>) {
+        self.line(Kind::of(&request)).push_back((id, request));
+    }
+
+    /// The next request of a kind, if a call of this kind may take some of this room.
+    #[inline]
+    pub fn pop(&mut self, kind: Kind, room: &mut Room) -> Option<(u64, Request<M>)> {
+        let kept = match kind {
+            Kind::Access => return self.accesses.pop_front(),
+            Kind::Prompt => 0,
+            Kind::Waiting => usize::from(!room.single),
+        };
+        if room.free <= kept {
+            return None;
+        }
+        let (id, request) = self.line(kind).pop_front()?;
+        room.free -= 1;
+        match request {
+            // It is asked for again instead.
+            Request::Acquire(ask) if room.single => {
+                Some((id, Request::Acquire(Acquire { wait: Lifetime(0), ..ask })))
+            }
+            request => Some((id, request)),
+        }
+    }
+
+    /// Takes a request back for which there was no room.
+    pub fn put_back(&mut self, kind: Kind, id: u64, request: Request<M>) {
+        self.line(kind).push_front((id, request));
+    }
+}
