@@ -3,7 +3,7 @@
 use super::trouble::Trouble;
 use crate::rdma::ClientOptions;
 use clap::Args;
-use portcullis::{DirectoryName, SessionOptions, connect_with};
+use portcullis::{DirectoryName, SessionOptions, TenantName, connect_with};
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, Table};
 use std::rc::Rc;
@@ -37,5 +37,24 @@ impl Target {
     pub fn open(&self, pipeline: &Rc<Pipeline>, access: Access) -> Result<Table, Trouble> {
         let opened = pipeline.block_on(Table::open_named(pipeline, self.table, access));
         opened.map_err(Trouble::of(self.table))
+    }
+}
+
+/// A table that is read: of the client's own tenant, or of one that shares it.
+#[derive(Args, Clone, Debug)]
+pub struct Source {
+    #[command(flatten)]
+    pub target: Target,
+    /// The tenant that shares the table with this one, for example uid:1000 [default: this tenant's own table].
+    #[arg(long, value_name = "TENANT")]
+    owner: Option<TenantName>,
+}
+
+impl Source {
+    /// The table, for reading.
+    pub fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Table, Trouble> {
+        let Some(owner) = self.owner else { return self.target.open(pipeline, Access::Read) };
+        let opened = pipeline.block_on(Table::open_shared(pipeline, owner, self.target.table));
+        opened.map_err(Trouble::of_shared(self.target.table, owner))
     }
 }

@@ -2,11 +2,10 @@
 
 use super::Outcome;
 use super::bytes::{argument, pair, readable};
-use super::connection::{ARENA_BYTES, LARGE_ARENA_BYTES, Target};
+use super::connection::{ARENA_BYTES, LARGE_ARENA_BYTES, Source};
 use super::trouble::Trouble;
 use crate::output::{Reader, complain, tell};
 use clap::Args;
-use portcullis_structures::table::Access;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::Write;
@@ -35,7 +34,7 @@ is no such table, or the node refuses or is gone.";
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     #[command(flatten)]
-    target: Target,
+    source: Source,
     /// The keys.
     #[arg(value_name = "KEY", required = true)]
     keys: Vec<OsString>,
@@ -49,13 +48,14 @@ pub struct Options {
 
 /// Prints the values of keys.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, keys, output, json } = options;
+    let Options { source, keys, output, json } = options;
     if output.is_some() && keys.len() > 1 {
         return Err(Trouble::Call("--output takes the value of one key: give one KEY".to_owned()));
     }
     let keys: Vec<Vec<u8>> = keys.iter().map(argument).collect();
+    let target = &source.target;
     let pipeline = target.connect(if keys.len() > 1 { LARGE_ARENA_BYTES } else { ARENA_BYTES })?;
-    let table = target.open(&pipeline, Access::Read)?;
+    let table = source.open(&pipeline)?;
     let mut outcome = Outcome::AsAsked;
     for keys in keys.chunks(AT_ONCE) {
         let some: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();

@@ -2,12 +2,11 @@
 
 use super::Outcome;
 use super::bytes::{argument, pair, readable};
-use super::connection::{ARENA_BYTES, Target};
+use super::connection::{ARENA_BYTES, Source};
 use super::scan::scan;
 use super::trouble::Trouble;
 use crate::output::{Reader, tell};
 use clap::Args;
-use portcullis_structures::table::Access;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -28,7 +27,7 @@ its memory.";
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     #[command(flatten)]
-    target: Target,
+    source: Source,
     /// Only keys that begin with this.
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: OsString,
@@ -42,10 +41,11 @@ pub struct Options {
 
 /// Prints keys.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, limit, json, .. } = options;
+    let Options { source, limit, json, .. } = options;
     let prefix = argument(&options.prefix);
+    let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
-    let table = target.open(&pipeline, Access::Read)?;
+    let table = source.open(&pipeline)?;
     let mut keys = BTreeSet::new();
     let looked = pipeline.block_on(scan(&table, |key, _| {
         if key.starts_with(&prefix) {

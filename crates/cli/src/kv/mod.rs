@@ -15,6 +15,7 @@ mod load;
 mod making;
 mod put;
 mod scan;
+mod share;
 mod stat;
 mod sweep;
 mod trouble;
@@ -79,6 +80,10 @@ enum Command {
     Watch(watch::Options),
     /// Free what clients that have died have left.
     Sweep(sweep::Options),
+    /// Let another tenant read a table.
+    Share(share::Options),
+    /// Let another tenant read a table no more.
+    Unshare(share::Options),
     /// Remove a table with all its keys.
     Drop(discard::Options),
 }
@@ -104,6 +109,8 @@ pub fn run(options: &Options) -> ExitCode {
         Command::Stat(options) => stat::run(options),
         Command::Watch(options) => watch::run(options),
         Command::Sweep(options) => sweep::run(options),
+        Command::Share(options) => share::share(options),
+        Command::Unshare(options) => share::unshare(options),
         Command::Drop(options) => discard::run(options),
     };
     match done {

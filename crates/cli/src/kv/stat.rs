@@ -1,14 +1,14 @@
 //! `portcullis kv stat`: how full a table is, and what it takes of its node's memory.
 
 use super::Outcome;
-use super::connection::{ARENA_BYTES, Target};
+use super::connection::{ARENA_BYTES, Source};
 use super::scan::scan;
 use super::trouble::Trouble;
 use crate::output::say;
 use clap::Args;
 use comfy_table::{Table as TextTable, presets};
 use portcullis::Lifetime;
-use portcullis_structures::table::{Access, Grain, Statistics};
+use portcullis_structures::table::{Grain, Statistics};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -30,7 +30,7 @@ roughly if they do.";
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     #[command(flatten)]
-    target: Target,
+    source: Source,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -49,9 +49,10 @@ struct Figures {
 
 /// Prints the figures of a table.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, json } = options;
+    let Options { source, json } = options;
+    let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
-    let table = target.open(&pipeline, Access::Read)?;
+    let table = source.open(&pipeline)?;
     let (mut keys_bytes, mut values_bytes) = (0, 0);
     let found = pipeline.block_on(async {
         scan(&table, |key, value| {

@@ -1,6 +1,6 @@
 //! Why a command of `portcullis kv` failed, whose fault it was, and what mends it.
 
-use portcullis::{ConnectError, DirectoryName, Error, IdentityError, Refusal};
+use portcullis::{ConnectError, DirectoryName, Error, IdentityError, Refusal, TenantName};
 use portcullis_structures::table::TableError;
 use std::io;
 
@@ -14,6 +14,8 @@ pub enum Trouble {
     Identity(#[from] IdentityError),
     #[error("there is no table {table}: `portcullis kv create` makes one, and so do `put` and `load`")]
     NoTable { table: DirectoryName },
+    #[error("{owner} shares no table {table} with this tenant: there `portcullis kv share` does")]
+    NotShared { table: DirectoryName, owner: TenantName },
     #[error("table {table}: {error}{}", advice(.error))]
     Table { table: DirectoryName, error: TableError },
     /// The caller's mistake.
@@ -35,6 +37,14 @@ impl Trouble {
         }
     }
 
+    /// An error of a table of another tenant.
+    pub fn of_shared(table: DirectoryName, owner: TenantName) -> impl Fn(TableError) -> Self + Copy {
+        move |error| match Self::of(table)(error) {
+            Self::NoTable { table } => Self::NotShared { table, owner },
+            other => other,
+        }
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Call(_) | Self::Input { .. } | Self::Identity(_) => 2,
@@ -45,7 +55,7 @@ impl Trouble {
                 _ => 3,
             },
             Self::Connect(ConnectError::Address(_)) => 2,
-            Self::Connect(_) | Self::NoTable { .. } | Self::File { .. } => 3,
+            Self::Connect(_) | Self::NoTable { .. } | Self::NotShared { .. } | Self::File { .. } => 3,
         }
     }
 }

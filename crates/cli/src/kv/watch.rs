@@ -2,14 +2,14 @@
 
 use super::Outcome;
 use super::bytes::{argument, beginning, pair, readable};
-use super::connection::{LARGE_ARENA_BYTES, Target};
+use super::connection::{LARGE_ARENA_BYTES, Source};
 use super::scan::scan;
 use super::trouble::Trouble;
 use crate::output::{Reader, complain, tell};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use portcullis::Lifetime;
-use portcullis_structures::table::{Access, Table, TableError};
+use portcullis_structures::table::{Table, TableError};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ It goes on until it is interrupted, or nobody reads its output any more.";
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     #[command(flatten)]
-    target: Target,
+    source: Source,
     /// Look only at these keys.
     #[arg(value_name = "KEY")]
     keys: Vec<OsString>,
@@ -58,10 +58,11 @@ enum Change {
 
 /// Prints what changes.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, every, json, .. } = options;
+    let Options { source, every, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
+    let target = &source.target;
     let pipeline = target.connect(LARGE_ARENA_BYTES)?;
-    let table = target.open(&pipeline, Access::Read)?;
+    let table = source.open(&pipeline)?;
     let watched = pipeline.block_on(async {
         let mut before = look(&table, &keys, &HashMap::new(), |_, _, _| Reader::Listens).await?;
         complain(format_args!("portcullis kv: watching {}: {} keys", target.table, before.len()));

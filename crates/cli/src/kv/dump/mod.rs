@@ -4,14 +4,13 @@ mod folder;
 
 use super::Outcome;
 use super::bytes::{pair, readable};
-use super::connection::{ARENA_BYTES, Target};
+use super::connection::{ARENA_BYTES, Source};
 use super::load::Format;
 use super::scan::scan;
 use super::trouble::Trouble;
 use crate::output::complain;
 use clap::Args;
 use folder::Folder;
-use portcullis_structures::table::Access;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -45,7 +44,7 @@ wrong; 3 there is no such table, or the node or the disk refuses.";
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     #[command(flatten)]
-    target: Target,
+    source: Source,
     /// The file or folder to write [default: standard output].
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
@@ -89,10 +88,11 @@ impl Sink {
 
 /// Writes all keys and values.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, file, .. } = options;
+    let Options { source, file, .. } = options;
     let format = format_of(options)?;
+    let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
-    let table = target.open(&pipeline, Access::Read)?;
+    let table = source.open(&pipeline)?;
     let mut sink = sink(file.as_deref(), format)?;
     let (mut failed, mut left_out) = (None, 0u64);
     let looked = pipeline.block_on(scan(&table, |key, value| {
