@@ -3,7 +3,8 @@
 //! It is never extended. It is replaced by a new one in time. So what a client began under a permission is over, one way or
 //! the other, soon after that permission's grant.
 
-use portcullis::{BarePermission, Moment};
+use crate::Pipeline;
+use portcullis::{BarePermission, Clock, Moment, VerbsEndpoint};
 use std::rc::Rc;
 
 /// What a handle holds of one part of a structure.
@@ -36,11 +37,22 @@ impl Held {
     }
 }
 
-/// What happens when an operation is done with something, also where the operation is dropped midway.
-pub(crate) struct AtEnd<F: FnMut()>(pub F);
+/// What happens when an operation is done with something, also where the operation is dropped midway. Those that wait for it
+/// go on.
+pub(crate) struct AtEnd<'p, E: VerbsEndpoint, C: Clock, F: FnMut()> {
+    pipeline: &'p Pipeline<E, C>,
+    act: F,
+}
 
-impl<F: FnMut()> Drop for AtEnd<F> {
+impl<'p, E: VerbsEndpoint, C: Clock, F: FnMut()> AtEnd<'p, E, C, F> {
+    pub fn new(pipeline: &'p Pipeline<E, C>, act: F) -> Self {
+        Self { pipeline, act }
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock, F: FnMut()> Drop for AtEnd<'_, E, C, F> {
     fn drop(&mut self) {
-        (self.0)();
+        (self.act)();
+        self.pipeline.wake_waiting();
     }
 }

@@ -13,6 +13,7 @@ mod node_process;
 mod permissions;
 mod pingpong;
 mod processors;
+mod queue;
 mod rate;
 mod report;
 mod rivals;
@@ -27,6 +28,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use ends::Ends;
 use node_process::Setup;
 use portcullis::{ConnectError, Error, IdentityError, Mechanism, Session, SessionOptions, connect_with};
+use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
 use std::process::ExitCode;
 
@@ -42,6 +44,7 @@ Examples:
   portcullis bench siege                      # what others notice of attacks
   portcullis bench siege --attack messages --attack transfers -D 5
   portcullis bench ycsb --workload a,c        # the hash table; see ycsb --help
+  portcullis bench queue --clients 2          # the queue; see queue --help
   portcullis bench read_lat --node shm:/run/portcullis.sock
   portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
   portcullis bench read_lat --node rdma:node1:7471 \\
@@ -71,6 +74,8 @@ pub struct Arguments {
 enum Structure {
     /// The hash table under the workloads of YCSB, with several protection mechanisms in turns (Patronus, Figure 9).
     Ycsb(Box<ycsb::Options>),
+    /// Pushes and pops of a queue, with several protection mechanisms in turns (Patronus §7.3.2).
+    Queue(Box<queue::Options>),
 }
 
 /// What to measure, and how.
@@ -172,6 +177,10 @@ enum BenchError {
     Options(String),
     #[error(transparent)]
     Table(#[from] TableError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    #[error("an entry came that nobody has pushed")]
+    WrongEntry,
     #[error("key {key} has another value than it should have, or none")]
     Wrong { key: u32 },
     #[error("the node process did not say what it had counted")]
@@ -254,6 +263,7 @@ impl Options {
 pub fn run(arguments: &Arguments) -> ExitCode {
     let done = match (&arguments.structure, &arguments.options) {
         (Some(Structure::Ycsb(options)), _) => ycsb::run(options),
+        (Some(Structure::Queue(options)), _) => queue::run(options),
         (None, Some(options)) => options.run(),
         (None, None) => Err(BenchError::Options("which benchmark? See --help".to_owned())),
     };

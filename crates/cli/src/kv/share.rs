@@ -32,7 +32,7 @@ pub struct Options {
     target: Target,
     /// The other tenant, for example uid:1001. It need not be attached.
     #[arg(value_name = "TENANT")]
-    tenant: TenantName,
+    with: TenantName,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -49,7 +49,7 @@ pub fn unshare(options: &Options) -> Result<Outcome, Trouble> {
 }
 
 fn change(options: &Options, shared: bool) -> Result<Outcome, Trouble> {
-    let Options { target, tenant, json } = options;
+    let Options { target, with: tenant, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Read)?;

@@ -112,7 +112,11 @@ impl QueueUser {
     /// Pops up to `most` entries. Returns how many there were.
     async fn pop(&self, queue: &SimQueue, most: usize) -> Result<usize, QueueError> {
         let places = self.0.commons.begin_on_queue(&vec![Event::Pop(None); most]);
-        let popped = match queue.pop_many(most).await {
+        let popped = match most {
+            1 => queue.pop().await.map(|entry| entry.into_iter().collect()),
+            _ => queue.pop_many(most).await,
+        };
+        let popped = match popped {
             // A queue that is closed is empty for ever.
             Err(QueueError::Closed) => Vec::new(),
             popped => popped?,

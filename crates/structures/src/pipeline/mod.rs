@@ -283,7 +283,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         Sleep::new(self, until).await;
     }
 
-    /// Waits until something that this pipeline asked for has ended.
+    /// Waits until something that this pipeline asked for has ended, or [`Pipeline::wake_waiting`] is called.
     pub async fn anything(&self) {
         let mut asked = false;
         std::future::poll_fn(|_| {
@@ -296,6 +296,12 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Goes on with all that wait in [`Pipeline::anything`]: what they wait for may have come without the end of a request.
+    pub fn wake_waiting(&self) {
+        let core = &mut *self.core.borrow_mut();
+        core.watchers.drain(..).for_each(|task| core.ready.push(task));
     }
 
     /// Carries one operation out.

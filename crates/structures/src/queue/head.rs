@@ -137,7 +137,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             self.pipeline.anything().await;
             return Ok(());
         }
-        let _at_end = AtEnd(|| self.state.borrow_mut().at_the_head = false);
+        let _at_end = AtEnd::new(&self.pipeline, || self.state.borrow_mut().at_the_head = false);
         if self.ask_the_head().await?.last > number {
             return Ok(());
         }
@@ -227,7 +227,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                     return Err(QueueError::Full);
                 }
             }
-            let record = self.make_segment().await?;
+            // Shorter than the right, so that its next holder has time left when this has ended.
+            let record = self.make_segment(Lifetime(self.options.lease.0 / 2)).await?;
             let new = head.last + 1;
             let at = self.options.record_at(new) - STATE_AT;
             self.pipeline.write(&right.permission, at, &record.to_bytes()).await?;

@@ -24,6 +24,7 @@ mod error;
 mod head;
 mod options;
 mod pop;
+mod pops;
 mod push;
 mod segments;
 mod words;
@@ -33,6 +34,7 @@ pub use options::{ENTRY_BYTES_MAX, QueueOptions};
 
 use crate::Pipeline;
 use head::Head;
+use pops::Pops;
 use portcullis::{
     Acquire, Allocate, Clock, DirectoryName, Lifetime, ObjectRef, ProcessClock, Rights, SessionEndpoint,
     VerbsEndpoint,
@@ -73,6 +75,7 @@ struct State {
     next: u64,
     /// The slot that was empty at the last look, and since when.
     empty: Option<pop::Empty>,
+    pops: Pops,
     /// An operation of this pipeline changes the records, or asks for them.
     at_the_head: bool,
     is_closed: bool,
@@ -106,7 +109,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
         let queue = Self::new(pipeline, head.object(), *options);
         pipeline.zero(&head, options.head_bytes()).await?;
-        let first = queue.make_segment().await?;
+        let first = queue.make_segment(lifetime).await?;
         pipeline.write(&head, options.record_at(0), &first.to_bytes()).await?;
         queue.keep_part(first.object).await?;
         // The options make it a queue: they come last.

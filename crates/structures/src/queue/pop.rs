@@ -1,7 +1,9 @@
 //! Popping: one look at the next slots, then one COMPARE_AND_SWAP of the segment's head.
 
+use super::pops::Ticket;
 use super::words::{Entry, Indexes, Slot, Tail};
 use super::{Queue, QueueError};
+use crate::held::AtEnd;
 use crate::pipeline::{all, copied, word_of};
 use portcullis::{BarePermission, Clock, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
@@ -55,13 +57,33 @@ enum Popped {
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// Takes the first entry. `None`: the queue is empty. If this client dies before it has done with the entry, the entry
-    /// is gone. Waits, for a lease at most, where a producer has its slot and has not filled it.
+    /// is gone, and so it may be if this future is dropped. Waits, for a lease at most, where a producer has its slot and
+    /// has not filled it.
     ///
     /// # Errors
     /// [`QueueError::Closed`]: the queue is closed, and all entries were taken. The node is gone or refuses; then an entry may
     /// have been taken.
     pub async fn pop(&self) -> Result<Option<Vec<u8>>, QueueError> {
-        Ok(self.pop_many(1).await?.pop())
+        let mut ticket = Ticket::new(&self.state);
+        loop {
+            if let Some(handed) = ticket.take_handed() {
+                return handed;
+            }
+            if !self.state.borrow().pops.under_way {
+                self.pop_for_all().await;
+            } else {
+                self.pipeline.anything().await;
+            }
+        }
+    }
+
+    /// Pops once for all operations of this handle that wait for an entry now: otherwise each of them would be in the way
+    /// of the others. What is found counts for those only that had begun before.
+    async fn pop_for_all(&self) {
+        let waiting = self.state.borrow_mut().pops.begin();
+        let _at_end = AtEnd::new(&self.pipeline, || self.state.borrow_mut().pops.under_way = false);
+        let popped = self.pop_many(waiting.len()).await;
+        self.state.borrow_mut().pops.hand_out(&waiting, popped);
     }
 
     /// Takes the first entries, `most` of them at most, in their order, at one moment. None of them: the queue is empty.

@@ -85,7 +85,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     }
 
     async fn acquire_segment(&self, number: u64) -> Result<Rc<BarePermission>, QueueError> {
-        let done = AtEnd(|| {
+        let done = AtEnd::new(&self.pipeline, || {
             if let Some(held) = self.state.borrow_mut().segments.held(number) {
                 held.acquiring = false;
             }
@@ -109,12 +109,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     }
 
     /// Makes a segment with empty slots. It goes with its permission unless it is kept in time.
-    pub(super) async fn make_segment(&self) -> Result<Record, QueueError> {
+    pub(super) async fn make_segment(&self, lifetime: Lifetime) -> Result<Record, QueueError> {
         let ask = Allocate {
             size: self.options.segment_bytes(),
             alignment: 64,
-            // Shorter than the right, so that its next holder has time left when this has ended.
-            lifetime: Lifetime(self.options.lease.0 / 2),
+            lifetime,
             rights: Rights::all(),
             sharing: Sharing::Shared,
             keep: Keep::No,

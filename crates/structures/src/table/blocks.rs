@@ -146,7 +146,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 None => self.pipeline.anything().await,
             }
         }
-        let done = AtEnd(|| self.state.borrow_mut().blocks.class(class).claiming = false);
+        let done =
+            AtEnd::new(&self.pipeline, || self.state.borrow_mut().blocks.class(class).claiming = false);
         let claimed = self.claim_some(class).await?;
         drop(done);
         let mut state = self.state.borrow_mut();

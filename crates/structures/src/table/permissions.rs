@@ -126,7 +126,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             // Another operation of this pipeline is at it.
             self.pipeline.anything().await;
         }
-        let done = AtEnd(|| self.state.borrow_mut().permissions.held(part).acquiring = false);
+        let done =
+            AtEnd::new(&self.pipeline, || self.state.borrow_mut().permissions.held(part).acquiring = false);
         let permission = loop {
             match (self.acquire_part(part).await, part) {
                 (Err(error), Part::Block(place)) if is_full(&error) => self.make_way(place.extent).await,

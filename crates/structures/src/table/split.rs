@@ -119,7 +119,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.pipeline.anything().await;
             return Ok(());
         }
-        let at_end = AtEnd(|| {
+        let at_end = AtEnd::new(&self.pipeline, || {
             let mut state = self.state.borrow_mut();
             state.splitting.remove(&subtable);
             state.frozen.remove(&subtable);
