@@ -23,7 +23,7 @@ pub fn readable(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The beginning of a long value.
+/// Bytes as one line of text, or the beginning of them if they are long.
 pub fn beginning(bytes: &[u8]) -> Cow<'_, str> {
     const MOST: usize = 160;
     if bytes.len() <= MOST {

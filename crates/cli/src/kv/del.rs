@@ -1,7 +1,7 @@
 //! `portcullis kv del`.
 
 use super::Outcome;
-use super::bytes::{argument, readable};
+use super::bytes::{argument, beginning};
 use super::connection::{ARENA_BYTES, Target};
 use super::trouble::Trouble;
 use crate::output::{complain, say};
@@ -44,7 +44,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
             removed += 1;
         } else {
             absent += 1;
-            complain(format_args!("portcullis kv: there is no key {}", readable(key)));
+            complain(format_args!("portcullis kv: there is no key {}", beginning(key)));
         }
     }
     pipeline.block_on(table.close()).map_err(Trouble::of(target.table))?;

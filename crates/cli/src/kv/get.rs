@@ -1,7 +1,7 @@
 //! `portcullis kv get`.
 
 use super::Outcome;
-use super::bytes::{argument, pair, readable};
+use super::bytes::{argument, beginning, pair, readable};
 use super::connection::{ARENA_BYTES, LARGE_ARENA_BYTES, Source};
 use super::trouble::Trouble;
 use crate::output::{Reader, complain, tell};
@@ -67,7 +67,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
             let reader = match (value, output) {
                 (value, _) if *json => tell(line(key, value.as_deref())),
                 (None, _) => {
-                    complain(format_args!("portcullis kv: there is no key {}", readable(key)));
+                    complain(format_args!("portcullis kv: there is no key {}", beginning(key)));
                     Reader::Listens
                 }
                 (Some(value), Some(path)) => {

@@ -1,7 +1,7 @@
 //! `portcullis kv put`.
 
 use super::Outcome;
-use super::bytes::{argument, readable};
+use super::bytes::{argument, beginning};
 use super::connection::{ARENA_BYTES, Target};
 use super::making::open_or_make;
 use super::trouble::Trouble;
@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         Stored::Replaced => ("replaced", "replaced"),
         Stored::Unchanged => ("unchanged", ""),
     };
-    let key = readable(&key);
+    let key = beginning(&key);
     match stored {
         _ if *json => say(json!({"stored": word})),
         Stored::Unchanged if options.if_absent => {

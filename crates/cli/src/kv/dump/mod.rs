@@ -3,7 +3,7 @@
 mod folder;
 
 use super::Outcome;
-use super::bytes::{pair, readable};
+use super::bytes::{beginning, pair};
 use super::connection::{ARENA_BYTES, Source};
 use super::load::Format;
 use super::scan::scan;
@@ -100,7 +100,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
             Ok(Written::Done) => {}
             Ok(Written::LeftOut(why)) => {
                 left_out += 1;
-                complain(format_args!("portcullis kv: left out: {}: {why}", readable(key)));
+                complain(format_args!("portcullis kv: left out: {}: {why}", beginning(key)));
             }
             Err(error) => failed = Some(error),
         }

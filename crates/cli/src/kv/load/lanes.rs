@@ -30,6 +30,8 @@ pub struct Turn<'l> {
     bytes: usize,
     /// It has its bytes of the room.
     has_room: bool,
+    /// Where others wait for it, once it waits itself.
+    pipeline: Option<&'l Pipeline>,
 }
 
 impl Lanes {
@@ -43,13 +45,21 @@ impl Lanes {
         let line = lines.entry(key.to_vec()).or_default();
         let number = line.next;
         line.next += 1;
-        Turn { lanes: self, key: key.to_vec(), number, bytes: bytes.min(self.whole), has_room: false }
+        Turn {
+            lanes: self,
+            key: key.to_vec(),
+            number,
+            bytes: bytes.min(self.whole),
+            has_room: false,
+            pipeline: None,
+        }
     }
 }
 
-impl Turn<'_> {
+impl<'l> Turn<'l> {
     /// Waits until the operation may begin. It is over when the turn is dropped.
-    pub async fn come(mut self, pipeline: &Pipeline) -> Self {
+    pub async fn come(mut self, pipeline: &'l Pipeline) -> Self {
+        self.pipeline = Some(pipeline);
         // The line comes first: whoever has room then waits for nobody, so all of them get through.
         while !self.is_first() || !self.take_room() {
             pipeline.anything().await;
@@ -82,6 +92,9 @@ impl Drop for Turn<'_> {
             if line.serving == line.next {
                 lines.remove(&self.key);
             }
+        }
+        if let Some(pipeline) = self.pipeline {
+            pipeline.wake_waiting();
         }
     }
 }
