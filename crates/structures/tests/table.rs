@@ -67,6 +67,33 @@ fn a_table_grows_with_its_keys_and_keeps_them_all() {
 }
 
 #[test]
+fn a_handle_tells_how_far_its_own_split_has_come_and_another_tells_of_none() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { groups: 16, ..small(Grain::Extent) };
+    let user = User::create(&node, TENANT, &options);
+    let other = User::open(&node, TENANT, user.table.head(), Access::Write);
+    let mut seen = Vec::new();
+    for number in 0..2_000u32 {
+        let key = number.to_le_bytes();
+        let mut insert = pin!(user.table.insert(&key, b"value"));
+        let inserted = user.run(std::future::poll_fn(|context| {
+            let polled = insert.as_mut().poll(context);
+            seen.extend(user.table.split_under_way());
+            assert_eq!(other.table.split_under_way(), None);
+            polled
+        }));
+        assert!(inserted);
+        assert_eq!(user.table.split_under_way(), None);
+        if !seen.is_empty() {
+            break;
+        }
+    }
+    seen.dedup();
+    let seen: Vec<(u32, u32)> = seen.into_iter().map(|split| (split.moved, split.buckets)).collect();
+    assert_eq!(seen, [(0, 48), (32, 48)]);
+}
+
+#[test]
 fn more_blocks_of_one_extent_are_read_and_replaced_than_an_object_has_holders() {
     let node = node(Mechanism::MemoryWindow);
     // Permissions live for longer than the test reads: none makes way by itself.

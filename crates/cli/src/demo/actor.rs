@@ -1,6 +1,7 @@
 //! A client process of the demo. It carries out the orders on its standard input and answers each of them. It ends when
 //! its input ends.
 
+use super::loader;
 use super::loops;
 use super::orders::{Order, OrderReply, Raw, Stored, Wanted};
 use super::processors;
@@ -9,6 +10,7 @@ use portcullis::{
     Acquire, Allocate, ConnectError, Credential, Error, Lifetime, ObjectRef, Operation, Permission,
     RdmaOptions, RemoteAddress, Rights, Rkey, Session, SessionOptions, connect_with,
 };
+use portcullis_structures::table::TableError;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{BufRead, Read, Write};
@@ -25,6 +27,9 @@ pub enum Failure {
     /// The node refused, or is gone.
     #[error(transparent)]
     Remote(#[from] Error),
+    /// A table failed, or the node did.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// There is no node.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -47,7 +52,7 @@ pub struct Actor {
 /// Acts as a client of the node at `address`, on the given processors, until the input ends.
 pub fn run(address: &str, device: &DeviceOptions, processors: &[usize]) -> ExitCode {
     processors::stay_on(processors);
-    match Actor::start(address, device).and_then(|mut actor| actor.act()) {
+    match Actor::start(address, device).and_then(Actor::act) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // If nobody reads this any more, that is also why the order failed.
@@ -89,8 +94,11 @@ impl Actor {
         Ok(Self { session, blocks: Vec::new(), orders })
     }
 
-    fn act(&mut self) -> Result<(), Failure> {
+    fn act(mut self) -> Result<(), Failure> {
         while let Ok(order) = self.orders.recv() {
+            if order.is_about_a_table() {
+                return loader::act(self.session, &self.orders, order);
+            }
             let answer = match self.carry_out(order) {
                 Ok(answer) => answer,
                 Err(Failure::Remote(Error::Refused(refusal))) => {
@@ -138,6 +146,10 @@ impl Actor {
                 .map(OrderReply::Traffic)
             }
             Order::Halt => Err(Failure::Order("nothing to halt".to_owned())),
+            Order::MakeTable { .. }
+            | Order::Load { .. }
+            | Order::LoadIntoSplit { .. }
+            | Order::Examine { .. } => Err(Failure::Order("it works on no table".to_owned())),
             Order::Offend { rounds } => loops::offend(&mut self.session, rounds).map(OrderReply::Guilt),
             Order::Measure { bytes, reads } => {
                 loops::measure(&mut self.session, bytes, reads).map(OrderReply::Latency)

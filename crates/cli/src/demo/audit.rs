@@ -1,4 +1,4 @@
-//! Part 7: compares the audit log with what the demo did.
+//! Part 8: compares the audit log with what the demo did.
 
 use super::figures::{Audit, Offender};
 use super::mischief::Offence;

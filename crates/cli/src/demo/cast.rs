@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// The longest that a node may take to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// How long a node may take to notice that its clients have gone.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// The time between two looks at whether the user wants to stop the demo.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The tenants of every node in the demo.
@@ -184,6 +186,17 @@ struct Listening {
     protection: String,
 }
 
+/// The line that a node prints when it is asked for its counters.
+#[derive(Deserialize)]
+struct Counted {
+    counters: Counters,
+}
+
+#[derive(Deserialize)]
+struct Counters {
+    objects: u64,
+}
+
 /// A node process with an address for each of the two tenants.
 #[derive(Debug)]
 pub struct Node {
@@ -255,6 +268,20 @@ impl Node {
                 Ok(client)
             }
             other => Err(client.strange(&other)),
+        }
+    }
+
+    /// How many objects the node has, once they are as many as expected, or after a while.
+    pub fn objects(&self, expected: u64) -> Result<u64, Trouble> {
+        let until = Instant::now() + GONE_WITHIN;
+        loop {
+            self.process.signal(Signal::USR1)?;
+            let line = self.process.line(ANSWER_WITHIN)?;
+            let strange = |_| Trouble::Strange { who: self.process.who.clone(), answer: line.clone() };
+            let Counted { counters } = serde_json::from_str(&line).map_err(strange)?;
+            if counters.objects == expected || Instant::now() > until {
+                return Ok(counters.objects);
+            }
         }
     }
 

@@ -288,6 +288,90 @@ impl Figures for Latency {
     }
 }
 
+/// What is in a table in the end.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Content {
+    /// Keys that a loader was told are stored.
+    pub told: u64,
+    /// Keys that were found. A loader that was killed may have stored one of which it was not told.
+    pub keys: u64,
+    /// Keys that a loader was told are stored, and that are not there.
+    pub lost: u64,
+    /// Keys that were found several times.
+    pub twice: u64,
+    /// Keys with a value that nobody stored.
+    pub torn: u64,
+    /// Keys that nobody stored.
+    pub strange: u64,
+    /// Slots with a key: as many as keys were found.
+    pub slots_used: u64,
+    /// Subtables.
+    pub subtables: u64,
+    /// Pieces of memory that the sweeps have freed: blocks, slots, subtables, extents.
+    pub freed: u64,
+    /// Splits that the sweeps have finished. The other loaders finish those that are in their way.
+    pub splits_finished: u64,
+    /// What the last sweep has still found.
+    pub unfreed: u64,
+    /// Blocks that are claimed and hold no key.
+    pub unlinked: u64,
+    /// Keys without a block.
+    pub dangling: u64,
+    /// Objects of the node that are the table.
+    pub objects: u64,
+}
+
+/// Part 7: a table that several processes load, one of which is killed.
+#[derive(Debug, Serialize)]
+pub struct SharedTable {
+    /// Processes that load the table.
+    pub loaders: u32,
+    /// Buckets that the killed loader had moved in its split.
+    pub moved: u32,
+    /// Buckets that it had to move.
+    pub buckets: u32,
+    /// The table's lease.
+    pub lease_ms: f64,
+    /// The longest operation of the other loaders.
+    pub longest_ms: f64,
+    /// What is in the table in the end.
+    pub content: Content,
+    /// Objects of the node that are not the table's.
+    pub objects_left: u64,
+}
+
+impl Figures for SharedTable {
+    fn findings(&self) -> Vec<Finding> {
+        let Content { told, keys, lost, twice, torn, strange, slots_used, freed, .. } = self.content;
+        let Content { unfreed, unlinked, dangling, .. } = self.content;
+        let killed = format!(
+            "{} of {} buckets were moved; the longest operation of the others took {:.1} ms, the lease is {:.0} ms",
+            self.moved, self.buckets, self.longest_ms, self.lease_ms
+        );
+        let in_the_middle = 0 < self.moved && self.moved < self.buckets;
+        let there = format!(
+            "{} of {told} there, {twice} twice, {torn} torn, {strange} of nobody; {} subtables",
+            told - lost,
+            self.content.subtables
+        );
+        let right = told > 0 && lost + twice + torn + strange == 0 && slots_used == keys;
+        let leaked = unfreed + unlinked + dangling + self.objects_left;
+        vec![
+            Finding::new(
+                in_the_middle,
+                "one of three loaders is killed (SIGKILL) in the middle of a split",
+                killed,
+            ),
+            Finding::new(right, "the keys of which a loader was told that they are stored", there),
+            Finding::new(
+                leaked == 0,
+                "a sweep after that",
+                format!("freed {freed} leftovers; {leaked} are left"),
+            ),
+        ]
+    }
+}
+
 /// A client that broke rules.
 #[derive(Debug, Serialize)]
 pub struct Offender {
@@ -301,7 +385,7 @@ pub struct Offender {
     pub logged: u64,
 }
 
-/// Part 7: the audit log.
+/// Part 8: the audit log.
 #[derive(Debug, Serialize)]
 pub struct Audit {
     /// Number of lines, by event.

@@ -9,11 +9,13 @@ mod figures;
 mod files;
 mod holders;
 mod listing;
+mod loader;
 mod loops;
 mod mischief;
 mod orders;
 mod processors;
 mod screen;
+mod table;
 
 use crate::output::complain;
 use crate::rdma::{DeviceOptions, NicKind};
@@ -44,7 +46,7 @@ Examples:
   portcullis demo --json | jq .ok    # for programs
   portcullis demo --nic ibverbs      # over the RDMA device of this machine
 
-It starts two nodes and a dozen clients, each a process of its own, in a
+It starts three nodes and two dozen clients, each a process of its own, in a
 temporary folder. It needs no privileges, no network and no RDMA hardware, and
 leaves nothing behind. With --nic ibverbs all of them are on an RDMA device.";
 
@@ -84,6 +86,7 @@ struct Report {
     lost_holders: Option<figures::LostHolders>,
     interruption: Option<figures::Guilt>,
     latency: Option<figures::Latency>,
+    shared_table: Option<figures::SharedTable>,
     audit: Option<figures::Audit>,
     problems: Vec<String>,
 }
@@ -140,10 +143,11 @@ impl Show {
         let scratch = tempfile::Builder::new().prefix("portcullis-demo-").tempdir()?;
         let log = scratch.path().join("audit.jsonl");
         let path = log.display().to_string();
+        let patience = self.patience.clone();
         let ground = Ground {
             folder: scratch.path(),
             processors: Processors::usable(),
-            patience: &self.patience,
+            patience: &patience,
             nic: options.nic,
             device: &options.device,
         };
@@ -169,7 +173,10 @@ impl Show {
         self.screen.part("6. What a read takes");
         let latency = measure(&protecting);
         self.report.latency = self.settle(latency)?;
-        self.screen.part("7. What the node wrote down");
+        self.screen.part("7. A table that three processes load, one of which is killed");
+        let table = table::show(&ground);
+        self.report.shared_table = self.settle(table)?;
+        self.screen.part("8. What the node wrote down");
         let audit = stop_and_examine(protecting, careless, &log, &self.offences);
         self.report.audit = self.settle(audit)?;
         Ok(())
@@ -249,7 +256,7 @@ fn measure(node: &Node) -> Result<figures::Latency, Trouble> {
     }
 }
 
-/// Runs part 7.
+/// Runs part 8.
 fn stop_and_examine(
     protecting: Node,
     careless: Node,

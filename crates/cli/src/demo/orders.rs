@@ -2,7 +2,7 @@
 //! output. Objects are passed as references, as programs that share remote memory should do. Addresses and keys are
 //! passed as bare numbers, for clients that misuse them.
 
-use super::figures::{Guilt, Latency, Traffic};
+use super::figures::{Content, Guilt, Latency, Traffic};
 use portcullis::ObjectRef;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -73,6 +73,36 @@ pub enum Order {
     Offend { rounds: u32 },
     /// Measure reads.
     Measure { bytes: u32, reads: u32 },
+    /// Make a table. The answer is [`OrderReply::Table`]. A client that has an order about a table works on tables for
+    /// the rest of its life.
+    MakeTable { lease_us: u64 },
+    /// Insert this loader's keys until [`Order::Halt`], and some more after it. The answer is [`OrderReply::Started`],
+    /// then [`OrderReply::Loaded`].
+    Load { table: ObjectRef, loader: usize },
+    /// Insert this loader's keys until one of them has this client split the table, and stand still in the middle of
+    /// that. The answer is [`OrderReply::Stands`].
+    LoadIntoSplit { table: ObjectRef, loader: usize },
+    /// Sweep the table, and look at all of it. The answer is [`OrderReply::Examined`].
+    Examine { table: ObjectRef, loads: Vec<Load> },
+}
+
+impl Order {
+    /// Whether a client that works on tables carries it out.
+    pub fn is_about_a_table(&self) -> bool {
+        matches!(
+            self,
+            Self::MakeTable { .. } | Self::Load { .. } | Self::LoadIntoSplit { .. } | Self::Examine { .. }
+        )
+    }
+}
+
+/// The keys of one loader, which are numbered from zero.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// Keys that the loader was told are stored.
+    pub told: u64,
+    /// Keys that it has begun to store: one more if it died in the middle of one.
+    pub begun: u64,
 }
 
 /// An answer of a client process.
@@ -108,6 +138,14 @@ pub enum OrderReply {
     Guilt(Guilt),
     /// The latency of reads.
     Latency(Latency),
+    /// The table is there.
+    Table { table: ObjectRef },
+    /// A loader has done its part. The longest of its operations took so long.
+    Loaded { told: u64, longest_us: f64 },
+    /// A loader stands in the middle of a split, of which it has moved so many buckets.
+    Stands { told: u64, moved: u32, buckets: u32 },
+    /// What is in the table.
+    Examined(Content),
     /// The node refused, as it may.
     Refused { why: String },
     /// The order failed.

@@ -44,6 +44,7 @@ mod words;
 
 pub use error::TableError;
 pub use shape::{Grain, KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
+pub use split::SplitUnderWay;
 pub use statistics::Statistics;
 pub use store::{Condition, Stored};
 pub use sweep::Swept;
@@ -58,7 +59,7 @@ use portcullis::{ProcessClock, SessionEndpoint};
 use routes::Routes;
 use shape::SizeClass;
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use words::Entry;
@@ -103,8 +104,9 @@ struct State {
     /// The objects of the extents, by number, and the class of their blocks.
     extents: Vec<Option<(ObjectRef, SizeClass)>>,
     blocks: Blocks,
-    /// Subtables that this pipeline is splitting.
-    splitting: HashSet<u32>,
+    /// Subtables that this pipeline is splitting, and how many buckets of each it has moved. `None`: it has not begun to
+    /// move them.
+    splitting: HashMap<u32, Option<u32>>,
     /// Subtables in which slots were found frozen, and since when.
     frozen: HashMap<u32, Moment>,
 }
@@ -209,7 +211,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             subtables: Vec::new(),
             extents: Vec::new(),
             blocks: Blocks::default(),
-            splitting: HashSet::new(),
+            splitting: HashMap::new(),
             frozen: HashMap::new(),
         };
         Self { pipeline: Rc::clone(pipeline), head, options, access, state: RefCell::new(state) }

@@ -66,6 +66,15 @@ impl Progress {
     }
 }
 
+/// How far a split has come that a handle carries out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SplitUnderWay {
+    /// Buckets whose keys are where they belong after the split.
+    pub moved: u32,
+    /// Buckets of the subtable.
+    pub buckets: u32,
+}
+
 /// What a client holds while it splits.
 struct Split {
     parent: u32,
@@ -115,10 +124,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Splits a subtable that has this depth, or finishes a split that another client has left.
     async fn split_or_finish(&self, subtable: u32, depth: Option<u32>) -> Result<(), TableError> {
-        if !self.state.borrow_mut().splitting.insert(subtable) {
+        if self.state.borrow().splitting.contains_key(&subtable) {
             self.pipeline.anything().await;
             return Ok(());
         }
+        self.state.borrow_mut().splitting.insert(subtable, None);
         let at_end = AtEnd::new(&self.pipeline, || {
             let mut state = self.state.borrow_mut();
             state.splitting.remove(&subtable);
@@ -241,6 +251,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let mut suffix = 0;
         for first in (0..self.options.buckets()).step_by(BUCKETS_AT_ONCE as usize) {
+            self.note_moved(split.parent, first);
             self.keep_right(split).await?;
             suffix = self.move_some(split, first).await?;
         }
@@ -254,6 +265,20 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.pipeline.write(&split.new, 0, &whole).await?;
         }
         Ok(self.pipeline.write(&split.right, 0, &whole).await?)
+    }
+
+    fn note_moved(&self, subtable: u32, buckets: u32) {
+        if let Some(moved) = self.state.borrow_mut().splitting.get_mut(&subtable) {
+            *moved = Some(buckets);
+        }
+    }
+
+    /// A split that this handle carries out at this moment. Whoever wants to see what the death of a client in the middle
+    /// of a split does learns from this when that moment has come.
+    #[must_use]
+    pub fn split_under_way(&self) -> Option<SplitUnderWay> {
+        let moved = self.state.borrow().splitting.values().find_map(|moved| *moved)?;
+        Some(SplitUnderWay { moved, buckets: self.options.buckets() })
     }
 
     /// Extends what the split is done under, shortly before it ends.
