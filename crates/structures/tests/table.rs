@@ -67,6 +67,26 @@ fn a_table_grows_with_its_keys_and_keeps_them_all() {
 }
 
 #[test]
+fn a_client_that_others_have_overtaken_finds_a_free_block_at_once() {
+    let node = node(Mechanism::MemoryWindow);
+    let user = User::create(&node, TENANT, &TableOptions::default());
+    let other = User::open(&node, TENANT, user.table.head(), Access::Write);
+    let value = vec![7; 1_000];
+    // From here on this client believes to know which blocks are free. The other one takes all of them.
+    assert!(user.run(user.table.insert(b"first", &value)));
+    for number in 0..2_000u32 {
+        assert!(other.run(other.table.insert(&number.to_le_bytes(), &value)));
+    }
+    for number in 0..8u32 {
+        user.pipeline.halt_after(Some(100));
+        let key = [&b"later"[..], &number.to_le_bytes()].concat();
+        let mut insert = pin!(user.table.insert(&key, &value));
+        assert_eq!(user.pipeline.drive(insert.as_mut()), Some(Ok(true)), "it tries one after another");
+        user.pipeline.halt_after(None);
+    }
+}
+
+#[test]
 fn a_handle_tells_how_far_its_own_split_has_come_and_another_tells_of_none() {
     let node = node(Mechanism::MemoryWindow);
     let options = TableOptions { groups: 16, ..small(Grain::Extent) };

@@ -26,6 +26,9 @@ const LOOKED_AT_MAX: usize = 8;
 /// An extent with fewer free blocks than one in so many counts as full.
 const FREE_ONE_IN: usize = 16;
 
+/// 2^64 divided by the golden ratio: multiples of it lie far from each other.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// A block that this client has claimed and nobody else can have.
 #[derive(Debug)]
 pub(super) struct Claimed {
@@ -40,6 +43,13 @@ impl Claimed {
     pub fn slot(&self, fingerprint: u8) -> Slot {
         Slot::new(fingerprint, self.version, self.place)
     }
+}
+
+/// What came of trying to claim some blocks.
+struct Tried {
+    claimed: Vec<Claimed>,
+    /// An extent of which others have claimed blocks since this client looked at it.
+    outdated: Option<u32>,
 }
 
 /// What a client knows of the blocks of one class.
@@ -58,6 +68,11 @@ struct Class {
 }
 
 impl Class {
+    /// Forgets which blocks of an extent were free.
+    fn forget_free(&mut self, extent: u32) {
+        self.free.retain(|(place, _)| place.extent != extent);
+    }
+
     /// Adds an extent to those that blocks are claimed from. Returns whether it was not there.
     fn add_extent(&mut self, extent: u32) -> bool {
         let is_new = !self.extents.contains(&extent);
@@ -160,8 +175,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut pause = 1;
         loop {
             let wanted = self.some_free(class).await?;
-            let claimed = match self.try_claims(wanted).await {
-                Ok(claimed) => claimed,
+            let Tried { claimed, outdated } = match self.try_claims(wanted).await {
+                Ok(tried) => tried,
                 Err(error) => {
                     self.mend(error)?;
                     continue;
@@ -170,7 +185,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if !claimed.is_empty() {
                 return Ok(claimed);
             }
-            // Others were quicker, or late readers hold what is free.
+            if let Some(extent) = outdated {
+                // Others have been quicker. They may have taken hundreds of those that this client still believes to be
+                // free, so it reads the claims again and does not try one after another.
+                self.state.borrow_mut().blocks.class(class).forget_free(extent);
+                continue;
+            }
+            // Late readers hold what is free.
             pause = (pause * 2).min(self.options.hold().0 / 4);
             self.pipeline.sleep(Lifetime(pause)).await;
         }
@@ -236,8 +257,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(heard)
     }
 
-    /// Notes the free blocks of an extent, beginning at a place that depends on the client: so
-    /// clients seldom want the same blocks.
+    /// Notes the free blocks of an extent, beginning at a place that depends on the client: so clients seldom want the
+    /// same blocks. Clients have numbers in sequence, and their places must be far from each other.
     async fn read_claims(&self, extent: u32, class: SizeClass) -> Result<(), TableError> {
         let bytes = self.read_in(Part::Claims(extent), 0, class.blocks() as usize * 8).await?;
         let claims = (0..).zip(bytes.chunks_exact(8)).map(|(block, word)| (block, Claim(word_of(word, 0))));
@@ -249,7 +270,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.state.borrow_mut().blocks.class(class).looked_at = 0;
         }
         if !free.is_empty() {
-            let start = self.pipeline.number() % free.len() as u64;
+            let start = (self.pipeline.number().wrapping_mul(SPREAD) >> 32) % free.len() as u64;
             free.rotate_left(usize::try_from(start).expect("less than a length"));
         }
         self.state.borrow_mut().blocks.class(class).free.extend(free);
@@ -273,7 +294,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Claims those blocks that are still free, and acquires a permission to write each.
-    async fn try_claims(&self, wanted: Vec<(Place, Claim)>) -> Result<Vec<Claimed>, TableError> {
+    async fn try_claims(&self, wanted: Vec<(Place, Claim)>) -> Result<Tried, TableError> {
         let mut swaps = Vec::new();
         for (place, free) in wanted {
             let permission = self.permission(Part::Claims(place.extent)).await?;
@@ -288,9 +309,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let now = self.pipeline.now();
         let mut taken = Vec::new();
+        let mut outdated = None;
         for (place, free, claim, swap) in swaps {
             if swap.await? == free.0 {
                 taken.push((place, claim.version()));
+            } else {
+                outdated = Some(place.extent);
             }
         }
         let mut grants = Vec::new();
@@ -317,7 +341,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             };
             claimed.push(Claimed { place, version, permission, until: self.claimed_until(now) });
         }
-        Ok(claimed)
+        Ok(Tried { claimed, outdated })
     }
 
     /// A block that was claimed at `now` gets into a slot before this time or never.
