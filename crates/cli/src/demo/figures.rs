@@ -336,7 +336,7 @@ pub struct SharedTable {
     pub longest_ms: f64,
     /// What is in the table in the end.
     pub content: Content,
-    /// Objects of the node that are not the table's.
+    /// Objects of the node that are not the table's, or that it lacks.
     pub objects_left: u64,
 }
 

@@ -24,7 +24,7 @@ const REQUESTS_OF_THE_SECOND_ROUND: u64 = 40;
 /// while another loader is slow.
 const KEYS_MOST: u64 = 4_000;
 /// Keys that a loader stores after it was told so.
-const KEYS_AFTER: u64 = 500;
+const KEYS_AFTER: u64 = 200;
 /// Sweeps until one finds nothing. What the first takes out of slots, the second frees.
 const SWEEPS_MOST: u32 = 4;
 
