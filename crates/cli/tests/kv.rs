@@ -618,3 +618,24 @@ fn tables_of_another_tenant_are_not_visible() {
     blue("drop", &["t"]).with_code(0);
     assert_eq!(node.kv("get", &["t", "k"]).with_code(0).text(), "orange");
 }
+
+#[test]
+fn another_tenant_reads_a_table_that_is_shared_with_it_and_changes_only_its_own() {
+    let node = Node::start();
+    let blue = |command: &str, arguments: &[&str]| -> Said {
+        node.command_as("blue", command, arguments).output().expect("it runs").into()
+    };
+    node.kv("put", &["t", "Bern", "1"]).with_code(0);
+    blue("get", &["--owner", "orange", "t", "Bern"]).refused(3, &["orange shares no table t", "kv share"]);
+    assert_eq!(node.kv("share", &["t", "blue"]).with_code(0).text(), "blue can read table t\n");
+    assert_eq!(blue("get", &["--owner", "orange", "t", "Bern"]).with_code(0).text(), "1");
+    node.kv("put", &["t", "Basel", "2"]).with_code(0);
+    assert_eq!(blue("list", &["--owner", "orange", "t"]).with_code(0).text(), "Basel\nBern\n");
+    // What this tenant stores under the same name is in a table of its own.
+    blue("put", &["t", "Bern", "3"]).with_code(0);
+    blue("put", &["--owner", "orange", "t", "Bern", "3"]).refused(2, &["--owner"]);
+    assert_eq!(node.kv("get", &["t", "Bern"]).with_code(0).text(), "1");
+    let ended = node.kv("unshare", &["t", "blue", "--json"]).with_code(0).json();
+    assert_eq!(ended, json!({"table": "t", "tenant": "blue", "shared": false}));
+    blue("dump", &["--owner", "orange", "t"]).refused(3, &["orange shares no table t"]);
+}

@@ -116,7 +116,7 @@ faults! {
     unshare_ends_nothing: UnshareEndsNothing by Access;
     members_stay_shared: MembersStayShared by Access;
     share_not_compared: ShareNotCompared by Access;
-    guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service;
+    guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service | Access;
     guests_bytes_not_noted: GuestsBytesNotNoted by Scrub;
     fingerprint_trusted: FingerprintTrusted by Order;
     version_not_advanced: VersionNotAdvanced by Order | Rest;

@@ -137,7 +137,7 @@ mod tests {
     }
 
     fn course(words: &[&str]) -> Course {
-        let line = ["bench", "read_lat"].iter().chain(words);
+        let line = ["bench"].iter().chain(words);
         Course::new(&Line::try_parse_from(line).expect("a call").options, "")
     }
 

@@ -65,8 +65,11 @@ have arrived. Bandwidths are in MiB a second; with latencies they are told from
 pub struct Arguments {
     #[command(subcommand)]
     structure: Option<Structure>,
+    /// The benchmark.
+    #[arg(value_enum, required = true)]
+    name: Option<Name>,
     #[command(flatten)]
-    options: Option<Options>,
+    options: Options,
 }
 
 /// Benchmarks of structures, which have options of their own.
@@ -81,8 +84,8 @@ enum Structure {
 /// What to measure, and how.
 #[derive(Args, Clone)]
 pub struct Options {
-    /// The benchmark.
-    #[arg(value_enum)]
+    /// Beside a structure's name these options say nothing, so theirs is not one of them.
+    #[arg(skip = Name::ReadLat)]
     name: Name,
     /// Bytes of each access; atomics move 8.
     #[arg(short = 's', long, default_value = "64", value_parser = crate::size::parse)]
@@ -261,11 +264,13 @@ impl Options {
 
 /// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> ExitCode {
-    let done = match (&arguments.structure, &arguments.options) {
+    let done = match (&arguments.structure, arguments.name) {
         (Some(Structure::Ycsb(options)), _) => ycsb::run(options),
         (Some(Structure::Queue(options)), _) => queue::run(options),
-        (None, Some(options)) => options.run(),
-        (None, None) => Err(BenchError::Options("which benchmark? See --help".to_owned())),
+        (None, name) => {
+            let name = name.expect("the name is required where there is no structure");
+            Options { name, ..arguments.options.clone() }.run()
+        }
     };
     let Err(error) = done else { return ExitCode::SUCCESS };
     complain(format_args!("portcullis bench: {error}"));

@@ -15,6 +15,10 @@ use std::time::Duration;
 /// Rounds, by default. The odd number gives a median.
 const ROUNDS: usize = 5;
 
+/// Room for the clients of two turns, each with a large arena: those of the last turn may still be leaving. Most of it is
+/// never touched.
+const ROOM: &[&str] = &["--ports-memory", "16GiB", "--overcommit"];
+
 /// What is compared, and how thoroughly.
 #[derive(Args, Clone, Debug)]
 pub struct Comparison {
@@ -58,7 +62,7 @@ impl Comparison {
         mut prepare: impl FnMut(&str, Mechanism) -> Result<S, BenchError>,
     ) -> Result<Vec<Rival<S>>, BenchError> {
         let start = |&mechanism: &Mechanism| {
-            let setup = Setup { memory: Some(memory), ..self.ends.setup(mechanism) };
+            let setup = Setup { memory: Some(memory), more: ROOM, ..self.ends.setup(mechanism) };
             let node = NodeProcess::start(&setup)?;
             let state = prepare(node.address(), mechanism)?;
             Ok(Rival { mechanism, state, node })

@@ -593,7 +593,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             }
             match self.wait_for_something() {
                 Waited::SomethingEnded => self.begin_round(),
-                Waited::Halted => return !self.ready.tasks.is_empty(),
+                Waited::Halted => return false,
             }
         }
     }
@@ -617,7 +617,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             if ended > 0 || !ready.tasks.is_empty() {
                 watchers.drain(..).for_each(|task| ready.push(task));
             }
-            if halted && client.pending() == 0 && timers.is_empty() {
+            if halted && ready.tasks.is_empty() && client.pending() == 0 && timers.is_empty() {
                 return Some(Waited::Halted);
             }
             // What has ended may have had no task: its future was dropped.
