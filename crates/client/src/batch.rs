@@ -13,6 +13,7 @@ use portcullis_protocol::{
     DirectoryName, Keep, Lifetime, Moment, ObjectRef, RequestBody, Rights, TenantName,
 };
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// Operations that [`Batch::post`] posts together, in order. Each has its own outcome.
@@ -20,7 +21,8 @@ use std::sync::Arc;
 /// They take one doorbell and, while the queue has room, one completion. The requests to the node take one more
 /// doorbell. The node takes them in at one turn where it can, so that windows of ending permissions go to starting ones
 /// (Patronus §5.4). A batch that is dropped without being posted has begun nothing: its buffers are given back, its
-/// operations and calls never get an outcome, and permissions that it was to revoke end by themselves.
+/// operations and calls never get an outcome, and permissions that it was to revoke end by themselves. A caller that
+/// cannot keep the borrow sets the batch aside ([`Batch::set_aside`]) and resumes it ([`Client::resume_batch`]).
 pub struct Batch<'a, E: VerbsEndpoint> {
     client: &'a mut Client<E>,
     /// Operations and calls in the batch.
@@ -36,7 +38,20 @@ impl<E: VerbsEndpoint> Client<E> {
         Batch { client: self, count: 0 }
     }
 
+    /// The batch that was last set aside, with all that it holds. An empty one if there is none.
+    ///
+    /// A batch that waits to be resumed is dropped when another one or a single call is begun instead. While it waits,
+    /// the client sends the node no message, so it is to be posted before the client is polled.
+    #[inline]
+    pub fn resume_batch(&mut self) -> Batch<'_, E> {
+        match self.set_aside.take() {
+            Some(count) => Batch { client: self, count },
+            None => self.batch(),
+        }
+    }
+
     pub(crate) fn cancel_staged(&mut self) {
+        self.set_aside = None;
         let (queue_pairs, messages, mut link) = self.carriers();
         queue_pairs.cancel_staged(&mut link);
         messages.cancel_staged(&mut link);
@@ -254,6 +269,13 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         self.count
     }
 
+    /// Gives the borrow of the client back. The batch stays as it is until [`Client::resume_batch`].
+    #[inline]
+    pub fn set_aside(self) {
+        let mut batch = ManuallyDrop::new(self);
+        batch.client.set_aside = Some(batch.count);
+    }
+
     /// Adds an access that was checked without regard to the time.
     pub(crate) fn add_checked(
         &mut self,
@@ -267,6 +289,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         Ok(operation)
     }
 
+    #[inline(always)]
     fn add(
         &mut self,
         now: Moment,

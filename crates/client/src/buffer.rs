@@ -8,6 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The smallest block, in bytes: a cache line.
 const BLOCK_MIN: u64 = 64;
 
+/// How much of a buffer is fetched ahead, in bytes, and in which steps.
+const PREFETCHED_BYTES: u64 = 512;
+const LINE_BYTES: usize = 64;
+
 /// How many sizes of blocks there are: powers of two times [`BLOCK_MIN`], beyond any `u32` length.
 const CLASSES: usize = 28;
 
@@ -227,6 +231,14 @@ impl<M: Memory> Buffer<M> {
 
     pub(crate) fn span(&self) -> LocalSpan {
         LocalSpan { address: self.at(), length: self.len(), lkey: self.blocks.key }
+    }
+
+    /// Announces to the processor that the first of the bytes will be read soon: the NIC has just written them.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        for at in (0..u64::from(self.len()).min(PREFETCHED_BYTES)).step_by(LINE_BYTES) {
+            self.blocks.memory.prefetch(self.at() + at);
+        }
     }
 
     /// Where in the arena the buffer starts.

@@ -55,6 +55,8 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) confirmations: VecDeque<u64>,
     /// Calls of a batch that is being collected.
     pub(crate) staged_calls: Vec<u64>,
+    /// How much a batch holds that waits to be resumed.
+    pub(crate) set_aside: Option<usize>,
     /// Why the session is over, if it is.
     pub(crate) over: Option<Error>,
     pub(crate) blocks: Arc<Blocks<E::Memory>>,
@@ -84,6 +86,7 @@ impl<E: VerbsEndpoint> Client<E> {
             messages: Messages::new(config),
             confirmations: VecDeque::new(),
             staged_calls: Vec::new(),
+            set_aside: None,
             over: None,
             blocks: Arc::new(Blocks::new(memory, key, rest)),
             completions: Vec::with_capacity(COMPLETIONS_MOST),
@@ -186,10 +189,24 @@ impl<E: VerbsEndpoint> Client<E> {
         self.operations.take(operation)
     }
 
+    /// The buffer and the value of an operation that was carried out and that [`Client::drain_ended`] has named: the
+    /// quick way to most outcomes. `None`: [`Client::take`] has the outcome, if there is one.
+    #[inline]
+    pub fn take_success(&mut self, operation: Operation) -> Option<(Option<Buffer<E::Memory>>, u64)> {
+        self.operations.take_success(operation)
+    }
+
     /// Appends the outcomes of all operations that have ended and were not taken, in the order of their ends.
     #[inline]
     pub fn drain(&mut self, into: &mut Vec<(Operation, Outcome<E::Memory>)>) {
         self.operations.drain(into);
+    }
+
+    /// Appends the operations that have ended and were not taken, in the order of their ends. Each is named once: its
+    /// outcome waits for [`Client::take`], and [`Client::drain`] does not return it.
+    #[inline]
+    pub fn drain_ended(&mut self, into: &mut Vec<Operation>) {
+        self.operations.drain_ended(into);
     }
 
     /// Takes in what the NIC reports, and acts on it: ends operations and calls, switches queue pairs, sends what
@@ -338,6 +355,9 @@ impl<E: VerbsEndpoint> Client<E> {
         let error = *self.over.get_or_insert(error);
         Carrier::<E>::clear(&mut self.queue_pairs);
         Carrier::<E>::clear(&mut self.messages);
+        // What a batch holds that waits to be resumed ends with the rest.
+        self.staged_calls.clear();
+        self.set_aside = None;
         self.confirmations.clear();
         self.operations.finish_all(error);
         self.calls.finish_all(error);

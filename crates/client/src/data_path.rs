@@ -146,7 +146,7 @@ impl<E: VerbsEndpoint> Client<E> {
     }
 
     /// Checks an operation, gives it a slot and hands it to its carrier.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(
         &mut self,
         posting: Posting,
@@ -164,7 +164,7 @@ impl<E: VerbsEndpoint> Client<E> {
     }
 
     /// The same for an access that has been checked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin_checked(
         &mut self,
         posting: Posting,
@@ -187,7 +187,7 @@ impl<E: VerbsEndpoint> Client<E> {
     }
 
     /// Hands an access to the carrier for its credential.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hand_over(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
         let (queue_pairs, messages, mut link) = self.carriers();
         match begun.access.credential {

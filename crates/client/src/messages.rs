@@ -94,6 +94,7 @@ impl<E: VerbsEndpoint> Carrier<E> for Messages {
     }
 
     fn clear(&mut self) {
+        self.staged.clear();
         self.waiting.clear();
     }
 }

@@ -245,13 +245,19 @@ impl<M: Memory> Operations<M> {
 
     #[inline]
     fn release(&mut self, id: u64) -> Outcome<M> {
+        let (buffer, value) = self.free(id);
+        let result = if self.slots[slot_of(id)].failed { self.take_error(id) } else { Ok(value) };
+        Outcome { buffer, result }
+    }
+
+    /// Gives a slot back. Returns what it held.
+    #[inline]
+    fn free(&mut self, id: u64) -> (Option<Buffer<M>>, u64) {
         let slot = &mut self.slots[slot_of(id)];
         slot.phase = Phase::Free;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push((id & 0xFFFF_FFFF) as u32);
-        let buffer = slot.buffer.take();
-        let result = if slot.failed { self.take_error(id) } else { Ok(slot.value) };
-        Outcome { buffer, result }
+        (slot.buffer.take(), slot.value)
     }
 
     #[cold]
@@ -264,6 +270,14 @@ impl<M: Memory> Operations<M> {
     fn is_done(&self, id: u64) -> bool {
         let slot = &self.slots[slot_of(id)];
         slot.phase == Phase::Done && u64::from(slot.generation) == id >> 32
+    }
+
+    /// What a successful operation has come to, if [`Operations::drain_ended`] has named it.
+    #[inline]
+    pub(crate) fn take_success(&mut self, operation: Operation) -> Option<(Option<Buffer<M>>, u64)> {
+        let slot = self.slots.get(slot_of(operation.id))?;
+        let is_success = slot.phase == Phase::Done && !slot.failed;
+        (is_success && u64::from(slot.generation) == operation.id >> 32).then(|| self.free(operation.id))
     }
 
     pub(crate) fn take(&mut self, operation: Operation) -> Option<Outcome<M>> {
@@ -289,6 +303,18 @@ impl<M: Memory> Operations<M> {
             if self.is_done(id) {
                 let outcome = self.release(id);
                 into.push((Operation { id }, outcome));
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn drain_ended(&mut self, into: &mut Vec<Operation>) {
+        while let Some(id) = self.done.pop_front() {
+            if self.is_done(id) {
+                if let Some(buffer) = &self.slots[slot_of(id)].buffer {
+                    buffer.prefetch();
+                }
+                into.push(Operation { id });
             }
         }
     }

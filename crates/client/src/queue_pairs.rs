@@ -401,6 +401,7 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
     }
 
     fn clear(&mut self) {
+        self.staged.clear();
         self.backlog.clear();
         self.doubt = None;
         self.active = None;

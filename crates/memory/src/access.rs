@@ -57,6 +57,16 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(pointer, count) }
     }
 
+    /// The words of an aligned span that is too short for the string instruction, and where the bytes after them begin.
+    #[inline]
+    fn short_span(&self, offset: u64, length: usize) -> Option<(&[AtomicU64], u64)> {
+        if !offset.is_multiple_of(8) || length as u64 >= STRING_COPY_BYTES {
+            return None;
+        }
+        let words = self.words(offset, length / 8);
+        Some((words, offset + words.len() as u64 * 8))
+    }
+
     /// Copies bytes between places that others may write at the same time.
     ///
     /// # Safety
@@ -94,14 +104,38 @@ impl Memory for Mapping {
         self.length
     }
 
+    #[inline]
     fn read(&self, offset: u64, into: &mut [u8]) {
-        let from = self.pointer(offset, into.len() as u64, 1);
         fence(Ordering::Acquire);
+        if let Some((words, rest)) = self.short_span(offset, into.len()) {
+            let (whole, tail) = into.split_at_mut(words.len() * 8);
+            for (bytes, word) in whole.chunks_exact_mut(8).zip(words) {
+                bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+            }
+            for (byte, at) in tail.iter_mut().zip(rest..) {
+                *byte = self.byte(at).load(Ordering::Relaxed);
+            }
+            return;
+        }
+        let from = self.pointer(offset, into.len() as u64, 1);
         // SAFETY: pointer() checked the mapping's span; the other is a slice of the same length.
         unsafe { Self::string_copy(from, into.as_mut_ptr(), into.len()) };
     }
 
+    #[inline]
     fn write(&self, offset: u64, from: &[u8]) {
+        if let Some((words, rest)) = self.short_span(offset, from.len()) {
+            let (whole, tail) = from.split_at(words.len() * 8);
+            for (bytes, word) in whole.chunks_exact(8).zip(words) {
+                let bytes = bytes.try_into().expect("eight bytes");
+                word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+            }
+            for (byte, at) in tail.iter().zip(rest..) {
+                self.byte(at).store(*byte, Ordering::Relaxed);
+            }
+            fence(Ordering::Release);
+            return;
+        }
         let to = self.pointer(offset, from.len() as u64, 1);
         // SAFETY: pointer() checked the mapping's span; the other is a slice of the same length.
         unsafe { Self::string_copy(from.as_ptr(), to, from.len()) };
@@ -134,6 +168,19 @@ impl Memory for Mapping {
     fn store(&self, offset: u64, value: u64) {
         self.word(offset).store(value, Ordering::Release);
     }
+
+    #[inline]
+    fn prefetch(&self, offset: u64) {
+        let pointer = self.pointer(offset, 1, 1);
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch of any address faults on nothing and changes nothing that a program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast_const().cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = pointer;
+    }
 }
 
 impl Bytes for Mapping {
@@ -162,19 +209,6 @@ impl Bytes for Mapping {
     #[inline]
     fn fetch_add(&self, offset: u64, add: u64) -> u64 {
         self.word(offset).fetch_add(add, Ordering::AcqRel)
-    }
-
-    #[inline]
-    fn prefetch(&self, offset: u64) {
-        let pointer = self.pointer(offset, 1, 1);
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch of any address faults on nothing and changes nothing that a program can see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast_const().cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = pointer;
     }
 
     #[inline]
@@ -212,6 +246,25 @@ mod tests {
             let (from, at, length) = (index(from), index(at), index(length));
             prop_assert_eq!(&got[at..at + length], &pattern[from..from + length]);
             prop_assert!(got[..at].iter().chain(&got[at + length..]).all(|&byte| byte == 0xee));
+        }
+
+        #[test]
+        fn bytes_read_are_those_written_wherever_they_lie(
+            offset in 0u64..64, length in 0usize..1200, start in 0usize..16, seed: u8,
+        ) {
+            let mapping = Mapping::private(4096).unwrap();
+            mapping.write(0, &[0xee; 4096]);
+            let bytes: Vec<u8> = (0..=250).cycle().skip(seed.into()).take(length).collect();
+            mapping.write(offset, &bytes);
+            let mut all = [0; 4096];
+            mapping.read(0, &mut all);
+            let from = usize::try_from(offset).unwrap();
+            prop_assert_eq!(&all[from..from + length], &bytes[..]);
+            prop_assert!(all[..from].iter().chain(&all[from + length..]).all(|&byte| byte == 0xee));
+            let start = start.min(length);
+            let mut part = vec![0; length - start];
+            mapping.read(offset + start as u64, &mut part);
+            prop_assert_eq!(&part[..], &bytes[start..]);
         }
 
         #[test]

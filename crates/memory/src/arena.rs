@@ -90,6 +90,7 @@ impl ArenaMemory {
     }
 
     /// Where in the mapping the `length` bytes from `offset` on lie.
+    #[inline]
     fn at(&self, offset: u64, length: u64) -> u64 {
         let inside = offset <= self.length && length <= self.length - offset;
         assert!(inside, "{length} bytes at {offset} lie outside an arena of {}", self.length);
@@ -125,10 +126,12 @@ impl Memory for ArenaMemory {
         self.length
     }
 
+    #[inline]
     fn read(&self, offset: u64, into: &mut [u8]) {
         self.look(offset, into.len() as u64, |memory, at| memory.read(at, into));
     }
 
+    #[inline]
     fn write(&self, offset: u64, from: &[u8]) {
         self.change(offset, from.len() as u64, |memory, at| memory.write(at, from));
     }
@@ -143,6 +146,11 @@ impl Memory for ArenaMemory {
 
     fn store(&self, offset: u64, value: u64) {
         self.change(offset, 8, |memory, at| memory.store(at, value));
+    }
+
+    #[inline]
+    fn prefetch(&self, offset: u64) {
+        self.memory.prefetch(self.at(offset, 1));
     }
 }
 

@@ -15,12 +15,6 @@ pub trait Bytes: Memory {
     /// Adds to the aligned word at `offset`, wrapping; returns what it held.
     fn fetch_add(&self, offset: u64, add: u64) -> u64;
 
-    /// Announces that the line at `offset` will be read soon. Any offset inside the memory is allowed. The
-    /// default does nothing.
-    fn prefetch(&self, offset: u64) {
-        let _ = offset;
-    }
-
     /// Reads `N` words from an aligned offset on: each word once, in no particular order.
     fn load_words<const N: usize>(&self, offset: u64) -> [u64; N];
 

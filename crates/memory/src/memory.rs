@@ -25,6 +25,12 @@ pub trait Memory: Clone {
 
     /// Stores an aligned 8-byte word, with release ordering.
     fn store(&self, offset: u64, value: u64);
+
+    /// Announces that the line at `offset` will be read soon. Any offset inside the memory is allowed. The
+    /// default does nothing.
+    fn prefetch(&self, offset: u64) {
+        let _ = offset;
+    }
 }
 
 /// Memory that lends its bytes, to be read or filled in place.
