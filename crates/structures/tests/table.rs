@@ -60,9 +60,13 @@ fn a_table_grows_with_its_keys_and_keeps_them_all() {
     assert_eq!(one.run(one.table.length()), 5_000);
     let two = User::open(&node, TENANT, one.table.head(), Access::Read);
     for some in keys.chunks(16) {
-        let some: Vec<&[u8]> = some.iter().map(String::as_bytes).collect();
+        let mut some: Vec<&[u8]> = some.iter().map(String::as_bytes).collect();
         let values = two.run(two.table.get_many(&some));
         assert!(values.iter().zip(&some).all(|(value, key)| value.as_deref() == Some(*key)));
+        some.insert(1, b"no such key");
+        some.push(some[0]);
+        let values = two.run(two.table.get_many(&some));
+        assert_eq!((&values[1], &values[0]), (&None, values.last().expect("one for each key")));
     }
 }
 
@@ -110,7 +114,7 @@ fn a_handle_tells_how_far_its_own_split_has_come_and_another_tells_of_none() {
     }
     seen.dedup();
     let seen: Vec<(u32, u32)> = seen.into_iter().map(|split| (split.moved, split.buckets)).collect();
-    assert_eq!(seen, [(0, 48), (32, 48)]);
+    assert_eq!(seen, [0, 8, 16, 24, 32, 40].map(|moved| (moved, 48)));
 }
 
 #[test]

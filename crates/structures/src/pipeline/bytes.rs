@@ -1,7 +1,7 @@
 //! Small steps that every structure takes: bytes in and out, zeros, and ends of permissions.
 
 use super::{Awaited, Pipeline, all};
-use portcullis::{BarePermission, Buffer, Clock, Error, Memory, VerbsEndpoint};
+use portcullis::{BarePermission, Buffer, Clock, Error, VerbsEndpoint};
 use std::rc::Rc;
 
 /// The most bytes that one write of zeros takes.
@@ -13,14 +13,26 @@ pub(crate) fn word_of(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// The bytes of a buffer.
-pub(crate) fn copied<M: Memory>(buffer: &Buffer<M>) -> Vec<u8> {
-    let mut bytes = vec![0; buffer.len() as usize];
-    buffer.read(0, &mut bytes);
-    bytes
-}
-
 impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
+    /// Looks at the bytes of a buffer that is of no more use. `look` must not ask this pipeline for anything.
+    #[inline]
+    pub(crate) fn look<T>(&self, buffer: Buffer<E::Memory>, look: impl FnOnce(&[u8]) -> T) -> T {
+        let core = &mut *self.core.borrow_mut();
+        let length = buffer.len() as usize;
+        if core.scratch.len() < length {
+            core.scratch.resize(length, 0);
+        }
+        let bytes = &mut core.scratch[..length];
+        buffer.read(0, bytes);
+        core.buffers.give_back(buffer);
+        look(bytes)
+    }
+
+    /// The bytes of a buffer that is of no more use.
+    pub(crate) fn copied(&self, buffer: Buffer<E::Memory>) -> Vec<u8> {
+        self.look(buffer, <[u8]>::to_vec)
+    }
+
     /// Asks for a few bytes at once, before anybody awaits them.
     pub(crate) fn read_few(
         &self,
@@ -39,7 +51,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         offset: u64,
         length: usize,
     ) -> Result<Vec<u8>, Error> {
-        Ok(copied(&self.read_few(permission, offset, length).await?))
+        let buffer = self.read_few(permission, offset, length).await?;
+        Ok(self.copied(buffer))
     }
 
     /// Zeroes the first `length` bytes of a permission.

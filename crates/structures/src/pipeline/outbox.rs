@@ -48,7 +48,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     free: usize,
-    /// The client has room for one call at a time. Then none may wait.
+    /// The client has room for one call at a time. Then none may wait for long.
     single: bool,
 }
 
@@ -64,6 +64,11 @@ impl<M: Memory> Outbox<M> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.accesses.is_empty() && self.prompt.is_empty() && self.waiting.is_empty()
+    }
+
+    #[inline]
+    pub fn has_accesses(&self) -> bool {
+        !self.accesses.is_empty()
     }
 
     fn line(&mut self, kind: Kind) -> &mut Line<M> {
@@ -93,9 +98,11 @@ impl<M: Memory> Outbox<M> {
         let (id, request) = self.line(kind).pop_front()?;
         room.free -= 1;
         match request {
-            // It is asked for again instead.
+            // Not for longer than this client's own permissions live, which may be what it waits for. It does wait: others
+            // that share what is asked for may never let go of it all at once.
             Request::Acquire(ask) if room.single => {
-                Some((id, Request::Acquire(Acquire { wait: Lifetime(0), ..ask })))
+                let wait = ask.wait.min(ask.lifetime);
+                Some((id, Request::Acquire(Acquire { wait, ..ask })))
             }
             request => Some((id, request)),
         }

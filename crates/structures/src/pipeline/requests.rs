@@ -33,7 +33,8 @@ pub(super) enum Action {
 }
 
 /// What came of a request that the node or its NIC carried out.
-pub(super) enum Done<M: Memory> {
+#[derive(Debug)]
+pub enum Done<M: Memory> {
     Buffer(Buffer<M>),
     Word(u64),
     Granted(BarePermission),
@@ -113,8 +114,9 @@ fn called<M: Memory>(call: Result<Call, Error>, again: impl FnOnce() -> Request<
     }
 }
 
-#[inline]
-fn begin<E: VerbsEndpoint>(
+/// Adds an access to a batch.
+#[inline(always)]
+pub(super) fn begin<E: VerbsEndpoint>(
     batch: &mut Batch<'_, E>,
     now: Moment,
     permission: &BarePermission,

@@ -1,6 +1,7 @@
 //! Timers: which tasks of a pipeline sleep, and until when. A timer goes with its sleep.
 
-use super::{Pipeline, Ready, Task};
+use super::core::Ready;
+use super::{Pipeline, Task};
 use portcullis::{Clock, Moment, VerbsEndpoint};
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -4,7 +4,7 @@ use super::pops::Ticket;
 use super::words::{Entry, Indexes, Slot, Tail};
 use super::{Queue, QueueError};
 use crate::held::AtEnd;
-use crate::pipeline::{all, copied, word_of};
+use crate::pipeline::{all, word_of};
 use portcullis::{BarePermission, Clock, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
@@ -191,10 +191,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let cell_bytes = self.options.cell_bytes;
         let ahead = cell_bytes <= READ_AHEAD_BYTES;
         let cell = ahead.then(|| pipeline.read(permission, self.options.cell_at(from), cell_bytes));
-        let indexes = copied(&indexes.await?);
-        let words = copied(&words.await?);
+        let indexes = pipeline.copied(indexes.await?);
+        let words = pipeline.copied(words.await?);
         let cell = match cell {
-            Some(cell) => Some(copied(&cell.await?)),
+            Some(cell) => Some(pipeline.copied(cell.await?)),
             None => None,
         };
         Ok(Look {
@@ -264,7 +264,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         for (slot, entry) in &run.entries {
             let bytes = match is_here(*slot, entry) {
                 Some(cell) => cell[..length(entry)].to_vec(),
-                None => copied(&read.next().expect("one for each that was not here")),
+                None => self.pipeline.copied(read.next().expect("one for each that was not here")),
             };
             // Other bytes: their write was lost, and its client was told so.
             if Entry::of(&bytes) == *entry {

@@ -5,9 +5,10 @@ use super::permissions::{Part, Readable};
 use super::shape::{BUCKET_BYTES, COMBINED_BYTES, SHARED_AT, SLOTS, TableOptions, bucket_at};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError, block};
-use crate::pipeline::{copied, word_of};
-use portcullis::{Buffer, Clock, Lifetime, Moment, VerbsEndpoint};
+use crate::pipeline::Awaited;
+use portcullis::{BarePermission, Buffer, Clock, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
+use std::rc::Rc;
 
 /// Buckets that a key can be in: two combined ones, which may share their overflow bucket.
 const BUCKETS_MAX: usize = 4;
@@ -35,7 +36,7 @@ impl SlotAt {
 }
 
 /// A bucket, as it was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Bucket {
     pub subtable: u32,
     pub number: u32,
@@ -45,33 +46,66 @@ pub(super) struct Bucket {
 
 impl Bucket {
     #[inline]
-    pub fn parse(subtable: u32, number: u32, bytes: &[u8]) -> Self {
-        let slots = std::array::from_fn(|slot| Slot(word_of(bytes, slot * 8)));
-        Self { subtable, number, slots, header: BucketHeader(word_of(bytes, SLOTS * 8)) }
+    pub fn parse(subtable: u32, number: u32, bytes: &[u8; BUCKET_BYTES]) -> Self {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        let slots = std::array::from_fn(|slot| Slot(word(slot)));
+        Self { subtable, number, slots, header: BucketHeader(word(SLOTS)) }
     }
 
     /// Buckets that lie one after another, from `first` on.
+    #[inline]
     pub fn parse_all(subtable: u32, first: u32, bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
-        let buckets = (first..).zip(bytes.chunks_exact(BUCKET_BYTES));
-        buckets.map(move |(number, bytes)| Self::parse(subtable, number, bytes))
+        let (buckets, _) = bytes.as_chunks();
+        (first..).zip(buckets).map(move |(number, bytes)| Self::parse(subtable, number, bytes))
     }
 
     pub fn slots(&self) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
-        (0..)
-            .zip(self.slots)
-            .map(|(slot, word)| (SlotAt { subtable: self.subtable, bucket: self.number, slot }, word))
+        (0..).zip(self.slots).map(|(slot, word)| (self.at(slot), word))
+    }
+
+    fn at(&self, slot: u32) -> SlotAt {
+        SlotAt { subtable: self.subtable, bucket: self.number, slot }
+    }
+
+    /// The slots that are not empty and have this fingerprint.
+    #[inline]
+    fn candidates(&self, fingerprint: u8) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
+        // Most buckets have none. So all slots are compared first, without a branch.
+        let mut matching = 0_u32;
+        for (bit, slot) in self.slots.iter().enumerate() {
+            let matches = slot.fingerprint() == fingerprint && !slot.is_empty();
+            matching |= u32::from(matches) << bit;
+        }
+        std::iter::from_fn(move || {
+            let slot = matching.trailing_zeros();
+            matching &= matching.wrapping_sub(1);
+            let word = self.slots.get(slot as usize)?;
+            Some((self.at(slot), *word))
+        })
     }
 }
 
 /// All buckets that a key can be in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Default, Debug)]
 pub(super) struct View {
-    buckets: [Option<Bucket>; BUCKETS_MAX],
+    buckets: [Bucket; BUCKETS_MAX],
+    count: usize,
 }
 
 impl View {
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
-        self.buckets.iter().flatten()
+        self.buckets[..self.count].iter()
+    }
+
+    /// Adds buckets that lie one after another, from `first` on, unless they are here already.
+    fn add(&mut self, subtable: u32, first: u32, bytes: &[u8]) {
+        for bucket in Bucket::parse_all(subtable, first, bytes) {
+            if self.buckets().all(|known| known.number != bucket.number) {
+                self.buckets[self.count] = bucket;
+                self.count += 1;
+            }
+        }
     }
 
     pub fn slots(&self) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
@@ -81,8 +115,16 @@ impl View {
     /// The slots that may be this key's.
     #[inline]
     pub fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
-        self.slots().filter(move |(_, slot)| !slot.is_empty() && slot.fingerprint() == hash.fingerprint)
+        self.buckets().flat_map(move |bucket| bucket.candidates(hash.fingerprint))
     }
+}
+
+/// Buckets that were asked for.
+pub(super) struct AskedView<'p, E: VerbsEndpoint, C: Clock> {
+    subtable: u32,
+    /// Which bucket each read begins with.
+    firsts: [u32; 2],
+    reads: [Awaited<'p, E, C, Buffer<E::Memory>>; 2],
 }
 
 /// A key, as it was found.
@@ -171,20 +213,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// The slot and the value of a key, if it is there. A key may be there whose time has come.
     pub(super) async fn find(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>, TableError> {
-        let mut attempts = Attempts::default();
+        let (mut attempts, mut view) = (Attempts::default(), View::default());
         loop {
-            let attempt = self.try_find(key, hash).await;
+            let attempt = match self.view(&mut view, hash).await {
+                Ok(()) => self.find_in(&view, key, hash).await,
+                Err(error) => Err(error),
+            };
             match attempt {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
                 Err(error) => self.mend(error)?,
             }
         }
-    }
-
-    async fn try_find(&self, key: &[u8], hash: KeyHash) -> Attempt<Option<Found>> {
-        let view = self.view(hash).await?;
-        self.find_in(&view, key, hash).await
     }
 
     /// Looks for a key that counts in buckets that were read.
@@ -202,16 +242,32 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// What a slot names.
+    #[inline]
     pub(super) async fn named(&self, slot: Slot, key: &[u8]) -> Result<Named, TableError> {
-        let bytes = self.read_block(slot).await?;
-        let bytes = copied(&bytes);
-        Ok(match block::decode(&bytes, slot.version(), slot.place()) {
+        let block = match self.ask_block(slot) {
+            Some(asked) => asked.await?,
+            None => Box::pin(self.read_block(slot)).await?,
+        };
+        Ok(self.name(block, slot, key))
+    }
+
+    /// What a slot names whose block was read.
+    #[inline]
+    pub(super) fn name(&self, block: Buffer<E::Memory>, slot: Slot, key: &[u8]) -> Named {
+        self.pipeline.look(block, |bytes| match block::decode(bytes, slot.version(), slot.place()) {
             None => Named::Stale,
             Some(content) if content.key == key || planted::is(Fault::FingerprintTrusted) => {
                 Named::Same { value: content.value.to_vec(), expires: content.expires }
             }
             Some(_) => Named::Other,
         })
+    }
+
+    /// Asks for the bytes of a slot's block, if the permission for that is here.
+    #[inline]
+    pub(super) fn ask_block(&self, slot: Slot) -> Option<Awaited<'_, E, C, Buffer<E::Memory>>> {
+        let Readable { permission, offset, length } = self.readable(slot.place())?;
+        Some(self.pipeline.read(&permission, offset, length))
     }
 
     /// The bytes of a slot's block.
@@ -236,32 +292,60 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// All buckets that a key can be in: two reads in one doorbell, and more only during a split.
-    pub(super) async fn view(&self, hash: KeyHash) -> Result<View, TableError> {
+    #[inline]
+    pub(super) async fn view(&self, view: &mut View, hash: KeyHash) -> Result<(), TableError> {
+        let asked = match self.ask_view(hash) {
+            Some(asked) => asked,
+            None => {
+                let subtable = self.state.borrow().routes.of(hash.suffix);
+                let permission = Box::pin(self.permission(Part::Subtable(subtable))).await?;
+                self.ask_view_under(&permission, subtable, hash)
+            }
+        };
+        self.take_view(view, asked, hash).await
+    }
+
+    /// Asks for all buckets that a key can be in, if the permission for that is here.
+    #[inline]
+    pub(super) fn ask_view(&self, hash: KeyHash) -> Option<AskedView<'_, E, C>> {
         let subtable = self.state.borrow().routes.of(hash.suffix);
-        let permission = self.permission(Part::Subtable(subtable)).await?;
-        let firsts = hash.choices.map(TableOptions::combined);
-        let length = u32::try_from(COMBINED_BYTES).expect("it is small");
-        let reads = firsts.map(|first| self.pipeline.read(&permission, bucket_at(first) - SHARED_AT, length));
-        let mut view = View { buckets: [None; BUCKETS_MAX] };
-        let mut count = 0;
+        let permission = self.fresh(Part::Subtable(subtable))?;
+        Some(self.ask_view_under(&permission, subtable, hash))
+    }
+
+    #[inline]
+    fn ask_view_under(
+        &self,
+        permission: &Rc<BarePermission>,
+        subtable: u32,
+        hash: KeyHash,
+    ) -> AskedView<'_, E, C> {
+        let [one, other] = hash.choices.map(TableOptions::combined);
+        let read = |first| self.pipeline.read(permission, bucket_at(first) - SHARED_AT, COMBINED_BYTES);
+        AskedView { subtable, firsts: [one, other], reads: [read(one), read(other)] }
+    }
+
+    /// The buckets that were asked for.
+    #[inline]
+    pub(super) async fn take_view(
+        &self,
+        view: &mut View,
+        AskedView { subtable, firsts, reads }: AskedView<'_, E, C>,
+        hash: KeyHash,
+    ) -> Result<(), TableError> {
+        view.count = 0;
         for (first, read) in firsts.into_iter().zip(reads) {
             let read = read.await?;
-            let mut bytes = [0; COMBINED_BYTES];
-            read.read(0, &mut bytes);
-            for bucket in Bucket::parse_all(subtable, first, &bytes) {
-                if view.buckets().all(|known| known.number != bucket.number) {
-                    view.buckets[count] = Some(bucket);
-                    count += 1;
-                }
-            }
+            self.pipeline.look(read, |bytes| view.add(subtable, first, bytes));
         }
-        for place in 0..count {
-            let bucket = view.buckets[place].expect("it was just read");
+        for place in 0..view.count {
+            let bucket = &mut view.buckets[place];
             if !bucket.header.has(hash.suffix) {
-                view.buckets[place] = Some(self.follow(bucket, hash.suffix).await?);
+                // Only during a split: kept out of the way, so that a get stays small.
+                *bucket = Box::pin(self.follow(*bucket, hash.suffix)).await?;
             }
         }
-        Ok(view)
+        Ok(())
     }
 
     /// Follows links from a bucket that does not have the keys with this hash to the one that has.
@@ -298,6 +382,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn read_bucket(&self, subtable: u32, number: u32) -> Result<Bucket, TableError> {
         let at = bucket_at(number) - SHARED_AT;
         let bytes = self.read_in(Part::Subtable(subtable), at, BUCKET_BYTES).await?;
-        Ok(Bucket::parse(subtable, number, &bytes))
+        Ok(Bucket::parse(subtable, number, &bytes.try_into().expect("as many as were read")))
     }
 }

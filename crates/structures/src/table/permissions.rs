@@ -4,7 +4,7 @@
 //! table's lease. Much of what makes a client's death harmless rests on that: what a client began under a permission is
 //! over, one way or the other, soon after the permission's grant.
 
-use super::shape::{SHARED_AT, SPLIT_BYTES};
+use super::shape::{SHARED_AT, SPLIT_BYTES, SizeClass};
 use super::words::Place;
 use super::{Access, Grain, Table, TableError};
 use crate::held::{AtEnd, Held};
@@ -108,8 +108,13 @@ impl Permissions {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// A permission over a part of the table, as the handle may have it.
+    /// The permission over a part, if it can be used as it is.
     #[inline]
+    pub(super) fn fresh(&self, part: Part) -> Option<Rc<BarePermission>> {
+        self.state.borrow_mut().permissions.fresh(part, self.pipeline.now())
+    }
+
+    /// A permission over a part of the table, as the handle may have it.
     pub(super) async fn permission(&self, part: Part) -> Result<Rc<BarePermission>, TableError> {
         loop {
             let now = self.pipeline.now();
@@ -241,15 +246,29 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// The permission to read a block.
-    #[inline]
     pub(super) async fn permission_to_read(&self, place: Place) -> Result<Readable, TableError> {
         let (_, class) = self.extent_object(place.extent).await?;
-        let (part, offset) = match self.options.grain {
+        let (part, offset) = self.block_in_its_part(place, class);
+        Ok(Readable { permission: self.permission(part).await?, offset, length: class.block_length() })
+    }
+
+    /// The same if it can be used as it is.
+    #[inline]
+    pub(super) fn readable(&self, place: Place) -> Option<Readable> {
+        let state = &mut *self.state.borrow_mut();
+        let (_, class) = (*state.extents.get(place.extent as usize)?)?;
+        let (part, offset) = self.block_in_its_part(place, class);
+        let permission = state.permissions.fresh(part, self.pipeline.now())?;
+        Some(Readable { permission, offset, length: class.block_length() })
+    }
+
+    /// The part whose permission covers a block, and where in it the block is.
+    #[inline]
+    fn block_in_its_part(&self, place: Place, class: SizeClass) -> (Part, u64) {
+        match self.options.grain {
             Grain::Block => (Part::Block(place), 0),
             Grain::Extent => (Part::Extent(place.extent), class.block_at(place.block) - class.claims_bytes()),
-        };
-        let length = u32::try_from(class.bytes()).expect("a block is far shorter");
-        Ok(Readable { permission: self.permission(part).await?, offset, length })
+        }
     }
 
     /// Goes on after an error that new permissions mend.

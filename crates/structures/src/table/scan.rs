@@ -1,13 +1,13 @@
 //! Going through a table: its keys, how many there are, what it takes.
 
-use super::find::{Attempts, Bucket, Retry, SlotAt};
+use super::find::{Attempts, Bucket, Named, Retry, SlotAt, View};
 use super::hashing::KeyHash;
 use super::permissions::Part;
 use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError, block};
-use crate::pipeline::{copied, join};
-use portcullis::{Clock, VerbsEndpoint};
+use crate::pipeline::join;
+use portcullis::{Clock, Error, VerbsEndpoint};
 
 /// Buckets that one read takes.
 const BUCKETS_AT_ONCE: u32 = 64;
@@ -18,7 +18,57 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::get`].
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, TableError> {
-        join(keys.iter().map(|key| self.get(key))).await.into_iter().collect()
+        let mut values = vec![None; keys.len()];
+        let left = self.get_at_once(keys, &mut values).await?;
+        let gets = left.iter().map(|&place| self.get(keys[place]));
+        for (&place, value) in left.iter().zip(join(gets).await) {
+            values[place] = value?;
+        }
+        Ok(values)
+    }
+
+    /// Looks several keys up in two round trips: with one doorbell for all buckets, and one for all blocks. Returns the
+    /// places of the keys for which that was not enough: permissions are to be acquired first, others are changing the
+    /// slots, two keys have one fingerprint.
+    async fn get_at_once(
+        &self,
+        keys: &[&[u8]],
+        values: &mut [Option<Vec<u8>>],
+    ) -> Result<Vec<usize>, TableError> {
+        let mut left = Vec::new();
+        let hashes = keys.iter().map(|key| KeyHash::new(key, &self.options));
+        let views: Vec<_> = hashes.map(|hash| (hash, self.ask_view(hash))).collect();
+        let mut blocks = Vec::with_capacity(keys.len());
+        let mut view = View::default();
+        for (place, (hash, asked)) in views.into_iter().enumerate() {
+            let read = match asked {
+                Some(asked) => self.take_view(&mut view, asked, hash).await,
+                None => Err(Error::Expired.into()),
+            };
+            let mut candidates = view.candidates(hash);
+            match (read, candidates.next(), candidates.next()) {
+                (Ok(()), None, _) => {}
+                (Ok(()), Some((_, slot)), None) if !slot.is_pending() => match self.ask_block(slot) {
+                    Some(asked) => blocks.push((place, slot, asked)),
+                    None => left.push(place),
+                },
+                (Err(error), ..) if !error.wants_permission() => return Err(error),
+                _ => left.push(place),
+            }
+        }
+        for (place, slot, asked) in blocks {
+            let named = match asked.await {
+                Ok(block) => self.name(block, slot, keys[place]),
+                Err(error) if TableError::from(error).wants_permission() => Named::Stale,
+                Err(error) => return Err(error.into()),
+            };
+            match named {
+                Named::Same { value, expires: None } => values[place] = Some(value),
+                Named::Other => {}
+                Named::Same { .. } | Named::Stale => left.push(place),
+            }
+        }
+        Ok(left)
     }
 
     /// Hands each key and its value to `each`, in no order. A key that is there all the time comes exactly once. One
@@ -112,7 +162,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             for &(header, slot) in &now {
                 let bytes = self.read_block(slot).await;
                 match bytes {
-                    Ok(bytes) => read.push((header, slot, copied(&bytes))),
+                    Ok(bytes) => read.push((header, slot, self.pipeline.copied(bytes))),
                     Err(error) => self.mend(error)?,
                 }
             }

@@ -18,7 +18,8 @@ pub(super) const SLOTS: usize = 7;
 /// Buckets of a group: a main bucket, the overflow bucket of both, a main bucket.
 const GROUP_BUCKETS: u32 = 3;
 /// Bytes of a combined bucket, which one read takes: a main bucket and its overflow bucket.
-pub(super) const COMBINED_BYTES: usize = 2 * BUCKET_BYTES;
+pub(super) const COMBINED_BYTES: u32 = 128;
+const _: () = assert!(COMBINED_BYTES as usize == 2 * BUCKET_BYTES);
 /// The greatest depth that a directory may have.
 pub(super) const DEPTH_LIMIT: u32 = 24;
 /// The most bytes of a key.
@@ -271,6 +272,12 @@ impl SizeClass {
     pub fn bytes(self) -> u64 {
         let (power, eighths) = (u64::from(self.0) / STEPS, u64::from(self.0) % STEPS);
         ((STEPS + eighths) << power) * (BLOCK_BYTES_MIN / STEPS)
+    }
+
+    /// Bytes of a block, as a read has them.
+    #[inline]
+    pub fn block_length(self) -> u32 {
+        u32::try_from(self.bytes()).expect("a block is far shorter")
     }
 
     /// Blocks of an extent of this class.

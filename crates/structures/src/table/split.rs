@@ -21,7 +21,7 @@ use super::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at, child_at};
 use super::words::{BucketHeader, Slot, mask};
 use super::{Table, TableError};
 use crate::held::AtEnd;
-use crate::pipeline::{all, copied, word_of};
+use crate::pipeline::{all, join, word_of};
 use portcullis::{Acquire, BarePermission, Clock, Error, Lifetime, Moment, Rights, Sharing, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
@@ -30,8 +30,9 @@ use std::rc::Rc;
 const HEADER_AT: u64 = SLOTS as u64 * 8;
 /// How long a client waits before it looks again whether a frozen slot has moved.
 const BUCKET_MOVED_WITHIN: Lifetime = Lifetime::micros(20);
-/// Buckets that are moved at once.
-const BUCKETS_AT_ONCE: u32 = 32;
+/// Buckets that are moved at once. So many have to be moved within a lease, or a split never comes to its end: few, so that
+/// it also does on a slow network.
+const BUCKETS_AT_ONCE: u32 = 8;
 /// Bytes of a block that are read to learn its key; longer keys take a second read.
 const KEY_READ_BYTES: u32 = 128;
 
@@ -281,10 +282,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Some(SplitUnderWay { moved, buckets: self.options.buckets() })
     }
 
-    /// Extends what the split is done under, shortly before it ends.
+    /// Extends what the split is done under, long before it ends. It is called before each step that may take long.
     async fn keep_right(&self, split: &Split) -> Result<(), TableError> {
         let hold = self.options.hold();
-        let soon = self.pipeline.now().after(Lifetime(hold.0 / 2));
+        let soon = self.pipeline.now().after(Lifetime(hold.0 * 3 / 4));
         for permission in [&split.right, &split.old, &split.new] {
             if permission.lease().deadline() < soon {
                 match self.pipeline.extend(permission, hold).await {
@@ -306,7 +307,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let (waiting, moved): (Vec<Bucket>, Vec<Bucket>) =
             buckets.iter().partition(|bucket| bucket.header.depth() == split.depth);
         let mut frozen = self.freeze(split, &waiting).await?;
+        self.keep_right(split).await?;
         self.look_at_keys(split.depth, &mut frozen).await?;
+        self.keep_right(split).await?;
         if !planted::is(Fault::HeaderBeforeCopy) {
             self.fill(split, &waiting, &frozen).await?;
         }
@@ -327,6 +330,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             .map(|(at, slot)| Frozen { at, slot, moves: false })
             .collect();
         self.look_at_keys(split.depth, &mut left).await?;
+        self.keep_right(split).await?;
         frozen.extend(left);
         self.unfreeze(split, &frozen).await?;
         Ok(buckets[0].header.suffix() & mask(split.depth))
@@ -361,26 +365,29 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Finds out which keys of frozen slots go to the child.
     async fn look_at_keys(&self, depth: u32, frozen: &mut [Frozen]) -> Result<(), TableError> {
-        let mut reads = Vec::new();
-        for place in frozen.iter_mut().filter(|place| !place.slot.is_empty()) {
-            let Readable { permission, offset, length } = self.permission_to_read(place.slot.place()).await?;
-            let read = self.pipeline.read(&permission, offset, length.min(KEY_READ_BYTES));
-            reads.push((place, permission, offset, read));
+        let full = frozen.iter_mut().filter(|place| !place.slot.is_empty());
+        // At once: with a permission for each block, one after another would take longer than the lease of the split.
+        for looked in join(full.map(|place| self.look_at_key(depth, place))).await {
+            looked?;
         }
-        for (place, permission, offset, read) in reads {
-            let mut bytes = copied(&read.await?);
-            // A block that was used again is in no slot that counts: its key has moved.
-            let Some(length) = block::key_bytes(&bytes, place.slot.version()) else {
-                place.moves = true;
-                continue;
-            };
-            let end = HEADER_BYTES + length;
-            if end > bytes.len() {
-                bytes = self.pipeline.read_bytes(&permission, offset, end).await?;
-            }
-            let hash = KeyHash::new(&bytes[HEADER_BYTES..end], &self.options);
-            place.moves = hash.suffix >> depth & 1 == 1;
+        Ok(())
+    }
+
+    async fn look_at_key(&self, depth: u32, place: &mut Frozen) -> Result<(), TableError> {
+        let Readable { permission, offset, length } = self.permission_to_read(place.slot.place()).await?;
+        let read = self.pipeline.read(&permission, offset, length.min(KEY_READ_BYTES));
+        let mut bytes = self.pipeline.copied(read.await?);
+        // A block that was used again is in no slot that counts: its key has moved.
+        let Some(length) = block::key_bytes(&bytes, place.slot.version()) else {
+            place.moves = true;
+            return Ok(());
+        };
+        let end = HEADER_BYTES + length;
+        if end > bytes.len() {
+            bytes = self.pipeline.read_bytes(&permission, offset, end).await?;
         }
+        let hash = KeyHash::new(&bytes[HEADER_BYTES..end], &self.options);
+        place.moves = hash.suffix >> depth & 1 == 1;
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use super::permissions::{Part, is_gone};
 use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT, SizeClass};
 use super::words::{BucketHeader, Claim, EXTENTS_MAX, Place, Slot};
 use super::{Table, TableError, block};
-use crate::pipeline::{copied, word_of};
+use crate::pipeline::word_of;
 use portcullis::{Clock, VerbsEndpoint};
 use std::collections::{HashMap, HashSet};
 
@@ -98,7 +98,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn is_here(&self, header: BucketHeader, slot: Slot) -> Result<bool, TableError> {
         let bytes = loop {
             match self.read_block(slot).await {
-                Ok(bytes) => break copied(&bytes),
+                Ok(bytes) => break self.pipeline.copied(bytes),
                 Err(error) => self.mend(error)?,
             }
         };

@@ -137,7 +137,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         condition: Condition<'_>,
         claimed: &mut Option<Claimed>,
     ) -> Attempt<Stored> {
-        let view = self.view(hash).await?;
+        let mut view = View::default();
+        self.view(&mut view, hash).await?;
         let found = match self.find_in(&view, content.key, hash).await? {
             Ok(found) => found,
             Err(retry) => return Ok(Err(retry)),
@@ -302,7 +303,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Whether the pending slot is where a reader looks for the key, and no other slot has the key. Pending slots of
     /// other clients with the same key are removed.
     async fn is_alone(&self, key: &[u8], hash: KeyHash, at: SlotAt, new: Slot) -> Result<bool, TableError> {
-        let view = self.view(hash).await?;
+        let mut view = View::default();
+        self.view(&mut view, hash).await?;
         if !view.slots().any(|(other, slot)| other == at && slot == new.pending()) {
             return Ok(false);
         }
@@ -343,7 +345,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn try_remove(&self, key: &[u8], hash: KeyHash) -> Attempt<bool> {
-        let view = self.view(hash).await?;
+        let mut view = View::default();
+        self.view(&mut view, hash).await?;
         let found = match self.find_in(&view, key, hash).await? {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Ok(false)),

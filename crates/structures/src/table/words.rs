@@ -44,7 +44,7 @@ pub(super) struct Place {
 }
 
 /// A slot of a bucket: nothing, or the block of one key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Slot(pub u64);
 
 impl Slot {
@@ -100,7 +100,7 @@ impl Slot {
 }
 
 /// A bucket's header: which keys are in the bucket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct BucketHeader(pub u64);
 
 const PUBLISHED: u64 = 1 << 63;

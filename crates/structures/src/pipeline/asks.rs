@@ -1,0 +1,134 @@
+//! What an operation of a structure can ask for.
+
+use super::Pipeline;
+use super::awaited::{Asked, Awaited, Yield};
+use super::requests::{Action, Request};
+use portcullis::{
+    Acquire, Allocate, BarePermission, Buffer, Clock, DirectoryName, Entry as NamedObject, Keep, Lifetime,
+    ObjectRef, Rights, TenantName, VerbsEndpoint,
+};
+use std::rc::Rc;
+
+impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
+    /// Reads `length` bytes of a permission from `offset` on.
+    #[inline]
+    pub fn read(
+        &self,
+        permission: &Rc<BarePermission>,
+        offset: u64,
+        length: u32,
+    ) -> Awaited<'_, E, C, Buffer<E::Memory>> {
+        let core = &mut *self.core.borrow_mut();
+        let asked = match core.buffers.take_kept(length) {
+            Some(buffer) => core.begin(permission, offset, Action::Read, Some(buffer)),
+            None => core.begin_with_new_buffer(permission, offset, Action::Read, length),
+        };
+        Awaited::new(self, asked)
+    }
+
+    /// Writes `bytes` to a permission from `offset` on.
+    #[inline]
+    pub fn write(&self, permission: &Rc<BarePermission>, offset: u64, bytes: &[u8]) -> Awaited<'_, E, C, ()> {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let core = &mut *self.core.borrow_mut();
+        let asked = match core.buffer(length) {
+            Ok(mut buffer) => {
+                buffer.write(0, bytes);
+                core.begin(permission, offset, Action::Write, Some(buffer))
+            }
+            Err(error) => core.enter_failed(error),
+        };
+        Awaited::new(self, asked)
+    }
+
+    /// Writes `swap` to an 8-byte word if it holds `compare`. Returns the word's old value.
+    #[inline]
+    pub fn compare_and_swap(
+        &self,
+        permission: &Rc<BarePermission>,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Awaited<'_, E, C, u64> {
+        self.atomic(permission, offset, Action::CompareAndSwap { compare, swap })
+    }
+
+    /// Adds to an 8-byte word, wrapping. Returns the word's old value.
+    #[inline]
+    pub fn fetch_and_add(
+        &self,
+        permission: &Rc<BarePermission>,
+        offset: u64,
+        add: u64,
+    ) -> Awaited<'_, E, C, u64> {
+        self.atomic(permission, offset, Action::FetchAndAdd { add })
+    }
+
+    fn atomic(&self, permission: &Rc<BarePermission>, offset: u64, action: Action) -> Awaited<'_, E, C, u64> {
+        Awaited::new(self, self.core.borrow_mut().begin(permission, offset, action, None))
+    }
+
+    /// Allocates memory.
+    pub fn allocate(&self, ask: Allocate) -> Awaited<'_, E, C, BarePermission> {
+        self.ask(Request::Allocate(ask))
+    }
+
+    /// Acquires a permission over an object that exists.
+    pub fn acquire(&self, ask: Acquire) -> Awaited<'_, E, C, BarePermission> {
+        self.ask(Request::Acquire(ask))
+    }
+
+    /// Extends a permission so that it ends `time` from now.
+    pub fn extend(&self, permission: &Rc<BarePermission>, time: Lifetime) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Extend { permission: Rc::clone(permission), time })
+    }
+
+    /// Ends a permission; `free` also lets its object go.
+    pub fn revoke(&self, permission: BarePermission, free: bool) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Revoke { permission, free })
+    }
+
+    /// Lets a kept object go once its last permission has ended.
+    pub fn free(&self, object: ObjectRef) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Free(object))
+    }
+
+    /// Keeps an object for another time from here on.
+    pub fn keep_object(&self, object: ObjectRef, keep: Keep) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Keep { object, keep })
+    }
+
+    /// Gives an object of the tenant a name.
+    pub fn publish(&self, name: DirectoryName, object: ObjectRef) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Publish { name, object })
+    }
+
+    /// Takes a name of the tenant away. The object stays.
+    pub fn unpublish(&self, name: DirectoryName) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Unpublish { name })
+    }
+
+    /// Lets another tenant acquire permissions over a named object, with at most these rights.
+    pub fn share(&self, name: DirectoryName, tenant: TenantName, rights: Rights) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Share { name, tenant, rights })
+    }
+
+    /// Shares a named object with another tenant no more. What that tenant holds of it has ended when this has.
+    pub fn unshare(&self, name: DirectoryName, tenant: TenantName) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Unshare { name, tenant })
+    }
+
+    /// Has an object belong to another one, its head: it is shared as the head is.
+    pub fn include(&self, member: ObjectRef, head: ObjectRef) -> Awaited<'_, E, C, ()> {
+        self.ask(Request::Include { member, head })
+    }
+
+    /// Asks for the object with a name. `owner`: the tenant that shares it; `None`: the client's own.
+    pub fn lookup(&self, owner: Option<TenantName>, name: DirectoryName) -> Awaited<'_, E, C, NamedObject> {
+        self.ask(Request::Lookup { owner, name })
+    }
+
+    fn ask<T: Yield<E::Memory>>(&self, request: Request<E::Memory>) -> Awaited<'_, E, C, T> {
+        Awaited::new(self, Asked::Entered(self.core.borrow_mut().enter(request)))
+    }
+}

@@ -1,0 +1,409 @@
+//! What a pipeline keeps: its session, what is under way on it, and which operations can go on.
+
+use super::Task;
+use super::awaited::{Asked, done_of};
+use super::buffers::Buffers;
+use super::outbox::{Kind, Outbox, Room};
+use super::places::{Places, Waiter};
+use super::requests::{Action, Begun, Done, Posted, Request, begin};
+use super::timers::Timers;
+use portcullis::{
+    Answer, BarePermission, Buffer, Call, Client, Clock, Error, Lifetime, Memory, Moment, Operation, Outcome,
+    Rejected, Session, VerbsEndpoint,
+};
+use portcullis_slots::{Reuse, Slots};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Requests of a pipeline that may have been asked for and not taken.
+const REQUESTS_MAX: u32 = 1 << 20;
+
+/// How soon a request that found its queue full is posted again, if nothing of this pipeline ends before: a queue pair may
+/// be rebuilt, or a message may be taken, which nobody here hears of.
+const ROOM_WITHIN: Lifetime = Lifetime::micros(20);
+
+/// Accesses that are posted with one doorbell at the most.
+const POSTED_TOGETHER: usize = 16;
+
+/// How often a pipeline looks whether its node is still there.
+const NODE_LOOKED_FOR_EVERY: Lifetime = Lifetime::millis(20);
+
+/// The tasks to go on with, each once.
+#[derive(Default)]
+pub(super) struct Ready {
+    tasks: VecDeque<Task>,
+    listed: Vec<bool>,
+}
+
+impl Ready {
+    #[inline]
+    pub fn push(&mut self, task: Task) {
+        if task >= self.listed.len() {
+            self.listed.resize(task + 1, false);
+        }
+        if !std::mem::replace(&mut self.listed[task], true) {
+            self.tasks.push_back(task);
+        }
+    }
+
+    #[inline]
+    pub fn pop(&mut self) -> Option<Task> {
+        let task = self.tasks.pop_front()?;
+        self.listed[task] = false;
+        Some(task)
+    }
+}
+
+/// A request, as its future sees it.
+struct Entry<M: Memory> {
+    task: Task,
+    /// Nobody awaits it any more.
+    forgotten: bool,
+    result: Option<Result<Done<M>, Error>>,
+}
+
+pub(super) struct Core<E: VerbsEndpoint, C: Clock> {
+    pub session: Session<E, C>,
+    pub now: Moment,
+    /// Calls, and accesses that could not be begun at once.
+    entries: Slots<u64, Entry<E::Memory>>,
+    places: Places<E::Memory>,
+    outbox: Outbox<E::Memory>,
+    /// Accesses that the client holds, to be posted with one doorbell.
+    staged: usize,
+    pub buffers: Buffers<E::Memory>,
+    /// Where bytes are read to that are looked at once.
+    pub scratch: Vec<u8>,
+    calls: Vec<(Call, u64)>,
+    ended: Vec<Operation>,
+    pub current: Task,
+    pub ready: Ready,
+    pub timers: Timers,
+    /// Tasks that wait for anything to end.
+    pub watchers: Vec<Task>,
+    pub posts_left: Option<u64>,
+    look_for_node_at: Moment,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
+    pub fn new(session: Session<E, C>) -> Self {
+        let now = session.now();
+        Self {
+            session,
+            now,
+            entries: Slots::new(Reuse::LatestFirst, REQUESTS_MAX),
+            places: Places::default(),
+            outbox: Outbox::default(),
+            staged: 0,
+            buffers: Buffers::default(),
+            scratch: Vec::new(),
+            calls: Vec::new(),
+            ended: Vec::new(),
+            current: 0,
+            ready: Ready::default(),
+            timers: Timers::default(),
+            watchers: Vec::new(),
+            posts_left: None,
+            look_for_node_at: now,
+        }
+    }
+
+    /// A buffer for an access.
+    #[inline]
+    pub fn buffer(&mut self, length: u32) -> Result<Buffer<E::Memory>, Error> {
+        let session = &self.session;
+        self.buffers.take(length, |length| session.buffer(length))
+    }
+
+    /// Begins an access, which is posted with the others of this round. Where there is no room, it waits.
+    #[inline(always)]
+    pub fn begin(
+        &mut self,
+        permission: &Rc<BarePermission>,
+        offset: u64,
+        action: Action,
+        buffer: Option<Buffer<E::Memory>>,
+    ) -> Asked {
+        if self.outbox.has_accesses() || self.posts_left == Some(0) {
+            return self.enter_access(permission, offset, action, buffer);
+        }
+        let mut batch = self.session.client().resume_batch();
+        let begun = begin(&mut batch, self.now, permission, offset, action, buffer);
+        // While the NIC is at the first accesses of a round, the pipeline goes on with the next operations.
+        let posted = begun.is_ok() && self.staged + 1 >= POSTED_TOGETHER;
+        if posted {
+            batch.post();
+        } else {
+            batch.set_aside();
+        }
+        match begun {
+            Ok(operation) => {
+                self.places.begin(operation, Waiter::Task(self.current));
+                self.staged = if posted { 0 } else { self.staged + 1 };
+                self.posts_left = self.posts_left.map(|left| left - 1);
+                Asked::Begun(operation)
+            }
+            Err(Rejected { buffer, error: Error::QueueFull { .. } }) => {
+                self.enter_access(permission, offset, action, buffer)
+            }
+            Err(Rejected { error, .. }) => self.enter_failed(error),
+        }
+    }
+
+    /// The same with a buffer of this length that is still to be found.
+    #[cold]
+    pub fn begin_with_new_buffer(
+        &mut self,
+        permission: &Rc<BarePermission>,
+        offset: u64,
+        action: Action,
+        length: u32,
+    ) -> Asked {
+        match self.buffer(length) {
+            Ok(buffer) => self.begin(permission, offset, action, Some(buffer)),
+            Err(error) => self.enter_failed(error),
+        }
+    }
+
+    #[cold]
+    fn enter_access(
+        &mut self,
+        permission: &Rc<BarePermission>,
+        offset: u64,
+        action: Action,
+        buffer: Option<Buffer<E::Memory>>,
+    ) -> Asked {
+        let permission = Rc::clone(permission);
+        Asked::Entered(self.enter(Request::Access { permission, offset, action, buffer }))
+    }
+
+    /// Enters a request that is to be posted at the end of the round, or when there is room.
+    pub fn enter(&mut self, request: Request<E::Memory>) -> u64 {
+        let id = self.entries.insert(Entry { task: self.current, forgotten: false, result: None });
+        self.outbox.push(id, request);
+        id
+    }
+
+    /// Enters the result of a request that has failed at once.
+    #[cold]
+    pub fn enter_failed(&mut self, error: Error) -> Asked {
+        let result = Some(Err(error));
+        Asked::Entered(self.entries.insert(Entry { task: self.current, forgotten: false, result }))
+    }
+
+    /// What a successful access has come to, in most cases. `None`: [`Core::take_outcome`] has what there is.
+    #[inline]
+    pub fn take_success(&mut self, operation: Operation) -> Option<Done<E::Memory>> {
+        let (buffer, word) = self.places.take_success(self.session.client(), operation)?;
+        Some(buffer.map_or(Done::Word(word), Done::Buffer))
+    }
+
+    /// The outcome of an access that has begun. `None`: it is under way.
+    pub fn take_outcome(&mut self, operation: Operation) -> Option<Outcome<E::Memory>> {
+        self.places.take(self.session.client(), operation, self.current)
+    }
+
+    pub fn forget_outcome(&mut self, operation: Operation) {
+        self.places.forget(self.session.client(), operation);
+    }
+
+    /// The result of a request that was entered. `None`: there is none yet.
+    pub fn take_entry(&mut self, id: u64) -> Option<Result<Done<E::Memory>, Error>> {
+        let entry = self.entries.get_mut(id).expect("an entry stays until its result is taken");
+        match entry.result.take() {
+            Some(result) => {
+                self.entries.remove(id);
+                Some(result)
+            }
+            None => {
+                entry.task = self.current;
+                None
+            }
+        }
+    }
+
+    pub fn forget_entry(&mut self, id: u64) {
+        let entry = self.entries.get_mut(id).expect("an entry stays until its result is taken");
+        if entry.result.is_some() {
+            self.entries.remove(id);
+        } else {
+            entry.forgotten = true;
+        }
+    }
+
+    pub fn begin_round(&mut self) {
+        self.now = self.session.now();
+        // The waits of a busy pipeline are too short to notice it.
+        if self.now >= self.look_for_node_at {
+            self.session.look_for_node();
+            self.look_for_node_at = self.now.after(NODE_LOOKED_FOR_EVERY);
+        }
+    }
+
+    /// Posts what was asked for, as far as the queues have room.
+    #[inline]
+    pub fn flush(&mut self) {
+        if !self.outbox.is_empty() && self.posts_left != Some(0) {
+            self.post_waiting();
+        } else if self.staged > 0 {
+            self.session.client().resume_batch().post();
+        }
+        self.staged = 0;
+    }
+
+    /// Posts what is staged, and what has been waiting.
+    fn post_waiting(&mut self) {
+        let (outbox, now) = (&mut self.outbox, self.now);
+        let client = self.session.client();
+        if outbox.has_accesses() {
+            self.places.make_room(client);
+        }
+        let mut room = Room::of(client);
+        let mut batch = client.resume_batch();
+        for kind in Kind::ALL {
+            while self.posts_left != Some(0)
+                && let Some((id, request)) = outbox.pop(kind, &mut room)
+            {
+                let result = match request.post(&mut batch, now) {
+                    Posted::Begun(Begun::Operation(operation)) => {
+                        self.places.begin(operation, Waiter::Entry(id));
+                        Ok(())
+                    }
+                    Posted::Begun(Begun::Call(call)) => {
+                        self.calls.push((call, id));
+                        Ok(())
+                    }
+                    Posted::Full(request) => {
+                        outbox.put_back(kind, id, request);
+                        break;
+                    }
+                    Posted::Failed(error) => Err(error),
+                };
+                match result {
+                    Err(error) => settle(&mut self.entries, &mut self.ready, id, Err(error)),
+                    Ok(()) => self.posts_left = self.posts_left.map(|left| left - 1),
+                }
+            }
+        }
+        batch.post();
+    }
+
+    /// Posts, and waits until there is a task to go on with, in a new round. Returns `false` where none can be: the pipeline is
+    /// halted.
+    pub fn wait(&mut self) -> bool {
+        loop {
+            self.flush();
+            if !self.ready.tasks.is_empty() {
+                return true;
+            }
+            match self.wait_for_something() {
+                Waited::SomethingEnded => self.begin_round(),
+                Waited::Halted => return false,
+            }
+        }
+    }
+
+    /// Waits until a task can go on, or until there may be room in the queues for what waits.
+    fn wait_for_something(&mut self) -> Waited {
+        let clock = self.session.clock().clone();
+        let halted = self.posts_left == Some(0);
+        let Self { session, entries, places, calls, ended, outbox, ready, timers, watchers, .. } = self;
+        let timer = timers.next();
+        let again = (!outbox.is_empty() && !halted).then(|| clock.now().after(ROOM_WITHIN));
+        let by = timer.into_iter().chain(again).min();
+        let waited = session.wait_until_by(by.unwrap_or(Moment(u64::MAX)), |client| {
+            let ended = take_ended(client, ended, places, entries, ready)
+                + take_answers(client, calls, entries, ready);
+            let is_time = by.is_some_and(|by| clock.now() >= by);
+            if is_time {
+                timers.wake(clock.now(), ready);
+            }
+            // Also after a timer: the operation that a watcher waits for may have been dropped.
+            if ended > 0 || !ready.tasks.is_empty() {
+                watchers.drain(..).for_each(|task| ready.push(task));
+            }
+            if halted && ready.tasks.is_empty() && client.pending() == 0 && timers.is_empty() {
+                return Some(Waited::Halted);
+            }
+            // What has ended may have had no task: its future was dropped.
+            let has_room = again.is_some() && (ended > 0 || is_time);
+            (has_room || !ready.tasks.is_empty()).then_some(Waited::SomethingEnded)
+        });
+        waited.unwrap_or_else(|_| {
+            // The session is over: whatever waits has to learn it.
+            self.timers.wake_all(&mut self.ready);
+            self.watchers.drain(..).for_each(|task| self.ready.push(task));
+            Waited::SomethingEnded
+        })
+    }
+}
+
+/// What a wait has come to.
+enum Waited {
+    /// Something has ended, or a time has come.
+    SomethingEnded,
+    /// The pipeline is halted, and nothing is under way.
+    Halted,
+}
+
+/// Notes which accesses have ended. Returns how many.
+#[inline]
+fn take_ended<E: VerbsEndpoint>(
+    client: &mut Client<E>,
+    ended: &mut Vec<Operation>,
+    places: &mut Places<E::Memory>,
+    entries: &mut Slots<u64, Entry<E::Memory>>,
+    ready: &mut Ready,
+) -> usize {
+    client.drain_ended(ended);
+    let count = ended.len();
+    for operation in ended.drain(..) {
+        match places.end(operation) {
+            Waiter::Task(task) => ready.push(task),
+            Waiter::Entry(id) => {
+                let outcome = client.take(operation).expect("an outcome waits until it is taken");
+                settle(entries, ready, id, done_of(outcome));
+            }
+            Waiter::Nobody => drop(client.take(operation)),
+        }
+    }
+    count
+}
+
+/// Takes the answers to calls. Returns how many there were.
+fn take_answers<E: VerbsEndpoint>(
+    client: &mut Client<E>,
+    calls: &mut Vec<(Call, u64)>,
+    entries: &mut Slots<u64, Entry<E::Memory>>,
+    ready: &mut Ready,
+) -> usize {
+    let before = calls.len();
+    calls.retain(|&(call, id)| {
+        let Some(answer) = client.take_call(call) else { return true };
+        let done = answer.map(|answer| match answer {
+            Answer::Granted(permission) => Done::Granted(permission),
+            Answer::Entry(entry) => Done::Entry(entry),
+            Answer::Extended(_) | Answer::EndOfList | Answer::Done => Done::Ended,
+        });
+        settle(entries, ready, id, done);
+        false
+    });
+    before - calls.len()
+}
+
+/// Notes what came of a request, and that its task can go on.
+#[inline]
+fn settle<M: Memory>(
+    entries: &mut Slots<u64, Entry<M>>,
+    ready: &mut Ready,
+    id: u64,
+    result: Result<Done<M>, Error>,
+) {
+    let entry = entries.get_mut(id).expect("a request stays until it has ended");
+    if entry.forgotten {
+        entries.remove(id);
+        return;
+    }
+    entry.result = Some(result);
+    ready.push(entry.task);
+}

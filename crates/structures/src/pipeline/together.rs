@@ -1,0 +1,35 @@
+//! Several requests or operations at once, as one.
+
+use portcullis::Error;
+use std::task::Poll;
+
+/// Waits for several requests. All of them are asked for at once. The results are in the requests' order.
+pub(crate) async fn all<T>(
+    requests: impl IntoIterator<Item: Future<Output = Result<T, Error>>>,
+) -> Result<Vec<T>, Error> {
+    let under_way: Vec<_> = requests.into_iter().collect();
+    let mut results = Vec::with_capacity(under_way.len());
+    for request in under_way {
+        results.push(request.await?);
+    }
+    Ok(results)
+}
+
+/// Carries several operations out at once, as one. The results are in the operations' order.
+pub(crate) async fn join<F: Future>(operations: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut under_way: Vec<_> = operations.into_iter().map(|operation| Some(Box::pin(operation))).collect();
+    let mut results: Vec<Option<F::Output>> = under_way.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (operation, result) in under_way.iter_mut().zip(&mut results) {
+            if let Some(running) = operation
+                && let Poll::Ready(done) = running.as_mut().poll(context)
+            {
+                *result = Some(done);
+                *operation = None;
+            }
+        }
+        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}

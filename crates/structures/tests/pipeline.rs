@@ -1,0 +1,102 @@
+//! Accesses of a pipeline end, however many there are and in whatever order their futures are awaited.
+
+mod rig;
+
+use portcullis::{Allocate, BarePermission, Error, Lifetime, Mechanism};
+use portcullis_structures::Pipeline;
+use rig::{node, pipeline, run};
+use std::rc::Rc;
+
+/// More than a client has operations, and than its queues have room.
+const MANY: u64 = 5_000;
+
+fn memory(pipeline: &Pipeline) -> Rc<BarePermission> {
+    let ask = Allocate::bytes(MANY * 8).lifetime(Lifetime::seconds(10));
+    Rc::new(run(pipeline, pipeline.allocate(ask)).expect("memory"))
+}
+
+#[test]
+fn more_accesses_than_there_is_room_for_end_in_any_order_of_awaiting() {
+    for mechanism in [Mechanism::MemoryWindow, Mechanism::NodeCopy] {
+        let node = node(mechanism);
+        let pipeline = pipeline(&node, "red");
+        let permission = memory(&pipeline);
+        run(&pipeline, async {
+            let writes: Vec<_> =
+                (0..MANY).map(|word| pipeline.write(&permission, word * 8, &word.to_le_bytes())).collect();
+            for write in writes.into_iter().rev() {
+                write.await.expect("a write");
+            }
+            let reads: Vec<_> = (0..MANY).map(|word| pipeline.read(&permission, word * 8, 8)).collect();
+            for (word, read) in (0..MANY).rev().zip(reads.into_iter().rev()) {
+                let mut bytes = [0; 8];
+                read.await.expect("a read").read(0, &mut bytes);
+                assert_eq!(u64::from_le_bytes(bytes), word);
+            }
+        });
+    }
+}
+
+#[test]
+fn an_access_whose_future_is_dropped_is_carried_out_all_the_same() {
+    let node = node(Mechanism::MemoryWindow);
+    let pipeline = pipeline(&node, "red");
+    let permission = memory(&pipeline);
+    let sum = run(&pipeline, async {
+        for round in 0..MANY {
+            let [dropped, kept] = [1, 1].map(|add| pipeline.fetch_and_add(&permission, 0, add));
+            match round % 3 {
+                // Before it is posted.
+                0 => drop(dropped),
+                // When it has ended, for the next one has.
+                1 => {
+                    kept.await.expect("an addition");
+                    drop(dropped);
+                    continue;
+                }
+                // Where there is no room: the rest of the round is asked for at once.
+                _ => drop([(); 40].map(|()| pipeline.fetch_and_add(&permission, 8, 1))),
+            }
+            kept.await.expect("an addition");
+        }
+        let words = [0, 8].map(|at| pipeline.fetch_and_add(&permission, at, 0));
+        let mut sum = Vec::new();
+        for word in words {
+            sum.push(word.await.expect("an addition"));
+        }
+        sum
+    });
+    assert_eq!(sum, [MANY * 2, (0..MANY).filter(|round| round % 3 == 2).count() as u64 * 40]);
+}
+
+#[test]
+fn an_access_that_cannot_be_begun_says_so_to_its_own_future() {
+    let node = node(Mechanism::MemoryWindow);
+    let pipeline = pipeline(&node, "red");
+    let permission = memory(&pipeline);
+    run(&pipeline, async {
+        let outside = pipeline.read(&permission, MANY * 8, 8);
+        let inside = pipeline.read(&permission, 0, 8);
+        let misaligned = pipeline.fetch_and_add(&permission, 4, 1);
+        assert!(matches!(outside.await, Err(Error::OutsideRange { .. })));
+        assert!(inside.await.is_ok());
+        assert_eq!(misaligned.await, Err(Error::Misaligned));
+    });
+}
+
+#[test]
+fn accesses_end_when_the_node_does() {
+    let node = node(Mechanism::MemoryWindow);
+    let pipeline = pipeline(&node, "red");
+    let permission = memory(&pipeline);
+    drop(node);
+    pipeline.block_on(async {
+        let reads: Vec<_> = (0..MANY).map(|_| pipeline.read(&permission, 0, 8)).collect();
+        let mut last = Ok(());
+        for read in reads.into_iter().rev() {
+            last = read.await.map(drop);
+        }
+        assert_eq!(last, Err(Error::NodeGone));
+        assert_eq!(pipeline.read(&permission, 0, 8).await.map(drop), Err(Error::NodeGone));
+    });
+}
