@@ -14,12 +14,12 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// A small table is split often: after about 250 keys for the first time, and in two rounds of buckets.
+/// A small table is split often: after about 250 keys for the first time, and in six rounds of buckets.
 const GROUPS: u32 = 16;
 const DEPTH_MAX: u32 = 10;
-/// Requests of a split's second round that are carried out. The first of them are reads and extensions, and the others
-/// freeze slots: 112 of them, so the client stands among them.
-const REQUESTS_OF_THE_SECOND_ROUND: u64 = 40;
+/// Requests of the round in the middle of a split that are carried out. The first of them are reads and extensions, and
+/// the others freeze slots: 56 of them, so the client stands among them.
+const REQUESTS_OF_THE_ROUND: u64 = 40;
 /// Keys that a loader stores at the most before it is told to come to its end: the table does not grow without a limit
 /// while another loader is slow.
 const KEYS_MOST: u64 = 4_000;
@@ -123,9 +123,9 @@ fn load_into_split(
         let mut insert = pin!(table.insert(&key, &value));
         let mut watched = pin!(poll_fn(|context| {
             let polled = insert.as_mut().poll(context);
-            let in_the_middle = table.split_under_way().is_some_and(|split| split.moved > 0);
+            let in_the_middle = table.split_under_way().is_some_and(|split| split.moved * 2 >= split.buckets);
             if in_the_middle && pipeline.posts_left().is_none() {
-                pipeline.halt_after(Some(REQUESTS_OF_THE_SECOND_ROUND));
+                pipeline.halt_after(Some(REQUESTS_OF_THE_ROUND));
             }
             polled
         }));
