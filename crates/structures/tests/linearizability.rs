@@ -2,6 +2,7 @@
 //! still.
 
 mod concurrency;
+mod perform;
 mod rig;
 
 use concurrency::explore;
