@@ -78,6 +78,13 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.ask(Request::Acquire(ask))
     }
 
+    /// Acquires a permission that others may share by turns, so that only a request that waits ever gets it. It waits also
+    /// where the client has room for no other call meanwhile: for what this client itself holds and gives back by a call,
+    /// it would wait in vain.
+    pub fn acquire_in_any_case(&self, ask: Acquire) -> Awaited<'_, E, C, BarePermission> {
+        self.ask(Request::AcquireInAnyCase(ask))
+    }
+
     /// Extends a permission so that it ends `time` from now.
     pub fn extend(&self, permission: &Rc<BarePermission>, time: Lifetime) -> Awaited<'_, E, C, ()> {
         self.ask(Request::Extend { permission: Rc::clone(permission), time })

@@ -38,7 +38,7 @@ impl Kind {
     fn of<M: Memory>(request: &Request<M>) -> Self {
         match request {
             Request::Access { .. } => Self::Access,
-            Request::Acquire(ask) if ask.wait > Lifetime(0) => Self::Waiting,
+            Request::Acquire(ask) | Request::AcquireInAnyCase(ask) if ask.wait > Lifetime(0) => Self::Waiting,
             _ => Self::Prompt,
         }
     }
@@ -48,7 +48,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     free: usize,
-    /// The client has room for one call at a time. Then none may wait for long.
+    /// The client has room for one call at a time. Then hardly any may wait.
     single: bool,
 }
 
@@ -98,11 +98,9 @@ impl<M: Memory> Outbox<M> {
         let (id, request) = self.line(kind).pop_front()?;
         room.free -= 1;
         match request {
-            // Not for longer than this client's own permissions live, which may be what it waits for. It does wait: others
-            // that share what is asked for may never let go of it all at once.
+            // It is asked for again instead.
             Request::Acquire(ask) if room.single => {
-                let wait = ask.wait.min(ask.lifetime);
-                Some((id, Request::Acquire(Acquire { wait, ..ask })))
+                Some((id, Request::Acquire(Acquire { wait: Lifetime(0), ..ask })))
             }
             request => Some((id, request)),
         }

@@ -8,19 +8,53 @@ use std::rc::Rc;
 
 /// A request that is still to be posted.
 pub(super) enum Request<M: Memory> {
-    Access { permission: Rc<BarePermission>, offset: u64, action: Action, buffer: Option<Buffer<M>> },
+    Access {
+        permission: Rc<BarePermission>,
+        offset: u64,
+        action: Action,
+        buffer: Option<Buffer<M>>,
+    },
     Allocate(Allocate),
     Acquire(Acquire),
-    Extend { permission: Rc<BarePermission>, time: Lifetime },
-    Revoke { permission: BarePermission, free: bool },
+    /// The same where the client may give the last room that it has for calls to it.
+    AcquireInAnyCase(Acquire),
+    Extend {
+        permission: Rc<BarePermission>,
+        time: Lifetime,
+    },
+    Revoke {
+        permission: BarePermission,
+        free: bool,
+    },
     Free(ObjectRef),
-    Keep { object: ObjectRef, keep: Keep },
-    Publish { name: DirectoryName, object: ObjectRef },
-    Unpublish { name: DirectoryName },
-    Share { name: DirectoryName, tenant: TenantName, rights: Rights },
-    Unshare { name: DirectoryName, tenant: TenantName },
-    Include { member: ObjectRef, head: ObjectRef },
-    Lookup { owner: Option<TenantName>, name: DirectoryName },
+    Keep {
+        object: ObjectRef,
+        keep: Keep,
+    },
+    Publish {
+        name: DirectoryName,
+        object: ObjectRef,
+    },
+    Unpublish {
+        name: DirectoryName,
+    },
+    Share {
+        name: DirectoryName,
+        tenant: TenantName,
+        rights: Rights,
+    },
+    Unshare {
+        name: DirectoryName,
+        tenant: TenantName,
+    },
+    Include {
+        member: ObjectRef,
+        head: ObjectRef,
+    },
+    Lookup {
+        owner: Option<TenantName>,
+        name: DirectoryName,
+    },
 }
 
 /// What an access does.
@@ -71,6 +105,7 @@ impl<M: Memory> Request<M> {
             }
             Self::Allocate(ask) => called(batch.allocate(now, ask), || Self::Allocate(ask)),
             Self::Acquire(ask) => called(batch.acquire(now, ask), || Self::Acquire(ask)),
+            Self::AcquireInAnyCase(ask) => called(batch.acquire(now, ask), || Self::AcquireInAnyCase(ask)),
             Self::Extend { permission, time } => {
                 let call = batch.extend(now, &permission, time);
                 called(call, || Self::Extend { permission, time })

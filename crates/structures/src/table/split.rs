@@ -215,7 +215,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let objects = [self.subtable_object(parent).await?, self.subtable_object(child).await?];
         let alone = [(objects[0], (SHARED_AT, 0)), (objects[1], (0, 0))].map(|(object, part)| {
             let ask = self.ask(object, part, Rights::READ);
-            self.pipeline.acquire(Acquire { sharing: Sharing::Exclusive, ..ask })
+            self.pipeline.acquire_in_any_case(Acquire { sharing: Sharing::Exclusive, ..ask })
         });
         for permission in alone {
             match permission.await {
