@@ -33,3 +33,12 @@ fn users_of_a_table_die_and_stand_still() {
         assert!(report.ok, "{:?}: {}", report.failures, plan.command());
     }
 }
+
+#[test]
+fn splits_come_to_their_end_where_messages_are_slow_and_leases_short() {
+    // In each of these a split began again and again: what it was done under ended before it had moved a few buckets.
+    for seed in [810_000_043, 810_000_046, 810_000_048, 810_000_163, 810_000_200, 820_000_074, 820_000_142] {
+        let report = run(&plan_for(seed));
+        assert!(report.ok, "{:?}: {}", report.failures, plan_for(seed).command());
+    }
+}

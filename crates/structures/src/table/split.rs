@@ -24,14 +24,17 @@ use crate::held::AtEnd;
 use crate::pipeline::{all, join, word_of};
 use portcullis::{Acquire, BarePermission, Clock, Error, Lifetime, Moment, Rights, Sharing, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// Where in a bucket its header is.
 const HEADER_AT: u64 = SLOTS as u64 * 8;
 /// How long a client waits before it looks again whether a frozen slot has moved.
 const BUCKET_MOVED_WITHIN: Lifetime = Lifetime::micros(20);
-/// Buckets that are moved at once. So many have to be moved within a lease, or a split never comes to its end: few, so that
-/// it also does on a slow network.
+/// Buckets that are moved at once. So many have to be moved within a lease where others wait for the right, or a split never
+/// comes to its end: few, so that it also does on a slow network.
 const BUCKETS_AT_ONCE: u32 = 8;
 /// Bytes of a block that are read to learn its key; longer keys take a second read.
 const KEY_READ_BYTES: u32 = 128;
@@ -235,7 +238,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn finish_split(&self, split: Split) -> Result<(), TableError> {
-        let done = self.move_all(&split).await;
+        let done = self.move_all_in_time(&split).await;
         let Split { right, old, new, .. } = split;
         for permission in [old, new, right] {
             self.pipeline.end(permission);
@@ -253,11 +256,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut suffix = 0;
         for first in (0..self.options.buckets()).step_by(BUCKETS_AT_ONCE as usize) {
             self.note_moved(split.parent, first);
-            self.keep_right(split).await?;
             suffix = self.move_some(split, first).await?;
         }
         self.enter_split((suffix, split.depth), split.parent, split.child).await?;
-        self.keep_right(split).await?;
         // The child may have been split itself since, if this client has taken over.
         let unfilled =
             word_of(&self.pipeline.read_bytes(&split.new, 0, 8).await?, 0) == Progress::Unfilled.word();
@@ -282,7 +283,26 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Some(SplitUnderWay { moved, buckets: self.options.buckets() })
     }
 
-    /// Extends what the split is done under, long before it ends. It is called before each step that may take long.
+    /// Moves all buckets, and meanwhile keeps what that is done under from ending: on a slow network each step may take
+    /// longer than a permission lives.
+    async fn move_all_in_time(&self, split: &Split) -> Result<(), TableError> {
+        let mut moving = pin!(self.move_all(split));
+        let mut keeping = pin!(async {
+            loop {
+                if let Err(error) = self.keep_right(split).await {
+                    return error;
+                }
+                self.pipeline.sleep(Lifetime(self.options.hold().0 / 8)).await;
+            }
+        });
+        poll_fn(|context| match moving.as_mut().poll(context) {
+            Poll::Pending => keeping.as_mut().poll(context).map(Err),
+            done => done,
+        })
+        .await
+    }
+
+    /// Extends what the split is done under, long before it ends.
     async fn keep_right(&self, split: &Split) -> Result<(), TableError> {
         let hold = self.options.hold();
         let soon = self.pipeline.now().after(Lifetime(hold.0 * 3 / 4));
@@ -307,9 +327,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let (waiting, moved): (Vec<Bucket>, Vec<Bucket>) =
             buckets.iter().partition(|bucket| bucket.header.depth() == split.depth);
         let mut frozen = self.freeze(split, &waiting).await?;
-        self.keep_right(split).await?;
         self.look_at_keys(split.depth, &mut frozen).await?;
-        self.keep_right(split).await?;
         if !planted::is(Fault::HeaderBeforeCopy) {
             self.fill(split, &waiting, &frozen).await?;
         }
@@ -330,7 +348,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             .map(|(at, slot)| Frozen { at, slot, moves: false })
             .collect();
         self.look_at_keys(split.depth, &mut left).await?;
-        self.keep_right(split).await?;
         frozen.extend(left);
         self.unfreeze(split, &frozen).await?;
         Ok(buckets[0].header.suffix() & mask(split.depth))
@@ -338,11 +355,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Freezes all slots of some buckets.
     async fn freeze(&self, split: &Split, buckets: &[Bucket]) -> Result<Vec<Frozen>, TableError> {
+        let as_it_is = |(at, slot)| Frozen { at, slot, moves: false };
         let mut frozen = Vec::new();
-        let mut left: Vec<(SlotAt, Slot)> = buckets.iter().flat_map(Bucket::slots).collect();
+        let (done, mut left): (Vec<_>, Vec<_>) =
+            buckets.iter().flat_map(Bucket::slots).partition(|(_, slot)| slot.is_frozen());
         if planted::is(Fault::SlotsNotFrozen) {
-            return Ok(left.into_iter().map(|(at, slot)| Frozen { at, slot, moves: false }).collect());
+            return Ok(done.into_iter().chain(left).map(as_it_is).collect());
         }
+        // By whoever has left this split.
+        frozen.extend(done.into_iter().map(as_it_is));
         while !left.is_empty() {
             let swaps: Vec<_> = std::mem::take(&mut left)
                 .into_iter()
