@@ -29,6 +29,7 @@ mod network;
 mod nic;
 mod oracle;
 mod plan;
+mod processor;
 mod report;
 mod run;
 mod scene;

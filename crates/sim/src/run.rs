@@ -2,13 +2,15 @@
 
 use crate::cluster::Cluster;
 use crate::oracle::Promise;
-use crate::plan::Plan;
+use crate::plan::{Plan, Programs};
+use crate::processor::OneProcessor;
 use crate::report::Report;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a plan to its end, or until a promise is broken.
 #[must_use]
 pub fn run(plan: &Plan) -> Report {
+    let _processor = (plan.programs != Programs::Workers).then(OneProcessor::take);
     let mut cluster = Cluster::new(plan.clone());
     // A panic breaks a promise as well. After a panic the cluster is only read.
     let ran = catch_unwind(AssertUnwindSafe(|| {

@@ -63,7 +63,9 @@ fn every_assumption_says_how_it_was_made() {
 #[test]
 fn every_figure_is_in_the_report() {
     let figures: HashSet<&str> = standard().outputs.iter().map(|row| row.figure).collect();
-    for figure in ["Figure 5", "Figure 6", "Table 4", "Figure 7", "Figure 8a", "Figure 8b", "Table 5"] {
+    let all =
+        ["Figure 5", "Figure 6", "Table 4", "Figure 7", "Figure 8a", "Figure 8b", "Figure 9", "Figure 10"];
+    for figure in all.into_iter().chain(["Table 5"]) {
         assert!(figures.contains(figure), "{figure} is missing");
     }
 }
@@ -149,6 +151,40 @@ fn an_orphaned_lock_stops_the_table_and_a_lease_does_not() {
     let most = (inputs.resize_lease_ns / inputs.epoch_ns) as f64;
     let waited = output(report, "Figure 8a", "leases: without an insertion", "");
     assert!(waited < most + 5.0, "{waited} of {most}");
+}
+
+#[test]
+fn windows_are_five_times_faster_than_regions_in_both_structures() {
+    for workload in ["read-only", "half and half", "write-only"] {
+        let times = output(standard(), "Figure 9", &format!("{workload}: Patronus over MR"), "");
+        assert!(times > 5.0, "{workload}: {times}");
+    }
+    let times = output(standard(), "Figure 10", "segments of 1024: Patronus over MR", "");
+    assert!(times > 5.0, "the queue: {times}");
+}
+
+#[test]
+fn the_longer_the_value_the_more_a_window_gains_over_a_copy() {
+    let over = |bytes: u32| {
+        output(standard(), "Figure 9", &format!("read-only, values of {bytes} B: Patronus over RPC"), "")
+    };
+    assert!(over(4096) > 1.0, "{}", over(4096));
+    assert!(over(16384) > over(4096), "{} against {}", over(16384), over(4096));
+}
+
+#[test]
+fn a_table_by_extent_reads_as_if_it_were_not_protected() {
+    let [none, usual] = ["Unprot", "by extent, usual lease"]
+        .map(|name| output(standard(), "Figure 9", &format!("read-only, {name}"), ""));
+    assert!(usual > 0.97 * none, "{usual} against {none}");
+}
+
+#[test]
+fn a_get_under_a_permission_of_its_own_takes_a_message_and_a_bind_longer() {
+    let inputs = Inputs::default();
+    let price = output(standard(), "Figure 9", "a get, the price of protection", "");
+    let least = (inputs.network_ns + inputs.rpc_ns + inputs.bind_ns) as f64 / 1e3;
+    assert!((least..least + 1.0).contains(&price), "{price} µs, and its parts take {least}");
 }
 
 #[test]

@@ -6,17 +6,20 @@
 mod bench;
 mod counts;
 mod ends;
+mod figure_10;
 mod figure_5;
 mod figure_6;
 mod figure_7;
 mod figure_8a;
 mod figure_8b;
+mod figure_9;
 mod inputs;
 mod metered;
 mod pipe;
 mod report;
 mod rig;
 mod script;
+mod shared;
 mod table_5;
 
 pub use inputs::{InputRow, Inputs, Origin};
@@ -29,19 +32,21 @@ use crate::clock::{MICROSECOND, Nanos};
 pub struct Effort {
     /// Virtual time of the measurement in a run at full speed, in µs. Slow runs get a multiple of it.
     pub measured_us: u64,
+    /// Keys of the hash table on each core. The paper gives no number.
+    pub table_keys: usize,
 }
 
 impl Effort {
     /// The effort for a report.
     #[must_use]
     pub const fn full() -> Self {
-        Self { measured_us: 2_000 }
+        Self { measured_us: 2_000, table_keys: 1_024 }
     }
 
     /// For tests: a few percent less precise.
     #[must_use]
     pub const fn brief() -> Self {
-        Self { measured_us: 300 }
+        Self { measured_us: 300, table_keys: 128 }
     }
 
     fn span(self) -> Nanos {
@@ -65,7 +70,7 @@ impl Progress<'_> {
 }
 
 /// Runs for all figures.
-const RUNS: u32 = 55;
+const RUNS: u32 = 93;
 
 /// The model with the paper's inputs.
 #[must_use]
@@ -86,6 +91,8 @@ pub fn connectx5_with(
     outputs.extend(figure_7::figure_7(inputs, effort, &mut progress));
     outputs.extend(figure_8a::figure_8a(inputs, effort, &mut progress));
     outputs.extend(figure_8b::figure_8b(inputs, effort, &mut progress));
+    outputs.extend(figure_9::figure_9(inputs, effort, &mut progress));
+    outputs.extend(figure_10::figure_10(inputs, effort, &mut progress));
     outputs.extend(table_5::table_5(inputs, &mut progress));
     ModelReport { model: "connectx5", inputs: inputs.rows(), outputs }
 }

@@ -27,10 +27,30 @@ pub(super) const SEED: u64 = 2023;
 /// The only tenant of a model's run.
 const TENANT: &str = "model";
 
-/// The program of a client.
-pub(super) trait Driver: Debug {
+/// What runs on a client's machine.
+pub(super) trait Program: Debug {
     /// Called with news, or when its time has come. Returns when to call it without news.
+    fn turn(&mut self, now: Nanos) -> Option<Nanos>;
+}
+
+/// What a client does whose library the rig polls.
+pub(super) trait Driver: Debug {
+    /// Called after the poll. Returns when to call it without news.
     fn act(&mut self, client: &mut SimClient, now: Nanos) -> Option<Nanos>;
+}
+
+/// A client and what drives it.
+#[derive(Debug)]
+struct Driven {
+    client: SimClient,
+    driver: Rc<RefCell<dyn Driver>>,
+}
+
+impl Program for Driven {
+    fn turn(&mut self, now: Nanos) -> Option<Nanos> {
+        self.client.poll(moment(now));
+        self.driver.borrow_mut().act(&mut self.client, now)
+    }
 }
 
 /// What the memory node has done.
@@ -73,8 +93,7 @@ struct Core {
 struct Host {
     machine: usize,
     nic: SharedNic,
-    client: SimClient,
-    driver: Rc<RefCell<dyn Driver>>,
+    program: Box<dyn Program>,
     turn: Alarm,
     dice: Dice,
     /// When the client's last packet arrives. Packets keep their order.
@@ -140,7 +159,7 @@ impl Rig {
         self.cores.len()
     }
 
-    /// Attaches a client on a machine to a core's node. Attaching takes no time.
+    /// Attaches a client that the rig polls, on a machine, to a core's node. Attaching takes no time.
     ///
     /// # Panics
     /// The simulated NICs are too small, which is a bug of the model.
@@ -151,8 +170,6 @@ impl Rig {
         (queue_pairs, config): (u32, ClientConfig),
         driver: Rc<RefCell<dyn Driver>>,
     ) {
-        let number = self.hosts.len();
-        let nic = SharedNic::new(soft_nic(self.cores.len() + number));
         let size = EndpointSize {
             data_queue_pairs: queue_pairs,
             send_depth: 16,
@@ -160,13 +177,30 @@ impl Rig {
             message_bytes: 192,
             arena_bytes: 32 << 10,
         };
+        self.attach_program(machine, core, size, |endpoint| {
+            let client = Client::new(endpoint, config).expect("the arena is large enough");
+            Box::new(Driven { client, driver })
+        });
+    }
+
+    /// The same for any program.
+    ///
+    /// # Panics
+    /// As [`Rig::attach`].
+    pub fn attach_program(
+        &mut self,
+        machine: usize,
+        core: usize,
+        size: EndpointSize,
+        start: impl FnOnce(SimEndpoint) -> Box<dyn Program>,
+    ) {
+        let number = self.hosts.len();
+        let nic = SharedNic::new(soft_nic(self.cores.len() + number));
         let endpoint = self.join(core, nic.clone(), size).expect("a simulated NIC has room");
-        let client = Client::new(endpoint, config).expect("the arena is large enough");
         self.hosts.push(Host {
             machine,
             nic,
-            client,
-            driver,
+            program: start(endpoint),
             turn: Alarm::default(),
             dice: Dice::new(SEED, 100_000 + number as u64),
             last_arrival: 0,
@@ -283,8 +317,7 @@ impl Rig {
         let now = self.now;
         let it = &mut self.hosts[host];
         it.nic.borrow_mut().turn_at(moment(now));
-        it.client.poll(moment(now));
-        let next = it.driver.borrow_mut().act(&mut it.client, now);
+        let next = it.program.turn(now);
         it.nic.borrow_mut().turn_at(moment(now));
         let mut out = Vec::new();
         it.nic.borrow_mut().core().take_outgoing(&mut out);
