@@ -2,6 +2,8 @@
 //!
 //! The tests use the software NIC. With `PORTCULLIS_NIC=ibverbs` they use the RDMA device of this machine.
 
+mod device;
+
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{
     Acquire, Allocate, AtDrop, Coded, Error, Keep, Lifetime, Mechanism, NodeConfig, ObjectRef, Refusal,
@@ -11,60 +13,17 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The tests' way to the RDMA device of this machine.
-#[cfg(feature = "rdma")]
-mod rdma {
-    use portcullis::host::{HostConfig, RdmaConfig, RdmaListen};
-    use portcullis::{Guarantee, NodeSecurity};
-
-    pub fn is_wanted() -> bool {
-        match std::env::var("PORTCULLIS_NIC").as_deref() {
-            Ok("ibverbs") => true,
-            Ok(other) => panic!("PORTCULLIS_NIC={other} is no NIC: ibverbs is"),
-            Err(_) => false,
-        }
-    }
-
-    /// Adds a port on this machine for the clients of one tenant.
-    pub fn port(config: HostConfig) -> HostConfig {
-        let red = RdmaListen {
-            address: "127.0.0.1:0".to_owned(),
-            security: NodeSecurity::Plain,
-            plain_anywhere: false,
-            tenant: Some("red".to_owned()),
-        };
-        // The device may be Soft-RoCE, whose windows do not check the range. These tests do not need the range.
-        let allow_unenforced = vec![Guarantee::WindowRange];
-        let rdma = Some(RdmaConfig { listen: vec![red], allow_unenforced, ..RdmaConfig::default() });
-        HostConfig { rdma, ..config }
-    }
-}
-
-/// A crate built without the feature has no RDMA device.
-#[cfg(not(feature = "rdma"))]
-mod rdma {
-    use portcullis::host::HostConfig;
-
-    pub fn is_wanted() -> bool {
-        false
-    }
-
-    pub fn port(config: HostConfig) -> HostConfig {
-        config
-    }
-}
-
 fn host(mechanism: Mechanism) -> Host {
     let node = NodeConfig { mechanism, pool_bytes: 64 << 20, ..NodeConfig::default() };
     let config = HostConfig { node, ..HostConfig::default() };
-    Host::start(if rdma::is_wanted() { rdma::port(config) } else { config }).expect("a node starts")
+    Host::start(if device::is_wanted() { device::port(config) } else { config }).expect("a node starts")
 }
 
 /// A node that clients of one tenant come to, and its address. The folder is for the node's socket, if it has one.
 fn listening(folder: &Path) -> (Host, String) {
     let path = folder.join("node.sock");
-    if rdma::is_wanted() {
-        let host = Host::start(rdma::port(HostConfig::default())).expect("a node starts");
+    if device::is_wanted() {
+        let host = Host::start(device::port(HostConfig::default())).expect("a node starts");
         let address = format!("rdma:{}", host.rdma_addresses()[0]);
         return (host, address);
     }
@@ -257,7 +216,7 @@ fn a_kept_permission_outlives_its_first_lifetime() {
     let ended = session.write(&block, 0, b"no more");
     // On a device an extension can be lost if it coincides with the node's final notice (THREATS.md). Then the
     // permission ends too early.
-    let too_early = rdma::is_wanted() && ended == Err(Error::Revoked);
+    let too_early = device::is_wanted() && ended == Err(Error::Revoked);
     assert!(ended == Err(Error::Expired) || too_early, "{ended:?}");
     drop((block, session, host));
 }

@@ -1,6 +1,10 @@
-//! A node in this process, and clients of it that have handles on a table.
+//! A node in this process, and clients of it that have handles on a table. The node is on the software NIC, or with
+//! `PORTCULLIS_NIC=ibverbs` on the RDMA device of this machine.
 
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
+
+#[path = "../../../portcullis/tests/device/rdma.rs"]
+mod device;
 
 use portcullis::host::{Host, HostConfig};
 use portcullis::{Lifetime, Mechanism, NodeConfig, ObjectRef, SessionOptions};
@@ -17,7 +21,8 @@ pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub fn node(mechanism: Mechanism) -> Host {
     let node = NodeConfig { mechanism, pool_bytes: 256 << 20, ..NodeConfig::default() };
-    Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts")
+    let config = HostConfig { node, ..HostConfig::default() };
+    Host::start(if device::is_wanted() { device::port(config) } else { config }).expect("a node starts")
 }
 
 /// Carries an operation out, which must not hang.

@@ -1,0 +1,27 @@
+//! The tests' way to the RDMA device of this machine.
+
+use portcullis::host::{HostConfig, RdmaConfig, RdmaListen};
+use portcullis::{Guarantee, NodeSecurity};
+
+/// Whether the tests run on the device: with `PORTCULLIS_NIC=ibverbs`.
+pub fn is_wanted() -> bool {
+    match std::env::var("PORTCULLIS_NIC").as_deref() {
+        Ok("ibverbs") => true,
+        Ok(other) => panic!("PORTCULLIS_NIC={other} is no NIC: ibverbs is"),
+        Err(_) => false,
+    }
+}
+
+/// Adds a port on this machine for the clients of one tenant.
+pub fn port(config: HostConfig) -> HostConfig {
+    let red = RdmaListen {
+        address: "127.0.0.1:0".to_owned(),
+        security: NodeSecurity::Plain,
+        plain_anywhere: false,
+        tenant: Some("red".to_owned()),
+    };
+    // The device may be Soft-RoCE, whose windows do not check the range. These tests do not need the range.
+    let allow_unenforced = vec![Guarantee::WindowRange];
+    let rdma = Some(RdmaConfig { listen: vec![red], allow_unenforced, ..RdmaConfig::default() });
+    HostConfig { rdma, ..config }
+}
