@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -184,7 +184,7 @@ fn field(object: &Value, name: &str) -> Vec<u8> {
 }
 
 /// The lines of a stream, which somebody may wait for with patience.
-fn lines(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -557,6 +557,28 @@ fn a_load_that_is_killed_in_the_middle_leaves_whole_keys_and_a_sweep_frees_the_r
     assert_eq!(found["keys"], before.len());
     assert!(node.content("t") == before, "a sweep changes no key");
     assert_eq!(node.kv("sweep", &["t"]).with_code(0).text(), "there was nothing to free\n");
+}
+
+#[test]
+fn a_row_of_a_slow_pipe_is_stored_when_it_has_come_not_when_the_pipe_ends() {
+    let node = Node::start();
+    let mut load = node.command("load", &["t", "-", "--format", "csv", "--json"]);
+    let mut child = Running(load.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut input = child.0.stdin.take().expect("it is piped");
+    input.write_all(b"key,value\n").expect("it reads");
+    for (key, value) in [("first", "1"), ("second", "2"), ("first", "3")] {
+        writeln!(input, "{key},{value}").expect("it reads");
+        wait_for(key, || {
+            let got = node.kv("get", &["t", key]);
+            got.code == Some(0) && got.text() == value
+        });
+    }
+    drop(input);
+    let mut report = String::new();
+    child.0.stdout.take().expect("it is piped").read_to_string(&mut report).expect("text");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!((&report["inserted"], &report["replaced"]), (&json!(2), &json!(1)), "{report}");
+    node.kv("load", &["t", "-", "-", "--format", "csv"]).with_code(2);
 }
 
 #[test]

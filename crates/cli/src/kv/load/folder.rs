@@ -1,8 +1,8 @@
 //! The files of a folder. A file's path in the folder is its key.
 
-use super::progress::Progress;
 use super::{Item, Record, too_long};
 use crate::kv::trouble::Trouble;
+use indicatif::ProgressBar;
 use portcullis_structures::table::VALUE_BYTES_MAX;
 use std::fs::{File, ReadDir};
 use std::io::Read;
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 /// The files below a folder. Links are not followed.
 pub fn items(
     folder: &Path,
-    progress: &Progress,
+    bar: ProgressBar,
 ) -> Result<impl Iterator<Item = Result<Item, Trouble>> + use<>, Trouble> {
     let unreadable =
         |error: std::io::Error| Trouble::Call(format!("{} cannot be read: {error}", folder.display()));
     let mut open = vec![std::fs::read_dir(folder).map_err(unreadable)?];
-    let (root, bar) = (folder.to_owned(), progress.bar());
+    let root = folder.to_owned();
     Ok(std::iter::from_fn(move || {
         let item = next(&root, &mut open)?;
         if let Item::Record(record) = &item {

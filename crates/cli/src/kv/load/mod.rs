@@ -1,6 +1,7 @@
 //! `portcullis kv load`: all keys of files, with many operations in flight.
 
 mod folder;
+mod incoming;
 mod json_lines;
 mod lanes;
 mod progress;
@@ -12,6 +13,7 @@ use super::making::open_or_make;
 use super::trouble::Trouble;
 use crate::output::{complain, say};
 use clap::{Args, ValueEnum};
+use incoming::Incoming;
 use lanes::{Lanes, Turn};
 use portcullis::{Error, Lifetime};
 use portcullis_structures::Pipeline;
@@ -19,8 +21,6 @@ use portcullis_structures::table::{KEY_BYTES_MAX, Stored, Table, TableError, VAL
 use progress::Progress;
 use serde_json::json;
 use std::cell::RefCell;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Operations under way at once.
@@ -126,9 +126,6 @@ pub enum Item {
     LeftOut(String),
 }
 
-/// All that a file has, until the first mistake in it.
-type Items = Box<dyn Iterator<Item = Result<Item, Trouble>>>;
-
 /// How far a load has come.
 #[derive(Default)]
 struct Loaded {
@@ -141,18 +138,12 @@ struct Loaded {
 
 /// Stores all keys of files.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let formats = options.files.iter().map(|path| format_of(options, path)).collect::<Result<Vec<_>, _>>()?;
     let progress = Progress::new();
-    // A file that is not there is noticed before anything is stored.
-    let mut items = Vec::new();
-    for (path, format) in options.files.iter().zip(formats) {
-        items.push(items_of(options, path, format, &progress)?);
-    }
+    let incoming = Incoming::open(options, &progress)?;
     let pipeline = options.target.connect(LARGE_ARENA_BYTES)?;
     let table = open_or_make(&options.target, &pipeline)?;
     let mut loaded = Loaded::default();
-    let all = items.into_iter().flatten();
-    store_all(&pipeline, &table, options, all, &progress, &mut loaded);
+    store_all(&pipeline, &table, options, &incoming, &progress, &mut loaded);
     let closed = pipeline.block_on(table.close());
     progress.end();
     report(options, &progress, &loaded);
@@ -165,95 +156,78 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     }
 }
 
-fn format_of(options: &Options, path: &Path) -> Result<Format, Trouble> {
-    let at = path.display();
-    let format = options.format.or_else(|| Format::of(path)).ok_or_else(|| {
-        Trouble::Call(format!("the name of {at} does not tell its format: say --format csv or jsonl"))
-    })?;
-    match (format == Format::Folder, path.is_dir()) {
-        (true, false) => Err(Trouble::Call(format!("{at} is no folder: leave --format folder out"))),
-        (false, true) => Err(Trouble::Call(format!("{at} is a folder: leave --format out"))),
-        _ => Ok(format),
-    }
-}
-
-fn items_of(options: &Options, path: &Path, format: Format, progress: &Progress) -> Result<Items, Trouble> {
-    let Options { key, value, .. } = options;
-    if format == Format::Folder {
-        return Ok(Box::new(folder::items(path, progress)?));
-    }
-    let input: Box<dyn Read> = if path == Path::new("-") {
-        Box::new(std::io::stdin().lock())
-    } else {
-        let wrong = |error| Trouble::Call(format!("{} cannot be read: {error}", path.display()));
-        let file = File::open(path).map_err(wrong)?;
-        progress.expect(file.metadata().map_or(0, |metadata| metadata.len()));
-        Box::new(progress.counting(file))
-    };
-    let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
-    match format {
-        Format::Csv => Ok(Box::new(rows::items(input, name, key, value.as_deref())?)),
-        _ => Ok(Box::new(json_lines::items(input, name, key, value.as_deref()))),
-    }
-}
-
 /// Stores records, many at once. Stops at the first that fails.
 fn store_all(
     pipeline: &Pipeline,
     table: &Table,
     options: &Options,
-    mut items: impl Iterator<Item = Result<Item, Trouble>>,
+    incoming: &Incoming,
     progress: &Progress,
     loaded: &mut Loaded,
 ) {
     let lanes = Lanes::new(BYTES_AT_ONCE);
     let loaded = RefCell::new(loaded);
-    let mut next = || {
-        let mut loaded = loaded.borrow_mut();
-        while loaded.failed.is_none() {
-            match items.next()? {
-                Ok(Item::Record(record)) => match unfit(&record) {
-                    None => return Some(record),
-                    // Nothing is begun that would end without having asked the node for anything.
-                    Some(trouble) => loaded.failed = Some(trouble),
-                },
-                Ok(Item::LeftOut(what)) => {
-                    if loaded.left_out.len() < NAMED_MOST {
-                        progress.aside(|| complain(format_args!("portcullis kv: left out: {what}")));
-                    }
-                    loaded.left_out.push(what);
+    let store_next = async || {
+        while let Some(record) = next(incoming, pipeline, progress, &loaded).await {
+            // The place in the line is taken before anything is awaited: in the order of the file.
+            let turn = lanes.queue(&record.key, record.key.len() + record.value.len());
+            let stored = store(pipeline, table, &record, turn).await;
+            incoming.done();
+            let mut loaded = loaded.borrow_mut();
+            match stored {
+                Ok(stored) => {
+                    *if stored == Stored::Inserted { &mut loaded.inserted } else { &mut loaded.replaced } +=
+                        1;
+                    progress.stored(record.key.len() + record.value.len());
                 }
-                Err(trouble) => loaded.failed = Some(trouble),
+                Err(error) if loaded.failed.is_none() => {
+                    loaded.failed = Some(Trouble::of(options.target.table)(error));
+                }
+                Err(_) => {}
             }
         }
-        None
     };
-    let operations = std::iter::from_fn(|| {
-        let record = next()?;
-        let turn = lanes.queue(&record.key, record.key.len() + record.value.len());
-        Some(store(pipeline, table, record, turn))
-    });
-    pipeline.run(DEPTH, operations, |(record, stored)| {
+    pipeline.run(DEPTH, (0..DEPTH).map(|_| store_next()), |()| {});
+}
+
+/// The next record that can be stored. `None` at the end, and after the first mistake.
+async fn next(
+    incoming: &Incoming,
+    pipeline: &Pipeline,
+    progress: &Progress,
+    loaded: &RefCell<&mut Loaded>,
+) -> Option<Record> {
+    while loaded.borrow().failed.is_none() {
+        let item = incoming.next(pipeline).await?;
         let mut loaded = loaded.borrow_mut();
-        match stored {
-            Ok(stored) => {
-                *if stored == Stored::Inserted { &mut loaded.inserted } else { &mut loaded.replaced } += 1;
-                progress.stored(record.key.len() + record.value.len());
+        match item {
+            // Nothing is begun that would end without having asked the node for anything.
+            Ok(Item::Record(record)) => match unfit(&record) {
+                None if loaded.failed.is_none() => {
+                    incoming.begun();
+                    return Some(record);
+                }
+                None => {}
+                Some(trouble) => loaded.failed = Some(trouble),
+            },
+            Ok(Item::LeftOut(what)) => {
+                if loaded.left_out.len() < NAMED_MOST {
+                    progress.aside(|| complain(format_args!("portcullis kv: left out: {what}")));
+                }
+                loaded.left_out.push(what);
             }
-            Err(error) if loaded.failed.is_none() => {
-                loaded.failed = Some(Trouble::of(options.target.table)(error));
-            }
-            Err(_) => {}
+            Err(trouble) => loaded.failed = Some(trouble),
         }
-    });
+    }
+    None
 }
 
 async fn store(
     pipeline: &Pipeline,
     table: &Table,
-    record: Record,
+    record: &Record,
     turn: Turn<'_>,
-) -> (Record, Result<Stored, TableError>) {
+) -> Result<Stored, TableError> {
     let turn = turn.come(pipeline).await;
     let stored = loop {
         match table.upsert(&record.key, &record.value).await {
@@ -263,7 +237,7 @@ async fn store(
         }
     };
     drop(turn);
-    (record, stored)
+    stored
 }
 
 /// Why a record cannot be stored in any table.

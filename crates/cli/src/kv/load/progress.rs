@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// Time between two updates of the bar.
@@ -36,17 +36,7 @@ impl Progress {
         }
     }
 
-    /// So many bytes more will be read.
-    pub fn expect(&self, bytes: u64) {
-        self.bar.set_length(self.bar.length().unwrap_or(0) + bytes);
-    }
-
-    /// The same input, which moves the bar.
-    pub fn counting(&self, input: impl Read + 'static) -> impl Read + 'static {
-        self.bar.wrap_read(input)
-    }
-
-    /// So many bytes were read elsewhere.
+    /// The bar, for those who read the files: it counts the bytes that are read.
     pub fn bar(&self) -> ProgressBar {
         self.bar.clone()
     }
