@@ -27,6 +27,11 @@ impl Held {
         self.permission.as_ref().filter(|_| now < until).map(Rc::clone)
     }
 
+    /// Whether there is a permission that no operation uses, and none is being acquired.
+    pub fn is_idle(&self) -> bool {
+        !self.acquiring && self.permission.as_ref().is_some_and(|it| Rc::strong_count(it) == 1)
+    }
+
     /// Keeps a permission for further operations.
     pub fn keep(&mut self, permission: &Rc<BarePermission>) {
         let lease = permission.lease();

@@ -7,7 +7,7 @@ use portcullis_structures::table::{
     Access, Condition, Grain, KEY_BYTES_MAX, Stored, Table, TableError, TableOptions, VALUE_BYTES_MAX,
 };
 use proptest::prelude::*;
-use rig::{Map, User, node};
+use rig::{Map, User, node, node_that_lends};
 use std::pin::pin;
 use std::task::Poll;
 
@@ -132,6 +132,60 @@ fn more_blocks_of_one_extent_are_read_and_replaced_than_an_object_has_holders() 
     });
     let updates = keys.iter().map(|key| two.table.update(key.as_bytes(), b"new"));
     two.pipeline.run(16, updates, |done| assert_eq!(done, Ok(true)));
+}
+
+/// Permissions to read that nobody ends live for seconds, and an extent has eight blocks for values of this length.
+const LONG: Lifetime = Lifetime::seconds(10);
+const LARGE: usize = 64 << 10;
+const LARGE_BLOCKS: u64 = 8;
+
+fn large(round: u64) -> Vec<u8> {
+    vec![u8::try_from(round).expect("few rounds"); LARGE]
+}
+
+#[test]
+fn a_client_is_not_held_up_by_its_own_permissions_to_read_what_it_replaces() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: LONG, ..small(Grain::Block) };
+    let one = User::create(&node, TENANT, &options);
+    for round in 0..10 * LARGE_BLOCKS {
+        one.run(one.table.upsert(b"key", &large(round)));
+        assert_eq!(one.get(b"key"), Some(large(round)));
+    }
+    let statistics = one.run(one.table.statistics());
+    assert_eq!(statistics.extents, 1, "all blocks could be used again: {statistics:?}");
+}
+
+#[test]
+fn a_client_takes_another_block_and_does_not_wait_where_late_readers_hold_one() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: LONG, ..small(Grain::Block) };
+    let writer = User::create(&node, TENANT, &options);
+    let reader = User::open(&node, TENANT, writer.table.head(), Access::Read);
+    let rounds = 5 * LARGE_BLOCKS;
+    for round in 0..rounds {
+        writer.run(writer.table.upsert(b"key", &large(round)));
+        assert_eq!(reader.get(b"key"), Some(large(round)));
+    }
+    let statistics = writer.run(writer.table.statistics());
+    assert!(statistics.blocks >= rounds, "no block that was read was written again: {statistics:?}");
+}
+
+#[test]
+fn a_client_waits_for_late_readers_where_there_is_no_memory_for_another_block() {
+    // An extent for values of 1 MiB has eight blocks: there is room for less than eight extents.
+    const VALUE: usize = 1 << 20;
+    let node = node_that_lends(Mechanism::MemoryWindow, 64 << 20);
+    let options = TableOptions { lease: Lifetime::seconds(1), ..small(Grain::Block) };
+    let writer = User::create(&node, TENANT, &options);
+    let reader = User::open(&node, TENANT, writer.table.head(), Access::Read);
+    for round in 0..8 * LARGE_BLOCKS {
+        let value = vec![u8::try_from(round).expect("few rounds"); VALUE];
+        writer.run(writer.table.upsert(b"key", &value));
+        assert!(reader.get(b"key") == Some(value), "round {round}");
+    }
+    let statistics = writer.run(writer.table.statistics());
+    assert!(statistics.extents < LARGE_BLOCKS, "{statistics:?}");
 }
 
 #[test]

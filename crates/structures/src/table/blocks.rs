@@ -4,7 +4,7 @@
 //! one block. It claims several at a time (Patronus §7.3.1). A claim that its client has not used within a lease must not
 //! be used any more: see [`Table::sweep`].
 
-use super::permissions::{Part, is_conflict, is_full, is_gone};
+use super::permissions::{Part, is_conflict, is_gone, is_no_room, needs_room};
 use super::shape::{EXTENTS_AT, SizeClass};
 use super::words::{Claim, EXTENTS_MAX, Place, Slot, Version};
 use super::{Grain, Table, TableError, block};
@@ -14,7 +14,7 @@ use crate::record::Record;
 use portcullis::{
     Acquire, BarePermission, Clock, Lifetime, Moment, ObjectRef, Rights, Sharing, VerbsEndpoint,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// How many blocks are claimed at once (Patronus §7.3.1).
@@ -48,6 +48,8 @@ impl Claimed {
 /// What came of trying to claim some blocks.
 struct Tried {
     claimed: Vec<Claimed>,
+    /// There was no room for a permission to write a block.
+    is_full: bool,
     /// An extent of which others have claimed blocks since this client looked at it.
     outdated: Option<u32>,
 }
@@ -59,6 +61,8 @@ struct Class {
     ready: VecDeque<Claimed>,
     /// Blocks that were free when this client last heard of them.
     free: VecDeque<(Place, Claim)>,
+    /// Free blocks that readers still held when this client claimed them, and until when: the earliest first.
+    resting: VecDeque<(Moment, Place, Claim)>,
     /// The class's extents, in the order in which their claims are looked at next.
     extents: VecDeque<u32>,
     /// Extents that were looked at since one had free blocks.
@@ -71,6 +75,13 @@ impl Class {
     /// Forgets which blocks of an extent were free.
     fn forget_free(&mut self, extent: u32) {
         self.free.retain(|(place, _)| place.extent != extent);
+    }
+
+    /// Blocks whose readers must have ended can be claimed again.
+    fn end_rests(&mut self, now: Moment) {
+        while let Some((_, place, claim)) = self.resting.pop_front_if(|(until, ..)| *until <= now) {
+            self.free.push_back((place, claim));
+        }
     }
 
     /// Adds an extent to those that blocks are claimed from. Returns whether it was not there.
@@ -105,6 +116,11 @@ impl Blocks {
     /// A block is free again.
     fn note_free(&mut self, class: SizeClass, place: Place, claim: Claim) {
         self.class(class).free.push_back((place, claim));
+    }
+
+    /// When the first resting block of a class can be claimed again.
+    fn first_rest_ends(&mut self, class: SizeClass) -> Option<Moment> {
+        self.class(class).resting.front().map(|(until, ..)| *until)
     }
 }
 
@@ -175,7 +191,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut pause = 1;
         loop {
             let wanted = self.some_free(class).await?;
-            let Tried { claimed, outdated } = match self.try_claims(wanted).await {
+            let Tried { claimed, is_full, outdated } = match self.try_claims(wanted).await {
                 Ok(tried) => tried,
                 Err(error) => {
                     self.mend(error)?;
@@ -191,7 +207,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 self.state.borrow_mut().blocks.class(class).forget_free(extent);
                 continue;
             }
-            // Late readers hold what is free.
+            if !is_full {
+                // Late readers hold those. There are others, or there is another extent.
+                continue;
+            }
+            // The client, its tenant or the node has as many permissions as it can have.
             pause = (pause * 2).min(self.options.hold().0 / 4);
             self.pipeline.sleep(Lifetime(pause)).await;
         }
@@ -203,6 +223,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let unread = {
                 let mut state = self.state.borrow_mut();
                 let known = state.blocks.class(class);
+                known.end_rests(self.pipeline.now());
                 if !known.free.is_empty() {
                     let count = known.free.len().min(CLAIMED_AT_ONCE);
                     return Ok(known.free.drain(..count).collect());
@@ -221,13 +242,23 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     done => done?,
                 },
                 None if self.hear_of_extents().await? => {}
-                None => {
-                    if let Err(error) = self.make_extent(class).await {
-                        self.mend(error)?;
-                    }
-                }
+                None => match self.make_extent(class).await {
+                    Err(error) if is_no_room(&error) => self.wait_for_a_rest(class, error).await?,
+                    Err(error) => self.mend(error)?,
+                    Ok(()) => {}
+                },
             }
         }
+    }
+
+    /// There is no room for another extent: waits until a resting block can be claimed again.
+    ///
+    /// # Errors
+    /// The one given, where no block of the class rests.
+    async fn wait_for_a_rest(&self, class: SizeClass, error: TableError) -> Result<(), TableError> {
+        let until = self.state.borrow_mut().blocks.first_rest_ends(class).ok_or(error)?;
+        self.pipeline.sleep(Lifetime(until.0.saturating_sub(self.pipeline.now().0))).await;
+        Ok(())
     }
 
     /// An extent is gone: its client died, or was too slow, before it kept the extent.
@@ -262,9 +293,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn read_claims(&self, extent: u32, class: SizeClass) -> Result<(), TableError> {
         let bytes = self.read_in(Part::Claims(extent), 0, class.blocks() as usize * 8).await?;
         let claims = (0..).zip(bytes.chunks_exact(8)).map(|(block, word)| (block, Claim(word_of(word, 0))));
+        let resting: BTreeSet<Place> = {
+            let mut state = self.state.borrow_mut();
+            state.blocks.class(class).resting.iter().map(|(_, place, _)| *place).collect()
+        };
         let mut free: Vec<_> = claims
             .filter(|(_, claim)| !claim.is_claimed())
             .map(|(block, claim)| (Place { extent, block }, claim))
+            .filter(|(place, _)| !resting.contains(place))
             .collect();
         if free.len() * FREE_ONE_IN >= class.blocks() as usize {
             self.state.borrow_mut().blocks.class(class).looked_at = 0;
@@ -278,10 +314,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn make_extent(&self, class: SizeClass) -> Result<(), TableError> {
-        let number = self.count_in(Part::Head, EXTENTS_AT).await?;
-        let number = u32::try_from(number).ok().filter(|number| *number < EXTENTS_MAX);
-        let number = number.ok_or(TableError::Full)?;
+        // The object comes before its number: numbers are lost where there is no room for one.
         let permission = self.allocate(class.extent_bytes(), self.options.lease).await?;
+        let number = self.count_in(Part::Head, EXTENTS_AT).await?;
+        let Some(number) = u32::try_from(number).ok().filter(|number| *number < EXTENTS_MAX) else {
+            self.pipeline.end(permission);
+            return Err(TableError::Full);
+        };
         self.pipeline.zero(&permission, class.claims_bytes()).await?;
         let object = permission.object();
         let record = Record { object, detail: class.number(), is_kept: false };
@@ -324,15 +363,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             grants.push((place, version, self.pipeline.acquire(ask)));
         }
         let mut claimed = Vec::new();
+        let mut is_full = false;
         for (place, version, grant) in grants {
             let permission = match grant.await {
                 Ok(permission) => Rc::new(permission),
-                // Late readers hold the block: they are let end, and others take it later.
                 Err(error) if is_conflict(&error) => {
-                    self.free_block(place, version).await?;
+                    self.let_rest(place, version).await?;
                     continue;
                 }
-                Err(error) if is_full(&error.into()) => {
+                Err(error) if needs_room(&error.into()) => {
+                    is_full = true;
                     self.let_go(place.extent);
                     self.free_block(place, version).await?;
                     continue;
@@ -341,7 +381,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             };
             claimed.push(Claimed { place, version, permission, until: self.claimed_until(now) });
         }
-        Ok(Tried { claimed, outdated })
+        Ok(Tried { claimed, is_full, outdated })
     }
 
     /// A block that was claimed at `now` gets into a slot before this time or never.
@@ -378,12 +418,26 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Frees a block whose slot this client has just changed. Nobody waits for that.
     pub(super) async fn free_block(&self, place: Place, version: Version) -> Result<(), TableError> {
+        let (class, claim) = self.end_claim(place, version).await?;
+        self.state.borrow_mut().blocks.note_free(class, place, claim);
+        Ok(())
+    }
+
+    /// Frees a block that late readers hold, and leaves it alone for as long as they can hold it.
+    async fn let_rest(&self, place: Place, version: Version) -> Result<(), TableError> {
+        let (class, claim) = self.end_claim(place, version).await?;
+        let until = self.pipeline.now().after(self.options.hold());
+        self.state.borrow_mut().blocks.class(class).resting.push_back((until, place, claim));
+        Ok(())
+    }
+
+    /// Ends the claim of a block. Returns its class and its claim from now on. Nobody waits for that.
+    async fn end_claim(&self, place: Place, version: Version) -> Result<(SizeClass, Claim), TableError> {
         let (_, class) = self.extent_object(place.extent).await?;
         let permission = self.permission(Part::Claims(place.extent)).await?;
         let claim = Claim::of(version);
         let at = u64::from(place.block) * 8;
         drop(self.pipeline.compare_and_swap(&permission, at, claim.0, claim.freed().0));
-        self.state.borrow_mut().blocks.note_free(class, place, claim.freed());
-        Ok(())
+        Ok((class, claim.freed()))
     }
 }

@@ -29,6 +29,17 @@ pub(super) enum Part {
     Block(Place),
 }
 
+impl Part {
+    /// The extent that has the part.
+    fn extent(self) -> Option<u32> {
+        match self {
+            Self::Head | Self::Subtable(_) => None,
+            Self::Extent(extent) | Self::Claims(extent) => Some(extent),
+            Self::Block(place) => Some(place.extent),
+        }
+    }
+}
+
 /// A block that may be read: where in its permission it is, and how long it is.
 pub(super) struct Readable {
     pub permission: Rc<BarePermission>,
@@ -80,21 +91,37 @@ impl Permissions {
         self.held(part).keep(permission);
     }
 
-    fn drop_dead_blocks(&mut self, now: Moment) {
-        if self.blocks.len() >= BLOCKS_HELD_MAX {
-            self.blocks.retain(|_, held| held.acquiring || now < held.useless_at);
+    /// Takes the older half of the permissions over single blocks that no operation uses, if there are too many.
+    fn take_surplus_blocks(&mut self, now: Moment) -> Vec<Rc<BarePermission>> {
+        if self.blocks.len() < BLOCKS_HELD_MAX {
+            return Vec::new();
         }
-        if self.blocks.len() >= BLOCKS_HELD_MAX {
-            self.blocks.retain(|_, held| held.acquiring);
+        self.blocks.retain(|_, held| held.acquiring || now < held.useless_at);
+        let idle = self.blocks.iter().filter(|(_, held)| held.is_idle());
+        let mut ends: Vec<_> = idle.map(|(place, held)| (held.useless_at, *place)).collect();
+        let half = ends.len() / 2;
+        if self.blocks.len() < BLOCKS_HELD_MAX / 2 || half == 0 {
+            return Vec::new();
         }
+        // In the same order in each run of a test.
+        ends.sort_unstable();
+        ends.truncate(half);
+        ends.iter().filter_map(|(_, place)| self.blocks.remove(place)?.permission).collect()
     }
 
-    /// Takes the permissions over an extent's single blocks that no operation uses.
+    /// Takes the permissions over an extent's single blocks that no operation uses, or over all such blocks if the extent
+    /// has none.
     fn take_idle_blocks(&mut self, extent: u32) -> Vec<(Place, Rc<BarePermission>)> {
-        let is_idle = |held: &Held| held.permission.as_ref().is_some_and(|it| Rc::strong_count(it) == 1);
-        let idle =
-            self.blocks.extract_if(|place, held| place.extent == extent && !held.acquiring && is_idle(held));
+        let of_extent = |place: &Place| place.extent == extent;
+        let any = self.blocks.iter().any(|(place, held)| of_extent(place) && held.is_idle());
+        let idle = self.blocks.extract_if(|place, held| (of_extent(place) || !any) && held.is_idle());
         idle.filter_map(|(place, held)| Some((place, held.permission?))).collect()
+    }
+
+    /// Takes the permission over a block, if no operation uses it.
+    fn take_idle_block(&mut self, place: Place) -> Option<Rc<BarePermission>> {
+        self.blocks.get(&place).filter(|held| held.is_idle())?;
+        self.blocks.remove(&place)?.permission
     }
 
     /// Forgets all permissions on subtables, extents and blocks: one of them was refused.
@@ -134,17 +161,17 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let done =
             AtEnd::new(&self.pipeline, || self.state.borrow_mut().permissions.held(part).acquiring = false);
         let permission = loop {
-            match (self.acquire_part(part).await, part) {
-                (Err(error), Part::Block(place)) if is_full(&error) => self.make_way(place.extent).await,
+            match (self.acquire_part(part).await, part.extent()) {
+                (Err(error), Some(extent)) if needs_room(&error) => self.make_way(extent).await,
                 (acquired, _) => break Rc::new(acquired?),
             }
         };
         drop(done);
-        let mut state = self.state.borrow_mut();
         if matches!(part, Part::Block(_)) {
-            state.permissions.drop_dead_blocks(self.pipeline.now());
+            let surplus = self.state.borrow_mut().permissions.take_surplus_blocks(self.pipeline.now());
+            surplus.into_iter().for_each(|permission| self.pipeline.end(permission));
         }
-        state.permissions.keep(part, &permission);
+        self.state.borrow_mut().permissions.keep(part, &permission);
         Ok(permission)
     }
 
@@ -189,14 +216,21 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.under(part, async |permission| Ok(self.pipeline.fetch_and_add(permission, at, 1).await?)).await
     }
 
-    /// An object has a limited number of holders, and this client may be most of them: it lets go of the extent's blocks
-    /// that none of its operations uses, and waits a little for others to do the same.
+    /// An object has a limited number of holders, and a tenant of permissions, and this client may be or have most of
+    /// them: it lets go of blocks that none of its operations uses, and waits a little for others to do the same.
     async fn make_way(&self, extent: u32) {
         self.let_go(extent);
         self.pipeline.sleep(Lifetime(self.options.hold().0 / 16)).await;
     }
 
-    /// Ends the permissions over an extent's single blocks that no operation uses.
+    /// Ends the permission to read a block, if no operation uses it: whoever gets the block next waits for its readers.
+    pub(super) fn let_go_of_block(&self, place: Place) {
+        let idle = self.state.borrow_mut().permissions.take_idle_block(place);
+        idle.into_iter().for_each(|permission| self.pipeline.end(permission));
+    }
+
+    /// Ends the permissions over an extent's single blocks that no operation uses, or over all such blocks if the extent
+    /// has none.
     pub(super) fn let_go(&self, extent: u32) {
         let mut idle = self.state.borrow_mut().permissions.take_idle_blocks(extent);
         // In the same order in each run of a test.
@@ -305,9 +339,21 @@ pub(super) fn is_gone(error: &TableError) -> bool {
     matches!(error, TableError::Session(Error::Refused(Refusal::Gone)))
 }
 
-/// Whether an acquisition failed because the object has as many holders as it can have, or the node as many permissions.
-pub(super) fn is_full(error: &TableError) -> bool {
-    matches!(error, TableError::Session(Error::Refused(Refusal::NodeFull { .. })))
+/// Whether an acquisition failed because the object has as many holders as it can have, or the tenant or the node as many
+/// permissions.
+pub(super) fn needs_room(error: &TableError) -> bool {
+    let TableError::Session(Error::Refused(refusal)) = error else { return false };
+    matches!(refusal, Refusal::NodeFull { .. } | Refusal::Quota { .. })
+}
+
+/// Whether there is no room for another object of the table.
+pub(super) fn is_no_room(error: &TableError) -> bool {
+    let out_of_memory = |refusal: &Refusal| matches!(refusal, Refusal::OutOfMemory { .. });
+    match error {
+        TableError::Full => true,
+        TableError::Session(Error::Refused(refusal)) => out_of_memory(refusal) || needs_room(error),
+        _ => false,
+    }
 }
 
 /// Whether an acquisition failed because others hold what was asked for.

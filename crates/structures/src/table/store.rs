@@ -216,6 +216,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Frees the block of a slot that was replaced. The change has happened, whatever comes of this: a sweep frees what is
     /// left.
     async fn free_old_block(&self, old: Slot) {
+        self.let_go_of_block(old.place());
         let _ = self.free_block(old.place(), old.version()).await;
     }
 

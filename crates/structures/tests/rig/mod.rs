@@ -20,7 +20,11 @@ const HANGS_AFTER: Lifetime = Lifetime::seconds(20);
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub fn node(mechanism: Mechanism) -> Host {
-    let node = NodeConfig { mechanism, pool_bytes: 256 << 20, ..NodeConfig::default() };
+    node_that_lends(mechanism, 256 << 20)
+}
+
+pub fn node_that_lends(mechanism: Mechanism, pool_bytes: u64) -> Host {
+    let node = NodeConfig { mechanism, pool_bytes, ..NodeConfig::default() };
     let config = HostConfig { node, ..HostConfig::default() };
     Host::start(if device::is_wanted() { device::port(config) } else { config }).expect("a node starts")
 }
