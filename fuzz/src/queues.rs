@@ -4,8 +4,8 @@
 use crate::input::{Input, secret};
 use crate::plain::Plain;
 use portcullis_nic::{
-    Access, Lkey, LocalSpan, Memory, Operation, PdId, QpChange, QpId, ReceiveRequest, Region, RemoteAddress,
-    Window, WindowBinding, WindowKind, WorkRequest,
+    Access, ChainRole, Lkey, LocalSpan, Memory, Operation, PdId, QpChange, QpId, ReceiveRequest, Region,
+    RemoteAddress, Window, WindowBinding, WindowKind, WorkRequest,
 };
 use portcullis_protocol::Moment;
 use portcullis_softnic::core::{Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
@@ -88,6 +88,7 @@ fn expose(
         receive_cq: cq,
         label: None,
         polled: false,
+        role: ChainRole::default(),
     };
     let binder = core.create_qp(pd, place).expect("a queue pair");
     connect(core, binder, binder, Access::empty());
@@ -126,6 +127,7 @@ impl Stage {
             receive_cq: cq,
             label: None,
             polled: true,
+            role: ChainRole::default(),
         };
         let client_qp = core.create_qp(client_pd, place).expect("a queue pair");
         let (cq, send, receive) = own_queue(&mut core);
@@ -136,6 +138,7 @@ impl Stage {
             receive_cq: cq,
             label: None,
             polled: false,
+            role: ChainRole::default(),
         };
         let node_qp = core.create_qp(pd, place).expect("a queue pair");
         let keys = [arena.lkey.0, region.lkey.0, other.lkey.0, window.rkey.0, foreign.rkey.0].map(u64::from);
@@ -169,15 +172,15 @@ impl Stage {
     /// Writes a request with a valid lap and any words.
     fn post(&mut self, input: &mut Input<'_>) {
         let opcode =
-            u64::from(input.byte() % 10) | u64::from(input.byte()) << 8 | u64::from(input.byte()) << 16;
+            u64::from(input.byte() % 13) | u64::from(input.byte()) << 8 | u64::from(input.byte()) << 16;
         let words = [
             opcode | input.number(&self.keys) << 32,
             input.number(&ADDRESSES),
             input.number(&LENGTHS) & 0xffff_ffff | input.number(&self.keys) << 32,
             input.number(&ADDRESSES),
             input.number(&LENGTHS),
-            // The region of a bind: the index of a key.
-            input.number(&self.keys) >> 8,
+            // The region of a bind: the index of a key; and sometimes the queue pair that it is for.
+            input.number(&self.keys) >> 8 | u64::from(input.byte() % 4) << 32,
             self.posted,
             self.posted / u64::from(DEPTH) + 1,
         ];

@@ -1,8 +1,8 @@
 //! A NIC around another NIC: it carries out some verbs in its own way and passes the others on.
 
 use portcullis_nic::{
-    Access, Capabilities, Completion, CqId, Event, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
-    QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
+    Access, Capabilities, ChainRole, Completion, CqId, Event, Nic, PdId, QpAddress, QpAttributes, QpChange,
+    QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
     WorkRequest,
 };
 use std::ops::Range;
@@ -89,6 +89,8 @@ verbs! {
         capabilities() -> Capabilities;
         qp_address(qp: QpId) -> Result<QpAddress, VerbsError>;
         qp_state(qp: QpId) -> Result<QpState, VerbsError>;
+        queue_entry(request: &WorkRequest) -> Result<[u64; 8], VerbsError>;
+        completions_counted(cq: CqId) -> Result<u32, VerbsError>;
     }
     acts {
         allocate_memory(length: u64) -> Result<N::Memory, VerbsError>;
@@ -100,8 +102,12 @@ verbs! {
         allocate_window(pd: PdId, kind: WindowKind) -> Result<Window, VerbsError>;
         deallocate_window(window: WindowId) -> Result<(), VerbsError>;
         create_cq(depth: u32) -> Result<CqId, VerbsError>;
+        create_counting_cq() -> Result<CqId, VerbsError>;
         destroy_cq(cq: CqId) -> Result<(), VerbsError>;
         create_qp(pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError>;
+        create_chain_qp(pd: PdId, attributes: QpAttributes, role: ChainRole) -> Result<QpId, VerbsError>;
+        register_queue_memory(pd: PdId, qp: QpId, base: RemoteAddress, access: Access)
+            -> Result<Region, VerbsError>;
         destroy_qp(qp: QpId) -> Result<(), VerbsError>;
         modify_qp(qp: QpId, change: QpChange) -> Result<(), VerbsError>;
         post_send(qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError>;

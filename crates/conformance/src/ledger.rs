@@ -4,8 +4,8 @@
 
 use crate::Hook;
 use portcullis_nic::{
-    Access, CqId, Nic, PdId, QpAttributes, QpId, Region, RegionId, RemoteAddress, VerbsError, Window,
-    WindowId, WindowKind,
+    Access, ChainRole, CqId, Nic, PdId, QpAttributes, QpId, Region, RegionId, RemoteAddress, VerbsError,
+    Window, WindowId, WindowKind,
 };
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -97,12 +97,38 @@ impl<N: Nic> Hook<N> for Ledger {
         made(nic.create_cq(depth), &mut self.completion_queues, |cq| *cq)
     }
 
+    fn create_counting_cq(&mut self, nic: &mut N) -> Result<CqId, VerbsError> {
+        made(nic.create_counting_cq(), &mut self.completion_queues, |cq| *cq)
+    }
+
     fn destroy_cq(&mut self, nic: &mut N, cq: CqId) -> Result<(), VerbsError> {
         gone(nic.destroy_cq(cq), &mut self.completion_queues, &cq)
     }
 
     fn create_qp(&mut self, nic: &mut N, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
         made(nic.create_qp(pd, attributes), &mut self.queue_pairs, |qp| *qp)
+    }
+
+    fn create_chain_qp(
+        &mut self,
+        nic: &mut N,
+        pd: PdId,
+        attributes: QpAttributes,
+        role: ChainRole,
+    ) -> Result<QpId, VerbsError> {
+        made(nic.create_chain_qp(pd, attributes, role), &mut self.queue_pairs, |qp| *qp)
+    }
+
+    fn register_queue_memory(
+        &mut self,
+        nic: &mut N,
+        pd: PdId,
+        qp: QpId,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        let said = nic.register_queue_memory(pd, qp, base, access);
+        made(said, &mut self.regions, |region| region.id)
     }
 
     fn destroy_qp(&mut self, nic: &mut N, qp: QpId) -> Result<(), VerbsError> {

@@ -96,6 +96,7 @@ impl IbNic {
             sees_peer_ends: false,
             unenforced: known.unenforced,
             deviations: known.deviations,
+            chains: portcullis_nic::ChainFeatures::empty(),
             crashes_on: known.crashes_on,
         };
         Ok(Self {

@@ -81,6 +81,8 @@ impl Books {
                 let own_key = Rkey(window.mw.rkey()).index() == binding.rkey.index();
                 Ok(window.pd == pd && region.pd == pd && own_key && region.carries(binding))
             }
+            // No device of libibverbs' common part has chains.
+            Operation::Chain(_) => Ok(false),
             _ => Ok(true),
         }
     }
@@ -155,6 +157,7 @@ impl Books {
                 }
             }
             Operation::LocalInvalidate { rkey } => RawOperation::Invalidate { rkey: rkey.0 },
+            Operation::Chain(_) => return None,
         })
     }
 }

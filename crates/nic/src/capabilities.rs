@@ -1,5 +1,6 @@
 //! What a device can do, and which guarantees it keeps.
 
+use crate::ChainFeatures;
 use std::fmt;
 
 /// With what a NIC's atomics are atomic.
@@ -159,6 +160,8 @@ pub struct Capabilities {
     /// A queue pair's state also tells when its peer's end broke, because both ends are on this NIC. On other devices
     /// the node has to believe a client that says, after too long without an answer, that its end is broken.
     pub sees_peer_ends: bool,
+    /// What it has for chains.
+    pub chains: ChainFeatures,
     /// Guarantees that the device is known not to keep: the suite expects exactly those to fail.
     pub unenforced: Vec<Guarantee>,
     /// Mistakes that crash the device or its kernel: neither the suite nor an examination makes them on purpose.

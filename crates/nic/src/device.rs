@@ -1,9 +1,9 @@
 //! A NIC as its owner sees it.
 
 use crate::{
-    Access, Capabilities, Completion, CqId, Memory, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState,
-    ReceiveRequest, RefusedAccess, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
-    WorkRequest,
+    Access, Capabilities, ChainRole, Completion, CqId, Memory, PdId, QpAddress, QpAttributes, QpChange, QpId,
+    QpState, ReceiveRequest, RefusedAccess, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId,
+    WindowKind, WorkRequest,
 };
 use std::ops::Range;
 
@@ -105,6 +105,65 @@ pub trait Nic {
     /// # Errors
     /// A completion queue or the domain is unknown, or a depth is beyond the device.
     fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError>;
+
+    /// A new RC queue pair that is part of chains, in RESET. Requests and receives of a managed queue are posted as to any
+    /// other, once: its ring then holds them for ever.
+    ///
+    /// # Errors
+    /// As [`create_qp`](Self::create_qp), and the device has none of this.
+    fn create_chain_qp(
+        &mut self,
+        pd: PdId,
+        attributes: QpAttributes,
+        role: ChainRole,
+    ) -> Result<QpId, VerbsError> {
+        let _ = (pd, attributes, role);
+        Err(VerbsError::Unsupported("queue pairs for chains"))
+    }
+
+    /// A new completion queue that holds no entries and only counts successful completions. It is never full. What fails
+    /// shows as [`Event::Fatal`].
+    ///
+    /// # Errors
+    /// The device has none of this, or cannot make more.
+    fn create_counting_cq(&mut self) -> Result<CqId, VerbsError> {
+        Err(VerbsError::Unsupported("counting completion queues"))
+    }
+
+    /// How many completions a counting completion queue has counted, modulo 2^32.
+    ///
+    /// # Errors
+    /// There is no such completion queue, or it does not count.
+    fn completions_counted(&self, cq: CqId) -> Result<u32, VerbsError> {
+        let _ = cq;
+        Err(VerbsError::Unsupported("counting completion queues"))
+    }
+
+    /// Registers the memory of a managed send queue as a region of `pd`, so that requests of a chain can patch it: 64
+    /// bytes for each request, as the NIC reads them. Peers and local spans name its first byte `base`.
+    ///
+    /// # Errors
+    /// The device has none of this, the queue is not managed, or the access flags make no sense.
+    fn register_queue_memory(
+        &mut self,
+        pd: PdId,
+        qp: QpId,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        let _ = (pd, qp, base, access);
+        Err(VerbsError::Unsupported("queue memory that can be registered"))
+    }
+
+    /// A request as it stands in the memory of a managed queue ([`entry`](crate::entry)): what a chain copies into a queue
+    /// to have it executed there.
+    ///
+    /// # Errors
+    /// The device has none of this.
+    fn queue_entry(&self, request: &WorkRequest) -> Result<[u64; 8], VerbsError> {
+        let _ = request;
+        Err(VerbsError::Unsupported("queue memory that can be registered"))
+    }
 
     /// Ends a queue pair, in any state.
     ///

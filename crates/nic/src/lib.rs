@@ -8,6 +8,7 @@
 
 mod access;
 mod capabilities;
+mod chain;
 mod client_ends;
 mod completion;
 mod device;
@@ -20,6 +21,7 @@ mod request;
 
 pub use access::Access;
 pub use capabilities::{AtomicScope, Capabilities, Guarantee, GuaranteeSet, Misuse};
+pub use chain::{ChainFeatures, ChainRole, ChainVerb, entry};
 pub use client_ends::{ClientQueues, connect_qp};
 pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};

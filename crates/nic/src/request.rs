@@ -1,6 +1,6 @@
 //! Work requests.
 
-use crate::{Access, RegionId, WindowId};
+use crate::{Access, ChainVerb, RegionId, WindowId};
 use portcullis_protocol::{RemoteAddress, Rkey};
 
 /// A local key: names a region in the spans of a work request.
@@ -100,6 +100,8 @@ pub enum Operation {
         /// The window's present key.
         rkey: Rkey,
     },
+    /// A request of a chain.
+    Chain(ChainVerb),
 }
 
 /// A request for a send queue. Requests of one queue are executed in order.

@@ -4,7 +4,7 @@ use crate::core::{Bytes, CompletionPoller};
 use portcullis_nic::{Completion, QpId};
 use std::collections::VecDeque;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Completions<M> {
     poller: CompletionPoller<M>,
     /// Taken off the queue, but not yet polled by the owner.

@@ -5,9 +5,9 @@ use crate::core::{Bytes, CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster
 use crate::port::{PortLayout, PortQueuePairs};
 use portcullis_memory::{Alarm, Mapping};
 use portcullis_nic::{
-    Access, AtomicScope, Capabilities, Completion, CompletionKind, CqId, EndpointSize, Event, Lkey, Nic,
-    PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress,
-    VerbsError, Window, WindowId, WindowKind, WorkRequest, connect_qp,
+    Access, AtomicScope, Capabilities, ChainFeatures, ChainRole, Completion, CompletionKind, CqId,
+    EndpointSize, Event, Lkey, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, ReceiveRequest,
+    Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_protocol::Moment;
 use std::collections::HashMap;
@@ -37,9 +37,11 @@ pub struct SoftNic<M: NicMemory = Mapping> {
 }
 
 /// The owner's ends of a queue pair.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Posters<M> {
     send: SendPoster<M>,
+    /// The ring of its send queue, if that is managed.
+    managed: Option<Ring<M>>,
     receive: Option<ReceivePoster<M>>,
     /// The client's end. It takes the same steps: a client process holds no verbs objects of its own.
     client: Option<QpId>,
@@ -132,6 +134,31 @@ impl<M: NicMemory> SoftNic<M> {
         let worked = self.core.turn(now);
         self.wake_sleepers();
         worked
+    }
+
+    /// The NIC as it is now, over the same memory. Somebody who tries all orders of its steps comes back to it, and puts
+    /// the memory's contents back too.
+    ///
+    /// # Panics
+    /// The NIC has ports: other processes cannot be taken back.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        assert!(self.ports.is_empty(), "other processes cannot be taken back");
+        Self {
+            core: self.core.clone(),
+            completion_queues: self.completion_queues.clone(),
+            queue_pairs: self.queue_pairs.clone(),
+            ports: HashMap::new(),
+            port_of_cq: self.port_of_cq.clone(),
+            ..*self
+        }
+    }
+
+    /// The memory of a managed send queue, and where in it the queue lies.
+    #[must_use]
+    pub fn queue_memory(&self, qp: QpId) -> Option<(M, Range<u64>)> {
+        let ring = self.queue_pairs.get(qp.0 as usize)?.as_ref()?.managed.as_ref()?;
+        Some(ring.place(crate::core::WORK_REQUEST_BYTES))
     }
 
     /// The NIC's state machine: its network and its objects.
@@ -260,6 +287,7 @@ impl<M: NicMemory> SoftNic<M> {
             receive_cq: completions,
             label: Some(crate::port::CONTROL_LABEL),
             polled: true,
+            role: ChainRole::default(),
         };
         let ours = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: depth, receive_depth: depth };
         let control = self.connect_port(id, theirs, client_pd, pd, ours)?;
@@ -272,6 +300,7 @@ impl<M: NicMemory> SoftNic<M> {
                 receive_cq: completions,
                 label: Some(QpId(number)),
                 polled: true,
+                role: ChainRole::default(),
             };
             let ours = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 1, receive_depth: 0 };
             data.push(self.connect_port(id, theirs, client_pd, pd, ours)?);
@@ -384,6 +413,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             send_depth_max: DEPTH_MAX,
             completion_depth_max: DEPTH_MAX,
             sees_peer_ends: !self.core.is_networked(),
+            chains: ChainFeatures::all(),
             unenforced: Vec::new(),
             deviations: Vec::new(),
             crashes_on: Vec::new(),
@@ -436,6 +466,32 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         Ok(CqId(cq))
     }
 
+    fn create_counting_cq(&mut self) -> Result<CqId, VerbsError> {
+        self.core.create_counting_cq().map(CqId)
+    }
+
+    fn completions_counted(&self, cq: CqId) -> Result<u32, VerbsError> {
+        self.core.completions_counted(cq.0)
+    }
+
+    fn register_queue_memory(
+        &mut self,
+        pd: PdId,
+        qp: QpId,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        self.posters(qp)?;
+        let (memory, span) = self
+            .queue_memory(qp)
+            .ok_or(VerbsError::Invalid("only the memory of a managed send queue is registered"))?;
+        self.core.register_region(pd, &memory, span, base, access)
+    }
+
+    fn queue_entry(&self, request: &WorkRequest) -> Result<[u64; 8], VerbsError> {
+        Ok(crate::core::queue_entry(request))
+    }
+
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
         self.core.destroy_cq(cq.0)?;
         self.completion_queues.remove(&cq.0);
@@ -443,6 +499,15 @@ impl<M: NicMemory> Nic for SoftNic<M> {
     }
 
     fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        self.create_chain_qp(pd, attributes, ChainRole::default())
+    }
+
+    fn create_chain_qp(
+        &mut self,
+        pd: PdId,
+        attributes: QpAttributes,
+        role: ChainRole,
+    ) -> Result<QpId, VerbsError> {
         check_depth(attributes.send_depth)?;
         if attributes.receive_depth > 0 {
             check_depth(attributes.receive_depth)?;
@@ -460,12 +525,14 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             receive_cq: attributes.receive_cq.0,
             label: None,
             polled: false,
+            role,
         };
         let qp = self.core.create_qp(pd, place)?;
         if self.queue_pairs.len() <= qp.0 as usize {
             self.queue_pairs.resize_with(qp.0 as usize + 1, || None);
         }
         self.queue_pairs[qp.0 as usize] = Some(Posters {
+            managed: role.managed_send.then(|| send.clone()),
             send: SendPoster::new(send),
             receive: receive.map(ReceivePoster::new),
             client: None,
@@ -505,6 +572,10 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         if change == QpChange::Reset {
             let posters = self.posters(qp)?;
             posters.send.reset();
+            if let Some(ring) = &posters.managed {
+                // The queue begins with its first entry again.
+                posters.send = SendPoster::new(ring.clone());
+            }
             if let Some(receive) = &mut posters.receive {
                 receive.reset();
             }
@@ -540,8 +611,10 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         if self.self_driven {
             self.turn();
         }
-        let completions =
-            self.completion_queues.get_mut(&cq.0).ok_or(VerbsError::NoSuch { what: "completion queue" })?;
+        let Some(completions) = self.completion_queues.get_mut(&cq.0) else {
+            // A queue that only counts never has a completion.
+            return self.core.completions_counted(cq.0).map(|_| 0);
+        };
         let mut polled = 0;
         while polled < most {
             let Some((completion, taken)) = completions.take() else { break };

@@ -2,9 +2,9 @@
 
 use portcullis_memory::Mapping;
 use portcullis_nic::{
-    Access, CompletionKind, CqId, EndpointSize, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange,
-    QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, Status, VerbsError, WindowBinding,
-    WindowKind, WorkRequest, connect_qp,
+    Access, ChainRole, ChainVerb, CompletionKind, CqId, EndpointSize, LocalSpan, Nic, Operation, PdId,
+    QpAttributes, QpChange, QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, Status,
+    VerbsError, WindowBinding, WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_softnic::SoftNic;
 
@@ -291,4 +291,42 @@ fn nobody_is_told_what_happened_to_a_queue_pair_that_has_gone() {
     assert_eq!(rig.nic.destroy_qp(one[1]), Ok(()));
     let told: Vec<_> = std::iter::from_fn(|| rig.nic.poll_event()).map(|event| event.queue_pair()).collect();
     assert_eq!(told, [other[1]]);
+}
+
+/// A queue pair that is its own peer, may post requests of chains, and completes on a counting queue.
+fn engine(rig: &mut Rig, send_cq: CqId) -> QpId {
+    let attributes = QpAttributes { send_cq, ..rig.attributes(1, 0) };
+    let role = ChainRole { privileged: true, ..ChainRole::default() };
+    let qp = rig.nic.create_chain_qp(rig.pd, attributes, role).expect("a queue pair");
+    let own = rig.nic.qp_address(qp).expect("an address");
+    connect_qp(&mut rig.nic, qp, own).expect("each step");
+    qp
+}
+
+#[test]
+fn requests_that_wait_cost_the_nic_nothing_however_many_they_are() {
+    let mut rig = Rig::new(64);
+    let clock = rig.nic.create_counting_cq().expect("a queue");
+    let counted = rig.nic.create_counting_cq().expect("a queue");
+    let waiting: Vec<_> = (0..1_000).map(|_| engine(&mut rig, counted)).collect();
+    for (number, qp) in waiting.iter().enumerate() {
+        let threshold = if number < 500 { 1 } else { 2 };
+        let operation = Operation::Chain(ChainVerb::Wait { cq: clock, threshold });
+        let request = WorkRequest { id: 0, signalled: true, operation };
+        assert_eq!(rig.nic.post_send(*qp, &[request]), Ok(1));
+    }
+    while rig.nic.turn() {}
+    let visits = rig.nic.core().visits();
+    for _ in 0..100 {
+        assert!(!rig.nic.turn_all() && !rig.nic.waits_for_time(), "the NIC may sleep");
+    }
+    assert_eq!(rig.nic.core().visits(), visits, "what waits is not visited");
+
+    let ticker = engine(&mut rig, clock);
+    let nop = WorkRequest { id: 0, signalled: true, operation: Operation::Chain(ChainVerb::Nop) };
+    assert_eq!(rig.nic.post_send(ticker, &[nop]), Ok(1));
+    while rig.nic.turn() {}
+    assert_eq!(rig.nic.completions_counted(counted), Ok(500), "those that waited for this count");
+    let visits = rig.nic.core().visits() - visits;
+    assert!(visits < 600, "{visits} visits: the others were looked at too");
 }

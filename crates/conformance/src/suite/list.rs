@@ -2,8 +2,8 @@
 
 use super::report::{Outcome, Report};
 use super::{
-    atomics, binds, faults, ids, keys, local, messages, order, queues, range, regions, rights, states,
-    teardown, type_1, type_2,
+    atomics, binds, binds_for_others, chains, faults, ids, keys, local, messages, order, queues, range,
+    regions, rights, states, teardown, type_1, type_2,
 };
 use crate::bench::{Bench, Holder};
 use crate::check::Check;
@@ -211,6 +211,38 @@ macro_rules! for_each_promise {
                     take_the_receives_in_order;
                     find_receives_posted_before_the_connection;
                     go_both_ways;
+                }
+                chains {
+                    of_ordinary_queue_pairs_are_refused;
+                    of_managed_queue_pairs_without_the_privilege_fail;
+                    of_queue_pairs_with_another_peer_are_not_possible;
+                    waits_for_what_does_not_count_fail;
+                    limits_are_set_for_managed_queues_only;
+                    queue_memory_of_ordinary_queues_cannot_be_registered;
+                    nothing_runs_beyond_a_limit;
+                    limits_do_not_go_back;
+                    patched_requests_that_mean_nothing_fail;
+                    that_never_end_leave_time_for_others;
+                    waits_fail_when_what_they_wait_for_goes;
+                    waits_end_with_their_queue_pair;
+                    go_on_when_what_they_enable_is_broken;
+                    reach_the_memory_of_their_own_domain_only;
+                    managed_queues_execute_their_ring_again;
+                    messages_wait_until_a_receive_is_enabled;
+                    waits_end_when_the_count_is_reached_and_not_before;
+                    waits_compare_counts_that_go_round;
+                    counts_are_of_signalled_successes_and_failures_are_told;
+                    requests_see_what_those_before_them_wrote_to_them;
+                }
+                binds_for_others {
+                    are_refused_to_ordinary_queue_pairs;
+                    name_a_queue_pair_of_their_own_domain;
+                    are_of_type_2;
+                    do_not_take_a_window_that_is_bound;
+                    work_on_the_named_queue_pair_only;
+                    end_for_the_named_queue_pair_only;
+                    do_not_end_for_the_one_that_posts;
+                    move_to_another_queue_pair_once_they_are_free;
                 }
                 order {
                     executes_nothing_after_a_refused_request;

@@ -18,6 +18,9 @@
 
 mod atomics;
 mod binds;
+mod binds_for_others;
+mod chains;
+mod engine;
 mod faults;
 mod ids;
 mod keys;

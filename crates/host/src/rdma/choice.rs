@@ -95,6 +95,7 @@ mod tests {
             sees_peer_ends: false,
             unenforced,
             deviations: Vec::new(),
+            chains: portcullis_nic::ChainFeatures::empty(),
             crashes_on: Vec::new(),
         }
     }

@@ -67,7 +67,7 @@ impl Entry {
     };
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeyTable {
     // A free entry keeps its last key, so that its next key differs.
     entries: Table<Entry>,
@@ -235,6 +235,19 @@ impl KeyTable {
         }
         self.unbind(rkey.index());
         Ok(())
+    }
+
+    /// Whether there is such a window, and it is one of type 2.
+    pub fn is_type_2(&self, window: WindowId) -> bool {
+        let entry = self.entries.get(window.0 as usize);
+        entry.is_some_and(|entry| entry.kind == Kind::Window(WindowKind::Two))
+    }
+
+    /// The queue pair and the key of a bound type-2 window.
+    pub fn holder(&self, window: WindowId) -> Option<(QpId, Rkey)> {
+        let entry = self.entries.get(window.0 as usize)?;
+        let bound = entry.live && entry.kind == Kind::Window(WindowKind::Two);
+        bound.then(|| (entry.queue_pair, Rkey::new(window.0, entry.key)))
     }
 
     /// Whether a type-2 window is bound to `queue_pair`.

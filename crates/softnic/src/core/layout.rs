@@ -5,25 +5,28 @@
 //!
 //! | bytes | what |
 //! | --- | --- |
-//! | 0 | operation: 1 SEND, 2 SEND_WITH_INV, 3 READ, 4 WRITE, 5 COMPARE_AND_SWAP, 6 FETCH_AND_ADD, 7 BIND_MW, 8 LOCAL_INV |
+//! | 0 | operation: 0 NOP, 1 SEND, 2 SEND_WITH_INV, 3 READ, 4 WRITE, 5 COMPARE_AND_SWAP, 6 FETCH_AND_ADD, 7 BIND_MW, 8 LOCAL_INV, 9 WAIT, 10 ENABLE, 11 ENABLE_RECV |
 //! | 1 | flags: bit 0 signalled |
 //! | 2 | access flags of a bind |
 //! | 4..8 | lkey of the local span |
 //! | 8..16 | local address |
 //! | 16..20 | local length |
-//! | 20..24 | rkey: of the remote span, to invalidate, or the window's new one |
+//! | 20..24 | rkey: of the remote span, to invalidate, or the window's new one; a completion queue or queue pair of WAIT, ENABLE and ENABLE_RECV |
 //! | 24..32 | remote address, or where a window starts |
-//! | 32..40 | compare value, value to add, or a window's length |
-//! | 40..48 | swap value, or the index of a bind's region |
+//! | 32..40 | compare value, value to add, a window's length, or the threshold or limit of WAIT, ENABLE and ENABLE_RECV |
+//! | 40..48 | swap value; or 40..44 the index of a bind's region, and 44..48 the number plus one of the queue pair that a window is bound to, 0 for the one that posts |
 //! | 48..56 | the request's number, which its completion repeats |
 //! | 56..64 | lap: how often the ring has come round, from 1; stored last, it makes the entry valid |
+//!
+//! An entry is fetched when all entries before it in its queue are done, and once: so it sees what they have written to
+//! it. In a managed queue ([`ChainRole`](portcullis_nic::ChainRole)) a limit makes entries valid, and not the lap.
 //!
 //! **Receive, 32 bytes**: address, length and lkey, number, lap.
 //! **Completion, 32 bytes**: number; status, kind and length; queue pair and invalidated key; lap.
 
 use portcullis_nic::{
-    Access, Completion, CompletionKind, Lkey, LocalSpan, Operation, QpId, ReceiveRequest, RegionId,
-    RemoteAddress, RemoteSpan, Rkey, Status, WindowBinding, WindowId, WorkRequest,
+    Access, ChainVerb, Completion, CompletionKind, CqId, Lkey, LocalSpan, Operation, QpId, ReceiveRequest,
+    RegionId, RemoteAddress, RemoteSpan, Rkey, Status, WindowBinding, WindowId, WorkRequest,
 };
 
 /// Bytes of a work request in a send queue.
@@ -34,6 +37,7 @@ pub const RECEIVE_BYTES: u64 = 32;
 pub const COMPLETION_BYTES: u64 = 32;
 
 mod opcode {
+    pub const NOP: u64 = 0;
     pub const SEND: u64 = 1;
     pub const SEND_WITH_INVALIDATE: u64 = 2;
     pub const READ: u64 = 3;
@@ -42,6 +46,9 @@ mod opcode {
     pub const FETCH_AND_ADD: u64 = 6;
     pub const BIND_WINDOW: u64 = 7;
     pub const LOCAL_INVALIDATE: u64 = 8;
+    pub const WAIT: u64 = 9;
+    pub const ENABLE: u64 = 10;
+    pub const ENABLE_RECEIVE: u64 = 11;
 }
 
 const SIGNALLED: u64 = 1 << 8;
@@ -96,18 +103,12 @@ pub(crate) fn encode_request(request: &WorkRequest) -> [u64; 7] {
             remote(&mut words, there);
             words[4] = add;
         }
-        Operation::BindWindow(binding) => {
-            words[0] = opcode::BIND_WINDOW | u64::from(binding.access.bits()) << 16;
-            words[1] = u64::from(binding.window.0);
-            words[2] = u64::from(binding.rkey.0) << 32;
-            words[3] = binding.address.0;
-            words[4] = binding.length;
-            words[5] = u64::from(binding.region.0);
-        }
+        Operation::BindWindow(binding) => bind(&mut words, &binding),
         Operation::LocalInvalidate { rkey } => {
             words[0] = opcode::LOCAL_INVALIDATE;
             words[2] = u64::from(rkey.0) << 32;
         }
+        Operation::Chain(verb) => encode_chain_verb(&mut words, &verb),
     }
     if request.signalled {
         words[0] |= SIGNALLED;
@@ -116,12 +117,56 @@ pub(crate) fn encode_request(request: &WorkRequest) -> [u64; 7] {
     words
 }
 
-/// The work request in `words`: number, whether it is signalled, operation (`None`: the words mean nothing).
-pub(crate) fn decode_request(words: &[u64; 8]) -> (u64, bool, Option<Operation>) {
+fn bind(words: &mut [u64; 7], binding: &WindowBinding) {
+    words[0] = opcode::BIND_WINDOW | u64::from(binding.access.bits()) << 16;
+    words[1] = u64::from(binding.window.0);
+    words[2] = u64::from(binding.rkey.0) << 32;
+    words[3] = binding.address.0;
+    words[4] = binding.length;
+    words[5] = u64::from(binding.region.0);
+}
+
+fn encode_chain_verb(words: &mut [u64; 7], verb: &ChainVerb) {
+    let mut about = |opcode, number: u32, value| {
+        words[0] = opcode;
+        words[2] = u64::from(number) << 32;
+        words[4] = value;
+    };
+    match *verb {
+        ChainVerb::Nop => about(opcode::NOP, 0, 0),
+        ChainVerb::Wait { cq, threshold } => about(opcode::WAIT, cq.0, threshold.into()),
+        ChainVerb::Enable { queue_pair, limit } => about(opcode::ENABLE, queue_pair.0, limit),
+        ChainVerb::EnableReceive { queue_pair, limit } => about(opcode::ENABLE_RECEIVE, queue_pair.0, limit),
+        ChainVerb::BindWindow { binding, queue_pair } => {
+            bind(words, &binding);
+            words[5] |= (u64::from(queue_pair.0) + 1) << 32;
+        }
+        ChainVerb::LocalInvalidate { rkey, queue_pair } => {
+            about(opcode::LOCAL_INVALIDATE, rkey.0, 0);
+            words[5] = (u64::from(queue_pair.0) + 1) << 32;
+        }
+    }
+}
+
+/// A work request as it stands in a managed queue, where the lap means nothing.
+pub(crate) fn queue_entry(request: &WorkRequest) -> [u64; 8] {
+    let [a, b, c, d, e, f, g] = encode_request(request);
+    [a, b, c, d, e, f, g, 0]
+}
+
+/// Number of the work request in `words`, and whether it is signalled.
+#[inline]
+pub(crate) fn decode_header(words: &[u64; 8]) -> (u64, bool) {
+    (words[6], words[0] & SIGNALLED != 0)
+}
+
+/// What the work request in `words` is to do. `None`: the words mean nothing.
+#[inline]
+pub(crate) fn decode_operation(words: &[u64; 8]) -> Option<Operation> {
     let local = LocalSpan { address: words[1], length: low(words[2]), lkey: Lkey(high(words[0])) };
     let rkey = Rkey(high(words[2]));
     let remote = RemoteSpan { address: RemoteAddress(words[3]), rkey };
-    let operation = match words[0] & 0xff {
+    match words[0] & 0xff {
         opcode::READ => Some(Operation::Read { local, remote }),
         opcode::WRITE => Some(Operation::Write { local, remote }),
         opcode::SEND => Some(Operation::Send { local }),
@@ -130,18 +175,53 @@ pub(crate) fn decode_request(words: &[u64; 8]) -> (u64, bool, Option<Operation>)
             Some(Operation::CompareAndSwap { local, remote, compare: words[4], swap: words[5] })
         }
         opcode::FETCH_AND_ADD => Some(Operation::FetchAndAdd { local, remote, add: words[4] }),
-        opcode::BIND_WINDOW => Some(Operation::BindWindow(WindowBinding {
-            window: WindowId(low(words[1])),
-            rkey,
-            region: RegionId(low(words[5])),
-            address: remote.address,
-            length: words[4],
-            access: Access::from_bits_truncate((words[0] >> 16).to_le_bytes()[0]),
-        })),
-        opcode::LOCAL_INVALIDATE => Some(Operation::LocalInvalidate { rkey }),
+        _ => decode_rare(words),
+    }
+}
+
+/// What no client posts: binds, invalidations, and requests of chains. `None`: the words mean nothing.
+#[cold]
+fn decode_rare(words: &[u64; 8]) -> Option<Operation> {
+    let rkey = Rkey(high(words[2]));
+    match words[0] & 0xff {
+        opcode::BIND_WINDOW => {
+            let binding = WindowBinding {
+                window: WindowId(low(words[1])),
+                rkey,
+                region: RegionId(low(words[5])),
+                address: RemoteAddress(words[3]),
+                length: words[4],
+                access: Access::from_bits_truncate((words[0] >> 16).to_le_bytes()[0]),
+            };
+            Some(match other_queue_pair(words) {
+                None => Operation::BindWindow(binding),
+                Some(queue_pair) => Operation::Chain(ChainVerb::BindWindow { binding, queue_pair }),
+            })
+        }
+        opcode::LOCAL_INVALIDATE => Some(match other_queue_pair(words) {
+            None => Operation::LocalInvalidate { rkey },
+            Some(queue_pair) => Operation::Chain(ChainVerb::LocalInvalidate { rkey, queue_pair }),
+        }),
+        opcode::NOP => Some(Operation::Chain(ChainVerb::Nop)),
+        opcode::WAIT => {
+            let cq = CqId(high(words[2]));
+            Some(Operation::Chain(ChainVerb::Wait { cq, threshold: low(words[4]) }))
+        }
+        opcode::ENABLE => {
+            let queue_pair = QpId(high(words[2]));
+            Some(Operation::Chain(ChainVerb::Enable { queue_pair, limit: words[4] }))
+        }
+        opcode::ENABLE_RECEIVE => {
+            let queue_pair = QpId(high(words[2]));
+            Some(Operation::Chain(ChainVerb::EnableReceive { queue_pair, limit: words[4] }))
+        }
         _ => None,
-    };
-    (words[6], words[0] & SIGNALLED != 0, operation)
+    }
+}
+
+/// The queue pair that a bind or an invalidation is for, if it is not for the one that posts it.
+fn other_queue_pair(words: &[u64; 8]) -> Option<QpId> {
+    high(words[5]).checked_sub(1).map(QpId)
 }
 
 /// A receive as its words, all but the lap.
@@ -197,13 +277,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_words_become_a_request_that_reads_back(words: [u64; 8]) {
-            let (id, signalled, operation) = decode_request(&words);
+            let ((id, signalled), operation) = (decode_header(&words), decode_operation(&words));
             if let Some(operation) = operation {
                 let request = WorkRequest { id, signalled, operation };
                 let again = encode_request(&request);
                 let mut eight = [0; 8];
                 eight[..7].copy_from_slice(&again);
-                prop_assert_eq!(decode_request(&eight), (id, signalled, Some(operation)));
+                prop_assert_eq!((decode_header(&eight), decode_operation(&eight)), ((id, signalled), Some(operation)));
             }
         }
 

@@ -1,10 +1,10 @@
 //! Requests whose two ends are both on this NIC: they are executed at once, from memory to memory.
 
 use super::keys::Target;
-use super::layout::decode_request;
+use super::layout::decode_operation;
 use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
-use super::schedule::{REQUEST_WORK, REQUESTS_PER_VISIT_MAX, Visit};
+use super::schedule::{REQUEST_WORK, Visit};
 use super::verbs::{Exchange, Progress, Responder, Verb};
 use portcullis_memory::Bytes;
 use portcullis_nic::{LocalSpan, Operation, QpId, QpState, Status};
@@ -20,6 +20,8 @@ enum Step {
     Done,
     /// It goes on at the next visit.
     Again,
+    /// It is a request of a chain that waits for a count: its queue pair is rung then.
+    Waiting,
     /// It failed at the requester: the peer does not learn of it.
     Local(Status),
     /// The responder refused it: both ends are in error now.
@@ -79,7 +81,7 @@ impl<M: Bytes> Core<M> {
         for ahead in 1..PREFETCH {
             pair.send.prefetch(ahead);
         }
-        for _ in 0..REQUESTS_PER_VISIT_MAX {
+        for _ in 0..self.schedule.requests_max {
             pair.send.prefetch(PREFETCH);
             if pair.receive.is_some() {
                 // Only queue pairs with a receive queue carry messages.
@@ -88,7 +90,7 @@ impl<M: Bytes> Core<M> {
             let mut current = match pair.current.take() {
                 Some(current) => current,
                 None => match pair.send.peek() {
-                    Some(words) => Current::read(&words),
+                    Some(words) => Current::read(words),
                     None => return Visit::Done,
                 },
             };
@@ -109,6 +111,10 @@ impl<M: Bytes> Core<M> {
                     pair.current = Some(current);
                     return if moved { Visit::Again } else { blocked };
                 }
+                Step::Waiting => {
+                    pair.current = Some(current);
+                    return if blocked == Visit::Again { Visit::Done } else { Visit::Idle };
+                }
                 Step::Local(status) => {
                     pair.send.advance();
                     self.fail(id, pair, &current, status, pair.send.taken());
@@ -118,7 +124,7 @@ impl<M: Bytes> Core<M> {
                     pair.send.advance();
                     self.fail(id, pair, &current, status, pair.send.taken());
                     if let (Some(responder), Some((verb, _))) =
-                        (self.responder(pair), current.operation.and_then(Verb::of))
+                        (self.responder(id, pair), current.operation().and_then(Verb::of))
                     {
                         self.break_responder(&responder, verb);
                     }
@@ -138,7 +144,7 @@ impl<M: Bytes> Core<M> {
     #[inline]
     fn fetch_message(&self, pair: &QueuePair<M>) {
         let Some(words) = pair.send.glimpse(MESSAGES_AHEAD) else { return };
-        if let (_, _, Some(Operation::Send { local })) = decode_request(&words)
+        if let Some(Operation::Send { local }) = decode_operation(&words)
             && let Some(target) = self.keys.local(pair.pd, LocalSpan { length: 1, ..local }, false)
         {
             self.memories[target.memory].prefetch(target.offset);
@@ -148,20 +154,29 @@ impl<M: Bytes> Core<M> {
     fn step(
         &mut self,
         id: QpId,
-        pair: &QueuePair<M>,
+        pair: &mut QueuePair<M>,
         current: &mut Current,
         work: &mut u32,
         now: Moment,
     ) -> Step {
-        let Some((verb, local)) = current.operation.and_then(Verb::of) else {
-            let executed = self.execute_here(id, pair.pd, current.operation);
+        let Some((verb, local)) = current.operation().and_then(Verb::of) else {
+            if let Some(Operation::Chain(verb)) = current.operation() {
+                return match self.execute_chain_verb(id, pair, verb) {
+                    Ok(Progress::NotReady) => Step::Waiting,
+                    Ok(_) => Step::Done,
+                    Err(status) => Step::Local(status),
+                };
+            }
+            let executed = self.execute_here(id, pair.pd, current.operation());
             return executed.map_or_else(Step::Local, |()| Step::Done);
         };
         let here = match self.requester_end(pair.pd, verb, local) {
             Ok(here) => here,
             Err(status) => return Step::Local(status),
         };
-        let Some(responder) = self.responder(pair) else { return Step::Local(Status::RetryExceededError) };
+        let Some(responder) = self.responder(id, pair) else {
+            return Step::Local(Status::RetryExceededError);
+        };
         let mut copying = Copying { here, done: &mut current.done, work };
         match self.execute(&responder, verb, &mut copying) {
             Ok(Progress::Done) => Step::Done,
@@ -174,9 +189,9 @@ impl<M: Bytes> Core<M> {
     }
 
     /// The responder of a request, if its peer serves.
-    fn responder(&self, pair: &QueuePair<M>) -> Option<Responder> {
+    fn responder(&self, own: QpId, pair: &QueuePair<M>) -> Option<Responder> {
         let id = pair.peer?;
-        let peer = self.qps.get(id.0)?;
+        let peer = if id == own { pair } else { self.qps.get(id.0)? };
         let serves = matches!(peer.state, QpState::ReadyToReceive | QpState::ReadyToSend);
         serves.then_some(Responder { id, pd: peer.pd, access: peer.access })
     }

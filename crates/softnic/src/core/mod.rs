@@ -7,6 +7,7 @@
 //! A turn ends whatever the queues hold: each queue pair has a budget of requests and bytes, no index of a peer's is
 //! believed, and a request is read once into private words.
 
+mod inspect;
 mod keys;
 mod layout;
 mod loopback;
@@ -20,7 +21,9 @@ mod verbs;
 mod visit;
 mod wire;
 
+pub use inspect::QueueProgress;
 pub use keys::KEYS_MAX;
+pub(crate) use layout::queue_entry;
 pub use layout::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
 pub use objects::{Core, CqPlace, ObjectCounts, QpPlace};
 pub use portcullis_memory::Bytes;

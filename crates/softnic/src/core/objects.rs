@@ -1,17 +1,17 @@
 //! The verbs objects of a NIC, and which of them hold which.
 
 use super::keys::{KEYS_MAX, KeyTable, Target};
-use super::queue_pair::QueuePair;
+use super::queue_pair::{Current, QueuePair};
 use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
 use super::schedule::{Polling, Schedule};
 use super::wire::Network;
 use portcullis_memory::Bytes;
 use portcullis_nic::{
-    Access, Event, Lkey, PdId, QpAddress, QpChange, QpId, QpState, Region, RegionId, RemoteAddress,
-    VerbsError, Window, WindowId, WindowKind,
+    Access, ChainRole, ChainVerb, CqId, Event, Lkey, Operation, PdId, QpAddress, QpChange, QpId, QpState,
+    Region, RegionId, RemoteAddress, Status, VerbsError, Window, WindowId, WindowKind,
 };
 use portcullis_slots::{Reuse, Slots};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 /// The most queue pairs of a NIC.
@@ -28,8 +28,9 @@ const CONNECTIONS_APART: u32 = 1 << 10;
 /// The most events kept for an owner that does not ask for them.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// A software NIC over memory `M`.
-#[derive(Debug)]
+/// A software NIC over memory `M`. A clone is the NIC at that moment, over the same memory: for those who try all orders of
+/// its steps, and put the memory's contents back themselves.
+#[derive(Clone, Debug)]
 pub struct Core<M> {
     pub(super) keys: KeyTable,
     /// One for each region.
@@ -60,20 +61,62 @@ pub struct ObjectCounts {
     pub queue_pairs: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Domain {
     users: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct CompletionQueue<M> {
-    pub poster: CompletionPoster<M>,
+    pub kind: CqKind<M>,
     users: u32,
     /// Completions were posted since the owner last asked.
     pub touched: bool,
     /// The bytes that this queue's client may still get done in `round`, the round in which it was last served.
     pub work_left: u32,
     pub round: u64,
+}
+
+/// What a completion queue does with completions.
+#[derive(Clone, Debug)]
+pub(super) enum CqKind<M> {
+    /// It holds them for a poller.
+    Entries(CompletionPoster<M>),
+    /// It counts those of success.
+    Counting(Counter),
+}
+
+impl<M: Bytes> CompletionQueue<M> {
+    #[inline]
+    pub fn has_room(&mut self) -> bool {
+        match &mut self.kind {
+            CqKind::Entries(poster) => poster.has_room(1),
+            CqKind::Counting(_) => true,
+        }
+    }
+}
+
+/// The count of a counting completion queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counter {
+    count: u32,
+    /// Queue pairs that may wait for a count, by the count. Some may wait no longer: being rung harms nobody.
+    pub waiters: BTreeSet<(u32, u32)>,
+}
+
+impl Counter {
+    /// Whether the count is there. Counts go round, so half of all numbers lie behind any count.
+    pub fn has_reached(&self, threshold: u32) -> bool {
+        self.count.wrapping_sub(threshold) < 1 << 31
+    }
+
+    /// Counts a completion. Returns who waited for this one.
+    pub fn add_one(&mut self) -> Vec<QpId> {
+        self.count = self.count.wrapping_add(1);
+        let reached = (self.count, 0)..=(self.count, u32::MAX);
+        let reached: Vec<_> = self.waiters.extract_if(reached, |_| true).collect();
+        reached.into_iter().map(|(_, waiter)| QpId(waiter)).collect()
+    }
 }
 
 /// Where a queue pair's rings lie and where its completions go.
@@ -91,6 +134,8 @@ pub struct QpPlace<M> {
     pub label: Option<QpId>,
     /// Whether the NIC has to look at it without a doorbell: its poster is another process.
     pub polled: bool,
+    /// What it is beyond verbs.
+    pub role: ChainRole,
 }
 
 /// Where a completion queue's ring lies.
@@ -247,9 +292,38 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// No more completion queues.
     pub fn create_cq(&mut self, place: CqPlace<M>) -> Result<u32, VerbsError> {
-        let poster = CompletionPoster::new(place.ring, place.cell);
-        let queue = CompletionQueue { poster, users: 0, touched: false, work_left: 0, round: 0 };
+        self.add_cq(CqKind::Entries(CompletionPoster::new(place.ring, place.cell)))
+    }
+
+    /// See [`portcullis_nic::Nic::create_counting_cq`].
+    ///
+    /// # Errors
+    /// No more completion queues.
+    pub fn create_counting_cq(&mut self) -> Result<u32, VerbsError> {
+        self.add_cq(CqKind::Counting(Counter::default()))
+    }
+
+    fn add_cq(&mut self, kind: CqKind<M>) -> Result<u32, VerbsError> {
+        let queue = CompletionQueue { kind, users: 0, touched: false, work_left: 0, round: 0 };
         self.cqs.try_insert(queue).map_err(|_| exhausted("completion queues", COMPLETION_QUEUES_MAX))
+    }
+
+    pub(super) fn counter_mut(&mut self, cq: u32) -> Option<&mut Counter> {
+        match &mut self.cqs.get_mut(cq)?.kind {
+            CqKind::Counting(counter) => Some(counter),
+            CqKind::Entries(_) => None,
+        }
+    }
+
+    /// See [`portcullis_nic::Nic::completions_counted`].
+    ///
+    /// # Errors
+    /// It is unknown, or does not count.
+    pub fn completions_counted(&self, cq: u32) -> Result<u32, VerbsError> {
+        match self.cqs.get(cq).map(|queue| &queue.kind) {
+            Some(CqKind::Counting(counter)) => Ok(counter.count),
+            _ => Err(VerbsError::NoSuch { what: "counting completion queue" }),
+        }
     }
 
     /// See [`portcullis_nic::Nic::destroy_cq`].
@@ -261,8 +335,24 @@ impl<M: Bytes> Core<M> {
         if queue.users > 0 {
             return Err(VerbsError::Busy { what: "completion queue", by: "queue pair" });
         }
-        self.cqs.remove(cq);
+        if let Some(CqKind::Counting(counter)) = self.cqs.remove(cq).map(|queue| queue.kind) {
+            counter.waiters.into_iter().for_each(|(_, waiter)| self.fail_wait(QpId(waiter), CqId(cq)));
+        }
         Ok(())
+    }
+
+    /// What a queue pair waits for is gone: its request fails, if it still waits.
+    fn fail_wait(&mut self, waiter: QpId, gone: CqId) {
+        let Some(mut pair) = self.qps.lend(waiter.0) else { return };
+        let waits = |current: &Current| matches!(current.operation(), Some(Operation::Chain(ChainVerb::Wait { cq, .. })) if cq == gone);
+        if pair.state == QpState::ReadyToSend
+            && let Some(current) = pair.current.take_if(|current| waits(current))
+        {
+            pair.send.advance();
+            let taken = pair.send.taken();
+            self.fail(waiter, &mut pair, &current, Status::LocalQpOperationError, taken);
+        }
+        self.qps.give_back(waiter.0, pair);
     }
 
     /// A queue pair whose rings are shared with its poster, in RESET.
@@ -293,8 +383,17 @@ impl<M: Bytes> Core<M> {
             rnr_retries: 0,
             send_cq: place.send_cq,
             receive_cq: place.receive_cq,
-            send: SendTaker::new(place.send),
-            receive: place.receive.map(ReceiveTaker::new),
+            send: if place.role.managed_send {
+                SendTaker::managed(place.send)
+            } else {
+                SendTaker::new(place.send)
+            },
+            receive: place.receive.map(if place.role.managed_receive {
+                ReceiveTaker::managed
+            } else {
+                ReceiveTaker::new
+            }),
+            role: place.role,
             current: None,
             label: place.label.unwrap_or(id),
             scheduled: false,
@@ -373,7 +472,15 @@ impl<M: Bytes> Core<M> {
     /// It is unknown, or its state does not allow the step.
     pub fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         let networked = self.network.is_some();
-        self.qp_mut(qp)?.modify(change, networked)?;
+        let pair = self.qp_mut(qp)?;
+        if let QpChange::ReadyToReceive { peer } = change
+            && pair.role.privileged
+            && peer.number != qp.0
+        {
+            return Err(VerbsError::Invalid("a queue pair that is privileged for chains is its own peer"));
+        }
+        // What is its own peer needs no network.
+        pair.modify(change, networked && !pair.role.privileged)?;
         if matches!(change, QpChange::Error | QpChange::ReadyToSend { .. }) {
             self.ring(qp);
         }

@@ -1,20 +1,18 @@
 //! A queue pair's own state.
 
-use super::layout::decode_request;
+use super::layout::{decode_header, decode_operation};
 use super::requester::Connection;
 use super::rings::{ReceiveTaker, SendTaker};
 use super::schedule::Polling;
 use portcullis_memory::Bytes;
-use portcullis_nic::{Access, Operation, PdId, QpChange, QpId, QpState, VerbsError};
+use portcullis_nic::{Access, ChainRole, Operation, PdId, QpChange, QpId, QpState, VerbsError};
 use portcullis_protocol::{Lifetime, Moment};
 
 /// The request that a queue pair is working on, read once from its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
-    pub id: u64,
-    pub signalled: bool,
-    /// `None`: the words meant nothing.
-    pub operation: Option<Operation>,
+    /// A private copy: nobody changes what was read.
+    words: [u64; 8],
     /// Bytes of a long transfer that are done.
     pub done: u32,
     /// Since when the peer has had no receive for it.
@@ -29,9 +27,26 @@ const RNR_FOR_EVER: u8 = 7;
 impl Current {
     /// The request in `words`.
     #[inline]
-    pub fn read(words: &[u64; 8]) -> Self {
-        let (id, signalled, operation) = decode_request(words);
-        Self { id, signalled, operation, done: 0, not_ready_since: None }
+    pub fn read(words: [u64; 8]) -> Self {
+        Self { words, done: 0, not_ready_since: None }
+    }
+
+    /// Its poster's number.
+    #[inline]
+    pub fn id(&self) -> u64 {
+        decode_header(&self.words).0
+    }
+
+    /// Whether its success is told.
+    #[inline]
+    pub fn signalled(&self) -> bool {
+        decode_header(&self.words).1
+    }
+
+    /// What is to be done. `None`: the words mean nothing.
+    #[inline]
+    pub fn operation(&self) -> Option<Operation> {
+        decode_operation(&self.words)
     }
 
     /// The peer is not ready to receive. Returns whether that has lasted longer than the retries.
@@ -40,14 +55,9 @@ impl Current {
         let patience = Lifetime(RNR_TIMER.0 * u64::from(retries));
         retries != RNR_FOR_EVER && now.since(since) > patience
     }
-
-    /// A request that is flushed: what it asks for is not read.
-    pub fn unread(id: u64) -> Self {
-        Self { id, signalled: true, operation: None, done: 0, not_ready_since: None }
-    }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct QueuePair<M> {
     pub pd: PdId,
     pub state: QpState,
@@ -65,6 +75,8 @@ pub(crate) struct QueuePair<M> {
     pub send: SendTaker<M>,
     pub receive: Option<ReceiveTaker<M>>,
     pub current: Option<Current>,
+    /// What it is beyond verbs.
+    pub role: ChainRole,
     /// The number that completions carry.
     pub label: QpId,
     /// Among the ready queue pairs, or napping.

@@ -4,7 +4,7 @@
 use super::keys::Target;
 use super::objects::Core;
 use super::queue_pair::{Current, QueuePair, RNR_TIMER};
-use super::schedule::{REQUESTS_PER_VISIT_MAX, Visit};
+use super::schedule::Visit;
 use super::verbs::Verb;
 use super::wire::{Packet, PacketBody, Response, WireRequest};
 use portcullis_memory::Bytes;
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 const OUTSTANDING_MAX: usize = 64;
 
 /// A connection to a queue pair of another NIC.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub peer: QpAddress,
     /// Sent and not completed, oldest first.
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     pub expected: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Outstanding {
     pub current: Current,
     number: u32,
@@ -71,7 +71,7 @@ impl<M: Bytes> Core<M> {
                 }
             }
         }
-        for _ in 0..REQUESTS_PER_VISIT_MAX {
+        for _ in 0..self.schedule.requests_max {
             match self.send_next(id, pair, connection, now) {
                 Some(Visit::Done) => worked = true,
                 Some(other) => return other,
@@ -93,13 +93,13 @@ impl<M: Bytes> Core<M> {
         if connection.outstanding.len() >= OUTSTANDING_MAX {
             return None;
         }
-        let current = Current::read(&pair.send.peek()?);
-        let composed = match current.operation.and_then(Verb::of) {
+        let current = Current::read(pair.send.peek()?);
+        let composed = match current.operation().and_then(Verb::of) {
             Some((verb, local)) => self.compose(pair.pd, verb, local).map(Some),
             // This request needs no peer, and waits its turn.
             None if !connection.outstanding.is_empty() => return None,
             None if !self.has_completion_room(pair.send_cq) => return Some(Visit::Blocked),
-            None => self.execute_here(id, pair.pd, current.operation).map(|()| None),
+            None => self.execute_here(id, pair.pd, current.operation()).map(|()| None),
         };
         match composed {
             Ok(None) => {
@@ -156,7 +156,7 @@ impl<M: Bytes> Core<M> {
         now: Moment,
     ) {
         let from = self.address_of(id, pair);
-        let body = PacketBody::Request { id: current.id, request };
+        let body = PacketBody::Request { id: current.id(), request };
         if let Some(network) = &mut self.network {
             network.outgoing.push(Packet { from, to, number, body });
             network.waits.push_back((now.after(network.port.patience), id));
@@ -190,7 +190,7 @@ impl<M: Bytes> Core<M> {
 
     fn scatter(&self, pd: PdId, current: &Current, bytes: &[u8]) -> Result<(), Status> {
         let (verb, local) = current
-            .operation
+            .operation()
             .and_then(Verb::of)
             .filter(|(verb, local)| verb.returns_bytes() && local.length as usize == bytes.len())
             .ok_or(Status::RemoteOperationError)?;
@@ -244,7 +244,7 @@ impl<M: Bytes> Core<M> {
             && let Some(connection) = &mut connection
         {
             for waiting in connection.outstanding.iter_mut().filter(|it| it.outcome.is_none()) {
-                let Some((verb, local)) = waiting.current.operation.and_then(Verb::of) else { continue };
+                let Some((verb, local)) = waiting.current.operation().and_then(Verb::of) else { continue };
                 match self.compose(pair.pd, verb, local) {
                     Ok(request) => {
                         waiting.sent = now;

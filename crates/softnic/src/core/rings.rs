@@ -4,12 +4,14 @@
 //! poster to taker, and no index is believed: each end counts for itself. A peer that writes nonsense gets nonsense
 //! done on its own queue. It can neither make the taker read outside the ring nor take an entry twice.
 
+use super::inspect::QueueProgress;
 use super::layout::{
     COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES, decode_completion, decode_receive,
     encode_completion, encode_receive, encode_request, low,
 };
 use portcullis_memory::Bytes;
 use portcullis_nic::{Completion, ReceiveRequest, WorkRequest};
+use std::ops::Range;
 
 /// Where a ring lies: `depth` entries from `offset` on. The depth is a power of two.
 #[derive(Clone, Debug)]
@@ -37,6 +39,11 @@ impl<M: Bytes> Ring<M> {
         self.mask + 1
     }
 
+    /// The memory, and where in it the ring lies, for entries of `bytes`.
+    pub(crate) fn place(&self, bytes: u64) -> (M, Range<u64>) {
+        (self.memory.clone(), self.offset..self.offset + self.depth() * bytes)
+    }
+
     /// A send queue's entries are the longest: memory for another queue may be too short for it.
     fn holds_requests(&self) {
         let end = self.offset + self.depth() * WORK_REQUEST_BYTES;
@@ -50,7 +57,7 @@ impl<M: Bytes> Ring<M> {
 }
 
 /// The posting end of a send queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SendPoster<M> {
     ring: Ring<M>,
     posted: u64,
@@ -109,10 +116,35 @@ impl<M: Bytes> SendPoster<M> {
 }
 
 /// The NIC's end of a send queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SendTaker<M> {
     ring: Ring<M>,
     taken: u64,
+    managed: Managed,
+}
+
+/// The limit of a managed queue. `None`: laps make entries valid.
+#[derive(Clone, Debug, Default)]
+struct Managed(Option<u64>);
+
+impl Managed {
+    /// Whether entry `count` is valid. `by_lap`: whether the queue's poster says so.
+    #[inline]
+    fn admits(&self, count: u64, by_lap: impl FnOnce() -> bool) -> bool {
+        self.0.map_or_else(by_lap, |limit| count < limit)
+    }
+
+    /// Sets the limit, unless it is below the present one. Returns whether there is one.
+    fn enable(&mut self, limit: u64) -> bool {
+        self.0 = self.0.map(|present| present.max(limit));
+        self.0.is_some()
+    }
+
+    /// The queue is reset. Returns whether it is managed: then it begins with its first entry again.
+    fn reset(&mut self) -> bool {
+        self.0 = self.0.map(|_| 0);
+        self.0.is_some()
+    }
 }
 
 impl<M: Bytes> SendTaker<M> {
@@ -123,7 +155,27 @@ impl<M: Bytes> SendTaker<M> {
     #[must_use]
     pub fn new(ring: Ring<M>) -> Self {
         ring.holds_requests();
-        Self { ring, taken: 0 }
+        Self { ring, taken: 0, managed: Managed::default() }
+    }
+
+    /// The same for a managed queue.
+    ///
+    /// # Panics
+    /// As [`SendTaker::new`].
+    #[must_use]
+    pub fn managed(ring: Ring<M>) -> Self {
+        Self { managed: Managed(Some(0)), ..Self::new(ring) }
+    }
+
+    /// Sets the limit of a managed queue, unless it is below the present one. Returns whether the queue is managed.
+    pub fn enable(&mut self, limit: u64) -> bool {
+        self.managed.enable(limit)
+    }
+
+    /// How far the queue has come.
+    #[must_use]
+    pub fn progress(&self) -> QueueProgress {
+        QueueProgress { taken: self.taken, limit: self.managed.0 }
     }
 
     /// How many requests were taken off.
@@ -134,16 +186,18 @@ impl<M: Bytes> SendTaker<M> {
 
     /// Whether a request waits.
     #[must_use]
+    #[inline]
     pub fn waiting(&self) -> bool {
         let (offset, lap) = self.ring.slot(self.taken, WORK_REQUEST_BYTES);
-        self.ring.memory.load(offset + 56) == lap
+        self.managed.admits(self.taken, || self.ring.memory.load(offset + 56) == lap)
     }
 
     /// A private copy of the next request, which stays where it is.
     #[must_use]
+    #[inline]
     pub fn peek(&self) -> Option<[u64; 8]> {
-        let (offset, lap) = self.ring.slot(self.taken, WORK_REQUEST_BYTES);
-        (self.ring.memory.load(offset + 56) == lap).then(|| self.ring.memory.load_words(offset))
+        let (offset, _) = self.ring.slot(self.taken, WORK_REQUEST_BYTES);
+        self.waiting().then(|| self.ring.memory.load_words(offset))
     }
 
     /// Fetches the request `ahead` places on from its poster's cache, for later.
@@ -167,6 +221,10 @@ impl<M: Bytes> SendTaker<M> {
 
     /// Discards what is posted: at most one ring's worth, however fast its poster is.
     pub fn discard(&mut self) {
+        if self.managed.reset() {
+            self.taken = 0;
+            return;
+        }
         for _ in 0..self.ring.depth() {
             if !self.waiting() {
                 break;
@@ -177,7 +235,7 @@ impl<M: Bytes> SendTaker<M> {
 }
 
 /// The posting end of a receive queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReceivePoster<M> {
     ring: Ring<M>,
     posted: u64,
@@ -218,24 +276,42 @@ impl<M: Bytes> ReceivePoster<M> {
 }
 
 /// The NIC's end of a receive queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReceiveTaker<M> {
     ring: Ring<M>,
     taken: u64,
+    managed: Managed,
 }
 
 impl<M: Bytes> ReceiveTaker<M> {
     /// An empty queue's taking end.
     #[must_use]
     pub fn new(ring: Ring<M>) -> Self {
-        Self { ring, taken: 0 }
+        Self { ring, taken: 0, managed: Managed::default() }
+    }
+
+    /// The same for a managed queue.
+    #[must_use]
+    pub fn managed(ring: Ring<M>) -> Self {
+        Self { managed: Managed(Some(0)), ..Self::new(ring) }
+    }
+
+    /// Sets the limit of a managed queue, unless it is below the present one. Returns whether the queue is managed.
+    pub fn enable(&mut self, limit: u64) -> bool {
+        self.managed.enable(limit)
+    }
+
+    /// How far the queue has come.
+    #[must_use]
+    pub fn progress(&self) -> QueueProgress {
+        QueueProgress { taken: self.taken, limit: self.managed.0 }
     }
 
     /// A private copy of the next receive, which stays where it is.
     #[must_use]
     pub fn peek(&self) -> Option<ReceiveRequest> {
         let (offset, lap) = self.ring.slot(self.taken, RECEIVE_BYTES);
-        if self.ring.memory.load(offset + 24) != lap {
+        if !self.managed.admits(self.taken, || self.ring.memory.load(offset + 24) == lap) {
             return None;
         }
         Some(decode_receive(&self.ring.memory.load_words(offset)))
@@ -255,6 +331,10 @@ impl<M: Bytes> ReceiveTaker<M> {
 
     /// Discards what is posted: at most one ring's worth.
     pub fn discard(&mut self) {
+        if self.managed.reset() {
+            self.taken = 0;
+            return;
+        }
         for _ in 0..self.ring.depth() {
             if self.peek().is_none() {
                 break;
@@ -265,7 +345,7 @@ impl<M: Bytes> ReceiveTaker<M> {
 }
 
 /// The NIC's end of a completion queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CompletionPoster<M> {
     ring: Ring<M>,
     cell: u64,
@@ -303,7 +383,7 @@ impl<M: Bytes> CompletionPoster<M> {
 }
 
 /// The polling end of a completion queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CompletionPoller<M> {
     ring: Ring<M>,
     cell: u64,

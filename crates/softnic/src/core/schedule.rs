@@ -35,8 +35,10 @@ const NAP_TURNS: (u64, u64) = (16, 4096);
 /// The most naps that end in a turn.
 const WOKEN_PER_TURN_MAX: usize = 4;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Schedule {
+    /// Requests that a queue pair may have executed in a visit.
+    pub(super) requests_max: u32,
     /// Rung, or not done within their budget.
     ready: VecDeque<QpId>,
     /// Waiting for their peers, by the turn of their next visit.
@@ -68,6 +70,24 @@ pub(crate) enum Polling {
 struct Polled {
     qp: QpId,
     idle: u32,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            requests_max: REQUESTS_PER_VISIT_MAX,
+            ready: VecDeque::new(),
+            napping: BinaryHeap::new(),
+            turns: 0,
+            work_left: 0,
+            quantum: 0,
+            rounds: 0,
+            hot: Vec::new(),
+            next_hot: 0,
+            cold: VecDeque::new(),
+            visits: 0,
+        }
+    }
 }
 
 impl Schedule {
@@ -203,6 +223,15 @@ impl<M: Bytes> Core<M> {
         self.schedule.wake_all();
         let worked = self.turn(now);
         self.visit_cold(now, cold) || worked
+    }
+
+    /// Executes one request of a queue pair, whether it was rung or not: for those who choose the order of all steps.
+    /// Returns whether one was executed, or flushed.
+    pub fn execute_one(&mut self, qp: QpId, now: Moment) -> bool {
+        let most = std::mem::replace(&mut self.schedule.requests_max, 1);
+        let visit = self.visit(qp, now);
+        self.schedule.requests_max = most;
+        visit.worked()
     }
 
     /// Whether a request waits for time, or for a peer that does not ring.

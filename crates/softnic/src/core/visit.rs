@@ -1,10 +1,10 @@
 //! A visit to a queue pair: how much it may do, and how requests complete.
 
-use super::objects::Core;
+use super::objects::{CompletionQueue, Core, CqKind};
 use super::queue_pair::{Current, QueuePair};
-use super::schedule::{BYTES_PER_VISIT_MAX, REQUEST_WORK, REQUESTS_PER_VISIT_MAX, Visit};
+use super::schedule::{BYTES_PER_VISIT_MAX, REQUEST_WORK, Visit};
 use portcullis_memory::Bytes;
-use portcullis_nic::{Completion, CompletionKind, QpId, QpState, Status};
+use portcullis_nic::{Completion, CompletionKind, Event, QpId, QpState, Status};
 use portcullis_protocol::Moment;
 
 impl<M: Bytes> Core<M> {
@@ -70,29 +70,37 @@ impl<M: Bytes> Core<M> {
 
     #[inline]
     pub(super) fn has_completion_room(&mut self, cq: u32) -> bool {
-        self.cqs.get_mut(cq).is_some_and(|queue| queue.poster.has_room(1))
+        self.cqs.get_mut(cq).is_some_and(CompletionQueue::has_room)
     }
 
     /// A request has succeeded. `retired`: how many of its queue have ended.
     #[inline]
     pub(super) fn succeed(&mut self, pair: &QueuePair<M>, current: &Current, retired: u64) {
-        if current.signalled {
+        if current.signalled() {
             self.complete(pair, current, Status::Success, retired);
         }
     }
 
     fn complete(&mut self, pair: &QueuePair<M>, current: &Current, status: Status, retired: u64) {
         let completion =
-            Completion { request: current.id, queue_pair: pair.label, status, kind: CompletionKind::Send };
+            Completion { request: current.id(), queue_pair: pair.label, status, kind: CompletionKind::Send };
         self.put_completion(pair.send_cq, &completion, retired);
     }
 
     pub(super) fn put_completion(&mut self, cq: u32, completion: &Completion, taken: u64) {
-        if let Some(queue) = self.cqs.get_mut(cq) {
-            queue.poster.post(completion, taken);
-            if !std::mem::replace(&mut queue.touched, true) {
-                self.touched.push(cq);
+        let Some(queue) = self.cqs.get_mut(cq) else { return };
+        match &mut queue.kind {
+            CqKind::Entries(poster) => {
+                poster.post(completion, taken);
+                if !std::mem::replace(&mut queue.touched, true) {
+                    self.touched.push(cq);
+                }
             }
+            CqKind::Counting(counter) if completion.status == Status::Success => {
+                let reached = counter.add_one();
+                reached.into_iter().for_each(|waiter| self.ring(waiter));
+            }
+            CqKind::Counting(_) => {}
         }
     }
 
@@ -107,6 +115,10 @@ impl<M: Bytes> Core<M> {
     ) {
         pair.state = QpState::Error;
         self.complete(pair, current, status, retired);
+        if self.counter_mut(pair.send_cq).is_some() {
+            // The completion tells nobody.
+            self.raise(Event::Fatal(id));
+        }
         if !std::mem::replace(&mut pair.scheduled, true) {
             self.schedule.push(id);
         }
@@ -115,7 +127,7 @@ impl<M: Bytes> Core<M> {
     /// In ERR: completes everything posted as flushed, sends and receives.
     fn flush(&mut self, pair: &mut QueuePair<M>, work: &mut u32) -> Visit {
         let mut flushed = false;
-        for _ in 0..REQUESTS_PER_VISIT_MAX {
+        for _ in 0..self.schedule.requests_max {
             if !self.has_completion_room(pair.send_cq) {
                 return if flushed { Visit::Again } else { Visit::Idle };
             }
@@ -127,7 +139,7 @@ impl<M: Bytes> Core<M> {
                 (current, pair.send.taken())
             } else if let Some(words) = pair.send.peek() {
                 pair.send.advance();
-                (Current::unread(words[6]), pair.send.taken())
+                (Current::read(words), pair.send.taken())
             } else {
                 return self.flush_receives(pair, flushed);
             };
@@ -139,7 +151,7 @@ impl<M: Bytes> Core<M> {
     }
 
     fn flush_receives(&mut self, pair: &mut QueuePair<M>, mut flushed: bool) -> Visit {
-        for _ in 0..REQUESTS_PER_VISIT_MAX {
+        for _ in 0..self.schedule.requests_max {
             let Some(next) = pair.receive.as_ref().and_then(super::rings::ReceiveTaker::peek) else {
                 return if flushed { Visit::Done } else { Visit::Idle };
             };

@@ -110,7 +110,7 @@ pub enum Response {
 }
 
 /// A NIC's side of its network.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Network {
     pub port: NetworkPort,
     pub outgoing: Vec<Packet>,

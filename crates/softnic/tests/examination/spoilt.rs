@@ -3,12 +3,12 @@
 use portcullis_conformance::{Around, Hook};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
-    Access, Capabilities, Completion, CqId, Misuse, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
-    QpState, Region, RegionId, RemoteAddress, Rkey, Status, VerbsError, Window, WindowBinding, WindowId,
-    WindowKind, WorkRequest,
+    Access, Capabilities, ChainVerb, Completion, CqId, Misuse, Nic, Operation, PdId, QpAttributes, QpChange,
+    QpId, QpState, Region, RegionId, RemoteAddress, Rkey, Status, VerbsError, Window, WindowBinding,
+    WindowId, WindowKind, WorkRequest,
 };
 use portcullis_softnic::SoftNic;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// The defect.
@@ -61,6 +61,8 @@ pub struct Spoilt {
     /// Domains that were asked for. One real domain stands for all.
     domains: u32,
     binds: u32,
+    /// Windows that a chain has bound to other queue pairs. An invalidation of their own frees none of them.
+    bound_for_others: HashSet<WindowId>,
     panicked: bool,
     hung: bool,
     /// The queue pair with a long transfer under way.
@@ -88,6 +90,7 @@ impl Spoilt {
             queue_pairs: Vec::new(),
             domains: 0,
             binds: 0,
+            bound_for_others: HashSet::new(),
             panicked: false,
             hung: false,
             transfer: None,
@@ -109,6 +112,11 @@ impl Spoilt {
                 Operation::BindWindow(spoilt)
             }
             Operation::BindWindow(binding) => self.spoil_unbind(binding),
+            Operation::LocalInvalidate { rkey }
+                if self.bound_for_others.contains(&WindowId(rkey.index())) =>
+            {
+                request.operation
+            }
             Operation::LocalInvalidate { rkey } => {
                 self.live_through(rkey);
                 self.spoil_invalidate(nic, qp, rkey)
@@ -129,9 +137,25 @@ impl Spoilt {
                 self.panicked = true;
                 panic!("this driver knows no atomics")
             }
+            Operation::Chain(verb) => {
+                self.watch(verb);
+                request.operation
+            }
             other => other,
         };
         WorkRequest { operation, ..request }
+    }
+
+    /// Keeps track of windows that a chain binds and frees.
+    fn watch(&mut self, verb: ChainVerb) {
+        match verb {
+            ChainVerb::BindWindow { binding, .. } => {
+                self.windows.insert(binding.window, Some(binding));
+                self.bound_for_others.insert(binding.window);
+            }
+            ChainVerb::LocalInvalidate { rkey, .. } => self.live_through(rkey),
+            _ => {}
+        }
     }
 
     fn spoil_bind(&mut self, binding: WindowBinding) -> WindowBinding {

@@ -6,8 +6,9 @@
 //! packets. This module does not know which.
 //!
 //! A new verb that reaches the peer is a variant of [`Verb`] and an executor here. A verb that concerns only the
-//! requester's end has its executor in [`window`].
+//! requester's end has its executor in [`window`], and a request of a chain in [`chain`].
 
+mod chain;
 mod message;
 mod window;
 
@@ -47,7 +48,9 @@ impl Verb {
             Operation::SendWithInvalidate { local, rkey } => {
                 (Self::Send { length: local.length, invalidate: Some(rkey) }, local)
             }
-            Operation::BindWindow(_) | Operation::LocalInvalidate { .. } => return None,
+            Operation::BindWindow(_) | Operation::LocalInvalidate { .. } | Operation::Chain(_) => {
+                return None;
+            }
         })
     }
 
@@ -191,10 +194,11 @@ impl<M: Bytes> Core<M> {
             let fault = self.keys.fault(responder.pd, queue_pair, rkey, (address, length), needs);
             RefusedAccess { address, length, needs, rkey, fault }
         });
+        // A queue pair that is its own peer is lent now, and in ERR already.
         if let Some(pair) = self.qps.get_mut(responder.id.0) {
             pair.state = QpState::Error;
-            self.raise(Event::AccessError(responder.id, refused));
             self.ring(responder.id);
         }
+        self.raise(Event::AccessError(responder.id, refused));
     }
 }
