@@ -189,6 +189,7 @@ error_codes! {
     QueueClosed = 744, "queue-closed", "The queue is closed: nobody pushes any more.";
     NoRoomInQueue = 745, "no-room-in-queue", "The queue has as many segments as it can have.";
     QueueDamaged = 746, "queue-damaged", "The queue's memory makes no sense.";
+    ChunkTableDamaged = 751, "chunk-table-damaged", "The table of a chunk pool makes no sense.";
 
     // Bytes that cannot be decoded.
     MalformedMessage = 801, "malformed-message", "The bytes are no control message.";

@@ -1,0 +1,89 @@
+//! What a pool's table says: which chunks are free, and whose the others are.
+//!
+//! The NIC changes the table while it is read. A census is exact only while no worker is in the middle of a lap.
+
+use crate::chain::TOP_AT;
+use crate::pool::ChunkPool;
+use crate::record::{ClientNumber, Layout, NIL};
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_nic::Memory;
+use std::collections::BTreeMap;
+
+/// The chunks of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    /// The free chunks, in the order in which they will be allocated.
+    pub free: Vec<u64>,
+    /// The chunks that clients hold.
+    pub held: BTreeMap<u64, ClientNumber>,
+}
+
+/// What makes no sense in a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Damage {
+    /// The free list leads to an offset where no record begins.
+    #[error("the free list leads to offset {at:#x}, where no record begins")]
+    NoRecord {
+        /// The offset.
+        at: u64,
+    },
+    /// The free list comes to a chunk twice.
+    #[error("the free list comes to chunk {chunk} twice")]
+    Twice {
+        /// The chunk.
+        chunk: u64,
+    },
+    /// A chunk is free and has an owner.
+    #[error("chunk {chunk} is free, and client {owner:?} holds it")]
+    FreeAndHeld {
+        /// The chunk.
+        chunk: u64,
+        /// Who holds it.
+        owner: ClientNumber,
+    },
+    /// A chunk is neither free nor has it an owner.
+    #[error("chunk {chunk} is lost: it is not free, and nobody holds it")]
+    Lost {
+        /// The chunk.
+        chunk: u64,
+    },
+}
+
+impl Coded for Damage {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::ChunkTableDamaged
+    }
+}
+
+impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
+    /// The chunks of the pool.
+    ///
+    /// # Errors
+    /// The table makes no sense.
+    pub fn census(&self) -> Result<Census, Damage> {
+        let chunks = self.geometry.chunks;
+        let mut census = Census::default();
+        for chunk in 0..chunks {
+            if let Some(owner) = self.table.owner(chunk) {
+                census.held.insert(chunk, owner);
+            }
+        }
+        let mut listed = vec![false; usize::try_from(chunks).unwrap_or(0)];
+        let mut at = self.words.load(TOP_AT);
+        while at != NIL {
+            let chunk = Layout::<GROUP>::chunk_of(at).filter(|chunk| *chunk < chunks);
+            let chunk = chunk.ok_or(Damage::NoRecord { at })?;
+            let place = usize::try_from(chunk).unwrap_or(usize::MAX);
+            if std::mem::replace(&mut listed[place], true) {
+                return Err(Damage::Twice { chunk });
+            }
+            if let Some(&owner) = census.held.get(&chunk) {
+                return Err(Damage::FreeAndHeld { chunk, owner });
+            }
+            census.free.push(chunk);
+            at = self.table.next(at);
+        }
+        let lost = (0..).zip(&listed).find(|(chunk, listed)| !**listed && !census.held.contains_key(chunk));
+        lost.map_or(Ok(census), |(chunk, _)| Err(Damage::Lost { chunk }))
+    }
+}

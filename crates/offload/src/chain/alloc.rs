@@ -1,0 +1,142 @@
+//! The chain that allocates: it takes the first record of the free list, and binds its windows for the client.
+//!
+//! | line | what it does | what it is patched by |
+//! | --- | --- | --- |
+//! | `AwaitRequest` | waits for a request | `Bump` |
+//! | `AwaitReplySent` | waits until the reply of the lap before has left: the only wait for the client besides the first | `Bump` |
+//! | `TakeTicket`, `AwaitTurn` | the lock: first come, first served | `TakeTicket` |
+//! | `ReadTop` | the first free record's offset, into `Pop` | |
+//! | `Pop` | that record's next one becomes the first. Its completion releases the lock. NIL stays | `ReadTop` |
+//! | `NameRecord`, `NameOwned` | the offset, into `ReadRecord` and `Own` | |
+//! | `ReadRecord` | the record, into scratch memory | `NameRecord` |
+//! | `CopyImage` | each image, into the bind queue | |
+//! | `EnableBinds`, `AwaitBinds` | the windows are bound, to the client's queue pairs | `Bump` |
+//! | `Own` | the record says whose it is: only now, else a free could come before the windows are bound | `NameOwned` |
+//! | `EnableReply` | the reply leaves | `Bump` |
+//! | `CopyCredit` to `EnableRequest` | a client that got NIL may ask once more. One that got a chunk has one request fewer until it frees one | `CopyCredit`, `ReadCredit` |
+//! | `Bump` | thresholds and limits for the next lap | |
+//! | `Rearm` | the next lap | `Bump` |
+
+use super::{Count, Label, Queue};
+use super::{Line, Listing, OTHER_WORDS_AT, Place, Scratch, Step, TICKET_AT, TOP_AT};
+use crate::record::{Layout, NEXT_AT};
+use portcullis_nic::entry;
+
+const _: () = assert!(TOP_AT < OTHER_WORDS_AT && TICKET_AT < OTHER_WORDS_AT);
+
+/// A request's remote address.
+pub(super) const fn remote(line: Line) -> Place {
+    Place::Line(line.first(), entry::REMOTE_ADDRESS)
+}
+
+/// A threshold, a limit, or what is added.
+pub(super) const fn value(line: Line) -> Place {
+    Place::Line(line.first(), entry::VALUE)
+}
+
+pub(super) const fn read(from: Place, bytes: u64, to: Place) -> Step {
+    Step::Read { from, bytes, to }
+}
+
+pub(super) const fn write(from: Place, bytes: u64, to: Place) -> Step {
+    Step::Write { from, bytes, to }
+}
+
+/// The chain that allocates from a pool whose chunks have windows for `GROUP` queue pairs.
+#[must_use]
+pub const fn alloc<const GROUP: usize>() -> Listing {
+    let record = Place::Scratch(Scratch::<GROUP>::RECORD);
+    let owned = Place::Scratch(Scratch::<GROUP>::OWNED);
+    let mut chain = beginning(Listing::EMPTY);
+    chain = lock::<GROUP>(chain)
+        .row(Line::ReadTop, read(Place::Words(TOP_AT), 8, remote(Line::Pop)))
+        .releasing(Line::Pop, read(Place::Table(NEXT_AT), 8, Place::Words(TOP_AT)))
+        .row(Line::NameRecord, write(remote(Line::Pop), 8, remote(Line::ReadRecord)))
+        .row(Line::NameOwned, write(remote(Line::Pop), 8, remote(Line::Own)))
+        .row(Line::ReadRecord, read(Place::Table(0), Layout::<GROUP>::BYTES, record));
+    chain = images::<GROUP>(chain, &Layout::<GROUP>::BIND_AT, entry::BIND_BYTES);
+    chain = chain
+        .row(Line::Own, write(owned, 16, Place::Table(NEXT_AT)))
+        .row(Line::EnableReply, Step::Enable { queue: Queue::Reply, limit: 1 });
+    chain = credit::<GROUP>(chain, Layout::<GROUP>::ALLOC_CREDIT_AT);
+    end::<GROUP>(chain, false)
+}
+
+/// Waits for a request, and for the scratch memory.
+pub(super) const fn beginning(chain: Listing) -> Listing {
+    chain
+        .row(Line::AwaitRequest, Step::Wait { count: Count::Requests, threshold: 1 })
+        .row(Line::AwaitReplySent, Step::Wait { count: Count::Replies, threshold: 0 })
+}
+
+/// Takes a ticket, and waits until all who took tickets before have released the lock.
+pub(super) const fn lock<const GROUP: usize>(chain: Listing) -> Listing {
+    let ticket = Place::Words(TICKET_AT);
+    chain
+        .row(Line::TakeTicket, Step::Add { to: ticket, add: 1, old: value(Line::AwaitTurn) })
+        .row(Line::AwaitTurn, Step::Wait { count: Count::Releases, threshold: 0 })
+}
+
+/// Copies images into the bind queue, and has them executed.
+pub(super) const fn images<const GROUP: usize>(
+    mut chain: Listing,
+    images: &[u64; GROUP],
+    bytes: u64,
+) -> Listing {
+    let mut number = 0;
+    while number < small(GROUP) {
+        let from = Place::Scratch(Scratch::<GROUP>::RECORD + images[number as usize]);
+        chain = chain.numbered(Line::CopyImage, number, Step::CopyImage { from, bytes, to: number });
+        number += 1;
+    }
+    chain
+        .row(Line::EnableBinds, Step::Enable { queue: Queue::Binds, limit: GROUP as u64 })
+        .row(Line::AwaitBinds, Step::Wait { count: Count::Binds, threshold: small(GROUP) as u32 })
+}
+
+/// Lets the client ask for as many chunks more as the record says.
+pub(super) const fn credit<const GROUP: usize>(chain: Listing, at: u64) -> Listing {
+    let said = Place::Scratch(Scratch::<GROUP>::RECORD + at);
+    let sink = Place::Scratch(Scratch::<GROUP>::SINK);
+    chain
+        .row(Line::CopyCredit, write(said, 8, value(Line::AddCredit)))
+        .row(Line::AddCredit, Step::Add { to: Place::Credits, add: 0, old: sink })
+        .row(Line::ReadCredit, write(Place::Credits, 8, value(Line::EnableRequest)))
+        .row(Line::EnableRequest, Step::EnableRequest { limit: 0 })
+}
+
+/// Thresholds and limits for the next lap, and the next lap. `receives`: whether each lap gives a receive back.
+pub(super) const fn end<const GROUP: usize>(mut chain: Listing, receives: bool) -> Listing {
+    // The rows that follow: as many bumps as there are here, and the last row.
+    let bumps = if receives { 7 } else { 6 };
+    let ring = (chain.length + bumps + 1).next_power_of_two() as u64;
+    chain = bump::<GROUP>(chain, 0, Line::AwaitReplySent, 1);
+    chain = bump::<GROUP>(chain, 1, Line::EnableBinds, GROUP as u64);
+    chain = bump::<GROUP>(chain, 2, Line::AwaitBinds, GROUP as u64);
+    chain = bump::<GROUP>(chain, 3, Line::EnableReply, 1);
+    chain = bump::<GROUP>(chain, 4, Line::Rearm, ring);
+    if receives {
+        chain = bump::<GROUP>(chain, 5, Line::EnableReceive, 1);
+    }
+    // The last: its old value says how many laps there were, and what is left of this one changes nothing.
+    let to = value(Line::AwaitRequest);
+    let laps = Place::Scratch(Scratch::<GROUP>::LAPS);
+    chain = chain.numbered(Line::Bump, 6, Step::Add { to, add: 1, old: laps });
+    // The first lap was admitted when the worker began. The bump has added the second.
+    chain.row(Line::Rearm, Step::Enable { queue: Queue::Own, limit: ring })
+}
+
+const fn bump<const GROUP: usize>(chain: Listing, number: u8, line: Line, add: u64) -> Listing {
+    let sink = Place::Scratch(Scratch::<GROUP>::SINK);
+    chain.with(super::Row {
+        label: Label(Line::Bump, number),
+        releases: false,
+        step: Step::Add { to: value(line), add, old: sink },
+    })
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "a group has at most eight queue pairs")]
+pub(super) const fn small(group: usize) -> u8 {
+    assert!(group <= 8, "a group has at most eight queue pairs");
+    group as u8
+}

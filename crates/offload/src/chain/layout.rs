@@ -1,0 +1,170 @@
+//! A listing's requests, for one worker.
+
+use super::{Count, Line, Listing, Place, Queue, Row, Step, Value};
+use crate::record::ClientNumber;
+use portcullis_nic::{
+    ChainVerb, CqId, LocalSpan, Nic, Operation, QpId, Region, RemoteAddress, RemoteSpan, VerbsError,
+    WorkRequest, entry,
+};
+
+/// What a worker's requests name. All regions are in the engine's domain, and their first bytes have address zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wiring {
+    /// The client that it works for.
+    pub client: ClientNumber,
+    /// The worker's own queue pair.
+    pub queue_pair: QpId,
+    /// The memory of its queue.
+    pub queue: Region,
+    /// The queue pair whose queue binds and frees the windows.
+    pub bind_queue: QpId,
+    /// The memory of that queue.
+    pub binds: Region,
+    /// Counts what that queue has done.
+    pub bound: CqId,
+    /// Queue pairs of the client's group. The pool's chunks can have more windows: those stay unbound.
+    pub group: usize,
+    /// The table.
+    pub table: Region,
+    /// The table, from the first record's owner on.
+    pub owners: Region,
+    /// The table, from the first record's status on.
+    pub tails: Region,
+    /// The top of the free list, and the next ticket.
+    pub words: Region,
+    /// The scratch memory of all workers.
+    pub scratch: Region,
+    /// Where in it this worker's is.
+    pub scratch_at: u64,
+    /// Where in it is how many requests for chunks the client may make.
+    pub credits_at: u64,
+    /// Counts releases of the lock.
+    pub lock: CqId,
+    /// The queue pair on which the client asks this worker.
+    pub messages: QpId,
+    /// The queue pair on which the client asks for chunks.
+    pub alloc_messages: QpId,
+    /// Counts the client's requests.
+    pub received: CqId,
+    /// Counts the replies that have left.
+    pub replied: CqId,
+}
+
+impl Listing {
+    /// The requests of one worker: the rows, and NOPs up to the end of the ring.
+    ///
+    /// # Errors
+    /// The NIC has no queue memory.
+    pub(crate) fn lay<N: Nic>(&self, nic: &N, wiring: &Wiring) -> Result<Vec<WorkRequest>, VerbsError> {
+        let layer = Layer { listing: self, wiring, nic };
+        let nop = Row { label: Line::Other.first(), releases: false, step: Step::Nop };
+        let rows = self.rows().iter().copied().chain(std::iter::repeat(nop)).take(self.ring());
+        (0..).zip(rows).map(|(id, row)| layer.request(id, row)).collect()
+    }
+}
+
+struct Layer<'a, N> {
+    listing: &'a Listing,
+    wiring: &'a Wiring,
+    nic: &'a N,
+}
+
+impl<N: Nic> Layer<'_, N> {
+    fn request(&self, id: u64, row: Row) -> Result<WorkRequest, VerbsError> {
+        Ok(WorkRequest { id, signalled: row.releases, operation: self.operation(row.step)? })
+    }
+
+    fn operation(&self, step: Step) -> Result<Operation, VerbsError> {
+        let wiring = self.wiring;
+        Ok(match step {
+            Step::Nop => Operation::Chain(ChainVerb::Nop),
+            Step::Read { from, bytes, to } => {
+                Operation::Read { local: self.local(to, bytes), remote: self.remote(from) }
+            }
+            Step::Write { from, bytes, to } => {
+                Operation::Write { local: self.local(from, bytes), remote: self.remote(to) }
+            }
+            Step::CopyImage { to, .. } if usize::from(to) >= wiring.group => Operation::Chain(ChainVerb::Nop),
+            Step::CopyImage { from, bytes, to } => {
+                Operation::Write { local: self.local(from, bytes), remote: self.remote(Place::Bind(to)) }
+            }
+            Step::Add { to, add, old } => {
+                Operation::FetchAndAdd { local: self.local(old, 8), remote: self.remote(to), add }
+            }
+            Step::Swap { at, compare, swap, old } => Operation::CompareAndSwap {
+                local: self.local(old, 8),
+                remote: self.remote(at),
+                compare: self.value(compare)?,
+                swap: self.value(swap)?,
+            },
+            Step::Wait { count, threshold } => {
+                Operation::Chain(ChainVerb::Wait { cq: self.counter(count), threshold })
+            }
+            Step::Enable { queue, limit } => {
+                let queue_pair = match queue {
+                    Queue::Binds => wiring.bind_queue,
+                    Queue::Reply => wiring.messages,
+                    Queue::Own => wiring.queue_pair,
+                };
+                Operation::Chain(ChainVerb::Enable { queue_pair, limit })
+            }
+            Step::EnableReceive { limit } => {
+                Operation::Chain(ChainVerb::EnableReceive { queue_pair: wiring.messages, limit })
+            }
+            Step::EnableRequest { limit } => {
+                Operation::Chain(ChainVerb::EnableReceive { queue_pair: wiring.alloc_messages, limit })
+            }
+        })
+    }
+
+    fn counter(&self, count: Count) -> CqId {
+        match count {
+            Count::Requests => self.wiring.received,
+            Count::Replies => self.wiring.replied,
+            Count::Releases => self.wiring.lock,
+            Count::Binds => self.wiring.bound,
+        }
+    }
+
+    fn value(&self, value: Value) -> Result<u64, VerbsError> {
+        Ok(match value {
+            Value::Held => self.wiring.client.holds(),
+            Value::Freed => self.wiring.client.freed(),
+            Value::Number(number) => number,
+            Value::FirstWord(label) => {
+                let row = self.listing.position(label).map(|at| self.listing.rows()[at]);
+                let row = row.expect("a listing names its own rows");
+                self.nic.queue_entry(&self.request(0, row)?)?[0]
+            }
+        })
+    }
+
+    /// A place's region, and its address there.
+    fn place(&self, place: Place) -> (Region, u64) {
+        let wiring = self.wiring;
+        match place {
+            Place::Line(label, part) => {
+                let line = self.listing.position(label).expect("a listing names its own rows");
+                (wiring.queue, line as u64 * entry::BYTES + part)
+            }
+            Place::Bind(number) => (wiring.binds, u64::from(number) * entry::BYTES),
+            Place::Words(at) => (wiring.words, at),
+            Place::Table(at) => (wiring.table, at),
+            Place::Owners(at) => (wiring.owners, at),
+            Place::Tails(at) => (wiring.tails, at),
+            Place::Scratch(at) => (wiring.scratch, wiring.scratch_at + at),
+            Place::Credits => (wiring.scratch, wiring.credits_at),
+        }
+    }
+
+    fn local(&self, place: Place, bytes: u64) -> LocalSpan {
+        let (region, address) = self.place(place);
+        let length = u32::try_from(bytes).expect("a row moves no more than a record");
+        LocalSpan { address, length, lkey: region.lkey }
+    }
+
+    fn remote(&self, place: Place) -> RemoteSpan {
+        let (region, address) = self.place(place);
+        RemoteSpan { address: RemoteAddress(address), rkey: region.rkey }
+    }
+}

@@ -1,0 +1,64 @@
+//! The verbs objects of a pool or a worker, so that they go together, in an order that every device allows.
+
+use portcullis_nic::{CqId, Nic, PdId, QpId, Region, RegionId, VerbsError, Window};
+
+/// What was made, and goes together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Objects {
+    windows: Vec<Window>,
+    queue_pairs: Vec<QpId>,
+    completion_queues: Vec<CqId>,
+    regions: Vec<RegionId>,
+    domains: Vec<PdId>,
+}
+
+impl Objects {
+    pub fn domain<N: Nic>(&mut self, nic: &mut N) -> Result<PdId, VerbsError> {
+        nic.allocate_pd().inspect(|pd| self.domains.push(*pd))
+    }
+
+    pub fn region(&mut self, made: Result<Region, VerbsError>) -> Result<Region, VerbsError> {
+        made.inspect(|region| self.regions.push(region.id))
+    }
+
+    pub fn cq(&mut self, made: Result<CqId, VerbsError>) -> Result<CqId, VerbsError> {
+        made.inspect(|cq| self.completion_queues.push(*cq))
+    }
+
+    pub fn queue_pair(&mut self, made: Result<QpId, VerbsError>) -> Result<QpId, VerbsError> {
+        made.inspect(|qp| self.queue_pairs.push(*qp))
+    }
+
+    pub fn window(&mut self, made: Result<Window, VerbsError>) -> Result<Window, VerbsError> {
+        made.inspect(|window| self.windows.push(*window))
+    }
+
+    /// The windows, in the order in which they were made.
+    pub fn windows(&self) -> &[Window] {
+        &self.windows
+    }
+
+    /// Keeps another window in the place of one, which is returned.
+    pub fn replace_window(&mut self, place: usize, window: Window) -> Window {
+        std::mem::replace(&mut self.windows[place], window)
+    }
+
+    /// Destroys everything.
+    ///
+    /// # Errors
+    /// The first refusal. What is refused stays on the NIC.
+    pub fn destroy<N: Nic>(self, nic: &mut N) -> Result<(), VerbsError> {
+        let mut first = Ok(());
+        let mut note = |said: Result<(), VerbsError>| {
+            if first.is_ok() {
+                first = said;
+            }
+        };
+        self.windows.into_iter().for_each(|window| note(nic.deallocate_window(window.id)));
+        self.queue_pairs.into_iter().for_each(|qp| note(nic.destroy_qp(qp)));
+        self.completion_queues.into_iter().for_each(|cq| note(nic.destroy_cq(cq)));
+        self.regions.into_iter().for_each(|region| note(nic.deregister_region(region)));
+        self.domains.into_iter().for_each(|pd| note(nic.deallocate_pd(pd)));
+        first
+    }
+}

@@ -1,0 +1,385 @@
+//! A pool of chunks: its memory, its table, its windows, and its three protection domains.
+//!
+//! - The **engine**'s domain has everything that chains read and write. Only queue pairs of chains are in it, each its own
+//!   peer. No client's queue pair is: a guessed key would let it rewrite chains.
+//! - The **access** domain has the chunks, without remote rights, and the windows over them. Clients' access queue pairs
+//!   end there, and the queues that bind. It is one domain for all tenants: what keeps them apart is that each window
+//!   works on one queue pair only.
+//! - The **edge** has the buffers of requests and replies, with local rights only. Clients ask on queue pairs that end
+//!   there.
+
+use crate::chain::{Chains, OTHER_WORDS_AT, Scratch, TICKET_AT, TOP_AT};
+use crate::message::Geometry;
+use crate::objects::Objects;
+use crate::record::{Layout, NIL, OWNER_AT, STATUS_AT, TABLE_BYTES};
+use crate::table::{Regions, Table};
+use portcullis_nic::{
+    Access, ChainRole, ChainVerb, CqId, Memory, Nic, Operation, PdId, QpAttributes, QpChange, QpId, Region,
+    RemoteAddress, VerbsError, Window, WindowKind, WorkRequest,
+};
+
+/// Where the first chunk is, for clients.
+const CHUNKS_BASE: RemoteAddress = RemoteAddress(1 << 40);
+/// Requests of the queue pair with which the CPU starts chains.
+const STARTER_DEPTH: u32 = 64;
+
+/// What a pool is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkPoolConfig {
+    /// How many chunks.
+    pub chunks: u64,
+    /// Bytes of each: a multiple of 8.
+    pub chunk_bytes: u64,
+    /// The most workers at once. A client has two.
+    pub workers: u32,
+}
+
+/// The three protection domains.
+#[derive(Clone, Copy, Debug)]
+pub struct Domains {
+    /// What chains reach.
+    pub engine: PdId,
+    /// What clients access.
+    pub access: PdId,
+    /// Where clients' requests come in.
+    pub edge: PdId,
+}
+
+/// A pool of chunks that the NIC hands out alone, each with windows for `GROUP` queue pairs of its holder.
+#[derive(Clone, Debug)]
+pub struct ChunkPool<M, const GROUP: usize> {
+    pub(crate) domains: Domains,
+    pub(crate) geometry: Geometry,
+    pub(crate) chains: Chains,
+    pub(crate) table: Table<M, GROUP>,
+    pub(crate) words: M,
+    /// The workers' scratch memory, and its parts that no worker has.
+    pub(crate) scratch: M,
+    pub(crate) scratch_free: Vec<u32>,
+    /// The most workers.
+    pub(crate) workers: u32,
+    chunks_memory: M,
+    pub(crate) areas: Areas,
+    /// Counts the releases of the lock.
+    pub(crate) lock: CqId,
+    starter: QpId,
+    starter_cq: CqId,
+    /// Among them the windows of each chunk, one chunk after another.
+    objects: Objects,
+}
+
+/// The memory of a pool that chains reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Areas {
+    pub table: Region,
+    /// The table, where address zero is the first record's owner.
+    pub owners: Region,
+    /// The table, where address zero is the first record's status.
+    pub tails: Region,
+    pub words: Region,
+    pub scratch: Region,
+    pub zeros: Region,
+    /// Chunks, to be filled with zeros.
+    pub scrubbed: Region,
+    /// Chunks, in the access domain, for binds.
+    pub chunks: Region,
+}
+
+/// What a pool is made of, for those who watch its steps.
+#[derive(Debug)]
+pub struct PoolParts<'a, M> {
+    /// The chains of its workers.
+    pub chains: &'a Chains,
+    /// The table ([`record`](crate::record)).
+    pub table: &'a M,
+    /// The top of the free list, and the next ticket.
+    pub words: &'a M,
+    /// The workers' scratch memory.
+    pub scratch: &'a M,
+    /// The windows of its chunks, one chunk after another.
+    pub windows: &'a [Window],
+    /// Counts the releases of the lock.
+    pub lock: CqId,
+    /// The queue pair with which the CPU starts chains.
+    pub starter: QpId,
+}
+
+/// What chains may do with memory.
+pub(crate) const ENGINE: Access = Access::REMOTE.union(Access::LOCAL_WRITE);
+
+/// The memories of a pool.
+struct Memories<M> {
+    table: M,
+    words: M,
+    words_bytes: u64,
+    scratch: M,
+    zeros: M,
+    chunks: M,
+}
+
+impl<M: Memory> Memories<M> {
+    fn allocate<N: Nic<Memory = M>, const GROUP: usize>(
+        nic: &mut N,
+        config: ChunkPoolConfig,
+        words_bytes: u64,
+    ) -> Result<Self, VerbsError> {
+        Ok(Self {
+            table: nic.allocate_memory(TABLE_BYTES)?,
+            words: nic.allocate_memory(words_bytes)?,
+            words_bytes,
+            scratch: nic.allocate_memory(scratch_bytes::<GROUP>(config))?,
+            zeros: nic.allocate_memory(config.chunk_bytes)?,
+            chunks: nic.allocate_memory(config.chunks * config.chunk_bytes)?,
+        })
+    }
+
+    fn register<N: Nic<Memory = M>, const GROUP: usize>(
+        &self,
+        nic: &mut N,
+        objects: &mut Objects,
+        domains: Domains,
+        config: ChunkPoolConfig,
+    ) -> Result<Areas, VerbsError> {
+        let chunks_bytes = config.chunks * config.chunk_bytes;
+        let mut area = |memory, from, to| {
+            let made = nic.register_region(domains.engine, memory, from..to, RemoteAddress(0), ENGINE);
+            objects.region(made)
+        };
+        let table = area(&self.table, 0, TABLE_BYTES)?;
+        let owners = area(&self.table, OWNER_AT, TABLE_BYTES)?;
+        let tails = area(&self.table, STATUS_AT, TABLE_BYTES)?;
+        let words = area(&self.words, 0, self.words_bytes)?;
+        let scratch = area(&self.scratch, 0, scratch_bytes::<GROUP>(config))?;
+        let zeros = area(&self.zeros, 0, config.chunk_bytes)?;
+        let scrubbed = area(&self.chunks, 0, chunks_bytes)?;
+        let access = Access::LOCAL_WRITE | Access::WINDOW_BIND;
+        let chunks = nic.register_region(domains.access, &self.chunks, 0..chunks_bytes, CHUNKS_BASE, access);
+        let chunks = objects.region(chunks)?;
+        Ok(Areas { table, owners, tails, words, scratch, zeros, scrubbed, chunks })
+    }
+}
+
+const fn scratch_bytes<const GROUP: usize>(config: ChunkPoolConfig) -> u64 {
+    config.workers as u64 * Scratch::<GROUP>::BYTES
+}
+
+impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
+    /// A pool whose chunks are all free, and zero.
+    ///
+    /// # Errors
+    /// The NIC has no chains, or too little of something, or the configuration makes no sense. Nothing is left behind.
+    pub fn create<N: Nic<Memory = M>>(nic: &mut N, config: ChunkPoolConfig) -> Result<Self, VerbsError> {
+        Self::create_with(nic, config, Chains::new::<GROUP>(), &[])
+    }
+
+    /// A pool with other chains than this crate's, for those who examine them. `words` are the values of more words of the
+    /// pool, from [`OTHER_WORDS_AT`](crate::chain::OTHER_WORDS_AT) on.
+    ///
+    /// # Errors
+    /// As [`ChunkPool::create`].
+    pub fn create_with<N: Nic<Memory = M>>(
+        nic: &mut N,
+        config: ChunkPoolConfig,
+        chains: Chains,
+        words: &[u64],
+    ) -> Result<Self, VerbsError> {
+        check::<GROUP>(config)?;
+        let mut objects = Objects::default();
+        match Self::build(nic, config, (chains, words), &mut objects) {
+            Ok(pool) => Ok(Self { objects, ..pool }),
+            Err(error) => {
+                // What is refused here was not made, or the NIC is broken: the first error says why.
+                let _ = objects.destroy(nic);
+                Err(error)
+            }
+        }
+    }
+
+    /// The pool, without what was made for it.
+    fn build<N: Nic<Memory = M>>(
+        nic: &mut N,
+        config: ChunkPoolConfig,
+        (chains, words): (Chains, &[u64]),
+        objects: &mut Objects,
+    ) -> Result<Self, VerbsError> {
+        let geometry = Geometry { base: CHUNKS_BASE, chunk_bytes: config.chunk_bytes, chunks: config.chunks };
+        let domains = Domains {
+            engine: objects.domain(nic)?,
+            access: objects.domain(nic)?,
+            edge: objects.domain(nic)?,
+        };
+        let words_bytes = OTHER_WORDS_AT + 8 * words.len() as u64;
+        let memories = Memories::allocate::<N, GROUP>(nic, config, words_bytes)?;
+        for (word, at) in words.iter().zip((OTHER_WORDS_AT..).step_by(8)) {
+            memories.words.store(at, *word);
+        }
+        let areas = memories.register::<N, GROUP>(nic, objects, domains, config)?;
+        let lock = objects.cq(nic.create_counting_cq())?;
+        let starter_cq = objects.cq(nic.create_cq(STARTER_DEPTH))?;
+        let attributes = QpAttributes {
+            send_cq: starter_cq,
+            receive_cq: starter_cq,
+            send_depth: STARTER_DEPTH,
+            receive_depth: 0,
+        };
+        let role = ChainRole { privileged: true, ..ChainRole::default() };
+        let starter = objects.queue_pair(nic.create_chain_qp(domains.engine, attributes, role))?;
+        connect_to_itself(nic, starter)?;
+        for _ in 0..config.chunks * GROUP as u64 {
+            objects.window(nic.allocate_window(domains.access, WindowKind::Two))?;
+        }
+        let Areas { table, words, scratch, zeros, scrubbed, chunks, .. } = areas;
+        let regions = Regions { chunks, scrubbed, zeros, words, table, scratch };
+        let table = Table::new(memories.table, geometry, regions);
+        table.write_none(nic)?;
+        let pool = Self {
+            domains,
+            geometry,
+            chains,
+            table,
+            words: memories.words,
+            scratch: memories.scratch,
+            scratch_free: (0..config.workers).rev().collect(),
+            workers: config.workers,
+            chunks_memory: memories.chunks,
+            areas,
+            lock,
+            starter,
+            starter_cq,
+            objects: Objects::default(),
+        };
+        for (chunk, windows) in (0..).zip(objects.windows().chunks(GROUP)) {
+            pool.table.write_chunk(nic, chunk, windows)?;
+        }
+        pool.list(0..config.chunks);
+        Ok(pool)
+    }
+
+    /// Makes these the free list. No chain is under way.
+    pub(crate) fn list(&self, chunks: impl DoubleEndedIterator<Item = u64>) {
+        let top = chunks.rev().fold(NIL, |next, chunk| {
+            self.table.set_next(chunk, next);
+            Layout::<GROUP>::record_of(chunk)
+        });
+        self.words.store(TOP_AT, top);
+    }
+
+    pub(crate) fn windows_of(&self, chunk: u64) -> &[Window] {
+        let first = usize::try_from(chunk).map_or(usize::MAX, |chunk| chunk * GROUP);
+        &self.objects.windows()[first..first + GROUP]
+    }
+
+    /// Gives a chunk new windows, and writes its record anew. Its old windows open nothing from here on, bound or not. No
+    /// chain uses the record.
+    pub(crate) fn renew_windows<N: Nic<Memory = M>>(
+        &mut self,
+        nic: &mut N,
+        chunk: u64,
+    ) -> Result<(), VerbsError> {
+        let first = usize::try_from(chunk).map_or(usize::MAX, |chunk| chunk * GROUP);
+        for place in first..first + GROUP {
+            let new = nic.allocate_window(self.domains.access, WindowKind::Two)?;
+            nic.deallocate_window(self.objects.replace_window(place, new).id)?;
+        }
+        self.table.write_chunk(nic, chunk, self.windows_of(chunk))
+    }
+
+    /// Where its chunks lie, for clients.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The chunks' bytes, one after another.
+    #[must_use]
+    pub fn chunks_memory(&self) -> &M {
+        &self.chunks_memory
+    }
+
+    /// Its protection domains. Clients' access queue pairs end in [`Domains::access`], and have no receive queue: a message
+    /// with an invalidation would free a window behind the chains' back.
+    #[must_use]
+    pub fn domains(&self) -> Domains {
+        self.domains
+    }
+
+    /// Its memory and its objects, for those who watch its steps.
+    #[must_use]
+    pub fn parts(&self) -> PoolParts<'_, M> {
+        PoolParts {
+            chains: &self.chains,
+            table: self.table.memory(),
+            words: &self.words,
+            scratch: &self.scratch,
+            windows: self.objects.windows(),
+            lock: self.lock,
+            starter: self.starter,
+        }
+    }
+
+    /// Tickets of the lock that were taken, and releases. Where the second stays behind the first for long, a worker has
+    /// broken while it had the lock.
+    ///
+    /// # Errors
+    /// The NIC has lost the count.
+    pub fn lock_counts<N: Nic<Memory = M>>(&self, nic: &N) -> Result<(u32, u32), VerbsError> {
+        let tickets = self.words.load(TICKET_AT);
+        let tickets = u32::try_from(tickets & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        Ok((tickets, nic.completions_counted(self.lock)?))
+    }
+
+    /// Posts requests that start or stop chains, and sees to it that there is room for them.
+    pub(crate) fn start<N: Nic<Memory = M>>(
+        &self,
+        nic: &mut N,
+        verbs: &[ChainVerb],
+    ) -> Result<(), VerbsError> {
+        let last = verbs.len().saturating_sub(1);
+        let request = |(number, verb): (usize, &ChainVerb)| WorkRequest {
+            id: 0,
+            // Their slots are free again with the completion of the last.
+            signalled: number == last,
+            operation: Operation::Chain(*verb),
+        };
+        nic.poll(self.starter_cq, STARTER_DEPTH as usize, &mut Vec::new())?;
+        let requests: Vec<_> = verbs.iter().enumerate().map(request).collect();
+        let posted = nic.post_send(self.starter, &requests)?;
+        if posted < requests.len() {
+            return Err(VerbsError::Exhausted {
+                what: "requests of the starting queue pair",
+                limit: STARTER_DEPTH.into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends the pool. Its workers are gone.
+    ///
+    /// # Errors
+    /// A queue pair is left in one of its domains.
+    pub fn destroy<N: Nic<Memory = M>>(self, nic: &mut N) -> Result<(), VerbsError> {
+        self.objects.destroy(nic)
+    }
+}
+
+fn check<const GROUP: usize>(config: ChunkPoolConfig) -> Result<(), VerbsError> {
+    let ChunkPoolConfig { chunks, chunk_bytes, workers } = config;
+    if chunks == 0 || chunks > Layout::<GROUP>::CHUNKS_MAX {
+        return Err(VerbsError::Invalid("a pool has a chunk, and no more than its table has records for"));
+    }
+    if workers == 0 {
+        return Err(VerbsError::Invalid("a pool has room for workers"));
+    }
+    if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(8) || chunk_bytes > u64::from(u32::MAX) {
+        return Err(VerbsError::Invalid("a chunk's length is a multiple of 8, below 4 GiB"));
+    }
+    Ok(())
+}
+
+/// Takes a queue pair to RTS, with itself as its peer.
+pub(crate) fn connect_to_itself<N: Nic>(nic: &mut N, qp: QpId) -> Result<(), VerbsError> {
+    let peer = nic.qp_address(qp)?;
+    nic.modify_qp(qp, QpChange::Init { access: Access::REMOTE })?;
+    nic.modify_qp(qp, QpChange::ReadyToReceive { peer })?;
+    nic.modify_qp(qp, QpChange::ReadyToSend { rnr_retries: 0 })
+}

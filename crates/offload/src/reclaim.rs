@@ -1,0 +1,223 @@
+//! What the node's CPU does for clients that are gone, and for a pool in which a worker has broken. None of it is on the
+//! path of an allocation.
+//!
+//! The CPU never writes the top of the free list or an owner while chains are under way: its atomics and the NIC's are
+//! not atomic to each other. A dead client's chunks are freed by a worker of its number, which the CPU asks.
+
+use crate::asker::{Answer, Asker};
+use crate::chain::TICKET_AT;
+use crate::pool::ChunkPool;
+use crate::record::ClientNumber;
+use crate::worker::{Worker, WorkerParts, Workers};
+use portcullis_nic::{Memory, Nic, QpId, VerbsError};
+
+/// Frees all chunks of a client that is gone, and ends its workers.
+///
+/// Its access queue pairs stay until this is done: windows are bound to them, and nobody else may get their numbers
+/// before.
+#[derive(Clone, Debug)]
+pub struct Reclaim<M, const GROUP: usize> {
+    number: ClientNumber,
+    group: Vec<QpId>,
+    /// The client's own workers, until they have come to the end of what they had begun.
+    own: Option<Workers<GROUP>>,
+    /// The worker that frees its chunks.
+    hired: Option<Hired<M, GROUP>>,
+}
+
+/// A worker of a client that is gone, which the node asks.
+#[derive(Clone, Debug)]
+struct Hired<M, const GROUP: usize> {
+    worker: Worker,
+    asker: Asker<M, GROUP>,
+    /// Chunks to be freed.
+    left: Vec<u64>,
+    /// A reply is awaited.
+    asked: bool,
+}
+
+/// How far a reclaim is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// The NIC has to be turned, and the reclaim to be called again.
+    Pending,
+    /// The client has no chunk and no worker any more.
+    Done,
+}
+
+impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
+    /// Begins: the client's workers take no more requests.
+    ///
+    /// # Errors
+    /// The NIC has lost their queue pairs.
+    pub fn begin<N: Nic<Memory = M>>(
+        pool: &ChunkPool<M, GROUP>,
+        nic: &mut N,
+        workers: Workers<GROUP>,
+    ) -> Result<Self, VerbsError> {
+        pool.stop_requests(nic, &workers)?;
+        let (number, group) = (workers.number, workers.group.clone());
+        Ok(Self { number, group, own: Some(workers), hired: None })
+    }
+
+    /// The client.
+    #[must_use]
+    pub fn client(&self) -> ClientNumber {
+        self.number
+    }
+
+    /// What the workers are made of that it has at the moment: the client's own two, or the one that frees for it.
+    #[must_use]
+    pub fn parts(&self) -> Vec<WorkerParts> {
+        let own = self.own.iter().flat_map(|own| own.parts());
+        own.chain(self.hired.iter().map(|hired| hired.worker.parts())).collect()
+    }
+
+    /// The chunks that it has still to ask for, and whether an answer is under way.
+    #[must_use]
+    pub fn chunks_left(&self) -> Option<(&[u64], bool)> {
+        self.hired.as_ref().map(|hired| (&hired.left[..], hired.asked))
+    }
+
+    /// The queue pair on which the node asks a worker.
+    #[must_use]
+    pub fn asking_queue_pair(&self) -> Option<QpId> {
+        self.hired.as_ref().map(|hired| hired.asker.queue_pair())
+    }
+
+    /// Its access queue pairs.
+    #[must_use]
+    pub fn group(&self) -> &[QpId] {
+        &self.group
+    }
+
+    /// Goes on, as far as the NIC has come.
+    ///
+    /// # Errors
+    /// A limit of the NIC or of the pool's workers: what was begun stays as it is, and the next call tries again.
+    pub fn proceed<N: Nic<Memory = M>>(
+        &mut self,
+        pool: &mut ChunkPool<M, GROUP>,
+        nic: &mut N,
+    ) -> Result<Progress, VerbsError> {
+        if let Some(own) = &self.own
+            && !pool.is_at_rest(nic, own)?
+        {
+            return Ok(Progress::Pending);
+        }
+        if let Some(own) = self.own.take() {
+            pool.detach(nic, own)?;
+        }
+        if self.hired.is_none() {
+            let left = pool.chunks_of(self.number);
+            if left.is_empty() {
+                return Ok(Progress::Done);
+            }
+            self.hired = Some(Hired::new(pool, nic, self.number, &self.group, left)?);
+        }
+        let Some(hired) = &mut self.hired else { return Ok(Progress::Done) };
+        if hired.proceed(pool, nic)? == Progress::Pending {
+            return Ok(Progress::Pending);
+        }
+        if let Some(Hired { worker, asker, .. }) = self.hired.take() {
+            let ended = asker.end(nic);
+            pool.dismiss(nic, worker).and(ended)?;
+        }
+        assert!(
+            pool.chunks_of(self.number).is_empty(),
+            "nobody allocates for a client whose workers are gone"
+        );
+        Ok(Progress::Done)
+    }
+}
+
+impl<M: Memory, const GROUP: usize> Hired<M, GROUP> {
+    fn new<N: Nic<Memory = M>>(
+        pool: &mut ChunkPool<M, GROUP>,
+        nic: &mut N,
+        number: ClientNumber,
+        group: &[QpId],
+        left: Vec<u64>,
+    ) -> Result<Self, VerbsError> {
+        let asker = Asker::new(nic, pool.domains.edge)?;
+        let worker = match pool.furnish_reclaimer(nic, number, group) {
+            Ok(worker) => worker,
+            Err(error) => {
+                let _ = asker.end(nic);
+                return Err(error);
+            }
+        };
+        let here = asker.address(nic)?;
+        asker.connect(nic, worker.address(nic)?)?;
+        pool.start_worker(nic, &worker, here)?;
+        Ok(Self { worker, asker, left, asked: false })
+    }
+
+    /// Has one chunk freed after the other.
+    fn proceed<N: Nic<Memory = M>>(
+        &mut self,
+        pool: &ChunkPool<M, GROUP>,
+        nic: &mut N,
+    ) -> Result<Progress, VerbsError> {
+        loop {
+            if self.asked {
+                match self.asker.answer(nic)? {
+                    Answer::Pending => return Ok(Progress::Pending),
+                    Answer::Broken => return Err(broken_worker()),
+                    Answer::Reply(_) => self.asked = false,
+                }
+            } else if let Some(&chunk) = self.left.last() {
+                self.asker.ask(nic, pool.geometry.handle::<GROUP>(chunk))?;
+                self.left.pop();
+                self.asked = true;
+            } else if pool.is_worker_at_rest(nic, &self.worker)? {
+                return Ok(Progress::Done);
+            } else {
+                return Ok(Progress::Pending);
+            }
+        }
+    }
+}
+
+pub(crate) fn broken_worker() -> VerbsError {
+    VerbsError::Machine("a worker of the chunk pool broke".to_owned())
+}
+
+impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
+    /// The chunks that a client holds.
+    #[must_use]
+    pub fn chunks_of(&self, client: ClientNumber) -> Vec<u64> {
+        (0..self.geometry.chunks).filter(|&chunk| self.table.owner(chunk) == Some(client)).collect()
+    }
+
+    /// Makes the free list anew, after a worker has broken. All workers of the pool are stopped where they stand, and end:
+    /// each client has to be attached again, with its number and its group.
+    ///
+    /// A chunk stays its holder's if its record says so: the record says so only after all windows were bound, and no more
+    /// before the first was freed. All others become free, with new windows, and zero.
+    ///
+    /// # Errors
+    /// The NIC has too few windows, or lets something not go. Then the pool is of no use any more.
+    pub fn rebuild<N: Nic<Memory = M>>(
+        &mut self,
+        nic: &mut N,
+        workers: Vec<Workers<GROUP>>,
+    ) -> Result<(), VerbsError> {
+        for pair in &workers {
+            self.halt(nic, &pair.alloc)?;
+            self.halt(nic, &pair.free)?;
+        }
+        workers.into_iter().try_for_each(|pair| self.detach(nic, pair))?;
+        let free: Vec<_> =
+            (0..self.geometry.chunks).filter(|&chunk| self.table.owner(chunk).is_none()).collect();
+        for &chunk in &free {
+            self.renew_windows(nic, chunk)?;
+            let bytes = self.geometry.chunk_bytes;
+            self.chunks_memory().zero(chunk * bytes, bytes);
+        }
+        self.list(free.into_iter());
+        let (_, releases) = self.lock_counts(nic)?;
+        self.words.store(TICKET_AT, releases.into());
+        Ok(())
+    }
+}

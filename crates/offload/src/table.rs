@@ -1,0 +1,162 @@
+//! A pool's table as the node's CPU writes and reads it: when a pool is made, and while no chain uses a record.
+
+use crate::message::Geometry;
+use crate::record::{
+    ClientNumber, KEY_WORD_AT, LINE_BYTES, Layout, NEXT_AT, NIL, OWNER_AT, STATUS_AT, STATUS_CHUNK,
+    STATUS_NONE, TABLE_BYTES,
+};
+use portcullis_nic::{
+    Access, ChainVerb, LocalSpan, Memory, Nic, Operation, Region, RemoteAddress, RemoteSpan, Rkey,
+    VerbsError, Window, WindowBinding, WorkRequest, entry,
+};
+
+/// The regions that a record's images name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Regions {
+    /// Chunks, for binds.
+    pub chunks: Region,
+    /// Chunks, to be filled with zeros.
+    pub scrubbed: Region,
+    /// As many zeros as a chunk has bytes.
+    pub zeros: Region,
+    /// The top of the free list comes first in it.
+    pub words: Region,
+    /// The table.
+    pub table: Region,
+    /// The workers' scratch memory.
+    pub scratch: Region,
+}
+
+/// The table.
+#[derive(Clone, Debug)]
+pub(crate) struct Table<M, const GROUP: usize> {
+    memory: M,
+    geometry: Geometry,
+    regions: Regions,
+}
+
+impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
+    /// The table in `memory`, which is zero.
+    pub fn new(memory: M, geometry: Geometry, regions: Regions) -> Self {
+        assert!(memory.length() >= TABLE_BYTES, "a handle names any line");
+        Self { memory, geometry, regions }
+    }
+
+    /// Its bytes.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Writes NIL: what it has executed is NOPs, which are counted where a chain waits for a count.
+    pub fn write_none<N: Nic>(&self, nic: &N) -> Result<(), VerbsError> {
+        let nop = Operation::Chain(ChainVerb::Nop);
+        self.memory.store(NIL + NEXT_AT, NIL);
+        self.memory.store(NIL + STATUS_AT, STATUS_NONE);
+        for at in Layout::<GROUP>::BIND_AT.into_iter().chain(Layout::<GROUP>::INVALIDATE_AT) {
+            self.image(nic, NIL + at, 8, true, nop)?;
+        }
+        self.image(nic, NIL + Layout::<GROUP>::ZERO_AT, 8, false, nop)?;
+        self.image(nic, NIL + Layout::<GROUP>::PUSH_AT, 8, false, nop)?;
+        self.image(nic, NIL + Layout::<GROUP>::PUSH_AT + 8, 8, true, nop)?;
+        self.memory.store(NIL + Layout::<GROUP>::ALLOC_CREDIT_AT, 1);
+        self.memory.store(NIL + Layout::<GROUP>::FREE_CREDIT_AT, 0);
+        Ok(())
+    }
+
+    /// Writes a chunk's record, but not its place in the free list. Its windows are not bound, and were never bound under
+    /// keys with the low byte 1.
+    pub fn write_chunk<N: Nic>(&self, nic: &N, chunk: u64, windows: &[Window]) -> Result<(), VerbsError> {
+        let record = Layout::<GROUP>::record_of(chunk);
+        assert!(record.is_multiple_of(LINE_BYTES), "a handle can name each record");
+        self.memory.store(record + OWNER_AT, 0);
+        self.memory.store(record + STATUS_AT, STATUS_CHUNK);
+        self.memory.store(record + KEY_WORD_AT, FIRST_USE);
+        for (number, window) in windows.iter().enumerate() {
+            let binding = self.binding(chunk, *window);
+            // Which queue pair it is for is not part of the image.
+            let bind = Operation::BindWindow(binding);
+            self.image(nic, record + Layout::<GROUP>::BIND_AT[number], entry::BIND_BYTES, true, bind)?;
+            let free = Operation::LocalInvalidate { rkey: binding.rkey };
+            let at = record + Layout::<GROUP>::INVALIDATE_AT[number];
+            self.image(nic, at, entry::INVALIDATE_BYTES, true, free)?;
+        }
+        let Regions { scrubbed, zeros, words, table, scratch, .. } = self.regions;
+        let geometry = self.geometry;
+        let zero = write((zeros, 0), geometry.chunk_bytes, (scrubbed, chunk * geometry.chunk_bytes));
+        self.image(nic, record + Layout::<GROUP>::ZERO_AT, entry::TRANSFER_BYTES, false, zero)?;
+        // Of these two only the first words are copied: what they do, and from or into which region.
+        let local = LocalSpan { address: 0, length: 8, lkey: table.lkey };
+        let remote = RemoteSpan { address: RemoteAddress(0), rkey: words.rkey };
+        let push_next = Operation::Read { local, remote };
+        let push_top = write((scratch, 0), 8, (words, 0));
+        self.image(nic, record + Layout::<GROUP>::PUSH_AT, 8, false, push_next)?;
+        self.image(nic, record + Layout::<GROUP>::PUSH_AT + 8, 8, true, push_top)?;
+        self.memory.store(record + Layout::<GROUP>::ALLOC_CREDIT_AT, 0);
+        self.memory.store(record + Layout::<GROUP>::FREE_CREDIT_AT, 1);
+        Ok(())
+    }
+
+    /// What a window of a chunk is to expose at its first use.
+    pub fn binding(&self, chunk: u64, window: Window) -> WindowBinding {
+        let low_byte = u8::try_from(FIRST_USE).unwrap_or(u8::MAX);
+        WindowBinding {
+            window: window.id,
+            rkey: Rkey::new(window.rkey.index(), low_byte),
+            region: self.regions.chunks.id,
+            address: self.geometry.address(chunk),
+            length: self.geometry.chunk_bytes,
+            access: Access::REMOTE,
+        }
+    }
+
+    /// Writes the first bytes of a request, as it stands in a queue.
+    fn image<N: Nic>(
+        &self,
+        nic: &N,
+        at: u64,
+        bytes: u64,
+        signalled: bool,
+        operation: Operation,
+    ) -> Result<(), VerbsError> {
+        let words = nic.queue_entry(&WorkRequest { id: 0, signalled, operation })?;
+        let count = usize::try_from(bytes / 8).unwrap_or(words.len());
+        for (word, at) in words.into_iter().take(count).zip((at..).step_by(8)) {
+            self.memory.store(at, word);
+        }
+        Ok(())
+    }
+
+    /// Who holds a chunk.
+    pub fn owner(&self, chunk: u64) -> Option<ClientNumber> {
+        ClientNumber::of_holder(self.memory.load(Layout::<GROUP>::record_of(chunk) + OWNER_AT))
+    }
+
+    pub fn set_owner(&self, chunk: u64, owner: ClientNumber) {
+        self.memory.store(Layout::<GROUP>::record_of(chunk) + OWNER_AT, owner.holds());
+    }
+
+    /// The number of a chunk's present use, or of its next one if it is free.
+    pub fn number_of_use(&self, chunk: u64) -> u64 {
+        self.memory.load(Layout::<GROUP>::record_of(chunk) + KEY_WORD_AT)
+    }
+
+    /// The offset of the record behind the one at an offset.
+    pub fn next(&self, at: u64) -> u64 {
+        self.memory.load(at + NEXT_AT)
+    }
+
+    pub fn set_next(&self, chunk: u64, next: u64) {
+        self.memory.store(Layout::<GROUP>::record_of(chunk) + NEXT_AT, next);
+    }
+}
+
+/// The number of a chunk's first use. The low byte 0 of a key means that a window was never bound.
+const FIRST_USE: u64 = 1;
+
+fn write((from, at): (Region, u64), bytes: u64, (to, address): (Region, u64)) -> Operation {
+    let length = u32::try_from(bytes).expect("a chunk is shorter than 4 GiB");
+    Operation::Write {
+        local: LocalSpan { address: at, length, lkey: from.lkey },
+        remote: RemoteSpan { address: RemoteAddress(address), rkey: to.rkey },
+    }
+}
