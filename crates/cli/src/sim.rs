@@ -1,5 +1,6 @@
 //! `portcullis sim`: a cluster in virtual time, from seeds.
 
+mod explore;
 mod model;
 mod summary;
 
@@ -22,6 +23,7 @@ Examples:
   portcullis sim --seeds 100000 --seed 1000000   # so many seeds from there on
   portcullis sim --hours 8                 # seed after seed, for so long
   portcullis sim --model connectx5         # Patronus' results, from its figures
+  portcullis sim --explore chains          # the NIC's chains, in every state
 
 A run is its seed, the options given here, and the commit: the same again gives
 the same events and the same trace_hash. A failing run is cut down to fewer
@@ -87,6 +89,12 @@ pub struct Options {
     /// Run a cost model instead.
     #[arg(long, value_enum, conflicts_with_all = ["seed", "seeds", "hours", "trace"])]
     model: Option<Model>,
+    /// Search every state of small cases instead. It takes minutes, and up to some gigabytes.
+    #[arg(long, value_enum, conflicts_with_all = ["model", "seed", "seeds", "hours", "trace"])]
+    explore: Option<Explored>,
+    /// Give a search of --explore up after so many states [default: 20 million].
+    #[arg(long, value_name = "STATES", requires = "explore")]
+    states_max: Option<usize>,
     /// Threads [default: all processors].
     #[arg(long)]
     jobs: Option<usize>,
@@ -102,10 +110,20 @@ enum Model {
     Connectx5,
 }
 
+/// What is searched in every state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Explored {
+    /// The chains with which a NIC allocates and frees chunks, and designs of them that must break.
+    Chains,
+}
+
 /// Runs `portcullis sim`.
 pub fn run_command(options: &Options) -> ExitCode {
     if options.model == Some(Model::Connectx5) {
         return model::connectx5(options.json);
+    }
+    if options.explore == Some(Explored::Chains) {
+        return explore::chains(options.json, options.states_max);
     }
     let faults = match options.faults() {
         Ok(faults) => faults,

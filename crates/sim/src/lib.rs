@@ -12,6 +12,7 @@
 
 mod application;
 mod campaign;
+mod chains;
 mod clock;
 mod cluster;
 mod connectx5;
@@ -39,6 +40,7 @@ mod turns;
 mod worker;
 
 pub use campaign::campaign;
+pub use chains::{Case, Design, Grain, Search, SearchLimits, search_chains};
 pub use connectx5::{Effort, InputRow, Inputs, ModelReport, Origin, OutputRow, connectx5, connectx5_with};
 pub use explore::{Exploration, Limits, Race, Scenario, explore};
 pub use oracle::{Failure, Promise};

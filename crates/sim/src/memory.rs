@@ -34,6 +34,54 @@ impl Touches {
     }
 }
 
+/// Memory that is kept in words.
+pub(crate) trait Words {
+    /// A word, by its number.
+    fn word(&self, number: usize) -> u64;
+
+    /// Changes a word.
+    fn set_word(&self, number: usize, value: u64);
+
+    /// Reads bytes from anywhere.
+    fn peek(&self, offset: u64, into: &mut [u8]) {
+        let mut at = offset;
+        let mut rest = into;
+        while !rest.is_empty() {
+            let (skip, word) = (index(at % 8), self.word(index(at / 8)).to_le_bytes());
+            let part = (8 - skip).min(rest.len());
+            let (head, tail) = rest.split_at_mut(part);
+            head.copy_from_slice(&word[skip..skip + part]);
+            at += part as u64;
+            rest = tail;
+        }
+    }
+
+    /// Writes bytes to anywhere, and no others.
+    fn poke(&self, offset: u64, from: &[u8]) {
+        let mut at = offset;
+        let mut rest = from;
+        while !rest.is_empty() {
+            let (skip, number) = (index(at % 8), index(at / 8));
+            let part = (8 - skip).min(rest.len());
+            let mut word = self.word(number).to_le_bytes();
+            word[skip..skip + part].copy_from_slice(&rest[..part]);
+            self.set_word(number, u64::from_le_bytes(word));
+            at += part as u64;
+            rest = &rest[part..];
+        }
+    }
+}
+
+impl Words for SimMemory {
+    fn word(&self, number: usize) -> u64 {
+        self.words[number].load(Ordering::Relaxed)
+    }
+
+    fn set_word(&self, number: usize, value: u64) {
+        self.words[number].store(value, Ordering::Relaxed);
+    }
+}
+
 /// Bytes, stored in words. Clones are the same memory. Only one thread runs at a time, so accesses need no memory
 /// ordering.
 #[derive(Clone, Debug)]
@@ -66,37 +114,9 @@ impl SimMemory {
         }
     }
 
-    fn word(&self, offset: u64) -> &AtomicU64 {
+    fn cell(&self, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word lies on a multiple of 8, not at {offset}");
         &self.words[index(offset / 8)]
-    }
-
-    fn peek(&self, offset: u64, into: &mut [u8]) {
-        let mut at = offset;
-        let mut rest = into;
-        while !rest.is_empty() {
-            let (skip, word) =
-                (index(at % 8), self.words[index(at / 8)].load(Ordering::Relaxed).to_le_bytes());
-            let part = (8 - skip).min(rest.len());
-            let (head, tail) = rest.split_at_mut(part);
-            head.copy_from_slice(&word[skip..skip + part]);
-            at += part as u64;
-            rest = tail;
-        }
-    }
-
-    fn poke(&self, offset: u64, from: &[u8]) {
-        let mut at = offset;
-        let mut rest = from;
-        while !rest.is_empty() {
-            let (skip, cell) = (index(at % 8), &self.words[index(at / 8)]);
-            let part = (8 - skip).min(rest.len());
-            let mut word = cell.load(Ordering::Relaxed).to_le_bytes();
-            word[skip..skip + part].copy_from_slice(&rest[..part]);
-            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
-            at += part as u64;
-            rest = &rest[part..];
-        }
     }
 
     /// The offset of the first word that differs from `other`, if any does.
@@ -107,7 +127,7 @@ impl SimMemory {
     }
 }
 
-fn index(number: u64) -> usize {
+pub(crate) fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
@@ -132,12 +152,12 @@ impl Memory for SimMemory {
     }
 
     fn load(&self, offset: u64) -> u64 {
-        self.word(offset).load(Ordering::Relaxed)
+        self.cell(offset).load(Ordering::Relaxed)
     }
 
     fn store(&self, offset: u64, value: u64) {
         self.note(|| Touch::Write { offset, bytes: value.to_le_bytes().to_vec() });
-        self.word(offset).store(value, Ordering::Relaxed);
+        self.cell(offset).store(value, Ordering::Relaxed);
     }
 }
 
@@ -149,7 +169,7 @@ impl Bytes for SimMemory {
     }
 
     fn compare_exchange(&self, offset: u64, old: u64, new: u64) -> u64 {
-        let cell = self.word(offset);
+        let cell = self.cell(offset);
         let before = cell.load(Ordering::Relaxed);
         if before == old {
             cell.store(new, Ordering::Relaxed);
@@ -159,7 +179,7 @@ impl Bytes for SimMemory {
     }
 
     fn fetch_add(&self, offset: u64, add: u64) -> u64 {
-        let cell = self.word(offset);
+        let cell = self.cell(offset);
         let before = cell.load(Ordering::Relaxed);
         cell.store(before.wrapping_add(add), Ordering::Relaxed);
         self.note(|| Touch::Change { offset, before, after: cell.load(Ordering::Relaxed) });

@@ -1,0 +1,406 @@
+//! Designs of the chains that do not hold. Each is the real pair of chains with a few rows changed, and the search must find what is
+//! wrong with it. All but the last two were found before the chains were built (research note on chains).
+
+use super::arena::ArenaMemory;
+use portcullis_nic::{Memory, entry};
+use portcullis_offload::chain::{
+    Chains, Count, Label, Line, Listing, OTHER_WORDS_AT, Place, Row, Scratch, Step, TOP_AT, Value,
+};
+use portcullis_offload::record::{Layout, NEXT_AT};
+
+/// A design of the chains.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Design {
+    /// The one that is built.
+    Sound,
+    /// Free chunks are in a ring; head and tail move by FETCH_AND_ADD, and nobody looks whether the ring is empty.
+    RingWithoutCount,
+    /// The same, and a counter says how many chunks there are. A client that finds none gives its place back.
+    RingWithCount,
+    /// The same, and one client at a time puts chunks in.
+    RingOneProducer,
+    /// Free chunks are in a stack, whose top is changed by COMPARE_AND_SWAP.
+    StackBySwap,
+    /// The record says whose a chunk is before its windows are bound.
+    OwnerBeforeBinds,
+    /// The chunk is filled with zeros before its windows are freed.
+    ScrubBeforeInvalidation,
+    /// The chunk is on the free list before it is filled with zeros.
+    PushBeforeScrub,
+    /// The owner is read, compared, and then written. Clients have two workers that free.
+    OwnerReadThenWritten,
+    /// The request is read a second time, after its receive was given back.
+    RequestReadTwice,
+    /// The next request is worked on before the reply to the last has left.
+    NoWaitForReply,
+    /// The chain stands on the client's own queue pair, and stops when the client dies.
+    WorkerDies,
+    /// The chain that is built, on a NIC that fetches requests as soon as they are admitted.
+    PatchAfterAdmission,
+    /// Control: the lock without its wait.
+    LockWithoutWait,
+    /// Control: a chain waits for its binds of the first lap only.
+    BindsNotAwaited,
+}
+
+/// The slots of a ring of free chunks, among the pool's words.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingSlots;
+
+const HEAD: u64 = OTHER_WORDS_AT;
+const TAIL: u64 = OTHER_WORDS_AT + 8;
+const COUNT: u64 = OTHER_WORDS_AT + 16;
+/// The slots begin where an address's low byte is zero, so that the low byte of a counter names one: four of them.
+const SLOTS: u64 = 256;
+const STRIDE: u64 = 64;
+/// What a client adds to the head that has found a chunk; 255 bytes behind it, what one adds that has not.
+const STEPS: u64 = 1024;
+/// The same of what it adds to the count, to give back what it took.
+const RETURNS: u64 = 1536;
+/// The second byte of the slots' address, and of that of a slot that is always empty.
+const PAGES: u64 = 2048;
+const EMPTY_SLOT: u64 = 2560;
+const WORDS_END: u64 = 2816;
+
+impl RingSlots {
+    /// The records that wait in the ring.
+    #[allow(clippy::unused_self, reason = "it stands for a pool that has such a ring")]
+    pub fn waiting(self, words: &ArenaMemory) -> Vec<u64> {
+        let (head, tail) = (words.load(HEAD), words.load(TAIL));
+        let slot = |count: u64| words.load(SLOTS + (count & 0xff));
+        (0..tail.saturating_sub(head) / STRIDE).map(|place| slot(head + place * STRIDE)).collect()
+    }
+}
+
+impl Design {
+    /// All that do not hold.
+    pub const FAULTY: [Self; 14] = [
+        Self::RingWithoutCount,
+        Self::RingWithCount,
+        Self::RingOneProducer,
+        Self::StackBySwap,
+        Self::OwnerBeforeBinds,
+        Self::ScrubBeforeInvalidation,
+        Self::PushBeforeScrub,
+        Self::OwnerReadThenWritten,
+        Self::RequestReadTwice,
+        Self::NoWaitForReply,
+        Self::WorkerDies,
+        Self::PatchAfterAdmission,
+        Self::LockWithoutWait,
+        Self::BindsNotAwaited,
+    ];
+
+    fn has_ring(self) -> bool {
+        matches!(self, Self::RingWithoutCount | Self::RingWithCount | Self::RingOneProducer)
+    }
+
+    pub(super) fn ring_slots(self) -> Option<RingSlots> {
+        self.has_ring().then_some(RingSlots)
+    }
+
+    /// Whether the free list is guarded by the lock, so that its state means something while nobody has it.
+    pub(super) fn has_the_lock(self) -> bool {
+        !self.has_ring() && self != Self::StackBySwap
+    }
+
+    /// Whether clients have to free what they hold only: what NIL would do is not part of the design.
+    pub(super) fn needs_honesty(self) -> bool {
+        self.has_ring() || self == Self::StackBySwap
+    }
+
+    /// Whether a chunk may get lost. A push that fails would be tried again; here it gives up.
+    pub(super) fn may_lose(self) -> bool {
+        self == Self::StackBySwap
+    }
+
+    /// Whether the place where a record is found counts, of a worker that frees or of one that allocates.
+    pub(super) fn uses_found(self, frees: bool) -> bool {
+        self.needs_honesty() || (frees && self == Self::OwnerReadThenWritten)
+    }
+
+    /// Whether it matters when a chunk is filled with zeros.
+    pub(super) fn shows_in_scrubs(self) -> bool {
+        matches!(self, Self::ScrubBeforeInvalidation | Self::PushBeforeScrub)
+    }
+
+    /// Whether a client can change what this row reads: its request, once the receive was given back.
+    pub(super) fn reads_late(self, line: Line) -> bool {
+        self == Self::RequestReadTwice && line == Line::Find
+    }
+
+    /// Whether rows show what a reply will have to say.
+    pub(super) fn has_replies_checked(self) -> bool {
+        !self.needs_honesty() && !matches!(self, Self::OwnerReadThenWritten | Self::RequestReadTwice)
+    }
+
+    /// The chains of this design, and the values of the pool's other words.
+    pub(super) fn chains<const G: usize>(self, chunks: u64) -> (Chains, Vec<u64>) {
+        let mut chains = Chains::new::<G>();
+        let mut words = Vec::new();
+        match self {
+            Self::Sound | Self::WorkerDies | Self::PatchAfterAdmission => {}
+            Self::RingWithoutCount | Self::RingWithCount | Self::RingOneProducer => {
+                chains = Chains { alloc: self.ring_alloc::<G>(), free: self.ring_free::<G>() };
+                words = ring_words::<G>(chunks);
+            }
+            Self::StackBySwap => {
+                chains = Chains { alloc: stack_alloc::<G>(), free: stack_free::<G>() };
+            }
+            Self::OwnerBeforeBinds => {
+                chains.alloc = chains.alloc.edited(|rows| move_before(rows, &[Line::Own], Line::CopyImage));
+            }
+            Self::ScrubBeforeInvalidation => {
+                let scrub = [Line::CopyZero, Line::Zero];
+                chains.free = chains.free.edited(|rows| move_before(rows, &scrub, Line::CopyImage));
+            }
+            Self::PushBeforeScrub => {
+                let scrub = [Line::CopyZero, Line::Zero];
+                chains.free = chains.free.edited(|rows| move_before(rows, &scrub, Line::EnableReply));
+            }
+            Self::OwnerReadThenWritten => chains.free = chains.free.edited(read_then_write::<G>),
+            Self::RequestReadTwice => chains.free = chains.free.edited(read_twice::<G>),
+            Self::NoWaitForReply => {
+                let edit = |rows: &mut Vec<Row>| {
+                    rows.retain(|row| {
+                        row.label.0 != Line::AwaitReplySent && !patches(*row, Line::AwaitReplySent)
+                    });
+                };
+                chains = Chains { alloc: chains.alloc.edited(edit), free: chains.free.edited(edit) };
+            }
+            Self::LockWithoutWait => {
+                chains.alloc = chains.alloc.edited(|rows| {
+                    rows.retain(|row| !matches!(row.label.0, Line::AwaitTurn | Line::TakeTicket));
+                });
+            }
+            Self::BindsNotAwaited => {
+                chains.alloc = chains.alloc.edited(|rows| {
+                    rows.retain(|row| !patches(*row, Line::AwaitBinds));
+                });
+            }
+        }
+        (chains, words)
+    }
+
+    /// Rows that take a record out of the ring take the place of the lock and of the list.
+    fn ring_alloc<const G: usize>(self) -> Listing {
+        let found = Place::Scratch(Scratch::<G>::FOUND);
+        let (head, count) = (Place::Words(HEAD), Place::Words(COUNT));
+        let slot = Place::Line(other(9), entry::REMOTE_ADDRESS);
+        let record = Place::Line(Line::ReadRecord.first(), entry::REMOTE_ADDRESS);
+        let own = Place::Line(Line::Own.first(), entry::REMOTE_ADDRESS);
+        let sink = Place::Scratch(Scratch::<G>::SINK);
+        let part = |label, part| Place::Line(label, part);
+        // The count is kept one too low: the highest byte of what was there is zero if there was a chunk, else 255.
+        let sign = Place::Scratch(Scratch::<G>::FOUND + 7);
+        let address = entry::REMOTE_ADDRESS;
+        let looking = [
+            row(other(0), Step::Add { to: count, add: u64::MAX, old: found }),
+            row(other(1), write(sign, 1, part(other(4), address))),
+            row(other(2), write(sign, 1, part(other(5), address))),
+            row(other(3), write(sign, 1, part(other(6), address))),
+            row(other(4), read(Place::Words(STEPS), 8, part(other(7), entry::VALUE))),
+            row(other(5), read(Place::Words(RETURNS), 8, part(other(10), entry::VALUE))),
+            row(other(6), read(Place::Words(PAGES), 1, part(other(9), address + 1))),
+        ];
+        let add = if self == Self::RingWithoutCount { STRIDE } else { 0 };
+        let taking = [
+            row(other(7), Step::Add { to: head, add, old: found }),
+            row(other(8), write(found, 1, slot)),
+            row(other(9), read(Place::Words(SLOTS), 8, record)),
+        ];
+        let giving_back = [row(other(10), Step::Add { to: count, add: 0, old: sink })];
+        let naming = [row(other(11), write(record, 8, own))];
+        let (looking, giving_back) = match self {
+            Self::RingWithoutCount => (&looking[..0], &giving_back[..0]),
+            _ => (&looking[..], &giving_back[..]),
+        };
+        let instead: Vec<_> =
+            looking.iter().chain(&taking).chain(giving_back).chain(&naming).copied().collect();
+        Chains::new::<G>().alloc.edited(|rows| {
+            replace(rows, Line::TakeTicket, Line::NameOwned, &instead);
+        })
+    }
+
+    fn ring_free<const G: usize>(self) -> Listing {
+        let place = Place::Scratch(Scratch::<G>::OWNED);
+        let found = Place::Scratch(Scratch::<G>::FOUND);
+        let sink = Place::Scratch(Scratch::<G>::SINK);
+        let slot = Place::Line(other(2), entry::REMOTE_ADDRESS);
+        let put = [
+            row(other(0), Step::Add { to: Place::Words(TAIL), add: STRIDE, old: place }),
+            row(other(1), write(place, 1, slot)),
+            row(other(2), write(found, 8, Place::Words(SLOTS))),
+        ];
+        let count = row(other(3), Step::Add { to: Place::Words(COUNT), add: 1, old: sink });
+        let ticket = Place::Words(portcullis_offload::chain::TICKET_AT);
+        let turn = Place::Line(Line::AwaitTurn.first(), entry::VALUE);
+        let lock = [
+            row(Line::TakeTicket.first(), Step::Add { to: ticket, add: 1, old: turn }),
+            row(Line::AwaitTurn.first(), Step::Wait { count: Count::Releases, threshold: 0 }),
+        ];
+        let instead = match self {
+            Self::RingWithoutCount => put.to_vec(),
+            Self::RingWithCount => [&put[..], &[count]].concat(),
+            _ => [&lock[..], &put, &[Row { releases: true, ..count }]].concat(),
+        };
+        Chains::new::<G>().free.edited(|rows| replace(rows, Line::CopyPushNext, Line::PushTop, &instead))
+    }
+}
+
+/// The pool's other words for a ring in which all chunks are.
+fn ring_words<const G: usize>(chunks: u64) -> Vec<u64> {
+    assert!(chunks * STRIDE < 256, "the ring has room for all chunks");
+    let mut words = vec![0; usize::try_from((WORDS_END - OTHER_WORDS_AT) / 8).unwrap_or(0)];
+    let mut set = |at: u64, value: u64| {
+        let word = usize::try_from((at - OTHER_WORDS_AT) / 8).unwrap_or(usize::MAX);
+        let shift = at % 8 * 8;
+        words[word] |= value << shift;
+        if shift > 0 && word + 1 < words.len() {
+            words[word + 1] |= value >> (64 - shift);
+        }
+    };
+    set(TAIL, chunks * STRIDE);
+    set(COUNT, chunks - 1);
+    for chunk in 0..chunks {
+        set(SLOTS + chunk * STRIDE, Layout::<G>::record_of(chunk));
+    }
+    set(STEPS, STRIDE);
+    set(RETURNS + 255, 1);
+    set(PAGES, SLOTS >> 8);
+    set(PAGES + 255, EMPTY_SLOT >> 8);
+    words
+}
+
+/// A pop by COMPARE_AND_SWAP. Where it fails, the client gets NIL.
+fn stack_alloc<const G: usize>() -> Listing {
+    let found = Place::Scratch(Scratch::<G>::FOUND);
+    let nothing = Place::Scratch(Scratch::<G>::NOTHING);
+    let sink = Place::Scratch(Scratch::<G>::SINK);
+    let record = Place::Line(Line::ReadRecord.first(), entry::REMOTE_ADDRESS);
+    let own = Place::Line(Line::Own.first(), entry::REMOTE_ADDRESS);
+    let part = |number, part| Place::Line(other(number), part);
+    let swapped = entry::VALUE + 8;
+    let instead = [
+        row(other(0), write(nothing, 8, record)),
+        row(other(1), read(Place::Words(TOP_AT), 8, found)),
+        row(other(2), write(found, 8, part(5, entry::REMOTE_ADDRESS))),
+        row(other(3), write(found, 8, part(6, entry::VALUE))),
+        row(other(4), write(found, 8, part(7, entry::VALUE))),
+        row(other(5), read(Place::Table(NEXT_AT), 8, part(6, swapped))),
+        row(
+            other(6),
+            Step::Swap {
+                at: Place::Words(TOP_AT),
+                compare: Value::Number(0),
+                swap: Value::Number(0),
+                old: part(8, entry::OPERATION),
+            },
+        ),
+        row(
+            other(7),
+            Step::Swap {
+                at: part(8, entry::OPERATION),
+                compare: Value::Number(0),
+                swap: Value::FirstWord(other(8)),
+                old: sink,
+            },
+        ),
+        row(other(8), write(found, 8, record)),
+        row(other(9), write(record, 8, own)),
+    ];
+    Chains::new::<G>().alloc.edited(|rows| replace(rows, Line::TakeTicket, Line::NameOwned, &instead))
+}
+
+/// A push by COMPARE_AND_SWAP. Where it fails, it is not tried again.
+fn stack_free<const G: usize>() -> Listing {
+    let found = Place::Scratch(Scratch::<G>::FOUND);
+    let top = Place::Scratch(Scratch::<G>::OWNED);
+    let sink = Place::Scratch(Scratch::<G>::SINK);
+    let part = |number, part| Place::Line(other(number), part);
+    let instead = [
+        row(other(0), read(Place::Words(TOP_AT), 8, top)),
+        row(other(1), write(found, 8, part(4, entry::REMOTE_ADDRESS))),
+        row(other(2), write(top, 8, part(5, entry::VALUE))),
+        row(other(3), write(found, 8, part(5, entry::VALUE + 8))),
+        row(other(4), write(top, 8, Place::Table(NEXT_AT))),
+        row(
+            other(5),
+            Step::Swap {
+                at: Place::Words(TOP_AT),
+                compare: Value::Number(0),
+                swap: Value::Number(0),
+                old: sink,
+            },
+        ),
+    ];
+    Chains::new::<G>().free.edited(|rows| replace(rows, Line::CopyPushNext, Line::PushTop, &instead))
+}
+
+/// The owner is read into the place where COMPARE_AND_SWAP would leave it, and written once the record is found.
+fn read_then_write<const G: usize>(rows: &mut Vec<Row>) {
+    let found = Place::Scratch(Scratch::<G>::FOUND);
+    let sink = Place::Scratch(Scratch::<G>::SINK);
+    for row in rows.iter_mut().filter(|row| row.label.0 == Line::TakeOwner) {
+        row.step = read(Place::Owners(0), 8, Place::Line(Line::Find.first(), entry::OPERATION));
+    }
+    let late = [
+        row(other(0), write(found, 8, Place::Line(other(1), entry::REMOTE_ADDRESS))),
+        row(
+            other(1),
+            Step::Swap { at: Place::Owners(0), compare: Value::Held, swap: Value::Freed, old: sink },
+        ),
+    ];
+    let at = position(rows, Line::NameRecord);
+    rows.splice(at..at, late);
+}
+
+/// The receive is given back as soon as the request is checked, and the record found is the one that the request names then.
+fn read_twice<const G: usize>(rows: &mut Vec<Row>) {
+    move_before(rows, &[Line::EnableReceive], Line::Find);
+    let request = Place::Scratch(Scratch::<G>::REQUEST);
+    for row in rows.iter_mut().filter(|row| row.label.0 == Line::Find) {
+        row.step = write(request, 2, Place::Scratch(Scratch::<G>::FOUND + 1));
+    }
+}
+
+fn other(number: u8) -> Label {
+    Label(Line::Other, number)
+}
+
+fn row(label: Label, step: Step) -> Row {
+    Row { label, releases: false, step }
+}
+
+fn read(from: Place, bytes: u64, to: Place) -> Step {
+    Step::Read { from, bytes, to }
+}
+
+fn write(from: Place, bytes: u64, to: Place) -> Step {
+    Step::Write { from, bytes, to }
+}
+
+fn position(rows: &[Row], line: Line) -> usize {
+    rows.iter().position(|row| row.label.0 == line).expect("the chain has such a row")
+}
+
+/// Whether a row changes a request.
+fn patches(row: Row, line: Line) -> bool {
+    matches!(row.step, Step::Add { to: Place::Line(Label(target, _), _), .. } if target == line)
+}
+
+/// Moves rows in front of another one, in their order.
+fn move_before(rows: &mut Vec<Row>, lines: &[Line], before: Line) {
+    let moved: Vec<_> = rows.iter().copied().filter(|row| lines.contains(&row.label.0)).collect();
+    rows.retain(|row| !lines.contains(&row.label.0));
+    let at = position(rows, before);
+    rows.splice(at..at, moved);
+}
+
+/// Puts other rows in the place of those from one to another.
+fn replace(rows: &mut Vec<Row>, first: Line, last: Line, by: &[Row]) {
+    let span = position(rows, first)..=position(rows, last);
+    rows.splice(span, by.iter().copied());
+}
+
+const _: () = assert!(SLOTS.is_multiple_of(256) && EMPTY_SLOT.is_multiple_of(256));

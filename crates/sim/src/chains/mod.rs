@@ -1,0 +1,252 @@
+//! The chains that allocate and free chunks, in every state that they can come to.
+//!
+//! The NIC, the chains and what the node does for clients that are gone are the real code. The search takes every step
+//! that can come next from every state, and knows a state again. So it comes to an end, and then nothing that the
+//! clients of a case can do, in whatever order, breaks what [`watch`] asks for.
+//!
+//! # What is left out
+//! - Order among requests that reach only what their own worker has ([`world`]).
+//! - Requests for chunks that come before the one in front of them is worked on. They lie where they are meanwhile.
+//! - Messages on their way: a message arrives when it is sent.
+//! - A client that comes back. It gets new workers, as any newcomer.
+//! - With [`Grain::Merged`]: the order of requests that nobody else's depend on (a copy of a record that is the worker's,
+//!   the scrub of a chunk that nobody reaches, replies).
+
+mod arena;
+mod designs;
+mod members;
+mod state;
+mod watch;
+mod world;
+
+pub use designs::Design;
+use std::collections::HashSet;
+use std::fmt;
+use world::{Move, Snapshot, World};
+
+/// How fine the steps are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Grain {
+    /// Every request that others could notice is a step.
+    Request,
+    /// Requests that nobody else's depend on go along with the step before.
+    Merged,
+}
+
+/// A small system, and what its clients do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Case {
+    /// How many clients.
+    pub clients: u64,
+    /// How many chunks.
+    pub chunks: u64,
+    /// Queue pairs of each client: 1 or 2.
+    pub group: usize,
+    /// Pairs of workers of each client. Of the second, only the one that frees is asked.
+    pub pairs: usize,
+    /// Whether clients die, at any step. The node frees what they held.
+    pub dies: bool,
+    /// How many chunks a client may hold, if there is a limit.
+    pub quota: Option<u64>,
+    /// How fine the steps are.
+    pub grain: Grain,
+    /// The chains.
+    pub design: Design,
+}
+
+impl Case {
+    /// One client that does not die, and one chunk.
+    pub const SMALLEST: Self = Self {
+        clients: 1,
+        chunks: 1,
+        group: 1,
+        pairs: 1,
+        dies: false,
+        quota: None,
+        grain: Grain::Request,
+        design: Design::Sound,
+    };
+
+    /// The cases in which the chains that are built hold, and what each is, the shortest searches first.
+    pub const SOUND: [(&'static str, Self); 11] = {
+        let two = Self { clients: 2, ..Self::SMALLEST };
+        let merged = Self { grain: Grain::Merged, ..two };
+        [
+            ("1 client, 2 chunks, quota of 1", Self { chunks: 2, quota: Some(1), ..Self::SMALLEST }),
+            ("1 client, 1 chunk, dies", Self { dies: true, ..Self::SMALLEST }),
+            (
+                "1 client, 2 chunks, group of 2, dies",
+                Self { chunks: 2, group: 2, dies: true, ..Self::SMALLEST },
+            ),
+            ("2 clients, 1 chunk, merged", merged),
+            ("2 clients, 1 chunk, group of 2, merged", Self { group: 2, ..merged }),
+            ("2 clients, 1 chunk, die, merged", Self { dies: true, ..merged }),
+            ("2 clients, 2 chunks, merged", Self { chunks: 2, ..merged }),
+            ("2 clients, 1 chunk, group of 2, die, merged", Self { group: 2, dies: true, ..merged }),
+            ("2 clients, 2 chunks, die, merged", Self { chunks: 2, dies: true, ..merged }),
+            ("2 clients, 1 chunk", two),
+            ("2 clients, 1 chunk, 2 workers that free, merged", Self { pairs: 2, ..merged }),
+        ]
+    };
+
+    /// The smallest case known in which a design breaks.
+    #[must_use]
+    pub const fn breaking(design: Design) -> Self {
+        let one = Self { design, ..Self::SMALLEST };
+        let two = Self { clients: 2, grain: Grain::Merged, ..one };
+        match design {
+            Design::Sound
+            | Design::OwnerBeforeBinds
+            | Design::ScrubBeforeInvalidation
+            | Design::NoWaitForReply
+            | Design::PatchAfterAdmission
+            | Design::BindsNotAwaited => one,
+            Design::RequestReadTwice => Self { chunks: 2, ..one },
+            Design::OwnerReadThenWritten => Self { pairs: 2, ..one },
+            Design::RingWithoutCount | Design::PushBeforeScrub => two,
+            Design::WorkerDies => Self { dies: true, ..two },
+            Design::LockWithoutWait
+            | Design::RingWithCount
+            | Design::RingOneProducer
+            | Design::StackBySwap => Self { chunks: 2, ..two },
+        }
+    }
+}
+
+/// When a search gives up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SearchLimits {
+    /// The most states.
+    pub states_max: usize,
+}
+
+impl Default for SearchLimits {
+    fn default() -> Self {
+        Self { states_max: 20_000_000 }
+    }
+}
+
+/// What a search has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Search {
+    /// Different states.
+    pub states: usize,
+    /// Steps from one to another.
+    pub steps: u64,
+    /// States in which nothing was under way.
+    pub quiet: usize,
+    /// All states were tried.
+    pub exhausted: bool,
+    /// What broke first, and the steps that lead there.
+    pub broken: Option<(String, Vec<String>)>,
+}
+
+impl fmt::Display for Search {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} states, {} steps, {} quiet", self.states, self.steps, self.quiet)?;
+        match &self.broken {
+            Some((what, steps)) => write!(f, ": {what} after {} steps: {}", steps.len(), steps.join(", ")),
+            None if self.exhausted => write!(f, ": all, and nothing breaks"),
+            None => write!(f, ": not all"),
+        }
+    }
+}
+
+/// Tries all states of a case, or until something breaks. `look` sees how far the search is from time to time.
+#[must_use]
+pub fn search_chains(case: Case, limits: SearchLimits, look: impl FnMut(&Search)) -> Search {
+    match case.group {
+        1 => search::<1>(case, limits, look),
+        _ => search::<2>(case, limits, look),
+    }
+}
+
+/// How a state was come to.
+struct Origin {
+    before: u32,
+    step: Option<Move>,
+}
+
+fn search<const G: usize>(case: Case, limits: SearchLimits, mut look: impl FnMut(&Search)) -> Search {
+    let mut world = World::<G>::new(case);
+    let mut known = HashSet::from([world.name()]);
+    let mut origins = vec![Origin { before: 0, step: None }];
+    let mut level: Vec<(u32, Snapshot<G>)> = vec![(0, world.note())];
+    let mut seen = Search { states: 1, ..Search::default() };
+    while !level.is_empty() {
+        let mut next = Vec::new();
+        for (number, snapshot) in level {
+            world.put_back(&snapshot);
+            let moves = world.moves();
+            let mut quiet = true;
+            for step in moves {
+                world.put_back(&snapshot);
+                if !world.perform(step) {
+                    continue;
+                }
+                seen.steps += 1;
+                quiet &= matches!(step, Move::Ask { .. } | Move::Die { .. });
+                let is_new = known.insert(world.name());
+                if is_new || world.broken.is_some() {
+                    world.check(false);
+                }
+                if let Some(what) = world.broken.take() {
+                    origins.push(Origin { before: number, step: Some(step) });
+                    return broken(seen, what, &origins);
+                }
+                if is_new {
+                    let place = u32::try_from(origins.len()).unwrap_or(u32::MAX);
+                    origins.push(Origin { before: number, step: Some(step) });
+                    next.push((place, world.note()));
+                }
+            }
+            if quiet {
+                seen.quiet += 1;
+                world.put_back(&snapshot);
+                world.check(true);
+                if let Some(what) = world.broken.take() {
+                    origins.push(Origin { before: number, step: None });
+                    return broken(seen, what, &origins);
+                }
+            }
+            seen.states = known.len();
+            if seen.states > limits.states_max {
+                return seen;
+            }
+        }
+        level = next;
+        look(&seen);
+    }
+    seen.exhausted = true;
+    seen
+}
+
+/// A search that found something, with the way from the beginning to the last state.
+fn broken(seen: Search, what: String, origins: &[Origin]) -> Search {
+    let mut steps = Vec::new();
+    let mut at = origins.len() - 1;
+    while at > 0 {
+        let origin = &origins[at];
+        steps.extend(origin.step.map(|step| step.to_string()));
+        at = origin.before as usize;
+    }
+    steps.reverse();
+    Search { broken: Some((what, steps)), ..seen }
+}
+
+impl fmt::Display for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let worker = |number: &u8| if number.is_multiple_of(2) { "alloc" } else { "free" };
+        match self {
+            Self::Execute { member, worker: number, part } => {
+                let part = format!("{part:?}").to_lowercase();
+                write!(f, "{}{member}.{part}", worker(number))
+            }
+            Self::Ask { member, worker: 0, .. } => write!(f, "client{member} asks for a chunk"),
+            Self::Ask { member, chunk: 0, .. } => write!(f, "client{member} frees NIL"),
+            Self::Ask { member, chunk, .. } => write!(f, "client{member} frees chunk {}", chunk - 1),
+            Self::Die { member } => write!(f, "client{member} dies"),
+            Self::Node { member } => write!(f, "the node looks after client{member}"),
+        }
+    }
+}
