@@ -269,14 +269,18 @@ impl<const G: usize> World<G> {
         // What was to be said to a client that is gone is never said.
         let reply_waits = core.state(worker.parts.messages) != Some(QpState::Error)
             && core.send_progress(worker.parts.messages).is_some_and(|it| it.left() > 0);
-        let has_record = position > at(Line::ReadRecord) || reply_waits;
         let record = self.chunk_in_scratch(worker).map_or(0, Layout::<G>::record_of);
         let limit = self.nic.core().receive_progress(worker.parts.messages).map_or(0, |it| it.taken);
         let parts = self.pool.parts();
-        if has_record {
-            let copy = scratch_at + Scratch::<G>::RECORD;
-            digest.put(parts.scratch.load(copy + portcullis_offload::record::STATUS_AT));
+        let copy = scratch_at + Scratch::<G>::RECORD;
+        let status = parts.scratch.load(copy + portcullis_offload::record::STATUS_AT);
+        if position > at(Line::ReadRecord) {
+            digest.put(status);
             self.digest_record(digest, parts.scratch, copy, record);
+        } else if reply_waits {
+            // Of a reply a client looks at the chunk. Its keys may be out of date for ever so long by now.
+            digest.put(status);
+            digest.put(record);
         }
         let word = |part| parts.scratch.load(scratch_at + part);
         if self.case.design.uses_found(worker.frees) || (worker.frees && position > at(Line::FindNone)) {
