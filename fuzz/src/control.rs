@@ -7,11 +7,11 @@ use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
     RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
-use portcullis_node::{ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
+use portcullis_node::{ChunkEnds, ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{
     ClientId, Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody,
 };
-use portcullis_softnic::{PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The most clients at a time.
@@ -24,6 +24,7 @@ const TURNS_MAX: u32 = 5000;
 const GRANTS_MAX: usize = 6;
 /// The size of each client's port.
 const SIZE: EndpointSize = EndpointSize {
+    chunk_queue_pairs: 0,
     data_queue_pairs: 2,
     send_depth: 4,
     control_depth: 4,
@@ -68,7 +69,14 @@ fn config(input: &mut Input<'_>) -> NodeConfig {
         pool_bytes: 4 << 16,
         headers: 6,
         objects_max: 12,
-        quota: Quota { bytes_max: 3 << 16, objects_max: 8, permissions_max: 8, names_max: 4, shares_max: 2 },
+        quota: Quota {
+            bytes_max: 3 << 16,
+            objects_max: 8,
+            permissions_max: 8,
+            names_max: 4,
+            shares_max: 2,
+            chunks_max: 0,
+        },
         violations,
         windows_ready: 2,
         windows_max: 12,
@@ -97,12 +105,14 @@ impl Stage {
         }
         let Ok(admission) = self.node.admit(&mut self.nic, tenant, self.now) else { return };
         let memory = Mapping::private(PortLayout::new(SIZE).bytes()).expect("memory");
-        let made = self.nic.create_port(memory.clone(), SIZE, admission.pd, admission.cq);
+        let place = PortPlace { pd: admission.pd, chunks: admission.chunks, cq: admission.cq };
+        let made = self.nic.create_port(memory.clone(), SIZE, place);
         let (port, ends, key) = made.expect("a port");
         let ends = ClientEnds {
             control: ends.control,
             data: ends.data,
             peers: ends.peers,
+            chunks: ChunkEnds { access: ends.chunks, asking: ends.asking },
             control_depth: SIZE.control_depth,
             message_bytes: SIZE.message_bytes,
         };

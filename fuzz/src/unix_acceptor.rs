@@ -29,6 +29,7 @@ const STEPS_MAX: u32 = 32;
 /// How long anything that must happen may take.
 const PATIENCE: Duration = Duration::from_secs(8);
 const SIZE: EndpointSize = EndpointSize {
+    chunk_queue_pairs: 0,
     data_queue_pairs: 1,
     send_depth: 2,
     control_depth: 2,

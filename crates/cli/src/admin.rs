@@ -154,8 +154,18 @@ fn left(until: WallTime, now: SystemTime) -> String {
 }
 
 fn clients_table(clients: &[ClientReport]) -> Table {
-    let mut table =
-        table(["client", "tenant", "process", "permissions", "bytes", "late", "stray", "guesses", "is"]);
+    let mut table = table([
+        "client",
+        "tenant",
+        "process",
+        "permissions",
+        "bytes",
+        "chunks",
+        "late",
+        "stray",
+        "guesses",
+        "is",
+    ]);
     for client in clients {
         let Violations { late, stray, guesses } = client.violations;
         table.add_row([
@@ -164,6 +174,7 @@ fn clients_table(clients: &[ClientReport]) -> Table {
             client.process.map_or_else(|| "elsewhere".to_owned(), |process| process.to_string()),
             client.permissions.to_string(),
             client.bytes.to_string(),
+            client.chunks.to_string(),
             late.to_string(),
             stray.to_string(),
             guesses.to_string(),
@@ -243,6 +254,7 @@ mod tests {
             process: None,
             permissions: 3,
             bytes: 192,
+            chunks: 0,
             violations: Violations { late: 1, ..Violations::default() },
             standing: Standing::Paused { until: bar(None).until },
         };

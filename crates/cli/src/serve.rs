@@ -20,7 +20,8 @@ use limits::LimitOptions;
 use listen::Place;
 use portcullis::host::{Host, HostConfig, HostError, RdmaConfig, RdmaListen};
 use portcullis::{
-    Address, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, Quota, Reductions, ViolationLimits,
+    Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, Quota, Reductions,
+    ViolationLimits,
 };
 use portcullis_node::StartError;
 use refusal::NotServed;
@@ -150,6 +151,19 @@ pub struct Options {
     /// Other tenants with which a tenant may share one of its names; none: 0.
     #[arg(long, value_name = "N", default_value_t = Quota::default().shares_max)]
     quota_shares: u64,
+    /// Chunks that the NIC hands out alone, in addition to --memory; none: 0. Clients allocate and free them while the node's
+    /// processor does nothing (software NIC only).
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    chunks: u64,
+    /// Bytes of a chunk: a multiple of 8.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4KiB")]
+    chunk_bytes: u64,
+    /// Chunks that one client can hold [default: all].
+    #[arg(long, value_name = "N")]
+    chunks_per_client: Option<u64>,
+    /// Chunks that the clients of a tenant may hold together [default: all].
+    #[arg(long, value_name = "N")]
+    quota_chunks: Option<u64>,
     /// Clients that may be attached at a time.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().clients_max)]
     clients_max: u32,
@@ -225,6 +239,7 @@ impl Options {
                 permissions_max: self.quota_permissions,
                 names_max: self.quota_names,
                 shares_max: self.quota_shares,
+                chunks_max: self.quota_chunks.unwrap_or(Quota::default().chunks_max),
             },
             violations: ViolationLimits {
                 free_max: self.violations_free,
@@ -232,6 +247,11 @@ impl Options {
                 bar_for: self.bar_for,
                 ..ViolationLimits::default()
             },
+            chunks: (self.chunks > 0).then(|| ChunkLimits {
+                chunks: self.chunks,
+                chunk_bytes: self.chunk_bytes,
+                client_max: self.chunks_per_client.unwrap_or(self.chunks),
+            }),
             clients_max: self.clients_max,
             spare_queue_pairs: self.spare_queue_pairs,
             ..NodeConfig::default()
@@ -465,6 +485,14 @@ mod tests {
         assert_eq!(node.quota.bytes_max, 1 << 20);
         let left = Reductions { delayed_unbinding: true, contiguity: false, handover: false };
         assert_eq!(node.reductions, left);
+    }
+
+    #[test]
+    fn a_node_has_chunks_if_it_is_told_how_many() {
+        let node = parsed(&["--chunks", "100", "--quota-chunks", "50"]).config().expect("a node").node;
+        let limits = ChunkLimits { chunks: 100, chunk_bytes: 4096, client_max: 100 };
+        assert_eq!((node.chunks, node.quota.chunks_max), (Some(limits), 50));
+        assert_eq!(parsed(&["--chunk-bytes", "64"]).config().expect("a node").node.chunks, None);
     }
 
     #[test]

@@ -75,6 +75,7 @@ impl Endpoint for Null {
 impl VerbsEndpoint for Null {
     fn size(&self) -> EndpointSize {
         EndpointSize {
+            chunk_queue_pairs: 0,
             data_queue_pairs: 2,
             send_depth: 256,
             control_depth: 8,

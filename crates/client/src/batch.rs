@@ -55,6 +55,8 @@ impl<E: VerbsEndpoint> Client<E> {
         let (queue_pairs, messages, mut link) = self.carriers();
         queue_pairs.cancel_staged(&mut link);
         messages.cancel_staged(&mut link);
+        let (chunk_queue_pairs, mut link) = self.chunk_carrier();
+        chunk_queue_pairs.cancel_staged(&mut link);
         for call in self.staged_calls.drain(..) {
             self.calls.cancel(call);
         }
@@ -68,6 +70,8 @@ impl<E: VerbsEndpoint> Client<E> {
         queue_pairs.send_staged(&mut link);
         link.control.release(link.endpoint);
         messages.send_staged(&mut link);
+        let (chunk_queue_pairs, mut link) = self.chunk_carrier();
+        chunk_queue_pairs.send_staged(&mut link);
     }
 }
 

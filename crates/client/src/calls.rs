@@ -1,7 +1,7 @@
 //! Calls of the control path: what they wait for, and their results.
 
 use crate::{Error, Lease, Permission, config::CALLS_MAX};
-use portcullis_protocol::{Entry, Lifetime, Moment, Rights, Sharing};
+use portcullis_protocol::{ChunkTerms, Entry, Lifetime, Moment, Rights, Sharing};
 use portcullis_slots::{Reuse, Slots};
 use std::sync::Arc;
 
@@ -14,16 +14,18 @@ pub struct Call {
 /// The result of a call that the node agreed to.
 #[derive(Debug)]
 pub enum Answer {
-    /// A permission (of `allocate` and `acquire`).
+    /// A permission (of `allocate`, `acquire` and `allocate_chunk`).
     Granted(Permission),
     /// The lifetime that the permission has now, from its start (of the extensions).
     Extended(Lifetime),
-    /// Done (of `revoke`, `free`, `keep_object`, `publish`, `unpublish`, `share` and `unshare`).
+    /// Done (of `revoke`, `free`, `free_chunk`, `keep_object`, `publish`, `unpublish`, `share` and `unshare`).
     Done,
     /// An entry of a directory (of `lookup` and `list_behind`).
     Entry(Entry),
     /// There is no further entry (of `list_behind`).
     EndOfList,
+    /// What the client may ask the workers on the node's NIC for (of `join_chunks`).
+    Chunks(ChunkTerms),
 }
 
 /// What is needed of an extension under way.
@@ -41,11 +43,19 @@ pub(crate) struct Extending {
 /// What a call waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum Awaited {
-    Grant { requested_at: Moment, rights: Rights, sharing: Sharing },
+    Grant {
+        requested_at: Moment,
+        rights: Rights,
+        sharing: Sharing,
+    },
     Done,
     Entry,
     NextEntry,
     Extension(Extending),
+    /// Workers.
+    Chunks,
+    /// The answer of a worker.
+    Worker,
 }
 
 enum State {

@@ -3,6 +3,7 @@
 use crate::buffer::Blocks;
 use crate::calls::{Awaited, Calls};
 use crate::carrier::{Carrier, Link};
+use crate::chunks::Chunks;
 use crate::control::{Arrived, Control, Purpose};
 use crate::messages::Messages;
 use crate::operations::{Operations, WORD_BYTES};
@@ -48,6 +49,9 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) endpoint: E,
     pub(crate) operations: Operations<E::Memory>,
     pub(crate) queue_pairs: QueuePairs,
+    /// The queue pairs for accesses to chunks.
+    pub(crate) chunk_queue_pairs: QueuePairs,
+    pub(crate) chunks: Chunks,
     pub(crate) control: Control,
     pub(crate) calls: Calls,
     pub(crate) messages: Messages,
@@ -73,14 +77,17 @@ impl<E: VerbsEndpoint> Client<E> {
     pub fn new(endpoint: E, config: ClientConfig) -> Result<Self, Error> {
         let control = Control::new(&endpoint);
         let words = control.arena_bytes().next_multiple_of(u64::from(WORD_BYTES));
-        let rest = words + u64::from(config.operations_max) * u64::from(WORD_BYTES);
+        let asking = words + u64::from(config.operations_max) * u64::from(WORD_BYTES);
+        let rest = asking + Chunks::arena_bytes(&endpoint);
         if rest > endpoint.arena().length() {
             return Err(Error::ArenaFull { asked: rest });
         }
         let (memory, key) = (endpoint.arena().clone(), endpoint.arena_key());
         let mut client = Self {
             operations: Operations::new(memory.clone(), key, words, config.operations_max),
-            queue_pairs: QueuePairs::new(&endpoint, config),
+            queue_pairs: QueuePairs::data(&endpoint, config),
+            chunk_queue_pairs: QueuePairs::chunks(&endpoint, config),
+            chunks: Chunks::new(&endpoint, asking),
             control,
             calls: Calls::new(),
             messages: Messages::new(config),
@@ -231,7 +238,7 @@ impl<E: VerbsEndpoint> Client<E> {
             let came = self.endpoint.poll(COMPLETIONS_MOST, &mut completions);
             for completion in &completions {
                 // What comes after a completion that is to be judged is judged after it.
-                let timeless = self.unjudged.is_empty() && completion.queue_pair != E::CONTROL;
+                let timeless = self.unjudged.is_empty() && self.queue_pairs.has(completion.queue_pair);
                 if !timeless || !self.queue_pairs.succeeded(&mut self.operations, completion) {
                     self.unjudged.push(*completion);
                 }
@@ -255,9 +262,14 @@ impl<E: VerbsEndpoint> Client<E> {
         for completion in unjudged.drain(..) {
             if completion.queue_pair == E::CONTROL {
                 self.control_completed(now, &completion);
-            } else {
+            } else if self.queue_pairs.has(completion.queue_pair) {
                 let (queue_pairs, _, mut link) = self.carriers();
                 queue_pairs.completed(&mut link, now, &completion);
+            } else if let Some(worker) = Chunks::worker_of::<E>(&completion) {
+                self.chunks.completed(&self.endpoint, &mut self.calls, worker, &completion);
+            } else {
+                let (chunk_queue_pairs, mut link) = self.chunk_carrier();
+                chunk_queue_pairs.completed(&mut link, now, &completion);
             }
         }
         self.unjudged = unjudged;
@@ -267,8 +279,9 @@ impl<E: VerbsEndpoint> Client<E> {
 
     /// Whether something is left to do that may be possible by now.
     fn is_unsettled(&self) -> bool {
-        self.queue_pairs.next_wake().is_some()
+        self.next_rebuild().is_some()
             || self.queue_pairs.is_backed_up()
+            || self.chunk_queue_pairs.is_backed_up()
             || self.operations.has_extended()
             || self.control.is_behind()
             || !self.confirmations.is_empty()
@@ -280,6 +293,70 @@ impl<E: VerbsEndpoint> Client<E> {
     pub(crate) fn carriers(&mut self) -> (&mut QueuePairs, &mut Messages, Link<'_, E>) {
         let Self { endpoint, operations, control, queue_pairs, messages, .. } = self;
         (queue_pairs, messages, Link { endpoint, operations, control })
+    }
+
+    /// The carrier of accesses to chunks, and what it shares with the others.
+    pub(crate) fn chunk_carrier(&mut self) -> (&mut QueuePairs, Link<'_, E>) {
+        let Self { endpoint, operations, control, chunk_queue_pairs, .. } = self;
+        (chunk_queue_pairs, Link { endpoint, operations, control })
+    }
+
+    /// When the node is to be asked for a rebuild next.
+    fn next_rebuild(&self) -> Option<Moment> {
+        [self.queue_pairs.next_wake(), self.chunk_queue_pairs.next_wake()].into_iter().flatten().min()
+    }
+
+    /// Asks the node for workers on its NIC, which allocate and free chunks for this client from then on (OneSidedMW).
+    /// Answered with [`Answer::Chunks`].
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    pub fn join_chunks(&mut self) -> Result<Call, Error> {
+        self.call(Awaited::Chunks, RequestBody::JoinChunks)
+    }
+
+    /// Asks a worker on the node's NIC for a chunk. The node's CPU has no part in it. Answered with [`Answer::Granted`]: the
+    /// permission ends when the chunk is freed, and not before. If no chunk is free, the call ends with
+    /// [`Error::NoFreeChunk`].
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], [`Error::Quota`], [`Refusal::NoChunks`] before [`Client::join_chunks`] was answered, or what
+    /// ended the session. Nothing was begun.
+    pub fn allocate_chunk(&mut self) -> Result<Call, Error> {
+        self.ask_worker(Chunks::allocate)
+    }
+
+    /// Frees a chunk. The NIC takes its windows away and zeroes it before anybody gets it again. Answered with
+    /// [`Answer::Done`].
+    ///
+    /// Operations still under way race with the end of their chunk: take their outcomes first.
+    ///
+    /// # Errors
+    /// [`NotRevoked`] with the permission back: [`Error::ForeignChunk`] if it is over no chunk, [`Error::QueueFull`], or what
+    /// ended the session.
+    pub fn free_chunk(&mut self, permission: Permission) -> Result<Call, NotRevoked> {
+        self.dangerous_free_chunk(permission.address()).map_err(|error| NotRevoked { permission, error })
+    }
+
+    /// Asks for the end of whichever chunk is at an address: for hostile tests. The worker frees it only if this client
+    /// holds it; otherwise the call ends with [`Error::ForeignChunk`].
+    ///
+    /// # Errors
+    /// As [`Client::free_chunk`].
+    pub fn dangerous_free_chunk(&mut self, address: RemoteAddress) -> Result<Call, Error> {
+        self.ask_worker(|chunks, endpoint, call| chunks.free(endpoint, address, call))
+    }
+
+    fn ask_worker(
+        &mut self,
+        ask: impl FnOnce(&mut Chunks, &mut E, u64) -> Result<(), Error>,
+    ) -> Result<Call, Error> {
+        if let Some(error) = self.over {
+            return Err(error);
+        }
+        let id = self.calls.begin(Awaited::Worker)?;
+        ask(&mut self.chunks, &mut self.endpoint, id).inspect_err(|_| self.calls.cancel(id))?;
+        Ok(Call { id })
     }
 
     /// Acts on what has become possible.
@@ -298,6 +375,10 @@ impl<E: VerbsEndpoint> Client<E> {
         messages.send_pieces(&mut link);
         if queue_pairs.is_backed_up() {
             queue_pairs.pump(&mut link, now);
+        }
+        let (chunk_queue_pairs, mut link) = self.chunk_carrier();
+        if chunk_queue_pairs.is_backed_up() {
+            chunk_queue_pairs.pump(&mut link, now);
         }
     }
 
@@ -325,6 +406,9 @@ impl<E: VerbsEndpoint> Client<E> {
         let result = match (awaited, body) {
             (Awaited::Grant { requested_at, rights, sharing }, ReplyBody::Granted(granted)) => {
                 Ok(Answer::Granted(Permission::new(granted, requested_at, rights, sharing)))
+            }
+            (Awaited::Chunks, ReplyBody::Chunks(terms)) => {
+                self.chunks.joined(terms).map(|()| Answer::Chunks(terms))
             }
             (Awaited::Done, ReplyBody::Done) => Ok(Answer::Done),
             (Awaited::Entry | Awaited::NextEntry, ReplyBody::Entry(entry)) => Ok(Answer::Entry(entry)),
@@ -354,6 +438,8 @@ impl<E: VerbsEndpoint> Client<E> {
     pub(crate) fn end(&mut self, error: Error) {
         let error = *self.over.get_or_insert(error);
         Carrier::<E>::clear(&mut self.queue_pairs);
+        Carrier::<E>::clear(&mut self.chunk_queue_pairs);
+        self.chunks.clear();
         Carrier::<E>::clear(&mut self.messages);
         // What a batch holds that waits to be resumed ends with the rest.
         self.staged_calls.clear();
@@ -393,13 +479,13 @@ impl<E: VerbsEndpoint> Client<E> {
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         // Without room for the message, only a completion moves anything.
-        self.queue_pairs.next_wake().filter(|_| self.control.has_room(true))
+        self.next_rebuild().filter(|_| self.control.has_room(true))
     }
 
-    /// How often queue pairs broke and what it cost.
+    /// How often queue pairs broke and what it cost. Those for chunks count too.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.queue_pairs.counters()
+        self.queue_pairs.counters().and(self.chunk_queue_pairs.counters())
     }
 
     /// The endpoint, to wait on it.

@@ -192,8 +192,16 @@ impl<E: VerbsEndpoint> Client<E> {
         let (queue_pairs, messages, mut link) = self.carriers();
         match begun.access.credential {
             Credential::Keys { .. } => queue_pairs.take_in(&mut link, begun, posting),
+            Credential::Group(_) => self.hand_to_chunks(posting, begun),
             Credential::Node => messages.take_in(&mut link, begun, posting),
         }
+    }
+
+    /// The same for an access to a chunk.
+    #[cold]
+    fn hand_to_chunks(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
+        let (chunk_queue_pairs, mut link) = self.chunk_carrier();
+        chunk_queue_pairs.take_in(&mut link, begun, posting)
     }
 
     /// Whether an operation may begin, and for whom.

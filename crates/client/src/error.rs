@@ -100,6 +100,12 @@ pub enum Error {
         /// The most that may be held.
         limit: u64,
     },
+    /// Nobody has freed a chunk that this client could get. Try again.
+    #[error("the node has no free chunk: free one, or try again later")]
+    NoFreeChunk,
+    /// The chunk is not this client's. Nothing has changed.
+    #[error("the chunk is not this client's: it frees only what it has allocated")]
+    ForeignChunk,
     /// The node refused for another reason.
     #[error(transparent)]
     Refused(Refusal),
@@ -134,6 +140,8 @@ impl Coded for Error {
             Self::Paused { .. } => ErrorCode::Paused,
             Self::Barred => ErrorCode::Barred,
             Self::Quota { .. } => ErrorCode::Quota,
+            Self::NoFreeChunk => ErrorCode::NoFreeChunk,
+            Self::ForeignChunk => ErrorCode::ForeignChunk,
             Self::Refused(refusal) => refusal.code(),
             Self::SessionLost => ErrorCode::SessionLost,
             Self::NodeGone => ErrorCode::NodeGone,
@@ -155,12 +163,14 @@ impl Error {
             | Self::QueueFull { .. }
             | Self::ArenaFull { .. }
             | Self::Paused { .. }
+            | Self::NoFreeChunk
             | Self::Quota { .. } => true,
             Self::Refused(refusal) => refusal.is_retryable(),
             Self::LivesLonger { .. }
             | Self::OutsideRange { .. }
             | Self::OutsideBuffer { .. }
             | Self::ForeignBuffer
+            | Self::ForeignChunk
             | Self::WrongRight { .. }
             | Self::Misaligned
             | Self::Name(_)

@@ -17,6 +17,7 @@ mod batch;
 mod buffer;
 mod calls;
 mod carrier;
+mod chunks;
 mod client;
 mod config;
 mod control;

@@ -103,7 +103,7 @@ pub(crate) struct Operations<M: Memory> {
     under_way: usize,
 }
 
-fn slot_of(id: u64) -> usize {
+pub(crate) fn slot_of(id: u64) -> usize {
     (id & 0xFFFF_FFFF) as usize
 }
 

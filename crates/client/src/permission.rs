@@ -1,8 +1,10 @@
 //! What a client holds: a permission and the lease that keeps it alive.
 
 use crate::Error;
+use portcullis_offload::Reply;
 use portcullis_protocol::{
-    Credential, Granted, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress, Rights, Sharing,
+    CHUNK_QUEUE_PAIRS, Credential, Granted, Incarnation, Lifetime, Mechanism, Moment, ObjectRef,
+    PermissionId, RemoteAddress, Rights, Sharing,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +34,7 @@ impl Lease {
     pub(crate) fn new(granted: Granted, requested_at: Moment) -> Self {
         let credential = match granted.credential {
             Credential::Keys { lifetime, .. } => Credential::Keys { buffer: lifetime, lifetime },
-            Credential::Node => Credential::Node,
+            other @ (Credential::Group(_) | Credential::Node) => other,
         };
         Self {
             permission: granted.permission,
@@ -58,7 +60,7 @@ impl Lease {
 
     /// Whether the holder can reach the lifetime word. Otherwise only the node's CPU changes it.
     pub(crate) fn has_word(&self) -> bool {
-        self.credential != Credential::Node
+        matches!(self.credential, Credential::Keys { .. })
     }
 
     /// How long the permission lives from its start, as far as this client knows.
@@ -115,6 +117,36 @@ impl Permission {
             credential: granted.credential,
             mechanism: granted.mechanism,
             lease: Arc::new(Lease::new(granted, requested_at)),
+        }
+    }
+
+    /// The permission over a chunk that a worker has allocated (OneSidedMW): exclusive, with every right, and without an end
+    /// until the holder frees the chunk or is gone. No object of the node's books lies there.
+    pub(crate) fn of_chunk(reply: &Reply<CHUNK_QUEUE_PAIRS>) -> Self {
+        let [first, ..] = reply.windows;
+        let credential = Credential::Group(reply.windows.map(|window| window.rkey));
+        let id = PermissionId { header: first.address, start: Moment(0) };
+        let for_ever = Lifetime(u64::MAX);
+        Self {
+            id,
+            object: ObjectRef {
+                incarnation: Incarnation(0),
+                address: first.address,
+                birth: reply.number_of_use,
+            },
+            offset: 0,
+            length: first.length,
+            rights: Rights::READ | Rights::WRITE | Rights::ATOMIC,
+            sharing: Sharing::Exclusive,
+            credential,
+            mechanism: Mechanism::MemoryWindow,
+            lease: Arc::new(Lease {
+                permission: id,
+                credential,
+                started_after: Moment(0),
+                longest: for_ever,
+                lifetime: AtomicU64::new(for_ever.0),
+            }),
         }
     }
 

@@ -10,13 +10,14 @@
 
 use crate::access::Action;
 use crate::carrier::{Begun, Carrier, Link, Posting};
-use crate::operations::Operations;
+use crate::operations::{Operations, slot_of};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{
-    Completion, LocalSpan, Memory, Operation as Verb, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
+    Completion, EndpointSize, LocalSpan, Memory, Operation as Verb, QpId, RemoteSpan, Status, VerbsEndpoint,
+    WorkRequest,
 };
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{Credential, Moment};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Credential, Moment, Rkey};
 use std::collections::VecDeque;
 
 /// A full queue has at least this many signalled requests, so that its room comes back in time.
@@ -33,6 +34,18 @@ pub struct Counters {
     pub rebuilds_asked: u64,
     /// Queue pairs that the node rebuilt.
     pub recoveries: u64,
+}
+
+impl Counters {
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            switches: self.switches + other.switches,
+            replayed: self.replayed + other.replayed,
+            rebuilds_asked: self.rebuilds_asked + other.rebuilds_asked,
+            recoveries: self.recoveries + other.recoveries,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +78,11 @@ struct Doubt {
 
 /// The data queue pairs of a client and what waits for them.
 pub(crate) struct QueuePairs {
+    /// The number of the first of them. Elsewhere here they are numbered from zero.
+    first: u32,
+    /// For accesses to chunks: the keys of the operation of each place, one for each queue pair. Empty for others, whose
+    /// keys work on all queue pairs.
+    keys: Vec<[Rkey; CHUNK_QUEUE_PAIRS]>,
     lanes: Vec<Lane>,
     active: Option<u32>,
     /// The queue pair that was active last.
@@ -80,7 +98,27 @@ pub(crate) struct QueuePairs {
 }
 
 impl QueuePairs {
-    pub(crate) fn new(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
+    /// The data queue pairs.
+    pub(crate) fn data(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
+        Self::new(endpoint, (0, endpoint.size().data_queue_pairs), Vec::new(), config)
+    }
+
+    /// The queue pairs for accesses to chunks.
+    pub(crate) fn chunks(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
+        let EndpointSize { data_queue_pairs, chunk_queue_pairs, .. } = endpoint.size();
+        let places = if chunk_queue_pairs == 0 { 0 } else { config.operations_max as usize };
+        let keys = vec![[Rkey(0); CHUNK_QUEUE_PAIRS]; places];
+        // A chunk has no windows for more.
+        let count = chunk_queue_pairs.min(u32::try_from(CHUNK_QUEUE_PAIRS).unwrap_or(u32::MAX));
+        Self::new(endpoint, (data_queue_pairs, count), keys, config)
+    }
+
+    fn new(
+        endpoint: &impl VerbsEndpoint,
+        (first, count): (u32, u32),
+        keys: Vec<[Rkey; CHUNK_QUEUE_PAIRS]>,
+        config: ClientConfig,
+    ) -> Self {
         let depth = usize::try_from(endpoint.size().send_depth).unwrap_or(usize::MAX);
         let lane = |_| Lane {
             state: LaneState::Ready,
@@ -88,7 +126,9 @@ impl QueuePairs {
             unsignalled: 0,
         };
         let mut flights = Self {
-            lanes: (0..endpoint.size().data_queue_pairs).map(lane).collect(),
+            first,
+            keys,
+            lanes: (0..count).map(lane).collect(),
             active: None,
             previous: None,
             backlog: VecDeque::with_capacity(config.backlog_max.min(1 << 16)),
@@ -101,6 +141,17 @@ impl QueuePairs {
         };
         flights.promote();
         flights
+    }
+
+    /// Whether a queue pair of this number is among them.
+    #[inline]
+    pub(crate) fn has(&self, queue_pair: QpId) -> bool {
+        self.lane_of(queue_pair) < self.lanes.len()
+    }
+
+    #[inline]
+    fn lane_of(&self, queue_pair: QpId) -> usize {
+        queue_pair.0.wrapping_sub(self.first) as usize
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -135,7 +186,9 @@ impl QueuePairs {
             && let Some(active) = self.active
         {
             let lane = &mut self.lanes[active as usize];
-            if lane.flights.len() < self.depth && endpoint.post(active, std::slice::from_ref(&request)) == 1 {
+            if lane.flights.len() < self.depth
+                && endpoint.post(self.first + active, std::slice::from_ref(&request)) == 1
+            {
                 lane.unsignalled = 0;
                 lane.flights.push_back(request);
                 return Ok(());
@@ -160,8 +213,9 @@ impl QueuePairs {
                 // Requests that wait behind it may expire, and would then report nothing.
                 last.signalled = true;
             }
+            rekey(&self.keys, active, &mut requests[..most]);
             let lane = &mut self.lanes[active as usize];
-            posted = lane.post(endpoint, active, &mut requests[..most], self.signal_every);
+            posted = lane.post(endpoint, self.first + active, &mut requests[..most], self.signal_every);
             lane.flights.extend(&requests[..posted]);
         }
         self.backlog.extend(&requests[posted..]);
@@ -195,8 +249,9 @@ impl QueuePairs {
             }
             // The request that was to report for all before it may have expired.
             first[most - 1].signalled = true;
+            rekey(&self.keys, active, &mut first[..most]);
             let lane = &mut self.lanes[active as usize];
-            let posted = lane.post(link.endpoint, active, &mut first[..most], self.signal_every);
+            let posted = lane.post(link.endpoint, self.first + active, &mut first[..most], self.signal_every);
             lane.flights.extend(self.backlog.drain(..posted));
             if posted < most {
                 return;
@@ -215,7 +270,8 @@ impl QueuePairs {
         if completion.status != Status::Success {
             return false;
         }
-        let Some(lane) = self.lanes.get_mut(completion.queue_pair.0 as usize) else { return true };
+        let place = self.lane_of(completion.queue_pair);
+        let Some(lane) = self.lanes.get_mut(place) else { return true };
         if lane.state != LaneState::Ready {
             return false;
         }
@@ -233,7 +289,8 @@ impl QueuePairs {
         if self.succeeded(link.operations, completion) {
             return;
         }
-        let Some(lane) = self.lanes.get_mut(completion.queue_pair.0 as usize) else { return };
+        let place = self.lane_of(completion.queue_pair);
+        let Some(lane) = self.lanes.get_mut(place) else { return };
         match lane.state {
             LaneState::Ready => {
                 if lane.succeed_before(link.operations, completion.request) {
@@ -249,7 +306,8 @@ impl QueuePairs {
 
     /// The request at the head of the active queue pair failed.
     fn broke<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment, completion: &Completion) {
-        let lane = &mut self.lanes[completion.queue_pair.0 as usize];
+        let place = self.lane_of(completion.queue_pair);
+        let lane = &mut self.lanes[place];
         let flushes = lane.flights.len() - 1;
         let uncertain = completion.status == Status::RetryExceededError;
         let mut in_doubt = Vec::new();
@@ -315,12 +373,29 @@ impl QueuePairs {
     }
 }
 
+impl QueuePairs {
+    /// The key that an access shows on the active queue pair. Those for the others are kept, for its replay.
+    #[inline(always)]
+    fn key_for(&mut self, Begun { operation, access, .. }: Begun<'_>) -> Rkey {
+        match access.credential {
+            Credential::Keys { buffer, .. } => buffer,
+            Credential::Group(keys) => {
+                if let Some(kept) = self.keys.get_mut(slot_of(operation)) {
+                    *kept = keys;
+                }
+                keys[self.active.unwrap_or(0) as usize]
+            }
+            Credential::Node => unreachable!("accesses without keys go another way"),
+        }
+    }
+}
+
 /// How a broken queue pair becomes a spare again.
 impl QueuePairs {
     /// A queue pair whose rebuild the node is to be asked for now.
     pub(crate) fn to_rebuild(&self, now: Moment) -> Option<u32> {
         let due = |lane: &Lane| matches!(lane.state, LaneState::Drained(from) if from <= now);
-        self.lanes.iter().position(due).and_then(|index| u32::try_from(index).ok())
+        self.lanes.iter().position(due).and_then(|index| u32::try_from(index).ok()).map(|it| it + self.first)
     }
 
     /// When the node is to be asked for a rebuild next.
@@ -332,10 +407,15 @@ impl QueuePairs {
         self.lanes.iter().filter_map(from).min()
     }
 
+    fn lane_mut(&mut self, queue_pair: u32) -> &mut Lane {
+        let place = self.lane_of(QpId(queue_pair));
+        &mut self.lanes[place]
+    }
+
     /// The node has been asked.
     pub(crate) fn rebuilding(&mut self, index: u32) {
         self.counters.rebuilds_asked += 1;
-        self.lanes[index as usize].state = LaneState::Rebuilding;
+        self.lane_mut(index).state = LaneState::Rebuilding;
     }
 
     /// The node has answered the request for a rebuild, in whichever way: its end of the queue pair has stopped.
@@ -349,13 +429,13 @@ impl QueuePairs {
 
     /// The node will rebuild the queue pair, but not before `from`.
     pub(crate) fn ask_again(&mut self, index: u32, from: Moment) {
-        self.lanes[index as usize].state = LaneState::Drained(from);
+        self.lane_mut(index).state = LaneState::Drained(from);
     }
 
     /// The node has rebuilt a queue pair: it is a spare again, or active at once if no other is.
     pub(crate) fn rebuilt<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
         link.endpoint.rebuilt(index);
-        self.lanes[index as usize].state = LaneState::Ready;
+        self.lane_mut(index).state = LaneState::Ready;
         self.counters.recoveries += 1;
         if self.active.is_none() {
             self.promote();
@@ -365,7 +445,7 @@ impl QueuePairs {
 
     /// The node will never rebuild a queue pair. Returns whether none is left that could ever carry requests.
     pub(crate) fn lost(&mut self, index: u32) -> bool {
-        self.lanes[index as usize].state = LaneState::Lost;
+        self.lane_mut(index).state = LaneState::Lost;
         self.lanes[..self.candidates()].iter().all(|lane| lane.state == LaneState::Lost)
     }
 }
@@ -373,7 +453,7 @@ impl QueuePairs {
 impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
     #[inline]
     fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
-        let request = work_request(begun);
+        let request = work_request(begun, self.key_for(begun));
         match posting {
             Posting::AtOnce => self.submit(link.endpoint, request),
             Posting::Staged if self.staged.len() >= self.room() => Err(self.full()),
@@ -460,10 +540,7 @@ impl Lane {
 
 /// The request that carries an access out, signalled.
 #[inline]
-fn work_request(Begun { operation: id, local, access }: Begun<'_>) -> WorkRequest {
-    let Credential::Keys { buffer: rkey, .. } = access.credential else {
-        unreachable!("accesses without keys go another way")
-    };
+fn work_request(Begun { operation: id, local, access }: Begun<'_>, rkey: Rkey) -> WorkRequest {
     let remote = RemoteSpan { address: access.address(), rkey };
     WorkRequest { id, signalled: true, operation: verb(access.action, local, remote) }
 }
@@ -475,6 +552,23 @@ fn verb(action: Action, local: LocalSpan, remote: RemoteSpan) -> Verb {
         Action::Write => Verb::Write { local, remote },
         Action::CompareAndSwap { compare, swap } => Verb::CompareAndSwap { local, remote, compare, swap },
         Action::FetchAndAdd { add } => Verb::FetchAndAdd { local, remote, add },
+    }
+}
+
+/// Gives requests the keys that work on this queue pair.
+fn rekey(keys: &[[Rkey; CHUNK_QUEUE_PAIRS]], active: u32, requests: &mut [WorkRequest]) {
+    if keys.is_empty() {
+        return;
+    }
+    for request in requests {
+        let key = keys[slot_of(request.id)][active as usize];
+        match &mut request.operation {
+            Verb::Read { remote, .. }
+            | Verb::Write { remote, .. }
+            | Verb::CompareAndSwap { remote, .. }
+            | Verb::FetchAndAdd { remote, .. } => remote.rkey = key,
+            other => unreachable!("{other:?} is no access"),
+        }
     }
 }
 

@@ -63,6 +63,8 @@ error_codes! {
     LocalFault = 113, "local-fault", "The client's own NIC failed.";
     SessionLost = 114, "session-lost", "The session with the node is over.";
     NodeGone = 115, "node-gone", "The node is gone, and everything on it.";
+    NoFreeChunk = 116, "no-free-chunk", "All chunks of the pool are held.";
+    ForeignChunk = 117, "foreign-chunk", "The chunk is not this client's any more.";
 
     // Requests that the node refuses.
     MalformedRequest = 201, "malformed-request", "The node could not read the message.";
@@ -91,6 +93,7 @@ error_codes! {
     BeyondShare = 226, "beyond-share", "The object is shared with the tenant, but not as far as it was asked for.";
     SharedWithOwner = 227, "shared-with-owner", "An object was to be shared with the tenant that it belongs to.";
     CannotInclude = 228, "cannot-include", "The object cannot belong to that head: one of them has a name, members or a head.";
+    NoChunks = 229, "no-chunks", "The node has no pool of chunks.";
 
     // Attaching to a node.
     UnknownAddress = 301, "unknown-address", "The text is no node's address.";

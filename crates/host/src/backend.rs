@@ -29,6 +29,9 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
     /// Carries out an operator's order. `None`: the node has ended.
     fn carry_out(&self, order: Order) -> Option<OrderOutcome>;
 
+    /// Stops the node's own turns, or lets them go on. Its NIC turns in any case.
+    fn hold_turns(&self, hold: bool);
+
     /// Ends the node: first the acceptor, then the node's thread.
     fn stop(&self);
 }
@@ -43,6 +46,10 @@ pub(crate) struct NodeOn<F: Fabric> {
 impl<F: Fabric> RunningNode for NodeOn<F> {
     fn carry_out(&self, order: Order) -> Option<OrderOutcome> {
         self.engine.carry_out(order).ok()
+    }
+
+    fn hold_turns(&self, hold: bool) {
+        self.engine.hold_turns(hold);
     }
 
     fn stop(&self) {

@@ -107,6 +107,14 @@ impl VerbsEndpoint for SessionEndpoint {
         forward!(self.post_control_receive(requests))
     }
 
+    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
+        forward!(self.post_asking(place, requests))
+    }
+
+    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
+        forward!(self.post_asking_receive(place, requests))
+    }
+
     #[inline]
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         forward!(self.poll(most, into))

@@ -38,7 +38,7 @@ use outlet::{Outlet, Speaker};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::NodeConfig;
-use portcullis_protocol::{DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -70,6 +70,9 @@ impl PortLimits {
         let data = if config.mechanism == Mechanism::NodeCopy { DATA_BYTES_MAX } else { 0 };
         let size = EndpointSize {
             data_queue_pairs: 1 + config.spare_queue_pairs,
+            chunk_queue_pairs: config
+                .chunks
+                .map_or(0, |_| u32::try_from(CHUNK_QUEUE_PAIRS).unwrap_or(u32::MAX)),
             send_depth: self.send_depth,
             control_depth: self.control_depth,
             message_bytes: u32::try_from(MESSAGE_BYTES + data).unwrap_or(u32::MAX),
@@ -112,7 +115,9 @@ impl HostConfig {
         if self.rdma.is_some() {
             return vec![pool];
         }
-        vec![pool, ("ports_bytes_max", self.port.ports_bytes_max)]
+        let mut memory = vec![pool, ("ports_bytes_max", self.port.ports_bytes_max)];
+        memory.extend(self.node.chunks.map(|chunks| ("chunks", chunks.bytes())));
+        memory
     }
 }
 
@@ -257,6 +262,12 @@ impl Host {
                  control_depth are powers of two up to 4,096",
             ));
         }
+        #[cfg(feature = "rdma")]
+        if config.rdma.is_some() && config.node.chunks.is_some() {
+            return Err(HostError::Config(
+                "an RDMA device runs no chains here, so it hands out no chunks: start the node without chunks",
+            ));
+        }
         machine_memory::check(&config.memory(), config.overcommit)?;
         let (incarnation, secret) = random().map_err(machine("no random numbers for the node".to_owned()))?;
         let mut run = Run { config: config.node.clone(), incarnation, secret, zero: Instant::now() };
@@ -323,6 +334,13 @@ impl Host {
     #[must_use]
     pub fn counters(&self) -> NodeCounters {
         self.admin.counted().map(|counted| counted.counters).unwrap_or_default()
+    }
+
+    /// From here on the node's thread turns its NIC and nothing else, until this is called with `false`: whatever clients get
+    /// meanwhile, they get without the node's CPU. For measurements and tests: no lease ends in this time, and no message is
+    /// answered. [`NodeCounters::turns`] stands still.
+    pub fn hold_turns(&self, hold: bool) {
+        self.on.node.hold_turns(hold);
     }
 
     /// The state of its audit log, if it has one; after [`Host::stop`] the final one.

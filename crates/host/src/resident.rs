@@ -62,6 +62,8 @@ pub(crate) struct NodeResident<F: Fabric> {
     evicted: Vec<ClientId>,
     records: Option<Outlet>,
     acceptor: AcceptorPlace,
+    /// The node takes no turns.
+    is_held: bool,
 }
 
 impl<F: Fabric> NodeResident<F> {
@@ -79,6 +81,7 @@ impl<F: Fabric> NodeResident<F> {
             evicted: Vec::new(),
             records,
             acceptor,
+            is_held: false,
         })
     }
 
@@ -161,6 +164,9 @@ impl<F: Fabric> NodeResident<F> {
 
 impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     fn turn(&mut self, nic: &mut F::Nic, now: Moment) -> bool {
+        if self.is_held {
+            return false;
+        }
         let mut worked = self.node.turn(nic, now);
         if worked || !self.evicted.is_empty() {
             worked |= self.show_out_evicted(nic, now);
@@ -172,7 +178,7 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     }
 
     fn next_wake(&self) -> Option<Moment> {
-        self.node.next_wake()
+        if self.is_held { None } else { self.node.next_wake() }
     }
 
     fn end(&mut self, nic: &mut F::Nic, now: Moment) {
@@ -215,6 +221,12 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     pub fn depart(&self, client: ClientId) {
         // If the engine has ended, the client has ended with it.
         let _ = self.call(move |nic, resident, now| resident.depart(nic, client, now));
+    }
+
+    /// Stops the node's own turns, or lets them go on.
+    pub fn hold_turns(&self, hold: bool) {
+        // A node that has ended takes none.
+        let _ = self.call(move |_, resident, _| resident.is_held = hold);
     }
 
     /// Carries out an operator's order.

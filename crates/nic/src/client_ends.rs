@@ -46,6 +46,9 @@ struct Objects {
 
 impl Objects {
     fn make<N: Nic>(&mut self, nic: &mut N, size: &EndpointSize) -> Result<(N::Memory, Lkey), VerbsError> {
+        if size.chunk_queue_pairs > 0 {
+            return Err(VerbsError::Unsupported("queue pairs for chunks at an end that the client makes"));
+        }
         let completions = completions(size)?;
         let pd = *self.pd.insert(nic.allocate_pd()?);
         let arena = nic.allocate_memory(size.arena_bytes)?;

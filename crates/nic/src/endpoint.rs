@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// See [`VerbsEndpoint::CONTROL`].
 pub(crate) const CONTROL: QpId = QpId(u32::MAX);
+/// See [`VerbsEndpoint::ASKING`].
+const ASKING: [QpId; 2] = [QpId(u32::MAX - 1), QpId(u32::MAX - 2)];
 
 /// A client's end on any fabric: an arena that accesses move bytes from and to, a way to wait, and a check of the node.
 pub trait Endpoint {
@@ -41,6 +43,10 @@ pub trait VerbsEndpoint: Endpoint {
     /// The number that completions of the control queue pair carry as [`Completion::queue_pair`].
     const CONTROL: QpId = CONTROL;
 
+    /// The numbers that completions of the queue pairs carry on which the client asks for chunks: to have one allocated,
+    /// and to have one freed.
+    const ASKING: [QpId; 2] = ASKING;
+
     /// What it is made of.
     fn size(&self) -> EndpointSize;
 
@@ -55,6 +61,19 @@ pub trait VerbsEndpoint: Endpoint {
 
     /// Posts receives to the control queue pair, as many as it has room for, and returns how many.
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize;
+
+    /// Posts requests to the queue pair of this place in [`VerbsEndpoint::ASKING`], as many as it has room for, and
+    /// returns how many. An end without such queue pairs has room for none.
+    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
+        let _ = (place, requests);
+        0
+    }
+
+    /// Posts receives to it, as many as it has room for, and returns how many.
+    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
+        let _ = (place, requests);
+        0
+    }
 
     /// Appends at most `most` completions to `into` and returns how many. It may stop early, for example after a
     /// completion that says that a queue pair broke, so that the client can act on that first.

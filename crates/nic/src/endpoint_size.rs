@@ -2,6 +2,10 @@
 
 /// Data queue pairs that a client may have.
 pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
+/// Queue pairs that an end may have for accesses to chunks.
+pub const CHUNK_QUEUE_PAIRS_MAX: u32 = 8;
+/// Requests, and receives, that a queue pair holds on which a client asks for chunks.
+pub const ASKING_DEPTH: u32 = 16;
 /// Requests that a queue may hold.
 pub const DEPTH_MAX: u32 = 4096;
 /// Bytes of the smallest control message. All sizes are multiples of it.
@@ -19,6 +23,9 @@ const PAGE_BYTES: u64 = 4096;
 pub struct EndpointSize {
     /// Data queue pairs, the one in use and the spares: 1 to [`DATA_QUEUE_PAIRS_MAX`]. Completions carry their numbers.
     pub data_queue_pairs: u32,
+    /// Queue pairs for accesses to chunks, numbered behind the data queue pairs: 0 to [`CHUNK_QUEUE_PAIRS_MAX`]. Where
+    /// there are any, the end has two more, of [`ASKING_DEPTH`], on which the client asks for chunks.
+    pub chunk_queue_pairs: u32,
     /// Requests that each data queue pair holds: a power of two, at most [`DEPTH_MAX`].
     pub send_depth: u32,
     /// Requests, and receives, that the control queue pair holds: a power of two, at most [`DEPTH_MAX`].
@@ -43,11 +50,18 @@ impl EndpointSize {
         (2 * u64::from(self.control_depth)).saturating_mul(self.message_bytes.into())
     }
 
+    /// Queue pairs on which the client asks for chunks.
+    #[must_use]
+    pub fn asking_queue_pairs(&self) -> u32 {
+        if self.chunk_queue_pairs == 0 { 0 } else { 2 }
+    }
+
     /// Whether such an end is possible. The numbers may come from a peer.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let is_depth = |depth: u32| depth.is_power_of_two() && depth <= DEPTH_MAX;
         (1..=DATA_QUEUE_PAIRS_MAX).contains(&self.data_queue_pairs)
+            && self.chunk_queue_pairs <= CHUNK_QUEUE_PAIRS_MAX
             && is_depth(self.send_depth)
             && is_depth(self.control_depth)
             && (MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&self.message_bytes)

@@ -27,7 +27,8 @@ pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};
 pub use endpoint::{Endpoint, Pollable, VerbsEndpoint};
 pub use endpoint_size::{
-    ARENA_BYTES_MAX, DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, EndpointSize, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN,
+    ARENA_BYTES_MAX, ASKING_DEPTH, CHUNK_QUEUE_PAIRS_MAX, DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, EndpointSize,
+    MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN,
 };
 pub use error::VerbsError;
 pub use objects::{

@@ -1,5 +1,6 @@
 //! How clients attach and leave.
 
+use crate::chunks::Chunks;
 use crate::ends::{Admission, ClientEnds};
 use crate::mailbox::MessageQueue;
 use crate::node::Node;
@@ -25,7 +26,8 @@ impl<N: Nic> Node<N> {
         let own = self.enforcement.pd(tenant);
         let other = self.books.tenants().map(|tenant| self.enforcement.pd(tenant)).find(|&pd| pd != own);
         let pd = other.filter(|_| planted::is(Fault::QueuePairInWrongDomain)).unwrap_or(own);
-        Ok(Admission { tenant, pd, cq: self.mailbox.cq() })
+        let chunks = self.chunks.as_ref().map(Chunks::domain);
+        Ok(Admission { tenant, pd, cq: self.mailbox.cq(), chunks })
     }
 
     /// Enters a tenant that the node does not know.
@@ -43,15 +45,33 @@ impl<N: Nic> Node<N> {
         self.go_on_taking_apart(nic, now);
     }
 
-    /// Attaches a client. `ends` are the node's ends of its queue pairs.
+    /// Attaches a client. `ends` are the node's ends of its queue pairs. Those for chunks are the node's from here on.
     ///
     /// # Errors
-    /// The NIC refuses. The client is still admitted.
+    /// The NIC refuses. The client is still admitted. The queue pairs for chunks are gone.
     pub fn attach(
         &mut self,
         nic: &mut N,
         tenant: TenantId,
         process: Option<u32>,
+        ends: ClientEnds,
+        now: Moment,
+    ) -> Result<ClientId, VerbsError> {
+        let of_chunks: Vec<_> = ends.chunks.access.iter().map(|&(qp, _)| qp).collect();
+        let attached = self.enter_client(nic, (tenant, process), ends, now);
+        if attached.is_err() {
+            for qp in of_chunks {
+                // The first error says why.
+                let _ = nic.destroy_qp(qp);
+            }
+        }
+        attached
+    }
+
+    fn enter_client(
+        &mut self,
+        nic: &mut N,
+        (tenant, process): (TenantId, Option<u32>),
         ends: ClientEnds,
         now: Moment,
     ) -> Result<ClientId, VerbsError> {
@@ -63,6 +83,9 @@ impl<N: Nic> Node<N> {
         let (qp, depth, message_bytes) = (ends.control, ends.control_depth, ends.message_bytes);
         let queue = MessageQueue { qp, depth, message_bytes };
         self.mailbox.attach(nic, client, self.enforcement.pd(tenant), queue)?;
+        if let Some(chunks) = &mut self.chunks {
+            chunks.enter(nic, client, tenant, ends.chunks.clone())?;
+        }
         self.ends.insert(client, ends);
         self.books.handle_attached(client, tenant, process, now);
         Ok(client)
@@ -79,6 +102,9 @@ impl<N: Nic> Node<N> {
         self.take_events(nic, now);
         self.ends.remove(client);
         self.mailbox.detach(nic, client);
+        if let Some(chunks) = &mut self.chunks {
+            chunks.leave(nic, client, now);
+        }
         self.enforcement.forget_client(client);
         self.books.handle_detached(client, now);
         self.go_on_taking_apart(nic, now);

@@ -57,13 +57,17 @@ pub enum AuditEvent {
     Unshare,
     /// An object belongs to another one from here on, and is shared with it.
     Include,
+    /// The NIC has allocated a chunk to a client. The node takes it up later.
+    AllocateChunk,
+    /// The NIC has freed a chunk.
+    FreeChunk,
     /// Records were lost here, as many as `count` says. Written whichever events were chosen.
     Lost,
 }
 
 impl AuditEvent {
     /// Every event.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Start,
         Self::Stop,
         Self::Grant,
@@ -82,6 +86,8 @@ impl AuditEvent {
         Self::Share,
         Self::Unshare,
         Self::Include,
+        Self::AllocateChunk,
+        Self::FreeChunk,
         Self::Lost,
     ];
 
@@ -107,6 +113,8 @@ impl AuditEvent {
             Self::Share => "share",
             Self::Unshare => "unshare",
             Self::Include => "include",
+            Self::AllocateChunk => "allocate-chunk",
+            Self::FreeChunk => "free-chunk",
             Self::Lost => "lost",
         }
     }
@@ -199,6 +207,16 @@ pub struct AuditedMember {
     pub head: ObjectRef,
 }
 
+/// A chunk, as the audit log shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct AuditedChunk {
+    /// Where it begins; hexadecimal in the log.
+    #[serde(serialize_with = "hexadecimal")]
+    pub chunk: RemoteAddress,
+    /// Which use of the chunk began or ended, or the last one that ended.
+    pub number_of_use: u64,
+}
+
 impl AuditedName {
     /// A name of which nothing else is to be said.
     #[must_use]
@@ -234,6 +252,9 @@ pub struct AuditRecord {
     /// The object that belongs to another one from here on.
     #[serde(flatten)]
     pub member: Option<Box<AuditedMember>>,
+    /// The chunk.
+    #[serde(flatten)]
+    pub chunk: Option<AuditedChunk>,
     /// The permission.
     #[serde(flatten)]
     pub permission: Option<AuditedPermission>,
@@ -246,7 +267,8 @@ pub struct AuditRecord {
     /// When a pause or a bar ends, in µs of the node's time.
     #[serde(rename = "until_us", skip_serializing_if = "Option::is_none", serialize_with = "until_us")]
     pub until: Option<Moment>,
-    /// In a [`Lost`](AuditEvent::Lost) record: how many records are missing. In other records: how many further ones of
+    /// In a [`FreeChunk`](AuditEvent::FreeChunk) record: how often the chunk was freed since the node read of it last. In a
+    /// [`Lost`](AuditEvent::Lost) record: how many records are missing. In other records: how many further ones of
     /// the tenant, within a second, are not written one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -265,6 +287,7 @@ impl AuditRecord {
             owner: None,
             name: None,
             member: None,
+            chunk: None,
             permission: None,
             access: None,
             reason: None,

@@ -38,6 +38,14 @@ pub struct Counters {
     pub windows: u64,
     /// Names in the directory.
     pub names: u64,
+    /// Turns of the node's own: the CPU's part, beside the NIC's.
+    pub turns: u64,
+    /// Chunks of the pool that the NIC hands out alone.
+    pub chunks: u64,
+    /// Chunks that clients hold, as far as the node has taken it up.
+    pub chunks_held: u64,
+    /// How often a chunk was allocated, as far as the node has taken it up.
+    pub chunk_allocations: u64,
     /// Requests that wait for an object or for memory.
     pub postponed: u64,
     /// Audit records that were lost because they were not taken in time.

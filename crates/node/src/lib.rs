@@ -9,6 +9,7 @@
 mod attaching;
 mod audit;
 mod books;
+mod chunks;
 mod config;
 mod counters;
 mod ends;
@@ -17,11 +18,12 @@ mod mailbox;
 mod node;
 
 pub use audit::{
-    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedMember, AuditedName, AuditedPermission,
-    UnknownAuditEvent,
+    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedChunk, AuditedMember, AuditedName,
+    AuditedPermission, UnknownAuditEvent,
 };
 pub use books::{Bar, Charge, ClientReport, POOL_BASE, Standing, Violations};
-pub use config::{ConfigError, NodeConfig, Quota, Reductions, ViolationLimits};
+pub use chunks::ChunkEnds;
+pub use config::{ChunkLimits, ConfigError, NodeConfig, Quota, Reductions, ViolationLimits};
 pub use counters::Counters;
 pub use ends::{Admission, ClientEnds};
 pub use node::{Node, StartError};

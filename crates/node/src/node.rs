@@ -2,21 +2,25 @@
 
 use crate::audit::{AuditEvent, AuditRecord};
 use crate::books::{Bar, Books, Broken, ClientReport, Effect, Left, RequestOrigin};
+use crate::chunks::Chunks;
 use crate::config::{ConfigError, NodeConfig};
 use crate::counters::Counters;
 use crate::ends::{Ends, Rebuilt};
 use crate::enforcement::{Enforcement, Outcome, node_copy};
 use crate::mailbox::{Heard, Mailbox};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_nic::{Completion, Event, Memory, Nic, VerbsError};
+use portcullis_nic::{Completion, Event, Memory, Nic, RefusedAccess, VerbsError};
 use portcullis_protocol::{
-    ClientId, Incarnation, Lifetime, Mechanism, Moment, Refusal, Reply, ReplyBody, RequestBody, TenantId,
+    ChunkTerms, ClientId, Incarnation, Lifetime, Mechanism, Moment, Refusal, Reply, ReplyBody, RequestBody,
+    TenantId,
 };
 
 /// Requests that the node takes in before it checks whether the turn has steps left.
 const REQUESTS_AT_ONCE: usize = 8;
 /// Refused accesses that one turn charges. Requests wait until none are left.
 const EVENTS_PER_TURN: u32 = 16;
+/// Records of chunks that one turn reads.
+const CHUNKS_PER_TURN: u32 = 64;
 /// How soon the node looks again at a tenant whose last windows wait for the NIC.
 const LOOK_AGAIN: Lifetime = Lifetime::millis(2);
 
@@ -50,6 +54,10 @@ pub struct Node<N: Nic> {
     pub(crate) enforcement: Enforcement<N>,
     pub(crate) mailbox: Mailbox<N::Memory>,
     pub(crate) ends: Ends,
+    /// Turns so far.
+    turns: u64,
+    /// The chunks that the NIC hands out alone.
+    pub(crate) chunks: Option<Chunks<N::Memory>>,
     memory: N::Memory,
     /// Control messages taken in.
     control_messages: u64,
@@ -95,7 +103,12 @@ impl<N: Nic + 'static> Node<N> {
         let depth_max = (capabilities.completion_depth_max / 2 + 1).next_power_of_two();
         let mailbox = Mailbox::new(nic, depth_max)?;
         let enforcement = Enforcement::new(nic, &config, memory.clone(), secret, depth_max)?;
+        let chunks = config
+            .chunks
+            .map(|limits| Chunks::new(nic, limits, (config.quota.chunks_max, config.clients_max)));
         Ok(Self {
+            turns: 0,
+            chunks: chunks.transpose()?,
             incarnation,
             books: Books::new(memory.clone(), config.clone(), incarnation),
             enforcement,
@@ -134,6 +147,7 @@ impl<N: Nic> Node<N> {
     /// confirmations of the NIC, then requests, then leases, and last windows and replies. Returns whether anything was
     /// done.
     pub fn turn(&mut self, nic: &mut N, now: Moment) -> bool {
+        self.turns += 1;
         self.books.begin_turn();
         let mut worked = self.take_confirmations(nic, now);
         // Refused accesses are charged before requests are read: a rebuild depends on the client's standing now.
@@ -149,6 +163,7 @@ impl<N: Nic> Node<N> {
         self.apply_effects();
         worked |= self.go_on_rebuilding(nic, now);
         worked |= self.carry_out(nic, now);
+        worked |= self.look_after_chunks(nic, now);
         worked |= self.send_replies(nic);
         self.enforcement.drop_domains(nic);
         worked || self.enforcement.tend(nic, now)
@@ -157,7 +172,8 @@ impl<N: Nic> Node<N> {
     /// The next moment at which the node wants a turn without being asked.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
-        [self.books.next_wake(), self.enforcement.next_wake()].into_iter().flatten().min()
+        let chunks = self.chunks.as_ref().and_then(Chunks::next_wake);
+        [self.books.next_wake(), self.enforcement.next_wake(), chunks].into_iter().flatten().min()
     }
 
     fn take_confirmations(&mut self, nic: &mut N, now: Moment) -> bool {
@@ -235,6 +251,10 @@ impl<N: Nic> Node<N> {
             | RequestBody::Share { .. }
             | RequestBody::Unshare { .. }
             | RequestBody::Include { .. } => self.books.handle_request(from, request, now),
+            RequestBody::JoinChunks => {
+                let done = self.join_chunks(nic, from, now);
+                self.answer(from, done.map(|terms| (ReplyBody::Chunks(terms), Vec::new())));
+            }
             RequestBody::Recover { queue_pair } => {
                 if let Err(refusal) = self.rebuild(nic, from, queue_pair, now) {
                     self.answer(from, Err(refusal));
@@ -296,18 +316,48 @@ impl<N: Nic> Node<N> {
                 Event::AccessError(qp, refused) => {
                     // Nothing is charged to a client that has gone meanwhile.
                     if let Some((client, number)) = self.ends.owner(qp) {
-                        let broken = if number.is_some() { Broken::Data } else { Broken::Control };
+                        let broken = self.broken(client, number, refused);
                         self.books.handle_violation(client, broken, refused, now);
                     }
                 }
                 Event::Fatal(qp) => {
                     self.enforcement.handle_broken(nic, qp);
+                    if let Some(chunks) = &mut self.chunks {
+                        chunks.handle_broken(nic);
+                    }
                     self.take_outcomes(now);
                 }
             }
             self.apply_effects();
         }
         EVENTS_PER_TURN
+    }
+
+    /// Where an access was refused.
+    fn broken(&self, client: ClientId, number: Option<u32>, refused: Option<RefusedAccess>) -> Broken {
+        match (number, &self.chunks) {
+            (None, _) => Broken::Control,
+            (Some(number), Some(chunks)) if self.ends.is_for_chunks(client, number) => {
+                Broken::Chunk(chunks.charge(client, refused))
+            }
+            (Some(_), _) => Broken::Data,
+        }
+    }
+
+    fn join_chunks(&mut self, nic: &mut N, from: RequestOrigin, now: Moment) -> Result<ChunkTerms, Refusal> {
+        self.books.check_served(from.client, from.tenant, now)?;
+        self.chunks.as_mut().ok_or(Refusal::NoChunks)?.join(nic, from.client)
+    }
+
+    /// Frees what clients held that are gone, and takes up what the NIC has done.
+    fn look_after_chunks(&mut self, nic: &mut N, now: Moment) -> bool {
+        let Some(chunks) = &mut self.chunks else { return false };
+        let worked = chunks.proceed(nic, now);
+        let adopted = chunks.adopt(nic, CHUNKS_PER_TURN, now);
+        for change in adopted {
+            self.books.audit_chunk(now, change);
+        }
+        worked
     }
 
     /// Sets up the permissions that start in this turn, and takes down those that ended.
@@ -458,6 +508,9 @@ impl<N: Nic> Node<N> {
             self.books.handle_tenant_ended(tenant, now);
         }
         self.apply_effects();
+        if let Some(chunks) = self.chunks.take() {
+            chunks.end(nic);
+        }
         self.mailbox.end(nic);
         self.enforcement.end(nic);
     }
@@ -487,7 +540,11 @@ impl<N: Nic> Node<N> {
     /// The attached clients, by number.
     #[must_use]
     pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
-        self.books.clients(now)
+        let mut clients = self.books.clients(now);
+        for client in &mut clients {
+            client.chunks = self.chunks.as_ref().map_or(0, |chunks| chunks.held_by(client.id));
+        }
+        clients
     }
 
     /// What the node has counted, and what it holds.
@@ -495,6 +552,18 @@ impl<N: Nic> Node<N> {
     pub fn counters(&self) -> Counters {
         let (windows, window_operations) = self.enforcement.windows();
         let Self { control_messages, recoveries, .. } = *self;
-        Counters { control_messages, recoveries, windows, window_operations, ..self.books.counters() }
+        let (chunks, chunks_held, chunk_allocations) =
+            self.chunks.as_ref().map(Chunks::counts).unwrap_or_default();
+        Counters {
+            control_messages,
+            recoveries,
+            windows,
+            window_operations,
+            chunks,
+            turns: self.turns,
+            chunks_held,
+            chunk_allocations,
+            ..self.books.counters()
+        }
     }
 }

@@ -20,6 +20,7 @@ use portcullis_softnic::{PortEndpoint, SoftNic};
 const CONTROL: portcullis_nic::QpId = <PortEndpoint as VerbsEndpoint>::CONTROL;
 const NOW: Moment = Moment(1_000_000);
 const SIZE: EndpointSize = EndpointSize {
+    chunk_queue_pairs: 0,
     data_queue_pairs: 3,
     send_depth: 8,
     control_depth: 8,
@@ -78,7 +79,7 @@ fn a_nodes_ends_leave_nothing_behind_whichever_call_fails() {
     let mut nic = FalteringNic::default();
     let pd = nic.allocate_pd().expect("a domain");
     let cq = nic.create_cq(64).expect("a completion queue");
-    let admission = Admission { tenant: TenantId(0), pd, cq };
+    let admission = Admission { tenant: TenantId(0), pd, cq, chunks: None };
     let (control, data) = client_addresses();
     let before = nic.nic.core().objects();
     for calls in 0.. {
@@ -104,7 +105,7 @@ fn ends_for_another_number_of_queue_pairs_are_refused() {
     let mut nic = FalteringNic::default();
     let pd = nic.allocate_pd().expect("a domain");
     let cq = nic.create_cq(64).expect("a completion queue");
-    let admission = Admission { tenant: TenantId(0), pd, cq };
+    let admission = Admission { tenant: TenantId(0), pd, cq, chunks: None };
     let mut queues = ClientQueues::new(&mut nic, SIZE).expect("there is room");
     let (control, data) = client_addresses();
     let before = nic.nic.core().objects();

@@ -29,6 +29,11 @@ impl Objects {
         made.inspect(|qp| self.queue_pairs.push(*qp))
     }
 
+    /// Takes in queue pairs that somebody else has made.
+    pub fn adopt_queue_pairs(&mut self, qps: &[QpId]) {
+        self.queue_pairs.extend(qps);
+    }
+
     pub fn window(&mut self, made: Result<Window, VerbsError>) -> Result<Window, VerbsError> {
         made.inspect(|window| self.windows.push(*window))
     }

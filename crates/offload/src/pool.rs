@@ -11,7 +11,7 @@
 use crate::chain::{Chains, OTHER_WORDS_AT, Scratch, TICKET_AT, TOP_AT};
 use crate::message::Geometry;
 use crate::objects::Objects;
-use crate::record::{Layout, NIL, OWNER_AT, STATUS_AT, TABLE_BYTES};
+use crate::record::{ClientNumber, Layout, NIL, OWNER_AT, STATUS_AT, TABLE_BYTES};
 use crate::table::{Regions, Table};
 use portcullis_nic::{
     Access, ChainRole, ChainVerb, CqId, Memory, Nic, Operation, PdId, QpAttributes, QpChange, QpId, Region,
@@ -290,6 +290,18 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.geometry
     }
 
+    /// Who holds a chunk, as its record says at the moment.
+    #[must_use]
+    pub fn holder(&self, chunk: u64) -> Option<ClientNumber> {
+        self.table.owner(chunk)
+    }
+
+    /// The number of a chunk's present use, or of its next one if it is free. Nobody had the chunk before the first.
+    #[must_use]
+    pub fn number_of_use(&self, chunk: u64) -> u64 {
+        self.table.number_of_use(chunk)
+    }
+
     /// The chunks' bytes, one after another.
     #[must_use]
     pub fn chunks_memory(&self) -> &M {
@@ -351,6 +363,12 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             });
         }
         Ok(())
+    }
+
+    /// Takes over access queue pairs whose client is gone. They go with the pool: windows may be bound to them, and a queue
+    /// pair with bound windows stays.
+    pub fn adopt_queue_pairs(&mut self, qps: &[QpId]) {
+        self.objects.adopt_queue_pairs(qps);
     }
 
     /// Ends the pool. Its workers are gone.

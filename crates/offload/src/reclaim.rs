@@ -91,6 +91,23 @@ impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
         &self.group
     }
 
+    /// Ends what it has on the NIC, where it stands. Chunks stay as they are: the pool is about to end.
+    ///
+    /// # Errors
+    /// The NIC does not let something go.
+    pub fn abandon<N: Nic<Memory = M>>(
+        self,
+        pool: &mut ChunkPool<M, GROUP>,
+        nic: &mut N,
+    ) -> Result<(), VerbsError> {
+        if let Some(own) = self.own {
+            pool.dismiss_workers(nic, own)?;
+        }
+        let Some(Hired { worker, asker, .. }) = self.hired else { return Ok(()) };
+        let halted = pool.halt(nic, &worker);
+        pool.dismiss(nic, worker).and(asker.end(nic)).and(halted)
+    }
+
     /// Goes on, as far as the NIC has come.
     ///
     /// # Errors

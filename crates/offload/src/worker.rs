@@ -409,6 +409,20 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         worker.objects.destroy(nic)
     }
 
+    /// Ends workers where they stand, whatever they were doing: those that were never started, or whose pool is about to
+    /// end.
+    ///
+    /// # Errors
+    /// The NIC does not let something go.
+    pub fn dismiss_workers<N: Nic<Memory = M>>(
+        &mut self,
+        nic: &mut N,
+        workers: Workers<GROUP>,
+    ) -> Result<(), VerbsError> {
+        let halted = self.halt(nic, &workers.alloc).and(self.halt(nic, &workers.free));
+        self.detach(nic, workers).and(halted)
+    }
+
     /// Ends the workers of a client that holds no chunk, and that has stopped asking. The workers are at rest.
     ///
     /// # Errors

@@ -55,13 +55,13 @@ pub use portcullis_nic::{
     RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
 };
 pub use portcullis_node::{
-    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedMember, AuditedName, AuditedPermission,
-    NodeConfig, Quota, Reductions, UnknownAuditEvent, ViolationLimits,
+    AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedChunk, AuditedMember, AuditedName,
+    AuditedPermission, ChunkLimits, NodeConfig, Quota, Reductions, UnknownAuditEvent, ViolationLimits,
 };
 pub use portcullis_protocol::{
-    BadName, ClientId, Credential, DirectoryName, Entry, Incarnation, Keep, Lifetime, Mechanism, Moment,
-    Named, NoLifetime, ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Rights, Rkey,
-    Sharing, TenantName, UnknownIncarnation, UnknownMechanism, UnknownObjectRef, UnknownRights,
+    BadName, ChunkTerms, ClientId, Credential, DirectoryName, Entry, Incarnation, Keep, Lifetime, Mechanism,
+    Moment, Named, NoLifetime, ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Rights,
+    Rkey, Sharing, TenantName, UnknownIncarnation, UnknownMechanism, UnknownObjectRef, UnknownRights,
     UnknownSharing,
 };
 pub use portcullis_softnic::PortEndpoint;
@@ -70,4 +70,4 @@ pub use rdma::{
     ClientIdentity, ClientSecurity, DeviceChoice, IbEndpoint, IdentityError, NodeIdentity, NodeLife,
     NodeSecurity, RdmaAttachError, RdmaOptions,
 };
-pub use session::{ConnectError, Session, SessionOptions, connect, connect_with};
+pub use session::{Chunk, ConnectError, Session, SessionOptions, connect, connect_with};

@@ -1,9 +1,12 @@
 //! A session with a node: the client library with calls that wait.
 
+mod chunks;
 mod directory;
 mod event_loop;
 mod together;
 mod transfers;
+
+pub use chunks::Chunk;
 
 use crate::clock::{Clock, ProcessClock};
 use crate::held::Dropped;
@@ -12,7 +15,8 @@ use crate::keeper::{Keeper, Kept};
 use crate::rdma::{self, RdmaAttachError, RdmaOptions};
 use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
-    Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome, Rejected,
+    Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome,
+    Permission as BarePermission, Rejected,
 };
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_host::software::{AttachError, attach};
@@ -290,7 +294,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             Answer::Granted(bare) => {
                 Ok(Permission::new(bare, Arc::clone(&self.dropped)).without(self.unenforced))
             }
-            Answer::Extended(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList => {
+            Answer::Extended(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList | Answer::Chunks(_) => {
                 Err(Error::SessionLost)
             }
         }
@@ -318,7 +322,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     fn extended(&mut self, call: Call, permission: &Permission) -> Result<Moment, Error> {
         match self.wait_call(call)? {
             Answer::Extended(_) => Ok(permission.lease().deadline()),
-            Answer::Granted(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList => {
+            Answer::Granted(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList | Answer::Chunks(_) => {
                 Err(Error::SessionLost)
             }
         }
@@ -381,7 +385,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// As [`Session::read`]. The word is unchanged then.
     pub fn compare_and_swap(
         &mut self,
-        permission: &Permission,
+        permission: &BarePermission,
         offset: u64,
         compare: u64,
         swap: u64,
@@ -396,7 +400,12 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     ///
     /// # Errors
     /// As [`Session::compare_and_swap`].
-    pub fn fetch_and_add(&mut self, permission: &Permission, offset: u64, add: u64) -> Result<u64, Error> {
+    pub fn fetch_and_add(
+        &mut self,
+        permission: &BarePermission,
+        offset: u64,
+        add: u64,
+    ) -> Result<u64, Error> {
         let now = self.now();
         let begun = self.client.fetch_and_add(now, permission, offset, add);
         let operation = begun.map_err(|rejected| rejected.error)?;

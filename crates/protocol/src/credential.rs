@@ -6,6 +6,9 @@ use crate::Rkey;
 /// one permission would need more.
 pub const CREDENTIAL_BYTES: usize = 32;
 
+/// Queue pairs of a client for accesses to chunks, the one in use and a spare. Each chunk has a window for each of them.
+pub const CHUNK_QUEUE_PAIRS: usize = 2;
+
 /// What the holder of a permission shows with each access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Credential {
@@ -17,6 +20,9 @@ pub enum Credential {
         /// The key of the lifetime word.
         lifetime: Rkey,
     },
+    /// The keys of a chunk's windows, one for each of the holder's queue pairs for chunks. A key works on its own queue pair
+    /// only (OneSidedMW).
+    Group([Rkey; CHUNK_QUEUE_PAIRS]),
     /// Nothing: accesses are messages, and the node looks the permission up.
     Node,
 }

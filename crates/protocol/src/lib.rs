@@ -19,14 +19,14 @@ mod refusal;
 mod rights;
 mod text;
 
-pub use credential::{CREDENTIAL_BYTES, Credential};
+pub use credential::{CHUNK_QUEUE_PAIRS, CREDENTIAL_BYTES, Credential};
 pub use header::{Header, LIFETIME_OFFSET, LengthTooLarge};
 pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};
 pub use keep::Keep;
 pub use mechanism::{Mechanism, UnknownMechanism};
 pub use messages::{
-    DATA_BYTES_MAX, Entry, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody,
-    Request, RequestBody,
+    ChunkTerms, DATA_BYTES_MAX, Entry, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply,
+    ReplyBody, Request, RequestBody,
 };
 pub use names::{BadName, DirectoryName, Named, TenantName};
 pub use object_ref::{ObjectRef, UnknownObjectRef};

@@ -127,6 +127,9 @@ pub enum Refusal {
     /// The member has a name, members or another head, or the head is a member itself.
     #[error("only an object without a name, members and head can belong to a head, and no member can be one")]
     CannotInclude,
+    /// The node has no pool of chunks, or this client has no queue pairs for them.
+    #[error("the node has no chunks: its operator starts it with --chunks")]
+    NoChunks,
 }
 
 impl Coded for Refusal {
@@ -160,6 +163,7 @@ impl Coded for Refusal {
             Self::BeyondShare { .. } => ErrorCode::BeyondShare,
             Self::SharedWithOwner => ErrorCode::SharedWithOwner,
             Self::CannotInclude => ErrorCode::CannotInclude,
+            Self::NoChunks => ErrorCode::NoChunks,
         }
     }
 }
@@ -210,6 +214,7 @@ impl Refusal {
             Self::BeyondShare { rights } => (26, rights.bits().into(), 0),
             Self::SharedWithOwner => (27, 0, 0),
             Self::CannotInclude => (28, 0, 0),
+            Self::NoChunks => (29, 0, 0),
         }
     }
 
@@ -243,6 +248,7 @@ impl Refusal {
             26 => Self::BeyondShare { rights: u8::try_from(a).ok().and_then(Rights::from_bits)? },
             27 => Self::SharedWithOwner,
             28 => Self::CannotInclude,
+            29 => Self::NoChunks,
             _ => return None,
         })
     }

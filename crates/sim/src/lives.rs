@@ -157,6 +157,7 @@ impl Cluster {
     fn enter(&mut self, client: usize, node: usize) -> Option<(SessionId, SimEndpoint)> {
         let spares = self.node_plan.config.spare_queue_pairs;
         let size = EndpointSize {
+            chunk_queue_pairs: 0,
             data_queue_pairs: 1 + spares,
             send_depth: self.node_plan.depths.0,
             control_depth: self.node_plan.depths.1,

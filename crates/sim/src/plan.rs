@@ -256,6 +256,7 @@ impl NodePlan {
             reductions,
             pool_bytes: pages * (64 << 10),
             fill_memory: false,
+            chunks: None,
             headers: narrow(headers),
             longest_lifetime: Lifetime(dice.magnitude(2_000..20_000)),
             longest_wait: LONGEST_WAIT,

@@ -245,7 +245,7 @@ impl Worker {
 pub(crate) fn sighting(permission: &Permission) -> Sighting {
     let (key, word_key) = match permission.credential() {
         Credential::Keys { buffer, lifetime } => (buffer, lifetime),
-        Credential::Node => Default::default(),
+        Credential::Group(_) | Credential::Node => Default::default(),
     };
     let word = RemoteAddress(permission.id().header.0 + LIFETIME_OFFSET);
     Sighting {
@@ -594,7 +594,7 @@ fn longer(lease: &Lease, by: Lifetime) -> Moment {
 fn remote(permission: &Permission, offset: u64) -> RemoteSpan {
     let rkey = match permission.credential() {
         Credential::Keys { buffer, .. } => buffer,
-        Credential::Node => Default::default(),
+        Credential::Group(_) | Credential::Node => Default::default(),
     };
     RemoteSpan { address: RemoteAddress(permission.address().0 + offset), rkey }
 }

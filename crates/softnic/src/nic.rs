@@ -5,9 +5,10 @@ use crate::core::{Bytes, CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster
 use crate::port::{PortLayout, PortQueuePairs};
 use portcullis_memory::{Alarm, Mapping};
 use portcullis_nic::{
-    Access, AtomicScope, Capabilities, ChainFeatures, ChainRole, Completion, CompletionKind, CqId,
-    EndpointSize, Event, Lkey, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, ReceiveRequest,
-    Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind, WorkRequest, connect_qp,
+    ASKING_DEPTH, Access, AtomicScope, Capabilities, ChainFeatures, ChainRole, Completion, CompletionKind,
+    CqId, EndpointSize, Event, Lkey, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState,
+    ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind, WorkRequest,
+    connect_qp,
 };
 use portcullis_protocol::Moment;
 use std::collections::HashMap;
@@ -88,8 +89,21 @@ struct Port<M: NicMemory> {
     pd: PdId,
     arena: Option<RegionId>,
     completions: Option<u32>,
-    /// The node's end, the client's end.
-    queue_pairs: Vec<(QpId, QpId)>,
+    /// The node's end, where it goes with the port, and the client's end.
+    queue_pairs: Vec<(Option<QpId>, QpId)>,
+    /// Queue pairs on which the client asks for chunks.
+    asking: Vec<QpId>,
+}
+
+/// Where the node's ends of a port's queue pairs are.
+#[derive(Clone, Copy, Debug)]
+pub struct PortPlace {
+    /// The protection domain of the data queue pairs and of the control queue pair.
+    pub pd: PdId,
+    /// The protection domain of the queue pairs for accesses to chunks.
+    pub chunks: Option<PdId>,
+    /// The completion queue of all.
+    pub cq: CqId,
 }
 
 impl<M: NicMemory> Default for SoftNic<M> {
@@ -106,6 +120,8 @@ impl<M: NicMemory> Default for SoftNic<M> {
         }
     }
 }
+
+const NO_CHUNKS: VerbsError = VerbsError::Invalid("queue pairs for chunks have a protection domain");
 
 impl SoftNic {
     /// A NIC that works when its engine turns it.
@@ -213,8 +229,7 @@ impl<M: NicMemory> SoftNic<M> {
         &mut self,
         memory: M,
         size: EndpointSize,
-        pd: PdId,
-        cq: CqId,
+        place: PortPlace,
     ) -> Result<(PortId, PortQueuePairs, Lkey), VerbsError> {
         let id = PortId(self.next_port);
         let next = id.0.checked_add(1).ok_or(VerbsError::Exhausted { what: "ports", limit: u64::MAX })?;
@@ -228,9 +243,10 @@ impl<M: NicMemory> SoftNic<M> {
             arena: None,
             completions: None,
             queue_pairs: Vec::new(),
+            asking: Vec::new(),
         };
         self.ports.insert(id, port);
-        let made = self.furnish_port(id, size, pd, cq);
+        let made = self.furnish_port(id, size, place);
         if made.is_err() {
             self.destroy_port(id);
         }
@@ -249,8 +265,7 @@ impl<M: NicMemory> SoftNic<M> {
         &mut self,
         id: PortId,
         size: EndpointSize,
-        pd: PdId,
-        cq: CqId,
+        PortPlace { pd, chunks, cq }: PortPlace,
     ) -> Result<(PortQueuePairs, Lkey), VerbsError> {
         let layout = PortLayout::new(size);
         let no_port = VerbsError::NoSuch { what: "port" };
@@ -292,7 +307,9 @@ impl<M: NicMemory> SoftNic<M> {
         let ours = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: depth, receive_depth: depth };
         let control = self.connect_port(id, theirs, client_pd, pd, ours)?;
         let mut data = Vec::new();
-        for number in 0..size.data_queue_pairs {
+        for number in 0..size.data_queue_pairs + size.chunk_queue_pairs {
+            let of_chunks = number >= size.data_queue_pairs;
+            let pd = if of_chunks { chunks.ok_or(NO_CHUNKS)? } else { pd };
             let theirs = QpPlace {
                 send: ring(layout.data_send(number), size.send_depth),
                 receive: None,
@@ -308,8 +325,68 @@ impl<M: NicMemory> SoftNic<M> {
         let ends = self.ports.get(&id).map_or(&[][..], |port| &port.queue_pairs);
         // The first pair of ends is the control queue pair's.
         let peers = ends.iter().skip(1).map(|&(_, theirs)| self.core.qp_address(theirs));
-        let peers = peers.collect::<Result<_, _>>()?;
-        Ok((PortQueuePairs { control, data, peers }, arena.lkey))
+        let mut peers: Vec<_> = peers.collect::<Result<_, _>>()?;
+        let ordinary = size.data_queue_pairs as usize;
+        let chunks = data.split_off(ordinary).into_iter().zip(peers.split_off(ordinary)).collect();
+        let asking = self.furnish_asking(id, size, completions, client_pd)?;
+        if let Some(port) = self.ports.get_mut(&id) {
+            // Windows are bound to these until the client's chunks are freed.
+            port.queue_pairs.iter_mut().skip(1 + ordinary).for_each(|(ours, _)| *ours = None);
+        }
+        Ok((PortQueuePairs { control, data, peers, chunks, asking }, arena.lkey))
+    }
+
+    /// Makes the client's queue pairs on which it asks for chunks.
+    fn furnish_asking(
+        &mut self,
+        id: PortId,
+        size: EndpointSize,
+        completions: u32,
+        client_pd: PdId,
+    ) -> Result<Vec<QpId>, VerbsError> {
+        let layout = PortLayout::new(size);
+        let Some(memory) = self.ports.get(&id).map(|port| port.memory.clone()) else { return Ok(Vec::new()) };
+        let mut asking = Vec::new();
+        for (place, label) in (0..size.asking_queue_pairs()).zip(crate::port::ASKING_LABELS) {
+            let send = Ring::new(memory.clone(), layout.asking_send(place), ASKING_DEPTH);
+            let receive = Ring::new(memory.clone(), layout.asking_receive(place), ASKING_DEPTH);
+            let theirs = QpPlace {
+                send: send.clone(),
+                receive: Some(receive.clone()),
+                send_cq: completions,
+                receive_cq: completions,
+                label: Some(label),
+                polled: true,
+                role: ChainRole::default(),
+            };
+            let qp = self.core.create_qp(client_pd, theirs)?;
+            self.own(qp, (send, Some(receive)), ChainRole::default(), [CqId(completions); 2]);
+            if let Some(port) = self.ports.get_mut(&id) {
+                port.asking.push(qp);
+            }
+            asking.push(qp);
+        }
+        Ok(asking)
+    }
+
+    /// Keeps the ends of a queue pair's rings.
+    fn own(
+        &mut self,
+        qp: QpId,
+        (send, receive): (Ring<M>, Option<Ring<M>>),
+        role: ChainRole,
+        cqs: [CqId; 2],
+    ) {
+        if self.queue_pairs.len() <= qp.0 as usize {
+            self.queue_pairs.resize_with(qp.0 as usize + 1, || None);
+        }
+        self.queue_pairs[qp.0 as usize] = Some(Posters {
+            managed: role.managed_send.then(|| send.clone()),
+            send: SendPoster::new(send),
+            receive: receive.map(ReceivePoster::new),
+            client: None,
+            cqs,
+        });
     }
 
     /// Connects a client's queue pair to a new queue pair of the node, and takes both to RTS without remote rights.
@@ -330,7 +407,7 @@ impl<M: NicMemory> SoftNic<M> {
             }
         };
         if let Some(port) = self.ports.get_mut(&id) {
-            port.queue_pairs.push((ours, theirs));
+            port.queue_pairs.push((Some(ours), theirs));
         }
         self.posters(ours)?.client = Some(theirs);
         let peer = self.core.qp_address(theirs)?;
@@ -343,8 +420,13 @@ impl<M: NicMemory> SoftNic<M> {
     pub fn destroy_port(&mut self, id: PortId) -> Option<M> {
         let port = self.ports.remove(&id)?;
         for (ours, theirs) in port.queue_pairs {
-            let _ = self.destroy_qp(ours);
+            if let Some(ours) = ours {
+                let _ = self.destroy_qp(ours);
+            }
             let _ = self.core.destroy_qp(theirs);
+        }
+        for qp in port.asking {
+            let _ = self.destroy_qp(qp);
         }
         if let Some(cq) = port.completions {
             self.port_of_cq[cq as usize] = None;
@@ -528,16 +610,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             role,
         };
         let qp = self.core.create_qp(pd, place)?;
-        if self.queue_pairs.len() <= qp.0 as usize {
-            self.queue_pairs.resize_with(qp.0 as usize + 1, || None);
-        }
-        self.queue_pairs[qp.0 as usize] = Some(Posters {
-            managed: role.managed_send.then(|| send.clone()),
-            send: SendPoster::new(send),
-            receive: receive.map(ReceivePoster::new),
-            client: None,
-            cqs: [attributes.send_cq, attributes.receive_cq],
-        });
+        self.own(qp, (send, receive), role, [attributes.send_cq, attributes.receive_cq]);
         Ok(qp)
     }
 

@@ -6,7 +6,7 @@ use portcullis_nic::{
     QpAttributes, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, Status, VerbsEndpoint,
     WorkRequest, connect_qp,
 };
-use portcullis_softnic::{PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ const CROWD: usize = 1000;
 /// The most visits in a turn to queue pairs that wait or are not known to have work.
 const VISITS_PER_TURN_MAX: u64 = 24;
 const SIZE: EndpointSize = EndpointSize {
+    chunk_queue_pairs: 0,
     data_queue_pairs: 1,
     send_depth: 8,
     control_depth: 8,
@@ -107,8 +108,10 @@ fn attach(rig: &mut Rig, page: &Mapping) -> (PortId, PortEndpoint) {
 
 fn attach_with(rig: &mut Rig, page: &Mapping, size: EndpointSize, access: Access) -> (PortId, PortEndpoint) {
     let memory = Mapping::shareable("port", PortLayout::new(size).bytes()).expect("memory");
-    let (port, ends, lkey) =
-        rig.nic.create_port(memory.clone(), size, rig.pd, rig.cq).expect("there is room");
+    let (port, ends, lkey) = rig
+        .nic
+        .create_port(memory.clone(), size, PortPlace { pd: rig.pd, chunks: None, cq: rig.cq })
+        .expect("there is room");
     for qp in ends.data {
         rig.nic.modify_qp(qp, QpChange::Access { access }).expect("it is ready");
     }

@@ -6,7 +6,7 @@ use portcullis_nic::{
     QpAttributes, QpChange, QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, Status,
     VerbsError, WindowBinding, WindowKind, WorkRequest, connect_qp,
 };
-use portcullis_softnic::SoftNic;
+use portcullis_softnic::{PortPlace, SoftNic};
 
 const DEEPEST: u32 = 1 << 20;
 
@@ -142,6 +142,7 @@ fn without_a_network_each_end_sees_the_others() {
 fn a_nic_that_has_counted_its_ports_to_the_end_makes_no_more() {
     let mut rig = Rig::new(64);
     let size = EndpointSize {
+        chunk_queue_pairs: 0,
         data_queue_pairs: 1,
         send_depth: 8,
         control_depth: 8,
@@ -151,7 +152,7 @@ fn a_nic_that_has_counted_its_ports_to_the_end_makes_no_more() {
     let bytes = portcullis_softnic::PortLayout::new(size).bytes();
     let make = |rig: &mut Rig| {
         let memory = Mapping::shareable("port", bytes).expect("a port's memory");
-        rig.nic.create_port(memory, size, rig.pd, rig.cq).map(drop)
+        rig.nic.create_port(memory, size, PortPlace { pd: rig.pd, chunks: None, cq: rig.cq }).map(drop)
     };
     assert_eq!(make(&mut rig), Ok(()));
     rig.nic.dangerous_count_ports_from(u64::MAX);

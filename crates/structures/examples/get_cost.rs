@@ -152,6 +152,7 @@ impl VerbsEndpoint for Direct {
     fn size(&self) -> EndpointSize {
         let arena_bytes = ARENA_BYTES;
         EndpointSize {
+            chunk_queue_pairs: 0,
             data_queue_pairs: 2,
             send_depth: 256,
             control_depth: 8,

@@ -29,8 +29,14 @@ impl Terms {
     #[must_use]
     pub fn size(&self, buffers: u64) -> EndpointSize {
         let &Self { data_queue_pairs, send_depth, control_depth, message_bytes, .. } = self;
-        let size =
-            EndpointSize { data_queue_pairs, send_depth, control_depth, message_bytes, arena_bytes: 0 };
+        let size = EndpointSize {
+            data_queue_pairs,
+            chunk_queue_pairs: 0,
+            send_depth,
+            control_depth,
+            message_bytes,
+            arena_bytes: 0,
+        };
         size.with_buffers(buffers)
     }
 

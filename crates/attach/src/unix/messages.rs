@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Marks an attach. The last byte is the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x04");
 
 /// The longest text of a refusal, in bytes.
 const REASON_BYTES: usize = 192;
@@ -107,7 +107,7 @@ struct ReplyFrame {
     send_depth: U32,
     control_depth: U32,
     message_bytes: U32,
-    reserved: U32,
+    chunk_queue_pairs: U32,
     arena_bytes: U64,
     memory_bytes: U64,
     reason: [u8; REASON_BYTES],
@@ -124,6 +124,7 @@ impl AttachReply {
             Self::Offer { size, memory_bytes } => ReplyFrame {
                 kind: U32::new(OFFER),
                 data_queue_pairs: U32::new(size.data_queue_pairs),
+                chunk_queue_pairs: U32::new(size.chunk_queue_pairs),
                 send_depth: U32::new(size.send_depth),
                 control_depth: U32::new(size.control_depth),
                 message_bytes: U32::new(size.message_bytes),
@@ -176,6 +177,7 @@ impl ReplyFrame {
     fn offer(&self) -> Option<AttachReply> {
         let size = EndpointSize {
             data_queue_pairs: self.data_queue_pairs.get(),
+            chunk_queue_pairs: self.chunk_queue_pairs.get(),
             send_depth: self.send_depth.get(),
             control_depth: self.control_depth.get(),
             message_bytes: self.message_bytes.get(),

@@ -232,7 +232,7 @@ impl Holders {
                     self.extended += 1;
                     self.samples.add(at - asked);
                 }
-                Ok(Answer::Done | Answer::Entry(_) | Answer::EndOfList) => {}
+                Ok(Answer::Done | Answer::Entry(_) | Answer::EndOfList | Answer::Chunks(_)) => {}
                 Err(Error::Expired | Error::Revoked | Error::Refused(Refusal::NotExtendable)) => {
                     holder.permission = None;
                 }

@@ -172,7 +172,7 @@ impl Offender {
             }
             let key = match self.held.credential() {
                 Credential::Keys { buffer, .. } => buffer,
-                Credential::Node => key,
+                Credential::Group(_) | Credential::Node => key,
             };
             self.break_rules_once(key, innocent)?;
         }

@@ -289,7 +289,7 @@ fn no_block(block: usize) -> Failure {
 pub fn key_of(permission: &Permission) -> u32 {
     match permission.credential() {
         Credential::Keys { buffer, .. } => buffer.0,
-        Credential::Node => 0,
+        Credential::Group(_) | Credential::Node => 0,
     }
 }
 

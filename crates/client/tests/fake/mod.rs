@@ -265,6 +265,7 @@ impl VerbsEndpoint for Fake {
     fn size(&self) -> EndpointSize {
         let world = self.world.borrow();
         EndpointSize {
+            chunk_queue_pairs: 0,
             data_queue_pairs: u32::try_from(world.pairs.len()).unwrap(),
             send_depth: u32::try_from(world.depth).unwrap(),
             control_depth: world.control_depth,

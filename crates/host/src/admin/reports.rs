@@ -40,6 +40,9 @@ pub struct ClientReport {
     pub permissions: u64,
     /// Bytes of the objects under those permissions; an object counts once for each permission.
     pub bytes: u64,
+    /// Chunks that it holds, as far as the node has taken it up.
+    #[serde(default)]
+    pub chunks: u64,
     /// The accesses that it was refused since it attached.
     pub violations: Violations,
     /// Whether the node serves it. Bars and pauses of its tenant count.
@@ -138,6 +141,7 @@ impl ClientReport {
             process: client.process,
             permissions: client.permissions,
             bytes: client.bytes,
+            chunks: client.chunks,
             violations: Violations { late, stray, guesses },
             standing: match client.standing {
                 portcullis_node::Standing::Good => Standing::Good,

@@ -20,8 +20,8 @@ use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
 use portcullis_attach::{Acceptor, Limits, Reason};
 use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
-use portcullis_node::{Admission, ClientEnds};
-use portcullis_softnic::{PortEndpoint, PortId, SoftNic};
+use portcullis_node::{Admission, ChunkEnds, ClientEnds};
+use portcullis_softnic::{PortEndpoint, PortId, PortPlace, SoftNic};
 use ports::PortShare;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -46,12 +46,14 @@ impl Fabric for Software {
         admission: Admission,
         (memory, size, alarm): (Mapping, EndpointSize, Alarm),
     ) -> Result<Made<Self>, VerbsError> {
-        let (end, ends, reply) = nic.create_port(memory, size, admission.pd, admission.cq)?;
+        let place = PortPlace { pd: admission.pd, chunks: admission.chunks, cq: admission.cq };
+        let (end, ends, reply) = nic.create_port(memory, size, place)?;
         nic.set_alarm(end, alarm);
         let queue_pairs = ClientEnds {
             control: ends.control,
             data: ends.data,
             peers: ends.peers,
+            chunks: ChunkEnds { access: ends.chunks, asking: ends.asking },
             control_depth: size.control_depth,
             message_bytes: size.message_bytes,
         };

@@ -38,6 +38,8 @@ pub struct ClientReport {
     pub permissions: u64,
     /// Bytes of the objects of these permissions. An object counts with each of them.
     pub bytes: u64,
+    /// Chunks that it holds, as far as the node has taken it up. The books know none: the pool of chunks does.
+    pub chunks: u64,
     /// Its refused accesses since it attached.
     pub violations: Violations,
     /// Whether the client is served, its tenant's standing included.
@@ -93,6 +95,7 @@ impl<M: Memory> Books<M> {
             process: client.process,
             permissions: client.held.permissions,
             bytes: client.held.bytes,
+            chunks: 0,
             violations: client.conduct.violations,
             standing: self.standing(client.tenant, now).and(client.conduct.standing(now)),
         };

@@ -23,6 +23,8 @@ const ENDED_LOOKED_AT_MAX: usize = 16_384;
 pub(crate) enum Broken {
     /// On a data queue pair.
     Data,
+    /// On a queue pair for chunks, where it looks like this.
+    Chunk(Charge),
     /// On the control queue pair, which was the only way to talk to the client.
     Control,
 }
@@ -40,6 +42,7 @@ impl<M: Memory> Books<M> {
         let charge = match refused {
             // A control queue pair lets no access through, so no key can be tried there.
             _ if control => Charge::Stray,
+            _ if let Broken::Chunk(charge) = broken => charge,
             Some(refused) => self.look_at(client, &refused, now),
             None => self.assume(client, now),
         };

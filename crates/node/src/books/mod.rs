@@ -40,7 +40,8 @@ pub(crate) use permissions::PermissionSlot;
 pub(crate) use pool::offset;
 pub(crate) use requests::RequestOrigin;
 
-use crate::audit::{AuditEvent, AuditQueue, AuditRecord, AuditedPermission};
+use crate::audit::{AuditEvent, AuditQueue, AuditRecord, AuditedChunk, AuditedPermission};
+use crate::chunks::{Adopted, client_of};
 use crate::config::NodeConfig;
 use crate::counters::Counters;
 use clients::Clients;
@@ -292,6 +293,30 @@ impl<M: Memory> Books<M> {
         reason: Option<&'static str>,
     ) {
         self.audit_of_client(at, event, client, |record| AuditRecord { reason, ..record });
+    }
+
+    /// Audits what the NIC has done with a chunk since the node looked last.
+    pub fn audit_chunk(&mut self, at: Moment, change: Adopted) {
+        let Adopted { chunk, before, now, frees, number_of_use } = change;
+        if frees > 0 {
+            let ended = AuditedChunk { chunk, number_of_use: number_of_use.wrapping_sub(1) };
+            let client = before.map(client_of);
+            // Who held it in between, and for how long, nobody knows any more.
+            self.audit.push(at, AuditEvent::FreeChunk, |record| AuditRecord {
+                client,
+                chunk: Some(ended),
+                count: Some(frees),
+                ..record
+            });
+        }
+        if let Some(holder) = now.map(client_of) {
+            let begun = AuditedChunk { chunk, number_of_use };
+            self.audit_of_client(at, AuditEvent::AllocateChunk, holder, |record| AuditRecord {
+                client: Some(holder),
+                chunk: Some(begun),
+                ..record
+            });
+        }
     }
 
     /// The same, with the fields that `add` sets.

@@ -72,8 +72,14 @@ fn refund(used: &mut u64, amount: u64) {
 mod tests {
     use super::*;
 
-    const QUOTA: Quota =
-        Quota { bytes_max: 100, objects_max: 3, permissions_max: 2, names_max: 2, shares_max: 2 };
+    const QUOTA: Quota = Quota {
+        bytes_max: 100,
+        objects_max: 3,
+        permissions_max: 2,
+        names_max: 2,
+        shares_max: 2,
+        chunks_max: 2,
+    };
 
     #[test]
     fn the_quota_can_be_used_up_and_no_further() {

@@ -73,6 +73,7 @@ impl<M: Memory> Books<M> {
             | RequestBody::Unshare { .. }
             | RequestBody::Include { .. } => self.handle_named(from, request, now),
             RequestBody::Recover { .. }
+            | RequestBody::JoinChunks
             | RequestBody::Read { .. }
             | RequestBody::Write { .. }
             | RequestBody::CompareAndSwap { .. }

@@ -17,6 +17,27 @@ pub struct Quota {
     pub names_max: u64,
     /// Other tenants that one name is shared with.
     pub shares_max: u64,
+    /// Chunks that its clients may hold together. Each client takes its share of them when it asks for its workers.
+    pub chunks_max: u64,
+}
+
+/// A pool of chunks that the NIC hands out alone (OneSidedMW).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkLimits {
+    /// How many chunks.
+    pub chunks: u64,
+    /// Bytes of each: a multiple of 8.
+    pub chunk_bytes: u64,
+    /// How many of them one client can hold at a time.
+    pub client_max: u64,
+}
+
+impl ChunkLimits {
+    /// Bytes of all chunks.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.chunks.saturating_mul(self.chunk_bytes)
+    }
 }
 
 impl Default for Quota {
@@ -27,6 +48,7 @@ impl Default for Quota {
             permissions_max: 65_536,
             names_max: 4096,
             shares_max: 32,
+            chunks_max: u64::MAX,
         }
     }
 }

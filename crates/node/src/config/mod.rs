@@ -2,7 +2,7 @@
 
 mod limits;
 
-pub use limits::{Quota, ViolationLimits};
+pub use limits::{ChunkLimits, Quota, ViolationLimits};
 
 use crate::audit::AuditEvents;
 use portcullis_errors::{Coded, ErrorCode};
@@ -88,6 +88,8 @@ pub struct NodeConfig {
     /// Steps that one turn takes of work that can go on in the next: permissions that end, requests that are let in,
     /// objects and windows that go. Operations of others wait for these, however much a client leaves behind.
     pub steps_per_turn: u32,
+    /// The chunks that the NIC hands out alone. `None`: there are none.
+    pub chunks: Option<ChunkLimits>,
     /// Whether audit records are made.
     pub audit: bool,
     /// The events of which they are made.
@@ -120,6 +122,7 @@ impl Default for NodeConfig {
             clients_max: 1024,
             requests_per_turn: 16,
             steps_per_turn: 512,
+            chunks: None,
             audit: false,
             audit_events: AuditEvents::all(),
             audit_records_max: 65_536,
@@ -141,6 +144,12 @@ const SPARE_QUEUE_PAIRS_MAX: u64 = 64;
 
 /// With fewer steps a turn might take in no request.
 const STEPS_MIN: u64 = 2;
+
+/// As many chunks as the table of a pool has records for.
+const CHUNKS_MAX: u64 =
+    portcullis_offload::record::Layout::<{ portcullis_protocol::CHUNK_QUEUE_PAIRS }>::CHUNKS_MAX;
+/// A chunk is zeroed by one WRITE.
+const CHUNK_BYTES_MAX: u64 = u32::MAX as u64;
 
 /// The most of all other counts.
 const COUNT_MAX: u64 = 1 << 24;
@@ -175,6 +184,12 @@ impl NodeConfig {
         within("quota.permissions_max", "permissions", self.quota.permissions_max, 1, u64::MAX)?;
         within("quota.names_max", "names", self.quota.names_max, 0, u64::MAX)?;
         within("quota.shares_max", "tenants", self.quota.shares_max, 0, u64::MAX)?;
+        within("quota.chunks_max", "chunks", self.quota.chunks_max, 0, u64::MAX)?;
+        if let Some(ChunkLimits { chunks, chunk_bytes, client_max }) = self.chunks {
+            within("chunks", "chunks", chunks, 1, CHUNKS_MAX)?;
+            within("chunk_bytes", "bytes", chunk_bytes, 8, CHUNK_BYTES_MAX)?;
+            within("chunks_per_client", "chunks", client_max, 1, u64::MAX)?;
+        }
         within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;
         within("violations.pause_max", "µs", violations.pause_max.0, 1, LIFETIME_MAX.0)?;
         within("violations.bar_for", "µs", violations.bar_for.0, 1, LIFETIME_MAX.0)?;

@@ -1,5 +1,6 @@
 //! The node's ends of a client's queue pairs.
 
+use crate::chunks::ChunkEnds;
 use portcullis_nic::{CqId, EndpointSize, Nic, PdId, QpAddress, QpAttributes, QpId, VerbsError, connect_qp};
 use portcullis_protocol::TenantId;
 
@@ -12,6 +13,8 @@ pub struct Admission {
     pub pd: PdId,
     /// The completion queue of those queue pairs.
     pub cq: CqId,
+    /// The protection domain of the node's ends of its queue pairs for chunks, if the node has chunks.
+    pub chunks: Option<PdId>,
 }
 
 /// The node's ends of a client's queue pairs, connected and in RTS.
@@ -24,6 +27,8 @@ pub struct ClientEnds {
     /// The addresses of the client's ends of `data`. Both ends increase their first packet number by one with every
     /// rebuild, so that no packet of the old connection is taken for one of the new.
     pub peers: Vec<QpAddress>,
+    /// For chunks, where the node hands them out by its NIC.
+    pub chunks: ChunkEnds,
     /// Requests that the control queue pair holds, and as many receives.
     pub control_depth: u32,
     /// Bytes of a control message.
@@ -52,6 +57,7 @@ impl ClientEnds {
             control: own,
             data: Vec::with_capacity(data.len()),
             peers: data.to_vec(),
+            chunks: ChunkEnds::default(),
             control_depth: depth,
             message_bytes: size.message_bytes,
         };
@@ -63,6 +69,28 @@ impl ClientEnds {
             addresses.push(address);
         }
         Ok((ends, at, addresses))
+    }
+
+    /// The control queue pair and all others.
+    pub(crate) fn all(&self) -> impl Iterator<Item = QpId> + '_ {
+        let chunks = self.chunks.access.iter().map(|&(qp, _)| qp);
+        self.data.iter().copied().chain(chunks).chain([self.control])
+    }
+
+    /// The queue pair that the client knows by this number: those for chunks come behind the others.
+    pub(crate) fn numbered(&self, number: u32) -> Option<QpId> {
+        let number = number as usize;
+        let chunk = || self.chunks.access.get(number.checked_sub(self.data.len())?).map(|&(qp, _)| qp);
+        self.data.get(number).copied().or_else(chunk)
+    }
+
+    /// Where the client's end of that queue pair is.
+    pub(crate) fn peer(&mut self, number: u32) -> &mut QpAddress {
+        let number = number as usize;
+        match number.checked_sub(self.data.len()) {
+            Some(place) => &mut self.chunks.access[place].1,
+            None => &mut self.peers[number],
+        }
     }
 
     /// Removes the ends from the NIC. An attached client has to be detached first.

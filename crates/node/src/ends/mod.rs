@@ -39,6 +39,9 @@ impl Ends {
         for (number, &qp) in (0..).zip(&ends.data) {
             self.owners.insert(qp, client, Some(number));
         }
+        for (number, &(qp, _)) in (ends.data.len()..).zip(&ends.chunks.access) {
+            self.owners.insert(qp, client, u32::try_from(number).ok());
+        }
         self.clients.insert(client, ends);
     }
 
@@ -46,7 +49,7 @@ impl Ends {
     pub fn remove(&mut self, client: ClientId) {
         self.rebuilds.forget(client);
         if let Some(ends) = self.clients.remove(&client) {
-            for &qp in ends.data.iter().chain([&ends.control]) {
+            for qp in ends.all() {
                 self.owners.remove(qp);
             }
         }
@@ -60,7 +63,7 @@ impl Ends {
     /// Stops a client's queue pairs: nothing more comes from it. Returns whether it is attached.
     pub fn stop(&self, nic: &mut impl Nic, client: ClientId) -> bool {
         let Some(ends) = self.clients.get(&client) else { return false };
-        for &qp in ends.data.iter().chain([&ends.control]) {
+        for qp in ends.all() {
             let _ = nic.modify_qp(qp, QpChange::Error);
         }
         true
@@ -71,12 +74,18 @@ impl Ends {
         self.clients.get(&client).map_or(&[], |ends| &ends.data)
     }
 
+    /// Whether a number of a client's is that of a queue pair for chunks.
+    pub fn is_for_chunks(&self, client: ClientId, number: u32) -> bool {
+        number as usize >= self.data(client).len()
+    }
+
     /// Returns a data queue pair that a client wants rebuilt. It lets nothing through from here on.
     ///
     /// # Errors
     /// [`Refusal::Malformed`]: it is not broken, or is being rebuilt already. An honest client asks once.
     pub fn stop_broken(&self, nic: &mut impl Nic, client: ClientId, number: u32) -> Result<QpId, Refusal> {
-        let &qp = self.data(client).get(number as usize).ok_or(Refusal::Malformed)?;
+        let ends = self.clients.get(&client).ok_or(Refusal::Malformed)?;
+        let qp = ends.numbered(number).ok_or(Refusal::Malformed)?;
         // If a client's requests had no answer for too long, its end is broken, which the node cannot see.
         let broken = !self.sees_peer_ends || nic.qp_state(qp).is_ok_and(|state| state == QpState::Error);
         if !broken || self.rebuilds.has(qp) {

@@ -1,6 +1,7 @@
 //! Rebuilds broken queue pairs in the background: a step each turn, a few at a time (Patronus §5.5).
 
 use super::ClientEnds;
+use crate::chunks::CHUNK_ACCESS;
 use portcullis_nic::{Access, Nic, QpAddress, QpChange, QpId, VerbsError};
 use portcullis_protocol::ClientId;
 use std::collections::{BTreeMap, VecDeque};
@@ -72,7 +73,9 @@ impl Rebuilds {
         self.running.retain_mut(|rebuild| {
             let Rebuild { client, sequence, .. } = *rebuild;
             let ends = clients.get_mut(&client).expect("a client's rebuilds go with the client");
-            let stepped = rebuild.step(nic, ends, access(client));
+            let of_chunks = rebuild.number as usize >= ends.data.len();
+            let access = if of_chunks { CHUNK_ACCESS } else { access(client) };
+            let stepped = rebuild.step(nic, ends, access);
             let goes_on = matches!(stepped, Ok(false));
             if !goes_on {
                 over.push(Rebuilt { client, sequence, done: stepped.is_ok() });
@@ -95,7 +98,7 @@ impl Rebuild {
             0 => QpChange::Reset,
             // No rights yet: what the client holds may change before the last step.
             1 => QpChange::Init { access: Access::empty() },
-            2 => QpChange::ReadyToReceive { peer: next_peer(&mut ends.peers[self.number as usize]) },
+            2 => QpChange::ReadyToReceive { peer: next_peer(ends.peer(self.number)) },
             _ => QpChange::ReadyToSend { rnr_retries: RNR_RETRIES },
         };
         nic.modify_qp(self.qp, change)?;

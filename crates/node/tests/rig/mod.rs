@@ -9,18 +9,19 @@ use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation, QpChange,
     QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
 };
-use portcullis_node::{ClientEnds, Node, NodeConfig, ViolationLimits};
+use portcullis_node::{ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
     ClientId, Credential, DirectoryName, Entry, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment,
     ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request,
     RequestBody, Rights, Rkey, Sharing, TenantName,
 };
-use portcullis_softnic::{PortEndpoint, PortId, PortLayout, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use std::collections::{HashMap, VecDeque};
 
 /// The time at which every rig starts, in µs. It is not zero.
 pub const START: Moment = Moment(1_000_000);
 const SIZE: EndpointSize = EndpointSize {
+    chunk_queue_pairs: 0,
     data_queue_pairs: 2,
     send_depth: 16,
     control_depth: 16,
@@ -133,13 +134,16 @@ impl Rig {
 
     pub fn try_attach(&mut self, tenant: &str) -> Result<usize, Refusal> {
         let admission = self.node.admit(&mut self.nic, tenant, self.now)?;
-        let memory = Mapping::shareable("port", PortLayout::new(SIZE).bytes()).expect("a port's memory");
-        let (port, ends, lkey) =
-            self.nic.nic.create_port(memory.clone(), SIZE, admission.pd, admission.cq).expect("a port");
+        let chunk_queue_pairs = if admission.chunks.is_some() { 2 } else { 0 };
+        let size = EndpointSize { chunk_queue_pairs, ..SIZE };
+        let memory = Mapping::shareable("port", PortLayout::new(size).bytes()).expect("a port's memory");
+        let place = PortPlace { pd: admission.pd, chunks: admission.chunks, cq: admission.cq };
+        let (port, ends, lkey) = self.nic.nic.create_port(memory.clone(), size, place).expect("a port");
         let ends = ClientEnds {
             control: ends.control,
             data: ends.data,
             peers: ends.peers,
+            chunks: ChunkEnds { access: ends.chunks, asking: ends.asking },
             control_depth: SIZE.control_depth,
             message_bytes: SIZE.message_bytes,
         };
@@ -149,7 +153,7 @@ impl Rig {
         let (_, watched) = portcullis_memory::ends().expect("a pair");
         let bells = (Doorbell::new(self.page.clone(), event), Watched::new(watched));
         let connection = None;
-        let mut endpoint = PortEndpoint::new(memory, SIZE, lkey, bells, connection);
+        let mut endpoint = PortEndpoint::new(memory, size, lkey, bells, connection);
         for slot in 0..SIZE.control_depth {
             endpoint.post_control_receive(&[receive(lkey, slot)]);
         }
@@ -474,7 +478,7 @@ pub fn refused(reply: ReplyBody) -> Refusal {
 pub fn keys(granted: &Granted) -> (Rkey, Rkey) {
     match granted.credential {
         Credential::Keys { buffer, lifetime } => (buffer, lifetime),
-        Credential::Node => panic!("a permission without keys"),
+        Credential::Group(_) | Credential::Node => panic!("a permission without keys"),
     }
 }
 

@@ -93,7 +93,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         match self.wait_call(call)? {
             Answer::Entry(entry) => Ok(Some(entry)),
             Answer::EndOfList => Ok(None),
-            Answer::Granted(_) | Answer::Extended(_) | Answer::Done => Err(Error::SessionLost),
+            Answer::Granted(_) | Answer::Extended(_) | Answer::Done | Answer::Chunks(_) => {
+                Err(Error::SessionLost)
+            }
         }
     }
 

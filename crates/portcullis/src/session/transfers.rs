@@ -1,8 +1,8 @@
 //! Transfers between a session and a node: copied, in place, and in parts.
 
 use super::Session;
-use crate::{Clock, Permission};
-use portcullis_client::{Buffer, Client, Error, Operation};
+use crate::Clock;
+use portcullis_client::{Buffer, Client, Error, Operation, Permission};
 use portcullis_nic::VerbsEndpoint;
 use std::collections::VecDeque;
 

@@ -186,6 +186,6 @@ impl Attacker {
 pub fn key(credential: Credential) -> u32 {
     match credential {
         Credential::Keys { buffer, .. } => buffer.0,
-        Credential::Node => panic!("a permission under windows has keys"),
+        Credential::Group(_) | Credential::Node => panic!("a permission under windows has keys"),
     }
 }

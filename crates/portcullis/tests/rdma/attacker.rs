@@ -55,6 +55,7 @@ pub struct Attacker {
 /// Makes queue pairs that meet the terms. Returns their addresses and the end.
 pub fn make(terms: &Terms) -> (Ends, IbEndpoint) {
     let size = EndpointSize {
+        chunk_queue_pairs: 0,
         data_queue_pairs: terms.data_queue_pairs,
         send_depth: terms.send_depth,
         control_depth: terms.control_depth,
@@ -283,6 +284,6 @@ impl Attacker {
 pub fn key(credential: Credential) -> u32 {
     match credential {
         Credential::Keys { buffer, .. } => buffer.0,
-        Credential::Node => panic!("a permission that the NIC enforces has keys"),
+        Credential::Group(_) | Credential::Node => panic!("a permission that the NIC enforces has keys"),
     }
 }

@@ -135,6 +135,8 @@ pub enum RequestBody {
         /// The head: one of the tenant's own objects, which is no member.
         head: ObjectRef,
     },
+    /// Has the node make workers that allocate and free chunks for the client (OneSidedMW).
+    JoinChunks,
     /// Rebuilds a queue pair that went to ERR. The client has taken all completions off it.
     Recover {
         /// Its number among the client's data queue pairs.
@@ -200,6 +202,8 @@ pub enum ReplyBody {
     Done,
     /// An entry of the directory (to `Lookup` and `List`).
     Entry(Entry),
+    /// The workers are there (to `JoinChunks`).
+    Chunks(ChunkTerms),
     /// There is no further entry (to `List`).
     EndOfList,
     /// This many bytes follow behind the message (to `Read`).
@@ -229,6 +233,19 @@ pub struct Entry {
     pub size: u64,
     /// What the asking tenant's permissions over the object may allow. Of its own objects: everything.
     pub rights: Rights,
+}
+
+/// What a client has to know to ask for chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkTerms {
+    /// Where the first chunk of the pool begins.
+    pub base: RemoteAddress,
+    /// How many chunks the pool has.
+    pub chunks: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u64,
+    /// How many chunks the client can hold at a time.
+    pub quota: u64,
 }
 
 /// How a request names an object.

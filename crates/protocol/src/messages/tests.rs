@@ -65,8 +65,17 @@ fn about_a_name() -> impl Strategy<Value = RequestBody> {
     ]
 }
 
+fn terms() -> impl Strategy<Value = ChunkTerms> {
+    any::<(u64, u64, u64, u64)>().prop_map(|(base, chunks, chunk_bytes, quota)| ChunkTerms {
+        base: RemoteAddress(base),
+        chunks,
+        chunk_bytes,
+        quota,
+    })
+}
+
 fn request() -> impl Strategy<Value = RequestBody> {
-    prop_oneof![1 => about_a_name(), 2 => about_an_object()]
+    prop_oneof![4 => about_a_name(), 8 => about_an_object(), 1 => Just(RequestBody::JoinChunks)]
 }
 
 fn about_an_object() -> impl Strategy<Value = RequestBody> {
@@ -166,6 +175,12 @@ proptest! {
             let reply = Reply { sequence: at, body };
             prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
         }
+    }
+
+    #[test]
+    fn the_terms_of_chunks_survive_the_wire(terms in terms(), at: u32) {
+        let reply = Reply { sequence: at, body: ReplyBody::Chunks(terms) };
+        prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The layout of control messages, except for those with a name. Only here and there a peer's bytes become values.
 
 use super::{
-    Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request, RequestBody,
+    ChunkTerms, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request,
+    RequestBody,
 };
 use crate::{
     CREDENTIAL_BYTES, Credential, Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectRef, PermissionId,
@@ -68,6 +69,7 @@ pub(super) mod kind {
     pub const SHARE: u8 = 16;
     pub const UNSHARE: u8 = 17;
     pub const INCLUDE: u8 = 18;
+    pub const JOIN_CHUNKS: u8 = 19;
     pub const GRANTED_KEYS: u8 = 129;
     pub const GRANTED_NODE: u8 = 130;
     pub const EXTENDED: u8 = 131;
@@ -77,6 +79,7 @@ pub(super) mod kind {
     pub const REFUSED: u8 = 135;
     pub const ENTRY: u8 = 136;
     pub const END_OF_LIST: u8 = 137;
+    pub const CHUNKS: u8 = 138;
 }
 
 impl Wire {
@@ -243,6 +246,7 @@ impl Request {
             RequestBody::Include { member, head } => {
                 new(kind::INCLUDE).with_object(member.into()).with_head(head)
             }
+            RequestBody::JoinChunks => new(kind::JOIN_CHUNKS),
             RequestBody::Recover { queue_pair } => {
                 let mut wire = new(kind::RECOVER);
                 wire.length = U64::new(u64::from(queue_pair));
@@ -316,6 +320,7 @@ impl Request {
                 let member = wire.reference(RemoteAddress(wire.address.get()));
                 RequestBody::Include { member, head: wire.head() }
             }
+            kind::JOIN_CHUNKS => RequestBody::JoinChunks,
             kind::RECOVER => RequestBody::Recover {
                 queue_pair: u32::try_from(length)
                     .map_err(|_| MalformedMessage { what: wire.length.as_bytes()[7], at: 31 })?,
@@ -351,6 +356,14 @@ impl Reply {
             ReplyBody::Done => new(kind::DONE),
             ReplyBody::Entry(entry) => return Self::encode_entry(self.sequence, &entry),
             ReplyBody::EndOfList => new(kind::END_OF_LIST),
+            ReplyBody::Chunks(terms) => {
+                let mut wire = new(kind::CHUNKS);
+                wire.address = U64::new(terms.base.0);
+                wire.length = U64::new(terms.chunk_bytes);
+                wire.first = U64::new(terms.chunks);
+                wire.second = U64::new(terms.quota);
+                wire
+            }
             ReplyBody::Data(length) => {
                 let mut wire = new(kind::DATA);
                 wire.length = U64::new(length);
@@ -385,6 +398,12 @@ impl Reply {
             kind::DONE => ReplyBody::Done,
             kind::ENTRY => return Self::decode_entry(bytes),
             kind::END_OF_LIST => ReplyBody::EndOfList,
+            kind::CHUNKS => ReplyBody::Chunks(ChunkTerms {
+                base: RemoteAddress(wire.address.get()),
+                chunks: wire.first.get(),
+                chunk_bytes: wire.length.get(),
+                quota: wire.second.get(),
+            }),
             kind::DATA => ReplyBody::Data(wire.length.get()),
             kind::VALUE => ReplyBody::Value(wire.first.get()),
             kind::REFUSED => ReplyBody::Refused(
@@ -403,7 +422,8 @@ impl Granted {
             Credential::Keys { buffer, lifetime } => {
                 (kind::GRANTED_KEYS, u64::from(buffer.0) | u64::from(lifetime.0) << 32)
             }
-            Credential::Node => (kind::GRANTED_NODE, 0),
+            // A chunk's keys come from the worker that binds its windows, never from the node's CPU.
+            Credential::Group(_) | Credential::Node => (kind::GRANTED_NODE, 0),
         };
         let mut wire = Wire::new(kind, sequence).with_permission(self.permission).with_reference(self.object);
         wire.detail = self.mechanism.wire();

@@ -171,6 +171,7 @@ impl Rig {
         driver: Rc<RefCell<dyn Driver>>,
     ) {
         let size = EndpointSize {
+            chunk_queue_pairs: 0,
             data_queue_pairs: queue_pairs,
             send_depth: 16,
             control_depth: 8,

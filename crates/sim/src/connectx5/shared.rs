@@ -206,6 +206,7 @@ impl<J: Job> SharedRun<J> {
         let message_bytes = MESSAGE_BYTES + copied;
         let messages = 2 * u64::from(CONTROL_DEPTH) * u64::from(message_bytes);
         EndpointSize {
+            chunk_queue_pairs: 0,
             data_queue_pairs: 2,
             send_depth: 32,
             control_depth: CONTROL_DEPTH,

@@ -9,7 +9,7 @@ use crate::oracle::{Kind, Oracle, SessionId};
 use crate::scene::{Sighting, SimClient};
 use crate::worker::sighting;
 use portcullis_client::{Acquire, Answer, Call, Error, Lease, Operation, Outcome, Permission, Rejected};
-use portcullis_node::ClientEnds;
+use portcullis_node::{ChunkEnds, ClientEnds};
 use portcullis_protocol::{ClientId, Lifetime, Moment, ObjectRef};
 use std::collections::VecDeque;
 use std::fmt;
@@ -87,6 +87,7 @@ impl Actor {
                 control: portcullis_nic::QpId(0),
                 data: Vec::new(),
                 peers: Vec::new(),
+                chunks: ChunkEnds::default(),
                 control_depth: 0,
                 message_bytes: 0,
             },
@@ -245,7 +246,9 @@ impl Actor {
                     self.let_go = false;
                 }
                 Some(Ok(Answer::Extended(lifetime))) => self.told.push(Told::Extended(lifetime)),
-                Some(Ok(Answer::Done | Answer::Entry(_) | Answer::EndOfList)) => self.told.push(Told::Done),
+                Some(Ok(Answer::Done | Answer::Entry(_) | Answer::EndOfList | Answer::Chunks(_))) => {
+                    self.told.push(Told::Done)
+                }
                 Some(Err(error)) => self.told.push(Told::CallFailed(error)),
             }
             !answered

@@ -147,6 +147,7 @@ impl World {
 
     fn enter(&mut self, role: &Role) {
         let size = EndpointSize {
+            chunk_queue_pairs: 0,
             data_queue_pairs: u32::try_from(DATA_QUEUE_PAIRS).unwrap_or(1),
             send_depth: 8,
             control_depth: 8,

@@ -70,7 +70,7 @@ impl Known {
         let keys = match granted.credential {
             Credential::Keys { buffer, lifetime } => (buffer, lifetime),
             // There is no key, and no access shows one.
-            Credential::Node => (Rkey(0), Rkey(0)),
+            Credential::Group(_) | Credential::Node => (Rkey(0), Rkey(0)),
         };
         let end = granted.permission.start.after(granted.lifetime);
         Self {

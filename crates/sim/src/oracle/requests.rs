@@ -173,8 +173,8 @@ impl Requests {
 /// Whether a reply can be the answer to a request. `None`: to a malformed message.
 fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
     use RequestBody::{
-        Acquire, Allocate, CompareAndSwap, Extend, FetchAndAdd, Free, Include, Keep, List, Lookup, Publish,
-        Read, Recover, Revoke, Share, Unpublish, Unshare, Write,
+        Acquire, Allocate, CompareAndSwap, Extend, FetchAndAdd, Free, Include, JoinChunks, Keep, List,
+        Lookup, Publish, Read, Recover, Revoke, Share, Unpublish, Unshare, Write,
     };
     let may_be_nonsense = |of: &RequestBody| {
         matches!(of, Recover { .. } | Read { .. } | Write { .. } | CompareAndSwap { .. } | FetchAndAdd { .. })
@@ -203,6 +203,7 @@ fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
         (ReplyBody::Entry(_), Some(of)) => matches!(of, Lookup { .. } | List { .. }),
         (ReplyBody::EndOfList, Some(of)) => matches!(of, List { .. }),
         (ReplyBody::Data(_), Some(of)) => matches!(of, Read { .. }),
+        (ReplyBody::Chunks(_), Some(of)) => matches!(of, JoinChunks),
         (ReplyBody::Value(_), Some(of)) => matches!(of, CompareAndSwap { .. } | FetchAndAdd { .. }),
     }
 }

@@ -4,8 +4,8 @@ use super::layout::{POLLED, PortLayout, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
 use portcullis_memory::{ArenaMemory, Doorbell, Mapping, Watched};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Pollable, QpId, ReceiveRequest, VerbsEndpoint,
-    WorkRequest,
+    ASKING_DEPTH, Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Pollable, QpId, ReceiveRequest,
+    VerbsEndpoint, WorkRequest,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -20,6 +20,8 @@ pub struct PortEndpoint {
     data: Vec<SendPoster<Mapping>>,
     control: SendPoster<Mapping>,
     control_receive: ReceivePoster<Mapping>,
+    /// The queue pairs on which the client asks for chunks.
+    asking: Vec<(SendPoster<Mapping>, ReceivePoster<Mapping>)>,
     completions: CompletionPoller<Mapping>,
     doorbell: Doorbell,
     watched: Watched,
@@ -47,11 +49,17 @@ impl PortEndpoint {
             arena: ArenaMemory::part(memory.clone(), layout.arena(), size.arena_bytes),
             arena_key,
             size,
-            data: (0..size.data_queue_pairs)
+            data: (0..size.data_queue_pairs + size.chunk_queue_pairs)
                 .map(|number| SendPoster::new(ring(layout.data_send(number), size.send_depth)))
                 .collect(),
             control: SendPoster::new(ring(layout.control_send(), size.control_depth)),
             control_receive: ReceivePoster::new(ring(layout.control_receive(), size.control_depth)),
+            asking: (0..size.asking_queue_pairs())
+                .map(|place| {
+                    let send = SendPoster::new(ring(layout.asking_send(place), ASKING_DEPTH));
+                    (send, ReceivePoster::new(ring(layout.asking_receive(place), ASKING_DEPTH)))
+                })
+                .collect(),
             completions: CompletionPoller::new(ring(layout.completions(), layout.completion_depth()), POLLED),
             memory,
             doorbell,
@@ -68,6 +76,13 @@ impl PortEndpoint {
     }
 
     fn retire(&mut self, completion: &Completion, taken: u32) {
+        let asking = Self::ASKING.iter().position(|&label| label == completion.queue_pair);
+        if let Some((send, receive)) = asking.and_then(|place| self.asking.get_mut(place)) {
+            return match completion.kind {
+                CompletionKind::Receive { .. } => receive.retire(),
+                CompletionKind::Send => send.retire(taken),
+            };
+        }
         match completion.kind {
             CompletionKind::Receive { .. } => self.control_receive.retire(),
             CompletionKind::Send if completion.queue_pair == Self::CONTROL => self.control.retire(taken),
@@ -136,6 +151,17 @@ impl VerbsEndpoint for PortEndpoint {
         self.control_receive.post(requests)
     }
 
+    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
+        let Some((send, _)) = self.asking.get_mut(place) else { return 0 };
+        let posted = send.post(requests);
+        self.doorbell.ring();
+        posted
+    }
+
+    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
+        self.asking.get_mut(place).map_or(0, |(_, receive)| receive.post(requests))
+    }
+
     #[inline]
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         let mut polled = 0;
@@ -163,3 +189,4 @@ impl VerbsEndpoint for PortEndpoint {
 }
 
 pub(crate) const CONTROL_LABEL: QpId = <PortEndpoint as VerbsEndpoint>::CONTROL;
+pub(crate) const ASKING_LABELS: [QpId; 2] = <PortEndpoint as VerbsEndpoint>::ASKING;

@@ -1,13 +1,17 @@
 //! Where the parts of a port lie in its file.
 
 use crate::core::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
-use portcullis_nic::EndpointSize;
+use portcullis_nic::{ASKING_DEPTH, EndpointSize};
 
 /// The futex on which the client says that it sleeps and the engine wakes it.
 pub const SLEEPING: u64 = 0;
 /// Where the client writes how many completions it has polled.
 pub const POLLED: u64 = 64;
 const QUEUES: u64 = 4096;
+
+/// Bytes of the two queues of a queue pair on which a client asks for chunks.
+const ASKING_BYTES: u64 =
+    (ASKING_DEPTH as u64 * (WORK_REQUEST_BYTES + RECEIVE_BYTES)).next_multiple_of(WORK_REQUEST_BYTES);
 
 /// Offsets of a port's parts in its file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +39,7 @@ impl PortLayout {
     /// The send queue of the control queue pair.
     #[must_use]
     pub fn control_send(&self) -> u64 {
-        self.data_send(self.size.data_queue_pairs)
+        self.data_send(self.size.data_queue_pairs + self.size.chunk_queue_pairs)
     }
 
     /// The receive queue of the control queue pair.
@@ -44,18 +48,32 @@ impl PortLayout {
         self.control_send() + u64::from(self.size.control_depth) * WORK_REQUEST_BYTES
     }
 
+    /// The send queue of the queue pair of this place on which the client asks for chunks.
+    #[must_use]
+    pub fn asking_send(&self, place: u32) -> u64 {
+        let end = self.control_receive() + u64::from(self.size.control_depth) * RECEIVE_BYTES;
+        end.next_multiple_of(WORK_REQUEST_BYTES) + u64::from(place) * ASKING_BYTES
+    }
+
+    /// Its receive queue.
+    #[must_use]
+    pub fn asking_receive(&self, place: u32) -> u64 {
+        self.asking_send(place) + u64::from(ASKING_DEPTH) * WORK_REQUEST_BYTES
+    }
+
     /// The completion queue.
     #[must_use]
     pub fn completions(&self) -> u64 {
-        let end = self.control_receive() + u64::from(self.size.control_depth) * RECEIVE_BYTES;
-        end.next_multiple_of(WORK_REQUEST_BYTES)
+        self.asking_send(self.size.asking_queue_pairs())
     }
 
     /// Entries of the completion queue: one for everything that can be posted at once, so that the queue never
     /// overflows.
     #[must_use]
     pub fn completion_depth(&self) -> u32 {
-        (self.size.data_queue_pairs * self.size.send_depth + 2 * self.size.control_depth).next_power_of_two()
+        let data = (self.size.data_queue_pairs + self.size.chunk_queue_pairs) * self.size.send_depth;
+        let messages = self.size.control_depth + self.size.asking_queue_pairs() * ASKING_DEPTH;
+        (data + 2 * messages).next_power_of_two()
     }
 
     /// The arena.
@@ -80,22 +98,27 @@ mod tests {
     proptest! {
         #[test]
         fn the_parts_of_a_port_do_not_overlap(
-            data_queue_pairs in 1u32..=16, send in 0u32..=12, control in 0u32..=12, blocks in 1u32..64,
+            data_queue_pairs in 1u32..=16, chunk_queue_pairs in 0u32..=8, send in 0u32..=12, control in 0u32..=12,
+            blocks in 1u32..64,
         ) {
             let control_depth = 1 << control;
             let message_bytes = blocks * 64;
-            let size = EndpointSize {
+            let size = EndpointSize { chunk_queue_pairs,
                 data_queue_pairs, send_depth: 1 << send, control_depth, message_bytes,
                 arena_bytes: 2 * u64::from(control_depth) * u64::from(message_bytes),
             };
             prop_assert!(size.is_sound());
             let layout = PortLayout::new(size);
-            let mut parts: Vec<(u64, u64)> = (0..data_queue_pairs)
+            let mut parts: Vec<(u64, u64)> = (0..data_queue_pairs + chunk_queue_pairs)
                 .map(|number| (layout.data_send(number), u64::from(size.send_depth) * 64))
                 .collect();
             parts.push((0, QUEUES));
             parts.push((layout.control_send(), u64::from(control_depth) * 64));
             parts.push((layout.control_receive(), u64::from(control_depth) * 32));
+            for place in 0..size.asking_queue_pairs() {
+                parts.push((layout.asking_send(place), u64::from(ASKING_DEPTH) * 64));
+                parts.push((layout.asking_receive(place), u64::from(ASKING_DEPTH) * 32));
+            }
             parts.push((layout.completions(), u64::from(layout.completion_depth()) * 32));
             parts.push((layout.arena(), size.arena_bytes));
             parts.sort_unstable();

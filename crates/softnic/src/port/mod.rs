@@ -6,8 +6,8 @@
 mod endpoint;
 mod layout;
 
-pub(crate) use endpoint::CONTROL_LABEL;
 pub use endpoint::PortEndpoint;
+pub(crate) use endpoint::{ASKING_LABELS, CONTROL_LABEL};
 pub use layout::PortLayout;
 pub(crate) use layout::{POLLED, SLEEPING};
 
@@ -22,4 +22,8 @@ pub struct PortQueuePairs {
     pub data: Vec<QpId>,
     /// The addresses of the client's data queue pairs.
     pub peers: Vec<QpAddress>,
+    /// The same for accesses to chunks: the node's ends, which stay when the port goes, and the addresses of the client's.
+    pub chunks: Vec<(QpId, QpAddress)>,
+    /// The client's queue pairs on which it asks for chunks, not connected yet.
+    pub asking: Vec<QpId>,
 }

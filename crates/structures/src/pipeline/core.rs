@@ -383,7 +383,7 @@ fn take_answers<E: VerbsEndpoint>(
         let done = answer.map(|answer| match answer {
             Answer::Granted(permission) => Done::Granted(permission),
             Answer::Entry(entry) => Done::Entry(entry),
-            Answer::Extended(_) | Answer::EndOfList | Answer::Done => Done::Ended,
+            Answer::Extended(_) | Answer::EndOfList | Answer::Done | Answer::Chunks(_) => Done::Ended,
         });
         settle(entries, ready, id, done);
         false

@@ -205,7 +205,7 @@ pub fn key(granted: &Granted) -> Rkey {
     match granted.credential {
         Credential::Keys { buffer, .. } => buffer,
         // Without keys there is no one-sided access to attack with. This key opens nothing.
-        Credential::Node => Rkey(0),
+        Credential::Group(_) | Credential::Node => Rkey(0),
     }
 }
 

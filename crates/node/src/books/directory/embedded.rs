@@ -137,8 +137,14 @@ mod tests {
     use portcullis_protocol::{Incarnation, RemoteAddress};
     use proptest::prelude::*;
 
-    const QUOTA: Quota =
-        Quota { bytes_max: 1, objects_max: 1, permissions_max: 1, names_max: 4, shares_max: 2 };
+    const QUOTA: Quota = Quota {
+        bytes_max: 1,
+        objects_max: 1,
+        permissions_max: 1,
+        names_max: 4,
+        shares_max: 2,
+        chunks_max: 1,
+    };
 
     fn name(number: u8) -> DirectoryName {
         DirectoryName::new(&format!("name {number}")).expect("a name")

@@ -1,0 +1,230 @@
+//! Chunks that the node's NIC allocates and frees alone (OneSidedMW): the client asks workers there, by short messages.
+//!
+//! A worker answers in the order of the requests, so a reply needs no number. The client never asks for more chunks than
+//! it may hold: the worker would leave the request unanswered until a chunk is free.
+
+use crate::calls::Calls;
+use crate::{Answer, Error, Permission};
+use portcullis_nic::{
+    ASKING_DEPTH, Completion, CompletionKind, Lkey, LocalSpan, Memory, Operation as Verb, ReceiveRequest,
+    Status, VerbsEndpoint, WorkRequest,
+};
+use portcullis_offload::record::Layout;
+use portcullis_offload::{Geometry, Handle, REQUEST_BYTES, Reply, reply_bytes};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, Refusal, RemoteAddress};
+use std::collections::VecDeque;
+
+/// Bytes of a request's place in the arena, and of a reply's.
+const REQUEST_PLACE: u64 = REQUEST_BYTES.next_multiple_of(8);
+const REPLY_PLACE: u64 = reply_bytes::<CHUNK_QUEUE_PAIRS>().next_multiple_of(8);
+const LANE_BYTES: u64 = ASKING_DEPTH as u64 * (REQUEST_PLACE + REPLY_PLACE);
+
+/// A worker of the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Worker {
+    Alloc,
+    Free,
+}
+
+/// The queue pair on which one worker is asked.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Calls without an answer, in the order in which they were asked.
+    asked: VecDeque<u64>,
+    /// Requests that the NIC still needs.
+    sending: usize,
+    /// Where the next request goes.
+    next: u32,
+    is_broken: bool,
+}
+
+/// What a client may ask the workers for.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    geometry: Geometry,
+    quota: u64,
+}
+
+/// The requests to both workers.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    key: Lkey,
+    /// Where in the arena the messages are.
+    at: u64,
+    /// `None`: the client has no workers.
+    share: Option<Share>,
+    /// Chunks that the client holds or has asked for.
+    taken: u64,
+    lanes: [Lane; 2],
+}
+
+impl Chunks {
+    /// Messages from `at` on in the arena.
+    pub(crate) fn new(endpoint: &impl VerbsEndpoint, at: u64) -> Self {
+        Self { key: endpoint.arena_key(), at, share: None, taken: 0, lanes: Default::default() }
+    }
+
+    /// Bytes of the arena that the messages take.
+    pub(crate) fn arena_bytes(endpoint: &impl VerbsEndpoint) -> u64 {
+        if endpoint.size().asking_queue_pairs() == 0 { 0 } else { 2 * LANE_BYTES }
+    }
+
+    /// The client has workers from here on.
+    ///
+    /// # Errors
+    /// [`Error::SessionLost`]: no pool is like that.
+    pub(crate) fn joined(&mut self, terms: ChunkTerms) -> Result<(), Error> {
+        let ChunkTerms { base, chunks, chunk_bytes, quota } = terms;
+        if chunk_bytes == 0 || chunks > Layout::<CHUNK_QUEUE_PAIRS>::CHUNKS_MAX {
+            return Err(Error::SessionLost);
+        }
+        self.share = Some(Share { geometry: Geometry { base, chunk_bytes, chunks }, quota });
+        Ok(())
+    }
+
+    /// Asks for a chunk.
+    ///
+    /// # Errors
+    /// [`Error::Quota`], [`Error::QueueFull`], or there are no workers. Nothing was sent.
+    pub(crate) fn allocate<E: VerbsEndpoint>(&mut self, endpoint: &mut E, call: u64) -> Result<(), Error> {
+        let Share { quota, .. } = self.share()?;
+        if self.taken >= quota {
+            return Err(Error::Quota { used: self.taken, limit: quota });
+        }
+        self.ask(endpoint, Worker::Alloc, Handle(0), call)?;
+        self.taken += 1;
+        Ok(())
+    }
+
+    /// Asks for the end of the chunk at an address.
+    ///
+    /// # Errors
+    /// [`Error::ForeignChunk`], [`Error::QueueFull`], or there are no workers. Nothing was sent.
+    pub(crate) fn free<E: VerbsEndpoint>(
+        &mut self,
+        endpoint: &mut E,
+        address: RemoteAddress,
+        call: u64,
+    ) -> Result<(), Error> {
+        let Share { geometry, .. } = self.share()?;
+        let chunk = geometry.chunk_at(address).ok_or(Error::ForeignChunk)?;
+        self.ask(endpoint, Worker::Free, geometry.handle::<CHUNK_QUEUE_PAIRS>(chunk), call)
+    }
+
+    fn share(&self) -> Result<Share, Error> {
+        self.share.ok_or(Error::Refused(Refusal::NoChunks))
+    }
+
+    fn ask<E: VerbsEndpoint>(
+        &mut self,
+        endpoint: &mut E,
+        worker: Worker,
+        handle: Handle,
+        call: u64,
+    ) -> Result<(), Error> {
+        let place = worker as usize;
+        let lane = &mut self.lanes[place];
+        if lane.is_broken {
+            return Err(Error::Refused(Refusal::NicFailed));
+        }
+        let full = Error::QueueFull { limit: ASKING_DEPTH.into() };
+        if lane.asked.len().max(lane.sending) >= ASKING_DEPTH as usize {
+            return Err(full);
+        }
+        let slot = u64::from(lane.next);
+        let first = self.at + place as u64 * LANE_BYTES;
+        let request_at = first + slot * REQUEST_PLACE;
+        let reply_at = first + u64::from(ASKING_DEPTH) * REQUEST_PLACE + slot * REPLY_PLACE;
+        let span = |address, bytes: u64| {
+            let length = u32::try_from(bytes).expect("messages are short");
+            LocalSpan { address, length, lkey: self.key }
+        };
+        endpoint.arena().write(request_at, &handle.to_request());
+        let local = span(reply_at, reply_bytes::<CHUNK_QUEUE_PAIRS>());
+        if endpoint.post_asking_receive(place, &[ReceiveRequest { id: slot, local }]) != 1 {
+            return Err(full);
+        }
+        let operation = Verb::Send { local: span(request_at, REQUEST_BYTES) };
+        let sent = endpoint.post_asking(place, &[WorkRequest { id: slot, signalled: true, operation }]);
+        assert_eq!(sent, 1, "the queue has room for as many requests as for receives");
+        lane.next = (lane.next + 1) % ASKING_DEPTH;
+        lane.sending += 1;
+        lane.asked.push_back(call);
+        Ok(())
+    }
+
+    /// Handles a completion of a queue pair for requests.
+    pub(crate) fn completed<E: VerbsEndpoint>(
+        &mut self,
+        endpoint: &E,
+        calls: &mut Calls,
+        worker: Worker,
+        completion: &Completion,
+    ) {
+        let lane = &mut self.lanes[worker as usize];
+        if completion.status != Status::Success {
+            self.broke(calls, worker);
+            return;
+        }
+        if completion.kind == CompletionKind::Send {
+            lane.sending = lane.sending.saturating_sub(1);
+            return;
+        }
+        let Some(call) = lane.asked.pop_front() else { return };
+        let first = self.at + worker as u64 * LANE_BYTES;
+        let slot = completion.request % u64::from(ASKING_DEPTH);
+        let mut bytes = vec![0; usize::try_from(REPLY_PLACE).unwrap_or(0)];
+        endpoint
+            .arena()
+            .read(first + u64::from(ASKING_DEPTH) * REQUEST_PLACE + slot * REPLY_PLACE, &mut bytes);
+        let result = match Reply::from_bytes(&bytes) {
+            Some(reply) => self.judge(worker, &reply),
+            None => Err(Error::SessionLost),
+        };
+        calls.finish(call, result);
+    }
+
+    /// What a worker's answer means.
+    fn judge(&mut self, worker: Worker, reply: &Reply<CHUNK_QUEUE_PAIRS>) -> Result<Answer, Error> {
+        match (worker, reply.is_done) {
+            (Worker::Alloc, true) => Ok(Answer::Granted(Permission::of_chunk(reply))),
+            (Worker::Alloc, false) => {
+                self.taken -= 1;
+                Err(Error::NoFreeChunk)
+            }
+            (Worker::Free, true) => {
+                self.taken = self.taken.saturating_sub(1);
+                Ok(Answer::Done)
+            }
+            (Worker::Free, false) => Err(Error::ForeignChunk),
+        }
+    }
+
+    /// Nothing more comes from a worker: what it was asked may have been done or not.
+    fn broke(&mut self, calls: &mut Calls, worker: Worker) {
+        let lane = &mut self.lanes[worker as usize];
+        lane.is_broken = true;
+        for call in lane.asked.drain(..) {
+            calls.finish(call, Err(Error::Refused(Refusal::NicFailed)));
+        }
+    }
+
+    /// The worker whose queue pair a completion is of.
+    pub(crate) fn worker_of<E: VerbsEndpoint>(completion: &Completion) -> Option<Worker> {
+        let [alloc, free] = E::ASKING;
+        match completion.queue_pair {
+            it if it == alloc => Some(Worker::Alloc),
+            it if it == free => Some(Worker::Free),
+            _ => None,
+        }
+    }
+
+    /// Forgets everything: the calls have ended.
+    pub(crate) fn clear(&mut self) {
+        self.share = None;
+        for lane in &mut self.lanes {
+            lane.asked.clear();
+            lane.is_broken = true;
+        }
+    }
+}

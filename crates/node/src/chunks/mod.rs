@@ -1,0 +1,303 @@
+//! Chunks that the NIC hands out alone (OneSidedMW): what the node's CPU does for them, off the path.
+//!
+//! Clients ask workers on the NIC. Here are the rest: a client's workers are made when it asks for them, and when it has
+//! gone, what it held is freed. What the NIC has done is taken into the books afterwards ([`adoption`]). Nothing here is
+//! on the path of an allocation or of an access.
+
+mod adoption;
+
+pub(crate) use adoption::Adopted;
+
+use crate::books::Charge;
+use crate::config::ChunkLimits;
+use adoption::Adoption;
+use portcullis_nic::{
+    Access, Memory, Nic, PdId, QpAddress, QpChange, QpId, RefusedAccess, VerbsError, connect_qp,
+};
+use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Progress, Reclaim, Workers};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, Lifetime, Moment, Refusal, TenantId};
+use std::collections::{BTreeMap, HashMap};
+
+/// What a client's queue pairs for chunks let through, as far as windows allow it.
+pub(crate) const CHUNK_ACCESS: Access = Access::REMOTE;
+/// How soon the node looks again at clients that are gone, and at chunks that were handed out meanwhile.
+const LOOK_AGAIN: Lifetime = Lifetime::millis(1);
+/// Workers of clients that are gone, while others have all of theirs.
+const WORKERS_SPARE: u32 = 16;
+
+/// The node's ends of a client's queue pairs for chunks.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ChunkEnds {
+    /// For accesses, with the addresses of the client's ends.
+    pub access: Vec<(QpId, QpAddress)>,
+    /// The client's own queue pairs on which it asks, where the node can connect them: both ends are on its NIC.
+    pub asking: Vec<QpId>,
+}
+
+/// A client that has queue pairs for chunks.
+#[derive(Debug)]
+struct Member {
+    tenant: TenantId,
+    ends: ChunkEnds,
+    workers: Option<Workers<CHUNK_QUEUE_PAIRS>>,
+    /// How many chunks it can hold, once it has workers.
+    quota: u64,
+}
+
+/// A client that is gone, and may still hold chunks.
+#[derive(Debug)]
+struct Leaving<M> {
+    tenant: TenantId,
+    quota: u64,
+    reclaim: Reclaim<M, CHUNK_QUEUE_PAIRS>,
+}
+
+/// The pool of chunks and its clients.
+#[derive(Debug)]
+pub(crate) struct Chunks<M> {
+    pool: ChunkPool<M, CHUNK_QUEUE_PAIRS>,
+    limits: ChunkLimits,
+    /// How many chunks the clients of one tenant can hold.
+    tenant_max: u64,
+    members: BTreeMap<ClientId, Member>,
+    leaving: Vec<Leaving<M>>,
+    adoption: Adoption,
+    /// The chunk of each window, by the upper bits of its keys.
+    chunk_of_key: HashMap<u32, u64>,
+    /// A worker has broken: nobody is served any more.
+    is_broken: bool,
+    next_look: Option<Moment>,
+}
+
+impl<M: Memory> Chunks<M> {
+    /// A pool whose chunks are all free.
+    ///
+    /// # Errors
+    /// The NIC has no chains, or too little of something. Nothing is left behind.
+    pub fn new<N: Nic<Memory = M>>(
+        nic: &mut N,
+        limits: ChunkLimits,
+        (tenant_max, clients_max): (u64, u32),
+    ) -> Result<Self, VerbsError> {
+        let workers = clients_max.saturating_mul(2).saturating_add(WORKERS_SPARE);
+        let config = ChunkPoolConfig { chunks: limits.chunks, chunk_bytes: limits.chunk_bytes, workers };
+        let pool = ChunkPool::create(nic, config)?;
+        let windows = pool.parts().windows;
+        let chunks = (0..limits.chunks).flat_map(|chunk| [chunk; CHUNK_QUEUE_PAIRS]);
+        let chunk_of_key = windows.iter().map(|window| window.rkey.index()).zip(chunks).collect();
+        Ok(Self {
+            adoption: Adoption::new(&pool),
+            pool,
+            limits,
+            tenant_max,
+            members: BTreeMap::new(),
+            leaving: Vec::new(),
+            chunk_of_key,
+            is_broken: false,
+            next_look: None,
+        })
+    }
+
+    /// Where the node's ends of queue pairs for accesses are made.
+    pub fn domain(&self) -> PdId {
+        self.pool.domains().access
+    }
+
+    /// A client has attached.
+    ///
+    /// # Errors
+    /// The NIC refuses.
+    pub fn enter<N: Nic<Memory = M>>(
+        &mut self,
+        nic: &mut N,
+        client: ClientId,
+        tenant: TenantId,
+        ends: ChunkEnds,
+    ) -> Result<(), VerbsError> {
+        for &(qp, _) in &ends.access {
+            nic.modify_qp(qp, QpChange::Access { access: CHUNK_ACCESS })?;
+        }
+        self.members.insert(client, Member { tenant, ends, workers: None, quota: 0 });
+        Ok(())
+    }
+
+    /// Makes the workers of a client, which serve it from here on.
+    ///
+    /// # Errors
+    /// The client has no queue pairs for chunks, or has workers already; its tenant's quota is used up; the NIC refuses.
+    pub fn join<N: Nic<Memory = M>>(&mut self, nic: &mut N, client: ClientId) -> Result<ChunkTerms, Refusal> {
+        if self.is_broken {
+            return Err(Refusal::NicFailed);
+        }
+        let member = self.members.get(&client).filter(|member| member.ends.asking.len() == 2);
+        let member = member.ok_or(Refusal::NoChunks)?;
+        if member.workers.is_some() {
+            return Err(Refusal::Malformed);
+        }
+        let used = self.given_to(member.tenant);
+        let quota = self.limits.client_max.min(self.tenant_max.saturating_sub(used));
+        if quota == 0 {
+            return Err(Refusal::Quota { used, limit: self.tenant_max });
+        }
+        let ends = member.ends.clone();
+        let number = number_of(client).ok_or(Refusal::NicFailed)?;
+        let workers = self.hire(nic, number, &ends, quota).map_err(|error| match error {
+            VerbsError::Exhausted { limit, .. } => Refusal::NodeFull { limit },
+            _ => Refusal::NicFailed,
+        })?;
+        if let Some(member) = self.members.get_mut(&client) {
+            (member.workers, member.quota) = (Some(workers), quota);
+        }
+        let geometry = self.pool.geometry();
+        let (base, chunks, chunk_bytes) = (geometry.base, geometry.chunks, geometry.chunk_bytes);
+        Ok(ChunkTerms { base, chunks, chunk_bytes, quota })
+    }
+
+    /// How many chunks the clients of a tenant may hold together already.
+    fn given_to(&self, tenant: TenantId) -> u64 {
+        let present = self.members.values().filter(|it| it.tenant == tenant).map(|it| it.quota);
+        let gone = self.leaving.iter().filter(|it| it.tenant == tenant).map(|it| it.quota);
+        present.chain(gone).sum()
+    }
+
+    fn hire<N: Nic<Memory = M>>(
+        &mut self,
+        nic: &mut N,
+        number: ClientNumber,
+        ends: &ChunkEnds,
+        quota: u64,
+    ) -> Result<Workers<CHUNK_QUEUE_PAIRS>, VerbsError> {
+        let group: Vec<_> = ends.access.iter().map(|&(qp, _)| qp).collect();
+        let workers = self.pool.attach(nic, number, &group, quota)?;
+        let begun = self.connect(nic, &workers, &ends.asking);
+        if let Err(error) = begun {
+            // The first error says why.
+            let _ = self.pool.dismiss_workers(nic, workers);
+            return Err(error);
+        }
+        Ok(workers)
+    }
+
+    fn connect<N: Nic<Memory = M>>(
+        &self,
+        nic: &mut N,
+        workers: &Workers<CHUNK_QUEUE_PAIRS>,
+        asking: &[QpId],
+    ) -> Result<(), VerbsError> {
+        let &[alloc, free] = asking else { return Err(VerbsError::NoSuch { what: "queue pair to ask on" }) };
+        for (qp, peer) in [alloc, free].into_iter().zip(workers.addresses(nic)?) {
+            connect_qp(nic, qp, peer)?;
+        }
+        let here = [nic.qp_address(alloc)?, nic.qp_address(free)?];
+        self.pool.start_workers(nic, workers, here)
+    }
+
+    /// A client is gone. Its queue pairs for accesses stay until its chunks are free: windows are bound to them.
+    pub fn leave<N: Nic<Memory = M>>(&mut self, nic: &mut N, client: ClientId, now: Moment) {
+        let Some(Member { tenant, ends, workers, quota }) = self.members.remove(&client) else { return };
+        self.next_look = Some(now);
+        match workers.map(|workers| Reclaim::begin(&self.pool, nic, workers)) {
+            Some(Ok(reclaim)) => self.leaving.push(Leaving { tenant, quota, reclaim }),
+            Some(Err(_)) => {
+                let group: Vec<_> = ends.access.iter().map(|&(qp, _)| qp).collect();
+                self.pool.adopt_queue_pairs(&group);
+                self.is_broken = true;
+            }
+            None => ends.access.iter().for_each(|&(qp, _)| destroy(nic, qp)),
+        }
+    }
+
+    /// Goes on with what is to be done for clients that are gone. Returns whether anything was done.
+    pub fn proceed<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
+        if self.next_look.is_none_or(|at| now < at) {
+            return false;
+        }
+        let Self { pool, leaving, is_broken, .. } = self;
+        let before = leaving.len();
+        leaving.retain_mut(|it| match it.reclaim.proceed(pool, nic) {
+            Ok(Progress::Pending) => true,
+            Ok(Progress::Done) => {
+                it.reclaim.group().iter().for_each(|&qp| destroy(nic, qp));
+                false
+            }
+            // There is no worker to be had now; the next look tries again.
+            Err(VerbsError::Exhausted { .. }) => true,
+            Err(_) => {
+                *is_broken = true;
+                true
+            }
+        });
+        let worked = leaving.len() < before;
+        self.next_look = (!self.leaving.is_empty() && !self.is_broken).then(|| now.after(LOOK_AGAIN));
+        worked
+    }
+
+    /// Takes up what the NIC has done, as far as `steps` chunks go. Returns what has changed.
+    pub fn adopt<N: Nic<Memory = M>>(&mut self, nic: &N, steps: u32, now: Moment) -> Vec<Adopted> {
+        let (_, releases) = self.pool.lock_counts(nic).unwrap_or_default();
+        self.adoption.step(&self.pool, releases, steps, now)
+    }
+
+    /// When there is something to be done without being asked.
+    pub fn next_wake(&self) -> Option<Moment> {
+        [self.next_look, self.adoption.next_step()].into_iter().flatten().min()
+    }
+
+    /// A queue pair has failed. If it was a worker's, the pool serves nobody any more: the worker may have the lock.
+    /// Clients learn of it by their requests' errors. Whoever holds a chunk has access to it as before.
+    pub fn handle_broken<N: Nic<Memory = M>>(&mut self, nic: &mut N) {
+        let mut workers = self.members.values().filter_map(|member| member.workers.as_ref());
+        self.is_broken |= workers.any(|workers| workers.is_broken(nic).unwrap_or(true));
+        if self.is_broken {
+            for &qp in self.members.values().flat_map(|member| &member.ends.asking) {
+                let _ = nic.modify_qp(qp, QpChange::Error);
+            }
+        }
+    }
+
+    /// What a refused access on a client's queue pair for chunks looks like.
+    pub fn charge(&self, client: ClientId, refused: Option<RefusedAccess>) -> Charge {
+        let number = number_of(client);
+        let chunk = refused.and_then(|refused| self.chunk_of_key.get(&refused.rkey.index()).copied());
+        let holds = |chunk: &u64| self.pool.holder(*chunk) == number;
+        match chunk {
+            Some(chunk) if holds(&chunk) => Charge::Stray,
+            Some(chunk) if number.is_some_and(|it| self.adoption.was_holder(chunk, it)) => Charge::Late,
+            _ => Charge::Guess,
+        }
+    }
+
+    /// Chunks, those that are held, and how often one was allocated, as far as the node has taken it up.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        (self.limits.chunks, self.adoption.held(), self.adoption.allocations())
+    }
+
+    /// How many chunks a client holds, as far as the node has taken it up.
+    pub fn held_by(&self, client: ClientId) -> u64 {
+        number_of(client).map_or(0, |number| self.adoption.held_by(number))
+    }
+
+    /// Removes the pool and its workers from the NIC. All clients have left.
+    pub fn end<N: Nic<Memory = M>>(mut self, nic: &mut N) {
+        for Leaving { reclaim, .. } in std::mem::take(&mut self.leaving) {
+            self.pool.adopt_queue_pairs(reclaim.group());
+            // The NIC is about to go: what it does not let go now, nobody misses.
+            let _ = reclaim.abandon(&mut self.pool, nic);
+        }
+        let _ = self.pool.destroy(nic);
+    }
+}
+
+fn destroy(nic: &mut impl Nic, qp: QpId) {
+    let _ = nic.destroy_qp(qp);
+}
+
+/// The number by which chains know a client.
+fn number_of(client: ClientId) -> Option<ClientNumber> {
+    ClientNumber::new(client.0.checked_add(1)?)
+}
+
+/// The client of such a number.
+pub(crate) fn client_of(number: ClientNumber) -> ClientId {
+    ClientId(number.get() - 1)
+}

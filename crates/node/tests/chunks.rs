@@ -1,0 +1,233 @@
+//! What the node's CPU does for chunks that the NIC hands out: workers, reclaiming, and the books afterwards.
+
+mod rig;
+
+use portcullis_nic::{
+    LocalSpan, Operation, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, Status, VerbsEndpoint, WorkRequest,
+};
+use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota};
+use portcullis_protocol::{ChunkTerms, Lifetime, Refusal, ReplyBody, RequestBody};
+use portcullis_softnic::core::ObjectCounts;
+use rig::{Rig, refused};
+
+const CHUNKS: u64 = 8;
+/// Where a client's requests to workers, and the workers' replies, lie in its arena.
+const REQUEST_AT: u64 = 768 << 10;
+const REPLY_AT: u64 = REQUEST_AT + 4096;
+const REPLY_BYTES: u32 = 256;
+
+fn config() -> NodeConfig {
+    let chunks = ChunkLimits { chunks: CHUNKS, chunk_bytes: 64, client_max: CHUNKS };
+    NodeConfig { chunks: Some(chunks), audit: true, ..rig::config() }
+}
+
+fn join(rig: &mut Rig, client: usize) -> ChunkTerms {
+    match rig.ask(client, RequestBody::JoinChunks) {
+        ReplyBody::Chunks(terms) => terms,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks the worker that allocates for as many chunks.
+fn ask_for(rig: &mut Rig, client: usize, chunks: u32) {
+    let seat = rig.seat(client);
+    let lkey = seat.lkey();
+    for number in 0..chunks {
+        let reply = REPLY_AT + u64::from(number * REPLY_BYTES);
+        let local = LocalSpan { address: reply, length: REPLY_BYTES, lkey };
+        let posted = seat.endpoint.post_asking_receive(0, &[ReceiveRequest { id: u64::from(number), local }]);
+        assert_eq!(posted, 1);
+        let local = LocalSpan { address: REQUEST_AT, length: 8, lkey };
+        let send = WorkRequest { id: 0, signalled: true, operation: Operation::Send { local } };
+        assert_eq!(seat.endpoint.post_asking(0, &[send]), 1);
+    }
+}
+
+fn held(rig: &Rig) -> (u64, u64) {
+    let counters = rig.node.counters();
+    (counters.chunks_held, counters.chunk_allocations)
+}
+
+#[test]
+fn what_the_nic_has_done_is_in_counters_reports_and_the_audit_log_afterwards() {
+    let mut rig = Rig::new(config());
+    let client = rig.attach("red");
+    let terms = join(&mut rig, client);
+    assert_eq!((terms.chunks, terms.chunk_bytes, terms.quota), (CHUNKS, 64, CHUNKS));
+    ask_for(&mut rig, client, 3);
+    rig.settle();
+    rig.pass(Lifetime::millis(1));
+    assert_eq!(held(&rig), (3, 3));
+    let report = rig.node.clients(rig.now).pop().expect("a client");
+    assert_eq!(report.chunks, 3);
+    rig.detach(client);
+    for _ in 0..20 {
+        rig.pass(Lifetime::millis(1));
+    }
+    assert_eq!(held(&rig), (0, 3));
+    let records = std::iter::from_fn(|| rig.node.poll_audit());
+    let records: Vec<_> = records.filter_map(|it| Some((it.event, it.client, it.count, it.chunk?))).collect();
+    let events: Vec<_> = records.iter().map(|&(event, client, count, _)| (event, client, count)).collect();
+    let (allocated, freed) = (AuditEvent::AllocateChunk, AuditEvent::FreeChunk);
+    let wanted = [[(allocated, Some(report.id), None); 3], [(freed, Some(report.id), Some(1)); 3]].concat();
+    assert_eq!(events, wanted);
+    let uses = |of: &[(_, _, _, AuditedChunk)]| {
+        let mut uses: Vec<_> = of.iter().map(|(_, _, _, it)| (it.chunk.0, it.number_of_use)).collect();
+        uses.sort_unstable();
+        uses
+    };
+    assert_eq!(uses(&records[..3]), uses(&records[3..]), "the uses that began are those that ended");
+    rig.end();
+}
+
+#[test]
+fn workers_are_made_once_and_for_clients_whose_ends_have_queue_pairs_for_chunks() {
+    let mut rig = Rig::new(config());
+    let client = rig.attach("red");
+    join(&mut rig, client);
+    assert_eq!(refused(rig.ask(client, RequestBody::JoinChunks)), Refusal::Malformed);
+    rig.end();
+    let mut rig = Rig::new(rig::config());
+    let client = rig.attach("red");
+    assert_eq!(refused(rig.ask(client, RequestBody::JoinChunks)), Refusal::NoChunks);
+    rig.end();
+}
+
+#[test]
+fn a_tenants_clients_share_its_quota_and_what_one_had_comes_back_when_it_is_reclaimed() {
+    let quota = Quota { chunks_max: 10, ..Quota::default() };
+    let mut rig = Rig::new(NodeConfig { quota, ..config() });
+    let clients = [rig.attach("red"), rig.attach("red"), rig.attach("red"), rig.attach("blue")];
+    assert_eq!(join(&mut rig, clients[0]).quota, 8);
+    assert_eq!(join(&mut rig, clients[1]).quota, 2);
+    let beyond = refused(rig.ask(clients[2], RequestBody::JoinChunks));
+    assert_eq!(beyond, Refusal::Quota { used: 10, limit: 10 });
+    assert_eq!(join(&mut rig, clients[3]).quota, 8, "another tenant has its own");
+    ask_for(&mut rig, clients[0], 5);
+    rig.settle();
+    rig.detach(clients[0]);
+    for _ in 0..20 {
+        rig.pass(Lifetime::millis(1));
+    }
+    assert_eq!(held(&rig).0, 0);
+    assert_eq!(join(&mut rig, clients[2]).quota, 8);
+    rig.end();
+}
+
+#[test]
+fn clients_that_come_and_go_leave_nothing_on_the_nic() {
+    let mut rig = Rig::new(config());
+    let before = rig.nic.nic.core().objects();
+    let mut level = None;
+    for round in 0..100 {
+        let client = rig.attach("red");
+        if round % 3 > 0 {
+            join(&mut rig, client);
+        }
+        if round % 3 > 1 {
+            ask_for(&mut rig, client, 1 + round % 7);
+            for _ in 0..round {
+                rig.turn();
+            }
+        }
+        rig.detach(client);
+        for _ in 0..30 {
+            rig.pass(Lifetime::millis(1));
+        }
+        assert_eq!(held(&rig).0, 0);
+        // The tenant's own things stay for its next client.
+        let now = rig.nic.nic.core().objects();
+        assert_eq!(*level.get_or_insert(now), now, "round {round}, before {before:?}");
+    }
+    rig.end();
+}
+
+#[test]
+fn a_nic_that_connects_nothing_makes_no_workers_and_leaves_none_half_made() {
+    let mut rig = Rig::new(config());
+    let client = rig.attach("red");
+    rig.settle();
+    let before = rig.nic.nic.core().objects();
+    rig.nic.hook.is_broken = true;
+    assert_eq!(refused(rig.ask(client, RequestBody::JoinChunks)), Refusal::NicFailed);
+    assert_eq!(rig.nic.nic.core().objects(), before);
+    rig.nic.hook.is_broken = false;
+    rig.end();
+}
+
+/// What is left on the NIC of a node that has ended, and of the client that it had.
+fn left_behind(mut rig: Rig, client: usize, leave_first: bool) -> ObjectCounts {
+    let port = rig.seat(client).port;
+    if leave_first {
+        let id = rig.seat(client).id;
+        rig.node.detach(&mut rig.nic, id, rig.now);
+    }
+    rig.node.end(&mut rig.nic, rig.now);
+    rig.nic.nic.destroy_port(port);
+    rig.nic.nic.core().objects()
+}
+
+#[test]
+fn a_node_that_ends_takes_the_pool_and_its_workers_along() {
+    let mut without = Rig::new(rig::config());
+    let client = without.attach("red");
+    let wanted = left_behind(without, client, false);
+    // One has left, and what it held is not freed yet when the node ends.
+    for leave_first in [false, true] {
+        let mut rig = Rig::new(config());
+        let client = rig.attach("red");
+        join(&mut rig, client);
+        ask_for(&mut rig, client, 4);
+        rig.settle();
+        assert_eq!(left_behind(rig, client, leave_first), wanted, "left first: {leave_first}");
+    }
+}
+
+#[test]
+fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants() {
+    let mut rig = Rig::new(config());
+    let client = rig.attach("red");
+    let terms = join(&mut rig, client);
+    ask_for(&mut rig, client, 1);
+    rig.settle();
+    let mut reply = [0; REPLY_BYTES as usize];
+    let seat = rig.seat(client);
+    portcullis_nic::Memory::read(portcullis_nic::Endpoint::arena(&seat.endpoint), REPLY_AT, &mut reply);
+    let reply = portcullis_offload::Reply::<2>::from_bytes(&reply).expect("a reply");
+    assert!(reply.is_done);
+    let lkey = rig.seat(client).lkey();
+    let local = LocalSpan { address: REQUEST_AT, length: 8, lkey };
+    let chunk_queue_pair = 2;
+    let read = |rig: &mut Rig, rkey, address| {
+        let status = rig.operate(
+            client,
+            chunk_queue_pair,
+            Operation::Read { local, remote: RemoteSpan { address, rkey } },
+        );
+        if status != Status::Success {
+            let recovered = rig.ask(client, RequestBody::Recover { queue_pair: chunk_queue_pair });
+            assert_eq!(recovered, ReplyBody::Done);
+            rig.seat(client).endpoint.rebuilt(chunk_queue_pair);
+        }
+        status
+    };
+    let [window, other] = reply.windows;
+    assert_eq!(read(&mut rig, window.rkey, window.address), Status::Success);
+    let behind = RemoteAddress(terms.base.0 + terms.chunks * terms.chunk_bytes);
+    let counts = |rig: &Rig| {
+        let violations = rig.node.clients(rig.now).pop().expect("a client").violations;
+        (violations.late, violations.stray, violations.guesses)
+    };
+    assert_eq!(read(&mut rig, window.rkey, behind), Status::RemoteAccessError);
+    assert_eq!(counts(&rig), (0, 1, 0));
+    assert_eq!(
+        read(&mut rig, other.rkey, window.address),
+        Status::RemoteAccessError,
+        "on the other one only"
+    );
+    assert_eq!(counts(&rig), (0, 2, 0));
+    assert_eq!(read(&mut rig, Rkey(0xffff_ff01), window.address), Status::RemoteAccessError);
+    assert_eq!(counts(&rig), (0, 2, 1));
+    assert_eq!(read(&mut rig, window.rkey, window.address), Status::Success, "a rebuilt one has its windows");
+    rig.end();
+}

@@ -1,0 +1,326 @@
+//! The promises of chunks that the NIC hands out alone (OneSidedMW), to sessions of a node on the software NIC.
+
+use portcullis::host::{Host, HostConfig, NodeCounters};
+use portcullis::{
+    Answer, Buffer, Chunk, ChunkLimits, Client, Credential, Error, Moment, NodeConfig, Quota, Refusal,
+    RemoteAddress, Rkey, Session, SessionEndpoint, SessionOptions,
+};
+use std::time::{Duration, Instant};
+
+const CHUNKS: u64 = 64;
+const CHUNK_BYTES: u64 = 256;
+/// Allocations and frees without the node's CPU.
+const WITHOUT_CPU: u64 = 1_000_000;
+
+fn limits() -> ChunkLimits {
+    ChunkLimits { chunks: CHUNKS, chunk_bytes: CHUNK_BYTES, client_max: CHUNKS }
+}
+
+fn host_with(chunks: Option<ChunkLimits>, quota: Quota) -> Host {
+    let node = NodeConfig { pool_bytes: 1 << 20, chunks, quota, ..NodeConfig::default() };
+    Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts")
+}
+
+fn host() -> Host {
+    host_with(Some(limits()), Quota::default())
+}
+
+fn session(host: &Host, tenant: &str) -> Session {
+    host.connect(tenant, SessionOptions::default()).expect("a session")
+}
+
+fn joined(host: &Host, tenant: &str) -> Session {
+    let mut session = session(host, tenant);
+    session.join_chunks().expect("workers");
+    session
+}
+
+/// Waits until the node's counters are as wanted.
+fn wait_for(host: &Host, what: &str, wanted: impl Fn(&NodeCounters) -> bool) {
+    let within = Instant::now() + Duration::from_secs(10);
+    while !wanted(&host.counters()) {
+        assert!(Instant::now() < within, "{what}: {:?}", host.counters());
+        std::thread::yield_now();
+    }
+}
+
+fn first_bytes(session: &mut Session, chunk: &Chunk) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    session.read(chunk, 0, &mut bytes).expect("a read");
+    bytes
+}
+
+/// An access without local checks, by `keys`.
+fn read_with(session: &mut Session, address: RemoteAddress, credential: Credential) -> Result<u64, Error> {
+    let buffer: Buffer<_> = session.buffer(16).expect("a buffer");
+    let now = session.now();
+    let begun = session.client().dangerous_read(now, address, credential, buffer).expect("it begins");
+    session.wait(begun).expect("the node is there").result
+}
+
+fn group(chunk: &Chunk) -> [Rkey; 2] {
+    let Credential::Group(keys) = chunk.credential() else { panic!("a chunk has keys of a group") };
+    keys
+}
+
+#[test]
+fn a_chunk_is_written_and_read_and_comes_back_as_zeros() {
+    let host = host();
+    let mut session = joined(&host, "red");
+    let chunk = session.allocate_chunk().expect("a chunk");
+    assert_eq!(chunk.length(), CHUNK_BYTES);
+    assert_eq!(first_bytes(&mut session, &chunk), [0; 16]);
+    session.write(&chunk, 0, b"sixteen bytes...").expect("a write");
+    assert_eq!(first_bytes(&mut session, &chunk), *b"sixteen bytes...");
+    session.write(&chunk, 8, &7u64.to_le_bytes()).expect("a word");
+    assert_eq!(session.fetch_and_add(&chunk, 8, 5), Ok(7));
+    assert_eq!(session.compare_and_swap(&chunk, 8, 12, 99), Ok(12));
+    let outside = session.write(&chunk, CHUNK_BYTES - 8, &[1; 16]);
+    assert!(matches!(outside, Err(Error::OutsideRange { .. })), "{outside:?}");
+    let address = chunk.address();
+    session.free_chunk(chunk).expect("it is freed");
+    let again = session.allocate_chunk().expect("a chunk");
+    assert_eq!(again.address(), address, "the list is a stack");
+    assert_eq!(first_bytes(&mut session, &again), [0; 16]);
+    session.free_chunk(again).expect("it is freed");
+}
+
+#[test]
+fn a_batch_and_many_requests_in_flight_reach_chunks_too() {
+    let host = host();
+    let mut session = joined(&host, "red");
+    let calls: Vec<_> =
+        (0..16).map(|_| session.client().allocate_chunk().expect("a worker takes sixteen")).collect();
+    let full = session.client().allocate_chunk();
+    assert!(matches!(full, Err(Error::QueueFull { limit: 16 })), "{full:?}");
+    let chunks = calls.into_iter().map(|call| match session.wait_call(call).expect("a chunk") {
+        Answer::Granted(chunk) => chunk,
+        other => panic!("{other:?}"),
+    });
+    let chunks: Vec<_> = chunks.collect();
+    let now = session.now();
+    let mut begun = Vec::new();
+    let buffers: Vec<_> = (0..16u8)
+        .map(|number| {
+            let mut buffer = session.buffer(8).expect("a buffer");
+            buffer.write(0, &[number; 8]);
+            buffer
+        })
+        .collect();
+    let mut batch = session.client().batch();
+    for (chunk, buffer) in chunks.iter().zip(buffers) {
+        begun.push(batch.write(now, chunk, 0, buffer).expect("there is room"));
+    }
+    assert_eq!(batch.post(), 16);
+    for operation in begun {
+        session.wait(operation).expect("the node is there").result.expect("a write");
+    }
+    for (number, chunk) in (0..16u8).zip(&chunks) {
+        let mut bytes = [0; 8];
+        session.read(chunk, 0, &mut bytes).expect("a read");
+        assert_eq!(bytes, [number; 8]);
+    }
+}
+
+/// Allocates and frees until `count` chunks were had, with as many requests in flight as there is room for.
+fn churn(session: &mut Session, count: u64) {
+    let (mut asked, mut freed) = (0, 0);
+    let (mut allocations, mut frees) = (Vec::new(), Vec::new());
+    let begin = |client: &mut Client<SessionEndpoint>, asked: &mut u64| {
+        (*asked < count).then(|| client.allocate_chunk()).and_then(Result::ok).inspect(|_| *asked += 1)
+    };
+    while freed < count {
+        while let Some(call) = begin(session.client(), &mut asked) {
+            allocations.push(call);
+        }
+        session.poll();
+        allocations.retain(|&call| match session.client().take_call(call) {
+            None => true,
+            Some(Ok(Answer::Granted(chunk))) => {
+                frees.push((Some(chunk), None));
+                false
+            }
+            Some(other) => panic!("{other:?}"),
+        });
+        for (chunk, call) in &mut frees {
+            if let Some(held) = chunk.take() {
+                match session.client().free_chunk(held) {
+                    Ok(begun) => *call = Some(begun),
+                    Err(refused) => *chunk = Some(refused.permission),
+                }
+            }
+        }
+        frees.retain(|&(_, call)| match call.and_then(|call| session.client().take_call(call)) {
+            None => true,
+            Some(freeing) => {
+                freeing.expect("it is freed");
+                freed += 1;
+                false
+            }
+        });
+    }
+}
+
+#[test]
+fn a_million_allocations_and_frees_take_none_of_the_nodes_cpu_and_the_books_have_all_of_them_afterwards() {
+    let host = host();
+    let mut session = joined(&host, "red");
+    host.hold_turns(true);
+    let before = host.counters();
+    churn(&mut session, WITHOUT_CPU);
+    let after = host.counters();
+    assert_eq!((after.turns, after.control_messages), (before.turns, before.control_messages));
+    assert_eq!(after.chunk_allocations, 0, "nothing is taken up without a turn");
+    host.hold_turns(false);
+    wait_for(&host, "all are taken up", |it| it.chunk_allocations == WITHOUT_CPU && it.chunks_held == 0);
+    assert!(host.counters().turns > after.turns, "the counter counts");
+}
+
+#[test]
+fn a_key_of_a_chunk_opens_nothing_on_another_sessions_queue_pairs() {
+    let host = host();
+    let mut holder = joined(&host, "red");
+    let chunk = holder.allocate_chunk().expect("a chunk");
+    holder.write(&chunk, 0, b"sixteen bytes...").expect("a write");
+    let keys = group(&chunk);
+    let mut sibling = joined(&host, "red");
+    let own = sibling.allocate_chunk().expect("a chunk");
+    sibling.write(&own, 0, b"the sibling's...").expect("a write");
+    let mixed = [[keys[1], keys[0]], [keys[0], keys[1]], [keys[0]; 2], [keys[1]; 2]];
+    for stolen in mixed {
+        let told = read_with(&mut sibling, chunk.address(), Credential::Group(stolen));
+        assert_eq!(told, Err(Error::Violation), "{stolen:?}");
+        let ordinary = Credential::Keys { buffer: stolen[0], lifetime: stolen[0] };
+        let told = read_with(&mut sibling, chunk.address(), ordinary);
+        assert_eq!(told, Err(Error::Violation), "on an ordinary queue pair");
+    }
+    assert_eq!(first_bytes(&mut holder, &chunk), *b"sixteen bytes...", "nothing changes for the holder");
+    assert_eq!(first_bytes(&mut sibling, &own), *b"the sibling's...", "a rebuilt queue pair has its windows");
+    let told = host.admin().clients().expect("the node is there");
+    let guesses: Vec<_> = told.iter().map(|client| client.violations.guesses).collect();
+    assert_eq!(guesses, [0, 8], "all are charged to the sibling");
+}
+
+#[test]
+fn the_holders_own_mistake_breaks_one_queue_pair_and_the_other_carries_on() {
+    let host = host();
+    let mut session = joined(&host, "red");
+    let chunk = session.allocate_chunk().expect("a chunk");
+    session.write(&chunk, 0, b"sixteen bytes...").expect("a write");
+    for _ in 0..5 {
+        let behind = RemoteAddress(chunk.address().0 + CHUNK_BYTES);
+        assert_eq!(read_with(&mut session, behind, chunk.credential()), Err(Error::Violation));
+        assert_eq!(first_bytes(&mut session, &chunk), *b"sixteen bytes...");
+    }
+    let counters = session.client().counters();
+    assert!(counters.switches >= 5 && counters.rebuilds_asked >= 4, "{counters:?}");
+}
+
+#[test]
+fn a_freed_chunk_is_gone_for_the_one_that_had_it() {
+    let host = host();
+    let mut session = joined(&host, "red");
+    let chunk = session.allocate_chunk().expect("a chunk");
+    let (address, credential) = (chunk.address(), chunk.credential());
+    assert_eq!(read_with(&mut session, address, credential), Ok(16));
+    session.free_chunk(chunk).expect("it is freed");
+    assert_eq!(read_with(&mut session, address, credential), Err(Error::Violation));
+    let next = session.allocate_chunk().expect("a chunk");
+    assert_eq!(next.address(), address);
+    assert_ne!(next.credential(), credential, "keys move");
+    assert_eq!(read_with(&mut session, address, credential), Err(Error::Violation));
+    assert_eq!(first_bytes(&mut session, &next), [0; 16]);
+}
+
+#[test]
+fn nobody_frees_a_chunk_that_is_not_his() {
+    let host = host();
+    let mut holder = joined(&host, "red");
+    let chunk = holder.allocate_chunk().expect("a chunk");
+    let mut other = joined(&host, "blue");
+    let pool = other.allocate_chunk().expect("a chunk");
+    for address in [chunk.address().0, chunk.address().0 + 8 * CHUNK_BYTES] {
+        let call = other.client().dangerous_free_chunk(RemoteAddress(address)).expect("it is asked");
+        let told = other.wait_call(call).map(|_| ());
+        assert_eq!(told, Err(Error::ForeignChunk), "{address:x}");
+    }
+    let outside = RemoteAddress(chunk.address().0 + CHUNKS * CHUNK_BYTES);
+    let told = other.client().dangerous_free_chunk(outside);
+    assert!(matches!(told, Err(Error::ForeignChunk)), "{told:?}");
+    holder.write(&chunk, 0, &[1; 8]).expect("it is still held");
+    other.free_chunk(pool).expect("its own");
+}
+
+#[test]
+fn a_client_holds_no_more_than_it_may_and_learns_when_there_is_none() {
+    let three = ChunkLimits { chunks: 4, client_max: 3, ..limits() };
+    let host = host_with(Some(three), Quota { chunks_max: 5, ..Quota::default() });
+    let mut first = session(&host, "red");
+    let early = first.allocate_chunk().map(drop);
+    assert_eq!(early, Err(Error::Refused(Refusal::NoChunks)), "before it has workers");
+    assert_eq!(first.join_chunks().expect("workers").quota, 3);
+    let again = first.join_chunks();
+    assert!(again.is_err(), "{again:?}");
+    let held: Vec<_> = (0..3).map(|_| first.allocate_chunk().expect("a chunk")).collect();
+    let beyond = first.allocate_chunk().map(drop);
+    assert_eq!(beyond, Err(Error::Quota { used: 3, limit: 3 }));
+    let mut second = session(&host, "red");
+    assert_eq!(second.join_chunks().expect("workers").quota, 2, "what its tenant has left");
+    let third = session(&host, "red").join_chunks();
+    assert_eq!(third, Err(Error::Quota { used: 5, limit: 5 }));
+    let last = second.allocate_chunk().expect("the last chunk");
+    for _ in 0..3 {
+        assert_eq!(second.allocate_chunk().map(drop), Err(Error::NoFreeChunk));
+    }
+    for chunk in held {
+        first.free_chunk(chunk).expect("it is freed");
+    }
+    let one = second.allocate_chunk().expect("there are some again");
+    second.free_chunk(one).expect("it is freed");
+    second.free_chunk(last).expect("it is freed");
+    drop(first.allocate_chunk().expect("a freed chunk counts no more"));
+}
+
+#[test]
+fn what_a_client_held_is_free_and_zero_once_it_is_gone() {
+    let host = host();
+    let mut first = joined(&host, "red");
+    let mut held = Vec::new();
+    while let Ok(chunk) = first.allocate_chunk() {
+        first.write(&chunk, 0, b"somebody else's.").expect("a write");
+        held.push(chunk);
+    }
+    assert_eq!(held.len() as u64, CHUNKS);
+    wait_for(&host, "all are held", |it| it.chunks_held == CHUNKS);
+    assert_eq!(host.admin().clients().expect("a node")[0].chunks, CHUNKS);
+    // Requests are under way when it goes.
+    for chunk in held.drain(..10) {
+        first.client().free_chunk(chunk.into_bare()).expect("there is room");
+    }
+    drop(first);
+    wait_for(&host, "all are free", |it| it.chunks_held == 0);
+    let mut second = joined(&host, "blue");
+    for _ in 0..CHUNKS {
+        let chunk = second.allocate_chunk().expect("a chunk");
+        assert_eq!(first_bytes(&mut second, &chunk), [0; 16]);
+    }
+}
+
+#[test]
+fn a_node_without_chunks_says_which_option_gives_it_some() {
+    let host = host_with(None, Quota::default());
+    let refused = session(&host, "red").join_chunks().expect_err("there are none");
+    assert_eq!(refused, Error::Refused(Refusal::NoChunks));
+    assert!(refused.to_string().contains("--chunks"), "{refused}");
+}
+
+#[test]
+fn a_chunk_has_no_end_that_could_be_put_off() {
+    let host = host();
+    let mut session = joined(&host, "red");
+    let chunk = session.allocate_chunk().expect("a chunk");
+    let now: Moment = session.now();
+    let told = session.client().extend(now, &chunk, portcullis::Lifetime::millis(1)).map(drop);
+    assert!(matches!(told, Err(Error::LivesLonger { .. })), "{told:?}");
+    assert_eq!(host.counters().control_messages, 1, "only the one for the workers");
+}
