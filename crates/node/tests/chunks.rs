@@ -81,6 +81,26 @@ fn what_the_nic_has_done_is_in_counters_reports_and_the_audit_log_afterwards() {
 }
 
 #[test]
+fn an_allocation_is_found_whenever_the_node_looks_in_between() {
+    let mut rig = Rig::new(config());
+    let client = rig.attach("red");
+    join(&mut rig, client);
+    for held_now in 1..=CHUNKS {
+        ask_for(&mut rig, client, 1);
+        // Each turn of the NIC carries the chain a little further, and the node looks after each.
+        for _ in 0..200 {
+            rig.now = rig.now.after(Lifetime::millis(2));
+            rig.turn();
+        }
+        for _ in 0..3 {
+            rig.pass(Lifetime::millis(2000));
+        }
+        assert_eq!(held(&rig), (held_now, held_now));
+    }
+    rig.end();
+}
+
+#[test]
 fn workers_are_made_once_and_for_clients_whose_ends_have_queue_pairs_for_chunks() {
     let mut rig = Rig::new(config());
     let client = rig.attach("red");

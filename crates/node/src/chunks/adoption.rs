@@ -1,7 +1,8 @@
 //! What the NIC has done with the chunks, taken up afterwards: late, but complete.
 //!
 //! A counting completion queue says that something has happened: each allocation and each free releases the lock once.
-//! Then the records are read, some at a time. A record counts its uses, so what happened between two readings is counted
+//! Then the records are read, some at a time. An allocation names its holder in the record only after it has released the
+//! lock, so the records are read again until no worker had a request in hand when the reading began. A record counts its uses, so what happened between two readings is counted
 //! too, although nobody knows any more who held the chunk meanwhile.
 
 use portcullis_nic::{Memory, RemoteAddress};
@@ -11,6 +12,9 @@ use std::collections::BTreeMap;
 
 /// How long the node waits from one reading of all records to the next.
 const BETWEEN: Lifetime = Lifetime::millis(1);
+/// The longest that it waits while a worker has a request in hand and nothing changes: a client that posts no receive for
+/// the reply can keep its worker so.
+const LONGEST: Lifetime = Lifetime::millis(1000);
 
 /// A chunk as it was read last.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +48,15 @@ pub(crate) struct Adoption {
     releases: u32,
     /// The next record to be read. `None`: no reading is under way.
     next: Option<usize>,
-    not_before: Moment,
-    /// Something is known to have changed that is not read yet.
+    /// There may be something new to be read.
     is_due: bool,
+    /// The present reading began when no worker had a request in hand, so it misses nothing.
+    is_final: bool,
+    /// The present reading has found a change.
+    has_found: bool,
+    read_at: Moment,
+    /// How long it waits after that.
+    pause: Lifetime,
 }
 
 impl Adoption {
@@ -60,32 +70,42 @@ impl Adoption {
             frees: 0,
             releases: 0,
             next: None,
-            not_before: Moment(0),
             is_due: false,
+            is_final: true,
+            has_found: false,
+            read_at: Moment(0),
+            pause: BETWEEN,
         }
     }
 
-    /// Reads some records, if there is something new in them.
+    /// Reads some records, if there may be something new in them. `is_at_rest`: whether no worker has a request in hand.
     pub fn step<M: Memory>(
         &mut self,
         pool: &ChunkPool<M, CHUNK_QUEUE_PAIRS>,
-        releases: u32,
+        (releases, is_at_rest): (u32, impl FnOnce() -> bool),
         steps: u32,
         now: Moment,
     ) -> Vec<Adopted> {
-        self.is_due = self.next.is_some() || releases != self.releases;
-        if self.next.is_none() && (!self.is_due || now < self.not_before) {
+        if releases != self.releases && self.next.is_none() {
+            (self.is_due, self.pause) = (true, BETWEEN);
+        }
+        if !self.is_due || self.next.is_none() && now < self.read_at.after(self.pause) {
             return Vec::new();
         }
         let first = self.next.unwrap_or_else(|| {
-            self.releases = releases;
+            (self.releases, self.is_final, self.has_found) = (releases, is_at_rest(), false);
             0
         });
         let end = first.saturating_add(steps as usize).min(self.seen.len());
-        let found = (first..end).filter_map(|place| self.read(pool, place)).collect();
+        let found: Vec<_> = (first..end).filter_map(|place| self.read(pool, place)).collect();
+        self.has_found |= !found.is_empty();
         self.next = (end < self.seen.len()).then_some(end);
-        self.is_due = self.next.is_some();
-        self.not_before = if self.is_due { now } else { now.after(BETWEEN) };
+        self.read_at = now;
+        if self.next.is_none() {
+            self.is_due = !self.is_final;
+            let longer = Lifetime(self.pause.0.saturating_mul(2)).min(LONGEST);
+            self.pause = if self.has_found { BETWEEN } else { longer };
+        }
         found
     }
 
@@ -117,7 +137,8 @@ impl Adoption {
 
     /// When there is something to be read, if there is.
     pub fn next_step(&self) -> Option<Moment> {
-        self.is_due.then_some(self.not_before)
+        let pause = if self.next.is_some() { Lifetime(0) } else { self.pause };
+        self.is_due.then(|| self.read_at.after(pause))
     }
 
     /// Whether a client was a chunk's last holder.

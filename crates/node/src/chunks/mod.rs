@@ -235,7 +235,12 @@ impl<M: Memory> Chunks<M> {
     /// Takes up what the NIC has done, as far as `steps` chunks go. Returns what has changed.
     pub fn adopt<N: Nic<Memory = M>>(&mut self, nic: &N, steps: u32, now: Moment) -> Vec<Adopted> {
         let (_, releases) = self.pool.lock_counts(nic).unwrap_or_default();
-        self.adoption.step(&self.pool, releases, steps, now)
+        let Self { pool, members, leaving, adoption, .. } = self;
+        let is_at_rest = || {
+            let mut workers = members.values().filter_map(|member| member.workers.as_ref());
+            leaving.is_empty() && workers.all(|it| pool.is_at_rest(nic, it).unwrap_or(false))
+        };
+        adoption.step(pool, (releases, is_at_rest), steps, now)
     }
 
     /// When there is something to be done without being asked.
