@@ -4,6 +4,7 @@
 //! processors. Machines differ and drift, so the ratio to this time says more than a time alone.
 
 mod audit;
+mod chunks;
 mod course;
 mod ends;
 mod extension;
@@ -45,6 +46,7 @@ Examples:
   portcullis bench siege --attack messages --attack transfers -D 5
   portcullis bench ycsb --workload a,c        # the hash table; see ycsb --help
   portcullis bench queue --clients 2          # the queue; see queue --help
+  portcullis bench chunks                     # allocation by the NIC alone
   portcullis bench read_lat --node shm:/run/portcullis.sock
   portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
   portcullis bench read_lat --node rdma:node1:7471 \\
@@ -79,6 +81,8 @@ enum Structure {
     Ycsb(Box<ycsb::Options>),
     /// Pushes and pops of a queue, with several protection mechanisms in turns (Patronus §7.3.2).
     Queue(Box<queue::Options>),
+    /// Memory allocated and freed by chains on the NIC, and by messages to the node's CPU (OneSidedMW).
+    Chunks(chunks::Options),
 }
 
 /// What to measure, and how.
@@ -267,6 +271,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let done = match (&arguments.structure, arguments.name) {
         (Some(Structure::Ycsb(options)), _) => ycsb::run(options),
         (Some(Structure::Queue(options)), _) => queue::run(options),
+        (Some(Structure::Chunks(options)), _) => chunks::run(options),
         (None, name) => {
             let name = name.expect("the name is required where there is no structure");
             Options { name, ..arguments.options.clone() }.run()

@@ -178,7 +178,7 @@ fn make_objects(session: &mut Session, size: u64) -> Result<Vec<ObjectRef>, Benc
 }
 
 /// Permissions that are being acquired and ended.
-struct Lives {
+pub struct Lives {
     objects: Vec<ObjectRef>,
     expire: bool,
     random: u64,
@@ -189,6 +189,11 @@ struct Lives {
 }
 
 impl Lives {
+    /// Permissions over new objects of `size` bytes each, which are revoked.
+    pub fn over_new_objects(session: &mut Session, size: u64) -> Result<Self, BenchError> {
+        Ok(Self::new(make_objects(session, size)?, false))
+    }
+
     fn new(objects: Vec<ObjectRef>, expire: bool) -> Self {
         Self {
             objects,
@@ -210,7 +215,8 @@ impl Lives {
         self.objects[index]
     }
 
-    fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
+    /// Begins what there is room for, and takes what has ended.
+    pub fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
         let at = Instant::now();
         let now = session.at(at);
         while self.acquiring.len() + self.revoking.len() < UNDER_WAY {
@@ -253,7 +259,8 @@ impl Lives {
         Ok(())
     }
 
-    fn drain(&mut self, session: &mut Session) -> Result<(), BenchError> {
+    /// Waits until nothing is under way.
+    pub fn drain(&mut self, session: &mut Session) -> Result<(), BenchError> {
         while !(self.acquiring.is_empty() && self.revoking.is_empty()) {
             session.poll();
             self.take(session)?;

@@ -108,6 +108,7 @@ fn clients_are_shown_with_what_they_hold_and_counters_with_the_state_of_the_log(
         "process": std::process::id(),
         "permissions": 2,
         "bytes": 164,
+        "chunks": 0,
         "violations": { "late": 0, "stray": 0, "guesses": 0 },
         "standing": { "is": "good" },
     });
