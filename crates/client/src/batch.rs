@@ -244,7 +244,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         lease: &Arc<Lease>,
         deadline: Moment,
     ) -> Result<Call, Error> {
-        if lease.has_word() {
+        if lease.has_word_for(&self.client.mark) {
             let call = self.client.swap_lifetime(Posting::Staged, now, lease, deadline)?;
             self.client.staged_calls.push(call.id);
             self.count += 1;

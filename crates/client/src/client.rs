@@ -7,6 +7,7 @@ use crate::chunks::Chunks;
 use crate::control::{Arrived, Control, Purpose};
 use crate::messages::Messages;
 use crate::operations::{Operations, WORD_BYTES};
+use crate::permission::Mark;
 use crate::queue_pairs::QueuePairs;
 use crate::{
     Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
@@ -63,6 +64,7 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) set_aside: Option<usize>,
     /// Why the session is over, if it is.
     pub(crate) over: Option<Error>,
+    pub(crate) mark: Mark,
     pub(crate) blocks: Arc<Blocks<E::Memory>>,
     completions: Vec<Completion>,
     /// Completions whose meaning depends on the time, and those after them, in order.
@@ -95,6 +97,7 @@ impl<E: VerbsEndpoint> Client<E> {
             staged_calls: Vec::new(),
             set_aside: None,
             over: None,
+            mark: Mark::default(),
             blocks: Arc::new(Blocks::new(memory, key, rest)),
             completions: Vec::with_capacity(COMPLETIONS_MOST),
             unjudged: Vec::new(),
@@ -405,7 +408,7 @@ impl<E: VerbsEndpoint> Client<E> {
         let Some(awaited) = self.calls.awaited(id) else { return };
         let result = match (awaited, body) {
             (Awaited::Grant { requested_at, rights, sharing }, ReplyBody::Granted(granted)) => {
-                Ok(Answer::Granted(Permission::new(granted, requested_at, rights, sharing)))
+                Ok(Answer::Granted(Permission::new(granted, requested_at, (rights, sharing), &self.mark)))
             }
             (Awaited::Chunks, ReplyBody::Chunks(terms)) => {
                 self.chunks.joined(terms).map(|()| Answer::Chunks(terms))

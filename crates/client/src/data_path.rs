@@ -191,8 +191,8 @@ impl<E: VerbsEndpoint> Client<E> {
     pub(crate) fn hand_over(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
         let (queue_pairs, messages, mut link) = self.carriers();
         match begun.access.credential {
-            Credential::Keys { .. } => queue_pairs.take_in(&mut link, begun, posting),
-            Credential::Group(_) => self.hand_to_chunks(posting, begun),
+            Credential::Keys { .. } | Credential::Group(_) => queue_pairs.take_in(&mut link, begun, posting),
+            Credential::Chunk(_) => self.hand_to_chunks(posting, begun),
             Credential::Node => messages.take_in(&mut link, begun, posting),
         }
     }
@@ -218,6 +218,9 @@ impl<E: VerbsEndpoint> Client<E> {
         }
         match *target {
             Target::Permission(permission, offset) => {
+                if permission.lease().is_of_another(&self.mark) {
+                    return Err(Error::ForeignPermission);
+                }
                 let (access, deadline) = Access::checked(now, permission, offset, length, action)?;
                 Ok((Owner::Checked { deadline }, access))
             }

@@ -47,6 +47,12 @@ pub enum Error {
     /// The caller's mistake, found here: the buffer comes from another session's arena. Nothing was sent.
     #[error("the buffer is another session's: take one from this session")]
     ForeignBuffer,
+    /// The caller's mistake, found here: the permission was granted to another session, and its keys work on that
+    /// session's queue pairs only (mechanism `window-group`). Nothing was sent.
+    #[error(
+        "the permission is another session's, and its keys work there only: acquire one with this session"
+    )]
+    ForeignPermission,
     /// The caller's mistake, found here: nothing was sent.
     #[error("the permission does not hold the right that the access needs ({})", needed.letters())]
     WrongRight {
@@ -129,6 +135,7 @@ impl Coded for Error {
             Self::OutsideRange { .. } => ErrorCode::OutsideRange,
             Self::OutsideBuffer { .. } => ErrorCode::OutsideBuffer,
             Self::ForeignBuffer => ErrorCode::ForeignBuffer,
+            Self::ForeignPermission => ErrorCode::ForeignPermission,
             Self::WrongRight { .. } => ErrorCode::WrongRight,
             Self::Misaligned => ErrorCode::Misaligned,
             Self::Violation => ErrorCode::Violation,
@@ -170,6 +177,7 @@ impl Error {
             | Self::OutsideRange { .. }
             | Self::OutsideBuffer { .. }
             | Self::ForeignBuffer
+            | Self::ForeignPermission
             | Self::ForeignChunk
             | Self::WrongRight { .. }
             | Self::Misaligned

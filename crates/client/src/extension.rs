@@ -31,7 +31,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// # Errors
     /// As [`Client::extend`].
     pub fn extend_to(&mut self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Call, Error> {
-        if lease.has_word() {
+        if lease.has_word_for(&self.mark) {
             self.swap_lifetime(Posting::AtOnce, now, lease, deadline)
         } else {
             self.extend_by_rpc(now, lease, deadline)

@@ -190,7 +190,8 @@ impl<E: VerbsEndpoint> Client<E> {
         buffer: Option<Buffer<E::Memory>>,
     ) -> Result<Operation, Rejected<E::Memory>> {
         let deadline = lease.deadline();
-        let error = self.over.or((now >= deadline).then_some(Error::Expired));
+        let foreign = lease.is_of_another(&self.mark).then_some(Error::ForeignPermission);
+        let error = self.over.or(foreign).or((now >= deadline).then_some(Error::Expired));
         match error {
             Some(error) => Err(Rejected { buffer, error }),
             None => self.begin_checked(posting, (Owner::Checked { deadline }, access), buffer),

@@ -15,6 +15,16 @@ const CLOCKS_DIFFER: u64 = 500;
 /// What is lost when moments and the time that a request waited are cut off to whole µs.
 const ROUNDED_MICROS: u64 = 3;
 
+/// What one client has in common with its permissions, and with no other client's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mark(Arc<()>);
+
+impl PartialEq for Mark {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 /// How long a permission lives. All that keep it alive in this process share its lease.
 ///
 /// The deadline is on the client's clock and needs no agreement with the node's clock. The node cannot have granted the
@@ -25,20 +35,24 @@ pub struct Lease {
     pub(crate) permission: PermissionId,
     /// The credential for the lifetime word.
     pub(crate) credential: Credential,
+    /// The client that the permission was granted to.
+    holder: Option<Mark>,
     started_after: Moment,
     pub(crate) longest: Lifetime,
     lifetime: AtomicU64,
 }
 
 impl Lease {
-    pub(crate) fn new(granted: Granted, requested_at: Moment) -> Self {
+    pub(crate) fn new(granted: Granted, requested_at: Moment, holder: &Mark) -> Self {
         let credential = match granted.credential {
             Credential::Keys { lifetime, .. } => Credential::Keys { buffer: lifetime, lifetime },
-            other @ (Credential::Group(_) | Credential::Node) => other,
+            Credential::Group(keys) => keys.of_word().map_or(Credential::Node, Credential::Group),
+            other @ (Credential::Chunk(_) | Credential::Node) => other,
         };
         Self {
             permission: granted.permission,
             credential,
+            holder: Some(holder.clone()),
             started_after: requested_at.after(granted.waited),
             longest: granted.longest,
             lifetime: AtomicU64::new(granted.lifetime.0),
@@ -58,9 +72,20 @@ impl Lease {
         self.longest
     }
 
-    /// Whether the holder can reach the lifetime word. Otherwise only the node's CPU changes it.
-    pub(crate) fn has_word(&self) -> bool {
-        matches!(self.credential, Credential::Keys { .. })
+    /// Whether this client can reach the lifetime word. Otherwise only the node's CPU changes it for the client.
+    pub(crate) fn has_word_for(&self, client: &Mark) -> bool {
+        match self.credential {
+            Credential::Keys { .. } => true,
+            Credential::Group(_) => !self.is_of_another(client),
+            Credential::Chunk(_) | Credential::Node => false,
+        }
+    }
+
+    /// Whether its keys work on another client's queue pairs only.
+    #[inline]
+    pub(crate) fn is_of_another(&self, client: &Mark) -> bool {
+        matches!(self.credential, Credential::Group(_))
+            && self.holder.as_ref().is_some_and(|holder| holder != client)
     }
 
     /// How long the permission lives from its start, as far as this client knows.
@@ -106,7 +131,12 @@ pub struct Permission {
 }
 
 impl Permission {
-    pub(crate) fn new(granted: Granted, requested_at: Moment, rights: Rights, sharing: Sharing) -> Self {
+    pub(crate) fn new(
+        granted: Granted,
+        requested_at: Moment,
+        (rights, sharing): (Rights, Sharing),
+        holder: &Mark,
+    ) -> Self {
         Self {
             id: granted.permission,
             object: granted.object,
@@ -116,7 +146,7 @@ impl Permission {
             sharing,
             credential: granted.credential,
             mechanism: granted.mechanism,
-            lease: Arc::new(Lease::new(granted, requested_at)),
+            lease: Arc::new(Lease::new(granted, requested_at, holder)),
         }
     }
 
@@ -124,7 +154,7 @@ impl Permission {
     /// until the holder frees the chunk or is gone. No object of the node's books lies there.
     pub(crate) fn of_chunk(reply: &Reply<CHUNK_QUEUE_PAIRS>) -> Self {
         let [first, ..] = reply.windows;
-        let credential = Credential::Group(reply.windows.map(|window| window.rkey));
+        let credential = Credential::Chunk(reply.windows.map(|window| window.rkey));
         let id = PermissionId { header: first.address, start: Moment(0) };
         let for_ever = Lifetime(u64::MAX);
         Self {
@@ -143,6 +173,7 @@ impl Permission {
             lease: Arc::new(Lease {
                 permission: id,
                 credential,
+                holder: None,
                 started_after: Moment(0),
                 longest: for_ever,
                 lifetime: AtomicU64::new(for_ever.0),

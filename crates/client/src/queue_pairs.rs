@@ -17,11 +17,14 @@ use portcullis_nic::{
     WorkRequest,
 };
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Credential, Moment, Rkey};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Credential, GROUP_QUEUE_PAIRS_MAX, Moment, Rkey};
 use std::collections::VecDeque;
 
 /// A full queue has at least this many signalled requests, so that its room comes back in time.
 const SIGNALS_PER_DEPTH: usize = 4;
+
+/// The keys of an operation, one for each queue pair.
+type LaneKeys = [Rkey; GROUP_QUEUE_PAIRS_MAX];
 
 /// How often queue pairs broke, and what it cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,9 +83,9 @@ struct Doubt {
 pub(crate) struct QueuePairs {
     /// The number of the first of them. Elsewhere here they are numbered from zero.
     first: u32,
-    /// For accesses to chunks: the keys of the operation of each place, one for each queue pair. Empty for others, whose
-    /// keys work on all queue pairs.
-    keys: Vec<[Rkey; CHUNK_QUEUE_PAIRS]>,
+    /// The keys of the operation of each place, one for each queue pair. Empty until an operation has keys that work on one
+    /// queue pair only.
+    keys: Vec<LaneKeys>,
     lanes: Vec<Lane>,
     active: Option<u32>,
     /// The queue pair that was active last.
@@ -100,25 +103,18 @@ pub(crate) struct QueuePairs {
 impl QueuePairs {
     /// The data queue pairs.
     pub(crate) fn data(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
-        Self::new(endpoint, (0, endpoint.size().data_queue_pairs), Vec::new(), config)
+        Self::new(endpoint, (0, endpoint.size().data_queue_pairs), config)
     }
 
     /// The queue pairs for accesses to chunks.
     pub(crate) fn chunks(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
         let EndpointSize { data_queue_pairs, chunk_queue_pairs, .. } = endpoint.size();
-        let places = if chunk_queue_pairs == 0 { 0 } else { config.operations_max as usize };
-        let keys = vec![[Rkey(0); CHUNK_QUEUE_PAIRS]; places];
         // A chunk has no windows for more.
         let count = chunk_queue_pairs.min(u32::try_from(CHUNK_QUEUE_PAIRS).unwrap_or(u32::MAX));
-        Self::new(endpoint, (data_queue_pairs, count), keys, config)
+        Self::new(endpoint, (data_queue_pairs, count), config)
     }
 
-    fn new(
-        endpoint: &impl VerbsEndpoint,
-        (first, count): (u32, u32),
-        keys: Vec<[Rkey; CHUNK_QUEUE_PAIRS]>,
-        config: ClientConfig,
-    ) -> Self {
+    fn new(endpoint: &impl VerbsEndpoint, (first, count): (u32, u32), config: ClientConfig) -> Self {
         let depth = usize::try_from(endpoint.size().send_depth).unwrap_or(usize::MAX);
         let lane = |_| Lane {
             state: LaneState::Ready,
@@ -127,7 +123,7 @@ impl QueuePairs {
         };
         let mut flights = Self {
             first,
-            keys,
+            keys: Vec::new(),
             lanes: (0..count).map(lane).collect(),
             active: None,
             previous: None,
@@ -378,15 +374,29 @@ impl QueuePairs {
     #[inline(always)]
     fn key_for(&mut self, Begun { operation, access, .. }: Begun<'_>) -> Rkey {
         match access.credential {
-            Credential::Keys { buffer, .. } => buffer,
-            Credential::Group(keys) => {
-                if let Some(kept) = self.keys.get_mut(slot_of(operation)) {
-                    *kept = keys;
-                }
-                keys[self.active.unwrap_or(0) as usize]
+            Credential::Keys { buffer, .. } if self.keys.is_empty() => buffer,
+            Credential::Keys { buffer, .. } => self.keep_keys(operation, &[buffer; GROUP_QUEUE_PAIRS_MAX]),
+            Credential::Group(group) => self.keep_keys(operation, group.keys()),
+            Credential::Chunk(keys) => {
+                let mut all = [Rkey(0); GROUP_QUEUE_PAIRS_MAX];
+                all[..CHUNK_QUEUE_PAIRS].copy_from_slice(&keys);
+                self.keep_keys(operation, &all)
             }
             Credential::Node => unreachable!("accesses without keys go another way"),
         }
+    }
+}
+
+impl QueuePairs {
+    /// Keeps an operation's keys, and returns the one for the active queue pair.
+    #[inline]
+    fn keep_keys(&mut self, operation: u64, keys: &LaneKeys) -> Rkey {
+        if self.keys.is_empty() {
+            let places = self.config.operations_max as usize;
+            self.keys = vec![[Rkey(0); GROUP_QUEUE_PAIRS_MAX]; places];
+        }
+        self.keys[slot_of(operation)] = *keys;
+        key_on(keys, self.active.unwrap_or(0))
     }
 }
 
@@ -555,13 +565,19 @@ fn verb(action: Action, local: LocalSpan, remote: RemoteSpan) -> Verb {
     }
 }
 
+/// The key for one queue pair. The node makes no groups for clients that have more of them.
+#[inline]
+fn key_on(keys: &LaneKeys, lane: u32) -> Rkey {
+    keys.get(lane as usize).copied().unwrap_or(Rkey(0))
+}
+
 /// Gives requests the keys that work on this queue pair.
-fn rekey(keys: &[[Rkey; CHUNK_QUEUE_PAIRS]], active: u32, requests: &mut [WorkRequest]) {
+fn rekey(keys: &[LaneKeys], active: u32, requests: &mut [WorkRequest]) {
     if keys.is_empty() {
         return;
     }
     for request in requests {
-        let key = keys[slot_of(request.id)][active as usize];
+        let key = key_on(&keys[slot_of(request.id)], active);
         match &mut request.operation {
             Verb::Read { remote, .. }
             | Verb::Write { remote, .. }

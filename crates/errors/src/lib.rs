@@ -65,6 +65,7 @@ error_codes! {
     NodeGone = 115, "node-gone", "The node is gone, and everything on it.";
     NoFreeChunk = 116, "no-free-chunk", "All chunks of the pool are held.";
     ForeignChunk = 117, "foreign-chunk", "The chunk is not this client's any more.";
+    ForeignPermission = 119, "foreign-permission", "The permission's keys work on another session's queue pairs only.";
 
     // Requests that the node refuses.
     MalformedRequest = 201, "malformed-request", "The node could not read the message.";

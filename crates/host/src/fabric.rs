@@ -19,7 +19,7 @@ pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
     type Request: Send + 'static;
     /// What a client has to know of the node's end.
     type Reply: Send + 'static;
-    /// The node's end of a client.
+    /// What the fabric has for a client beside the node's queue pairs.
     type End: Debug + Send + 'static;
     /// What remains of a destroyed end. Another thread frees it, since that may take long.
     type Remains: Debug + Send + 'static;
@@ -34,15 +34,15 @@ pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
         request: Self::Request,
     ) -> Result<Made<Self>, VerbsError>;
 
-    /// Destroys the node's end of a client. The client is detached from the node already.
+    /// Destroys what the fabric has for a client. The client is detached from the node already.
     fn destroy(nic: &mut Self::Nic, end: Self::End) -> Option<Self::Remains>;
 }
 
 /// The node's end of a client that is not attached yet.
 pub(crate) struct Made<F: Fabric> {
-    /// The end.
+    /// What the fabric has for it.
     pub end: F::End,
-    /// Its queue pairs.
+    /// The node's ends of its queue pairs, which become the node's.
     pub queue_pairs: ClientEnds,
     /// What the client has to know of it.
     pub reply: F::Reply,

@@ -171,6 +171,14 @@ pub struct Capabilities {
     pub deviations: Vec<&'static str>,
 }
 
+impl Capabilities {
+    /// Whether permissions can have window groups: windows of type 2 that one queue pair binds for others.
+    #[must_use]
+    pub fn has_window_groups(&self) -> bool {
+        self.window_type_2 && self.chains.contains(ChainFeatures::BIND_FOR_OTHERS)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,10 +45,10 @@ impl<N: Nic> Node<N> {
         self.go_on_taking_apart(nic, now);
     }
 
-    /// Attaches a client. `ends` are the node's ends of its queue pairs. Those for chunks are the node's from here on.
+    /// Attaches a client. `ends` are the node's ends of its queue pairs, which are the node's to destroy from here on.
     ///
     /// # Errors
-    /// The NIC refuses. The client is still admitted. The queue pairs for chunks are gone.
+    /// The NIC refuses. The client is still admitted. The ends are gone.
     pub fn attach(
         &mut self,
         nic: &mut N,
@@ -57,15 +57,8 @@ impl<N: Nic> Node<N> {
         ends: ClientEnds,
         now: Moment,
     ) -> Result<ClientId, VerbsError> {
-        let of_chunks: Vec<_> = ends.chunks.access.iter().map(|&(qp, _)| qp).collect();
-        let attached = self.enter_client(nic, (tenant, process), ends, now);
-        if attached.is_err() {
-            for qp in of_chunks {
-                // The first error says why.
-                let _ = nic.destroy_qp(qp);
-            }
-        }
-        attached
+        let attached = self.enter_client(nic, (tenant, process), ends.clone(), now);
+        attached.inspect_err(|_| ends.destroy(nic))
     }
 
     fn enter_client(
@@ -91,8 +84,8 @@ impl<N: Nic> Node<N> {
         Ok(client)
     }
 
-    /// Detaches a client: its queue pairs stop, and can be destroyed after this. Its permissions end now, or in the
-    /// next turns if there are many. Does nothing if the client is not attached.
+    /// Detaches a client: its queue pairs stop, and the node's ends of them go. Its permissions end now, or in the next
+    /// turns if there are many. Does nothing if the client is not attached.
     pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
         // After this nothing more comes from the client, and the NIC can report all that it refused.
         if !self.ends.stop(nic, client) {
@@ -100,12 +93,14 @@ impl<N: Nic> Node<N> {
         }
         // Refused accesses are charged to the tenant even if the client leaves at once.
         self.take_events(nic, now);
-        self.ends.remove(client);
+        let ends = self.ends.remove(client).expect("a client that was stopped has ends");
         self.mailbox.detach(nic, client);
+        // What the client sent before is heard no more. A device that does not let the queue pair go has failed.
+        let _ = nic.destroy_qp(ends.control);
         if let Some(chunks) = &mut self.chunks {
             chunks.leave(nic, client, now);
         }
-        self.enforcement.forget_client(client);
+        self.enforcement.forget_client(nic, client, ends.data);
         self.books.handle_detached(client, now);
         self.go_on_taking_apart(nic, now);
     }

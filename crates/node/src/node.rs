@@ -95,6 +95,11 @@ impl<N: Nic + 'static> Node<N> {
         if config.mechanism == Mechanism::MemoryWindow && !capabilities.window_type_1 {
             return Err(VerbsError::Unsupported("memory windows of type 1").into());
         }
+        if config.mechanism == Mechanism::WindowGroup && !capabilities.has_window_groups() {
+            return Err(
+                VerbsError::Unsupported("windows of type 2 that are bound for other queue pairs").into()
+            );
+        }
         let memory = nic.allocate_memory(config.memory_bytes())?;
         if config.fill_memory {
             memory.zero(0, config.memory_bytes());

@@ -195,7 +195,7 @@ fn scrubbed(mechanism: Mechanism, size: u64) {
 
 #[test]
 fn nobody_sees_another_tenants_bytes() {
-    for mechanism in [Mechanism::MemoryWindow, Mechanism::MemoryRegion] {
+    for mechanism in [Mechanism::MemoryWindow, Mechanism::WindowGroup, Mechanism::MemoryRegion] {
         for size in [1, 8, 64, 1000, 5000, 128 << 10, (128 << 10) + 8, 1 << 20, (1 << 20) + 12_345] {
             scrubbed(mechanism, size);
         }

@@ -59,7 +59,7 @@ fn read_with(session: &mut Session, address: RemoteAddress, credential: Credenti
 }
 
 fn group(chunk: &Chunk) -> [Rkey; 2] {
-    let Credential::Group(keys) = chunk.credential() else { panic!("a chunk has keys of a group") };
+    let Credential::Chunk(keys) = chunk.credential() else { panic!("a chunk has keys of a group") };
     keys
 }
 
@@ -188,7 +188,7 @@ fn a_key_of_a_chunk_opens_nothing_on_another_sessions_queue_pairs() {
     sibling.write(&own, 0, b"the sibling's...").expect("a write");
     let mixed = [[keys[1], keys[0]], [keys[0], keys[1]], [keys[0]; 2], [keys[1]; 2]];
     for stolen in mixed {
-        let told = read_with(&mut sibling, chunk.address(), Credential::Group(stolen));
+        let told = read_with(&mut sibling, chunk.address(), Credential::Chunk(stolen));
         assert_eq!(told, Err(Error::Violation), "{stolen:?}");
         let ordinary = Credential::Keys { buffer: stolen[0], lifetime: stolen[0] };
         let told = read_with(&mut sibling, chunk.address(), ordinary);

@@ -9,6 +9,105 @@ pub const CREDENTIAL_BYTES: usize = 32;
 /// Queue pairs of a client for accesses to chunks, the one in use and a spare. Each chunk has a window for each of them.
 pub const CHUNK_QUEUE_PAIRS: usize = 2;
 
+/// The most data queue pairs of a client whose permissions have a window for each of them.
+pub const GROUP_QUEUE_PAIRS_MAX: usize = CREDENTIAL_BYTES / size_of::<Rkey>();
+
+/// The most for which a permission can have windows over its lifetime word as well, where those over its bytes do not
+/// cover it. With more, the lifetime is extended by message.
+pub const GROUP_WORD_QUEUE_PAIRS_MAX: usize = GROUP_QUEUE_PAIRS_MAX / 2;
+
+/// Which keys of a window group open the permission's lifetime word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WordKeys {
+    /// Those of the buffer: each window covers both (Patronus §5.4, contiguity).
+    Same,
+    /// Keys of their own, behind those of the buffer.
+    Own,
+    /// None: only the node's CPU changes the word.
+    None,
+}
+
+/// The keys of a window group: a type-2 window for each data queue pair of the holder.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct KeyGroup {
+    /// The buffer's keys by queue pair, from the first place on. With [`WordKeys::Own`] those of the lifetime word follow
+    /// from place [`GROUP_WORD_QUEUE_PAIRS_MAX`] on. Zero: no window.
+    keys: [Rkey; GROUP_QUEUE_PAIRS_MAX],
+    word: WordKeys,
+}
+
+impl KeyGroup {
+    /// The keys of a buffer, one for each queue pair, which open the lifetime word as well.
+    #[must_use]
+    pub fn of_both(buffer: impl IntoIterator<Item = Rkey>) -> Self {
+        Self::with(buffer, WordKeys::Same)
+    }
+
+    /// The keys of a buffer, and nothing that opens the lifetime word.
+    #[must_use]
+    pub fn of_buffer(buffer: impl IntoIterator<Item = Rkey>) -> Self {
+        Self::with(buffer, WordKeys::None)
+    }
+
+    fn with(buffer: impl IntoIterator<Item = Rkey>, word: WordKeys) -> Self {
+        let mut keys = [Rkey(0); GROUP_QUEUE_PAIRS_MAX];
+        keys.iter_mut().zip(buffer).for_each(|(place, key)| *place = key);
+        Self { keys, word }
+    }
+
+    /// The same with keys for the lifetime word, for [`GROUP_WORD_QUEUE_PAIRS_MAX`] queue pairs at most.
+    #[must_use]
+    pub fn with_word(mut self, lifetime: impl IntoIterator<Item = Rkey>) -> Self {
+        let places = self.keys[GROUP_WORD_QUEUE_PAIRS_MAX..].iter_mut();
+        places.zip(lifetime).for_each(|(place, key)| *place = key);
+        self.word = WordKeys::Own;
+        self
+    }
+
+    /// The keys as they are sent.
+    #[must_use]
+    pub fn from_parts(keys: [Rkey; GROUP_QUEUE_PAIRS_MAX], word: WordKeys) -> Self {
+        Self { keys, word }
+    }
+
+    /// The keys by place, as they are sent.
+    #[inline]
+    #[must_use]
+    pub fn keys(&self) -> &[Rkey; GROUP_QUEUE_PAIRS_MAX] {
+        &self.keys
+    }
+
+    /// Which keys open the lifetime word.
+    #[must_use]
+    pub fn word(&self) -> WordKeys {
+        self.word
+    }
+
+    /// The number of the queue pair that a key works on.
+    #[must_use]
+    pub fn queue_pair_of(&self, key: Rkey) -> Option<u32> {
+        let place = self.keys.iter().position(|&it| it == key && it != Rkey(0))?;
+        let place = if self.word == WordKeys::Own { place % GROUP_WORD_QUEUE_PAIRS_MAX } else { place };
+        u32::try_from(place).ok()
+    }
+
+    /// Whether one of the windows had this key.
+    #[must_use]
+    pub fn has(&self, key: Rkey) -> bool {
+        key != Rkey(0) && self.keys.contains(&key)
+    }
+
+    /// The keys of the lifetime word, by queue pair, as keys of a buffer. `None`: nothing opens it.
+    #[must_use]
+    pub fn of_word(&self) -> Option<Self> {
+        match self.word {
+            WordKeys::Same => Some(*self),
+            WordKeys::Own => Some(Self::of_both(self.keys[GROUP_WORD_QUEUE_PAIRS_MAX..].iter().copied())),
+            WordKeys::None => None,
+        }
+    }
+}
+
 /// What the holder of a permission shows with each access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Credential {
@@ -20,9 +119,12 @@ pub enum Credential {
         /// The key of the lifetime word.
         lifetime: Rkey,
     },
+    /// The keys of a window group: each works on its own data queue pair of the holder only (OneSidedMW, «QP and MW
+    /// Grouping»).
+    Group(KeyGroup),
     /// The keys of a chunk's windows, one for each of the holder's queue pairs for chunks. A key works on its own queue pair
     /// only (OneSidedMW).
-    Group([Rkey; CHUNK_QUEUE_PAIRS]),
+    Chunk([Rkey; CHUNK_QUEUE_PAIRS]),
     /// Nothing: accesses are messages, and the node looks the permission up.
     Node,
 }
@@ -31,5 +133,72 @@ impl From<Rkey> for Credential {
     /// One key for everything.
     fn from(key: Rkey) -> Self {
         Self::Keys { buffer: key, lifetime: key }
+    }
+}
+
+fn array(keys: &[Rkey]) -> [Rkey; GROUP_QUEUE_PAIRS_MAX] {
+    let mut all = [Rkey(0); GROUP_QUEUE_PAIRS_MAX];
+    all[..keys.len()].copy_from_slice(keys);
+    all
+}
+
+impl Credential {
+    /// The key of the buffer: on the holder's first queue pair, where each has its own. `None`: accesses show no key.
+    #[must_use]
+    pub fn buffer_key(&self) -> Option<Rkey> {
+        match self {
+            Self::Keys { buffer, .. } => Some(*buffer),
+            Self::Group(group) => Some(group.keys[0]),
+            Self::Chunk(keys) => Some(keys[0]),
+            Self::Node => None,
+        }
+    }
+
+    /// The key of the lifetime word in the same way. `None`: no key opens it.
+    #[must_use]
+    pub fn lifetime_key(&self) -> Option<Rkey> {
+        match self {
+            Self::Keys { lifetime, .. } => Some(*lifetime),
+            Self::Group(group) => group.of_word().map(|word| word.keys[0]),
+            Self::Chunk(_) | Self::Node => None,
+        }
+    }
+
+    /// The keys that it has, some of them perhaps twice.
+    pub fn keys(&self) -> impl Iterator<Item = Rkey> + use<> {
+        let (keys, count) = match *self {
+            Self::Keys { buffer, lifetime } => (array(&[buffer, lifetime]), 2),
+            Self::Group(group) => (group.keys, GROUP_QUEUE_PAIRS_MAX),
+            Self::Chunk(keys) => (array(&keys), CHUNK_QUEUE_PAIRS),
+            Self::Node => (array(&[]), 0),
+        };
+        keys.into_iter().take(count).filter(|key| *key != Rkey(0))
+    }
+
+    /// Whether one of its keys is this one.
+    #[must_use]
+    pub fn has_key(&self, key: Rkey) -> bool {
+        match self {
+            Self::Keys { buffer, lifetime } => *buffer == key || *lifetime == key,
+            Self::Group(keys) => keys.has(key),
+            Self::Chunk(keys) => keys.contains(&key),
+            Self::Node => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_a_lifetime_word_are_found_where_they_are() {
+        let keys = |from: u32, count: u32| (from..from + count).map(Rkey);
+        let both = KeyGroup::of_both(keys(1, 8));
+        assert_eq!(both.of_word(), Some(both));
+        let split = KeyGroup::of_buffer(keys(1, 3)).with_word(keys(11, 3));
+        assert_eq!(split.of_word(), Some(KeyGroup::of_both(keys(11, 3))));
+        assert!(split.has(Rkey(2)) && split.has(Rkey(12)) && !split.has(Rkey(0)));
+        assert_eq!(KeyGroup::of_buffer(keys(1, 8)).of_word(), None);
     }
 }

@@ -10,6 +10,9 @@ pub enum Mechanism {
     /// A type-1 memory window is bound per permission. Range, rights and time are enforced by the NIC.
     #[default]
     MemoryWindow,
+    /// A type-2 memory window is bound per permission and data queue pair of its holder (OneSidedMW). Range, rights and
+    /// time are enforced by the NIC, and who the holder is as well: a key opens nothing on any other queue pair.
+    WindowGroup,
     /// A memory region is registered per permission. This is as strong, and slower.
     MemoryRegion,
     /// The access flags of the client's queue pairs follow its permissions. The NIC enforces only whether the client
@@ -23,14 +26,21 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::MemoryWindow, Self::MemoryRegion, Self::QueuePair, Self::NodeCopy, Self::None];
+    pub const ALL: [Self; 6] = [
+        Self::MemoryWindow,
+        Self::WindowGroup,
+        Self::MemoryRegion,
+        Self::QueuePair,
+        Self::NodeCopy,
+        Self::None,
+    ];
 
     /// The name used on the command line, in reports and in audit records.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::MemoryWindow => "memory-window",
+            Self::WindowGroup => "window-group",
             Self::MemoryRegion => "memory-region",
             Self::QueuePair => "queue-pair",
             Self::NodeCopy => "node-copy",
@@ -41,7 +51,7 @@ impl Mechanism {
     /// Whether an access outside a permission's byte range is refused.
     #[must_use]
     pub fn enforces_range(self) -> bool {
-        matches!(self, Self::MemoryWindow | Self::MemoryRegion | Self::NodeCopy)
+        matches!(self, Self::MemoryWindow | Self::WindowGroup | Self::MemoryRegion | Self::NodeCopy)
     }
 
     /// Whether an access after a permission's end is refused.
@@ -57,6 +67,7 @@ impl Mechanism {
             Self::QueuePair => 3,
             Self::NodeCopy => 4,
             Self::None => 5,
+            Self::WindowGroup => 6,
         }
     }
 
@@ -85,7 +96,8 @@ impl std::str::FromStr for Mechanism {
 /// The name is not that of a protection mechanism.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "no protection mechanism is called {0:?}: use memory-window, memory-region, queue-pair, node-copy or none"
+    "no protection mechanism is called {0:?}: use memory-window, window-group, memory-region, queue-pair, node-copy or \
+     none"
 )]
 pub struct UnknownMechanism(String);
 

@@ -68,6 +68,10 @@ pub enum Fault {
     GuestInOwnersDomain,
     /// What another tenant wrote into a shared object is not scrubbed for the object's own tenant.
     GuestsBytesNotNoted,
+    /// A key of a window group opens on any queue pair of its domain.
+    QueuePairNotCompared,
+    /// When a permission ends, the windows of its holder's spare queue pairs stay bound.
+    SpareStaysBound,
     /// A key whose fingerprint equals another's is taken for that one.
     FingerprintTrusted,
     /// A block that was used again is taken for what it was before.
@@ -135,7 +139,7 @@ impl Fault {
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 33] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -167,6 +171,8 @@ impl Fault {
         Self::ShareNotCompared,
         Self::GuestInOwnersDomain,
         Self::GuestsBytesNotNoted,
+        Self::QueuePairNotCompared,
+        Self::SpareStaysBound,
     ];
 }
 

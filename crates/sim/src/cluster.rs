@@ -10,7 +10,7 @@ use crate::hosts::{Alarm, ClientHost, NodeHost};
 use crate::memory::SimMemory;
 use crate::network::Network;
 use crate::nic::NicFaults;
-use crate::oracle::{LONGEST_KEEP, Oracle, Promise, SessionId};
+use crate::oracle::{LONGEST_KEEP, Oracle, Promise, QueuePairOf};
 use crate::plan::{FaultKind, NodePlan, Plan};
 use crate::scene::{Gossip, SimClient};
 use crate::trace::Trace;
@@ -55,7 +55,7 @@ pub(crate) struct Cluster {
     pub commons: Commons,
     pub sessions: Vec<SessionRecord>,
     /// Sessions, by machine and queue pair number.
-    pub by_queue_pair: HashMap<(usize, u32), SessionId>,
+    pub by_queue_pair: HashMap<(usize, u32), QueuePairOf>,
     pub faults: Vec<(Nanos, Fault)>,
     pub fault_counts: BTreeMap<FaultKind, u64>,
     pub winding_down: bool,
@@ -277,7 +277,10 @@ impl Cluster {
         let objects = running.nic.nic.core().objects();
         let bare = objects.domains == 0 && objects.keys == 0 && objects.queue_pairs == 0;
         // One for messages, and one for window binds.
-        let queues = if running.node.config().mechanism == Mechanism::MemoryWindow { 2 } else { 1 };
+        let queues = match running.node.config().mechanism {
+            Mechanism::MemoryWindow | Mechanism::WindowGroup => 2,
+            _ => 1,
+        };
         if held != [0; 6] || there != [0; 3] || !bare || objects.completion_queues != queues {
             let what = format!("node {node} keeps {left:?}, its NIC {objects:?}");
             self.oracle.fail(Promise::Rest, self.now, what);

@@ -29,7 +29,7 @@ impl Cluster {
         let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
             return;
         };
-        let Some(&session) = self.by_queue_pair.get(&(to, packet.to.number)) else { return };
+        let Some(&(session, _)) = self.by_queue_pair.get(&(to, packet.to.number)) else { return };
         let record = &mut self.sessions[session];
         if packet.number < record.next_reply {
             return;
@@ -60,10 +60,19 @@ impl Cluster {
         if let PacketBody::Request { id, request } = &packet.body {
             let answer = answer_to(packet, &out);
             let from = machine_at(packet.from.port).unwrap_or(usize::MAX);
-            if let Some(&session) = self.by_queue_pair.get(&(from, packet.from.number)) {
+            if let Some(&(session, queue_pair)) = self.by_queue_pair.get(&(from, packet.from.number)) {
                 let node_now = self.nodes[node].clock.read(self.now);
                 let (id, now, touches) = (*id, self.now, &touches[..]);
-                self.oracle.arrived(&Arrival { session, id, request, answer, touches, now, node_now });
+                self.oracle.arrived(&Arrival {
+                    session,
+                    queue_pair,
+                    id,
+                    request,
+                    answer,
+                    touches,
+                    now,
+                    node_now,
+                });
                 self.trace.note(self.now, &[3, session as u64, answer_code(answer)], || {
                     format!("  and answers session {session}: {answer:x?}")
                 });

@@ -102,10 +102,8 @@ pub(crate) fn join<H: Hook<SimNic>>(
     let joined = SimEndpoint::new(own, size).and_then(|mut endpoint| {
         let (control, data) = endpoint.addresses()?;
         let (ends, control, data) = ClientEnds::connect(&mut nic.nic, admission, &size, control, &data)?;
-        let attached = endpoint
-            .connect(control, data)
-            .and_then(|()| node.attach(nic, admission.tenant, Some(process), ends.clone(), now));
-        let id = attached.inspect_err(|_| ends.destroy(nic))?;
+        endpoint.connect(control, data).inspect_err(|_| ends.destroy(nic))?;
+        let id = node.attach(nic, admission.tenant, Some(process), ends.clone(), now)?;
         Ok((endpoint, ends, id))
     });
     joined.inspect_err(|_| node.abandon(nic, admission.tenant, now))

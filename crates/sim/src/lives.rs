@@ -116,7 +116,7 @@ impl Cluster {
         }
     }
 
-    /// The node detaches a client and destroys its queue pairs.
+    /// The node detaches a client.
     pub fn let_go(&mut self, session: SessionId) {
         let SessionRecord { node, .. } = self.sessions[session];
         let Some(id) = self.sessions[session].id.take() else { return };
@@ -128,9 +128,7 @@ impl Cluster {
         // The audit records are read before the client's id is forgotten.
         self.read_audit(node, node_now);
         let Some(running) = &mut self.nodes[node].running else { return };
-        if let Some((_, ends)) = running.clients.remove(&id) {
-            ends.destroy(&mut running.nic);
-        }
+        running.clients.remove(&id);
         let touches = running.take_touches();
         self.oracle.session_ended(session, node_now);
         self.oracle.node_touched(node, &touches, self.now, node_now);
@@ -185,8 +183,9 @@ impl Cluster {
         self.sessions.push(SessionRecord { client, node, id: Some(id), next_reply: 0 });
         let machine = self.nodes.len() + client;
         let (control, data) = endpoint.addresses().ok()?;
-        for address in data.iter().chain([&control]) {
-            self.by_queue_pair.insert((machine, address.number), session);
+        let numbered = (0..).map(Some).zip(&data).chain([(None, &control)]);
+        for (number, address) in numbered {
+            self.by_queue_pair.insert((machine, address.number), (session, number));
         }
         Some((session, endpoint))
     }

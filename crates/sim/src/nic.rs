@@ -4,8 +4,8 @@ use crate::dice::Dice;
 use crate::memory::{SimMemory, Touches};
 use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
-    Access, Completion, CqId, Nic, Operation, PdId, QpChange, QpId, Region, RemoteAddress, VerbsError,
-    Window, WindowKind, WorkRequest,
+    Access, ChainVerb, Completion, CqId, Nic, Operation, PdId, QpChange, QpId, Region, RemoteAddress,
+    VerbsError, Window, WindowBinding, WindowKind, WorkRequest,
 };
 use portcullis_softnic::SoftNic;
 use std::ops::Range;
@@ -61,7 +61,11 @@ impl Disturbance {
 fn spoilt(request: &WorkRequest) -> WorkRequest {
     let operation = match request.operation {
         Operation::BindWindow(binding) => {
-            Operation::BindWindow(portcullis_nic::WindowBinding { length: u64::MAX, ..binding })
+            Operation::BindWindow(WindowBinding { length: u64::MAX, ..binding })
+        }
+        Operation::Chain(ChainVerb::BindWindow { binding, queue_pair }) => {
+            let binding = WindowBinding { length: u64::MAX, ..binding };
+            Operation::Chain(ChainVerb::BindWindow { binding, queue_pair })
         }
         other => other,
     };
@@ -125,7 +129,12 @@ impl Hook<SimNic> for Disturbance {
         qp: QpId,
         requests: &[WorkRequest],
     ) -> Result<usize, VerbsError> {
-        let binds = |request: &WorkRequest| matches!(request.operation, Operation::BindWindow(_));
+        let binds = |request: &WorkRequest| {
+            matches!(
+                request.operation,
+                Operation::BindWindow(_) | Operation::Chain(ChainVerb::BindWindow { .. })
+            )
+        };
         if self.faults.bind == 0 || !requests.iter().any(binds) {
             return nic.post_send(qp, requests);
         }

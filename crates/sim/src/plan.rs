@@ -227,7 +227,8 @@ impl NodePlan {
     fn draw_any(plan: &Plan) -> Self {
         let mut dice = Dice::new(plan.seed, PLAN + 1);
         let mechanism = match dice.of(0..100) {
-            0..86 => Mechanism::MemoryWindow,
+            0..60 => Mechanism::MemoryWindow,
+            60..86 => Mechanism::WindowGroup,
             _ => Mechanism::MemoryRegion,
         };
         let all = dice.per_mille(600);
@@ -237,7 +238,8 @@ impl NodePlan {
         let room = (plan.clients * (plan.held + 2)) as u64;
         let pages = if scarce { dice.of(2..5) } else { 4 + room / 16 };
         let headers = if scarce || dice.per_mille(400) { dice.of(4..24) } else { 64 + 2 * room };
-        let windows = if scarce { dice.of(4..40) } else { 256 + 4 * room };
+        let each = if mechanism == Mechanism::WindowGroup { 3 } else { 1 };
+        let windows = each * if scarce { dice.of(4..40) } else { 256 + 4 * room };
         let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let violations = if dice.per_mille(700) {
             ViolationLimits { free_max: FORGIVING, ..ViolationLimits::default() }

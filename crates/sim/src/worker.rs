@@ -11,7 +11,7 @@ use portcullis_client::{
 };
 use portcullis_nic::RemoteSpan;
 use portcullis_protocol::{
-    Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
+    LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
 };
 use portcullis_softnic::core::WireRequest;
 use sharing::Names;
@@ -243,10 +243,9 @@ impl Worker {
 
 /// What a hostile client could learn of a permission.
 pub(crate) fn sighting(permission: &Permission) -> Sighting {
-    let (key, word_key) = match permission.credential() {
-        Credential::Keys { buffer, lifetime } => (buffer, lifetime),
-        Credential::Group(_) | Credential::Node => Default::default(),
-    };
+    let credential = permission.credential();
+    let key = credential.buffer_key().unwrap_or_default();
+    let word_key = credential.lifetime_key().unwrap_or_default();
     let word = RemoteAddress(permission.id().header.0 + LIFETIME_OFFSET);
     Sighting {
         object: permission.object(),
@@ -592,10 +591,7 @@ fn longer(lease: &Lease, by: Lifetime) -> Moment {
 
 /// The remote address and key of an operation.
 fn remote(permission: &Permission, offset: u64) -> RemoteSpan {
-    let rkey = match permission.credential() {
-        Credential::Keys { buffer, .. } => buffer,
-        Credential::Group(_) | Credential::Node => Default::default(),
-    };
+    let rkey = permission.credential().buffer_key().unwrap_or_default();
     RemoteSpan { address: RemoteAddress(permission.address().0 + offset), rkey }
 }
 

@@ -118,6 +118,8 @@ faults! {
     share_not_compared: ShareNotCompared by Access;
     guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service | Access;
     guests_bytes_not_noted: GuestsBytesNotNoted by Scrub;
+    queue_pair_not_compared: QueuePairNotCompared by Access;
+    spare_stays_bound: SpareStaysBound by Access | Reuse | Rest;
     fingerprint_trusted: FingerprintTrusted by Order;
     version_not_advanced: VersionNotAdvanced by Order | Rest;
     alone_not_checked: AloneNotChecked by Order | Rest;

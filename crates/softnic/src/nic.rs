@@ -221,7 +221,8 @@ impl<M: NicMemory> SoftNic<M> {
     }
 
     /// Makes a port for a client in `memory`. The client's queue pairs are connected to new ones of the node's in `pd`,
-    /// which complete on `cq`. Returns the node's ends, and the key that the client names its arena with.
+    /// which complete on `cq`. Returns the node's ends, which are the caller's to destroy, and the key that the client names
+    /// its arena with.
     ///
     /// # Errors
     /// A limit is reached. Nothing is left behind.
@@ -330,8 +331,8 @@ impl<M: NicMemory> SoftNic<M> {
         let chunks = data.split_off(ordinary).into_iter().zip(peers.split_off(ordinary)).collect();
         let asking = self.furnish_asking(id, size, completions, client_pd)?;
         if let Some(port) = self.ports.get_mut(&id) {
-            // Windows are bound to these until the client's chunks are freed.
-            port.queue_pairs.iter_mut().skip(1 + ordinary).for_each(|(ours, _)| *ours = None);
+            // From here on the node's ends are the caller's: windows may be bound to them for longer than the port is there.
+            port.queue_pairs.iter_mut().for_each(|(ours, _)| *ours = None);
         }
         Ok((PortQueuePairs { control, data, peers, chunks, asking }, arena.lkey))
     }
@@ -415,7 +416,7 @@ impl<M: NicMemory> SoftNic<M> {
         Ok(ours)
     }
 
-    /// Ends a port: queue pairs, completion queue, arena, domain, in that order. Returns its memory. The caller drops
+    /// Ends a port: the client's queue pairs, completion queue, arena, domain, in that order. Returns its memory. The caller drops
     /// it on another thread: unmapping much memory takes longer than a NIC's thread should be held up.
     pub fn destroy_port(&mut self, id: PortId) -> Option<M> {
         let port = self.ports.remove(&id)?;

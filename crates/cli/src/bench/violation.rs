@@ -9,8 +9,7 @@ use crate::output::say;
 use crate::samples::Samples;
 use comfy_table::{Table, presets};
 use portcullis::{
-    Allocate, AtDrop, ClientConfig, Credential, Error, Permission, RemoteAddress, Rkey, Session,
-    SessionOptions,
+    Allocate, AtDrop, ClientConfig, Error, Permission, RemoteAddress, Rkey, Session, SessionOptions,
 };
 use serde::Serialize;
 use std::time::Instant;
@@ -161,7 +160,7 @@ impl Offender {
     }
 
     fn offend(mut self, mut course: Course, innocent: &mut Bystander) -> Result<(Case, u64), BenchError> {
-        let Credential::Keys { buffer: key, .. } = self.held.credential() else {
+        let Some(key) = self.held.credential().buffer_key() else {
             return Err(BenchError::Options("this mechanism has no one-sided accesses to refuse".to_owned()));
         };
         let mut times = 0;
@@ -170,10 +169,7 @@ impl Offender {
             if self.held.lease().deadline().since(self.session.now()).0 < LIFETIME.0 / 2 {
                 self.held = hold(&mut self.session, self.size)?;
             }
-            let key = match self.held.credential() {
-                Credential::Keys { buffer, .. } => buffer,
-                Credential::Group(_) | Credential::Node => key,
-            };
+            let key = self.held.credential().buffer_key().unwrap_or(key);
             self.break_rules_once(key, innocent)?;
         }
         let own = |samples: &Samples, there: bool| there.then(|| samples.typical());

@@ -7,8 +7,8 @@ use super::orders::{Order, OrderReply, Raw, Stored, Wanted};
 use super::processors;
 use crate::rdma::DeviceOptions;
 use portcullis::{
-    Acquire, Allocate, ConnectError, Credential, Error, Lifetime, ObjectRef, Operation, Permission,
-    RdmaOptions, RemoteAddress, Rights, Rkey, Session, SessionOptions, connect_with,
+    Acquire, Allocate, ConnectError, Error, Lifetime, ObjectRef, Operation, Permission, RdmaOptions,
+    RemoteAddress, Rights, Rkey, Session, SessionOptions, connect_with,
 };
 use portcullis_structures::table::TableError;
 use sha2::{Digest, Sha256};
@@ -287,10 +287,7 @@ fn no_block(block: usize) -> Failure {
 
 /// The key of a permission's buffer. It is of no use where accesses are messages.
 pub fn key_of(permission: &Permission) -> u32 {
-    match permission.credential() {
-        Credential::Keys { buffer, .. } => buffer.0,
-        Credential::Group(_) | Credential::Node => 0,
-    }
+    permission.credential().buffer_key().map_or(0, |key| key.0)
 }
 
 /// The bytes of a file: as many as were listed, or fewer if the file has shrunk since.

@@ -3,14 +3,14 @@
 use super::probe::{Probe, Trial};
 use crate::bench::Holder;
 use portcullis_nic::{Guarantee, WindowKind};
-use portcullis_protocol::Mechanism::{self, MemoryRegion, MemoryWindow, NodeCopy, QueuePair};
+use portcullis_protocol::Mechanism::{self, MemoryRegion, MemoryWindow, NodeCopy, QueuePair, WindowGroup};
 
 const ONE: Holder = Holder::Window(WindowKind::One);
 const TWO: Holder = Holder::Window(WindowKind::Two);
 /// Mechanisms whose permissions are keys.
-const KEYS: &[Mechanism] = &[MemoryWindow, MemoryRegion];
+const KEYS: &[Mechanism] = &[MemoryWindow, WindowGroup, MemoryRegion];
 /// Mechanisms with one-sided access.
-const ONE_SIDED: &[Mechanism] = &[MemoryWindow, MemoryRegion, QueuePair];
+const ONE_SIDED: &[Mechanism] = &[MemoryWindow, WindowGroup, MemoryRegion, QueuePair];
 
 /// All guarantees, in the order in which they are tried and reported.
 pub(super) const PROBES: [Probe; 23] = [
@@ -25,9 +25,9 @@ pub(super) const PROBES: [Probe; 23] = [
     Probe {
         name: "range-window-2",
         guarantee: Some(Guarantee::WindowRange),
-        mechanisms: &[],
+        mechanisms: &[WindowGroup],
         kept: "windows of type 2 open their own bytes alone",
-        missing: "Windows of type 2 reach the whole region: do not count on them between clients of one tenant",
+        missing: "Windows of type 2 reach the whole region: do not use --protection window-group here",
         trial: Trial::Range(TWO),
     },
     Probe {
@@ -49,9 +49,9 @@ pub(super) const PROBES: [Probe; 23] = [
     Probe {
         name: "rights-window-2",
         guarantee: Some(Guarantee::WindowRights),
-        mechanisms: &[],
+        mechanisms: &[WindowGroup],
         kept: "windows of type 2 let happen what they were given for and nothing else",
-        missing: "Windows of type 2 let happen what they were not given for: do not count on them",
+        missing: "Windows of type 2 let happen what they were not given for: do not use --protection window-group here",
         trial: Trial::Rights(TWO),
     },
     Probe {
@@ -81,9 +81,9 @@ pub(super) const PROBES: [Probe; 23] = [
     Probe {
         name: "stale-key-after-invalidate",
         guarantee: Some(Guarantee::StaleKey),
-        mechanisms: &[],
+        mechanisms: &[WindowGroup],
         kept: "a window of type 2 that was invalidated opens nothing",
-        missing: "Windows of type 2 stay open after their end: do not count on them",
+        missing: "Windows of type 2 stay open after their end: do not use --protection window-group here",
         trial: Trial::StaleAfterInvalidate,
     },
     Probe {
@@ -105,9 +105,9 @@ pub(super) const PROBES: [Probe; 23] = [
     Probe {
         name: "queue-pair-binding",
         guarantee: Some(Guarantee::WindowQueuePair),
-        mechanisms: &[],
+        mechanisms: &[WindowGroup],
         kept: "a window of type 2 works on the queue pair that it was bound on, and on no other",
-        missing: "Windows of type 2 protect clients of one tenant no better than type 1: give those that distrust each other tenants of their own",
+        missing: "Windows of type 2 protect clients of one tenant no better than type 1: --protection window-group promises more than it keeps here, so give clients that distrust each other tenants of their own",
         trial: Trial::QueuePairBinding,
     },
     Probe {
@@ -137,9 +137,9 @@ pub(super) const PROBES: [Probe; 23] = [
     Probe {
         name: "revoke-during-transfer-window-2",
         guarantee: None,
-        mechanisms: &[],
+        mechanisms: &[WindowGroup],
         kept: "once an invalidate is confirmed no byte moves, not even of a transfer under way",
-        missing: "Long transfers outlive windows of type 2: do not count on them",
+        missing: "Long transfers outlive windows of type 2: do not use --protection window-group here, or keep accesses short",
         trial: Trial::Revocation(TWO),
     },
     Probe {

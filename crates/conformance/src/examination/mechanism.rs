@@ -7,11 +7,14 @@ use portcullis_protocol::Mechanism;
 #[must_use]
 pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
     use Guarantee::{
-        ProtectionDomain, QueuePairRights, RegionEnd, RegionRange, RegionRights, StaleKey, WindowRange,
-        WindowRights,
+        ProtectionDomain, QueuePairRights, RegionEnd, RegionRange, RegionRights, StaleKey, WindowQueuePair,
+        WindowRange, WindowRights,
     };
     match mechanism {
         Mechanism::MemoryWindow => &[WindowRange, WindowRights, StaleKey, ProtectionDomain, RegionRights],
+        Mechanism::WindowGroup => {
+            &[WindowRange, WindowRights, StaleKey, WindowQueuePair, ProtectionDomain, RegionRights]
+        }
         Mechanism::MemoryRegion => &[RegionRange, RegionRights, RegionEnd, ProtectionDomain],
         Mechanism::QueuePair => &[QueuePairRights, ProtectionDomain],
         // Peers are allowed no access at all.
@@ -22,9 +25,14 @@ pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
 
 /// What a mechanism needs and the device does not have or keep.
 fn missing(mechanism: Mechanism, capabilities: &Capabilities) -> Vec<&'static str> {
-    let windows = mechanism == Mechanism::MemoryWindow && !capabilities.window_type_1;
+    let windows = match mechanism {
+        Mechanism::MemoryWindow => (!capabilities.window_type_1).then_some("windows of type 1"),
+        Mechanism::WindowGroup => (!capabilities.has_window_groups())
+            .then_some("windows of type 2 that are bound for other queue pairs"),
+        _ => None,
+    };
     let unkept = rests_on(mechanism).iter().filter(|it| capabilities.unenforced.contains(it));
-    windows.then_some("windows of type 1").into_iter().chain(unkept.map(|it| it.name())).collect()
+    windows.into_iter().chain(unkept.map(|it| it.name())).collect()
 }
 
 /// The mechanisms that hold on a device, in the order of [`Mechanism::ALL`], without `none`, which promises nothing.
@@ -35,8 +43,8 @@ pub fn mechanisms_that_hold(capabilities: &Capabilities) -> Vec<Mechanism> {
     all
 }
 
-/// The mechanism that a node takes on a device by default, and why: `memory-window`, else `memory-region`, else
-/// `node-copy`. Never `queue-pair`, which enforces no byte range: an operator has to ask for it.
+/// The mechanism that a node takes on a device by default, and why: `memory-window`, else `window-group`, else
+/// `memory-region`, else `node-copy`. Never `queue-pair`, which enforces no byte range: an operator has to ask for it.
 #[must_use]
 pub fn mechanism_for(capabilities: &Capabilities) -> (Mechanism, String) {
     let windows = missing(Mechanism::MemoryWindow, capabilities);
@@ -45,6 +53,12 @@ pub fn mechanism_for(capabilities: &Capabilities) -> (Mechanism, String) {
         return (Mechanism::MemoryWindow, reason.to_owned());
     }
     let windows = format!("memory-window would need {}", windows.join(", "));
+    let groups = missing(Mechanism::WindowGroup, capabilities);
+    if groups.is_empty() {
+        let reason = format!("{windows}; windows of type 2 keep theirs, one for each queue pair of a client");
+        return (Mechanism::WindowGroup, reason);
+    }
+    let windows = format!("{windows}; window-group would need {}", groups.join(", "));
     let regions = missing(Mechanism::MemoryRegion, capabilities);
     if regions.is_empty() {
         let reason = format!("{windows}; regions keep theirs, and each permission costs a registration");

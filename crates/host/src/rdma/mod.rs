@@ -70,7 +70,7 @@ impl Fabric for Rdma {
     type Request = (Ends, EndpointSize);
     /// Where the node's queue pairs are.
     type Reply = Ends;
-    type End = ClientEnds;
+    type End = ();
     type Remains = ();
 
     fn make(
@@ -78,12 +78,13 @@ impl Fabric for Rdma {
         admission: Admission,
         (theirs, size): (Ends, EndpointSize),
     ) -> Result<Made<Self>, VerbsError> {
-        let (end, control, data) = ClientEnds::connect(nic, admission, &size, theirs.control, &theirs.data)?;
-        Ok(Made { queue_pairs: end.clone(), end, reply: Ends { control, data } })
+        let (queue_pairs, control, data) =
+            ClientEnds::connect(nic, admission, &size, theirs.control, &theirs.data)?;
+        Ok(Made { queue_pairs, end: (), reply: Ends { control, data } })
     }
 
-    fn destroy(nic: &mut IbNic, end: ClientEnds) -> Option<()> {
-        end.destroy(nic);
+    fn destroy(_nic: &mut IbNic, (): ()) -> Option<()> {
+        // The queue pairs are the node's, and there is nothing else.
         None
     }
 }

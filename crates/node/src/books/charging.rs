@@ -12,7 +12,7 @@ use super::violations::{Charge, Standing, TenantRecord};
 use crate::audit::{AuditEvent, AuditRecord};
 use portcullis_nic::{Access, AccessFault, Memory, RefusedAccess};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{ClientId, Credential, Moment, Refusal, Rkey, TenantId};
+use portcullis_protocol::{ClientId, Moment, Refusal, Rkey, TenantId};
 use std::sync::Arc;
 
 /// Permissions of siblings that ended a moment ago, as many as are looked at for one access.
@@ -105,8 +105,7 @@ impl<M: Memory> Books<M> {
         }
         let last = self.key_holders.last(key).and_then(|slot| self.permissions.find(slot));
         last.is_some_and(|it| {
-            let shown = |keys| matches!(keys, Credential::Keys { buffer, lifetime } if buffer == key || lifetime == key);
-            it.client == client && it.credential().is_some_and(shown)
+            it.client == client && it.credential().is_some_and(|credential| credential.has_key(key))
         })
     }
 
@@ -119,7 +118,7 @@ impl<M: Memory> Books<M> {
         let since = Moment(now.0.saturating_sub(self.config.violations.late_grace.0));
         let siblings = self.clients.iter().filter(|client| client.tenant == tenant);
         let ended = siblings.flat_map(|client| client.recent.since(since)).take(ENDED_LOOKED_AT_MAX);
-        ended.into_iter().any(|keys| keys.word == refused.address && keys.lifetime == refused.rkey)
+        ended.into_iter().any(|keys| keys.word == refused.address && keys.opened_word(refused.rkey))
     }
 
     fn charge_lateness(&mut self, client: ClientId, told: bool, now: Moment) {

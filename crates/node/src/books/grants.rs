@@ -132,10 +132,12 @@ impl<M: Memory> Books<M> {
     /// Remembers a permission's keys: from now on its client shows them too late.
     fn remember_keys(&mut self, permission: &Permission, credential: Credential, now: Moment) {
         // Without keys nothing can be shown, and a client that has gone shows nothing.
-        let Credential::Keys { buffer, lifetime } = credential else { return };
+        if credential == Credential::Node {
+            return;
+        }
         let Some(client) = self.clients.get_mut(permission.client) else { return };
         let word = RemoteAddress(permission.id.header.0 + LIFETIME_OFFSET);
-        let ended = EndedKeys { buffer, lifetime, word, at: now };
+        let ended = EndedKeys { credential, word, at: now };
         client.recent.push(ended, self.config.violations.keys_remembered);
     }
 
@@ -245,10 +247,7 @@ impl<M: Memory> Books<M> {
         let permission = *permission;
         let (client, tenant, object) = (permission.client, permission.tenant, permission.object);
         self.counters.grants += 1;
-        if let Credential::Keys { buffer, lifetime } = credential {
-            self.key_holders.note(buffer, slot);
-            self.key_holders.note(lifetime, slot);
-        }
+        credential.keys().for_each(|key| self.key_holders.note(key, slot));
         self.audit_permission(now, AuditEvent::Grant, slot, None);
         let barred = self.standing(tenant, now).and(self.own_standing(client, now)).is_barred();
         if barred || self.clients.get(client).is_none() {

@@ -1,16 +1,23 @@
 //! Keys that a client held until a moment ago. They tell a late access from a guess.
 
-use portcullis_protocol::{Moment, RemoteAddress, Rkey};
+use portcullis_protocol::{Credential, Moment, RemoteAddress, Rkey};
 use std::collections::VecDeque;
 
 /// The keys of a permission that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndedKeys {
-    pub buffer: Rkey,
-    /// The key of the lifetime word, and where that word is.
-    pub lifetime: Rkey,
+    /// What its holder showed.
+    pub credential: Credential,
+    /// Where its lifetime word is.
     pub word: RemoteAddress,
     pub at: Moment,
+}
+
+impl EndedKeys {
+    /// Whether this key opened the lifetime word, on any queue pair of its tenant.
+    pub fn opened_word(&self, key: Rkey) -> bool {
+        matches!(self.credential, Credential::Keys { lifetime, .. } if lifetime == key)
+    }
 }
 
 /// One client's ended keys, the latest last. Their number is bounded: a client that ends permissions without end takes
@@ -31,7 +38,7 @@ impl RecentKeys {
 
     /// When the last permission with this key ended.
     pub fn ended(&self, key: Rkey) -> Option<Moment> {
-        let had = |keys: &&EndedKeys| keys.buffer == key || keys.lifetime == key;
+        let had = |keys: &&EndedKeys| keys.credential.has_key(key);
         self.ended.iter().rev().find(had).map(|keys| keys.at)
     }
 
@@ -52,7 +59,8 @@ mod tests {
 
     fn keys(number: u32, at: u64) -> EndedKeys {
         let (buffer, lifetime) = (Rkey(2 * number), Rkey(2 * number + 1));
-        EndedKeys { buffer, lifetime, word: RemoteAddress(u64::from(number)), at: Moment(at) }
+        let credential = Credential::Keys { buffer, lifetime };
+        EndedKeys { credential, word: RemoteAddress(u64::from(number)), at: Moment(at) }
     }
 
     #[test]

@@ -6,7 +6,7 @@ pub use limits::{ChunkLimits, Quota, ViolationLimits};
 
 use crate::audit::AuditEvents;
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_protocol::{Header, Lifetime, Mechanism};
+use portcullis_protocol::{GROUP_QUEUE_PAIRS_MAX, Header, Lifetime, Mechanism};
 
 /// Bytes of a page. The pool is divided into pages.
 pub(crate) const PAGE_BYTES: u64 = 64 << 10;
@@ -197,7 +197,11 @@ impl NodeConfig {
         within("violations.excuse_again", "µs", violations.excuse_again.0, 1, LIFETIME_MAX.0)?;
         within("window_rest", "µs", self.window_rest.0, 0, LIFETIME_MAX.0)?;
         within("linger_max", "µs", self.linger_max.0, 0, LIFETIME_MAX.0)?;
-        within("spare_queue_pairs", "queue pairs", self.spare_queue_pairs.into(), 0, SPARE_QUEUE_PAIRS_MAX)?;
+        let spares_max = match self.mechanism {
+            Mechanism::WindowGroup => GROUP_QUEUE_PAIRS_MAX as u64 - 1,
+            _ => SPARE_QUEUE_PAIRS_MAX,
+        };
+        within("spare_queue_pairs", "queue pairs", self.spare_queue_pairs.into(), 0, spares_max)?;
         within("windows_max", "windows", self.windows_max.into(), 1, WINDOWS_MAX)?;
         for (limit, unit, value) in [
             ("violations.bar_after", "violations", violations.bar_after),

@@ -93,9 +93,10 @@ impl ClientEnds {
         }
     }
 
-    /// Removes the ends from the NIC. An attached client has to be detached first.
+    /// Removes the ends of a client from the NIC that was not attached. From [`Node::attach`](crate::Node::attach) on they
+    /// are the node's.
     pub fn destroy(&self, nic: &mut impl Nic) {
-        for &qp in self.data.iter().chain([&self.control]) {
+        for qp in self.all() {
             let _ = nic.destroy_qp(qp);
         }
     }

@@ -45,14 +45,14 @@ impl Ends {
         self.clients.insert(client, ends);
     }
 
-    /// Removes the ends of a client that has gone.
-    pub fn remove(&mut self, client: ClientId) {
+    /// Removes the ends of a client that has gone, and returns them.
+    pub fn remove(&mut self, client: ClientId) -> Option<ClientEnds> {
         self.rebuilds.forget(client);
-        if let Some(ends) = self.clients.remove(&client) {
-            for qp in ends.all() {
-                self.owners.remove(qp);
-            }
+        let ends = self.clients.remove(&client)?;
+        for qp in ends.all() {
+            self.owners.remove(qp);
         }
+        Some(ends)
     }
 
     /// The client that owns a queue pair, and which of its data queue pairs it is. No number: the control queue pair.

@@ -1,8 +1,8 @@
 //! Mechanisms that set up and take down each permission by itself, and are done when the call returns.
 
-use super::{Domain, Ended, Enforcer, Outcome, Remains, Surroundings};
+use super::{Domain, Ended, Enforcer, Outcome, Remains, Surroundings, destroy_all};
 use crate::books::Exposure;
-use portcullis_nic::{Access, Nic};
+use portcullis_nic::{Access, Nic, QpId};
 use portcullis_protocol::{ClientId, Credential, Refusal, Rkey};
 
 /// Such a mechanism.
@@ -52,8 +52,9 @@ impl<N: Nic, I: Immediate<N>> Enforcer<N> for AtOnce<I> {
         Remains::default()
     }
 
-    fn forget_client(&mut self, client: ClientId) {
+    fn forget_client(&mut self, nic: &mut N, client: ClientId, data: Vec<QpId>) {
         self.0.forget_client(client);
+        destroy_all(nic, &data);
     }
 
     fn carry_out(

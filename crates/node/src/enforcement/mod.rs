@@ -11,6 +11,8 @@ mod memory_window;
 pub(crate) mod node_copy;
 mod open;
 mod queue_pair;
+mod window_group;
+mod windowed;
 
 pub(crate) use domain::Domain;
 
@@ -24,6 +26,7 @@ use portcullis_protocol::{
     ClientId, Credential, Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rkey, TenantId,
 };
 use portcullis_slots::Table;
+use window_group::WindowGroup;
 
 /// The bytes of a header that a client may access: its lifetime word.
 const EXPOSED_BYTES: u64 = Header::BYTES - LIFETIME_OFFSET;
@@ -135,8 +138,10 @@ pub(crate) trait Enforcer<N: Nic> {
     /// Removes a tenant from the NIC, except for its domain: nothing of the tenant is exposed after this.
     fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Remains;
 
-    /// A client has gone.
-    fn forget_client(&mut self, _client: ClientId) {}
+    /// A client has gone. The node's ends of its data queue pairs go as soon as nothing on the NIC needs them.
+    fn forget_client(&mut self, nic: &mut N, _client: ClientId, data: Vec<QpId>) {
+        destroy_all(nic, &data);
+    }
 
     /// Sets up what starts and takes down what ended in this turn, for one tenant. Returns whether all of it is done.
     fn carry_out(
@@ -196,6 +201,14 @@ pub(crate) trait Enforcer<N: Nic> {
     fn end(&mut self, _nic: &mut N) {}
 }
 
+/// Destroys queue pairs that nothing needs any more.
+fn destroy_all(nic: &mut impl Nic, queue_pairs: &[QpId]) {
+    for &qp in queue_pairs {
+        // A device that does not let a queue pair go has failed.
+        let _ = nic.destroy_qp(qp);
+    }
+}
+
 /// What a turn sets up and takes down for one tenant.
 struct Work {
     domain: Domain,
@@ -236,6 +249,7 @@ impl<N: Nic> Enforcement<N> {
     {
         let mechanism: Box<dyn Enforcer<N> + Send> = match config.mechanism {
             Mechanism::MemoryWindow => Box::new(MemoryWindow::new(nic, config, secret, depth_max)?),
+            Mechanism::WindowGroup => Box::new(WindowGroup::new(nic, config, secret, depth_max)?),
             Mechanism::MemoryRegion => Box::new(AtOnce(memory_region::MemoryRegion)),
             Mechanism::QueuePair => Box::new(AtOnce(queue_pair::QueuePair::default())),
             Mechanism::NodeCopy => Box::new(AtOnce(node_copy::NodeCopy)),
@@ -416,8 +430,8 @@ impl<N: Nic> Enforcement<N> {
     }
 
     /// See [`Enforcer::forget_client`].
-    pub fn forget_client(&mut self, client: ClientId) {
-        self.mechanism.forget_client(client);
+    pub fn forget_client(&mut self, nic: &mut N, client: ClientId, data: Vec<QpId>) {
+        self.mechanism.forget_client(nic, client, data);
     }
 
     /// How much there is to take apart when a tenant ends.

@@ -6,14 +6,15 @@
 use portcullis_conformance::{Around, Hook};
 use portcullis_memory::{Doorbell, Mapping, Watched};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation, QpChange,
-    QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
+    ChainVerb, Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation,
+    QpChange, QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding,
+    WorkRequest,
 };
 use portcullis_node::{ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
-    ClientId, Credential, DirectoryName, Entry, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment,
-    ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request,
-    RequestBody, Rights, Rkey, Sharing, TenantName,
+    ClientId, DirectoryName, Entry, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName,
+    ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights,
+    Rkey, Sharing, TenantName,
 };
 use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use std::collections::{HashMap, VecDeque};
@@ -86,6 +87,11 @@ impl Hook<SoftNic> for Faults {
         let beyond_all = |request: &WorkRequest| match request.operation {
             Operation::BindWindow(binding) => {
                 let operation = Operation::BindWindow(WindowBinding { length: u64::MAX, ..binding });
+                WorkRequest { operation, ..*request }
+            }
+            Operation::Chain(ChainVerb::BindWindow { binding, queue_pair }) => {
+                let binding = WindowBinding { length: u64::MAX, ..binding };
+                let operation = Operation::Chain(ChainVerb::BindWindow { binding, queue_pair });
                 WorkRequest { operation, ..*request }
             }
             _ => *request,
@@ -476,10 +482,8 @@ pub fn refused(reply: ReplyBody) -> Refusal {
 
 /// The keys of a permission's buffer and of its lifetime word.
 pub fn keys(granted: &Granted) -> (Rkey, Rkey) {
-    match granted.credential {
-        Credential::Keys { buffer, lifetime } => (buffer, lifetime),
-        Credential::Group(_) | Credential::Node => panic!("a permission without keys"),
-    }
+    let Granted { credential, .. } = granted;
+    credential.buffer_key().zip(credential.lifetime_key()).expect("a permission with keys")
 }
 
 /// The address of a permission's lifetime word.

@@ -3,7 +3,7 @@
 use crate::catalogue::{Catalogue, Entry};
 use crate::scene::{Reporter, connect_until};
 use crate::{BLOCK_BYTES, BLOCKS, content};
-use portcullis::{Acquire, Credential, Error, Lifetime, Session};
+use portcullis::{Acquire, Error, Lifetime, Session};
 use std::collections::VecDeque;
 use std::path::Path;
 
@@ -102,9 +102,7 @@ impl Consumer<'_> {
                 session.poll();
                 std::thread::yield_now();
             }
-            let Credential::Keys { buffer: key, .. } = block.credential() else {
-                return Err(Error::SessionLost);
-            };
+            let Some(key) = block.credential().buffer_key() else { return Err(Error::SessionLost) };
             let (now, buffer) = (session.now(), session.buffer(BLOCK_BYTES)?);
             let begun = session.client().dangerous_read(now, block.address(), key, buffer);
             let outcome = session.wait(begun.map_err(|rejected| rejected.error)?)?;

@@ -282,8 +282,5 @@ impl Attacker {
 
 /// The key of a permission's buffer.
 pub fn key(credential: Credential) -> u32 {
-    match credential {
-        Credential::Keys { buffer, .. } => buffer.0,
-        Credential::Group(_) | Credential::Node => panic!("a permission that the NIC enforces has keys"),
-    }
+    credential.buffer_key().expect("a permission that the NIC enforces has keys").0
 }

@@ -1,12 +1,25 @@
 //! Messages survive the wire, and bytes that mean nothing are an error.
 
 use super::*;
-use crate::{Incarnation, Moment, Rkey};
+use crate::{GROUP_QUEUE_PAIRS_MAX, Incarnation, KeyGroup, Moment, Rkey, WordKeys};
 use proptest::prelude::*;
 
 fn permission() -> impl Strategy<Value = PermissionId> {
     (any::<u64>(), any::<u64>())
         .prop_map(|(header, start)| PermissionId { header: RemoteAddress(header), start: Moment(start) })
+}
+
+fn credential() -> impl Strategy<Value = Credential> {
+    let word = prop_oneof![Just(WordKeys::None), Just(WordKeys::Same), Just(WordKeys::Own)];
+    prop_oneof![
+        Just(Credential::Node),
+        (any::<u32>(), any::<u32>()).prop_map(|(buffer, lifetime)| Credential::Keys {
+            buffer: Rkey(buffer),
+            lifetime: Rkey(lifetime)
+        }),
+        (any::<[u32; GROUP_QUEUE_PAIRS_MAX]>(), word)
+            .prop_map(|(keys, word)| Credential::Group(KeyGroup::from_parts(keys.map(Rkey), word))),
+    ]
 }
 
 fn rights() -> impl Strategy<Value = Rights> {
@@ -152,12 +165,9 @@ proptest! {
 
     #[test]
     fn a_grant_survives_the_wire(
-        permission in permission(), object in reference(), part: (u64, u64), times: (u64, u32, u32), keys: Option<(u32, u32)>,
-        mechanism in 0usize..5,
+        permission in permission(), object in reference(), part: (u64, u64), times: (u64, u32, u32),
+        credential in credential(), mechanism in 0..Mechanism::ALL.len(),
     ) {
-        let credential = keys.map_or(Credential::Node, |(buffer, lifetime)| {
-            Credential::Keys { buffer: Rkey(buffer), lifetime: Rkey(lifetime) }
-        });
         let granted = Granted {
             permission, object, offset: part.0, length: part.1, lifetime: Lifetime(times.0),
             waited: Lifetime(times.1.into()), longest: Lifetime(times.2.into()), credential,

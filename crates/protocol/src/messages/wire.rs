@@ -5,8 +5,8 @@ use super::{
     RequestBody,
 };
 use crate::{
-    CREDENTIAL_BYTES, Credential, Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectRef, PermissionId,
-    Refusal, RemoteAddress, Rights, Rkey, Sharing,
+    CREDENTIAL_BYTES, Credential, GROUP_QUEUE_PAIRS_MAX, Incarnation, Keep, KeyGroup, Lifetime, Mechanism,
+    Moment, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, WordKeys,
 };
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -72,6 +72,7 @@ pub(super) mod kind {
     pub const JOIN_CHUNKS: u8 = 19;
     pub const GRANTED_KEYS: u8 = 129;
     pub const GRANTED_NODE: u8 = 130;
+    pub const GRANTED_GROUP: u8 = 139;
     pub const EXTENDED: u8 = 131;
     pub const DONE: u8 = 132;
     pub const DATA: u8 = 133;
@@ -393,7 +394,9 @@ impl Reply {
     pub fn decode(bytes: [u8; MESSAGE_BYTES]) -> Result<Self, MalformedMessage> {
         let wire: Wire = zerocopy::transmute!(bytes);
         let body = match wire.kind {
-            kind::GRANTED_KEYS | kind::GRANTED_NODE => ReplyBody::Granted(Granted::from_wire(&wire)?),
+            kind::GRANTED_KEYS | kind::GRANTED_GROUP | kind::GRANTED_NODE => {
+                ReplyBody::Granted(Granted::from_wire(&wire)?)
+            }
             kind::EXTENDED => ReplyBody::Extended(Lifetime(wire.lifetime.get())),
             kind::DONE => ReplyBody::Done,
             kind::ENTRY => return Self::decode_entry(bytes),
@@ -418,19 +421,24 @@ impl Reply {
 
 impl Granted {
     fn wire(&self, sequence: u32) -> Wire {
-        let (kind, keys) = match self.credential {
+        let none = [Rkey(0); GROUP_QUEUE_PAIRS_MAX];
+        let (kind, keys, word) = match self.credential {
             Credential::Keys { buffer, lifetime } => {
-                (kind::GRANTED_KEYS, u64::from(buffer.0) | u64::from(lifetime.0) << 32)
+                let mut keys = none;
+                (keys[0], keys[1]) = (buffer, lifetime);
+                (kind::GRANTED_KEYS, keys, 0)
             }
+            Credential::Group(group) => (kind::GRANTED_GROUP, *group.keys(), word_byte(group.word())),
             // A chunk's keys come from the worker that binds its windows, never from the node's CPU.
-            Credential::Group(_) | Credential::Node => (kind::GRANTED_NODE, 0),
+            Credential::Chunk(_) | Credential::Node => (kind::GRANTED_NODE, none, 0),
         };
         let mut wire = Wire::new(kind, sequence).with_permission(self.permission).with_reference(self.object);
         wire.detail = self.mechanism.wire();
         wire.length = U64::new(self.length);
         wire.lifetime = U64::new(self.lifetime.0);
         wire.first = U64::new(self.object.address.0);
-        wire.credential[0] = U64::new(keys);
+        wire.credential = zerocopy::transmute!(keys.map(|key| U32::new(key.0)));
+        wire.second = U64::new(word);
         wire.offset = U64::new(self.offset);
         // A time that does not fit is sent shorter, which is the safe side.
         wire.waited = U32::new(u32::try_from(self.waited.0).unwrap_or(u32::MAX));
@@ -439,14 +447,16 @@ impl Granted {
     }
 
     fn from_wire(wire: &Wire) -> Result<Self, MalformedMessage> {
-        let (buffer, lifetime): (U32, U32) = {
-            let [buffer, lifetime]: [U32; 2] = zerocopy::transmute!(wire.credential[0]);
-            (buffer, lifetime)
-        };
-        let credential = if wire.kind == kind::GRANTED_KEYS {
-            Credential::Keys { buffer: Rkey(buffer.get()), lifetime: Rkey(lifetime.get()) }
-        } else {
-            Credential::Node
+        let keys: [U32; GROUP_QUEUE_PAIRS_MAX] = zerocopy::transmute!(wire.credential);
+        let keys = keys.map(|key| Rkey(key.get()));
+        let credential = match wire.kind {
+            kind::GRANTED_KEYS => Credential::Keys { buffer: keys[0], lifetime: keys[1] },
+            kind::GRANTED_GROUP => {
+                let word = wire.second.get().to_le_bytes()[0];
+                let word = word_keys(word).ok_or(MalformedMessage { what: word, at: 48 })?;
+                Credential::Group(KeyGroup::from_parts(keys, word))
+            }
+            _ => Credential::Node,
         };
         Ok(Self {
             permission: wire.permission(),
@@ -461,4 +471,19 @@ impl Granted {
                 .ok_or(MalformedMessage { what: wire.detail, at: 3 })?,
         })
     }
+}
+
+/// Which keys open the lifetime word, as a byte.
+fn word_byte(word: WordKeys) -> u64 {
+    match word {
+        WordKeys::None => 0,
+        WordKeys::Same => 1,
+        WordKeys::Own => 2,
+    }
+}
+
+fn word_keys(byte: u8) -> Option<WordKeys> {
+    [WordKeys::None, WordKeys::Same, WordKeys::Own]
+        .into_iter()
+        .find(|&word| word_byte(word) == u64::from(byte))
 }

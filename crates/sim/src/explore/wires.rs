@@ -97,7 +97,18 @@ impl World {
             let (session, id, now, node_now) = (self.actors[client].session, *id, self.now, self.moment());
             if self.actors[client].id.is_some() {
                 let touches = &touches[..];
-                self.oracle.arrived(&Arrival { session, id, request, answer, touches, now, node_now });
+                // All keys of these small systems work on every queue pair of their tenant.
+                let queue_pair = None;
+                self.oracle.arrived(&Arrival {
+                    session,
+                    queue_pair,
+                    id,
+                    request,
+                    answer,
+                    touches,
+                    now,
+                    node_now,
+                });
                 let actor = (client, &self.actors[client]);
                 self.note(self.watch.accessed(actor, request, answer, node_now));
             } else if answer.is_some() {

@@ -370,7 +370,6 @@ impl World {
         // The audit records are read before the client's id is forgotten.
         self.read_audit(now);
         self.actors[client].id = None;
-        self.actors[client].ends.destroy(&mut self.nic);
         let touches = self.take_touches();
         self.oracle.session_ended(self.actors[client].session, now);
         self.oracle.node_touched(0, &touches, self.now, now);

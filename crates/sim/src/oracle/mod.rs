@@ -16,6 +16,7 @@ mod tests;
 
 pub(crate) use ledger::Kind;
 pub(crate) use network::Arrival;
+pub(crate) use permission::QueuePairOf;
 pub use promise::{Failure, Promise};
 
 use crate::clock::Nanos;

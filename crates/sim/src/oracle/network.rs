@@ -7,14 +7,17 @@ use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
     Credential, Granted, MESSAGE_BYTES, Moment, ObjectName, Refusal, Reply, ReplyBody, Request, RequestBody,
-    Rights,
+    Rights, Rkey,
 };
 use portcullis_softnic::core::{Response, WireRequest};
+use std::borrow::Cow;
 
 /// A packet that reached a node, and its effect there.
 #[derive(Debug)]
 pub(crate) struct Arrival<'a> {
     pub session: SessionId,
+    /// Which of the session's data queue pairs it came on.
+    pub queue_pair: Option<u32>,
     /// The work request's number.
     pub id: u64,
     pub request: &'a WireRequest,
@@ -39,7 +42,8 @@ impl Oracle {
             }
         };
         let (remote, length, right) = wanted;
-        let wanted = Wanted { key: remote.rkey, from: remote.address.0, length, right };
+        let queue_pair = (arrival.session, arrival.queue_pair);
+        let wanted = Wanted { queue_pair, key: remote.rkey, from: remote.address.0, length, right };
         match arrival.answer {
             None => self.untouched(arrival),
             Some(Response::Refused(_)) => self.refused(arrival, node, tenant, &wanted),
@@ -141,8 +145,22 @@ impl Oracle {
             self.fail(Promise::Memory, now, what);
         }
         self.note_word(arrival, node, wanted);
-        let failure = self.ledger.executed(now, (session, arrival.id), arrival.request, brought);
+        let begun = self.as_begun(node, arrival.request);
+        let failure = self.ledger.executed(now, (session, arrival.id), &begun, brought);
         self.note(failure);
+    }
+
+    /// The request with the key that its client began the access with, which it may have exchanged for that of another
+    /// queue pair of its own.
+    fn as_begun<'a>(&self, node: usize, request: &'a WireRequest) -> Cow<'a, WireRequest> {
+        let mut request = Cow::Borrowed(request);
+        let Some(model) = &self.nodes[node] else { return request };
+        let Some(key) = request_key(&request) else { return request };
+        let begun = model.by_key(key).map_or(key, |known| known.key_as_begun(key));
+        if begun != key {
+            rkey_of(request.to_mut()).into_iter().for_each(|key| *key = begun);
+        }
+        request
     }
 
     fn changed(&mut self, node: usize, tenant: usize, offset: u64, after: u64) {
@@ -393,5 +411,26 @@ impl Oracle {
             );
             self.fail(Promise::Scrub, now, what);
         }
+    }
+}
+
+fn request_key(request: &WireRequest) -> Option<Rkey> {
+    match request {
+        WireRequest::Read { remote, .. }
+        | WireRequest::Write { remote, .. }
+        | WireRequest::CompareAndSwap { remote, .. }
+        | WireRequest::FetchAndAdd { remote, .. } => Some(remote.rkey),
+        WireRequest::Send { .. } => None,
+    }
+}
+
+/// The key that a request shows, to be exchanged.
+fn rkey_of(request: &mut WireRequest) -> Option<&mut Rkey> {
+    match request {
+        WireRequest::Read { remote, .. }
+        | WireRequest::Write { remote, .. }
+        | WireRequest::CompareAndSwap { remote, .. }
+        | WireRequest::FetchAndAdd { remote, .. } => Some(&mut remote.rkey),
+        WireRequest::Send { .. } => None,
     }
 }

@@ -155,6 +155,9 @@ impl NodeModel {
         if let Err(why) = known.covers(wanted) {
             return stray(Promise::Access, why);
         }
+        if !known.works_on(wanted.key, wanted.queue_pair) {
+            return stray(Promise::Access, "the key is of another queue pair");
+        }
         // The lifetime word is no part of the object.
         if known.taken_back && overlaps(&known.buffer, &wanted.span()) {
             return stray(Promise::Access, "its object's tenant was told that it shares the object no more");
@@ -179,6 +182,7 @@ impl NodeModel {
             let known = &self.permissions[at];
             known.tenant == tenant
                 && known.covers(wanted).is_ok()
+                && known.works_on(wanted.key, wanted.queue_pair)
                 && !known.passed_on(wanted)
                 && self.is_served(known, now)
         })
@@ -343,9 +347,8 @@ impl NodeModel {
             });
             list.push(at);
         }
-        if let Credential::Keys { buffer, lifetime } = credential {
-            self.by_key.insert(buffer, at);
-            self.by_key.insert(lifetime, at);
+        for key in credential.keys() {
+            self.by_key.insert(key, at);
         }
         self.by_id.insert(known.id, at);
         self.by_session.entry(known.session).or_default().push(at);

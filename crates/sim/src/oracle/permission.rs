@@ -3,7 +3,7 @@
 use super::SessionId;
 use portcullis_protocol::{
     Credential, Granted, Header, LIFETIME_OFFSET, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey,
-    Sharing,
+    Sharing, WordKeys,
 };
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ pub(super) struct Known {
     pub sharing: Sharing,
     pub object: ObjectRef,
     pub buffer: Range<u64>,
-    /// The keys of the buffer and of the lifetime word.
-    pub keys: (Rkey, Rkey),
+    /// What the holder shows.
+    credential: Credential,
     pub longest: Lifetime,
     /// Until this moment on the node's clock, the holder must be served.
     pub served_until: Moment,
@@ -44,9 +44,13 @@ pub(super) struct Known {
     pub noticed: Option<Moment>,
 }
 
-/// An access: key, range, and needed right.
+/// A session, and which of its data queue pairs.
+pub(crate) type QueuePairOf = (SessionId, Option<u32>);
+
+/// An access: queue pair, key, range, and needed right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
+    pub queue_pair: QueuePairOf,
     pub key: Rkey,
     pub from: u64,
     pub length: u64,
@@ -67,11 +71,6 @@ impl Known {
         rights: Rights,
         sharing: Sharing,
     ) -> Self {
-        let keys = match granted.credential {
-            Credential::Keys { buffer, lifetime } => (buffer, lifetime),
-            // There is no key, and no access shows one.
-            Credential::Group(_) | Credential::Node => (Rkey(0), Rkey(0)),
-        };
         let end = granted.permission.start.after(granted.lifetime);
         Self {
             id: granted.permission,
@@ -81,7 +80,7 @@ impl Known {
             sharing,
             object: granted.object,
             buffer: granted.address().0..granted.address().0 + granted.length,
-            keys,
+            credential: granted.credential,
             longest: granted.longest,
             served_until: end,
             confirmed_until: end,
@@ -108,13 +107,40 @@ impl Known {
         self.id.header.0..self.id.header.0 + Header::BYTES
     }
 
+    /// Whether a key of its own opens the buffer, and whether it opens the lifetime word.
+    fn opens(&self, key: Rkey) -> (bool, bool) {
+        match self.credential {
+            Credential::Keys { buffer, lifetime } => (buffer == key, lifetime == key),
+            Credential::Group(group) => {
+                let opens_word = group.of_word().is_some_and(|word| word.has(key));
+                (group.word() == WordKeys::Same || !opens_word, opens_word)
+            }
+            Credential::Chunk(_) | Credential::Node => (false, false),
+        }
+    }
+
+    /// Whether a key of its own works on this queue pair: those of a group work on one each.
+    pub fn works_on(&self, key: Rkey, (session, number): QueuePairOf) -> bool {
+        let Credential::Group(group) = self.credential else { return true };
+        session == self.session && group.queue_pair_of(key) == number
+    }
+
+    /// The buffer's key on the first queue pair, if this is one of its keys on another: as the holder began the access.
+    pub fn key_as_begun(&self, key: Rkey) -> Rkey {
+        match self.credential {
+            Credential::Group(group) if self.opens(key).0 => group.keys()[0],
+            _ => key,
+        }
+    }
+
     /// Whether its keys allow the access. Returns why not.
     pub fn covers(&self, wanted: &Wanted) -> Result<(), &'static str> {
         let (word, span) = (self.word(), wanted.span());
-        let contiguous = word.end == self.buffer.start && self.keys.0 == self.keys.1;
+        let (opens_buffer, opens_word) = self.opens(wanted.key);
+        let contiguous = word.end == self.buffer.start && opens_buffer && opens_word;
         let reach = if contiguous {
             word.start..self.buffer.end
-        } else if wanted.key == self.keys.0 {
+        } else if opens_buffer {
             self.buffer.clone()
         } else {
             word.clone()
@@ -122,7 +148,7 @@ impl Known {
         if span.start < reach.start || span.end > reach.end {
             return Err("outside its range");
         }
-        let only_word = !contiguous && wanted.key == self.keys.1;
+        let only_word = !contiguous && opens_word;
         let rights = if only_word { Rights::ATOMIC } else { self.rights };
         if rights.contains(wanted.right) { Ok(()) } else { Err("without its rights") }
     }

@@ -19,7 +19,8 @@ impl Oracle {
     pub(super) fn note_refusal(&mut self, session: SessionId, node: usize, wanted: &Wanted) {
         let Some(model) = &self.nodes[node] else { return };
         let known = model.by_key(wanted.key).filter(|known| known.session == session);
-        let covered = known.map(|known| known.covers(wanted).is_ok());
+        let covered =
+            known.map(|known| known.covers(wanted).is_ok() && known.works_on(wanted.key, wanted.queue_pair));
         let it = &mut self.sessions[session];
         it.guesses += u64::from(covered.is_none());
         it.strays += u64::from(covered == Some(false));

@@ -33,7 +33,16 @@ fn arrives(oracle: &mut Oracle, session: SessionId, request: &WireRequest, answe
         _ => Vec::new(),
     };
     let (id, answer, touches) = (u64::MAX, Some(answer), &touches[..]);
-    oracle.arrived(&Arrival { session, id, request, answer, touches, now: 1_000_000, node_now: NOW });
+    oracle.arrived(&Arrival {
+        session,
+        queue_pair: Some(0),
+        id,
+        request,
+        answer,
+        touches,
+        now: 1_000_000,
+        node_now: NOW,
+    });
 }
 
 fn sends(oracle: &mut Oracle, session: SessionId, bytes: &[u8]) {

@@ -72,14 +72,14 @@ pub(crate) struct KeyTable {
     // A free entry keeps its last key, so that its next key differs.
     entries: Table<Entry>,
     indices: Numbers,
-    // Bound type-2 windows: while there are none, a queue pair's need not be searched for.
-    bound_two: u32,
+    // How many type-2 windows are bound to each queue pair, by its number.
+    bound_two: Vec<u32>,
 }
 
 impl Default for KeyTable {
     fn default() -> Self {
         let indices = Numbers::new(Reuse::OldestFirst { resting: RESTING }, KEYS_MAX);
-        Self { entries: Table::default(), indices, bound_two: 0 }
+        Self { entries: Table::default(), indices, bound_two: Vec::new() }
     }
 }
 
@@ -172,8 +172,10 @@ impl KeyTable {
         let entry = &mut self.entries[index as usize];
         if entry.live {
             entry.live = false;
-            self.bound_two -= u32::from(entry.kind == Kind::Window(WindowKind::Two));
-            let region = entry.region;
+            let (region, queue_pair) = (entry.region, entry.queue_pair);
+            if entry.kind == Kind::Window(WindowKind::Two) {
+                self.bound_two[queue_pair.0 as usize] -= 1;
+            }
             self.entries[region as usize].windows -= 1;
         }
     }
@@ -203,7 +205,13 @@ impl KeyTable {
         window.access = binding.access;
         window.region = binding.region.0;
         window.queue_pair = queue_pair;
-        self.bound_two += u32::from(kind == WindowKind::Two);
+        if kind == WindowKind::Two {
+            let place = queue_pair.0 as usize;
+            if self.bound_two.len() <= place {
+                self.bound_two.resize(place + 1, 0);
+            }
+            self.bound_two[place] += 1;
+        }
         self.entries[binding.region.0 as usize].windows += 1;
         Ok(())
     }
@@ -252,8 +260,7 @@ impl KeyTable {
 
     /// Whether a type-2 window is bound to `queue_pair`.
     pub fn bound_to(&self, queue_pair: QpId) -> bool {
-        let bound = |entry: &Entry| entry.live && entry.kind == Kind::Window(WindowKind::Two);
-        self.bound_two > 0 && self.entries.iter().any(|entry| bound(entry) && entry.queue_pair == queue_pair)
+        self.bound_two.get(queue_pair.0 as usize).is_some_and(|count| *count > 0)
     }
 
     /// Where a peer's access goes, if the key allows it. This function is the whole of the protection.
@@ -275,7 +282,9 @@ impl KeyTable {
             && entry.access.contains(access)
             && from <= entry.length
             && length <= entry.length - from;
-        let elsewhere = entry.kind == Kind::Window(WindowKind::Two) && entry.queue_pair != queue_pair;
+        let elsewhere = entry.kind == Kind::Window(WindowKind::Two)
+            && entry.queue_pair != queue_pair
+            && !planted::is(Fault::QueuePairNotCompared);
         (held && !elsewhere).then(|| Target { memory: entry.memory, offset: entry.offset + from })
     }
 

@@ -3,7 +3,7 @@
 
 use crate::bench::BenchError;
 use portcullis::host::attach_port;
-use portcullis::{Credential, Lifetime, PortEndpoint, RemoteAddress, Rights, Rkey, Sharing};
+use portcullis::{Lifetime, PortEndpoint, RemoteAddress, Rights, Rkey, Sharing};
 use portcullis_nic::{
     CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
     VerbsEndpoint, WorkRequest,
@@ -202,11 +202,8 @@ pub fn allocation(size: u64, keep: Keep) -> RequestBody {
 
 /// The key of a permission's buffer.
 pub fn key(granted: &Granted) -> Rkey {
-    match granted.credential {
-        Credential::Keys { buffer, .. } => buffer,
-        // Without keys there is no one-sided access to attack with. This key opens nothing.
-        Credential::Group(_) | Credential::Node => Rkey(0),
-    }
+    // Without keys there is no one-sided access to attack with. Key zero opens nothing.
+    granted.credential.buffer_key().unwrap_or(Rkey(0))
 }
 
 /// An address behind the granted memory.

@@ -2,9 +2,10 @@
 //!
 //! No client uses this queue pair, so no client can break it. Binds that were posted together are confirmed together.
 
-use super::windows::WindowIndex;
 use crate::books::{OwedReply, PermissionSlot, Residue};
-use portcullis_nic::{Access, CqId, Nic, PdId, QpAttributes, QpChange, QpId, VerbsError, WorkRequest};
+use portcullis_nic::{
+    Access, ChainRole, CqId, Nic, Operation, PdId, QpAttributes, QpChange, QpId, VerbsError, WorkRequest,
+};
 use portcullis_protocol::Credential;
 use std::collections::VecDeque;
 
@@ -13,59 +14,81 @@ const DEPTH: u32 = 1024;
 
 /// One request in this many of a batch is signalled: half of what the queue holds. A batch may be larger than the
 /// queue, which forgets requests only when one is signalled.
-pub(super) const SIGNAL_EVERY: usize = DEPTH as usize / 2;
+const SIGNAL_EVERY: usize = DEPTH as usize / 2;
 
-/// Binds and unbinds that were posted together.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
+/// Binds and unbinds that were posted together. `Unit` is what the mechanism binds and unbinds as one.
+#[derive(Debug)]
+pub(in crate::enforcement) struct Batch<Unit> {
     /// The id of the last request, whose completion confirms the batch. Not zero, and not used again.
     pub number: u64,
     /// Permissions that start with the batch, and their credentials.
     pub starts: Vec<(PermissionSlot, Credential)>,
     /// What becomes free when the batch is confirmed.
-    pub releases: Vec<Release>,
+    pub releases: Vec<Release<Unit>>,
     pub owed: Vec<OwedReply>,
-    /// All windows that the batch binds or unbinds.
-    pub windows: Vec<WindowIndex>,
+    /// All that the batch binds or unbinds.
+    pub touched: Vec<Unit>,
+    /// Requests so far.
+    requests: usize,
 }
 
-impl Batch {
+impl<Unit> Default for Batch<Unit> {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            starts: Vec::new(),
+            releases: Vec::new(),
+            owed: Vec::new(),
+            touched: Vec::new(),
+            requests: 0,
+        }
+    }
+}
+
+impl<Unit> Batch<Unit> {
     /// Empties the batch, and keeps its room.
     fn clear(&mut self) {
         self.starts.clear();
         self.releases.clear();
         self.owed.clear();
-        self.windows.clear();
+        self.touched.clear();
+        self.requests = 0;
     }
 }
 
-/// What becomes free once the window is known to expose it no more.
+/// What becomes free once it is known to be exposed no more.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Release {
+pub(in crate::enforcement) struct Release<Unit> {
     pub residue: Residue,
-    /// The window itself, if it was unbound.
-    pub window: Option<WindowIndex>,
+    /// What exposed it, if that was unbound.
+    pub unbound: Option<Unit>,
 }
 
 /// The queue pair, its batches under way, and requests of them that the queue had no room for yet.
 #[derive(Debug)]
-pub(super) struct Binder {
+pub(in crate::enforcement) struct Binder<Unit> {
     pub qp: QpId,
     /// The queue pair broke, and the NIC would not connect it again.
     is_down: bool,
-    pub batches: VecDeque<Batch>,
+    pub batches: VecDeque<Batch<Unit>>,
     /// Confirmed batches, empty, for use of their room.
-    spare: Vec<Batch>,
+    spare: Vec<Batch<Unit>>,
     /// Number of batches so far.
     count: u64,
     pub unposted: VecDeque<WorkRequest>,
 }
 
-impl Binder {
-    /// A queue pair in RTS that is connected to itself: it sends nothing to peers.
-    pub fn new(nic: &mut impl Nic, pd: PdId, cq: CqId) -> Result<Self, VerbsError> {
+impl<Unit> Binder<Unit> {
+    /// A queue pair in RTS that is connected to itself: it sends nothing to peers. `for_others`: it binds windows for other
+    /// queue pairs.
+    pub fn new(nic: &mut impl Nic, pd: PdId, cq: CqId, for_others: bool) -> Result<Self, VerbsError> {
         let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: 0 };
-        let qp = nic.create_qp(pd, attributes)?;
+        let qp = if for_others {
+            let role = ChainRole { privileged: true, ..ChainRole::default() };
+            nic.create_chain_qp(pd, attributes, role)?
+        } else {
+            nic.create_qp(pd, attributes)?
+        };
         connect(nic, qp).inspect_err(|_| {
             let _ = nic.destroy_qp(qp);
         })?;
@@ -80,12 +103,19 @@ impl Binder {
     }
 
     /// An empty batch.
-    pub fn open_batch(&mut self) -> Batch {
+    pub fn open_batch(&mut self) -> Batch<Unit> {
         self.spare.pop().unwrap_or_default()
     }
 
+    /// Adds a request to a batch.
+    pub fn put(&mut self, batch: &mut Batch<Unit>, operation: Operation) {
+        batch.requests += 1;
+        let signalled = batch.requests.is_multiple_of(SIGNAL_EVERY);
+        self.unposted.push_back(WorkRequest { id: 0, signalled, operation });
+    }
+
     /// Closes a batch, whose requests are the last unposted ones.
-    pub fn close_batch(&mut self, mut batch: Batch) {
+    pub fn close_batch(&mut self, mut batch: Batch<Unit>) {
         self.count += 1;
         batch.number = self.count;
         let last = self.unposted.back_mut().expect("a batch has requests");
@@ -94,7 +124,7 @@ impl Binder {
     }
 
     /// Takes a batch back, for use of its room.
-    pub fn return_batch(&mut self, mut batch: Batch) {
+    pub fn return_batch(&mut self, mut batch: Batch<Unit>) {
         batch.clear();
         self.spare.push(batch);
     }

@@ -82,6 +82,7 @@ impl GoneWindows {
 #[derive(Debug)]
 pub(crate) struct Windows {
     pd: PdId,
+    kind: WindowKind,
     limit: u32,
     /// Whether the NIC takes any key for a bind.
     chosen_keys: bool,
@@ -94,9 +95,10 @@ pub(crate) struct Windows {
 
 impl Windows {
     /// At most `limit` windows of a domain. Only the node knows `secret`, from which they are drawn.
-    pub fn new(pd: PdId, limit: u32, chosen_keys: bool, secret: &mut StdRng) -> Self {
+    pub fn new((pd, kind): (PdId, WindowKind), limit: u32, chosen_keys: bool, secret: &mut StdRng) -> Self {
         Self {
             pd,
+            kind,
             limit,
             chosen_keys,
             lots: StdRng::from_rng(secret),
@@ -116,7 +118,7 @@ impl Windows {
         if self.len() >= self.limit as usize {
             return Err(VerbsError::Exhausted { what: "windows", limit: self.limit.into() });
         }
-        let window = nic.allocate_window(self.pd, WindowKind::One)?;
+        let window = nic.allocate_window(self.pd, self.kind)?;
         let mut past = gone.0.remove(&window.rkey.index()).unwrap_or_default();
         past.spend(window.rkey.low_byte());
         Ok(self.slots.insert(Slot { window: window.id, rkey: window.rkey, used: 0, past }))
@@ -159,6 +161,11 @@ impl Windows {
     /// Whether one more bind would leave no key for its unbind.
     pub fn is_worn(&self, window: WindowIndex) -> bool {
         self.slots.get(window).is_none_or(|slot| slot.used + 2 > KEYS)
+    }
+
+    /// The present key of a window that is bound.
+    pub fn key(&self, window: WindowIndex) -> Rkey {
+        self.slots[window].rkey
     }
 
     /// Takes back a window that is known to be unbound.
