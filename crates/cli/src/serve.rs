@@ -117,8 +117,8 @@ pub struct Options {
     /// anyone who sees the packets can read along.
     #[arg(long)]
     dangerous_no_certificates: bool,
-    /// The mechanism that enforces permissions: memory-window, memory-region, queue-pair, node-copy or none [default:
-    /// memory-window; on an RDMA device the best it supports, see `portcullis doctor`].
+    /// The mechanism that enforces permissions: memory-window, window-group, memory-region, queue-pair, node-copy or
+    /// none [default: memory-window; on an RDMA device the best it supports, see `portcullis doctor`].
     #[arg(long, value_name = "MECHANISM", value_parser = crate::protection::mechanism)]
     protection: Option<Mechanism>,
     /// Accept that the device lacks these guarantees, although the protection needs them: permissions are then not

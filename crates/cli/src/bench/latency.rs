@@ -51,7 +51,8 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 
 type ArenaBuffer = Buffer<portcullis::ArenaMemory>;
 
-fn one(
+/// One operation on an object, from the moment `started` on, until its outcome is there.
+pub fn one(
     session: &mut Session,
     name: Name,
     (object, started): (&Permission, Instant),

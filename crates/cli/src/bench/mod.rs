@@ -9,6 +9,7 @@ mod course;
 mod ends;
 mod extension;
 mod footprint;
+mod groups;
 mod latency;
 mod node_process;
 mod permissions;
@@ -46,6 +47,7 @@ Examples:
   portcullis bench siege --attack messages --attack transfers -D 5
   portcullis bench ycsb --workload a,c        # the hash table; see ycsb --help
   portcullis bench queue --clients 2          # the queue; see queue --help
+  portcullis bench groups                     # a window for each queue pair
   portcullis bench chunks                     # allocation by the NIC alone
   portcullis bench read_lat --node shm:/run/portcullis.sock
   portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
@@ -81,6 +83,8 @@ enum Structure {
     Ycsb(Box<ycsb::Options>),
     /// Pushes and pops of a queue, with several protection mechanisms in turns (Patronus §7.3.2).
     Queue(Box<queue::Options>),
+    /// Permissions and accesses with a window for each queue pair of a client, beside one for all of them (OneSidedMW).
+    Groups(groups::Options),
     /// Memory allocated and freed by chains on the NIC, and by messages to the node's CPU (OneSidedMW).
     Chunks(chunks::Options),
 }
@@ -271,6 +275,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let done = match (&arguments.structure, arguments.name) {
         (Some(Structure::Ycsb(options)), _) => ycsb::run(options),
         (Some(Structure::Queue(options)), _) => queue::run(options),
+        (Some(Structure::Groups(options)), _) => groups::run(options),
         (Some(Structure::Chunks(options)), _) => chunks::run(options),
         (None, name) => {
             let name = name.expect("the name is required where there is no structure");

@@ -67,7 +67,7 @@ pub struct Setup {
     /// Bytes that the node lends.
     pub memory: Option<u64>,
     /// More options for `portcullis serve`.
-    pub more: &'static [&'static str],
+    pub more: Vec<String>,
 }
 
 /// The node that the options name, or a new one that lives as long as the returned value; and the node's address.
@@ -96,7 +96,7 @@ impl NodeProcess {
             let tenant = setup.tenants.get(place).map(|tenant| format!("?tenant={tenant}"));
             command.arg("--listen").arg(format!("{address}{}", tenant.unwrap_or_default()));
         }
-        command.args(setup.more);
+        command.args(&setup.more);
         command.args(["--protection", setup.protection.name(), "--stop-at-end-of-input"]);
         if let Some((processor, _)) = processors::pair() {
             command.args(["--processor", &processor.to_string()]);

@@ -259,6 +259,16 @@ impl Lives {
         Ok(())
     }
 
+    /// Permissions that have ended since the figures were taken last.
+    pub fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// Takes the figures since the last call: permissions that have ended, and how long each was waited for.
+    pub fn take_figures(&mut self) -> (u64, Samples) {
+        (std::mem::take(&mut self.ended), std::mem::replace(&mut self.samples, Samples::new()))
+    }
+
     /// Waits until nothing is under way.
     pub fn drain(&mut self, session: &mut Session) -> Result<(), BenchError> {
         while !(self.acquiring.is_empty() && self.revoking.is_empty()) {

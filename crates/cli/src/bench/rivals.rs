@@ -59,10 +59,21 @@ impl Comparison {
     pub fn rivals<S>(
         &self,
         memory: u64,
+        prepare: impl FnMut(&str, Mechanism) -> Result<S, BenchError>,
+    ) -> Result<Vec<Rival<S>>, BenchError> {
+        self.rivals_with(memory, &[], prepare)
+    }
+
+    /// The same with more options for `portcullis serve`.
+    pub fn rivals_with<S>(
+        &self,
+        memory: u64,
+        more: &[String],
         mut prepare: impl FnMut(&str, Mechanism) -> Result<S, BenchError>,
     ) -> Result<Vec<Rival<S>>, BenchError> {
         let start = |&mechanism: &Mechanism| {
-            let setup = Setup { memory: Some(memory), more: ROOM, ..self.ends.setup(mechanism) };
+            let more = ROOM.iter().map(|&option| option.to_owned()).chain(more.iter().cloned()).collect();
+            let setup = Setup { memory: Some(memory), more, ..self.ends.setup(mechanism) };
             let node = NodeProcess::start(&setup)?;
             let state = prepare(node.address(), mechanism)?;
             Ok(Rival { mechanism, state, node })

@@ -116,7 +116,11 @@ fn watch(
     what: &str,
     others: impl FnOnce(&Path) -> Result<Step, BenchError>,
 ) -> Result<Seen, BenchError> {
-    let mut node = NodeProcess::start(&Setup { tenants: &TENANTS, more: &ROOM, ..options.setup() })?;
+    let mut node = NodeProcess::start(&Setup {
+        tenants: &TENANTS,
+        more: ROOM.map(str::to_owned).to_vec(),
+        ..options.setup()
+    })?;
     let [red, blue] = node.addresses() else { return Err(BenchError::NoCounters) };
     let mut session = options.connect(blue)?;
     let mut step = others(Path::new(red.trim_start_matches("shm:")))?;
