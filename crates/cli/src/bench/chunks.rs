@@ -26,8 +26,9 @@ Examples:
   portcullis bench chunks --chunk-bytes 64KiB -D 10 --json
 
 A round measures each row once; rates, times and ratios are medians of the
-rounds. A busy node also serves another client, which always has 48 requests for
-permissions under way. `node_turns` says how often the node's CPU had a turn
+rounds. A busy node also serves --busy-clients others, each of which always has 48
+requests for permissions under way: more than its processor gets done. What is
+allocated by message waits behind them. `node_turns` says how often the node's CPU had a turn
 while 100,000 chunks were allocated and freed with its turns held: 0.";
 
 /// What a burst allocates before it frees all of it.
@@ -37,8 +38,8 @@ const HELD: usize = 100_000;
 const ROUNDS: usize = 5;
 /// Objects of the client that keeps the node busy.
 const NOISE_BYTES: u64 = 64;
-/// Polls of the measuring session between two of the busy one: meanwhile the node has enough to do.
-const POLLS_PER_NOISE: u32 = 8;
+/// Polls of the measuring session between two of a busy one: meanwhile the node has enough to do.
+const POLLS_PER_NOISE: u32 = 2;
 
 /// What is measured, and how.
 #[derive(Args, Clone, Debug)]
@@ -50,6 +51,9 @@ pub struct Options {
     /// Requests that the client has under way at once.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=16))]
     depth: u32,
+    /// Other clients of a busy node.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    busy_clients: u32,
     /// Chunks to allocate and free, in all rounds of a row together.
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
@@ -115,6 +119,9 @@ struct Report {
     rounds: usize,
     pingpong_rtt: f64,
     rows: Vec<Row>,
+    busy_clients: u32,
+    /// Control messages of all clients that the busy node served, in millions a second.
+    busy_messages_mops: f64,
     /// Allocations by chain for each one by message, by the node's setting.
     chain_to_message_idle: f64,
     chain_to_message_busy: f64,
@@ -136,12 +143,13 @@ impl Half {
     }
 }
 
-/// The client that measures, and the one that keeps the node busy.
+/// The client that measures, and those that keep the node busy.
 struct Bench {
     session: Session,
     bytes: u64,
     depth: usize,
-    noise: (Session, Lives),
+    noise: Vec<(Session, Lives)>,
+    next_noise: usize,
     is_busy: bool,
     polls: u32,
 }
@@ -151,7 +159,9 @@ impl Bench {
         self.session.poll();
         self.polls += 1;
         if self.is_busy && self.polls.is_multiple_of(POLLS_PER_NOISE) {
-            self.noise.1.turn(&mut self.noise.0)?;
+            self.next_noise = (self.next_noise + 1) % self.noise.len();
+            let (session, lives) = &mut self.noise[self.next_noise];
+            lives.turn(session)?;
         }
         Ok(())
     }
@@ -230,10 +240,10 @@ impl Bench {
         Ok(halves)
     }
 
-    /// Lets the busy client's requests end.
+    /// Lets the busy clients' requests end.
     fn quiet(&mut self) -> Result<(), BenchError> {
         self.is_busy = false;
-        self.noise.1.drain(&mut self.noise.0)
+        self.noise.iter_mut().try_for_each(|(session, lives)| lives.drain(session))
     }
 }
 
@@ -245,13 +255,18 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let connect = |tenant| host.connect(tenant, SessionOptions::default());
     let mut session = connect("orange")?;
     session.join_chunks()?;
-    let mut other = connect("blue")?;
-    let noise = Lives::over_new_objects(&mut other, NOISE_BYTES)?;
+    let mut noise = Vec::new();
+    for _ in 0..options.busy_clients {
+        let mut other = connect("blue")?;
+        let lives = Lives::over_new_objects(&mut other, NOISE_BYTES)?;
+        noise.push((other, lives));
+    }
     let mut bench = Bench {
         session,
         bytes: options.chunk_bytes,
         depth: options.depth as usize,
-        noise: (other, noise),
+        noise,
+        next_noise: 0,
         is_busy: false,
         polls: 0,
     };
@@ -260,9 +275,14 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     for _ in 0..ROUNDS {
         for is_busy in [false, true] {
             bench.is_busy = is_busy;
+            let (started, before) = (Instant::now(), host.counters().control_messages);
             for way in [Way::Chain, Way::Message] {
                 let halves = bench.measure(way, length, &name("allocate", way, is_busy))?;
                 figures.add(way, is_busy, &halves);
+            }
+            if is_busy {
+                let served = host.counters().control_messages - before;
+                figures.served.push(mops(served, started.elapsed()));
             }
         }
         bench.quiet()?;
@@ -332,6 +352,8 @@ impl Rounds {
 #[derive(Default)]
 struct Figures {
     rows: [[[Rounds; 2]; 2]; 2],
+    /// Control messages of the busy node, in millions a second.
+    served: Vec<f64>,
 }
 
 impl Figures {
@@ -369,6 +391,8 @@ impl Figures {
             rounds: ROUNDS,
             pingpong_rtt,
             rows,
+            busy_clients: options.busy_clients,
+            busy_messages_mops: median(&self.served),
             chain_to_message_idle: self.ratio(false),
             chain_to_message_busy: self.ratio(true),
             node_turns,
@@ -393,8 +417,9 @@ fn print_table(report: &Report) {
     let Report { chunk_bytes, depth, pingpong_rtt, held_chunks, node_turns, .. } = report;
     say(format_args!(
         "Chunks of {chunk_bytes} bytes, {depth} requests under way; pingpong RTT {pingpong_rtt:.3} usec\n{table}\n\
+         A busy node served {:.2} M control messages a second.\n\
          Allocations by chain for each by message: {:.2} idle, {:.2} busy.\n\
          With the node's turns held, {held_chunks} chunks were allocated and freed in {node_turns} turns of its CPU.",
-        report.chain_to_message_idle, report.chain_to_message_busy,
+        report.busy_messages_mops, report.chain_to_message_idle, report.chain_to_message_busy,
     ));
 }

@@ -492,8 +492,9 @@ impl<M: Bytes> Core<M> {
         let Ok(pair) = self.qp_mut(qp) else { return };
         let is_scheduled = std::mem::replace(&mut pair.scheduled, true);
         let blocked = std::mem::take(&mut pair.blocked);
+        let role = pair.role;
         if !is_scheduled {
-            self.schedule.push(qp);
+            self.schedule.push(qp, role);
         } else if blocked > 0 {
             self.schedule.rouse(qp);
         }

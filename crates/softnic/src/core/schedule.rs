@@ -2,7 +2,7 @@
 
 use super::objects::Core;
 use portcullis_memory::Bytes;
-use portcullis_nic::QpId;
+use portcullis_nic::{ChainRole, QpId};
 use portcullis_protocol::Moment;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,6 +18,11 @@ const BYTES_PER_VISIT_MIN: u32 = 8 << 10;
 /// The most work of all queue pairs in a turn, in bytes: the node's turn, and so all permissions, wait for it. A
 /// request counts for as many bytes as could have been moved instead.
 const WORK_PER_TURN_MAX: u64 = 256 << 10;
+/// The same for the queue pairs of chains, which have a part of the turn to themselves: neither do long transfers hold a
+/// chain up, nor does a chain without an end hold transfers up.
+const CHAIN_WORK_PER_TURN_MAX: u64 = 256 << 10;
+/// The most visits to queue pairs of chains in a turn.
+const CHAIN_VISITS_PER_TURN_MAX: u32 = 1024;
 /// What a request counts for.
 pub(super) const REQUEST_WORK: u32 = 1 << 10;
 
@@ -41,6 +46,9 @@ pub(super) struct Schedule {
     pub(super) requests_max: u32,
     /// Rung, or not done within their budget.
     ready: VecDeque<QpId>,
+    /// The same for the queue pairs of chains. One lets the next run, so they are served until none is left, within a
+    /// turn: a chain that had to wait for a turn of the node at each of its waits would depend on the node's processor.
+    chains: VecDeque<QpId>,
     /// Waiting for their peers, by the turn of their next visit.
     napping: BinaryHeap<Reverse<(u64, u32)>>,
     turns: u64,
@@ -77,6 +85,7 @@ impl Default for Schedule {
         Self {
             requests_max: REQUESTS_PER_VISIT_MAX,
             ready: VecDeque::new(),
+            chains: VecDeque::new(),
             napping: BinaryHeap::new(),
             turns: 0,
             work_left: 0,
@@ -104,8 +113,9 @@ impl Schedule {
         self.quantum = share.clamp(BYTES_PER_VISIT_MIN, BYTES_PER_VISIT_MAX);
     }
 
-    pub fn push(&mut self, qp: QpId) {
-        self.ready.push_back(qp);
+    pub fn push(&mut self, qp: QpId, role: ChainRole) {
+        let queue = if role == ChainRole::default() { &mut self.ready } else { &mut self.chains };
+        queue.push_back(qp);
     }
 
     pub fn add_polled(&mut self, qp: QpId) {
@@ -150,6 +160,7 @@ impl Schedule {
     pub fn remove(&mut self, qp: QpId) {
         self.napping.retain(|&Reverse((_, other))| other != qp.0);
         self.ready.retain(|&other| other != qp);
+        self.chains.retain(|&other| other != qp);
         self.hot.retain(|polled| polled.qp != qp);
         self.cold.retain(|&other| other != qp);
     }
@@ -189,31 +200,50 @@ impl<M: Bytes> Core<M> {
                 break;
             }
             let Some(qp) = self.schedule.ready.pop_front() else { break };
-            let visit = self.visit(qp, now);
-            worked |= visit.worked();
-            let Some(pair) = self.qps.get_mut(qp.0) else { continue };
-            match (visit, pair.polled) {
-                // It is also among the hot or cold ones; it was here because it was rung.
-                (_, Some(Polling::Watched)) => pair.scheduled = false,
-                // Its peer may not be ready for long, and does not ring. Packets wake what waits for the network.
-                (Visit::Blocked, _) if pair.connection.is_none() => {
-                    pair.blocked = pair.blocked.saturating_add(1);
-                    self.schedule.come_again(qp, pair.blocked);
-                }
-                (_, Some(Polling::Napping)) => {
-                    (pair.blocked, pair.scheduled, pair.polled) = (0, false, Some(Polling::Watched));
-                    self.schedule.hot.push(Polled { qp, idle: 0 });
-                }
-                (Visit::Again | Visit::Blocked, None) => {
-                    pair.blocked = 0;
-                    self.schedule.ready.push_back(qp);
-                }
-                (Visit::Idle | Visit::Done, None) => (pair.blocked, pair.scheduled) = (0, false),
-            }
+            worked |= self.visit_ready(qp, now);
         }
         worked |= self.visit_hot(now);
         let cold = 1 + self.schedule.cold.len() / COLD_PER_LOOK;
         worked |= self.visit_cold(now, cold.min(COLD_PER_TURN_MAX));
+        worked | self.turn_chains(now)
+    }
+
+    /// Visits a queue pair that was rung, and sees to its next visit.
+    fn visit_ready(&mut self, qp: QpId, now: Moment) -> bool {
+        let visit = self.visit(qp, now);
+        let Some(pair) = self.qps.get_mut(qp.0) else { return visit.worked() };
+        match (visit, pair.polled) {
+            // It is also among the hot or cold ones; it was here because it was rung.
+            (_, Some(Polling::Watched)) => pair.scheduled = false,
+            // Its peer may not be ready for long, and does not ring. Packets wake what waits for the network.
+            (Visit::Blocked, _) if pair.connection.is_none() => {
+                pair.blocked = pair.blocked.saturating_add(1);
+                self.schedule.come_again(qp, pair.blocked);
+            }
+            (_, Some(Polling::Napping)) => {
+                (pair.blocked, pair.scheduled, pair.polled) = (0, false, Some(Polling::Watched));
+                self.schedule.hot.push(Polled { qp, idle: 0 });
+            }
+            (Visit::Again | Visit::Blocked, None) => {
+                pair.blocked = 0;
+                self.schedule.push(qp, pair.role);
+            }
+            (Visit::Idle | Visit::Done, None) => (pair.blocked, pair.scheduled) = (0, false),
+        }
+        visit.worked()
+    }
+
+    /// Lets chains run as far as the turn's part for them goes.
+    fn turn_chains(&mut self, now: Moment) -> bool {
+        let mut worked = false;
+        self.schedule.work_left = CHAIN_WORK_PER_TURN_MAX;
+        for _ in 0..CHAIN_VISITS_PER_TURN_MAX {
+            if self.schedule.work_left == 0 {
+                break;
+            }
+            let Some(qp) = self.schedule.chains.pop_front() else { break };
+            worked |= self.visit_ready(qp, now);
+        }
         worked
     }
 
@@ -237,7 +267,8 @@ impl<M: Bytes> Core<M> {
     /// Whether a request waits for time, or for a peer that does not ring.
     #[must_use]
     pub fn waits_for_time(&self) -> bool {
-        !self.schedule.ready.is_empty() || !self.schedule.napping.is_empty()
+        let Schedule { ready, chains, napping, .. } = &self.schedule;
+        !(ready.is_empty() && chains.is_empty() && napping.is_empty())
     }
 
     /// Visits to queue pairs since the NIC was made: a measure of what its turns cost.

@@ -120,7 +120,7 @@ impl<M: Bytes> Core<M> {
             self.raise(Event::Fatal(id));
         }
         if !std::mem::replace(&mut pair.scheduled, true) {
-            self.schedule.push(id);
+            self.schedule.push(id, pair.role);
         }
     }
 
