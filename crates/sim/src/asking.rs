@@ -1,4 +1,5 @@
-//! A pool's client without a library: the ends at which it asks its workers, which come to rest one request at a time.
+//! A pool's client without a library: the ends at which it asks its workers. Whoever drives the NIC decides when a worker
+//! goes on.
 
 use crate::memory::index;
 use portcullis_nic::{

@@ -181,7 +181,8 @@ impl<const G: usize> Pool<G> {
     }
 }
 
-/// The laps for chunks of so many bytes, with windows for `group` queue pairs.
+/// The laps for chunks of so many bytes, with windows for `group` queue pairs: as many as a pool's chunks can have, 1, 2, 4 or
+/// 8, and no fewer if there are not more.
 ///
 /// # Panics
 /// The pool does not do what it promises, which is a bug.

@@ -174,7 +174,8 @@ fn times(pages: &Pages<'_>, cpu: Nanos, zeroing: Nanos) -> [OutputRow; 3] {
         row("over RPC-MW that zeroes segments", "times", pages.gain(pages.by_message(cpu + zeroing)))
             .paper(OVER_MESSAGES, messages_said)
             .reading(format!(
-                "the same, with {} µs in which the node's core zeroes the segment, as the chain does on the NIC",
+                "the same, with {} µs in which the node's core zeroes the segment, as the chain does on the NIC. This \
+                 node does so where another tenant had it",
                 micro(zeroing)
             )),
     ]

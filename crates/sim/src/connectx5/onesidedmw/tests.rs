@@ -68,7 +68,7 @@ fn slower_reads_beside_chains_move_what_reads_beside_them() {
             ["4 for an allocation, 6 pools", "16 for an allocation, 6 pools", "64 for an allocation"]
                 .iter()
                 .any(|beginning| what.starts_with(beginning))
-                || what.ends_with("least cost of OneSidedMW")
+                || what.contains("least cost of OneSidedMW")
         }
         SWAP => what != "a page of static memory" && what != "an access by on-demand paging",
         _ => false,
