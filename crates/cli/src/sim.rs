@@ -22,7 +22,7 @@ Examples:
   portcullis sim --programs queues         # users of a queue that die
   portcullis sim --seeds 100000 --seed 1000000   # so many seeds from there on
   portcullis sim --hours 8                 # seed after seed, for so long
-  portcullis sim --model connectx5         # Patronus' results, from its figures
+  portcullis sim --model connectx5         # published results, from unit costs
   portcullis sim --explore chains          # the NIC's chains, in every state
 
 A run is its seed, the options given here, and the commit: the same again gives
@@ -106,7 +106,8 @@ pub struct Options {
 /// Cost models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Model {
-    /// Patronus's cluster: ConnectX-5 NICs, a memory node of four cores, 3 × 32 clients.
+    /// Clusters of ConnectX-5 NICs: Patronus's, with a memory node of four cores and 3 × 32 clients; and OneSidedMW's, whose
+    /// NIC allocates memory alone, with one core and six clients.
     Connectx5,
 }
 

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod application;
+mod asking;
 mod campaign;
 mod chains;
 mod clock;
@@ -41,7 +42,9 @@ mod worker;
 
 pub use campaign::campaign;
 pub use chains::{Case, Design, Grain, Search, SearchLimits, search_chains};
-pub use connectx5::{Effort, InputRow, Inputs, ModelReport, Origin, OutputRow, connectx5, connectx5_with};
+pub use connectx5::{
+    Effort, InputRow, Inputs, ModelReport, OneSidedInputs, Origin, OutputRow, connectx5, connectx5_with,
+};
 pub use explore::{Exploration, Limits, Race, Scenario, explore};
 pub use oracle::{Failure, Promise};
 pub use plan::{FaultKind, Plan, Programs, UnknownFaultKind};

@@ -65,8 +65,20 @@ fn every_figure_is_in_the_report() {
     let figures: HashSet<&str> = standard().outputs.iter().map(|row| row.figure).collect();
     let all =
         ["Figure 5", "Figure 6", "Table 4", "Figure 7", "Figure 8a", "Figure 8b", "Figure 9", "Figure 10"];
-    for figure in all.into_iter().chain(["Table 5"]) {
+    let one_sided = ["OneSidedMW: chains", "OneSidedMW: memory", "OneSidedMW: inserts", "OneSidedMW: swap"];
+    for figure in all.into_iter().chain(["Table 5"]).chain(one_sided) {
         assert!(figures.contains(figure), "{figure} is missing");
+    }
+}
+
+#[test]
+fn every_origin_is_named() {
+    let origins: Vec<Origin> = standard().inputs.iter().map(|row| row.origin).collect();
+    for origin in [Origin::Paper, Origin::Artifact, Origin::Slides, Origin::Assumed] {
+        assert!(origins.contains(&origin), "{origin:?}");
+    }
+    for row in standard().inputs.iter().filter(|row| row.origin == Origin::Slides) {
+        assert!(row.source.starts_with("slides"), "{row:?}");
     }
 }
 
@@ -115,6 +127,32 @@ fn what_is_dearer_lowers_what_rests_on_it_and_nothing_else() {
     for name in ["Unprot, clients a machine: 32", "RPC, clients a machine: 32"] {
         let [before, after] = both("Figure 5", name, "M accesses/s");
         assert_eq!(before.to_bits(), after.to_bits(), "{name} needs none of it");
+    }
+    let [before, after] = both("OneSidedMW: chains", "groups of 1: allocation, until the reply", "µs");
+    assert!((after - before - inputs.bind_ns as f64 / 1e3).abs() < 0.01, "{before} became {after}");
+    for row in standard().outputs.iter().filter(|row| row.figure == "OneSidedMW: memory") {
+        let after = output(&dear, row.figure, &row.what, row.unit);
+        assert_eq!(row.model.to_bits(), after.to_bits(), "{} takes no time", row.what);
+    }
+}
+
+#[test]
+fn an_allocation_by_chain_takes_at_least_its_parts_and_the_lock_a_part_of_it() {
+    let report = standard();
+    let prices = Inputs::default().one_sided;
+    for group in [1, 2, 4, 8] {
+        let value =
+            |what: &str| output(report, "OneSidedMW: chains", &format!("groups of {group}: {what}"), "");
+        // Two READs for the pop, one for the record, a ticket, and a bind.
+        let least = (4 * prices.loopback_read_ns + Inputs::default().bind_ns) as f64 / 1e3;
+        assert!(value("allocation, until the reply") > least);
+        let granted = value("allocation, until the reply");
+        assert!(value("allocation, the lock is held") < granted);
+        let refused = value("allocation where no chunk is free, until the reply");
+        assert!(refused < granted && granted < 1.5 * refused, "{refused} and {granted}");
+        let [pops, frees] = ["allocations of a worker", "frees of a worker"].map(value);
+        assert!(frees < pops, "a free also fills the chunk with zeros");
+        assert!(value("pops and pushes of a pool") > pops, "the lock is not what one worker waits for");
     }
 }
 

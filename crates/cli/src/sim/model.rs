@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use portcullis_sim::{Effort, Inputs, connectx5_with};
 use std::process::ExitCode;
 
-/// Runs the model of Patronus's cluster.
+/// Runs the model of Patronus's and OneSidedMW's clusters.
 pub fn connectx5(json: bool) -> ExitCode {
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len}  {msg}");
     let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

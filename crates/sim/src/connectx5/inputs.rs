@@ -1,5 +1,6 @@
 //! The inputs of the model: for every primitive, its value, its unit, its source, and whether it was measured.
 
+use super::onesidedmw::OneSidedInputs;
 use crate::clock::Nanos;
 use serde::Serialize;
 
@@ -7,10 +8,12 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// The paper states the value.
+    /// Patronus' paper states the value.
     Paper,
     /// The authors' public code or notes state the value; the paper does not.
     Artifact,
+    /// OneSidedMW's slides state the value.
+    Slides,
     /// The value is derived or chosen, and the source says how. It is never chosen to make an output come out right.
     Assumed,
 }
@@ -87,6 +90,8 @@ pub struct Inputs {
     pub epoch_ns: Nanos,
     /// When the resizing client of Figure 8a crashes, in epochs.
     pub crash_epoch: u64,
+    /// What only the results of OneSidedMW need.
+    pub one_sided: OneSidedInputs,
 }
 
 impl Default for Inputs {
@@ -119,6 +124,7 @@ impl Default for Inputs {
             resize_lease_ns: 10_000_000,
             epoch_ns: 100_000,
             crash_epoch: 240,
+            one_sided: OneSidedInputs::default(),
         }
     }
 }
@@ -147,6 +153,7 @@ impl Inputs {
     pub fn rows(&self) -> Vec<InputRow> {
         let mut rows = self.hardware();
         rows.extend(self.set_up());
+        rows.extend(self.one_sided.rows());
         rows
     }
 
@@ -235,7 +242,13 @@ impl Inputs {
     }
 }
 
-fn row(name: &'static str, value: f64, unit: &'static str, origin: Origin, source: &'static str) -> InputRow {
+pub(super) fn row(
+    name: &'static str,
+    value: f64,
+    unit: &'static str,
+    origin: Origin,
+    source: &'static str,
+) -> InputRow {
     InputRow { name, value, unit, origin, source }
 }
 

@@ -1,4 +1,4 @@
-//! The model's results beside the paper's.
+//! The model's results beside those of Patronus' paper and of OneSidedMW's slides.
 
 use super::inputs::{InputRow, Origin};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use std::fmt;
 /// An output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutputRow {
-    /// The figure or table of the paper.
+    /// The figure or table of Patronus' paper, or the result of OneSidedMW's slides.
     pub figure: &'static str,
     /// What the output is.
     pub what: String,
@@ -15,18 +15,18 @@ pub struct OutputRow {
     pub unit: &'static str,
     /// The model's value.
     pub model: f64,
-    /// The paper's value, where its text gives a number. No value is read off a plot.
+    /// The published value, where a text gives a number. No value is read off a plot.
     pub paper: Option<f64>,
-    /// Where the paper states its value, or what it says instead of a number.
+    /// Where that value stands, or what is said instead of a number.
     pub paper_source: &'static str,
-    /// The model's deviation from the paper's value, in percent of that value.
+    /// The model's deviation from the published value, in percent of that value.
     pub deviation_percent: Option<f64>,
     /// The interpretation of the result.
     pub reading: String,
 }
 
 impl OutputRow {
-    /// An output without a value in the paper.
+    /// An output without a published value.
     pub(super) fn new(figure: &'static str, what: impl Into<String>, unit: &'static str, model: f64) -> Self {
         Self {
             figure,
@@ -40,13 +40,13 @@ impl OutputRow {
         }
     }
 
-    /// Adds the paper's value.
+    /// Adds the published value.
     pub(super) fn paper(self, paper: f64, source: &'static str) -> Self {
         let deviation = (self.model - paper) * 100.0 / paper;
         Self { paper: Some(paper), paper_source: source, deviation_percent: Some(deviation), ..self }
     }
 
-    /// Adds what the paper says without a comparable number.
+    /// Adds what is said without a comparable number.
     pub(super) fn said(self, source: &'static str) -> Self {
         Self { paper_source: source, ..self }
     }
@@ -76,6 +76,7 @@ impl fmt::Display for ModelReport {
             let origin = match row.origin {
                 Origin::Paper => "paper",
                 Origin::Artifact => "artifact",
+                Origin::Slides => "slides",
                 Origin::Assumed => "ASSUMED",
             };
             [row.name.to_owned(), number(row.value), row.unit.to_owned(), origin.into(), row.source.into()]
@@ -94,7 +95,8 @@ impl fmt::Display for ModelReport {
                 row.paper_source.to_owned(),
             ]
         });
-        let head = ["", "what", "model", "paper", "deviation", "unit", "the paper says"].map(str::to_owned);
+        let head = ["", "what", "model", "published", "deviation", "unit", "where, or what is said"]
+            .map(str::to_owned);
         table(f, &std::iter::once(head).chain(outputs).collect::<Vec<_>>(), 2..5)?;
         writeln!(f, "\nREADINGS")?;
         for row in self.outputs.iter().filter(|row| !row.reading.is_empty()) {

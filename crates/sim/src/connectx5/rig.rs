@@ -60,6 +60,8 @@ pub(super) struct Work {
     pub control_messages: u64,
     pub grants: u64,
     pub violations: u64,
+    /// Requests that the clients' NICs have sent to the node's: accesses and messages.
+    pub requests: u64,
     /// The time for which cores were busy, in ns, summed over all cores.
     pub busy: Nanos,
 }
@@ -71,6 +73,7 @@ impl Work {
             control_messages: self.control_messages - before.control_messages,
             grants: self.grants - before.grants,
             violations: self.violations - before.violations,
+            requests: self.requests - before.requests,
             busy: self.busy - before.busy,
         }
     }
@@ -117,6 +120,8 @@ pub(super) struct Rig {
     registrars: Vec<Nanos>,
     /// If set: how often the node sends each client's queue pair a heartbeat.
     heartbeat: Option<Nanos>,
+    /// Requests of the clients' NICs so far.
+    requests: u64,
 }
 
 fn moment(now: Nanos) -> Moment {
@@ -151,6 +156,7 @@ impl Rig {
             bind_unit: Pipe::new(inputs.binds_of_a_nic),
             registrars: vec![0; usize::try_from(inputs.registrations).unwrap_or(1).max(1)],
             heartbeat,
+            requests: 0,
             inputs: *inputs,
         }
     }
@@ -241,7 +247,7 @@ impl Rig {
 
     /// What the memory node has done so far.
     pub fn work(&self) -> Work {
-        let mut work = Work::default();
+        let mut work = Work { requests: self.requests, ..Work::default() };
         for core in &self.cores {
             let counters = core.node.counters();
             work.tally.add(&core.nic.hook.tally);
@@ -325,6 +331,7 @@ impl Rig {
         let machine = it.machine;
         for packet in out {
             let is_answer = matches!(packet.body, PacketBody::Response(_));
+            self.requests += u64::from(!is_answer);
             let left = if is_answer { now } else { self.machines[machine].pass(now + self.inputs.client_ns) };
             let it = &mut self.hosts[host];
             let spread = it.dice.of(0..self.inputs.spread_ns + 1);
