@@ -13,7 +13,7 @@ use comfy_table::{Table, presets};
 use portcullis::host::{Host, HostConfig};
 use portcullis::{
     Allocate, Answer, BarePermission, Call, ChunkLimits, Client, Error, Moment, NodeConfig, NotRevoked,
-    Session, SessionEndpoint, SessionOptions,
+    Quota, Session, SessionEndpoint, SessionOptions,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ pub struct Options {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=16))]
     depth: u32,
     /// Other clients of a busy node.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
     busy_clients: u32,
     /// Chunks to allocate and free, in all rounds of a row together.
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
@@ -303,7 +303,9 @@ fn start(options: &Options) -> Result<Host, BenchError> {
     let chunks = ChunkLimits { chunks: count, chunk_bytes: options.chunk_bytes, client_max: count };
     // Objects have headers, and a size class.
     let pool_bytes = (4 * count * (options.chunk_bytes + 64)).max(64 << 20);
-    let node = NodeConfig { pool_bytes, chunks: Some(chunks), ..NodeConfig::default() };
+    // The busy clients are of one tenant, and have many objects each.
+    let quota = Quota { objects_max: u64::MAX, ..Quota::default() };
+    let node = NodeConfig { pool_bytes, quota, chunks: Some(chunks), ..NodeConfig::default() };
     let processor = processors::pair().map(|(node, _)| node);
     let host = Host::start(HostConfig { node, processor, ..HostConfig::default() });
     host.map_err(|error| BenchError::Options(error.to_string()))
