@@ -6,7 +6,7 @@ mod event_loop;
 mod together;
 mod transfers;
 
-pub use chunks::Chunk;
+pub use chunks::{Chunk, NotAllAllocated, NotAllFreed};
 
 use crate::clock::{Clock, ProcessClock};
 use crate::held::Dropped;

@@ -21,6 +21,14 @@ pub struct SmallObject {
     permission: Permission,
 }
 
+impl SmallObject {
+    /// Its name in its allocator. Two allocators give the same names.
+    #[must_use]
+    pub fn id(&self) -> SmallObjectId {
+        self.id
+    }
+}
+
 impl Deref for SmallObject {
     type Target = Permission;
 
