@@ -2,7 +2,7 @@
 
 use super::{BenchError, Options, processors};
 use crate::rdma::{DeviceOptions, NicKind};
-use portcullis::Mechanism;
+use portcullis::{ChunkLimits, Mechanism};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader};
@@ -66,6 +66,8 @@ pub struct Setup {
     pub tenants: &'static [&'static str],
     /// Bytes that the node lends.
     pub memory: Option<u64>,
+    /// The chunks that the node's NIC hands out.
+    pub chunks: Option<ChunkLimits>,
     /// More options for `portcullis serve`.
     pub more: &'static [&'static str],
 }
@@ -95,6 +97,9 @@ impl NodeProcess {
         for (place, address) in addresses.iter().enumerate() {
             let tenant = setup.tenants.get(place).map(|tenant| format!("?tenant={tenant}"));
             command.arg("--listen").arg(format!("{address}{}", tenant.unwrap_or_default()));
+        }
+        if let Some(ChunkLimits { chunks, chunk_bytes, .. }) = setup.chunks {
+            command.args(["--chunks", &chunks.to_string(), "--chunk-bytes", &chunk_bytes.to_string()]);
         }
         command.args(setup.more);
         command.args(["--protection", setup.protection.name(), "--stop-at-end-of-input"]);

@@ -8,7 +8,7 @@ use super::node_process::{NodeProcess, Setup};
 use super::turns::{Round, Spread, in_turns};
 use crate::samples::{Samples, mops};
 use clap::Args;
-use portcullis::Mechanism;
+use portcullis::{ChunkLimits, Mechanism};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -59,10 +59,20 @@ impl Comparison {
     pub fn rivals<S>(
         &self,
         memory: u64,
+        prepare: impl FnMut(&str, Mechanism) -> Result<S, BenchError>,
+    ) -> Result<Vec<Rival<S>>, BenchError> {
+        self.rivals_with_chunks(memory, None, prepare)
+    }
+
+    /// The same on nodes that also have chunks.
+    pub fn rivals_with_chunks<S>(
+        &self,
+        memory: u64,
+        chunks: Option<ChunkLimits>,
         mut prepare: impl FnMut(&str, Mechanism) -> Result<S, BenchError>,
     ) -> Result<Vec<Rival<S>>, BenchError> {
         let start = |&mechanism: &Mechanism| {
-            let setup = Setup { memory: Some(memory), more: ROOM, ..self.ends.setup(mechanism) };
+            let setup = Setup { memory: Some(memory), chunks, more: ROOM, ..self.ends.setup(mechanism) };
             let node = NodeProcess::start(&setup)?;
             let state = prepare(node.address(), mechanism)?;
             Ok(Rival { mechanism, state, node })
