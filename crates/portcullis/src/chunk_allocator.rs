@@ -1,9 +1,11 @@
 //! The chunks of one session, and small objects in them (OneSidedMW).
 
+use crate::held::Dropped;
 use crate::{Chunk, Clock, NotAllAllocated, NotAllFreed, Session};
 use portcullis_client::{Error, NotFreed, Occupancy, Permission as Bare, SmallObject, SmallObjects};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::ChunkTerms;
+use std::sync::Arc;
 
 /// How a session's chunks are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,8 +23,8 @@ impl Default for ChunkOptions {
 /// Chunks of the node's memory for one session, which the node's NIC allocates and frees alone, and small objects in them.
 ///
 /// It borrows no session, so that the session can be used while objects live: each call that may need the node takes the
-/// session, and it must always be the one that [`Session::chunks`] was called on. Another session's worker knows none of
-/// these chunks and refuses to free them.
+/// session, and it must always be the one that [`Session::chunks`] was called on. Otherwise the call ends with
+/// [`Error::ForeignChunk`].
 ///
 /// What `offload::ChunkPool` is on the node, all chunks that there are, is not this: this has the ones that one session
 /// holds.
@@ -38,6 +40,8 @@ impl Default for ChunkOptions {
 pub struct ChunkAllocator {
     terms: ChunkTerms,
     objects: SmallObjects<Bare>,
+    /// The session's list of dropped permissions, which no other session has: it tells whose allocator this is.
+    owner: Dropped,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
@@ -52,7 +56,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             Some(terms) => terms,
             None => self.join_chunks()?,
         };
-        Ok(ChunkAllocator { terms, objects: SmallObjects::new(terms.chunk_bytes, options.free_max) })
+        let objects = SmallObjects::new(terms.chunk_bytes, options.free_max);
+        Ok(ChunkAllocator { terms, objects, owner: self.dropped() })
     }
 }
 
@@ -61,6 +66,10 @@ impl ChunkAllocator {
     #[must_use]
     pub fn terms(&self) -> ChunkTerms {
         self.terms
+    }
+
+    fn check_owner<E: VerbsEndpoint, C: Clock>(&self, session: &Session<E, C>) -> Result<(), Error> {
+        if Arc::ptr_eq(&self.owner, &session.dropped()) { Ok(()) } else { Err(Error::ForeignChunk) }
     }
 
     /// Allocates a chunk, full of zeros. No small object is ever in it.
@@ -120,6 +129,7 @@ impl ChunkAllocator {
         session: &mut Session<E, C>,
         bytes: u64,
     ) -> Result<SmallObject, Error> {
+        self.check_owner(session)?;
         loop {
             if let Some(object) = self.objects.allocate(bytes)? {
                 return Ok(object);
@@ -138,6 +148,7 @@ impl ChunkAllocator {
         count: usize,
         bytes: u64,
     ) -> Result<Vec<SmallObject>, Error> {
+        self.check_owner(session)?;
         let of_a_chunk = self.objects.objects_of_a_chunk(bytes)? as usize;
         let mut objects = Vec::with_capacity(count);
         while objects.len() < count {
@@ -172,6 +183,9 @@ impl ChunkAllocator {
         session: &mut Session<E, C>,
         object: SmallObject,
     ) -> Result<(), NotFreed> {
+        if let Err(error) = self.check_owner(session) {
+            return Err(NotFreed { object: Some(object), error });
+        }
         self.objects.free_object(object)?;
         while let Some(surplus) = self.objects.take_surplus() {
             let freed = session.free_chunk(Chunk::new(surplus));
@@ -188,6 +202,7 @@ impl ChunkAllocator {
         &mut self,
         session: &mut Session<E, C>,
     ) -> Result<usize, Error> {
+        self.check_owner(session)?;
         let free: Vec<Chunk> = std::iter::from_fn(|| self.objects.take_free()).map(Chunk::new).collect();
         let count = free.len();
         match session.free_chunks(free) {

@@ -250,6 +250,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         &self.clock
     }
 
+    /// Where permissions go that are dropped. No other session has the same.
+    pub(crate) fn dropped(&self) -> Dropped {
+        Arc::clone(&self.dropped)
+    }
+
     /// The client library underneath, for operations that do not wait and for batches. [`Session::wait`] and
     /// [`Session::wait_call`] wait for the outcomes of what it begins.
     pub fn client(&mut self) -> &mut Client<E> {

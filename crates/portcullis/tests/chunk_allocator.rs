@@ -160,6 +160,13 @@ fn an_object_is_freed_by_its_own_allocator_only() {
         assert_eq!(object.id(), own.id(), "names alone do not tell them apart");
     }
     assert_eq!(bytes_of(&mut session, &own), [1; 128]);
+    // Nor does it take another session, whose chunks this one could not reach.
+    let told = chunks.allocate_object(&mut elsewhere, OBJECT_BYTES).map(drop);
+    assert_eq!(told, Err(Error::ForeignChunk));
+    assert_eq!(chunks.give_back_free(&mut elsewhere), Err(Error::ForeignChunk));
+    let refused = chunks.free_object(&mut elsewhere, own).expect_err("it is another session");
+    assert_eq!(refused.error, Error::ForeignChunk);
+    let own = refused.object.expect("it comes back");
     chunks.free_object(&mut session, own).expect("it lived all the time");
 }
 
