@@ -112,6 +112,35 @@ fn the_parts_of_a_key_add_up_to_all_that_it_takes() {
 }
 
 #[test]
+fn blocks_in_objects_and_in_chunks_are_compared_in_one_run_and_chunks_go_back_when_keys_are_removed() {
+    let kinds = ["objects", "chunks"];
+    let all = ["--blocks", "objects,chunks", "--protection", "memory-window", "--workload", "half,d"];
+    let report = json(&[&all[..], &["--value-bytes", "984"]].concat());
+    let blocks_of = |list: &'static str| -> Vec<String> {
+        self::list(&report, list)
+            .iter()
+            .map(|row| row["blocks"].as_str().expect("a name").to_owned())
+            .collect()
+    };
+    assert_eq!(blocks_of("rows"), [kinds, kinds].concat());
+    assert_eq!(blocks_of("singles"), ["objects", "chunks"].repeat(3));
+    assert_eq!(blocks_of("memory"), kinds);
+    list(&report, "rows").iter().for_each(check_figures);
+    let [objects, chunks] = list(&report, "memory") else { panic!("{report}") };
+    for memory in [objects, chunks] {
+        let left = memory["keys_left"].as_u64().expect("a count");
+        assert!((100..400).contains(&left), "a tenth of 2000 and of those of workload D: {memory}");
+    }
+    assert_eq!(number(objects, "returned"), 0.0, "an extent stays: {objects}");
+    // Eight of these fill a chunk, and 0.9^8 of all chunks have none left: 43 %.
+    let returned = number(chunks, "returned");
+    assert!((0.3..0.6).contains(&returned), "{chunks}");
+    let wrong = ycsb(&["--blocks", "chunks", "--clients", "2"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("--clients 1"));
+}
+
+#[test]
 fn every_mechanism_can_be_compared() {
     let all = ["none", "memory-window", "memory-region", "queue-pair", "node-copy"];
     let report = json(&["--protection", &all.join(","), "--workload", "f"]);

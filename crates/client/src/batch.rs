@@ -175,6 +175,14 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         self.stage_call(Awaited::Done, RequestBody::Keep { object: object.into(), keep })
     }
 
+    /// Adds a [`Client::join_chunks`].
+    ///
+    /// # Errors
+    /// As [`Client::join_chunks`]. The batch stays as it is.
+    pub fn join_chunks(&mut self) -> Result<Call, Error> {
+        self.stage_call(Awaited::Chunks, RequestBody::JoinChunks)
+    }
+
     /// Adds a [`Client::publish`].
     ///
     /// # Errors

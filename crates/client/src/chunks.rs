@@ -42,7 +42,7 @@ struct Lane {
 #[derive(Clone, Copy, Debug)]
 struct Share {
     geometry: Geometry,
-    quota: u64,
+    terms: ChunkTerms,
 }
 
 /// The requests to both workers.
@@ -74,12 +74,17 @@ impl Chunks {
     /// # Errors
     /// [`Error::SessionLost`]: no pool is like that.
     pub(crate) fn joined(&mut self, terms: ChunkTerms) -> Result<(), Error> {
-        let ChunkTerms { base, chunks, chunk_bytes, quota } = terms;
+        let ChunkTerms { base, chunks, chunk_bytes, .. } = terms;
         if chunk_bytes == 0 || chunks > Layout::<CHUNK_QUEUE_PAIRS>::CHUNKS_MAX {
             return Err(Error::SessionLost);
         }
-        self.share = Some(Share { geometry: Geometry { base, chunk_bytes, chunks }, quota });
+        self.share = Some(Share { geometry: Geometry { base, chunk_bytes, chunks }, terms });
         Ok(())
+    }
+
+    /// What the node has said about the client's workers. `None`: there are none.
+    pub(crate) fn terms(&self) -> Option<ChunkTerms> {
+        self.share.map(|share| share.terms)
     }
 
     /// Asks for a chunk.
@@ -87,7 +92,7 @@ impl Chunks {
     /// # Errors
     /// [`Error::Quota`], [`Error::QueueFull`], or there are no workers. Nothing was sent.
     pub(crate) fn allocate<E: VerbsEndpoint>(&mut self, endpoint: &mut E, call: u64) -> Result<(), Error> {
-        let Share { quota, .. } = self.share()?;
+        let quota = self.share()?.terms.quota;
         if self.taken >= quota {
             return Err(Error::Quota { used: self.taken, limit: quota });
         }

@@ -15,7 +15,7 @@ use crate::{
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
 use portcullis_protocol::{
-    Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody,
+    ChunkTerms, Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -316,6 +316,12 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
     pub fn join_chunks(&mut self) -> Result<Call, Error> {
         self.call(Awaited::Chunks, RequestBody::JoinChunks)
+    }
+
+    /// What the node answered to [`Client::join_chunks`]. `None`: it has not been asked, or refused.
+    #[must_use]
+    pub fn chunk_terms(&self) -> Option<ChunkTerms> {
+        self.chunks.terms()
     }
 
     /// Asks a worker on the node's NIC for a chunk. The node's CPU has no part in it. Answered with [`Answer::Granted`]: the

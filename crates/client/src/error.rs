@@ -112,6 +112,21 @@ pub enum Error {
     /// The chunk is not this client's. Nothing has changed.
     #[error("the chunk is not this client's: it frees only what it has allocated")]
     ForeignChunk,
+    /// The caller's mistake, found here: a small object lies in one chunk. Nothing was sent.
+    #[error(
+        "a small object has at most the {limit} bytes of a chunk, not {bytes}: allocate memory of the node instead"
+    )]
+    SmallObjectTooLong {
+        /// The bytes asked for.
+        bytes: u64,
+        /// Bytes of a chunk.
+        limit: u64,
+    },
+    /// The caller's mistake, found here: the small object was freed before, or is another allocator's. Nothing has changed.
+    #[error(
+        "the small object was freed before, or comes from another allocator: free it once, where it comes from"
+    )]
+    NoSuchSmallObject,
     /// The node refused for another reason.
     #[error(transparent)]
     Refused(Refusal),
@@ -149,6 +164,8 @@ impl Coded for Error {
             Self::Quota { .. } => ErrorCode::Quota,
             Self::NoFreeChunk => ErrorCode::NoFreeChunk,
             Self::ForeignChunk => ErrorCode::ForeignChunk,
+            Self::SmallObjectTooLong { .. } => ErrorCode::SmallObjectTooLong,
+            Self::NoSuchSmallObject => ErrorCode::NoSuchSmallObject,
             Self::Refused(refusal) => refusal.code(),
             Self::SessionLost => ErrorCode::SessionLost,
             Self::NodeGone => ErrorCode::NodeGone,
@@ -179,6 +196,8 @@ impl Error {
             | Self::ForeignBuffer
             | Self::ForeignPermission
             | Self::ForeignChunk
+            | Self::SmallObjectTooLong { .. }
+            | Self::NoSuchSmallObject
             | Self::WrongRight { .. }
             | Self::Misaligned
             | Self::Name(_)

@@ -31,6 +31,7 @@ mod owned_batch;
 mod permission;
 mod queue_pairs;
 mod recovery;
+mod small_objects;
 
 pub use asks::{Acquire, Allocate};
 pub use batch::Batch;
@@ -43,3 +44,6 @@ pub use operations::{Operation, Outcome};
 pub use owned_batch::{OwnedBatch, Started};
 pub use permission::{Lease, Permission};
 pub use queue_pairs::Counters;
+pub use small_objects::{
+    ClassOccupancy, Located, NotFreed, Occupancy, SmallObject, SmallObjectId, SmallObjects,
+};

@@ -181,6 +181,12 @@ impl Permission {
         }
     }
 
+    /// Some bytes of a chunk, for the same credential and as long as the chunk.
+    pub(crate) fn part_of_chunk(&self, offset: u64, length: u64) -> Self {
+        debug_assert!(self.check_span(offset, length, self.rights).is_ok(), "a part lies in its chunk");
+        Self { offset: self.offset + offset, length, lease: Arc::clone(&self.lease), ..*self }
+    }
+
     /// Its name on the node.
     #[must_use]
     pub fn id(&self) -> PermissionId {

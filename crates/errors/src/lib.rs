@@ -65,7 +65,9 @@ error_codes! {
     NodeGone = 115, "node-gone", "The node is gone, and everything on it.";
     NoFreeChunk = 116, "no-free-chunk", "All chunks of the pool are held.";
     ForeignChunk = 117, "foreign-chunk", "The chunk is not this client's any more.";
-    ForeignPermission = 119, "foreign-permission", "The permission's keys work on another session's queue pairs only.";
+    SmallObjectTooLong = 118, "small-object-too-long", "A small object has more bytes than a chunk.";
+    NoSuchSmallObject = 119, "no-such-small-object", "The small object was freed before, or is another allocator's.";
+    ForeignPermission = 120, "foreign-permission", "The permission's keys work on another session's queue pairs only.";
 
     // Requests that the node refuses.
     MalformedRequest = 201, "malformed-request", "The node could not read the message.";
@@ -187,6 +189,7 @@ error_codes! {
     ReadOnlyTable = 735, "read-only-table", "The table was opened for reading only.";
     TableFull = 736, "table-full", "The table has as many parts as it can have.";
     TableDamaged = 737, "table-damaged", "The table's memory makes no sense.";
+    TableOfOneHandle = 738, "table-of-one-handle", "The table's values lie in chunks, which only the handle that made the table can read.";
     NotAQueue = 741, "not-a-queue", "The object is no queue, or one of another version.";
     QueueOption = 742, "queue-option", "A queue cannot be made with such an option.";
     EntryTooLong = 743, "entry-too-long", "An entry has more bytes than fit into this queue.";

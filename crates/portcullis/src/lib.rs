@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod chunk_allocator;
 mod clock;
 mod held;
 pub mod host;
@@ -38,12 +39,14 @@ mod retryable;
 mod session;
 
 pub use address::{Address, UnknownAddress};
+pub use chunk_allocator::{ChunkAllocator, ChunkOptions};
 pub use clock::{Clock, ProcessClock};
 pub use held::{AtDrop, Permission};
 pub use keeper::{Kept, Tending};
 pub use portcullis_client::{
-    Acquire, Allocate, Answer, Batch, Buffer, Call, Client, ClientConfig, Counters as ClientCounters, Error,
-    Lease, NotRevoked, Operation, Outcome, OwnedBatch, Permission as BarePermission, Rejected, Started,
+    Acquire, Allocate, Answer, Batch, Buffer, Call, ClassOccupancy, Client, ClientConfig,
+    Counters as ClientCounters, Error, Lease, Located, NotFreed, NotRevoked, Occupancy, Operation, Outcome,
+    OwnedBatch, Permission as BarePermission, Rejected, SmallObject, SmallObjectId, SmallObjects, Started,
 };
 pub use portcullis_errors::{Coded, ErrorCode};
 pub use portcullis_host::SessionEndpoint;
@@ -70,4 +73,6 @@ pub use rdma::{
     ClientIdentity, ClientSecurity, DeviceChoice, IbEndpoint, IdentityError, NodeIdentity, NodeLife,
     NodeSecurity, RdmaAttachError, RdmaOptions,
 };
-pub use session::{Chunk, ConnectError, Session, SessionOptions, connect, connect_with};
+pub use session::{
+    Chunk, ConnectError, NotAllAllocated, NotAllFreed, Session, SessionOptions, connect, connect_with,
+};

@@ -6,7 +6,7 @@ mod event_loop;
 mod together;
 mod transfers;
 
-pub use chunks::Chunk;
+pub use chunks::{Chunk, NotAllAllocated, NotAllFreed};
 
 use crate::clock::{Clock, ProcessClock};
 use crate::held::Dropped;
@@ -248,6 +248,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     #[must_use]
     pub fn clock(&self) -> &C {
         &self.clock
+    }
+
+    /// Where permissions go that are dropped. No other session has the same.
+    pub(crate) fn dropped(&self) -> Dropped {
+        Arc::clone(&self.dropped)
     }
 
     /// The client library underneath, for operations that do not wait and for batches. [`Session::wait`] and

@@ -5,7 +5,7 @@ use super::connection::{ARENA_BYTES, Target};
 use super::trouble::Trouble;
 use crate::output::say;
 use clap::Args;
-use portcullis_structures::table::Access;
+use portcullis_structures::table::Table;
 use serde_json::json;
 
 const EXAMPLES: &str = "\
@@ -31,8 +31,11 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let Options { target, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
-    let table = target.open(&pipeline, Access::Write)?;
-    pipeline.block_on(table.destroy(Some(name))).map_err(Trouble::of(name))?;
+    let discarded = pipeline.block_on(async {
+        let entry = pipeline.lookup(None, name).await?;
+        Table::discard(&pipeline, entry.object, Some(name)).await
+    });
+    discarded.map_err(Trouble::of(name))?;
     if *json {
         say(json!({"dropped": name.as_str()}));
     } else {

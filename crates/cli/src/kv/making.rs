@@ -6,7 +6,7 @@ use crate::output::complain;
 use clap::{Args, ValueEnum};
 use portcullis::{Allocate, DirectoryName, Error, Keep, Lifetime, Refusal};
 use portcullis_structures::Pipeline;
-use portcullis_structures::table::{Access, Grain, Table, TableError, TableOptions};
+use portcullis_structures::table::{Access, BlockMemory, Grain, Table, TableError, TableOptions};
 use std::fmt;
 use std::rc::Rc;
 
@@ -74,7 +74,8 @@ impl Making {
             GrainName::Extent => Grain::Extent,
         };
         let Self { lease, groups, depth_max, seed, .. } = *self;
-        TableOptions { grain, lease, groups, depth_max, seed, keep }
+        // A command's session is over when the command is, so its chunks could keep no value.
+        TableOptions { blocks: BlockMemory::Objects, grain, lease, groups, depth_max, seed, keep }
     }
 }
 

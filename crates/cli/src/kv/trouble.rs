@@ -65,6 +65,7 @@ fn advice(error: &TableError) -> &'static str {
     match error {
         TableError::Session(error) => advice_on_session(*error),
         TableError::NotATable => ": another program of this tenant has given an object of its own that name",
+        TableError::OfOneHandle => "; `kv drop` discards it",
         TableError::Full => {
             ": `kv dump` it, `kv create` one with a greater --depth-max or more --groups, and `kv load` that"
         }

@@ -2,9 +2,11 @@
 
 use super::Session;
 use crate::Clock;
-use portcullis_client::{Answer, Error, NotRevoked, Permission as Bare};
+use portcullis_client::{Answer, Call, Client, Error, NotRevoked, Permission as Bare};
+use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::ChunkTerms;
+use std::collections::VecDeque;
 use std::ops::Deref;
 
 /// A chunk of the node's memory, which the session holds until it frees the chunk or ends.
@@ -19,6 +21,10 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    pub(crate) fn new(bare: Bare) -> Self {
+        Self { bare }
+    }
+
     /// The chunk as a bare permission, for [`Client::free_chunk`](crate::Client::free_chunk).
     #[must_use]
     pub fn into_bare(self) -> Bare {
@@ -31,6 +37,41 @@ impl Deref for Chunk {
 
     fn deref(&self) -> &Bare {
         &self.bare
+    }
+}
+
+/// Fewer chunks were allocated than asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{} chunks were allocated, and no more: {error}", chunks.len())]
+pub struct NotAllAllocated {
+    /// The chunks that were allocated.
+    pub chunks: Vec<Chunk>,
+    /// Why there are no more.
+    #[source]
+    pub error: Error,
+}
+
+impl Coded for NotAllAllocated {
+    fn code(&self) -> ErrorCode {
+        self.error.code()
+    }
+}
+
+/// Some chunks may not have been freed.
+#[derive(Debug, thiserror::Error)]
+#[error("{} chunks are still held, and what was under way may be: {error}", left.len())]
+pub struct NotAllFreed {
+    /// The chunks that the session holds as before: their end was not asked for.
+    pub left: Vec<Chunk>,
+    /// Why. A chunk whose end was asked for, and of which no answer came, is in neither list. It goes with the session at the
+    /// latest.
+    #[source]
+    pub error: Error,
+}
+
+impl Coded for NotAllFreed {
+    fn code(&self) -> ErrorCode {
+        self.error.code()
     }
 }
 
@@ -75,5 +116,75 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             })
         })?;
         self.wait_call(call).map(|_| ())
+    }
+
+    /// Allocates several chunks, with as many requests under way as a worker takes: sixteen. So they take a sixteenth of the
+    /// round trips of as many [`Session::allocate_chunk`].
+    ///
+    /// # Errors
+    /// [`NotAllAllocated`] with the chunks that there are, for a reason of [`Session::allocate_chunk`].
+    pub fn allocate_chunks(&mut self, count: usize) -> Result<Vec<Chunk>, NotAllAllocated> {
+        let mut chunks = Vec::new();
+        let mut begun = 0;
+        let done = self.keep_asking(
+            |client| (begun < count).then(|| client.allocate_chunk().inspect(|_| begun += 1)),
+            |answer| match answer {
+                Answer::Granted(bare) => {
+                    chunks.push(Chunk { bare });
+                    Ok(())
+                }
+                _ => Err(Error::SessionLost),
+            },
+        );
+        match done {
+            Ok(()) => Ok(chunks),
+            Err(error) => Err(NotAllAllocated { chunks, error }),
+        }
+    }
+
+    /// Frees several chunks, with as many requests under way as a worker takes.
+    ///
+    /// # Errors
+    /// [`NotAllFreed`], for a reason of [`Session::free_chunk`].
+    pub fn free_chunks(&mut self, chunks: impl IntoIterator<Item = Chunk>) -> Result<(), NotAllFreed> {
+        let mut left: VecDeque<Bare> = chunks.into_iter().map(Chunk::into_bare).collect();
+        let done = self.keep_asking(
+            |client| {
+                let begun = client.free_chunk(left.pop_front()?);
+                Some(begun.map_err(|NotRevoked { permission, error }| {
+                    left.push_front(permission);
+                    error
+                }))
+            },
+            |_| Ok(()),
+        );
+        done.map_err(|error| NotAllFreed { left: left.into_iter().map(Chunk::new).collect(), error })
+    }
+
+    /// Begins calls for as long as there is room and `begin` has more of them, and hands each answer to `take`. When this
+    /// returns, none is under way. After the first error no other call is begun.
+    fn keep_asking(
+        &mut self,
+        mut begin: impl FnMut(&mut Client<E>) -> Option<Result<Call, Error>>,
+        mut take: impl FnMut(Answer) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (mut under_way, mut done) = (VecDeque::new(), Ok(()));
+        let waited = self.wait_until(|client| {
+            // A worker answers in the order of the requests.
+            while let Some(answer) = under_way.front().and_then(|&call| client.take_call(call)) {
+                under_way.pop_front();
+                done = done.and(answer.and_then(&mut take));
+            }
+            while done.is_ok() {
+                match begin(client) {
+                    None => break,
+                    Some(Ok(call)) => under_way.push_back(call),
+                    Some(Err(Error::QueueFull { .. })) => return None,
+                    Some(Err(error)) => done = Err(error),
+                }
+            }
+            under_way.is_empty().then_some(())
+        });
+        done.and(waited)
     }
 }

@@ -2,10 +2,10 @@
 
 use super::Pipeline;
 use super::awaited::{Asked, Awaited, Yield};
-use super::requests::{Action, Request};
+use super::requests::{Action, Request, WorkerRequest};
 use portcullis::{
-    Acquire, Allocate, BarePermission, Buffer, Clock, DirectoryName, Entry as NamedObject, Keep, Lifetime,
-    ObjectRef, Rights, TenantName, VerbsEndpoint,
+    Acquire, Allocate, BarePermission, Buffer, ChunkTerms, Clock, DirectoryName, Entry as NamedObject, Error,
+    Keep, Lifetime, ObjectRef, Rights, TenantName, VerbsEndpoint,
 };
 use std::rc::Rc;
 
@@ -133,6 +133,33 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     /// Asks for the object with a name. `owner`: the tenant that shares it; `None`: the client's own.
     pub fn lookup(&self, owner: Option<TenantName>, name: DirectoryName) -> Awaited<'_, E, C, NamedObject> {
         self.ask(Request::Lookup { owner, name })
+    }
+
+    /// What the node says about the session's chunks. The first time, the node makes the session's workers.
+    ///
+    /// # Errors
+    /// The node has no chunks, the tenant's quota is used up, or the node is gone.
+    pub async fn chunk_terms(&self) -> Result<ChunkTerms, Error> {
+        let known = self.core.borrow_mut().session.client().chunk_terms();
+        match known {
+            Some(terms) => Ok(terms),
+            None => self.ask(Request::JoinChunks).await,
+        }
+    }
+
+    /// Allocates a chunk, after [`Pipeline::chunk_terms`]. A worker on the node's NIC does it. If the future is dropped, the
+    /// chunk stays allocated until the session ends.
+    pub fn allocate_chunk(&self) -> Awaited<'_, E, C, BarePermission> {
+        self.ask_worker(WorkerRequest::AllocateChunk)
+    }
+
+    /// Frees a chunk. Accesses to it that are under way race with this.
+    pub fn free_chunk(&self, chunk: BarePermission) -> Awaited<'_, E, C, ()> {
+        self.ask_worker(WorkerRequest::FreeChunk(chunk))
+    }
+
+    fn ask_worker<T: Yield<E::Memory>>(&self, request: WorkerRequest) -> Awaited<'_, E, C, T> {
+        Awaited::new(self, Asked::Entered(self.core.borrow_mut().enter_for_worker(request)))
     }
 
     fn ask<T: Yield<E::Memory>>(&self, request: Request<E::Memory>) -> Awaited<'_, E, C, T> {

@@ -3,7 +3,9 @@
 use super::Pipeline;
 use super::buffers::Buffers;
 use super::requests::Done;
-use portcullis::{BarePermission, Buffer, Clock, Entry, Error, Memory, Operation, Outcome, VerbsEndpoint};
+use portcullis::{
+    BarePermission, Buffer, ChunkTerms, Clock, Entry, Error, Memory, Operation, Outcome, VerbsEndpoint,
+};
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -55,6 +57,13 @@ impl<M: Memory> Yield<M> for Entry {
     #[inline]
     fn of(done: Done<M>, _: &mut Buffers<M>) -> Option<Self> {
         if let Done::Entry(entry) = done { Some(entry) } else { None }
+    }
+}
+
+impl<M: Memory> Yield<M> for ChunkTerms {
+    #[inline]
+    fn of(done: Done<M>, _: &mut Buffers<M>) -> Option<Self> {
+        if let Done::Chunks(terms) = done { Some(terms) } else { None }
     }
 }
 

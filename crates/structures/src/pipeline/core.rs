@@ -5,7 +5,7 @@ use super::awaited::{Asked, done_of};
 use super::buffers::Buffers;
 use super::outbox::{Kind, Outbox, Room};
 use super::places::{Places, Waiter};
-use super::requests::{Action, Begun, Done, Posted, Request, begin};
+use super::requests::{Action, Begun, Done, Posted, PostedToWorker, Request, WorkerRequest, begin};
 use super::timers::Timers;
 use portcullis::{
     Answer, BarePermission, Buffer, Call, Client, Clock, Error, Lifetime, Memory, Moment, Operation, Outcome,
@@ -184,6 +184,13 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         id
     }
 
+    /// Enters a request to a worker on the node's NIC.
+    pub fn enter_for_worker(&mut self, request: WorkerRequest) -> u64 {
+        let id = self.entries.insert(Entry { task: self.current, forgotten: false, result: None });
+        self.outbox.workers().push_back((id, request));
+        id
+    }
+
     /// Enters the result of a request that has failed at once.
     #[cold]
     pub fn enter_failed(&mut self, error: Error) -> Asked {
@@ -251,8 +258,30 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         self.staged = 0;
     }
 
+    /// Posts what waits for workers.
+    fn post_to_workers(&mut self) {
+        while self.posts_left != Some(0)
+            && let Some((id, request)) = self.outbox.workers().pop_front()
+        {
+            match request.post(self.session.client()) {
+                PostedToWorker::Begun(call) => {
+                    self.calls.push((call, id));
+                    self.posts_left = self.posts_left.map(|left| left - 1);
+                }
+                PostedToWorker::Full(request) => {
+                    self.outbox.workers().push_front((id, request));
+                    break;
+                }
+                PostedToWorker::Failed(error) => {
+                    settle(&mut self.entries, &mut self.ready, id, Err(error));
+                }
+            }
+        }
+    }
+
     /// Posts what is staged, and what has been waiting.
     fn post_waiting(&mut self) {
+        self.post_to_workers();
         let (outbox, now) = (&mut self.outbox, self.now);
         let client = self.session.client();
         if outbox.has_accesses() {
@@ -383,7 +412,8 @@ fn take_answers<E: VerbsEndpoint>(
         let done = answer.map(|answer| match answer {
             Answer::Granted(permission) => Done::Granted(permission),
             Answer::Entry(entry) => Done::Entry(entry),
-            Answer::Extended(_) | Answer::EndOfList | Answer::Done | Answer::Chunks(_) => Done::Ended,
+            Answer::Chunks(terms) => Done::Chunks(terms),
+            Answer::Extended(_) | Answer::EndOfList | Answer::Done => Done::Ended,
         });
         settle(entries, ready, id, done);
         false

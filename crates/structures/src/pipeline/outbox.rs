@@ -1,10 +1,10 @@
 //! What a pipeline has still to post.
 //!
-//! Accesses, calls that are answered at once, and calls that may wait at the node for what others hold stand in lines of
-//! their own: none waits behind another kind. A call that waits never takes the last room for calls, for what it waits for
+//! Accesses, requests to workers, calls that are answered at once, and calls that may wait at the node for what others hold
+//! stand in lines of their own: none waits behind another kind. A call that waits never takes the last room for calls, for what it waits for
 //! may be this very client's to give back.
 
-use super::requests::Request;
+use super::requests::{Request, WorkerRequest};
 use portcullis::{Acquire, Client, Lifetime, Memory, VerbsEndpoint};
 use std::collections::VecDeque;
 
@@ -15,11 +15,12 @@ pub(super) struct Outbox<M: Memory> {
     accesses: Line<M>,
     prompt: Line<M>,
     waiting: Line<M>,
+    workers: VecDeque<(u64, WorkerRequest)>,
 }
 
 impl<M: Memory> Default for Outbox<M> {
     fn default() -> Self {
-        Self { accesses: Line::new(), prompt: Line::new(), waiting: Line::new() }
+        Self { accesses: Line::new(), prompt: Line::new(), waiting: Line::new(), workers: VecDeque::new() }
     }
 }
 
@@ -63,12 +64,18 @@ impl Room {
 impl<M: Memory> Outbox<M> {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.accesses.is_empty() && self.prompt.is_empty() && self.waiting.is_empty()
+        let calls_wait = !self.prompt.is_empty() || !self.waiting.is_empty();
+        self.accesses.is_empty() && !calls_wait && self.workers.is_empty()
     }
 
     #[inline]
     pub fn has_accesses(&self) -> bool {
         !self.accesses.is_empty()
+    }
+
+    /// Requests to workers, in their order.
+    pub fn workers(&mut self) -> &mut VecDeque<(u64, WorkerRequest)> {
+        &mut self.workers
     }
 
     fn line(&mut self, kind: Kind) -> &mut Line<M> {

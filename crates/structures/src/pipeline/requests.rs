@@ -1,8 +1,9 @@
 //! What an operation of a structure asks of its session, and what it gets.
 
 use portcullis::{
-    Acquire, Allocate, BarePermission, Batch, Buffer, Call, DirectoryName, Entry, Error, Keep, Lifetime,
-    Memory, Moment, NotRevoked, ObjectRef, Operation, Rejected, Rights, TenantName, VerbsEndpoint,
+    Acquire, Allocate, BarePermission, Batch, Buffer, Call, ChunkTerms, Client, DirectoryName, Entry, Error,
+    Keep, Lifetime, Memory, Moment, NotRevoked, ObjectRef, Operation, Rejected, Rights, TenantName,
+    VerbsEndpoint,
 };
 use std::rc::Rc;
 
@@ -55,6 +56,13 @@ pub(super) enum Request<M: Memory> {
         owner: Option<TenantName>,
         name: DirectoryName,
     },
+    JoinChunks,
+}
+
+/// A request to a worker on the node's NIC that is still to be posted. It goes out by itself, beside the others' batch.
+pub(super) enum WorkerRequest {
+    AllocateChunk,
+    FreeChunk(BarePermission),
 }
 
 /// What an access does.
@@ -73,6 +81,7 @@ pub enum Done<M: Memory> {
     Word(u64),
     Granted(BarePermission),
     Entry(Entry),
+    Chunks(ChunkTerms),
     Ended,
 }
 
@@ -87,6 +96,14 @@ pub(super) enum Posted<M: Memory> {
     Begun(Begun),
     /// The queue has no room now. The request comes back.
     Full(Request<M>),
+    Failed(Error),
+}
+
+/// What came of posting a request to a worker.
+pub(super) enum PostedToWorker {
+    Begun(Call),
+    /// The worker has no room now. The request comes back.
+    Full(WorkerRequest),
     Failed(Error),
 }
 
@@ -137,6 +154,25 @@ impl<M: Memory> Request<M> {
             Self::Lookup { owner, name } => {
                 called(batch.lookup(owner, name), || Self::Lookup { owner, name })
             }
+            Self::JoinChunks => called(batch.join_chunks(), || Self::JoinChunks),
+        }
+    }
+}
+
+impl WorkerRequest {
+    /// Posts the request.
+    pub fn post<E: VerbsEndpoint>(self, client: &mut Client<E>) -> PostedToWorker {
+        let (begun, again) = match self {
+            Self::AllocateChunk => (client.allocate_chunk(), Some(Self::AllocateChunk)),
+            Self::FreeChunk(chunk) => match client.free_chunk(chunk) {
+                Ok(call) => (Ok(call), None),
+                Err(NotRevoked { permission, error }) => (Err(error), Some(Self::FreeChunk(permission))),
+            },
+        };
+        match (begun, again) {
+            (Ok(call), _) => PostedToWorker::Begun(call),
+            (Err(Error::QueueFull { .. }), Some(again)) => PostedToWorker::Full(again),
+            (Err(error), _) => PostedToWorker::Failed(error),
         }
     }
 }

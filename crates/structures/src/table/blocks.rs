@@ -7,7 +7,7 @@
 use super::permissions::{Part, is_conflict, is_gone, is_no_room, needs_room};
 use super::shape::{EXTENTS_AT, SizeClass};
 use super::words::{Claim, EXTENTS_MAX, Place, Slot, Version};
-use super::{Grain, Table, TableError, block};
+use super::{BlockMemory, Grain, Table, TableError, block};
 use crate::held::AtEnd;
 use crate::pipeline::word_of;
 use crate::record::Record;
@@ -35,6 +35,8 @@ pub(super) struct Claimed {
     pub place: Place,
     pub version: Version,
     pub permission: Rc<BarePermission>,
+    /// Where in the permission the block starts.
+    pub at: u64,
     /// From here on the block must not get into a slot: on the session's clock.
     pub until: Moment,
 }
@@ -155,8 +157,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         extents[number as usize] = Some(known);
     }
 
+    /// Claims a block of so many bytes.
+    pub(super) async fn claim(&self, bytes: u64) -> Result<Claimed, TableError> {
+        match self.options.blocks {
+            BlockMemory::Objects => self.claim_in_extent(SizeClass::of(bytes)).await,
+            BlockMemory::Chunks => self.claim_in_chunk(bytes).await,
+        }
+    }
+
     /// Claims a block of a class.
-    pub(super) async fn claim(&self, class: SizeClass) -> Result<Claimed, TableError> {
+    async fn claim_in_extent(&self, class: SizeClass) -> Result<Claimed, TableError> {
         loop {
             let now = self.pipeline.now();
             let too_old = {
@@ -379,13 +389,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            claimed.push(Claimed { place, version, permission, until: self.claimed_until(now) });
+            claimed.push(Claimed { place, version, permission, at: 0, until: self.claimed_until(now) });
         }
         Ok(Tried { claimed, is_full, outdated })
     }
 
     /// A block that was claimed at `now` gets into a slot before this time or never.
-    fn claimed_until(&self, now: Moment) -> Moment {
+    pub(super) fn claimed_until(&self, now: Moment) -> Moment {
         let lease = self.options.lease.0;
         now.after(Lifetime(lease - lease / 8))
     }
@@ -406,18 +416,30 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         content: &block::Content<'_>,
     ) -> Result<(), TableError> {
         let bytes = block::encode(content, claimed.version, claimed.place);
-        Ok(self.pipeline.write(&claimed.permission, 0, &bytes).await?)
+        Ok(self.pipeline.write(&claimed.permission, claimed.at, &bytes).await?)
     }
 
     /// Frees a block that was claimed and is in no slot.
     pub(super) async fn give_back(&self, claimed: Claimed) -> Result<(), TableError> {
         let (place, version) = (claimed.place, claimed.version);
-        self.pipeline.end(claimed.permission);
+        self.end_writing(claimed);
         self.free_block(place, version).await
+    }
+
+    /// Ends the permission to write a block.
+    pub(super) fn end_writing(&self, claimed: Claimed) {
+        match self.options.blocks {
+            BlockMemory::Objects => self.pipeline.end(claimed.permission),
+            // It is the chunk's, which other blocks are in.
+            BlockMemory::Chunks => {}
+        }
     }
 
     /// Frees a block whose slot this client has just changed. Nobody waits for that.
     pub(super) async fn free_block(&self, place: Place, version: Version) -> Result<(), TableError> {
+        if self.options.blocks == BlockMemory::Chunks {
+            return self.free_in_chunk(place, version).await;
+        }
         let (class, claim) = self.end_claim(place, version).await?;
         self.state.borrow_mut().blocks.note_free(class, place, claim);
         Ok(())

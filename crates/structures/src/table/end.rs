@@ -2,14 +2,19 @@
 
 use super::permissions::{Part, is_gone};
 use super::words::Claim;
-use super::{Table, TableError, TableOptions};
+use super::{Access, Table, TableError, TableOptions};
+use crate::Pipeline;
 use crate::pipeline::join;
 use portcullis::{Clock, DirectoryName, Error, ObjectRef, Refusal, VerbsEndpoint};
+use std::rc::Rc;
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Gives back the blocks that the handle keeps ready, and waits until all that it began has been carried out.
     ///
     /// A program that ends without this leaves what a dead client leaves: a few claimed blocks, which a sweep frees.
+    ///
+    /// Blocks in chunks end with the handle: the chunks go back to the node, and nobody has the values any more. Use
+    /// [`Table::destroy`] to free the rest of the table as well.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -23,6 +28,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for freed in join(freed).await {
             freed?;
         }
+        self.give_all_chunks_back().await?;
         // Accesses are carried out in their order. So what nobody waited for is done when this read is.
         self.word_in(Part::Head, 0).await.map(drop)
     }
@@ -37,6 +43,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// As [`Table::insert`].
     pub async fn destroy(self, name: Option<DirectoryName>) -> Result<(), TableError> {
         self.check_writable()?;
+        self.give_all_chunks_back().await?;
         let subtables = u32::try_from(self.subtables_begun().await?).unwrap_or(u32::MAX);
         let subtables = 0..subtables.min(self.options.subtables_max());
         let extents = 0..self.extents_begun().await?;
@@ -57,6 +64,20 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
         }
         self.free_object(self.head).await
+    }
+
+    /// Frees all memory of a table that nobody can open, since its values were in chunks of a session: what that session has
+    /// left. While the session lives, this takes its table away from it, as [`Table::destroy`] would.
+    ///
+    /// # Errors
+    /// The object is gone or no table, or as of [`Table::insert`].
+    pub async fn discard(
+        pipeline: &Rc<Pipeline<E, C>>,
+        head: ObjectRef,
+        name: Option<DirectoryName>,
+    ) -> Result<(), TableError> {
+        let options = Self::read_options(pipeline, head).await?;
+        Self::new(pipeline, head, options, Access::Write).destroy(name).await
     }
 
     /// Frees an object, unless it is gone already.

@@ -41,6 +41,12 @@ pub enum TableError {
     /// The caller's mistake: the table was opened for reading only.
     #[error("the table was opened for reading only: open it for writing")]
     ReadOnly,
+    /// The table's blocks lie in chunks of another handle's session, or of another handle of this one.
+    #[error(
+        "the table's values lie in chunks, which only the handle that made the table can read while its session lives: \
+         use that handle, discard the table, or make one with blocks in objects"
+    )]
+    OfOneHandle,
     /// The table has as many subtables, or as many extents, as it can have.
     #[error("the table is full: make one with a greater depth_max or more groups")]
     Full,
@@ -64,6 +70,7 @@ impl Coded for TableError {
             Self::KeyTooLong { .. } => ErrorCode::KeyTooLong,
             Self::ValueTooLong { .. } => ErrorCode::ValueTooLong,
             Self::ReadOnly => ErrorCode::ReadOnlyTable,
+            Self::OfOneHandle => ErrorCode::TableOfOneHandle,
             Self::Full => ErrorCode::TableFull,
             Self::Damaged { .. } => ErrorCode::TableDamaged,
         }

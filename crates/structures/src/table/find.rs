@@ -245,10 +245,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     #[inline]
     pub(super) async fn named(&self, slot: Slot, key: &[u8]) -> Result<Named, TableError> {
         let block = match self.ask_block(slot) {
-            Some(asked) => asked.await?,
+            Some(asked) => Some(asked.await?),
             None => Box::pin(self.read_block(slot)).await?,
         };
-        Ok(self.name(block, slot, key))
+        Ok(block.map_or(Named::Stale, |block| self.name(block, slot, key)))
     }
 
     /// What a slot names whose block was read.
@@ -266,14 +266,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Asks for the bytes of a slot's block, if the permission for that is here.
     #[inline]
     pub(super) fn ask_block(&self, slot: Slot) -> Option<Awaited<'_, E, C, Buffer<E::Memory>>> {
-        let Readable { permission, offset, length } = self.readable(slot.place())?;
+        let Readable { permission, offset, length } = self.readable(slot)?;
         Some(self.pipeline.read(&permission, offset, length))
     }
 
-    /// The bytes of a slot's block.
-    pub(super) async fn read_block(&self, slot: Slot) -> Result<Buffer<E::Memory>, TableError> {
-        let Readable { permission, offset, length } = self.permission_to_read(slot.place()).await?;
-        Ok(self.pipeline.read(&permission, offset, length).await?)
+    /// The bytes of a slot's block. `None`: the block is gone, so the slot must have changed since.
+    pub(super) async fn read_block(&self, slot: Slot) -> Result<Option<Buffer<E::Memory>>, TableError> {
+        let Some(readable) = self.permission_to_read(slot).await? else { return Ok(None) };
+        let Readable { permission, offset, length } = readable;
+        Ok(Some(self.pipeline.read(&permission, offset, length).await?))
     }
 
     /// Waits before an operation begins again, for longer each time.

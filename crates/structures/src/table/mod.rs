@@ -22,11 +22,14 @@
 //!   client takes over.
 //! - The directory is a hint. From each subtable links lead to those that were split off it, so every client finds its
 //!   way from any entry, however old.
+//! - Blocks can lie in chunks of the session that makes the table instead ([`BlockMemory::Chunks`]). Then the handle itself
+//!   knows which places are taken, and nobody else can open the table.
 //! - A block belongs to its claim from its claim until a lease later, and can get into a slot until another lease later.
 //!   What is claimed for longer, and in no slot, is an orphan: [`Table::sweep`] frees it.
 
 mod block;
 mod blocks;
+mod chunk_blocks;
 mod end;
 mod error;
 mod find;
@@ -43,7 +46,7 @@ mod sweep;
 mod words;
 
 pub use error::TableError;
-pub use shape::{Grain, KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
+pub use shape::{BlockMemory, Grain, KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
 pub use split::SplitUnderWay;
 pub use statistics::Statistics;
 pub use store::{Condition, Stored};
@@ -51,6 +54,7 @@ pub use sweep::Swept;
 
 use crate::Pipeline;
 use blocks::Blocks;
+use chunk_blocks::ChunkBlocks;
 use permissions::{Part, Permissions};
 use portcullis::{
     Acquire, Allocate, Clock, DirectoryName, Lifetime, Moment, ObjectRef, Rights, TenantName, VerbsEndpoint,
@@ -104,6 +108,8 @@ struct State {
     /// The objects of the extents, by number, and the class of their blocks.
     extents: Vec<Option<(ObjectRef, SizeClass)>>,
     blocks: Blocks,
+    /// The blocks in chunks, if the table has its blocks there and this handle has made it.
+    chunk_blocks: Option<ChunkBlocks>,
     /// Subtables that this pipeline is splitting, and how many buckets of each it has moved. `None`: it has not begun to
     /// move them.
     splitting: HashMap<u32, Option<u32>>,
@@ -118,14 +124,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Makes an empty table. [`Table::head`] names it.
     ///
     /// # Errors
-    /// An option is out of its range, or the node refuses the memory.
+    /// An option is out of its range, or the node refuses the memory, or has no chunks for blocks in chunks.
     pub async fn create(pipeline: &Rc<Pipeline<E, C>>, options: &TableOptions) -> Result<Self, TableError> {
         options.check()?;
+        let chunk_blocks = match options.blocks {
+            BlockMemory::Objects => None,
+            BlockMemory::Chunks => Some(ChunkBlocks::new(pipeline.chunk_terms().await?)),
+        };
         let ask = Allocate::bytes(options.head_bytes());
         let lifetime = options.lease.max(MADE_WITHIN);
         let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
         let table = Self::new(pipeline, head.object(), *options, Access::Write);
         table.state.borrow_mut().permissions.keep(Part::Head, &head);
+        table.state.borrow_mut().chunk_blocks = chunk_blocks;
         pipeline.zero(&head, options.head_bytes()).await?;
         table.make_root().await?;
         pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
@@ -189,19 +200,29 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Opens a table that exists.
     ///
     /// # Errors
-    /// The object is gone, or no table.
+    /// The object is gone, or no table, or [`TableError::OfOneHandle`].
     pub async fn open(
         pipeline: &Rc<Pipeline<E, C>>,
         head: ObjectRef,
         access: Access,
     ) -> Result<Self, TableError> {
-        let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, TableOptions::BYTES as u64);
-        let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
-        let bytes = pipeline.read_bytes(&permission, 0, TableOptions::BYTES).await?;
-        let options = TableOptions::from_bytes(bytes.try_into().expect("as many as were read"))?;
+        let options = Self::read_options(pipeline, head).await?;
+        if options.blocks == BlockMemory::Chunks {
+            return Err(TableError::OfOneHandle);
+        }
         let table = Self::new(pipeline, head, options, access);
         table.load_routes().await?;
         Ok(table)
+    }
+
+    async fn read_options(
+        pipeline: &Rc<Pipeline<E, C>>,
+        head: ObjectRef,
+    ) -> Result<TableOptions, TableError> {
+        let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, TableOptions::BYTES as u64);
+        let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
+        let bytes = pipeline.read_bytes(&permission, 0, TableOptions::BYTES).await?;
+        TableOptions::from_bytes(bytes.try_into().expect("as many as were read"))
     }
 
     fn new(pipeline: &Rc<Pipeline<E, C>>, head: ObjectRef, options: TableOptions, access: Access) -> Self {
@@ -211,6 +232,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             subtables: Vec::new(),
             extents: Vec::new(),
             blocks: Blocks::default(),
+            chunk_blocks: None,
             splitting: HashMap::new(),
             frozen: HashMap::new(),
         };

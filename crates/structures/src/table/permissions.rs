@@ -5,8 +5,8 @@
 //! over, one way or the other, soon after the permission's grant.
 
 use super::shape::{SHARED_AT, SPLIT_BYTES, SizeClass};
-use super::words::Place;
-use super::{Access, Grain, Table, TableError};
+use super::words::{Place, Slot};
+use super::{Access, BlockMemory, Grain, Table, TableError};
 use crate::held::{AtEnd, Held};
 use crate::pipeline::word_of;
 use portcullis::{
@@ -279,17 +279,26 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             .wait(Lifetime(lease.0 * 3))
     }
 
-    /// The permission to read a block.
-    pub(super) async fn permission_to_read(&self, place: Place) -> Result<Readable, TableError> {
+    /// The permission to read a slot's block. `None`: the block is gone, so the slot must have changed since.
+    pub(super) async fn permission_to_read(&self, slot: Slot) -> Result<Option<Readable>, TableError> {
+        if self.options.blocks == BlockMemory::Chunks {
+            return Ok(self.readable(slot));
+        }
+        let place = slot.place();
         let (_, class) = self.extent_object(place.extent).await?;
         let (part, offset) = self.block_in_its_part(place, class);
-        Ok(Readable { permission: self.permission(part).await?, offset, length: class.block_length() })
+        let permission = self.permission(part).await?;
+        Ok(Some(Readable { permission, offset, length: class.block_length() }))
     }
 
     /// The same if it can be used as it is.
     #[inline]
-    pub(super) fn readable(&self, place: Place) -> Option<Readable> {
+    pub(super) fn readable(&self, slot: Slot) -> Option<Readable> {
         let state = &mut *self.state.borrow_mut();
+        let place = slot.place();
+        if self.options.blocks == BlockMemory::Chunks {
+            return state.chunk_blocks.as_ref()?.readable(place, slot.version());
+        }
         let (_, class) = (*state.extents.get(place.extent as usize)?)?;
         let (part, offset) = self.block_in_its_part(place, class);
         let permission = state.permissions.fresh(part, self.pipeline.now())?;

@@ -162,7 +162,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             for &(header, slot) in &now {
                 let bytes = self.read_block(slot).await;
                 match bytes {
-                    Ok(bytes) => read.push((header, slot, self.pipeline.copied(bytes))),
+                    Ok(Some(bytes)) => read.push((header, slot, self.pipeline.copied(bytes))),
+                    Ok(None) => {}
                     Err(error) => self.mend(error)?,
                 }
             }

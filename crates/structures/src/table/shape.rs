@@ -37,10 +37,24 @@ pub enum Grain {
     Extent,
 }
 
+/// What memory a table's blocks are in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BlockMemory {
+    /// Objects of the node, which clients share.
+    #[default]
+    Objects,
+    /// Chunks of the session that makes the table (OneSidedMW). No message goes to the node for a block, and memory of
+    /// removed keys goes back to the node chunk by chunk. A chunk's keys work on its holder's queue pairs only: so only the
+    /// handle that makes the table can use it, and its values go with its session.
+    Chunks,
+}
+
 /// How a table is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableOptions {
-    /// How finely reads are guarded.
+    /// What memory the blocks are in.
+    pub blocks: BlockMemory,
+    /// How finely reads are guarded. Blocks in chunks have the grain of a chunk, whatever this says.
     pub grain: Grain,
     /// How long a client's death in the middle of a change can hold up others, who need the same change: no longer than
     /// twice this. The right to split a subtable lives so long, and other permissions a quarter of it.
@@ -58,6 +72,7 @@ pub struct TableOptions {
 impl Default for TableOptions {
     fn default() -> Self {
         Self {
+            blocks: BlockMemory::default(),
             grain: Grain::default(),
             lease: Lifetime::seconds(1),
             groups: 256,
@@ -73,7 +88,7 @@ impl Default for TableOptions {
 #[repr(C)]
 struct OptionsWire {
     magic: U64,
-    grain: U32,
+    blocks_and_grain: U32,
     keep: U32,
     keep_for: U64,
     lease: U64,
@@ -111,9 +126,12 @@ impl TableOptions {
         let (keep, keep_for) = keep_to_words(self.keep);
         let mut wire = OptionsWire {
             magic: U64::new(MAGIC),
-            grain: U32::new(match self.grain {
-                Grain::Block => 0,
-                Grain::Extent => 1,
+            // One word for both: a program that knows no blocks in chunks takes such a table for none.
+            blocks_and_grain: U32::new(match (self.blocks, self.grain) {
+                (BlockMemory::Objects, Grain::Block) => 0,
+                (BlockMemory::Objects, Grain::Extent) => 1,
+                (BlockMemory::Chunks, Grain::Block) => 2,
+                (BlockMemory::Chunks, Grain::Extent) => 3,
             }),
             keep: U32::new(keep),
             keep_for: U64::new(keep_for),
@@ -136,13 +154,16 @@ impl TableOptions {
             return Err(TableError::NotATable);
         }
         let small = |word: U64| u32::try_from(word.get()).map_err(|_| TableError::NotATable);
-        let grain = match wire.grain.get() {
-            0 => Grain::Block,
-            1 => Grain::Extent,
+        let (blocks, grain) = match wire.blocks_and_grain.get() {
+            0 => (BlockMemory::Objects, Grain::Block),
+            1 => (BlockMemory::Objects, Grain::Extent),
+            2 => (BlockMemory::Chunks, Grain::Block),
+            3 => (BlockMemory::Chunks, Grain::Extent),
             _ => return Err(TableError::NotATable),
         };
         let keep = keep_from_words(wire.keep.get(), wire.keep_for.get()).ok_or(TableError::NotATable)?;
         let options = Self {
+            blocks,
             grain,
             lease: Lifetime(wire.lease.get()),
             groups: small(wire.groups)?,
@@ -322,8 +343,12 @@ mod tests {
         }
 
         #[test]
-        fn what_lies_in_the_head_does_not_overlap(depth_max in 0u32..=DEPTH_LIMIT) {
-            let options = TableOptions { depth_max, ..TableOptions::default() };
+        fn what_lies_in_the_head_does_not_overlap(
+            depth_max in 0u32..=DEPTH_LIMIT,
+            blocks in prop::sample::select(vec![BlockMemory::Objects, BlockMemory::Chunks]),
+            grain in prop::sample::select(vec![Grain::Block, Grain::Extent]),
+        ) {
+            let options = TableOptions { depth_max, blocks, grain, ..TableOptions::default() };
             prop_assert_eq!(TableOptions::from_bytes(options.to_bytes()).expect("the same"), options);
             prop_assert!(options.entry_at(1 << depth_max) <= options.subtable_record_at(0));
             prop_assert!(options.subtable_record_at(options.subtables_max()) <= options.extent_record_at(0));

@@ -395,7 +395,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn look_at_key(&self, depth: u32, place: &mut Frozen) -> Result<(), TableError> {
-        let Readable { permission, offset, length } = self.permission_to_read(place.slot.place()).await?;
+        let Some(Readable { permission, offset, length }) = self.permission_to_read(place.slot).await? else {
+            place.moves = true;
+            return Ok(());
+        };
         let read = self.pipeline.read(&permission, offset, length.min(KEY_READ_BYTES));
         let mut bytes = self.pipeline.copied(read.await?);
         // A block that was used again is in no slot that counts: its key has moved.

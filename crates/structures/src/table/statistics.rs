@@ -6,7 +6,7 @@ use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT, SizeClass};
 use super::words::{BucketHeader, Claim, EXTENTS_MAX, Place, Slot};
 use super::{Table, TableError, block};
 use crate::pipeline::word_of;
-use portcullis::{Clock, VerbsEndpoint};
+use portcullis::{Clock, Occupancy, VerbsEndpoint};
 use std::collections::{HashMap, HashSet};
 
 /// What a table takes and how full it is, as one look has found it. Others may change it meanwhile.
@@ -22,17 +22,17 @@ pub struct Statistics {
     pub depth: u32,
     /// Extents.
     pub extents: u64,
-    /// Blocks of all extents.
+    /// Blocks of all extents, or places for blocks in all chunks that have some.
     pub blocks: u64,
     /// Blocks that are claimed and in no slot: being written, kept ready by clients, or left by dead ones.
     pub unlinked: u64,
     /// Slots that name a block that is free, or was claimed again: more than a few that are just changing are damage.
     pub dangling: u64,
-    /// Bytes of the node's memory: head, subtables and extents.
+    /// Bytes of the node's memory: head, subtables, and extents or chunks.
     pub bytes: u64,
     /// Bytes of them that are subtables.
     pub subtable_bytes: u64,
-    /// Bytes of the extents that are blocks, claimed or not.
+    /// Bytes of the extents that are blocks, claimed or not, or all bytes of the chunks that the handle holds.
     pub block_bytes: u64,
     /// Bytes of the extents that say who has claimed which block.
     pub claim_bytes: u64,
@@ -44,6 +44,12 @@ impl Statistics {
     pub fn load_factor(&self) -> f64 {
         // A table with so many slots that this is inexact does not fit into any machine.
         self.keys as f64 / self.slots.max(1) as f64
+    }
+
+    fn add_chunks(&mut self, found: &Occupancy) {
+        self.blocks += found.classes.iter().map(|class| class.places).sum::<u64>();
+        self.bytes += found.bytes_held;
+        self.block_bytes += found.bytes_held;
     }
 
     fn add_extent(&mut self, class: SizeClass) {
@@ -63,6 +69,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub async fn statistics(&self) -> Result<Statistics, TableError> {
         let mut found = Statistics { bytes: self.options.head_bytes(), ..Statistics::default() };
         let mut claimed = HashMap::new();
+        if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
+            found.add_chunks(&chunk_blocks.occupancy());
+            claimed.extend(chunk_blocks.claims());
+        }
         for (number, class) in self.all_extents().await? {
             let Some(claims) = self.claims_of(number, class).await? else { continue };
             found.add_extent(class);
@@ -98,7 +108,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn is_here(&self, header: BucketHeader, slot: Slot) -> Result<bool, TableError> {
         let bytes = loop {
             match self.read_block(slot).await {
-                Ok(bytes) => break self.pipeline.copied(bytes),
+                Ok(Some(bytes)) => break self.pipeline.copied(bytes),
+                Ok(None) => return Ok(false),
                 Err(error) => self.mend(error)?,
             }
         };

@@ -4,7 +4,7 @@ use super::blocks::Claimed;
 use super::find::{Attempt, Attempts, Bucket, Found, Named, Retry, SlotAt, View};
 use super::hashing::KeyHash;
 use super::permissions::Part;
-use super::shape::{KEY_BYTES_MAX, SizeClass, TableOptions, VALUE_BYTES_MAX};
+use super::shape::{KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
 use super::words::Slot;
 use super::{Table, TableError, block};
 use portcullis::{Clock, Lifetime, Moment, VerbsEndpoint};
@@ -118,9 +118,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
                 Err(error) => {
-                    // A block whose permission has ended is of no use.
+                    // A block whose permission has ended is of no use. It may be in a pending slot, so only a sweep frees it.
                     if let Some(lost) = claimed.take() {
-                        self.pipeline.end(lost.permission);
+                        self.end_writing(lost);
                     }
                     self.mend(error)?;
                 }
@@ -182,8 +182,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.give_back(old).await?;
         }
         if claimed.is_none() {
-            let class = SizeClass::of(block::bytes_of(content.key, content.value));
-            let block = self.claim(class).await?;
+            let block = self.claim(block::bytes_of(content.key, content.value)).await?;
             self.write_block(&block, content).await?;
             *claimed = Some(block);
         }
@@ -206,7 +205,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.swap(found.at, found.slot, new, block.until).await? != Some(found.slot) {
             return Ok(false);
         }
-        self.pipeline.end(claimed.take().expect("it was just used").permission);
+        self.end_writing(claimed.take().expect("it was just used"));
         if !planted::is(Fault::OldBlockNotFreed) {
             self.free_old_block(found.slot).await;
         }
@@ -251,7 +250,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Attempt<Stored> {
         match self.insert_pending(key, hash, view, claimed).await? {
             Inserted::Done => {
-                self.pipeline.end(claimed.take().expect("it was just used").permission);
+                self.end_writing(claimed.take().expect("it was just used"));
                 return Ok(Ok(Stored::Inserted));
             }
             Inserted::Again => {}

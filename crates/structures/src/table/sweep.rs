@@ -143,6 +143,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     async fn all_claims(&self) -> Result<BTreeMap<Place, Claim>, TableError> {
         let mut claimed = BTreeMap::new();
+        if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
+            claimed.extend(chunk_blocks.claims());
+        }
         for (extent, class) in self.all_extents().await? {
             claimed.extend(self.claims_of(extent, class).await?.unwrap_or_default());
         }

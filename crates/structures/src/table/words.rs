@@ -43,6 +43,18 @@ pub(super) struct Place {
     pub block: u32,
 }
 
+impl Place {
+    /// The place with a number, for blocks that are numbered by one handle and lie in no extent.
+    pub fn of_number(number: u32) -> Self {
+        Self { extent: number >> EXTENT_SHIFT, block: number & (BLOCKS_MAX - 1) }
+    }
+
+    /// The number of a place.
+    pub fn number(self) -> u32 {
+        self.extent << EXTENT_SHIFT | self.block
+    }
+}
+
 /// A slot of a bucket: nothing, or the block of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Slot(pub u64);
@@ -218,6 +230,13 @@ mod tests {
                 prop_assert!(!marked.is_empty());
             }
             prop_assert!(slot.pending().frozen().is_empty());
+        }
+
+        #[test]
+        fn each_number_is_a_place_of_its_own(number: u32) {
+            let place = Place::of_number(number);
+            prop_assert!(place.extent < EXTENTS_MAX && place.block < BLOCKS_MAX);
+            prop_assert_eq!(place.number(), number);
         }
 
         #[test]

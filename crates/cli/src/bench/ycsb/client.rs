@@ -54,8 +54,30 @@ fn run(turn: Turn<'_>, drawn: &[Drawn], number: usize, together: &Barrier) -> Re
     together.wait();
     let (pipeline, table) = ready?;
     let course = if number == 0 { Course::of(turn.length, turn.name) } else { Course::unseen(turn.length) };
-    let work = Work::new(turn, drawn, &table, course);
-    work.run(&pipeline)?;
+    count(turn, drawn, &pipeline, &table, course)
+}
+
+/// The same for a table that only the session can read that made it.
+pub fn measure_own(
+    turn: Turn<'_>,
+    drawn: &[Drawn],
+    pipeline: &Pipeline,
+    table: &Table,
+) -> Result<Measured, BenchError> {
+    processors::pin_client();
+    Work::new(turn, drawn, table, Course::warm_up_for(turn.length, WARM_UP)).run(pipeline)?;
+    count(turn, drawn, pipeline, table, Course::of(turn.length, turn.name))
+}
+
+fn count(
+    turn: Turn<'_>,
+    drawn: &[Drawn],
+    pipeline: &Pipeline,
+    table: &Table,
+    course: Course,
+) -> Result<Measured, BenchError> {
+    let work = Work::new(turn, drawn, table, course);
+    work.run(pipeline)?;
     let elapsed = work.course.borrow().elapsed();
     Ok(Measured::new(work.done.get(), elapsed, work.times.into_inner()))
 }

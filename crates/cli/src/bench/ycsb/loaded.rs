@@ -5,7 +5,7 @@ use super::Options;
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::{ObjectRef, Session, SessionOptions, connect_with};
 use portcullis_structures::Pipeline;
-use portcullis_structures::table::{Access, Grain, Statistics, Table, TableError, TableOptions};
+use portcullis_structures::table::{Access, BlockMemory, Grain, Statistics, Table, TableError, TableOptions};
 use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
 
@@ -17,19 +17,38 @@ const STRIDE: u32 = 1 << 12;
 const ARENA_BYTES: u64 = 64 << 20;
 /// What a node lends beside the keys and what a structure needs for them.
 const MEMORY_BESIDE: u64 = 64 << 20;
+/// Chunks beside those that the keys fill: for blocks that are being replaced, and size classes that are not full.
+const CHUNKS_BESIDE: u64 = 128;
 
 /// What a table is made of, in every row that it is measured in.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub value_bytes: u32,
     pub grain: Grain,
+    pub blocks: BlockMemory,
+}
+
+impl Shape {
+    /// For titles.
+    pub fn text(self) -> String {
+        let Self { value_bytes, grain, blocks } = self;
+        format!("{value_bytes} B by {} in {}", grain_text(grain), blocks_text(blocks))
+    }
 }
 
 /// A loaded table. The session that made it keeps its memory.
 pub struct Loaded {
     pub contents: Contents,
     pub statistics: Statistics,
-    _keeper: Session,
+    owner: Owner,
+}
+
+/// The session that made a table.
+enum Owner {
+    /// Others read the table.
+    Keeper(#[expect(dead_code, reason = "the table goes with it")] Session),
+    /// Only this one can: the blocks are in its chunks.
+    Reader(Rc<Pipeline>, Table),
 }
 
 /// Where a loaded table is, and what is in it.
@@ -63,6 +82,14 @@ pub fn grain_text(grain: Grain) -> &'static str {
     }
 }
 
+/// The name of what blocks are in, as on the command line.
+pub fn blocks_text(blocks: BlockMemory) -> &'static str {
+    match blocks {
+        BlockMemory::Objects => "objects",
+        BlockMemory::Chunks => "chunks",
+    }
+}
+
 /// Connects with room for many operations.
 pub fn session(options: &Options, address: &str) -> Result<Session, BenchError> {
     let wanted = SessionOptions { arena_bytes: ARENA_BYTES, ..options.comparison.ends.session_options()? };
@@ -83,9 +110,25 @@ impl Options {
         self.memory.unwrap_or(MEMORY_BESIDE + 2 * each * u64::from(self.keys))
     }
 
+    /// The options of a node that has values in chunks: a quarter more chunks than the keys fill.
+    pub fn node_chunks(&self, shape: Shape) -> Vec<String> {
+        if shape.blocks != BlockMemory::Chunks {
+            return Vec::new();
+        }
+        let each = u64::from(shape.value_bytes) + u64::from(shape.value_bytes) / 8 + 64;
+        let chunks = (each * u64::from(self.keys) * 5 / 4).div_ceil(self.chunk_bytes) + CHUNKS_BESIDE;
+        let (chunks, bytes) = (chunks.to_string(), self.chunk_bytes.to_string());
+        ["--chunks".to_owned(), chunks, "--chunk-bytes".to_owned(), bytes].to_vec()
+    }
+
     fn table_options(&self, shape: Shape) -> TableOptions {
         let usual = TableOptions::default();
-        TableOptions { grain: shape.grain, lease: self.lease.unwrap_or(usual.lease), ..usual }
+        TableOptions {
+            blocks: shape.blocks,
+            grain: shape.grain,
+            lease: self.lease.unwrap_or(usual.lease),
+            ..usual
+        }
     }
 }
 
@@ -98,11 +141,24 @@ impl Loaded {
         insert_all(&pipeline, &table, options.keys, shape, name)?;
         let statistics = pipeline.block_on(table.statistics())?;
         let head = table.head();
-        drop(table);
-        let keeper = Rc::into_inner(pipeline).map(Pipeline::into_session);
-        let keeper = keeper.expect("the table was the only other user of the pipeline");
+        let owner = match shape.blocks {
+            BlockMemory::Chunks => Owner::Reader(pipeline, table),
+            BlockMemory::Objects => {
+                drop(table);
+                let keeper = Rc::into_inner(pipeline).map(Pipeline::into_session);
+                Owner::Keeper(keeper.expect("the table was the only other user of the pipeline"))
+            }
+        };
         let contents = Contents { head, shape, keys: AtomicU32::new(options.keys) };
-        Ok(Self { contents, statistics, _keeper: keeper })
+        Ok(Self { contents, statistics, owner })
+    }
+
+    /// The table's only reader, if others cannot open it.
+    pub fn own_table(&self) -> Option<(&Rc<Pipeline>, &Table)> {
+        match &self.owner {
+            Owner::Keeper(_) => None,
+            Owner::Reader(pipeline, table) => Some((pipeline, table)),
+        }
     }
 }
 

@@ -1,20 +1,34 @@
-//! What a loaded table takes of its node's memory, for each key.
+//! What a table takes of its node's memory, for each key: when it is loaded, and when nine of ten keys were removed.
 
-use super::loaded::{Loaded, grain_text, key};
+use super::super::BenchError;
+use super::super::rivals::Rival;
+use super::Options;
+use super::loaded::{self, Loaded, blocks_text, grain_text, key};
 use crate::samples::per;
 use comfy_table::{Table, presets};
+use portcullis_structures::{Pipeline, table};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
+use std::sync::atomic::Ordering;
 
 /// Bytes for each key, and what they are. The parts add up to the whole.
 #[derive(Debug, Serialize)]
 pub struct Memory {
     pub value_bytes: u32,
     pub grain: &'static str,
+    pub blocks: &'static str,
     pub keys: u64,
     /// Keys for each slot.
     pub load_factor: f64,
     pub bytes_per_key: f64,
     pub parts: Parts,
+    /// Keys that are left when nine of ten of all keys were removed.
+    pub keys_left: u64,
+    /// Bytes for each key that is left.
+    pub bytes_per_key_left: f64,
+    /// Of the bytes that blocks took before that, the share that the node has back.
+    pub returned: f64,
 }
 
 /// Bytes for each key.
@@ -32,8 +46,34 @@ pub struct Parts {
     pub head: f64,
 }
 
+/// Of the keys, the percentage that is removed, as in OneSidedMW.
+const REMOVED: u32 = 90;
+/// Removals under way at once.
+const DEPTH: usize = 64;
+
 impl Memory {
-    pub fn of(loaded: &Loaded) -> Self {
+    /// What the table takes and took. Most of its keys are gone afterwards.
+    pub fn of(options: &Options, rival: &Rival<Loaded>) -> Result<Self, BenchError> {
+        let loaded = &rival.state;
+        let opened = match loaded.own_table() {
+            Some(_) => None,
+            None => Some(loaded::open(loaded::session(options, rival.address())?, loaded.contents.head)?),
+        };
+        let own = loaded.own_table().or(opened.as_ref().map(|(pipeline, table)| (pipeline, table)));
+        let (pipeline, table) = own.expect("it was opened just now");
+        let before = pipeline.block_on(table.statistics())?;
+        remove_most(pipeline, table, loaded.contents.keys.load(Ordering::Relaxed))?;
+        let after = pipeline.block_on(table.statistics())?;
+        let returned = per(before.block_bytes.saturating_sub(after.block_bytes), before.block_bytes);
+        Ok(Self {
+            keys_left: after.keys,
+            bytes_per_key_left: per(after.bytes, after.keys),
+            returned,
+            ..Self::loaded(loaded)
+        })
+    }
+
+    fn loaded(loaded: &Loaded) -> Self {
         let found = loaded.statistics;
         let each = |bytes: u64| per(bytes, found.keys);
         let (key, value) = (key(0).len() as u64, u64::from(loaded.contents.shape.value_bytes));
@@ -51,30 +91,51 @@ impl Memory {
         Self {
             value_bytes: loaded.contents.shape.value_bytes,
             grain: grain_text(loaded.contents.shape.grain),
+            blocks: blocks_text(loaded.contents.shape.blocks),
             keys: found.keys,
             load_factor: found.load_factor(),
             bytes_per_key: each(found.bytes),
             parts,
+            keys_left: 0,
+            bytes_per_key_left: 0.0,
+            returned: 0.0,
         }
     }
 }
 
+/// Removes keys at random.
+fn remove_most(pipeline: &Pipeline, table: &table::Table, keys: u32) -> Result<(), BenchError> {
+    let mut random = Pcg64Mcg::seed_from_u64(0);
+    let removed = (0..keys).filter(|_| random.random_range(0..100) < REMOVED);
+    let remove = async |number: u32| table.remove(&key(number)).await;
+    let mut failed = None;
+    pipeline.run(DEPTH, removed.map(remove), |result| failed = failed.take().or(result.err()));
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
 /// All of it as a table.
-pub fn table(rows: &[Memory]) -> Table {
+pub fn as_table(rows: &[Memory]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     let parts = ["key", "value", "rest of block", "blocks without key", "claims", "subtables", "head"];
-    table.set_header([&["value [B]", "grain", "keys", "load", "bytes per key"], &parts[..]].concat());
+    let first = ["value [B]", "grain", "blocks", "keys", "load", "bytes per key"];
+    table.set_header([&first[..], &parts[..], &["keys left", "bytes per key left", "returned"]].concat());
     for row in rows {
         let Parts { key, value, block_rest, blocks_without_key, claims, subtables, head } = row.parts;
         let parts = [row.bytes_per_key, key, value, block_rest, blocks_without_key, claims, subtables, head];
         let mut cells = vec![
             row.value_bytes.to_string(),
             row.grain.to_owned(),
+            row.blocks.to_owned(),
             row.keys.to_string(),
             format!("{:.2}", row.load_factor),
         ];
         cells.extend(parts.map(|bytes| format!("{bytes:.1}")));
+        cells.extend([
+            row.keys_left.to_string(),
+            format!("{:.1}", row.bytes_per_key_left),
+            format!("{:.2}", row.returned),
+        ]);
         table.add_row(cells);
     }
     table

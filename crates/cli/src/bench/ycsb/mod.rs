@@ -14,10 +14,10 @@ use crate::output::say;
 use clap::{Args, ValueEnum};
 use client::Turn;
 use comfy_table::{Table, presets};
-use loaded::{Loaded, Shape, grain_text};
+use loaded::{Loaded, Shape, blocks_text, grain_text};
 use memory::Memory;
 use portcullis::Lifetime;
-use portcullis_structures::table::{Grain, VALUE_BYTES_MAX};
+use portcullis_structures::table::{BlockMemory, Grain, VALUE_BYTES_MAX};
 use serde::Serialize;
 use singles::{KEYS_AT_ONCE, Single};
 use workload::{Drawn, Workload, draw};
@@ -31,11 +31,18 @@ Examples:
   portcullis bench ycsb --protection none,memory-window,memory-region -D 10
   portcullis bench ycsb --depth 1 --workload c # latency, one at a time
   portcullis bench ycsb --clients 4 --depth 64 --json
+  portcullis bench ycsb --blocks objects,chunks --value-bytes 984 \
+      --protection memory-window           # OneSidedMW, the store
 
 Each mechanism has a node of its own, with the same keys, and takes turns with
 the others. Rates, times and ratios are medians of the rounds; ratios are to
 the first mechanism in the same round. A client is a session with a thread of
 its own; --depth says how many operations it has under way at once.
+
+With --blocks chunks the values lie in chunks of the session that loads the
+table, which its NIC hands out (OneSidedMW): nobody else can read them, so that
+session is the only client. At the end 90 % of the keys are removed, at random,
+and what the table takes then is in the last table.
 
 Keys are drawn as in YCSB: Zipf 0.99, scrambled; for D from the latest on.
 Each key has 8 bytes. Every value that is read is checked.";
@@ -53,6 +60,12 @@ pub struct Options {
     /// How finely reads are guarded: a permission for each block, or for each extent.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "extent")]
     grain: Vec<GrainName>,
+    /// What memory the values are in: objects of the node, or chunks that its NIC hands out.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "objects")]
+    blocks: Vec<BlocksName>,
+    /// Bytes of a chunk.
+    #[arg(long, default_value = "8KiB", value_name = "SIZE", value_parser = crate::size::parse)]
+    chunk_bytes: u64,
     /// Keys that are loaded before the measurement.
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..1 << 28))]
     keys: u32,
@@ -77,6 +90,22 @@ pub struct Options {
 enum GrainName {
     Block,
     Extent,
+}
+
+/// [`BlockMemory`], for the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum BlocksName {
+    Objects,
+    Chunks,
+}
+
+impl From<BlocksName> for BlockMemory {
+    fn from(name: BlocksName) -> Self {
+        match name {
+            BlocksName::Objects => Self::Objects,
+            BlocksName::Chunks => Self::Chunks,
+        }
+    }
 }
 
 impl From<GrainName> for Grain {
@@ -106,6 +135,7 @@ struct Row {
     workload: String,
     value_bytes: u32,
     grain: &'static str,
+    blocks: &'static str,
     clients: u32,
     depth: usize,
     #[serde(flatten)]
@@ -127,6 +157,11 @@ struct Report {
 /// Runs `ycsb`.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     options.comparison.check()?;
+    if options.blocks.contains(&BlocksName::Chunks) && options.clients != 1 {
+        return Err(BenchError::Options(
+            "--blocks chunks takes --clients 1: only the session that loads a table reads it".to_owned(),
+        ));
+    }
     let drawn: Vec<(Workload, Vec<Vec<Drawn>>)> =
         options.workload.iter().map(|&workload| (workload, options.draw(workload))).collect();
     let mut report = Report {
@@ -141,8 +176,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     };
     for &value_bytes in &options.value_bytes {
         for &grain in &options.grain {
-            let shape = Shape { value_bytes, grain: grain.into() };
-            measure_shape(options, shape, &drawn, &mut report)?;
+            measure_shape(options, (value_bytes, grain.into()), &drawn, &mut report)?;
         }
     }
     if options.comparison.json {
@@ -153,36 +187,52 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Measures everything on tables of one shape.
+/// Measures everything on tables with values of one length and reads of one grain.
 fn measure_shape(
     options: &Options,
-    shape: Shape,
+    (value_bytes, grain): (u32, Grain),
     workloads: &[(Workload, Vec<Vec<Drawn>>)],
     report: &mut Report,
 ) -> Result<(), BenchError> {
-    let what = format!("{} B by {}", shape.value_bytes, grain_text(shape.grain));
-    let load =
-        |address: &str, mechanism| Loaded::new(options, address, shape, &format!("{what}, {mechanism}"));
-    let mut rivals = options.comparison.rivals(options.node_memory(shape), load)?;
-    report.memory.push(Memory::of(&rivals[0].state));
+    let mut rivals = Vec::new();
+    for blocks in &options.blocks {
+        rivals.extend(load(options, Shape { value_bytes, grain, blocks: (*blocks).into() })?);
+    }
     report.singles.extend(singles::run(options, &mut rivals)?);
     for (workload, drawn) in workloads {
         let figures = compare(&mut rivals, options.comparison.rounds, |rival: &mut Rival<Loaded>, round| {
+            let what = rival.state.contents.shape.text();
             let name = format!("{round}: {} of {what}, {}", workload.text(), rival.mechanism);
             let (address, contents) = (rival.address(), &rival.state.contents);
             let turn = Turn { options, address, contents, length: options.comparison.turn(), name: &name };
-            client::measure(turn, drawn)
+            match rival.state.own_table() {
+                None => client::measure(turn, drawn),
+                Some((pipeline, table)) => client::measure_own(turn, &drawn[0], pipeline, table),
+            }
         })?;
-        report.rows.extend(figures.into_iter().map(|figures| Row {
+        report.rows.extend(figures.into_iter().zip(&rivals).map(|(figures, rival)| Row {
             workload: workload.text(),
-            value_bytes: shape.value_bytes,
-            grain: grain_text(shape.grain),
+            value_bytes,
+            grain: grain_text(grain),
+            blocks: blocks_text(rival.state.contents.shape.blocks),
             clients: options.clients,
             depth: options.depth,
             figures,
         }));
     }
+    // What the tables take does not depend on what enforces permissions.
+    for rival in rivals.iter().step_by(options.comparison.protection.len()) {
+        report.memory.push(Memory::of(options, rival)?);
+    }
     Ok(())
+}
+
+/// A loaded table for each mechanism.
+fn load(options: &Options, shape: Shape) -> Result<Vec<Rival<Loaded>>, BenchError> {
+    let what = shape.text();
+    let load =
+        |address: &str, mechanism| Loaded::new(options, address, shape, &format!("{what}, {mechanism}"));
+    options.comparison.rivals_with(options.node_memory(shape), &options.node_chunks(shape), load)
 }
 
 impl Options {
@@ -205,21 +255,22 @@ fn print_tables(options: &Options, report: &Report) {
         "One at a time, one client: a bare read of 64 bytes, a get, a get of {KEYS_AT_ONCE} keys"
     ));
     say(singles_table(&report.singles));
-    say("Bytes of the node's memory for each key");
-    say(memory::table(&report.memory));
+    say("Bytes of the node's memory for each key, when all are there and when 90 % were removed");
+    say(memory::as_table(&report.memory));
 }
 
 fn empty(first: &[&str], last: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([first, &["value [B]", "grain"], &Figures::HEADER, last].concat());
+    table.set_header([first, &["value [B]", "grain", "blocks"], &Figures::HEADER, last].concat());
     table
 }
 
 fn rows_table(rows: &[Row]) -> Table {
     let mut table = empty(&["workload"], &[]);
     for row in rows {
-        let first = [row.workload.clone(), row.value_bytes.to_string(), row.grain.to_owned()];
+        let first =
+            [row.workload.clone(), row.value_bytes.to_string(), row.grain.to_owned(), row.blocks.to_owned()];
         table.add_row(first.into_iter().chain(row.figures.cells()));
     }
     table
@@ -228,7 +279,8 @@ fn rows_table(rows: &[Row]) -> Table {
 fn singles_table(rows: &[Single]) -> Table {
     let mut table = empty(&["what"], &["p50 of bare read"]);
     for row in rows {
-        let first = [row.what.to_owned(), row.value_bytes.to_string(), row.grain.to_owned()];
+        let first =
+            [row.what.to_owned(), row.value_bytes.to_string(), row.grain.to_owned(), row.blocks.to_owned()];
         let last = [format!("{:.2}", row.of_bare_read.median)];
         table.add_row(first.into_iter().chain(row.figures.cells()).chain(last));
     }

@@ -32,6 +32,7 @@ pub struct Single {
     pub what: &'static str,
     pub value_bytes: u32,
     pub grain: &'static str,
+    pub blocks: &'static str,
     /// Keys of each operation.
     pub keys: usize,
     #[serde(flatten)]
@@ -42,7 +43,6 @@ pub struct Single {
 
 /// Measures all three for each mechanism.
 pub fn run(options: &Options, rivals: &mut [Rival<Loaded>]) -> Result<Vec<Single>, BenchError> {
-    let shape = rivals[0].state.contents.shape;
     let turns = in_turns(rivals, options.comparison.rounds, |rival, round| measure(options, rival, round))?;
     let of = |what: usize| -> Vec<Vec<&Measured>> {
         turns.iter().map(|own| own.iter().map(|turn| &turn[what]).collect()).collect()
@@ -50,11 +50,14 @@ pub fn run(options: &Options, rivals: &mut [Rival<Loaded>]) -> Result<Vec<Single
     let mut rows = Vec::new();
     for (what, name) in WHAT.into_iter().enumerate() {
         let (these, bare) = (of(what), of(0));
-        for ((figures, these), bare) in Figures::of_all(rivals, &these).into_iter().zip(&these).zip(&bare) {
+        let figures = Figures::of_all(rivals, &these);
+        for (((figures, these), bare), rival) in figures.into_iter().zip(&these).zip(&bare).zip(&*rivals) {
+            let shape = rival.state.contents.shape;
             rows.push(Single {
                 what: name,
                 value_bytes: shape.value_bytes,
                 grain: loaded::grain_text(shape.grain),
+                blocks: loaded::blocks_text(shape.blocks),
                 keys: if name == "multi-get" { KEYS_AT_ONCE } else { 1 },
                 figures,
                 of_bare_read: Measured::times_of(these.iter().copied(), bare.iter().copied()),
@@ -70,14 +73,19 @@ fn measure(options: &Options, rival: &Rival<Loaded>, round: Round) -> Result<[Me
     let length = options.comparison.turn().part(WHAT.len());
     let mut session = loaded::session(options, rival.address())?;
     let bare = bare_reads(&mut session, length, &name)?;
-    let (pipeline, table) = loaded::open(session, rival.state.contents.head)?;
+    let opened = match rival.state.own_table() {
+        Some(_) => None,
+        None => Some(loaded::open(session, rival.state.contents.head)?),
+    };
+    let own = rival.state.own_table().or(opened.as_ref().map(|(pipeline, table)| (pipeline, table)));
+    let (pipeline, table) = own.expect("it was opened just now");
     let keys: Vec<u32> = draw(Workload::C, options.keys, u64::MAX, 0)
         .into_iter()
         .map(|drawn| match drawn.choice {
             Choice::Loaded(number) | Choice::BeforeLatest(number) => number,
         })
         .collect();
-    let reads = Reads { rival, pipeline: &pipeline, table: &table, keys, name };
+    let reads = Reads { rival, pipeline, table, keys, name };
     Ok([bare, reads.gets(length)?, reads.multi_gets(length)?])
 }
 

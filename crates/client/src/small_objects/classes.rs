@@ -1,0 +1,117 @@
+//! Which sizes small objects come in.
+
+/// Bytes of the smallest object.
+const OBJECT_BYTES_MIN: u64 = 16;
+/// Sizes are multiples of this, so that each object takes atomics.
+const WORD: u64 = 8;
+/// Steps from one power of two to the next.
+const STEPS: u64 = 4;
+/// Up to so many objects of a chunk, each number has a class.
+const FEW: u64 = 8;
+
+/// The size classes of a chunk: quarters of powers of two, each widened to what as many objects leave of the chunk; and
+/// then the eighth of a chunk, the seventh, up to the whole. So an object of more than 64 bytes wastes a quarter of its
+/// place at the most, and one of more than an eighth of a chunk shares it with as many of its size as fit.
+#[derive(Clone, Debug)]
+pub(super) struct SizeClasses {
+    /// Bytes of an object, ascending. The last is the chunk.
+    sizes: Vec<u64>,
+}
+
+impl SizeClasses {
+    /// The classes of a chunk of so many bytes.
+    pub fn of_chunk(chunk_bytes: u64) -> Self {
+        let place_of = |objects: u64| chunk_bytes / objects / WORD * WORD;
+        let mut sizes = Vec::new();
+        let mut size = OBJECT_BYTES_MIN;
+        while size < place_of(FEW) {
+            sizes.push(place_of(chunk_bytes / size));
+            let power = 1 << size.ilog2();
+            size += (power / STEPS).max(WORD);
+        }
+        sizes.extend(
+            (1..=FEW).rev().map(place_of).filter(|place| *place >= OBJECT_BYTES_MIN.min(chunk_bytes)),
+        );
+        sizes.dedup();
+        Self { sizes }
+    }
+
+    /// The smallest class with room for so many bytes. `None`: they are more than a chunk has.
+    pub fn class_of(&self, bytes: u64) -> Option<usize> {
+        let class = self.sizes.partition_point(|size| *size < bytes);
+        (class < self.sizes.len()).then_some(class)
+    }
+
+    /// Bytes of an object of a class.
+    pub fn object_bytes(&self, class: usize) -> u64 {
+        self.sizes[class]
+    }
+
+    /// Bytes of a chunk.
+    pub fn chunk_bytes(&self) -> u64 {
+        *self.sizes.last().expect("the chunk itself is a class")
+    }
+
+    /// Objects that a chunk has room for.
+    pub fn objects(&self, class: usize) -> u32 {
+        u32::try_from(self.chunk_bytes() / self.sizes[class]).expect("a chunk has fewer")
+    }
+
+    /// How many classes there are.
+    pub fn count(&self) -> usize {
+        self.sizes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_class_has_room_for_what_it_was_chosen_for_and_is_the_smallest(
+            words in 1u64..=1 << 17, bytes in 1u64..=1 << 20,
+        ) {
+            let classes = SizeClasses::of_chunk(words * WORD);
+            match classes.class_of(bytes) {
+                None => prop_assert!(bytes > words * WORD),
+                Some(class) => {
+                    prop_assert!(classes.object_bytes(class) >= bytes);
+                    prop_assert!(class == 0 || classes.object_bytes(class - 1) < bytes);
+                }
+            }
+        }
+
+        #[test]
+        fn objects_of_a_class_fit_into_a_chunk_and_take_atomics(words in 1u64..=1 << 17) {
+            let classes = SizeClasses::of_chunk(words * WORD);
+            prop_assert!(classes.sizes.is_sorted_by(|one, next| one < next));
+            for class in 0..classes.count() {
+                let (size, objects) = (classes.object_bytes(class), u64::from(classes.objects(class)));
+                prop_assert!(size.is_multiple_of(WORD) && objects >= 1);
+                prop_assert!(size * objects <= classes.chunk_bytes());
+            }
+        }
+
+        #[test]
+        fn objects_that_are_neither_tiny_nor_large_waste_a_quarter_at_the_most(
+            chunk in prop::sample::select(vec![4096u64, 8192, 65536, 1 << 20]), share in 0.0f64..1.0,
+        ) {
+            let classes = SizeClasses::of_chunk(chunk);
+            let bytes = 65 + ((chunk / 8 - 65) as f64 * share) as u64;
+            let class = classes.class_of(bytes).expect("it is less than a chunk");
+            // What a chunk leaves over is shared by its objects.
+            let place = chunk as f64 / f64::from(classes.objects(class));
+            prop_assert!(bytes as f64 >= place * 0.75, "{bytes} in {place}");
+        }
+
+        #[test]
+        fn large_objects_share_a_chunk_with_as_many_as_fit(chunk in 64u64..1 << 17, share in 0.125f64..1.0) {
+            let classes = SizeClasses::of_chunk(chunk * WORD);
+            let bytes = ((chunk * WORD) as f64 * share) as u64;
+            let class = classes.class_of(bytes).expect("it is less than a chunk");
+            prop_assert_eq!(u64::from(classes.objects(class)), chunk * WORD / bytes.next_multiple_of(WORD));
+        }
+    }
+}

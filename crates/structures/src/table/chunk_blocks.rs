@@ -1,0 +1,226 @@
+//! Blocks in chunks of the session that has made the table (OneSidedMW, «disaggregated KVS»).
+//!
+//! A chunk's keys work on its holder's queue pairs only. So nobody else can read such a block, and nobody else can open the
+//! table. Which places are taken is known here and nowhere in remote memory: blocks are claimed and freed without a message,
+//! and without an access. A slot names a block by a number of this handle, and by its version. What a slot names that this
+//! handle does not have counts as stale, and nothing is read for it. When the session ends, the node frees its chunks,
+//! and with them go the values: no other handle ever reads what a slot of the table then names.
+
+use super::blocks::Claimed;
+use super::permissions::Readable;
+use super::words::{Claim, Place, Version};
+use super::{Table, TableError};
+use crate::held::AtEnd;
+use crate::pipeline::all;
+use portcullis::{BarePermission, ChunkTerms, Clock, Occupancy, SmallObjectId, SmallObjects, VerbsEndpoint};
+use portcullis_slots::{Reuse, Slots};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// Chunks without blocks that are kept for the next ones.
+const FREE_CHUNKS_MAX: usize = 4;
+/// A block's number is not given again before so many others are free: a slot that was read long ago stays stale.
+const NUMBERS_RESTING: u32 = 1 << 10;
+/// Bytes that are read of a chunk to wait for what is under way on it.
+const READ_BYTES: usize = 8;
+
+/// A block that is taken.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    object: SmallObjectId,
+    bytes: u32,
+}
+
+/// How many operations wait for chunks of one size class, and how many chunks were asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Demand {
+    waiting: u64,
+    asked: u64,
+}
+
+/// The blocks of one table in chunks of one session.
+#[derive(Debug)]
+pub(super) struct ChunkBlocks {
+    objects: SmallObjects<Rc<BarePermission>>,
+    taken: Slots<u32, Taken>,
+    /// The claim of each number that was ever given, as it would stand in an extent.
+    claims: Vec<Claim>,
+    /// By the number of blocks that a chunk of the class has room for.
+    demand: BTreeMap<u32, Demand>,
+    /// Chunks that go back to the node once nothing is under way on them.
+    leaving: VecDeque<Rc<BarePermission>>,
+    /// An operation of this pipeline gives them back.
+    giving_back: bool,
+}
+
+impl ChunkBlocks {
+    pub fn new(terms: ChunkTerms) -> Self {
+        Self {
+            objects: SmallObjects::new(terms.chunk_bytes, FREE_CHUNKS_MAX),
+            taken: Slots::new(Reuse::OldestFirst { resting: NUMBERS_RESTING }, u32::MAX),
+            claims: Vec::new(),
+            demand: BTreeMap::new(),
+            leaving: VecDeque::new(),
+            giving_back: false,
+        }
+    }
+
+    /// Takes a block. `None`: another chunk is needed.
+    fn take(&mut self, bytes: u64) -> Result<Option<(Place, Version)>, TableError> {
+        let Some(object) = self.objects.place(bytes)? else { return Ok(None) };
+        let bytes = u32::try_from(bytes).expect("a chunk is far shorter");
+        let Ok(number) = self.taken.try_insert(Taken { object, bytes }) else {
+            self.objects.free(object)?;
+            return Err(TableError::Full);
+        };
+        if number as usize >= self.claims.len() {
+            self.claims.resize(number as usize + 1, Claim(0));
+        }
+        let claim = &mut self.claims[number as usize];
+        *claim = claim.taken();
+        Ok(Some((Place::of_number(number), claim.version())))
+    }
+
+    /// The block that a slot names. `None`: it was freed, or was never this handle's.
+    fn taken(&self, place: Place, version: Version) -> Option<Taken> {
+        let claim = *self.claims.get(place.number() as usize)?;
+        let is_it = claim == Claim::of(version);
+        self.taken.get(place.number()).copied().filter(|_| is_it)
+    }
+
+    /// Where the block of a slot lies. `None`: it was freed, or was never this handle's.
+    pub fn readable(&self, place: Place, version: Version) -> Option<Readable> {
+        let Taken { object, bytes } = self.taken(place, version)?;
+        let located = self.objects.locate(object).expect("what is taken lives");
+        Some(Readable { permission: Rc::clone(located.chunk), offset: located.offset, length: bytes })
+    }
+
+    /// Frees a block, if it is still the one of this version.
+    fn free(&mut self, place: Place, version: Version) {
+        let Some(Taken { object, .. }) = self.taken(place, version) else { return };
+        self.taken.remove(place.number());
+        let claim = &mut self.claims[place.number() as usize];
+        *claim = claim.freed();
+        self.objects.free(object).expect("what was taken lives until now");
+        self.leaving.extend(std::iter::from_fn(|| self.objects.take_surplus()));
+    }
+
+    /// Frees all blocks.
+    fn free_all(&mut self) {
+        self.taken = Slots::new(Reuse::OldestFirst { resting: NUMBERS_RESTING }, u32::MAX);
+        self.claims.clear();
+        self.leaving.extend(self.objects.take_all());
+    }
+
+    /// Takes the first chunk out that is to go back. `None`: an operation has not yet taken what it has read of it.
+    fn take_leaving(&mut self) -> Option<BarePermission> {
+        let chunk = self.leaving.pop_front()?;
+        Rc::try_unwrap(chunk).map_err(|chunk| self.leaving.push_front(chunk)).ok()
+    }
+
+    /// All blocks that are taken, with their claims.
+    pub fn claims(&self) -> impl Iterator<Item = (Place, Claim)> + '_ {
+        self.taken.iter().map(|(number, _)| (Place::of_number(number), self.claims[number as usize]))
+    }
+
+    /// What the chunks are used for.
+    pub fn occupancy(&self) -> Occupancy {
+        self.objects.occupancy()
+    }
+
+    fn demand_of(&mut self, blocks_of_a_chunk: u32) -> &mut Demand {
+        self.demand.entry(blocks_of_a_chunk).or_default()
+    }
+}
+
+/// An operation that waits for a chunk, until it goes on or is dropped. Nobody waits for that: so, other than with [`AtEnd`],
+/// nobody is woken, and operations that wait do not wake each other for ever.
+struct Waiting<'t, E: VerbsEndpoint, C: Clock> {
+    table: &'t Table<E, C>,
+    class: u32,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Drop for Waiting<'_, E, C> {
+    fn drop(&mut self) {
+        self.table.in_chunks(|blocks| blocks.demand_of(self.class).waiting -= 1);
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    fn in_chunks<T>(&self, act: impl FnOnce(&mut ChunkBlocks) -> T) -> T {
+        let state = &mut *self.state.borrow_mut();
+        act(state.chunk_blocks.as_mut().expect("only the handle that has them gets so far"))
+    }
+
+    /// Claims a block in a chunk.
+    pub(super) async fn claim_in_chunk(&self, bytes: u64) -> Result<Claimed, TableError> {
+        loop {
+            if let Some((place, version)) = self.in_chunks(|blocks| blocks.take(bytes))? {
+                let readable = self.in_chunks(|blocks| blocks.readable(place, version));
+                let Readable { permission, offset, .. } = readable.expect("it was taken just now");
+                let until = self.claimed_until(self.pipeline.now());
+                return Ok(Claimed { place, version, permission, at: offset, until });
+            }
+            self.wait_for_chunk(bytes).await?;
+        }
+    }
+
+    /// Asks for a chunk, unless enough were asked for by others, for which it waits then.
+    async fn wait_for_chunk(&self, bytes: u64) -> Result<(), TableError> {
+        let class = self.in_chunks(|blocks| blocks.objects.objects_of_a_chunk(bytes))?;
+        let asks = self.in_chunks(|blocks| {
+            let demand = blocks.demand_of(class);
+            demand.waiting += 1;
+            let asks = demand.asked * u64::from(class) < demand.waiting;
+            demand.asked += u64::from(asks);
+            asks
+        });
+        let _waiting = Waiting { table: self, class };
+        if !asks {
+            self.pipeline.anything().await;
+            return Ok(());
+        }
+        let _asked = AtEnd::new(&self.pipeline, || {
+            self.in_chunks(|blocks| blocks.demand_of(class).asked -= 1);
+        });
+        let chunk = Rc::new(self.pipeline.allocate_chunk().await?);
+        self.in_chunks(|blocks| blocks.objects.add(chunk));
+        Ok(())
+    }
+
+    /// Frees a block in a chunk.
+    pub(super) async fn free_in_chunk(&self, place: Place, version: Version) -> Result<(), TableError> {
+        self.in_chunks(|blocks| blocks.free(place, version));
+        self.give_chunks_back().await
+    }
+
+    /// Gives back the chunks that are to go, unless another operation is at it.
+    ///
+    /// Blocks of such a chunk may still be read, for slots that have changed since. Accesses are carried out in their order:
+    /// what was under way on the chunk is done when one more read is. Otherwise the NIC would refuse them.
+    async fn give_chunks_back(&self) -> Result<(), TableError> {
+        if self.in_chunks(|blocks| blocks.leaving.is_empty() || blocks.giving_back) {
+            return Ok(());
+        }
+        self.in_chunks(|blocks| blocks.giving_back = true);
+        let _done = AtEnd::new(&self.pipeline, || self.in_chunks(|blocks| blocks.giving_back = false));
+        let mut going = Vec::new();
+        while let Some(chunk) = self.in_chunks(|blocks| blocks.leaving.front().map(Rc::clone)) {
+            self.pipeline.read_bytes(&chunk, 0, READ_BYTES).await?;
+            drop(chunk);
+            let chunk = self.in_chunks(ChunkBlocks::take_leaving);
+            going.extend(chunk.map(|chunk| self.pipeline.free_chunk(chunk)));
+        }
+        all(going).await?;
+        Ok(())
+    }
+
+    /// Gives back all chunks that the handle has. The values go with them.
+    pub(super) async fn give_all_chunks_back(&self) -> Result<(), TableError> {
+        if self.state.borrow().chunk_blocks.is_none() {
+            return Ok(());
+        }
+        self.in_chunks(ChunkBlocks::free_all);
+        self.give_chunks_back().await
+    }
+}
