@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod application;
+mod asking;
 mod campaign;
 mod chains;
 mod clock;

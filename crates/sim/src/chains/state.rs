@@ -154,9 +154,9 @@ impl<const G: usize> World<G> {
             Life::Gone(_) => 1,
             Life::Forgotten => 2,
         });
-        for end in &member.asks {
-            digest.put(u64::from(end.waiting));
-            digest.put_hash(&end.due);
+        for asks in &member.asks {
+            digest.put(u64::from(asks.waiting));
+            digest.put_hash(&asks.due);
         }
         if let Life::Gone(reclaims) = &member.life {
             for reclaim in reclaims {

@@ -5,8 +5,9 @@
 
 use super::arena::{self, ArenaMemory, Difference};
 use super::designs::Design;
-use super::members::{Due, Life, Member, NOW};
+use super::members::{Due, Life, Member};
 use super::{Case, Grain};
+use crate::asking::NOW;
 use crate::memory::index;
 use portcullis_nic::{Memory, Nic, QpChange, QpId, RemoteAddress};
 use portcullis_offload::chain::{Line, Listing, Place, Row, Scratch, Step};
@@ -327,17 +328,17 @@ impl<const G: usize> World<G> {
             Some(chunk) => self.pool.geometry().handle::<G>(chunk),
             None => Handle(0),
         };
-        let end = &mut Rc::make_mut(&mut self.members)[member].asks[place];
-        end.waiting += 1;
-        end.ask::<G>(&mut self.nic, handle).expect("a client may ask");
+        let asks = &mut Rc::make_mut(&mut self.members)[member].asks[place];
+        asks.waiting += 1;
+        asks.end.ask::<G>(&mut self.nic, handle).expect("a client may ask");
     }
 
     fn die(&mut self, place: usize) {
         let member = &mut Rc::make_mut(&mut self.members)[place];
         let Life::Alive(workers) = std::mem::replace(&mut member.life, Life::Forgotten) else { return };
-        for end in &mut member.asks {
-            let _ = self.nic.modify_qp(end.qp, QpChange::Error);
-            (end.waiting, end.due) = (0, VecDeque::new());
+        for asks in &mut member.asks {
+            let _ = self.nic.modify_qp(asks.end.qp, QpChange::Error);
+            (asks.waiting, asks.due) = (0, VecDeque::new());
         }
         if self.case.design == Design::WorkerDies {
             for parts in workers.iter().flat_map(Workers::parts) {
@@ -458,10 +459,10 @@ impl<const G: usize> World<G> {
         if !matches!(self.members[member].life, Life::Alive(_)) {
             return;
         }
-        let end = &mut Rc::make_mut(&mut self.members)[member].asks[place];
-        let Some(reply) = end.take::<G>(&mut self.nic) else { return };
-        end.waiting = end.waiting.saturating_sub(1);
-        let due = end.due.pop_front();
+        let asks = &mut Rc::make_mut(&mut self.members)[member].asks[place];
+        let Some(reply) = asks.end.take::<G>(&mut self.nic) else { return };
+        asks.waiting = asks.waiting.saturating_sub(1);
+        let due = asks.due.pop_front();
         let is_free = place % 2 == 1;
         let chunk = reply.is_done.then(|| self.pool.geometry().chunk_at(reply.windows[0].address)).flatten();
         let said = if is_free { Due::Freed(reply.is_done) } else { Due::Allocated(chunk) };

@@ -1,8 +1,9 @@
 //! What those want to know who try all orders of a NIC's steps. Nothing here changes anything.
 
+use super::layout::decode_operation;
 use super::objects::Core;
 use portcullis_memory::Bytes;
-use portcullis_nic::{QpId, QpState, Rkey, WindowId};
+use portcullis_nic::{Operation, QpId, QpState, Rkey, WindowId};
 
 /// How far a queue has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +33,12 @@ impl<M: Bytes> Core<M> {
     #[must_use]
     pub fn receive_progress(&self, qp: QpId) -> Option<QueueProgress> {
         self.qps.get(qp.0)?.receive.as_ref().map(super::rings::ReceiveTaker::progress)
+    }
+
+    /// What a send queue does next, as the entry is now. `None`: there is nothing that it may do, or the words mean nothing.
+    #[must_use]
+    pub fn next_operation(&self, qp: QpId) -> Option<Operation> {
+        self.qps.get(qp.0)?.send.peek().and_then(|words| decode_operation(&words))
     }
 
     /// The state of a queue pair.
