@@ -309,9 +309,15 @@ impl<E: VerbsEndpoint> Client<E> {
     /// Asks the node for workers on its NIC, which allocate and free chunks for this client from then on (OneSidedMW).
     /// Answered with [`Answer::Chunks`].
     ///
+    /// If a worker has broken, requests end with [`Refusal::NicFailed`], and the client asks for workers again by this call.
+    /// It keeps its chunks, with the keys that they have. An allocation that ended so has not happened. A chunk whose free
+    /// ended so is freed at the latest when this call is answered and the next chunk is allocated.
+    ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    /// The client has workers already ([`Refusal::Malformed`]), [`Error::QueueFull`], or what ended the session. Nothing was
+    /// begun.
     pub fn join_chunks(&mut self) -> Result<Call, Error> {
+        self.chunks.join()?;
         self.call(Awaited::Chunks, RequestBody::JoinChunks)
     }
 
@@ -407,9 +413,10 @@ impl<E: VerbsEndpoint> Client<E> {
             (Awaited::Grant { requested_at, rights, sharing }, ReplyBody::Granted(granted)) => {
                 Ok(Answer::Granted(Permission::new(granted, requested_at, rights, sharing)))
             }
-            (Awaited::Chunks, ReplyBody::Chunks(terms)) => {
-                self.chunks.joined(terms).map(|()| Answer::Chunks(terms))
-            }
+            (Awaited::Chunks, ReplyBody::Chunks(terms)) => self.chunks.joined(terms).map(|()| {
+                self.chunks.resume(&mut self.endpoint, &mut self.calls, terms.held);
+                Answer::Chunks(terms)
+            }),
             (Awaited::Done, ReplyBody::Done) => Ok(Answer::Done),
             (Awaited::Entry | Awaited::NextEntry, ReplyBody::Entry(entry)) => Ok(Answer::Entry(entry)),
             (Awaited::NextEntry, ReplyBody::EndOfList) => Ok(Answer::EndOfList),

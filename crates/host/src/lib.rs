@@ -343,6 +343,12 @@ impl Host {
         self.on.node.hold_turns(hold);
     }
 
+    /// Has a worker of the chunk pool fail where it stands, as if the NIC had refused a request: for tests.
+    #[doc(hidden)]
+    pub fn dangerous_break_worker(&self) {
+        self.on.node.break_worker();
+    }
+
     /// The state of its audit log, if it has one; after [`Host::stop`] the final one.
     #[must_use]
     pub fn audit_status(&self) -> Option<AuditStatus> {

@@ -9,7 +9,7 @@ use crate::ends::{Ends, Rebuilt};
 use crate::enforcement::{Enforcement, Outcome, node_copy};
 use crate::mailbox::{Heard, Mailbox};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_nic::{Completion, Event, Memory, Nic, RefusedAccess, VerbsError};
+use portcullis_nic::{Completion, Event, Memory, Nic, QpChange, QpId, RefusedAccess, VerbsError};
 use portcullis_protocol::{
     ChunkTerms, ClientId, Incarnation, Lifetime, Mechanism, Moment, Refusal, Reply, ReplyBody, RequestBody,
     TenantId,
@@ -141,6 +141,24 @@ impl<N: Nic> Node<N> {
     #[doc(hidden)]
     pub fn dangerous_count_from(&mut self, number: u64) {
         self.books.count_from(number);
+    }
+
+    /// The queues that hold the chains of a client's workers: for tests that have one fail.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn dangerous_chains_of(&self, client: ClientId) -> Vec<QpId> {
+        self.chunks.as_ref().map_or_else(Vec::new, |chunks| chunks.chains_of(client))
+    }
+
+    /// Has the first of those queues fail that any client has, as if its NIC had refused a request: for tests.
+    #[doc(hidden)]
+    pub fn dangerous_break_worker(&mut self, nic: &mut N) {
+        let clients: Vec<_> = self.books.client_ids().collect();
+        let chain = clients.into_iter().find_map(|client| self.dangerous_chains_of(client).first().copied());
+        let broken = chain.is_some_and(|chain| nic.modify_qp(chain, QpChange::Error).is_ok());
+        if let (true, Some(chunks)) = (broken, &mut self.chunks) {
+            chunks.handle_broken(nic);
+        }
     }
 
     /// Does the work that is due, in the order that lets opposite operations meet in one batch (Patronus §5.4): first
@@ -352,7 +370,7 @@ impl<N: Nic> Node<N> {
     /// Frees what clients held that are gone, and takes up what the NIC has done.
     fn look_after_chunks(&mut self, nic: &mut N, now: Moment) -> bool {
         let Some(chunks) = &mut self.chunks else { return false };
-        let worked = chunks.proceed(nic, now);
+        let worked = chunks.watch(nic, now) | chunks.proceed(nic, now);
         let adopted = chunks.adopt(nic, CHUNKS_PER_TURN, now);
         for change in adopted {
             self.books.audit_chunk(now, change);
@@ -552,17 +570,17 @@ impl<N: Nic> Node<N> {
     pub fn counters(&self) -> Counters {
         let (windows, window_operations) = self.enforcement.windows();
         let Self { control_messages, recoveries, .. } = *self;
-        let (chunks, chunks_held, chunk_allocations) =
-            self.chunks.as_ref().map(Chunks::counts).unwrap_or_default();
+        let chunks = self.chunks.as_ref().map(Chunks::counters).unwrap_or_default();
         Counters {
             control_messages,
             recoveries,
             windows,
             window_operations,
-            chunks,
             turns: self.turns,
-            chunks_held,
-            chunk_allocations,
+            chunks: chunks.chunks,
+            chunks_held: chunks.chunks_held,
+            chunk_allocations: chunks.chunk_allocations,
+            chunk_rebuilds: chunks.chunk_rebuilds,
             ..self.books.counters()
         }
     }

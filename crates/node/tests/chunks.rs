@@ -3,7 +3,8 @@
 mod rig;
 
 use portcullis_nic::{
-    LocalSpan, Operation, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, Status, VerbsEndpoint, WorkRequest,
+    CompletionKind, LocalSpan, Nic, Operation, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan,
+    Rkey, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota};
 use portcullis_protocol::{ChunkTerms, Lifetime, Refusal, ReplyBody, RequestBody};
@@ -15,6 +16,10 @@ const CHUNKS: u64 = 8;
 const REQUEST_AT: u64 = 768 << 10;
 const REPLY_AT: u64 = REQUEST_AT + 4096;
 const REPLY_BYTES: u32 = 256;
+/// Requests of the NIC in which two clients get two chunks each, and more.
+const STEPS: u32 = 160;
+/// More queue pairs than a small node has.
+const QUEUE_PAIRS_MAX: u32 = 64;
 
 fn config() -> NodeConfig {
     let chunks = ChunkLimits { chunks: CHUNKS, chunk_bytes: 64, client_max: CHUNKS };
@@ -250,4 +255,118 @@ fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants
     assert_eq!(counts(&rig), (0, 2, 1));
     assert_eq!(read(&mut rig, window.rkey, window.address), Status::Success, "a rebuilt one has its windows");
     rig.end();
+}
+
+/// Replies that a client has got from its worker that allocates. `None`: there were errors.
+fn chunks_got(rig: &mut Rig, client: usize) -> Option<u64> {
+    let seat = rig.seat(client);
+    let [alloc, _] = portcullis_softnic::PortEndpoint::ASKING;
+    let mine: Vec<_> = seat.completions.iter().filter(|it| it.queue_pair == alloc).collect();
+    let replies = mine.iter().filter(|it| matches!(it.kind, CompletionKind::Receive { .. }));
+    let got = replies.filter(|it| it.status == Status::Success).count() as u64;
+    mine.iter().all(|it| it.status == Status::Success).then_some(got)
+}
+
+fn join_again(rig: &mut Rig, client: usize) -> ChunkTerms {
+    let terms = join(rig, client);
+    (0..2).for_each(|place| rig.seat(client).endpoint.asking_rebuilt(place));
+    terms
+}
+
+/// A client's first worker fails after the NIC has executed so many requests, while it and another client ask for chunks.
+/// `is_told`: the NIC says so. Returns how often the pool was rebuilt.
+fn broken_after(steps: u32, is_told: bool) -> u64 {
+    let mut rig = Rig::new(config());
+    let clients = [rig.attach("red"), rig.attach("blue")];
+    for client in clients {
+        join(&mut rig, client);
+        ask_for(&mut rig, client, 1);
+    }
+    rig.settle();
+    clients.into_iter().for_each(|client| ask_for(&mut rig, client, 2));
+    let mut queue_pairs = (0..QUEUE_PAIRS_MAX).cycle();
+    for _ in 0..steps {
+        let mut tried = queue_pairs.by_ref().take(2 * QUEUE_PAIRS_MAX as usize);
+        let now = rig.now;
+        tried.any(|qp| rig.nic.nic.core().execute_one(QpId(qp), now));
+    }
+    let victim = rig.seat(clients[0]).id;
+    match is_told {
+        true => rig.node.dangerous_break_worker(&mut rig.nic),
+        false => {
+            let chain = rig.node.dangerous_chains_of(victim)[0];
+            rig.nic.modify_qp(chain, QpChange::Error).expect("a step");
+        }
+    }
+    rig.settle();
+    for _ in 0..30 {
+        rig.pass(Lifetime::millis(10));
+    }
+    let rebuilds = rig.node.counters().chunk_rebuilds;
+    if rebuilds == 0 {
+        return 0;
+    }
+    let mut held_by_all = 0;
+    for client in clients {
+        let told = rig.seat(client).completions.iter().filter(|it| it.status == Status::Success);
+        let got = told.filter(|it| matches!(it.kind, CompletionKind::Receive { .. })).count() as u64;
+        let terms = join_again(&mut rig, client);
+        assert_eq!(terms.held, got, "after {steps} steps: what a client was told of, and nothing else");
+        held_by_all += got;
+    }
+    rig.settle();
+    // All that is left can be had.
+    rig.seat(clients[1]).completions.clear();
+    let left = u32::try_from(CHUNKS - held_by_all).expect("few");
+    ask_for(&mut rig, clients[1], left);
+    rig.settle();
+    for _ in 0..5 {
+        rig.pass(Lifetime::millis(10));
+    }
+    assert_eq!(chunks_got(&mut rig, clients[1]), Some(left.into()), "after {steps} steps");
+    assert_eq!(held(&rig).0, CHUNKS);
+    clients.into_iter().for_each(|client| rig.detach(client));
+    for _ in 0..30 {
+        rig.pass(Lifetime::millis(1));
+    }
+    assert_eq!(held(&rig).0, 0, "after {steps} steps");
+    rig.end();
+    rebuilds
+}
+
+#[test]
+fn a_worker_that_breaks_costs_others_a_pause_and_nobody_a_chunk() {
+    for steps in 0..STEPS {
+        assert_eq!(broken_after(steps, true), 1, "after {steps} steps");
+    }
+}
+
+#[test]
+fn a_lock_that_is_never_released_is_noticed_although_the_nic_says_nothing() {
+    let noticed = (0..STEPS).filter(|&steps| broken_after(steps, false) == 1).count();
+    assert!(noticed > 0, "the worker had the lock at no time");
+}
+
+#[test]
+fn a_client_that_goes_while_the_pool_is_rebuilt_leaves_nothing() {
+    for turns in 0..40 {
+        let mut rig = Rig::new(config());
+        let clients = [rig.attach("red"), rig.attach("blue")];
+        for client in clients {
+            join(&mut rig, client);
+            ask_for(&mut rig, client, 3);
+        }
+        rig.settle();
+        rig.detach(clients[0]);
+        for _ in 0..turns {
+            rig.turn();
+        }
+        rig.node.dangerous_break_worker(&mut rig.nic);
+        rig.detach(clients[1]);
+        for _ in 0..50 {
+            rig.pass(Lifetime::millis(1));
+        }
+        assert_eq!((held(&rig).0, rig.node.counters().chunk_rebuilds), (0, 1), "after {turns} turns");
+        rig.end();
+    }
 }

@@ -246,6 +246,8 @@ pub struct ChunkTerms {
     pub chunk_bytes: u64,
     /// How many chunks the client can hold at a time.
     pub quota: u64,
+    /// How many it holds already: it asks for workers again after the pool was rebuilt.
+    pub held: u64,
 }
 
 /// How a request names an object.

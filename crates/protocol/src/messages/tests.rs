@@ -66,11 +66,12 @@ fn about_a_name() -> impl Strategy<Value = RequestBody> {
 }
 
 fn terms() -> impl Strategy<Value = ChunkTerms> {
-    any::<(u64, u64, u64, u64)>().prop_map(|(base, chunks, chunk_bytes, quota)| ChunkTerms {
+    any::<(u64, u64, u64, u64, u64)>().prop_map(|(base, chunks, chunk_bytes, quota, held)| ChunkTerms {
         base: RemoteAddress(base),
         chunks,
         chunk_bytes,
         quota,
+        held,
     })
 }
 

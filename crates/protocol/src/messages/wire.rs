@@ -362,6 +362,7 @@ impl Reply {
                 wire.length = U64::new(terms.chunk_bytes);
                 wire.first = U64::new(terms.chunks);
                 wire.second = U64::new(terms.quota);
+                wire.start = U64::new(terms.held);
                 wire
             }
             ReplyBody::Data(length) => {
@@ -403,6 +404,7 @@ impl Reply {
                 chunks: wire.first.get(),
                 chunk_bytes: wire.length.get(),
                 quota: wire.second.get(),
+                held: wire.start.get(),
             }),
             kind::DATA => ReplyBody::Data(wire.length.get()),
             kind::VALUE => ReplyBody::Value(wire.first.get()),
