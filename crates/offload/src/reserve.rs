@@ -28,6 +28,8 @@ pub struct Reserve<M, const GROUP: usize> {
     binds: CqId,
     held: Vec<u64>,
     under_way: Option<Change>,
+    /// Uses of a chunk's windows after which it gets new ones.
+    uses_max: u64,
     objects: Objects,
 }
 
@@ -60,6 +62,19 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         nic: &mut N,
         number: ClientNumber,
     ) -> Result<Self, VerbsError> {
+        Self::with_uses(pool, nic, number, USES_MAX)
+    }
+
+    /// The same with another number of uses after which a chunk gets new windows, for those who examine it.
+    ///
+    /// # Errors
+    /// As [`Reserve::new`].
+    pub fn with_uses<N: Nic<Memory = M>>(
+        pool: &mut ChunkPool<M, GROUP>,
+        nic: &mut N,
+        number: ClientNumber,
+        uses_max: u64,
+    ) -> Result<Self, VerbsError> {
         let mut objects = Objects::default();
         let binds = objects.cq(nic.create_cq(2 * small(GROUP)))?;
         let attributes =
@@ -67,7 +82,7 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         let anchor = objects.queue_pair(nic.create_qp(pool.domains.access, attributes))?;
         connect_to_itself(nic, anchor)?;
         let mut reserve =
-            Self { number, desk: None, anchor, binds, held: Vec::new(), under_way: None, objects };
+            Self { number, desk: None, anchor, binds, held: Vec::new(), under_way: None, uses_max, objects };
         reserve.resume(pool, nic)?;
         Ok(reserve)
     }
@@ -177,7 +192,7 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
     ) -> Result<(), VerbsError> {
         assert!(self.under_way.is_none(), "one change at a time");
         let Some(&chunk) = self.held.last() else { return Ok(()) };
-        if pool.uses_of_windows(chunk) >= USES_MAX {
+        if pool.uses_of_windows(chunk) >= self.uses_max {
             self.renew(pool, nic, chunk)?;
             self.under_way = Some(Change::Bind);
             return Ok(());
