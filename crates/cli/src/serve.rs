@@ -158,6 +158,10 @@ pub struct Options {
     /// Bytes of a chunk: a multiple of 8.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4KiB")]
     chunk_bytes: u64,
+    /// Free chunks that are kept ready, and at most twice as many. The memory of the others goes back to the machine, and
+    /// comes again when few are ready [default: all].
+    #[arg(long, value_name = "N")]
+    chunks_ready: Option<u64>,
     /// Chunks that one client can hold [default: all].
     #[arg(long, value_name = "N")]
     chunks_per_client: Option<u64>,
@@ -252,6 +256,7 @@ impl Options {
                 chunk_bytes: self.chunk_bytes,
                 client_max: self.chunks_per_client.unwrap_or(self.chunks),
             }),
+            chunks_ready: self.chunks_ready,
             clients_max: self.clients_max,
             spare_queue_pairs: self.spare_queue_pairs,
             ..NodeConfig::default()

@@ -103,9 +103,7 @@ impl<N: Nic + 'static> Node<N> {
         let depth_max = (capabilities.completion_depth_max / 2 + 1).next_power_of_two();
         let mailbox = Mailbox::new(nic, depth_max)?;
         let enforcement = Enforcement::new(nic, &config, memory.clone(), secret, depth_max)?;
-        let chunks = config
-            .chunks
-            .map(|limits| Chunks::new(nic, limits, (config.quota.chunks_max, config.clients_max)));
+        let chunks = config.chunks.map(|limits| Chunks::new(nic, (limits, config.chunks_ready), &config));
         Ok(Self {
             turns: 0,
             chunks: chunks.transpose()?,
@@ -370,7 +368,7 @@ impl<N: Nic> Node<N> {
     /// Frees what clients held that are gone, and takes up what the NIC has done.
     fn look_after_chunks(&mut self, nic: &mut N, now: Moment) -> bool {
         let Some(chunks) = &mut self.chunks else { return false };
-        let worked = chunks.watch(nic, now) | chunks.proceed(nic, now);
+        let worked = chunks.watch(nic, now) | chunks.proceed(nic, now) | chunks.resize(nic, now);
         let adopted = chunks.adopt(nic, CHUNKS_PER_TURN, now);
         for change in adopted {
             self.books.audit_chunk(now, change);
@@ -580,6 +578,7 @@ impl<N: Nic> Node<N> {
             chunks: chunks.chunks,
             chunks_held: chunks.chunks_held,
             chunk_allocations: chunks.chunk_allocations,
+            chunks_set_aside: chunks.chunks_set_aside,
             chunk_rebuilds: chunks.chunk_rebuilds,
             ..self.books.counters()
         }

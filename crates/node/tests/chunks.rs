@@ -370,3 +370,86 @@ fn a_client_that_goes_while_the_pool_is_rebuilt_leaves_nothing() {
         rig.end();
     }
 }
+
+const MANY: u64 = 64;
+const READY: u64 = 4;
+
+fn sized() -> NodeConfig {
+    let chunks = ChunkLimits { chunks: MANY, chunk_bytes: 8192, client_max: MANY };
+    NodeConfig { chunks: Some(chunks), chunks_ready: Some(READY), ..config() }
+}
+
+/// Lets the node see what has happened, and do what follows.
+fn look(rig: &mut Rig) {
+    for _ in 0..10 {
+        rig.pass(Lifetime::millis(2));
+    }
+}
+
+#[test]
+fn the_node_holds_chunks_that_nobody_needs_and_gives_them_back_when_few_are_ready() {
+    let mut rig = Rig::new(sized());
+    look(&mut rig);
+    let aside = |rig: &Rig| rig.node.counters().chunks_set_aside;
+    assert_eq!(aside(&rig), MANY - 2 * READY);
+    let client = rig.attach("red");
+    join(&mut rig, client);
+    for round in 1..=MANY / READY {
+        ask_for(&mut rig, client, 4);
+        look(&mut rig);
+        assert_eq!(held(&rig), (READY * round, READY * round), "the node's own are not counted");
+        let ready = MANY - READY * round - aside(&rig);
+        assert!(aside(&rig) == 0 || (READY..=2 * READY).contains(&ready), "{ready} are ready");
+    }
+    assert_eq!(aside(&rig), 0);
+    rig.detach(client);
+    // Its chunks are freed one after the other.
+    (0..MANY).for_each(|_| look(&mut rig));
+    assert_eq!((held(&rig).0, aside(&rig)), (0, MANY - 2 * READY));
+    let of_node = |record: &portcullis_node::AuditRecord| record.chunk.is_some() && record.client.is_none();
+    assert_eq!(std::iter::from_fn(|| rig.node.poll_audit()).filter(of_node).count(), 0);
+    rig.end();
+}
+
+#[test]
+fn chunks_that_go_up_and_down_a_little_stay_ready() {
+    let mut rig = Rig::new(sized());
+    let client = rig.attach("red");
+    join(&mut rig, client);
+    look(&mut rig);
+    let before = rig.node.counters().chunks_set_aside;
+    for _ in 0..50 {
+        ask_for(&mut rig, client, 3);
+        look(&mut rig);
+        rig.detach(client);
+        assert_eq!(rig.attach("red"), client);
+        join(&mut rig, client);
+        look(&mut rig);
+        assert_eq!(rig.node.counters().chunks_set_aside, before);
+    }
+    rig.end();
+}
+
+#[test]
+fn a_pool_that_is_rebuilt_while_the_node_takes_and_gives_loses_nothing() {
+    for turns in 0..60 {
+        let mut rig = Rig::new(sized());
+        let client = rig.attach("red");
+        join(&mut rig, client);
+        for _ in 0..turns {
+            rig.now = rig.now.after(Lifetime::micros(60));
+            rig.turn();
+        }
+        rig.node.dangerous_break_worker(&mut rig.nic);
+        look(&mut rig);
+        assert_eq!(rig.node.counters().chunk_rebuilds, 1, "after {turns} turns");
+        assert_eq!(rig.node.counters().chunks_set_aside, MANY - 2 * READY, "after {turns} turns");
+        join_again(&mut rig, client);
+        for _ in 0..16 {
+            ask_for(&mut rig, client, 4);
+            look(&mut rig);
+        }
+        assert_eq!(held(&rig).0, MANY, "after {turns} turns");
+        rig.end();
+    }
+}

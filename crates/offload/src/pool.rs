@@ -267,7 +267,12 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.words.store(TOP_AT, top);
     }
 
-    pub(crate) fn windows_of(&self, chunk: u64) -> &[Window] {
+    /// The windows of a chunk.
+    ///
+    /// # Panics
+    /// There is no such chunk.
+    #[must_use]
+    pub fn windows_of(&self, chunk: u64) -> &[Window] {
         let first = usize::try_from(chunk).map_or(usize::MAX, |chunk| chunk * GROUP);
         &self.objects.windows()[first..first + GROUP]
     }

@@ -6,12 +6,13 @@
 
 mod adoption;
 mod rebuilding;
+mod sizing;
 mod watch;
 
 pub(crate) use adoption::Adopted;
 
 use crate::books::Charge;
-use crate::config::ChunkLimits;
+use crate::config::{ChunkLimits, NodeConfig};
 use crate::counters::Counters;
 use adoption::Adoption;
 use portcullis_nic::{
@@ -20,6 +21,7 @@ use portcullis_nic::{
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Progress, Reclaim, Workers};
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, Lifetime, Moment, Refusal, TenantId};
 use rebuilding::Rebuilds;
+use sizing::Sizing;
 use std::collections::{BTreeMap, HashMap};
 use watch::LockWatch;
 
@@ -27,8 +29,8 @@ use watch::LockWatch;
 pub(crate) const CHUNK_ACCESS: Access = Access::REMOTE;
 /// How soon the node looks again at clients that are gone, and at chunks that were handed out meanwhile.
 const LOOK_AGAIN: Lifetime = Lifetime::millis(1);
-/// Workers of clients that are gone, while others have all of theirs.
-const WORKERS_SPARE: u32 = 16;
+/// Workers of clients that are gone, while others have all of theirs, and the node's own two.
+const WORKERS_SPARE: u32 = 18;
 
 /// The node's ends of a client's queue pairs for chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -68,6 +70,8 @@ pub(crate) struct Chunks<M> {
     members: BTreeMap<ClientId, Member>,
     leaving: Vec<Leaving<M>>,
     adoption: Adoption,
+    /// Where the node holds chunks itself.
+    sizing: Option<Sizing<M>>,
     /// The chunk of each window, by the upper bits of its keys.
     chunk_of_key: HashMap<u32, u64>,
     lock: LockWatch,
@@ -84,18 +88,20 @@ impl<M: Memory> Chunks<M> {
     /// The NIC has no chains, or too little of something. Nothing is left behind.
     pub fn new<N: Nic<Memory = M>>(
         nic: &mut N,
-        limits: ChunkLimits,
-        (tenant_max, clients_max): (u64, u32),
+        (limits, ready): (ChunkLimits, Option<u64>),
+        node: &NodeConfig,
     ) -> Result<Self, VerbsError> {
-        let workers = clients_max.saturating_mul(2).saturating_add(WORKERS_SPARE);
+        let workers = node.clients_max.saturating_mul(2).saturating_add(WORKERS_SPARE);
         let config = ChunkPoolConfig { chunks: limits.chunks, chunk_bytes: limits.chunk_bytes, workers };
-        let pool = ChunkPool::create(nic, config)?;
+        let mut pool = ChunkPool::create(nic, config)?;
+        let sizing = ready.map(|ready| Sizing::new(&mut pool, nic, ready)).transpose()?;
         Ok(Self {
             chunk_of_key: chunks_by_key(&pool),
             adoption: Adoption::new(&pool),
+            sizing,
             pool,
             limits,
-            tenant_max,
+            tenant_max: node.quota.chunks_max,
             members: BTreeMap::new(),
             leaving: Vec::new(),
             lock: LockWatch::default(),
@@ -257,12 +263,20 @@ impl<M: Memory> Chunks<M> {
             let mut workers = members.values().filter_map(|member| member.workers.as_ref());
             leaving.is_empty() && workers.all(|it| pool.is_at_rest(nic, it).unwrap_or(false))
         };
-        adoption.step(pool, (releases, is_at_rest), steps, now)
+        let mut adopted = adoption.step(pool, (releases, is_at_rest), steps, now);
+        // What the node takes and gives itself is nobody's use.
+        let of_client = |number: &ClientNumber| *number != node_number();
+        for change in &mut adopted {
+            (change.before, change.now) = (change.before.filter(of_client), change.now.filter(of_client));
+        }
+        adopted.retain(|change| change.before.is_some() || change.now.is_some());
+        adopted
     }
 
     /// When there is something to be done without being asked.
     pub fn next_wake(&self) -> Option<Moment> {
-        let own = [self.next_look, self.adoption.next_step()];
+        let resize = self.sizing.as_ref().and_then(|sizing| sizing.next_look);
+        let own = [self.next_look, self.adoption.next_step(), resize];
         let pool = [self.lock.next_look(), self.rebuilds.next()].map(|at| at.filter(|_| !self.is_broken));
         own.into_iter().chain(pool).flatten().min()
     }
@@ -281,13 +295,21 @@ impl<M: Memory> Chunks<M> {
 
     /// What is counted here, as far as the node has taken it up.
     pub fn counters(&self) -> Counters {
+        let (held, given) = self.sizing.as_ref().map_or((0, 0), |sizing| (sizing.held(), sizing.given));
+        let of_node = self.adoption.held_by(node_number()) + given;
         Counters {
             chunks: self.limits.chunks,
-            chunks_held: self.adoption.held(),
-            chunk_allocations: self.adoption.allocations(),
+            chunks_held: self.held_by_clients(),
+            chunk_allocations: self.adoption.allocations().saturating_sub(of_node),
+            chunks_set_aside: held,
             chunk_rebuilds: self.rebuilds.count,
             ..Counters::default()
         }
+    }
+
+    /// Chunks that clients hold, as far as the node has taken it up.
+    fn held_by_clients(&self) -> u64 {
+        self.adoption.held() - self.adoption.held_by(node_number())
     }
 
     /// How many chunks a client holds, as far as the node has taken it up.
@@ -302,6 +324,9 @@ impl<M: Memory> Chunks<M> {
             // The NIC is about to go: what it does not let go now, nobody misses.
             let _ = reclaim.abandon(&mut self.pool, nic);
         }
+        if let Some(sizing) = self.sizing.take() {
+            let _ = sizing.reserve.abandon(&mut self.pool, nic);
+        }
         let _ = self.pool.destroy(nic);
     }
 }
@@ -314,6 +339,11 @@ fn chunks_by_key<M: Memory>(pool: &ChunkPool<M, CHUNK_QUEUE_PAIRS>) -> HashMap<u
 
 fn destroy(nic: &mut impl Nic, qp: QpId) {
     let _ = nic.destroy_qp(qp);
+}
+
+/// The number by which chains know the node itself. No client lives that long.
+fn node_number() -> ClientNumber {
+    ClientNumber::MAX
 }
 
 /// The number by which chains know a client.

@@ -42,7 +42,8 @@ impl<M: Memory> Chunks<M> {
         let mut own = self.members.values().filter_map(|member| member.workers.as_ref());
         let mut hired = self.leaving.iter().map(|leaving| &leaving.reclaim);
         let broken = own.any(|workers| workers.is_broken(nic).unwrap_or(true))
-            || hired.any(|reclaim| reclaim.is_broken(nic).unwrap_or(true));
+            || hired.any(|reclaim| reclaim.is_broken(nic).unwrap_or(true))
+            || self.sizing.as_ref().is_some_and(|it| it.reserve.is_broken(nic).unwrap_or(true));
         self.rebuilds.is_due |= broken;
     }
 
@@ -77,12 +78,19 @@ impl<M: Memory> Chunks<M> {
     }
 
     fn rebuild<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
-        let workers = self.members.values_mut().filter_map(|member| member.workers.take()).collect();
+        let mut workers: Vec<_> =
+            self.members.values_mut().filter_map(|member| member.workers.take()).collect();
         for Leaving { reclaim, .. } in &mut self.leaving {
             let resumed = Reclaim::resume(reclaim.client(), reclaim.group().to_vec());
             std::mem::replace(reclaim, resumed).abandon(&mut self.pool, nic)?;
         }
+        if let Some(sizing) = &mut self.sizing {
+            workers.extend(sizing.reserve.stop(nic)?);
+        }
         self.pool.rebuild(nic, workers)?;
+        if let Some(sizing) = &mut self.sizing {
+            sizing.reserve.resume(&mut self.pool, nic)?;
+        }
         self.chunk_of_key = chunks_by_key(&self.pool);
         Ok(())
     }

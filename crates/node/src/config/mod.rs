@@ -90,6 +90,9 @@ pub struct NodeConfig {
     pub steps_per_turn: u32,
     /// The chunks that the NIC hands out alone. `None`: there are none.
     pub chunks: Option<ChunkLimits>,
+    /// How many free chunks the node keeps ready, and at most twice as many. It holds the others itself, and their memory
+    /// goes back to the machine. `None`: all are ready, and the node holds none.
+    pub chunks_ready: Option<u64>,
     /// Whether audit records are made.
     pub audit: bool,
     /// The events of which they are made.
@@ -123,6 +126,7 @@ impl Default for NodeConfig {
             requests_per_turn: 16,
             steps_per_turn: 512,
             chunks: None,
+            chunks_ready: None,
             audit: false,
             audit_events: AuditEvents::all(),
             audit_records_max: 65_536,
@@ -189,6 +193,9 @@ impl NodeConfig {
             within("chunks", "chunks", chunks, 1, CHUNKS_MAX)?;
             within("chunk_bytes", "bytes", chunk_bytes, 8, CHUNK_BYTES_MAX)?;
             within("chunks_per_client", "chunks", client_max, 1, u64::MAX)?;
+        }
+        if let Some(ready) = self.chunks_ready {
+            within("chunks_ready", "chunks", ready, 1, u64::MAX)?;
         }
         within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;
         within("violations.pause_max", "µs", violations.pause_max.0, 1, LIFETIME_MAX.0)?;
