@@ -11,7 +11,7 @@ use portcullis_nic::{
 };
 use portcullis_offload::record::Layout;
 use portcullis_offload::{Geometry, Handle, REQUEST_BYTES, Reply, reply_bytes};
-use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, Refusal, RemoteAddress};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, HandedOutBy, Refusal, RemoteAddress};
 use std::collections::VecDeque;
 
 /// Bytes of a request's place in the arena, and of a reply's.
@@ -52,6 +52,7 @@ struct Lane {
 struct Share {
     geometry: Geometry,
     quota: u64,
+    by: HandedOutBy,
 }
 
 /// The requests to both workers.
@@ -95,12 +96,17 @@ impl Chunks {
     /// # Errors
     /// [`Error::SessionLost`]: no pool is like that.
     pub(crate) fn joined(&mut self, terms: ChunkTerms) -> Result<(), Error> {
-        let ChunkTerms { base, chunks, chunk_bytes, quota, .. } = terms;
+        let ChunkTerms { base, chunks, chunk_bytes, quota, by, .. } = terms;
         if chunk_bytes == 0 || chunks > Layout::<CHUNK_QUEUE_PAIRS>::CHUNKS_MAX {
             return Err(Error::SessionLost);
         }
-        self.share = Some(Share { geometry: Geometry { base, chunk_bytes, chunks }, quota });
+        self.share = Some(Share { geometry: Geometry { base, chunk_bytes, chunks }, quota, by });
         Ok(())
+    }
+
+    /// Whether the node's CPU hands chunks out: there are no workers to be asked.
+    pub(crate) fn are_by_cpu(&self) -> bool {
+        self.share.is_some_and(|share| share.by == HandedOutBy::Cpu)
     }
 
     /// Begins to ask for workers. Until they are there nothing is asked of those that broke.

@@ -14,7 +14,7 @@ use crate::{
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
 use portcullis_protocol::{
-    Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody,
+    Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -321,7 +321,8 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Chunks, RequestBody::JoinChunks)
     }
 
-    /// Asks a worker on the node's NIC for a chunk. The node's CPU has no part in it. Answered with [`Answer::Granted`]: the
+    /// Asks for a chunk: a worker on the node's NIC, so that the node's CPU has no part in it, or the node's CPU where the NIC
+    /// has no chains ([`ChunkTerms::by`](portcullis_protocol::ChunkTerms::by)). Answered with [`Answer::Granted`]: the
     /// permission ends when the chunk is freed, and not before. If no chunk is free, the call ends with
     /// [`Error::NoFreeChunk`].
     ///
@@ -329,6 +330,9 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`Error::QueueFull`], [`Error::Quota`], [`Refusal::NoChunks`] before [`Client::join_chunks`] was answered, or what
     /// ended the session. Nothing was begun.
     pub fn allocate_chunk(&mut self) -> Result<Call, Error> {
+        if self.chunks.are_by_cpu() {
+            return self.call(Awaited::Chunk, RequestBody::AllocateChunk);
+        }
         self.ask_worker(Chunks::allocate)
     }
 
@@ -341,6 +345,10 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`NotRevoked`] with the permission back: [`Error::ForeignChunk`] if it is over no chunk, [`Error::QueueFull`], or what
     /// ended the session.
     pub fn free_chunk(&mut self, permission: Permission) -> Result<Call, NotRevoked> {
+        if self.chunks.are_by_cpu() {
+            let body = RequestBody::Revoke { permission: permission.id(), free: true };
+            return self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission, error });
+        }
         self.dangerous_free_chunk(permission.address()).map_err(|error| NotRevoked { permission, error })
     }
 
@@ -350,6 +358,9 @@ impl<E: VerbsEndpoint> Client<E> {
     /// # Errors
     /// As [`Client::free_chunk`].
     pub fn dangerous_free_chunk(&mut self, address: RemoteAddress) -> Result<Call, Error> {
+        if self.chunks.are_by_cpu() {
+            return Err(Error::ForeignChunk);
+        }
         self.ask_worker(|chunks, endpoint, call| chunks.free(endpoint, address, call))
     }
 
@@ -412,6 +423,14 @@ impl<E: VerbsEndpoint> Client<E> {
         let result = match (awaited, body) {
             (Awaited::Grant { requested_at, rights, sharing }, ReplyBody::Granted(granted)) => {
                 Ok(Answer::Granted(Permission::new(granted, requested_at, rights, sharing)))
+            }
+            // It has no deadline, so it does not matter when it was asked for.
+            (Awaited::Chunk, ReplyBody::Granted(granted)) => {
+                let rights = Rights::READ | Rights::WRITE | Rights::ATOMIC;
+                Ok(Answer::Granted(Permission::new(granted, Moment(0), rights, Sharing::Exclusive)))
+            }
+            (Awaited::Chunk, ReplyBody::Refused(Refusal::OutOfMemory { .. } | Refusal::NodeFull { .. })) => {
+                Err(Error::NoFreeChunk)
             }
             (Awaited::Chunks, ReplyBody::Chunks(terms)) => self.chunks.joined(terms).map(|()| {
                 self.chunks.resume(&mut self.endpoint, &mut self.calls, terms.held);

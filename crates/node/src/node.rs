@@ -92,6 +92,8 @@ impl<N: Nic + 'static> Node<N> {
     ) -> Result<Self, StartError> {
         config.validate()?;
         let capabilities = nic.capabilities();
+        let chains = config.chains && capabilities.chains.is_all();
+        let config = NodeConfig { chains, ..config }.with_room_for_chunks();
         if config.mechanism == Mechanism::MemoryWindow && !capabilities.window_type_1 {
             return Err(VerbsError::Unsupported("memory windows of type 1").into());
         }
@@ -103,7 +105,10 @@ impl<N: Nic + 'static> Node<N> {
         let depth_max = (capabilities.completion_depth_max / 2 + 1).next_power_of_two();
         let mailbox = Mailbox::new(nic, depth_max)?;
         let enforcement = Enforcement::new(nic, &config, memory.clone(), secret, depth_max)?;
-        let chunks = config.chunks.map(|limits| Chunks::new(nic, (limits, config.chunks_ready), &config));
+        let chunks = config
+            .chunks
+            .filter(|_| config.chains)
+            .map(|limits| Chunks::new(nic, (limits, config.chunks_ready), &config));
         Ok(Self {
             turns: 0,
             chunks: chunks.transpose()?,
@@ -267,6 +272,11 @@ impl<N: Nic> Node<N> {
             | RequestBody::Share { .. }
             | RequestBody::Unshare { .. }
             | RequestBody::Include { .. } => self.books.handle_request(from, request, now),
+            RequestBody::AllocateChunk if self.chunks.is_none() => {
+                self.books.handle_request(from, request, now);
+            }
+            // Who has workers asks them.
+            RequestBody::AllocateChunk => self.answer(from, Err(Refusal::Malformed)),
             RequestBody::JoinChunks => {
                 let done = self.join_chunks(nic, from, now);
                 self.answer(from, done.map(|terms| (ReplyBody::Chunks(terms), Vec::new())));
@@ -362,7 +372,10 @@ impl<N: Nic> Node<N> {
 
     fn join_chunks(&mut self, nic: &mut N, from: RequestOrigin, now: Moment) -> Result<ChunkTerms, Refusal> {
         self.books.check_served(from.client, from.tenant, now)?;
-        self.chunks.as_mut().ok_or(Refusal::NoChunks)?.join(nic, from.client)
+        match &mut self.chunks {
+            Some(chunks) => chunks.join(nic, from.client),
+            None => self.books.join_chunks(from),
+        }
     }
 
     /// Frees what clients held that are gone, and takes up what the NIC has done.
@@ -558,7 +571,9 @@ impl<N: Nic> Node<N> {
     pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
         let mut clients = self.books.clients(now);
         for client in &mut clients {
-            client.chunks = self.chunks.as_ref().map_or(0, |chunks| chunks.held_by(client.id));
+            if let Some(chunks) = &self.chunks {
+                client.chunks = chunks.held_by(client.id);
+            }
         }
         clients
     }
@@ -568,7 +583,8 @@ impl<N: Nic> Node<N> {
     pub fn counters(&self) -> Counters {
         let (windows, window_operations) = self.enforcement.windows();
         let Self { control_messages, recoveries, .. } = *self;
-        let chunks = self.chunks.as_ref().map(Chunks::counters).unwrap_or_default();
+        let books = self.books.counters();
+        let chunks = self.chunks.as_ref().map_or(books, Chunks::counters);
         Counters {
             control_messages,
             recoveries,
@@ -580,7 +596,7 @@ impl<N: Nic> Node<N> {
             chunk_allocations: chunks.chunk_allocations,
             chunks_set_aside: chunks.chunks_set_aside,
             chunk_rebuilds: chunks.chunk_rebuilds,
-            ..self.books.counters()
+            ..books
         }
     }
 }

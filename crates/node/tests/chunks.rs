@@ -7,7 +7,9 @@ use portcullis_nic::{
     Rkey, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota};
-use portcullis_protocol::{ChunkTerms, Lifetime, Refusal, ReplyBody, RequestBody};
+use portcullis_protocol::{
+    ChunkTerms, Granted, HandedOutBy, Lifetime, Refusal, ReplyBody, RequestBody, Sharing,
+};
 use portcullis_softnic::core::ObjectCounts;
 use rig::{Rig, refused};
 
@@ -452,4 +454,87 @@ fn a_pool_that_is_rebuilt_while_the_node_takes_and_gives_loses_nothing() {
         assert_eq!(held(&rig).0, MANY, "after {turns} turns");
         rig.end();
     }
+}
+
+/// A node whose NIC hands out nothing.
+fn by_cpu() -> NodeConfig {
+    NodeConfig { chains: false, ..config() }
+}
+
+fn allocate_chunk(rig: &mut Rig, client: usize) -> Result<Granted, Refusal> {
+    match rig.ask(client, RequestBody::AllocateChunk) {
+        ReplyBody::Granted(granted) => Ok(granted),
+        other => Err(refused(other)),
+    }
+}
+
+#[test]
+fn where_the_nic_has_no_chains_the_nodes_cpu_hands_chunks_out_with_the_same_promises() {
+    let mut rig = Rig::new(by_cpu());
+    let (red, sibling) = (rig.attach("red"), rig.attach("red"));
+    assert_eq!(allocate_chunk(&mut rig, red), Err(Refusal::NoChunks), "it has not joined");
+    let terms = join(&mut rig, red);
+    assert_eq!((terms.chunks, terms.chunk_bytes, terms.by), (CHUNKS, 64, HandedOutBy::Cpu));
+    assert_eq!(refused(rig.ask(red, RequestBody::JoinChunks)), Refusal::Malformed);
+    let chunk = allocate_chunk(&mut rig, red).expect("a chunk");
+    let (rkey, address) = (rig::keys(&chunk).0, chunk.address().0);
+    assert_eq!(rig.write(red, rkey, address, &[7; 64]), Status::Success);
+    // It has no deadline, and is nobody else's.
+    rig.pass(Lifetime::seconds(1_000_000));
+    assert_eq!(rig.read(red, rkey, address, 64), (Status::Success, vec![7; 64]));
+    let other = rig.ask(sibling, rig::acquire(chunk.object, Sharing::Exclusive, Lifetime(0)));
+    assert_eq!(refused(other), Refusal::Conflict);
+    assert_eq!(held(&rig), (1, 1));
+    let report = rig.node.clients(rig.now);
+    assert_eq!(report.iter().map(|it| it.chunks).collect::<Vec<_>>(), [1, 0]);
+    rig.revoke(red, chunk.permission);
+    assert_eq!(held(&rig), (0, 1));
+    // The same client gets the same memory, as zeros.
+    let again = allocate_chunk(&mut rig, red).expect("a chunk");
+    assert_eq!(again.address().0, address);
+    assert_eq!(rig.read(red, rig::keys(&again).0, address, 64), (Status::Success, vec![0; 64]));
+    assert_eq!(rig.read(red, rkey, address, 64).0, Status::RemoteAccessError, "the key before");
+    rig.end();
+}
+
+#[test]
+fn chunks_of_the_nodes_cpu_have_the_quotas_of_those_of_its_nic_and_end_with_the_client() {
+    let quota = Quota { chunks_max: 10, ..Quota::default() };
+    let mut rig = Rig::new(NodeConfig { quota, ..by_cpu() });
+    let clients = [rig.attach("red"), rig.attach("red"), rig.attach("red"), rig.attach("blue")];
+    assert_eq!(join(&mut rig, clients[0]).quota, 8);
+    assert_eq!(join(&mut rig, clients[1]).quota, 2);
+    let beyond = refused(rig.ask(clients[2], RequestBody::JoinChunks));
+    assert_eq!(beyond, Refusal::Quota { used: 10, limit: 10 });
+    assert_eq!(join(&mut rig, clients[3]).quota, 8, "another tenant has its own");
+    for _ in 0..2 {
+        allocate_chunk(&mut rig, clients[1]).expect("a chunk");
+    }
+    assert_eq!(allocate_chunk(&mut rig, clients[1]), Err(Refusal::Quota { used: 2, limit: 2 }));
+    for _ in 0..CHUNKS - 2 {
+        allocate_chunk(&mut rig, clients[0]).expect("a chunk");
+    }
+    assert_eq!(allocate_chunk(&mut rig, clients[3]), Err(Refusal::OutOfMemory { size: 64 }));
+    rig.detach(clients[0]);
+    rig.settle();
+    assert_eq!(held(&rig), (2, CHUNKS));
+    allocate_chunk(&mut rig, clients[3]).expect("what the other had");
+    rig.end();
+}
+
+#[test]
+fn nobody_asks_for_a_permission_with_the_lifetime_of_a_chunk() {
+    let mut rig = Rig::new(by_cpu());
+    let client = rig.attach("red");
+    join(&mut rig, client);
+    let RequestBody::Allocate { size, alignment, rights, sharing, keep, .. } = rig::allocate(64, false)
+    else {
+        panic!("it allocates")
+    };
+    let for_ever =
+        RequestBody::Allocate { size, alignment, lifetime: Lifetime(u64::MAX), rights, sharing, keep };
+    let longest = rig.node.config().longest_lifetime;
+    assert_eq!(refused(rig.ask(client, for_ever)), Refusal::LifetimeTooLong { longest });
+    assert_eq!(held(&rig), (0, 0));
+    rig.end();
 }

@@ -405,3 +405,38 @@ fn a_chunk_that_was_to_be_freed_when_a_worker_broke_is_freed() {
         wait_for(&host, "nothing is held", |it| it.chunks_held == 0);
     }
 }
+
+#[test]
+fn where_the_nic_has_no_chains_the_same_calls_work() {
+    let limits = ChunkLimits { client_max: CHUNKS - 1, ..limits() };
+    let node =
+        NodeConfig { pool_bytes: 1 << 20, chunks: Some(limits), chains: false, ..NodeConfig::default() };
+    let host = Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts");
+    let mut session = session(&host, "red");
+    let terms = session.join_chunks().expect("it joins");
+    assert_eq!(terms.by, portcullis::HandedOutBy::Cpu);
+    assert!(session.join_chunks().is_err(), "it has joined");
+    let mut held = Vec::new();
+    for number in 0..CHUNKS - 1 {
+        let chunk = session.allocate_chunk().expect("a chunk");
+        assert_eq!(first_bytes(&mut session, &chunk), [0; 16]);
+        session.write(&chunk, 0, &number.to_le_bytes()).expect("a write");
+        assert_eq!(session.fetch_and_add(&chunk, 0, 5), Ok(number));
+        held.push(chunk);
+    }
+    let beyond = session.allocate_chunk().map(drop);
+    assert_eq!(beyond, Err(Error::Quota { used: CHUNKS - 1, limit: CHUNKS - 1 }));
+    let mut other = joined(&host, "blue");
+    let last = other.allocate_chunk().expect("the last chunk");
+    assert_eq!(other.allocate_chunk().map(drop), Err(Error::NoFreeChunk));
+    assert_eq!(host.counters().chunks_held, CHUNKS);
+    for chunk in held.drain(..10) {
+        session.free_chunk(chunk).expect("it is freed");
+    }
+    other.free_chunk(last).expect("it is freed");
+    drop(session);
+    wait_for(&host, "what a session held ends with it", |it| it.chunks_held == 0);
+    let chunk = other.allocate_chunk().expect("a chunk");
+    assert_eq!(first_bytes(&mut other, &chunk), [0; 16]);
+    other.free_chunk(chunk).expect("it is freed");
+}

@@ -19,7 +19,9 @@ use portcullis_nic::{
     Access, Memory, Nic, PdId, QpAddress, QpChange, QpId, RefusedAccess, VerbsError, connect_qp,
 };
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Progress, Reclaim, Workers};
-use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, Lifetime, Moment, Refusal, TenantId};
+use portcullis_protocol::{
+    CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, HandedOutBy, Lifetime, Moment, Refusal, TenantId,
+};
 use rebuilding::Rebuilds;
 use sizing::Sizing;
 use std::collections::{BTreeMap, HashMap};
@@ -167,7 +169,7 @@ impl<M: Memory> Chunks<M> {
         }
         let geometry = self.pool.geometry();
         let (base, chunks, chunk_bytes) = (geometry.base, geometry.chunks, geometry.chunk_bytes);
-        Ok(ChunkTerms { base, chunks, chunk_bytes, quota, held })
+        Ok(ChunkTerms { base, chunks, chunk_bytes, quota, held, by: HandedOutBy::Nic })
     }
 
     /// How many chunks the clients of a tenant may hold together already.

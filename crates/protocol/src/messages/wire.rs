@@ -1,8 +1,8 @@
 //! The layout of control messages, except for those with a name. Only here and there a peer's bytes become values.
 
 use super::{
-    ChunkTerms, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request,
-    RequestBody,
+    ChunkTerms, Granted, HandedOutBy, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody,
+    Request, RequestBody,
 };
 use crate::{
     CREDENTIAL_BYTES, Credential, Incarnation, Keep, Lifetime, Mechanism, Moment, ObjectRef, PermissionId,
@@ -70,6 +70,7 @@ pub(super) mod kind {
     pub const UNSHARE: u8 = 17;
     pub const INCLUDE: u8 = 18;
     pub const JOIN_CHUNKS: u8 = 19;
+    pub const ALLOCATE_CHUNK: u8 = 20;
     pub const GRANTED_KEYS: u8 = 129;
     pub const GRANTED_NODE: u8 = 130;
     pub const EXTENDED: u8 = 131;
@@ -247,6 +248,7 @@ impl Request {
                 new(kind::INCLUDE).with_object(member.into()).with_head(head)
             }
             RequestBody::JoinChunks => new(kind::JOIN_CHUNKS),
+            RequestBody::AllocateChunk => new(kind::ALLOCATE_CHUNK),
             RequestBody::Recover { queue_pair } => {
                 let mut wire = new(kind::RECOVER);
                 wire.length = U64::new(u64::from(queue_pair));
@@ -321,6 +323,7 @@ impl Request {
                 RequestBody::Include { member, head: wire.head() }
             }
             kind::JOIN_CHUNKS => RequestBody::JoinChunks,
+            kind::ALLOCATE_CHUNK => RequestBody::AllocateChunk,
             kind::RECOVER => RequestBody::Recover {
                 queue_pair: u32::try_from(length)
                     .map_err(|_| MalformedMessage { what: wire.length.as_bytes()[7], at: 31 })?,
@@ -363,6 +366,7 @@ impl Reply {
                 wire.first = U64::new(terms.chunks);
                 wire.second = U64::new(terms.quota);
                 wire.start = U64::new(terms.held);
+                wire.detail = u8::from(terms.by == HandedOutBy::Cpu);
                 wire
             }
             ReplyBody::Data(length) => {
@@ -405,6 +409,11 @@ impl Reply {
                 chunk_bytes: wire.length.get(),
                 quota: wire.second.get(),
                 held: wire.start.get(),
+                by: match wire.detail {
+                    0 => HandedOutBy::Nic,
+                    1 => HandedOutBy::Cpu,
+                    what => return Err(MalformedMessage { what, at: 3 }),
+                },
             }),
             kind::DATA => ReplyBody::Data(wire.length.get()),
             kind::VALUE => ReplyBody::Value(wire.first.get()),
