@@ -107,6 +107,11 @@ impl Wire {
         }
     }
 
+    fn with_length(mut self, length: u64) -> Self {
+        self.length = U64::new(length);
+        self
+    }
+
     fn with_permission(mut self, permission: PermissionId) -> Self {
         self.address = U64::new(permission.header.0);
         self.start = U64::new(permission.start.0);
@@ -249,20 +254,12 @@ impl Request {
             }
             RequestBody::JoinChunks => new(kind::JOIN_CHUNKS),
             RequestBody::AllocateChunk => new(kind::ALLOCATE_CHUNK),
-            RequestBody::Recover { queue_pair } => {
-                let mut wire = new(kind::RECOVER);
-                wire.length = U64::new(u64::from(queue_pair));
-                wire
-            }
+            RequestBody::Recover { queue_pair } => new(kind::RECOVER).with_length(queue_pair.into()),
             RequestBody::Read { permission, offset, length } => {
-                let mut wire = access(kind::READ, permission, offset);
-                wire.length = U64::new(length);
-                wire
+                access(kind::READ, permission, offset).with_length(length)
             }
             RequestBody::Write { permission, offset, length } => {
-                let mut wire = access(kind::WRITE, permission, offset);
-                wire.length = U64::new(length);
-                wire
+                access(kind::WRITE, permission, offset).with_length(length)
             }
             RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
                 let mut wire = access(kind::COMPARE_AND_SWAP, permission, offset);
