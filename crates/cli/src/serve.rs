@@ -151,13 +151,17 @@ pub struct Options {
     /// Other tenants with which a tenant may share one of its names; none: 0.
     #[arg(long, value_name = "N", default_value_t = Quota::default().shares_max)]
     quota_shares: u64,
-    /// Chunks that the NIC hands out alone, in addition to --memory; none: 0. Clients allocate and free them while the node's
-    /// processor does nothing (software NIC only).
+    /// Chunks that clients allocate and free, in addition to --memory; none: 0. The NIC hands them out while the node's
+    /// processor does nothing. On a device without chains the processor does it (`portcullis doctor` says which).
     #[arg(long, value_name = "N", default_value_t = 0)]
     chunks: u64,
     /// Bytes of a chunk: a multiple of 8.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4KiB")]
     chunk_bytes: u64,
+    /// Free chunks that are kept ready, and at most twice as many. The memory of the others goes back to the machine, and
+    /// comes again when few are ready [default: all].
+    #[arg(long, value_name = "N")]
+    chunks_ready: Option<u64>,
     /// Chunks that one client can hold [default: all].
     #[arg(long, value_name = "N")]
     chunks_per_client: Option<u64>,
@@ -191,8 +195,8 @@ pub struct Options {
     /// Keep the node's thread on this processor [default: the kernel chooses].
     #[arg(long, value_name = "N")]
     processor: Option<usize>,
-    /// Do not use these techniques that save window operations, to measure their effect: delayed-unbinding, contiguity,
-    /// handover.
+    /// Do not use these techniques, to measure their effect: delayed-unbinding, contiguity and handover, which save window
+    /// operations, and chains, by which the NIC hands chunks out.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     without: Vec<Technique>,
     /// Print the addresses as one JSON object: {"listening":[...],"process":...}.
@@ -205,12 +209,13 @@ pub struct Options {
     limits: LimitOptions,
 }
 
-/// A technique of [`Reductions`], by its name.
+/// A technique of [`Reductions`], or [`NodeConfig::chains`], by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Technique {
     DelayedUnbinding,
     Contiguity,
     Handover,
+    Chains,
 }
 
 fn guarantee(text: &str) -> Result<Guarantee, String> {
@@ -252,6 +257,8 @@ impl Options {
                 chunk_bytes: self.chunk_bytes,
                 client_max: self.chunks_per_client.unwrap_or(self.chunks),
             }),
+            chains: with(Technique::Chains),
+            chunks_ready: self.chunks_ready,
             clients_max: self.clients_max,
             spare_queue_pairs: self.spare_queue_pairs,
             ..NodeConfig::default()

@@ -29,10 +29,11 @@ fn everything_holds_on_the_software_nic_and_programs_can_read_it() {
     let output = doctor(&["--nic", "software", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let said: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    assert_eq!(keys(&said), ["chosen", "device", "guarantees", "mechanism", "times"]);
+    assert_eq!(keys(&said), ["chosen", "chunks", "device", "guarantees", "mechanism", "times"]);
     assert_eq!(said["device"], "softnic");
     assert_eq!(said["chosen"], "asked for with --nic software");
     assert_eq!(said["mechanism"], "memory-window");
+    assert_eq!(said["chunks"], "nic");
     let guarantees = said["guarantees"].as_array().expect("a list");
     assert_eq!(guarantees.len(), 23);
     for guarantee in guarantees {

@@ -64,6 +64,7 @@ fn doctor_finds_that_soft_roce_windows_have_no_range_and_nothing_else() {
     assert_eq!(names("broken"), ["range-window-1", "range-window-2"], "{said:#}");
     assert!(names("untried").contains(&"survives-misuse"), "Soft-RoCE is not provoked: {said:#}");
     assert_eq!(said["mechanism"], "memory-region");
+    assert_eq!(said["chunks"], "cpu");
     assert_eq!(output.status.code(), Some(1), "windows cannot be relied on: {}", errors(&output));
 }
 

@@ -54,6 +54,8 @@ pub(crate) enum Awaited {
     Extension(Extending),
     /// Workers.
     Chunks,
+    /// A chunk of the node's CPU.
+    Chunk,
     /// The answer of a worker.
     Worker,
 }

@@ -11,7 +11,7 @@ use portcullis_nic::{
 };
 use portcullis_offload::record::Layout;
 use portcullis_offload::{Geometry, Handle, REQUEST_BYTES, Reply, reply_bytes};
-use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, Refusal, RemoteAddress};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, HandedOutBy, Refusal, RemoteAddress};
 use std::collections::VecDeque;
 
 /// Bytes of a request's place in the arena, and of a reply's.
@@ -26,11 +26,20 @@ pub(crate) enum Worker {
     Free,
 }
 
+/// What a worker was asked.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// Who waits for the answer. `None`: the client itself, which asks again what it did not get to know.
+    call: Option<u64>,
+    /// The chunk to be freed.
+    handle: Handle,
+}
+
 /// The queue pair on which one worker is asked.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Calls without an answer, in the order in which they were asked.
-    asked: VecDeque<u64>,
+    /// What has no answer yet, in the order in which it was asked.
+    asked: VecDeque<Asked>,
     /// Requests that the NIC still needs.
     sending: usize,
     /// Where the next request goes.
@@ -55,13 +64,25 @@ pub(crate) struct Chunks {
     share: Option<Share>,
     /// Chunks that the client holds or has asked for.
     taken: u64,
+    /// Chunks that were to be freed when the worker broke: nobody knows whether they were.
+    unsure: Vec<Handle>,
+    /// How many of those were asked for again, and have no answer yet.
+    asked_again: usize,
     lanes: [Lane; 2],
 }
 
 impl Chunks {
     /// Messages from `at` on in the arena.
     pub(crate) fn new(endpoint: &impl VerbsEndpoint, at: u64) -> Self {
-        Self { key: endpoint.arena_key(), at, share: None, taken: 0, lanes: Default::default() }
+        Self {
+            key: endpoint.arena_key(),
+            at,
+            share: None,
+            taken: 0,
+            unsure: Vec::new(),
+            asked_again: 0,
+            lanes: Default::default(),
+        }
     }
 
     /// Bytes of the arena that the messages take.
@@ -87,6 +108,42 @@ impl Chunks {
         self.share.map(|share| share.terms)
     }
 
+    /// Whether the node's CPU hands chunks out: there are no workers to be asked.
+    pub(crate) fn are_by_cpu(&self) -> bool {
+        self.share.is_some_and(|share| share.terms.by == HandedOutBy::Cpu)
+    }
+
+    /// Begins to ask for workers. Until they are there nothing is asked of those that broke.
+    ///
+    /// # Errors
+    /// The client has workers.
+    pub(crate) fn join(&mut self) -> Result<(), Error> {
+        if self.share.is_some() {
+            if !self.lanes.iter().any(|lane| lane.is_broken) {
+                return Err(Error::Refused(Refusal::Malformed));
+            }
+            self.lanes.iter_mut().for_each(|lane| lane.is_broken = true);
+        }
+        Ok(())
+    }
+
+    /// The client has other workers than before, and holds so many chunks. It asks again for what was to be freed, and
+    /// for no chunk before that is done: it could be one of those.
+    pub(crate) fn resume<E: VerbsEndpoint>(&mut self, endpoint: &mut E, calls: &mut Calls, held: u64) {
+        for worker in [Worker::Alloc, Worker::Free] {
+            self.broke(calls, worker);
+            let lane = &mut self.lanes[worker as usize];
+            (lane.sending, lane.is_broken) = (0, false);
+            endpoint.asking_rebuilt(worker as usize);
+        }
+        self.taken = held;
+        for handle in std::mem::take(&mut self.unsure) {
+            let asked = self.ask(endpoint, Worker::Free, Asked { call: None, handle });
+            assert!(asked.is_ok(), "an empty queue has room for as many as it had before");
+            self.asked_again += 1;
+        }
+    }
+
     /// Asks for a chunk.
     ///
     /// # Errors
@@ -96,7 +153,10 @@ impl Chunks {
         if self.taken >= quota {
             return Err(Error::Quota { used: self.taken, limit: quota });
         }
-        self.ask(endpoint, Worker::Alloc, Handle(0), call)?;
+        if self.asked_again > 0 {
+            return Err(Error::QueueFull { limit: ASKING_DEPTH.into() });
+        }
+        self.ask(endpoint, Worker::Alloc, Asked { call: Some(call), handle: Handle(0) })?;
         self.taken += 1;
         Ok(())
     }
@@ -113,20 +173,15 @@ impl Chunks {
     ) -> Result<(), Error> {
         let Share { geometry, .. } = self.share()?;
         let chunk = geometry.chunk_at(address).ok_or(Error::ForeignChunk)?;
-        self.ask(endpoint, Worker::Free, geometry.handle::<CHUNK_QUEUE_PAIRS>(chunk), call)
+        let handle = geometry.handle::<CHUNK_QUEUE_PAIRS>(chunk);
+        self.ask(endpoint, Worker::Free, Asked { call: Some(call), handle })
     }
 
     fn share(&self) -> Result<Share, Error> {
         self.share.ok_or(Error::Refused(Refusal::NoChunks))
     }
 
-    fn ask<E: VerbsEndpoint>(
-        &mut self,
-        endpoint: &mut E,
-        worker: Worker,
-        handle: Handle,
-        call: u64,
-    ) -> Result<(), Error> {
+    fn ask<E: VerbsEndpoint>(&mut self, endpoint: &mut E, worker: Worker, asked: Asked) -> Result<(), Error> {
         let place = worker as usize;
         let lane = &mut self.lanes[place];
         if lane.is_broken {
@@ -144,7 +199,7 @@ impl Chunks {
             let length = u32::try_from(bytes).expect("messages are short");
             LocalSpan { address, length, lkey: self.key }
         };
-        endpoint.arena().write(request_at, &handle.to_request());
+        endpoint.arena().write(request_at, &asked.handle.to_request());
         let local = span(reply_at, reply_bytes::<CHUNK_QUEUE_PAIRS>());
         if endpoint.post_asking_receive(place, &[ReceiveRequest { id: slot, local }]) != 1 {
             return Err(full);
@@ -154,7 +209,7 @@ impl Chunks {
         assert_eq!(sent, 1, "the queue has room for as many requests as for receives");
         lane.next = (lane.next + 1) % ASKING_DEPTH;
         lane.sending += 1;
-        lane.asked.push_back(call);
+        lane.asked.push_back(asked);
         Ok(())
     }
 
@@ -175,7 +230,7 @@ impl Chunks {
             lane.sending = lane.sending.saturating_sub(1);
             return;
         }
-        let Some(call) = lane.asked.pop_front() else { return };
+        let Some(asked) = lane.asked.pop_front() else { return };
         let first = self.at + worker as u64 * LANE_BYTES;
         let slot = completion.request % u64::from(ASKING_DEPTH);
         let mut bytes = vec![0; usize::try_from(REPLY_PLACE).unwrap_or(0)];
@@ -186,7 +241,10 @@ impl Chunks {
             Some(reply) => self.judge(worker, &reply),
             None => Err(Error::SessionLost),
         };
-        calls.finish(call, result);
+        match asked.call {
+            Some(call) => calls.finish(call, result),
+            None => self.asked_again -= 1,
+        }
     }
 
     /// What a worker's answer means.
@@ -209,8 +267,14 @@ impl Chunks {
     fn broke(&mut self, calls: &mut Calls, worker: Worker) {
         let lane = &mut self.lanes[worker as usize];
         lane.is_broken = true;
-        for call in lane.asked.drain(..) {
-            calls.finish(call, Err(Error::Refused(Refusal::NicFailed)));
+        for Asked { call, handle } in lane.asked.drain(..) {
+            match call {
+                Some(call) => calls.finish(call, Err(Error::Refused(Refusal::NicFailed))),
+                None => self.asked_again -= 1,
+            }
+            if worker == Worker::Free {
+                self.unsure.push(handle);
+            }
         }
     }
 

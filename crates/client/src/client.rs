@@ -15,7 +15,8 @@ use crate::{
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
 use portcullis_protocol::{
-    ChunkTerms, Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody,
+    ChunkTerms, Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights,
+    Sharing,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -312,9 +313,15 @@ impl<E: VerbsEndpoint> Client<E> {
     /// Asks the node for workers on its NIC, which allocate and free chunks for this client from then on (OneSidedMW).
     /// Answered with [`Answer::Chunks`].
     ///
+    /// If a worker has broken, requests end with [`Refusal::NicFailed`], and the client asks for workers again by this call.
+    /// It keeps its chunks, with the keys that they have. An allocation that ended so has not happened. A chunk whose free
+    /// ended so is freed at the latest when this call is answered and the next chunk is allocated.
+    ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    /// The client has workers already ([`Refusal::Malformed`]), [`Error::QueueFull`], or what ended the session. Nothing was
+    /// begun.
     pub fn join_chunks(&mut self) -> Result<Call, Error> {
+        self.chunks.join()?;
         self.call(Awaited::Chunks, RequestBody::JoinChunks)
     }
 
@@ -324,7 +331,8 @@ impl<E: VerbsEndpoint> Client<E> {
         self.chunks.terms()
     }
 
-    /// Asks a worker on the node's NIC for a chunk. The node's CPU has no part in it. Answered with [`Answer::Granted`]: the
+    /// Asks for a chunk: a worker on the node's NIC, so that the node's CPU has no part in it, or the node's CPU where the NIC
+    /// has no chains ([`ChunkTerms::by`](portcullis_protocol::ChunkTerms::by)). Answered with [`Answer::Granted`]: the
     /// permission ends when the chunk is freed, and not before. If no chunk is free, the call ends with
     /// [`Error::NoFreeChunk`].
     ///
@@ -332,6 +340,9 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`Error::QueueFull`], [`Error::Quota`], [`Refusal::NoChunks`] before [`Client::join_chunks`] was answered, or what
     /// ended the session. Nothing was begun.
     pub fn allocate_chunk(&mut self) -> Result<Call, Error> {
+        if self.chunks.are_by_cpu() {
+            return self.call(Awaited::Chunk, RequestBody::AllocateChunk);
+        }
         self.ask_worker(Chunks::allocate)
     }
 
@@ -344,6 +355,10 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`NotRevoked`] with the permission back: [`Error::ForeignChunk`] if it is over no chunk, [`Error::QueueFull`], or what
     /// ended the session.
     pub fn free_chunk(&mut self, permission: Permission) -> Result<Call, NotRevoked> {
+        if self.chunks.are_by_cpu() {
+            let body = RequestBody::Revoke { permission: permission.id(), free: true };
+            return self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission, error });
+        }
         self.dangerous_free_chunk(permission.address()).map_err(|error| NotRevoked { permission, error })
     }
 
@@ -353,6 +368,9 @@ impl<E: VerbsEndpoint> Client<E> {
     /// # Errors
     /// As [`Client::free_chunk`].
     pub fn dangerous_free_chunk(&mut self, address: RemoteAddress) -> Result<Call, Error> {
+        if self.chunks.are_by_cpu() {
+            return Err(Error::ForeignChunk);
+        }
         self.ask_worker(|chunks, endpoint, call| chunks.free(endpoint, address, call))
     }
 
@@ -416,9 +434,23 @@ impl<E: VerbsEndpoint> Client<E> {
             (Awaited::Grant { requested_at, rights, sharing }, ReplyBody::Granted(granted)) => {
                 Ok(Answer::Granted(Permission::new(granted, requested_at, (rights, sharing), &self.mark)))
             }
-            (Awaited::Chunks, ReplyBody::Chunks(terms)) => {
-                self.chunks.joined(terms).map(|()| Answer::Chunks(terms))
+            // It has no deadline, so it does not matter when it was asked for.
+            (Awaited::Chunk, ReplyBody::Granted(granted)) => {
+                let rights = Rights::READ | Rights::WRITE | Rights::ATOMIC;
+                Ok(Answer::Granted(Permission::new(
+                    granted,
+                    Moment(0),
+                    (rights, Sharing::Exclusive),
+                    &self.mark,
+                )))
             }
+            (Awaited::Chunk, ReplyBody::Refused(Refusal::OutOfMemory { .. } | Refusal::NodeFull { .. })) => {
+                Err(Error::NoFreeChunk)
+            }
+            (Awaited::Chunks, ReplyBody::Chunks(terms)) => self.chunks.joined(terms).map(|()| {
+                self.chunks.resume(&mut self.endpoint, &mut self.calls, terms.held);
+                Answer::Chunks(terms)
+            }),
             (Awaited::Done, ReplyBody::Done) => Ok(Answer::Done),
             (Awaited::Entry | Awaited::NextEntry, ReplyBody::Entry(entry)) => Ok(Answer::Entry(entry)),
             (Awaited::NextEntry, ReplyBody::EndOfList) => Ok(Answer::EndOfList),

@@ -32,6 +32,9 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
     /// Stops the node's own turns, or lets them go on. Its NIC turns in any case.
     fn hold_turns(&self, hold: bool);
 
+    /// Has a worker of the chunk pool fail: for tests.
+    fn break_worker(&self);
+
     /// Ends the node: first the acceptor, then the node's thread.
     fn stop(&self);
 }
@@ -50,6 +53,10 @@ impl<F: Fabric> RunningNode for NodeOn<F> {
 
     fn hold_turns(&self, hold: bool) {
         self.engine.hold_turns(hold);
+    }
+
+    fn break_worker(&self) {
+        self.engine.break_worker();
     }
 
     fn stop(&self) {

@@ -115,6 +115,10 @@ impl VerbsEndpoint for SessionEndpoint {
         forward!(self.post_asking_receive(place, requests))
     }
 
+    fn asking_rebuilt(&mut self, place: usize) {
+        forward!(self.asking_rebuilt(place));
+    }
+
     #[inline]
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         forward!(self.poll(most, into))

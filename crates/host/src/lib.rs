@@ -72,6 +72,7 @@ impl PortLimits {
             data_queue_pairs: 1 + config.spare_queue_pairs,
             chunk_queue_pairs: config
                 .chunks
+                .filter(|_| config.chains)
                 .map_or(0, |_| u32::try_from(CHUNK_QUEUE_PAIRS).unwrap_or(u32::MAX)),
             send_depth: self.send_depth,
             control_depth: self.control_depth,
@@ -108,16 +109,22 @@ pub struct HostConfig {
 }
 
 impl HostConfig {
+    /// An RDMA device runs no chains here: the node's CPU hands chunks out.
+    #[cfg(feature = "rdma")]
+    fn without_chains_on_rdma(mut self) -> Self {
+        self.node.chains &= self.rdma.is_none();
+        self
+    }
+
     /// Bytes that the node takes, by setting.
     fn memory(&self) -> Vec<(&'static str, u64)> {
         let pool = ("pool_bytes", self.node.memory_bytes());
+        let chunks = self.node.chunks.map(|chunks| ("chunks", chunks.bytes()));
         #[cfg(feature = "rdma")]
         if self.rdma.is_some() {
-            return vec![pool];
+            return [pool].into_iter().chain(chunks).collect();
         }
-        let mut memory = vec![pool, ("ports_bytes_max", self.port.ports_bytes_max)];
-        memory.extend(self.node.chunks.map(|chunks| ("chunks", chunks.bytes())));
-        memory
+        [pool, ("ports_bytes_max", self.port.ports_bytes_max)].into_iter().chain(chunks).collect()
     }
 }
 
@@ -255,17 +262,13 @@ impl Host {
     /// # Errors
     /// The configuration makes no sense, the device does not keep what it should, or the machine refuses.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
+        #[cfg(feature = "rdma")]
+        let config = config.without_chains_on_rdma();
         config.node.validate().map_err(StartError::from)?;
         if !config.port.size(&config.node).is_sound() {
             return Err(HostError::Config(
                 "clients could not meet these terms: spare_queue_pairs can be 15 at most, and send_depth and \
                  control_depth are powers of two up to 4,096",
-            ));
-        }
-        #[cfg(feature = "rdma")]
-        if config.rdma.is_some() && config.node.chunks.is_some() {
-            return Err(HostError::Config(
-                "an RDMA device runs no chains here, so it hands out no chunks: start the node without chunks",
             ));
         }
         machine_memory::check(&config.memory(), config.overcommit)?;
@@ -341,6 +344,12 @@ impl Host {
     /// answered. [`NodeCounters::turns`] stands still.
     pub fn hold_turns(&self, hold: bool) {
         self.on.node.hold_turns(hold);
+    }
+
+    /// Has a worker of the chunk pool fail where it stands, as if the NIC had refused a request: for tests.
+    #[doc(hidden)]
+    pub fn dangerous_break_worker(&self) {
+        self.on.node.break_worker();
     }
 
     /// The state of its audit log, if it has one; after [`Host::stop`] the final one.

@@ -229,6 +229,12 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
         let _ = self.call(move |_, resident, _| resident.is_held = hold);
     }
 
+    /// Has a worker of the chunk pool fail.
+    pub fn break_worker(&self) {
+        // A node that has ended has none.
+        let _ = self.call(move |nic, resident, _| resident.node.dangerous_break_worker(nic));
+    }
+
     /// Carries out an operator's order.
     pub fn carry_out(&self, order: Order) -> Result<OrderOutcome, EngineGone> {
         let turns: TurnCounts = self.turn_times();

@@ -1,5 +1,6 @@
 //! Access to mapped memory: by atomics, and by copies that the compiler cannot see into.
 
+use crate::mapping::PAGE_BYTES;
 use crate::{Bytes, Mapping, Memory};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -157,6 +158,18 @@ impl Memory for Mapping {
             }
         }
         fence(Ordering::Release);
+    }
+
+    fn give_back(&self, offset: u64, length: u64) {
+        self.check(offset, length);
+        let end = offset + length;
+        let first = offset.next_multiple_of(PAGE_BYTES).min(end);
+        let last = (end - end % PAGE_BYTES).max(first);
+        self.zero(offset, first - offset);
+        self.zero(last, end - last);
+        if !self.drop_pages(first, last - first) {
+            self.zero(first, last - first);
+        }
     }
 
     #[inline]

@@ -20,6 +20,13 @@ pub trait Memory: Clone {
     /// Overwrites a span with zeros.
     fn zero(&self, offset: u64, length: u64);
 
+    /// Overwrites a span with zeros, and gives its whole pages back to the machine where that can be done: they come
+    /// again with their next use. It may wait for as long as another thread maps or unmaps something. The default
+    /// overwrites.
+    fn give_back(&self, offset: u64, length: u64) {
+        self.zero(offset, length);
+    }
+
     /// The aligned 8-byte word at `offset`, in the machine's byte order; with acquire ordering.
     fn load(&self, offset: u64) -> u64;
 

@@ -81,6 +81,20 @@ impl Mapping {
         Ok(())
     }
 
+    /// Gives whole pages back. They read as zeros from here on. Returns whether that was done: not with memory that has
+    /// a file, or that lies on the heap, or where the kernel refuses, as it does inside of huge pages.
+    pub(crate) fn drop_pages(&self, offset: u64, bytes: u64) -> bool {
+        let is_private = matches!(self.owner.source, Source::Pages { file: None, .. });
+        if !is_private || bytes == 0 {
+            return bytes == 0;
+        }
+        let start = self.pointer(offset, bytes, 1);
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        // SAFETY: the span was checked to lie in this mapping, which is live and anonymous. All accesses to it are atomic,
+        // and find zeros from here on.
+        unsafe { rustix::mm::madvise(start.cast(), length, Advice::LinuxDontNeed) }.is_ok()
+    }
+
     fn touch_all(&self) {
         for page in (0..self.length).step_by(4096) {
             self.word(page).fetch_add(0, Ordering::Relaxed);
@@ -102,5 +116,47 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, length: usize) {
         // caller.
         let _ = unsafe { rustix::mm::munmap(start.cast(), left - from) };
         left = from;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Mapping, Memory};
+
+    const BYTES: u64 = 64 << 20;
+
+    /// Bytes of this process that are in memory.
+    fn resident() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/statm").expect("the kernel says it");
+        text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number") * 4096
+    }
+
+    #[test]
+    fn what_is_given_back_is_zero_and_takes_no_memory() {
+        let memory = Mapping::private(BYTES).expect("memory");
+        for at in (0..BYTES).step_by(8) {
+            memory.store(at, u64::MAX);
+        }
+        let before = resident();
+        memory.give_back(100, BYTES - 200);
+        assert!(resident() + BYTES / 2 < before, "{} bytes, and {before} before", resident());
+        let edges = [96, 104, 4096, BYTES / 2, BYTES - 112, BYTES - 104];
+        let read = edges.map(|at| memory.load(at));
+        assert_eq!(read, [u64::from(u32::MAX), 0, 0, 0, 0, u64::MAX << 32]);
+        memory.store(BYTES / 2, 5);
+        assert_eq!(memory.load(BYTES / 2), 5, "it can be used again");
+    }
+
+    #[test]
+    fn memory_that_cannot_be_given_back_is_overwritten() {
+        for memory in [Mapping::shareable("shared", 3 * 4096), Mapping::private(3 * 4096)] {
+            let memory = memory.expect("memory");
+            memory.write(0, &[7; 3 * 4096]);
+            memory.give_back(8, 3 * 4096 - 16);
+            let mut bytes = [1; 3 * 4096];
+            memory.read(0, &mut bytes);
+            let is_clear = bytes[8..3 * 4096 - 8].iter().all(|byte| *byte == 0);
+            assert!(is_clear && bytes[..8] == [7; 8] && bytes[3 * 4096 - 8..] == [7; 8]);
+        }
     }
 }

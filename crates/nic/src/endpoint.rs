@@ -75,6 +75,11 @@ pub trait VerbsEndpoint: Endpoint {
         0
     }
 
+    /// Called when the node has connected that queue pair anew: it starts empty.
+    fn asking_rebuilt(&mut self, place: usize) {
+        let _ = place;
+    }
+
     /// Appends at most `most` completions to `into` and returns how many. It may stop early, for example after a
     /// completion that says that a queue pair broke, so that the client can act on that first.
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize;

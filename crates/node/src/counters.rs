@@ -46,6 +46,10 @@ pub struct Counters {
     pub chunks_held: u64,
     /// How often a chunk was allocated, as far as the node has taken it up.
     pub chunk_allocations: u64,
+    /// Chunks that the node holds itself, whose memory the machine has back.
+    pub chunks_set_aside: u64,
+    /// How often the pool was rebuilt because a worker had broken.
+    pub chunk_rebuilds: u64,
     /// Requests that wait for an object or for memory.
     pub postponed: u64,
     /// Audit records that were lost because they were not taken in time.

@@ -9,7 +9,7 @@ use crate::ends::{Ends, Rebuilt};
 use crate::enforcement::{Enforcement, Outcome, node_copy};
 use crate::mailbox::{Heard, Mailbox};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_nic::{Completion, Event, Memory, Nic, RefusedAccess, VerbsError};
+use portcullis_nic::{Completion, Event, Memory, Nic, QpChange, QpId, RefusedAccess, VerbsError};
 use portcullis_protocol::{
     ChunkTerms, ClientId, Incarnation, Lifetime, Mechanism, Moment, Refusal, Reply, ReplyBody, RequestBody,
     TenantId,
@@ -92,6 +92,8 @@ impl<N: Nic + 'static> Node<N> {
     ) -> Result<Self, StartError> {
         config.validate()?;
         let capabilities = nic.capabilities();
+        let chains = config.chains && capabilities.chains.is_all();
+        let config = NodeConfig { chains, ..config }.with_room_for_chunks();
         if config.mechanism == Mechanism::MemoryWindow && !capabilities.window_type_1 {
             return Err(VerbsError::Unsupported("memory windows of type 1").into());
         }
@@ -110,7 +112,8 @@ impl<N: Nic + 'static> Node<N> {
         let enforcement = Enforcement::new(nic, &config, memory.clone(), secret, depth_max)?;
         let chunks = config
             .chunks
-            .map(|limits| Chunks::new(nic, limits, (config.quota.chunks_max, config.clients_max)));
+            .filter(|_| config.chains)
+            .map(|limits| Chunks::new(nic, (limits, config.chunks_ready), &config));
         Ok(Self {
             turns: 0,
             chunks: chunks.transpose()?,
@@ -146,6 +149,24 @@ impl<N: Nic> Node<N> {
     #[doc(hidden)]
     pub fn dangerous_count_from(&mut self, number: u64) {
         self.books.count_from(number);
+    }
+
+    /// The queues that hold the chains of a client's workers: for tests that have one fail.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn dangerous_chains_of(&self, client: ClientId) -> Vec<QpId> {
+        self.chunks.as_ref().map_or_else(Vec::new, |chunks| chunks.chains_of(client))
+    }
+
+    /// Has the first of those queues fail that any client has, as if its NIC had refused a request: for tests.
+    #[doc(hidden)]
+    pub fn dangerous_break_worker(&mut self, nic: &mut N) {
+        let clients: Vec<_> = self.books.client_ids().collect();
+        let chain = clients.into_iter().find_map(|client| self.dangerous_chains_of(client).first().copied());
+        let broken = chain.is_some_and(|chain| nic.modify_qp(chain, QpChange::Error).is_ok());
+        if let (true, Some(chunks)) = (broken, &mut self.chunks) {
+            chunks.handle_broken(nic);
+        }
     }
 
     /// Does the work that is due, in the order that lets opposite operations meet in one batch (Patronus §5.4): first
@@ -256,6 +277,11 @@ impl<N: Nic> Node<N> {
             | RequestBody::Share { .. }
             | RequestBody::Unshare { .. }
             | RequestBody::Include { .. } => self.books.handle_request(from, request, now),
+            RequestBody::AllocateChunk if self.chunks.is_none() => {
+                self.books.handle_request(from, request, now);
+            }
+            // Who has workers asks them.
+            RequestBody::AllocateChunk => self.answer(from, Err(Refusal::Malformed)),
             RequestBody::JoinChunks => {
                 let done = self.join_chunks(nic, from, now);
                 self.answer(from, done.map(|terms| (ReplyBody::Chunks(terms), Vec::new())));
@@ -351,13 +377,16 @@ impl<N: Nic> Node<N> {
 
     fn join_chunks(&mut self, nic: &mut N, from: RequestOrigin, now: Moment) -> Result<ChunkTerms, Refusal> {
         self.books.check_served(from.client, from.tenant, now)?;
-        self.chunks.as_mut().ok_or(Refusal::NoChunks)?.join(nic, from.client)
+        match &mut self.chunks {
+            Some(chunks) => chunks.join(nic, from.client),
+            None => self.books.join_chunks(from),
+        }
     }
 
     /// Frees what clients held that are gone, and takes up what the NIC has done.
     fn look_after_chunks(&mut self, nic: &mut N, now: Moment) -> bool {
         let Some(chunks) = &mut self.chunks else { return false };
-        let worked = chunks.proceed(nic, now);
+        let worked = chunks.watch(nic, now) | chunks.proceed(nic, now) | chunks.resize(nic, now);
         let adopted = chunks.adopt(nic, CHUNKS_PER_TURN, now);
         for change in adopted {
             self.books.audit_chunk(now, change);
@@ -547,7 +576,9 @@ impl<N: Nic> Node<N> {
     pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
         let mut clients = self.books.clients(now);
         for client in &mut clients {
-            client.chunks = self.chunks.as_ref().map_or(0, |chunks| chunks.held_by(client.id));
+            if let Some(chunks) = &self.chunks {
+                client.chunks = chunks.held_by(client.id);
+            }
         }
         clients
     }
@@ -557,18 +588,20 @@ impl<N: Nic> Node<N> {
     pub fn counters(&self) -> Counters {
         let (windows, window_operations) = self.enforcement.windows();
         let Self { control_messages, recoveries, .. } = *self;
-        let (chunks, chunks_held, chunk_allocations) =
-            self.chunks.as_ref().map(Chunks::counts).unwrap_or_default();
+        let books = self.books.counters();
+        let chunks = self.chunks.as_ref().map_or(books, Chunks::counters);
         Counters {
             control_messages,
             recoveries,
             windows,
             window_operations,
-            chunks,
             turns: self.turns,
-            chunks_held,
-            chunk_allocations,
-            ..self.books.counters()
+            chunks: chunks.chunks,
+            chunks_held: chunks.chunks_held,
+            chunk_allocations: chunks.chunk_allocations,
+            chunks_set_aside: chunks.chunks_set_aside,
+            chunk_rebuilds: chunks.chunk_rebuilds,
+            ..books
         }
     }
 }

@@ -3,10 +3,13 @@
 mod rig;
 
 use portcullis_nic::{
-    LocalSpan, Operation, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, Status, VerbsEndpoint, WorkRequest,
+    CompletionKind, LocalSpan, Nic, Operation, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan,
+    Rkey, Status, VerbsEndpoint, WorkRequest,
 };
-use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota};
-use portcullis_protocol::{ChunkTerms, Lifetime, Refusal, ReplyBody, RequestBody};
+use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota, Reductions};
+use portcullis_protocol::{
+    ChunkTerms, Granted, HandedOutBy, Lifetime, Refusal, ReplyBody, RequestBody, Sharing,
+};
 use portcullis_softnic::core::ObjectCounts;
 use rig::{Rig, refused};
 
@@ -15,6 +18,10 @@ const CHUNKS: u64 = 8;
 const REQUEST_AT: u64 = 768 << 10;
 const REPLY_AT: u64 = REQUEST_AT + 4096;
 const REPLY_BYTES: u32 = 256;
+/// Requests of the NIC in which two clients get two chunks each, and more.
+const STEPS: u32 = 160;
+/// More queue pairs than a small node has.
+const QUEUE_PAIRS_MAX: u32 = 64;
 
 fn config() -> NodeConfig {
     let chunks = ChunkLimits { chunks: CHUNKS, chunk_bytes: 64, client_max: CHUNKS };
@@ -249,5 +256,293 @@ fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants
     assert_eq!(read(&mut rig, Rkey(0xffff_ff01), window.address), Status::RemoteAccessError);
     assert_eq!(counts(&rig), (0, 2, 1));
     assert_eq!(read(&mut rig, window.rkey, window.address), Status::Success, "a rebuilt one has its windows");
+    rig.end();
+}
+
+/// Replies that a client has got from its worker that allocates. `None`: there were errors.
+fn chunks_got(rig: &mut Rig, client: usize) -> Option<u64> {
+    let seat = rig.seat(client);
+    let [alloc, _] = portcullis_softnic::PortEndpoint::ASKING;
+    let mine: Vec<_> = seat.completions.iter().filter(|it| it.queue_pair == alloc).collect();
+    let replies = mine.iter().filter(|it| matches!(it.kind, CompletionKind::Receive { .. }));
+    let got = replies.filter(|it| it.status == Status::Success).count() as u64;
+    mine.iter().all(|it| it.status == Status::Success).then_some(got)
+}
+
+fn join_again(rig: &mut Rig, client: usize) -> ChunkTerms {
+    let terms = join(rig, client);
+    (0..2).for_each(|place| rig.seat(client).endpoint.asking_rebuilt(place));
+    terms
+}
+
+/// A client's first worker fails after the NIC has executed so many requests, while it and another client ask for chunks.
+/// `is_told`: the NIC says so. Returns how often the pool was rebuilt.
+fn broken_after(steps: u32, is_told: bool) -> u64 {
+    let mut rig = Rig::new(config());
+    let clients = [rig.attach("red"), rig.attach("blue")];
+    for client in clients {
+        join(&mut rig, client);
+        ask_for(&mut rig, client, 1);
+    }
+    rig.settle();
+    clients.into_iter().for_each(|client| ask_for(&mut rig, client, 2));
+    let mut queue_pairs = (0..QUEUE_PAIRS_MAX).cycle();
+    for _ in 0..steps {
+        let mut tried = queue_pairs.by_ref().take(2 * QUEUE_PAIRS_MAX as usize);
+        let now = rig.now;
+        tried.any(|qp| rig.nic.nic.core().execute_one(QpId(qp), now));
+    }
+    let victim = rig.seat(clients[0]).id;
+    match is_told {
+        true => rig.node.dangerous_break_worker(&mut rig.nic),
+        false => {
+            let chain = rig.node.dangerous_chains_of(victim)[0];
+            rig.nic.modify_qp(chain, QpChange::Error).expect("a step");
+        }
+    }
+    rig.settle();
+    for _ in 0..30 {
+        rig.pass(Lifetime::millis(10));
+    }
+    let rebuilds = rig.node.counters().chunk_rebuilds;
+    if rebuilds == 0 {
+        return 0;
+    }
+    let mut held_by_all = 0;
+    for client in clients {
+        let told = rig.seat(client).completions.iter().filter(|it| it.status == Status::Success);
+        let got = told.filter(|it| matches!(it.kind, CompletionKind::Receive { .. })).count() as u64;
+        let terms = join_again(&mut rig, client);
+        assert_eq!(terms.held, got, "after {steps} steps: what a client was told of, and nothing else");
+        held_by_all += got;
+    }
+    rig.settle();
+    // All that is left can be had.
+    rig.seat(clients[1]).completions.clear();
+    let left = u32::try_from(CHUNKS - held_by_all).expect("few");
+    ask_for(&mut rig, clients[1], left);
+    rig.settle();
+    for _ in 0..5 {
+        rig.pass(Lifetime::millis(10));
+    }
+    assert_eq!(chunks_got(&mut rig, clients[1]), Some(left.into()), "after {steps} steps");
+    assert_eq!(held(&rig).0, CHUNKS);
+    clients.into_iter().for_each(|client| rig.detach(client));
+    for _ in 0..30 {
+        rig.pass(Lifetime::millis(1));
+    }
+    assert_eq!(held(&rig).0, 0, "after {steps} steps");
+    rig.end();
+    rebuilds
+}
+
+#[test]
+fn a_worker_that_breaks_costs_others_a_pause_and_nobody_a_chunk() {
+    for steps in 0..STEPS {
+        assert_eq!(broken_after(steps, true), 1, "after {steps} steps");
+    }
+}
+
+#[test]
+fn a_lock_that_is_never_released_is_noticed_although_the_nic_says_nothing() {
+    let noticed = (0..STEPS).filter(|&steps| broken_after(steps, false) == 1).count();
+    assert!(noticed > 0, "the worker had the lock at no time");
+}
+
+#[test]
+fn a_client_that_goes_while_the_pool_is_rebuilt_leaves_nothing() {
+    for turns in 0..40 {
+        let mut rig = Rig::new(config());
+        let clients = [rig.attach("red"), rig.attach("blue")];
+        for client in clients {
+            join(&mut rig, client);
+            ask_for(&mut rig, client, 3);
+        }
+        rig.settle();
+        rig.detach(clients[0]);
+        for _ in 0..turns {
+            rig.turn();
+        }
+        rig.node.dangerous_break_worker(&mut rig.nic);
+        rig.detach(clients[1]);
+        for _ in 0..50 {
+            rig.pass(Lifetime::millis(1));
+        }
+        assert_eq!((held(&rig).0, rig.node.counters().chunk_rebuilds), (0, 1), "after {turns} turns");
+        rig.end();
+    }
+}
+
+const MANY: u64 = 64;
+const READY: u64 = 4;
+
+fn sized() -> NodeConfig {
+    let chunks = ChunkLimits { chunks: MANY, chunk_bytes: 8192, client_max: MANY };
+    NodeConfig { chunks: Some(chunks), chunks_ready: Some(READY), ..config() }
+}
+
+/// Lets the node see what has happened, and do what follows.
+fn look(rig: &mut Rig) {
+    for _ in 0..10 {
+        rig.pass(Lifetime::millis(2));
+    }
+}
+
+#[test]
+fn the_node_holds_chunks_that_nobody_needs_and_gives_them_back_when_few_are_ready() {
+    let mut rig = Rig::new(sized());
+    look(&mut rig);
+    let aside = |rig: &Rig| rig.node.counters().chunks_set_aside;
+    assert_eq!(aside(&rig), MANY - 2 * READY);
+    let client = rig.attach("red");
+    join(&mut rig, client);
+    for round in 1..=MANY / READY {
+        ask_for(&mut rig, client, 4);
+        look(&mut rig);
+        assert_eq!(held(&rig), (READY * round, READY * round), "the node's own are not counted");
+        let ready = MANY - READY * round - aside(&rig);
+        assert!(aside(&rig) == 0 || (READY..=2 * READY).contains(&ready), "{ready} are ready");
+    }
+    assert_eq!(aside(&rig), 0);
+    rig.detach(client);
+    // Its chunks are freed one after the other.
+    (0..MANY).for_each(|_| look(&mut rig));
+    assert_eq!((held(&rig).0, aside(&rig)), (0, MANY - 2 * READY));
+    let of_node = |record: &portcullis_node::AuditRecord| record.chunk.is_some() && record.client.is_none();
+    assert_eq!(std::iter::from_fn(|| rig.node.poll_audit()).filter(of_node).count(), 0);
+    rig.end();
+}
+
+#[test]
+fn chunks_that_go_up_and_down_a_little_stay_ready() {
+    let mut rig = Rig::new(sized());
+    let client = rig.attach("red");
+    join(&mut rig, client);
+    look(&mut rig);
+    let before = rig.node.counters().chunks_set_aside;
+    for _ in 0..50 {
+        ask_for(&mut rig, client, 3);
+        look(&mut rig);
+        rig.detach(client);
+        assert_eq!(rig.attach("red"), client);
+        join(&mut rig, client);
+        look(&mut rig);
+        assert_eq!(rig.node.counters().chunks_set_aside, before);
+    }
+    rig.end();
+}
+
+#[test]
+fn a_pool_that_is_rebuilt_while_the_node_takes_and_gives_loses_nothing() {
+    for turns in 0..60 {
+        let mut rig = Rig::new(sized());
+        let client = rig.attach("red");
+        join(&mut rig, client);
+        for _ in 0..turns {
+            rig.now = rig.now.after(Lifetime::micros(60));
+            rig.turn();
+        }
+        rig.node.dangerous_break_worker(&mut rig.nic);
+        look(&mut rig);
+        assert_eq!(rig.node.counters().chunk_rebuilds, 1, "after {turns} turns");
+        assert_eq!(rig.node.counters().chunks_set_aside, MANY - 2 * READY, "after {turns} turns");
+        join_again(&mut rig, client);
+        for _ in 0..16 {
+            ask_for(&mut rig, client, 4);
+            look(&mut rig);
+        }
+        assert_eq!(held(&rig).0, MANY, "after {turns} turns");
+        rig.end();
+    }
+}
+
+/// A node whose NIC hands out nothing.
+fn by_cpu() -> NodeConfig {
+    NodeConfig { chains: false, ..config() }
+}
+
+fn allocate_chunk(rig: &mut Rig, client: usize) -> Result<Granted, Refusal> {
+    match rig.ask(client, RequestBody::AllocateChunk) {
+        ReplyBody::Granted(granted) => Ok(granted),
+        other => Err(refused(other)),
+    }
+}
+
+#[test]
+fn where_the_nic_has_no_chains_the_nodes_cpu_hands_chunks_out_with_the_same_promises() {
+    // Memory that was freed is used again at once.
+    let mut rig = Rig::new(NodeConfig { reductions: Reductions::none(), ..by_cpu() });
+    let (red, sibling) = (rig.attach("red"), rig.attach("red"));
+    assert_eq!(allocate_chunk(&mut rig, red), Err(Refusal::NoChunks), "it has not joined");
+    let terms = join(&mut rig, red);
+    assert_eq!((terms.chunks, terms.chunk_bytes, terms.by), (CHUNKS, 64, HandedOutBy::Cpu));
+    assert_eq!(refused(rig.ask(red, RequestBody::JoinChunks)), Refusal::Malformed);
+    let chunk = allocate_chunk(&mut rig, red).expect("a chunk");
+    let (rkey, address) = (rig::keys(&chunk).0, chunk.address().0);
+    assert_eq!(rig.write(red, rkey, address, &[7; 64]), Status::Success);
+    // It has no deadline, and is nobody else's.
+    rig.pass(Lifetime::seconds(1_000_000));
+    assert_eq!(rig.read(red, rkey, address, 64), (Status::Success, vec![7; 64]));
+    let other = rig.ask(sibling, rig::acquire(chunk.object, Sharing::Exclusive, Lifetime(0)));
+    assert_eq!(refused(other), Refusal::Conflict);
+    assert_eq!(held(&rig), (1, 1));
+    let report = rig.node.clients(rig.now);
+    assert_eq!(report.iter().map(|it| it.chunks).collect::<Vec<_>>(), [1, 0]);
+    rig.revoke(red, chunk.permission);
+    assert_eq!(held(&rig), (0, 1));
+    // The same client gets the same memory, as zeros, once all other memory was used.
+    let again = (0..10_000).find_map(|_| {
+        let chunk = allocate_chunk(&mut rig, red).expect("a chunk");
+        if chunk.address().0 == address {
+            return Some(chunk);
+        }
+        rig.revoke(red, chunk.permission);
+        None
+    });
+    let again = again.expect("memory is used again");
+    assert_eq!(rig.read(red, rig::keys(&again).0, address, 64), (Status::Success, vec![0; 64]));
+    assert_eq!(rig.read(red, rkey, address, 64).0, Status::RemoteAccessError, "the key before");
+    rig.end();
+}
+
+#[test]
+fn chunks_of_the_nodes_cpu_have_the_quotas_of_those_of_its_nic_and_end_with_the_client() {
+    let quota = Quota { chunks_max: 10, ..Quota::default() };
+    let mut rig = Rig::new(NodeConfig { quota, ..by_cpu() });
+    let clients = [rig.attach("red"), rig.attach("red"), rig.attach("red"), rig.attach("blue")];
+    assert_eq!(join(&mut rig, clients[0]).quota, 8);
+    assert_eq!(join(&mut rig, clients[1]).quota, 2);
+    let beyond = refused(rig.ask(clients[2], RequestBody::JoinChunks));
+    assert_eq!(beyond, Refusal::Quota { used: 10, limit: 10 });
+    assert_eq!(join(&mut rig, clients[3]).quota, 8, "another tenant has its own");
+    for _ in 0..2 {
+        allocate_chunk(&mut rig, clients[1]).expect("a chunk");
+    }
+    assert_eq!(allocate_chunk(&mut rig, clients[1]), Err(Refusal::Quota { used: 2, limit: 2 }));
+    for _ in 0..CHUNKS - 2 {
+        allocate_chunk(&mut rig, clients[0]).expect("a chunk");
+    }
+    assert_eq!(allocate_chunk(&mut rig, clients[3]), Err(Refusal::OutOfMemory { size: 64 }));
+    rig.detach(clients[0]);
+    rig.settle();
+    assert_eq!(held(&rig), (2, CHUNKS));
+    allocate_chunk(&mut rig, clients[3]).expect("what the other had");
+    rig.end();
+}
+
+#[test]
+fn nobody_asks_for_a_permission_with_the_lifetime_of_a_chunk() {
+    let mut rig = Rig::new(by_cpu());
+    let client = rig.attach("red");
+    join(&mut rig, client);
+    let RequestBody::Allocate { size, alignment, rights, sharing, keep, .. } = rig::allocate(64, false)
+    else {
+        panic!("it allocates")
+    };
+    let for_ever =
+        RequestBody::Allocate { size, alignment, lifetime: Lifetime(u64::MAX), rights, sharing, keep };
+    let longest = rig.node.config().longest_lifetime;
+    assert_eq!(refused(rig.ask(client, for_ever)), Refusal::LifetimeTooLong { longest });
+    assert_eq!(held(&rig), (0, 0));
     rig.end();
 }

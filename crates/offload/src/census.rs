@@ -62,28 +62,40 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     /// The table makes no sense.
     pub fn census(&self) -> Result<Census, Damage> {
         let chunks = self.geometry.chunks;
-        let mut census = Census::default();
-        for chunk in 0..chunks {
-            if let Some(owner) = self.table.owner(chunk) {
-                census.held.insert(chunk, owner);
-            }
+        let free = self.listed()?;
+        let held = (0..chunks).filter_map(|chunk| Some((chunk, self.table.owner(chunk)?)));
+        let census = Census { held: held.collect(), free };
+        let known = census.free.len() + census.held.len();
+        if u64::try_from(known) == Ok(chunks) {
+            return Ok(census);
         }
-        let mut listed = vec![false; usize::try_from(chunks).unwrap_or(0)];
+        let is_known = |chunk: &u64| census.held.contains_key(chunk) || census.free.contains(chunk);
+        let lost = (0..chunks).find(|chunk| !is_known(chunk));
+        Err(Damage::Lost { chunk: lost.expect("no chunk is listed twice, or listed and held") })
+    }
+
+    /// The chunks of the free list, the first one first. Chains change the list by writing one word, its top: so it makes
+    /// sense wherever they were stopped.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) fn listed(&self) -> Result<Vec<u64>, Damage> {
+        let chunks = self.geometry.chunks;
+        let (mut is_listed, mut listed) = (vec![false; usize::try_from(chunks).unwrap_or(0)], Vec::new());
         let mut at = self.words.load(TOP_AT);
         while at != NIL {
             let chunk = Layout::<GROUP>::chunk_of(at).filter(|chunk| *chunk < chunks);
             let chunk = chunk.ok_or(Damage::NoRecord { at })?;
             let place = usize::try_from(chunk).unwrap_or(usize::MAX);
-            if std::mem::replace(&mut listed[place], true) {
+            if std::mem::replace(&mut is_listed[place], true) {
                 return Err(Damage::Twice { chunk });
             }
-            if let Some(&owner) = census.held.get(&chunk) {
+            if let Some(owner) = self.table.owner(chunk) {
                 return Err(Damage::FreeAndHeld { chunk, owner });
             }
-            census.free.push(chunk);
+            listed.push(chunk);
             at = self.table.next(at);
         }
-        let lost = (0..).zip(&listed).find(|(chunk, listed)| !**listed && !census.held.contains_key(chunk));
-        lost.map_or(Ok(census), |(chunk, _)| Err(Damage::Lost { chunk }))
+        Ok(listed)
     }
 }

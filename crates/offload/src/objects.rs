@@ -34,6 +34,15 @@ impl Objects {
         self.queue_pairs.extend(qps);
     }
 
+    /// Takes in what somebody else has made, but no windows.
+    pub fn adopt(&mut self, other: Self) {
+        assert!(other.windows.is_empty(), "the windows are those of the pool's chunks");
+        self.queue_pairs.extend(other.queue_pairs);
+        self.completion_queues.extend(other.completion_queues);
+        self.regions.extend(other.regions);
+        self.domains.extend(other.domains);
+    }
+
     pub fn window(&mut self, made: Result<Window, VerbsError>) -> Result<Window, VerbsError> {
         made.inspect(|window| self.windows.push(*window))
     }

@@ -12,7 +12,7 @@ use crate::chain::{Chains, OTHER_WORDS_AT, Scratch, TICKET_AT, TOP_AT};
 use crate::message::Geometry;
 use crate::objects::Objects;
 use crate::record::{ClientNumber, Layout, NIL, OWNER_AT, STATUS_AT, TABLE_BYTES};
-use crate::table::{Regions, Table};
+use crate::table::{FIRST_USE, Regions, Table};
 use portcullis_nic::{
     Access, ChainRole, ChainVerb, CqId, Memory, Nic, Operation, PdId, QpAttributes, QpChange, QpId, Region,
     RemoteAddress, VerbsError, Window, WindowKind, WorkRequest,
@@ -66,6 +66,8 @@ pub struct ChunkPool<M, const GROUP: usize> {
     starter_cq: CqId,
     /// Among them the windows of each chunk, one chunk after another.
     objects: Objects,
+    /// The number of each chunk's first use with its present windows.
+    windows_since: Vec<u64>,
 }
 
 /// The memory of a pool that chains reach.
@@ -247,9 +249,10 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             starter,
             starter_cq,
             objects: Objects::default(),
+            windows_since: objects.windows().chunks(GROUP).map(|_| FIRST_USE).collect(),
         };
         for (chunk, windows) in (0..).zip(objects.windows().chunks(GROUP)) {
-            pool.table.write_chunk(nic, chunk, windows)?;
+            pool.table.write_chunk(nic, chunk, FIRST_USE, windows)?;
         }
         pool.list(0..config.chunks);
         Ok(pool)
@@ -264,24 +267,37 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.words.store(TOP_AT, top);
     }
 
-    pub(crate) fn windows_of(&self, chunk: u64) -> &[Window] {
+    /// The windows of a chunk.
+    ///
+    /// # Panics
+    /// There is no such chunk.
+    #[must_use]
+    pub fn windows_of(&self, chunk: u64) -> &[Window] {
         let first = usize::try_from(chunk).map_or(usize::MAX, |chunk| chunk * GROUP);
         &self.objects.windows()[first..first + GROUP]
     }
 
-    /// Gives a chunk new windows, and writes its record anew. Its old windows open nothing from here on, bound or not. No
-    /// chain uses the record.
+    /// Gives a chunk new windows, and writes its record anew for its use `number_of_use`. Its old windows open nothing from
+    /// here on, bound or not. No chain uses the record. Its owner stays.
     pub(crate) fn renew_windows<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
         chunk: u64,
+        number_of_use: u64,
     ) -> Result<(), VerbsError> {
-        let first = usize::try_from(chunk).map_or(usize::MAX, |chunk| chunk * GROUP);
-        for place in first..first + GROUP {
+        let number = usize::try_from(chunk).unwrap_or(usize::MAX);
+        for place in number * GROUP..(number + 1) * GROUP {
             let new = nic.allocate_window(self.domains.access, WindowKind::Two)?;
             nic.deallocate_window(self.objects.replace_window(place, new).id)?;
         }
-        self.table.write_chunk(nic, chunk, self.windows_of(chunk))
+        self.windows_since[number] = number_of_use;
+        self.table.write_chunk(nic, chunk, number_of_use, self.windows_of(chunk))
+    }
+
+    /// How often a chunk was used with its present windows.
+    pub(crate) fn uses_of_windows(&self, chunk: u64) -> u64 {
+        let since = usize::try_from(chunk).ok().and_then(|chunk| self.windows_since.get(chunk));
+        since.map_or(0, |since| self.table.number_of_use(chunk).wrapping_sub(*since))
     }
 
     /// Where its chunks lie, for clients.
@@ -369,6 +385,11 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     /// pair with bound windows stays.
     pub fn adopt_queue_pairs(&mut self, qps: &[QpId]) {
         self.objects.adopt_queue_pairs(qps);
+    }
+
+    /// Takes over objects that go with the pool.
+    pub(crate) fn adopt(&mut self, objects: Objects) {
+        self.objects.adopt(objects);
     }
 
     /// Ends the pool. Its workers are gone.

@@ -1,11 +1,9 @@
-//! What the node's CPU does for clients that are gone, and for a pool in which a worker has broken. None of it is on the
-//! path of an allocation.
+//! What the node's CPU does for clients that are gone. It is not on the path of an allocation.
 //!
 //! The CPU never writes the top of the free list or an owner while chains are under way: its atomics and the NIC's are
 //! not atomic to each other. A dead client's chunks are freed by a worker of its number, which the CPU asks.
 
 use crate::asker::{Answer, Asker};
-use crate::chain::TICKET_AT;
 use crate::pool::ChunkPool;
 use crate::record::ClientNumber;
 use crate::worker::{Worker, WorkerParts, Workers};
@@ -60,6 +58,21 @@ impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
         Ok(Self { number, group, own: Some(workers), hired: None })
     }
 
+    /// The same where the client's own workers are gone already: the pool was rebuilt.
+    #[must_use]
+    pub fn resume(number: ClientNumber, group: Vec<QpId>) -> Self {
+        Self { number, group, own: None, hired: None }
+    }
+
+    /// Whether a worker has broken that it waits for.
+    ///
+    /// # Errors
+    /// The NIC has lost the queue pairs.
+    pub fn is_broken<N: Nic>(&self, nic: &N) -> Result<bool, VerbsError> {
+        let own = self.own.as_ref().map_or(Ok(false), |own| own.is_broken(nic))?;
+        Ok(own || self.hired.as_ref().map_or(Ok(false), |hired| hired.worker.is_broken(nic))?)
+    }
+
     /// The client.
     #[must_use]
     pub fn client(&self) -> ClientNumber {
@@ -91,7 +104,7 @@ impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
         &self.group
     }
 
-    /// Ends what it has on the NIC, where it stands. Chunks stay as they are: the pool is about to end.
+    /// Ends what it has on the NIC, where it stands. Chunks stay as they are: the pool is about to end, or to be rebuilt.
     ///
     /// # Errors
     /// The NIC does not let something go.
@@ -205,36 +218,5 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     #[must_use]
     pub fn chunks_of(&self, client: ClientNumber) -> Vec<u64> {
         (0..self.geometry.chunks).filter(|&chunk| self.table.owner(chunk) == Some(client)).collect()
-    }
-
-    /// Makes the free list anew, after a worker has broken. All workers of the pool are stopped where they stand, and end:
-    /// each client has to be attached again, with its number and its group.
-    ///
-    /// A chunk stays its holder's if its record says so: the record says so only after all windows were bound, and no more
-    /// before the first was freed. All others become free, with new windows, and zero.
-    ///
-    /// # Errors
-    /// The NIC has too few windows, or lets something not go. Then the pool is of no use any more.
-    pub fn rebuild<N: Nic<Memory = M>>(
-        &mut self,
-        nic: &mut N,
-        workers: Vec<Workers<GROUP>>,
-    ) -> Result<(), VerbsError> {
-        for pair in &workers {
-            self.halt(nic, &pair.alloc)?;
-            self.halt(nic, &pair.free)?;
-        }
-        workers.into_iter().try_for_each(|pair| self.detach(nic, pair))?;
-        let free: Vec<_> =
-            (0..self.geometry.chunks).filter(|&chunk| self.table.owner(chunk).is_none()).collect();
-        for &chunk in &free {
-            self.renew_windows(nic, chunk)?;
-            let bytes = self.geometry.chunk_bytes;
-            self.chunks_memory().zero(chunk * bytes, bytes);
-        }
-        self.list(free.into_iter());
-        let (_, releases) = self.lock_counts(nic)?;
-        self.words.store(TICKET_AT, releases.into());
-        Ok(())
     }
 }

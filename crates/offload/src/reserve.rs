@@ -9,7 +9,7 @@ use crate::objects::Objects;
 use crate::pool::{ChunkPool, connect_to_itself};
 use crate::reclaim::{Progress, broken_worker};
 use crate::record::ClientNumber;
-use crate::worker::Workers;
+use crate::worker::{WorkerParts, Workers};
 use portcullis_nic::{
     CqId, Memory, Nic, Operation, QpAttributes, QpId, Status, VerbsError, WindowBinding, WorkRequest,
 };
@@ -18,24 +18,37 @@ use portcullis_nic::{
 const USES_MAX: u64 = 128;
 
 /// The node as a client of its own pool.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reserve<M, const GROUP: usize> {
-    workers: Workers<GROUP>,
-    alloc: Asker<M, GROUP>,
-    free: Asker<M, GROUP>,
+    number: ClientNumber,
+    /// `None`: the pool is being rebuilt.
+    desk: Option<Desk<M, GROUP>>,
     /// The queue pair to which its windows are bound, and on which it binds.
     anchor: QpId,
     binds: CqId,
     held: Vec<u64>,
     under_way: Option<Change>,
+    /// Uses of a chunk's windows after which it gets new ones.
+    uses_max: u64,
     objects: Objects,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
+/// The node's workers, and the ends at which it asks them.
+#[derive(Clone, Debug)]
+struct Desk<M, const GROUP: usize> {
+    workers: Workers<GROUP>,
+    alloc: Asker<M, GROUP>,
+    free: Asker<M, GROUP>,
+}
+
+/// What a reserve is doing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Change {
+    /// It takes a chunk.
     Take,
-    /// New windows are bound before the chunk is given.
+    /// It binds a new window of the chunk that it is about to give.
     Bind,
+    /// It gives a chunk.
     Give,
 }
 
@@ -49,21 +62,100 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         nic: &mut N,
         number: ClientNumber,
     ) -> Result<Self, VerbsError> {
+        Self::with_uses(pool, nic, number, USES_MAX)
+    }
+
+    /// The same with another number of uses after which a chunk gets new windows, for those who examine it.
+    ///
+    /// # Errors
+    /// As [`Reserve::new`].
+    pub fn with_uses<N: Nic<Memory = M>>(
+        pool: &mut ChunkPool<M, GROUP>,
+        nic: &mut N,
+        number: ClientNumber,
+        uses_max: u64,
+    ) -> Result<Self, VerbsError> {
         let mut objects = Objects::default();
         let binds = objects.cq(nic.create_cq(2 * small(GROUP)))?;
         let attributes =
             QpAttributes { send_cq: binds, receive_cq: binds, send_depth: small(GROUP), receive_depth: 0 };
         let anchor = objects.queue_pair(nic.create_qp(pool.domains.access, attributes))?;
         connect_to_itself(nic, anchor)?;
-        let quota = pool.geometry.chunks;
-        let workers = pool.attach(nic, number, &[anchor], quota)?;
+        let mut reserve =
+            Self { number, desk: None, anchor, binds, held: Vec::new(), under_way: None, uses_max, objects };
+        reserve.resume(pool, nic)?;
+        Ok(reserve)
+    }
+
+    /// Makes the workers that [`Reserve::stop`] has ended anew. The node holds what the table says.
+    ///
+    /// # Errors
+    /// A limit of the NIC or of the pool's workers.
+    pub fn resume<N: Nic<Memory = M>>(
+        &mut self,
+        pool: &mut ChunkPool<M, GROUP>,
+        nic: &mut N,
+    ) -> Result<(), VerbsError> {
+        self.held = pool.chunks_of(self.number);
+        let quota = pool.geometry.chunks - self.held.len() as u64;
+        let workers = pool.attach(nic, self.number, &[self.anchor], quota)?;
         let (alloc, free) = (Asker::new(nic, pool.domains.edge)?, Asker::new(nic, pool.domains.edge)?);
         let [alloc_peer, free_peer] = workers.addresses(nic)?;
         alloc.connect(nic, alloc_peer)?;
         free.connect(nic, free_peer)?;
         let peers = [alloc.address(nic)?, free.address(nic)?];
         pool.start_workers(nic, &workers, peers)?;
-        Ok(Self { workers, alloc, free, anchor, binds, held: Vec::new(), under_way: None, objects })
+        self.desk = Some(Desk { workers, alloc, free });
+        Ok(())
+    }
+
+    /// Gives up its workers, for [`ChunkPool::rebuild`]. What it had asked for is done or not done; a bind is none of theirs,
+    /// and goes on.
+    ///
+    /// # Errors
+    /// The NIC does not let something go.
+    pub fn stop<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<Option<Workers<GROUP>>, VerbsError> {
+        self.under_way = self.under_way.filter(|change| *change == Change::Bind);
+        let Some(Desk { workers, alloc, free }) = self.desk.take() else { return Ok(None) };
+        alloc.end(nic)?;
+        free.end(nic)?;
+        Ok(Some(workers))
+    }
+
+    /// Whether a worker of the node's has broken.
+    ///
+    /// # Errors
+    /// The NIC has lost the queue pairs.
+    pub fn is_broken<N: Nic>(&self, nic: &N) -> Result<bool, VerbsError> {
+        self.desk.as_ref().map_or(Ok(false), |desk| desk.workers.is_broken(nic))
+    }
+
+    /// What its workers are made of, if it has any: the one that allocates, and the one that frees.
+    #[must_use]
+    pub fn parts(&self) -> Vec<WorkerParts> {
+        self.desk.iter().flat_map(|desk| desk.workers.parts()).collect()
+    }
+
+    /// The queue pairs on which it asks its workers.
+    #[must_use]
+    pub fn asking_queue_pairs(&self) -> Vec<QpId> {
+        self.desk.iter().flat_map(|desk| [desk.alloc.queue_pair(), desk.free.queue_pair()]).collect()
+    }
+
+    /// The queue pair to which its windows are bound.
+    #[must_use]
+    pub fn anchor(&self) -> QpId {
+        self.anchor
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn under_way(&self) -> Option<Change> {
+        self.under_way
+    }
+
+    fn desk(&self) -> Result<&Desk<M, GROUP>, VerbsError> {
+        self.desk.as_ref().ok_or_else(broken_worker)
     }
 
     /// The chunks that the node holds.
@@ -81,7 +173,7 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
     /// The change before is not done.
     pub fn take<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
         assert!(self.under_way.is_none(), "one change at a time");
-        self.alloc.ask(nic, Handle(0))?;
+        self.desk()?.alloc.ask(nic, Handle(0))?;
         self.under_way = Some(Change::Take);
         Ok(())
     }
@@ -100,12 +192,12 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
     ) -> Result<(), VerbsError> {
         assert!(self.under_way.is_none(), "one change at a time");
         let Some(&chunk) = self.held.last() else { return Ok(()) };
-        if pool.table.number_of_use(chunk) > USES_MAX {
+        if pool.uses_of_windows(chunk) >= self.uses_max {
             self.renew(pool, nic, chunk)?;
             self.under_way = Some(Change::Bind);
             return Ok(());
         }
-        self.free.ask(nic, pool.geometry.handle::<GROUP>(chunk))?;
+        self.desk()?.free.ask(nic, pool.geometry.handle::<GROUP>(chunk))?;
         self.under_way = Some(Change::Give);
         Ok(())
     }
@@ -117,8 +209,7 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         nic: &mut N,
         chunk: u64,
     ) -> Result<(), VerbsError> {
-        pool.renew_windows(nic, chunk)?;
-        pool.table.set_owner(chunk, self.workers.client());
+        pool.renew_windows(nic, chunk, pool.number_of_use(chunk))?;
         let binding: WindowBinding = pool.table.binding(chunk, pool.windows_of(chunk)[0]);
         let bind = WorkRequest { id: 0, signalled: true, operation: Operation::BindWindow(binding) };
         let posted = nic.post_send(self.anchor, &[bind])?;
@@ -139,7 +230,8 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         if change == Change::Bind {
             return self.proceed_from_bind(pool, nic);
         }
-        let asker = if change == Change::Take { &self.alloc } else { &self.free };
+        let desk = self.desk()?;
+        let asker = if change == Change::Take { &desk.alloc } else { &desk.free };
         let reply = match asker.answer(nic)? {
             Answer::Pending => return Ok(Progress::Pending),
             Answer::Broken => return Err(broken_worker()),
@@ -165,7 +257,7 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         nic.poll(self.binds, 1, &mut bound)?;
         match (bound.first(), self.held.last()) {
             (Some(bound), Some(&chunk)) if bound.status == Status::Success => {
-                self.free.ask(nic, pool.geometry.handle::<GROUP>(chunk))?;
+                self.desk()?.free.ask(nic, pool.geometry.handle::<GROUP>(chunk))?;
                 self.under_way = Some(Change::Give);
                 Ok(Progress::Pending)
             }
@@ -177,31 +269,19 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         }
     }
 
-    /// Ends: the node holds no chunk. The workers are returned, to be ended by a [`Reclaim`](crate::Reclaim), and after that
-    /// what else there was, by [`ReserveEnds::destroy`].
-    #[must_use]
-    pub fn end(self) -> (Workers<GROUP>, ReserveEnds<M, GROUP>) {
-        (self.workers, ReserveEnds { alloc: self.alloc, free: self.free, objects: self.objects })
-    }
-}
-
-/// What is left of a [`Reserve`] without its workers.
-#[derive(Debug)]
-pub struct ReserveEnds<M, const GROUP: usize> {
-    alloc: Asker<M, GROUP>,
-    free: Asker<M, GROUP>,
-    objects: Objects,
-}
-
-impl<M: Memory, const GROUP: usize> ReserveEnds<M, GROUP> {
-    /// Destroys it. The workers are gone.
+    /// Ends it where it stands. Chunks stay as they are: the pool is about to end.
     ///
     /// # Errors
     /// The NIC does not let something go.
-    pub fn destroy<N: Nic<Memory = M>>(self, nic: &mut N) -> Result<(), VerbsError> {
-        self.alloc.end(nic)?;
-        self.free.end(nic)?;
-        self.objects.destroy(nic)
+    pub fn abandon<N: Nic<Memory = M>>(
+        mut self,
+        pool: &mut ChunkPool<M, GROUP>,
+        nic: &mut N,
+    ) -> Result<(), VerbsError> {
+        // A queue pair with windows bound to it goes with the pool.
+        pool.adopt(std::mem::take(&mut self.objects));
+        let workers = self.stop(nic)?;
+        workers.map_or(Ok(()), |workers| pool.dismiss_workers(nic, workers))
     }
 }
 

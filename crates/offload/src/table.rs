@@ -63,14 +63,19 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         Ok(())
     }
 
-    /// Writes a chunk's record, but not its place in the free list. Its windows are not bound, and were never bound under
-    /// keys with the low byte 1.
-    pub fn write_chunk<N: Nic>(&self, nic: &N, chunk: u64, windows: &[Window]) -> Result<(), VerbsError> {
+    /// Writes a chunk's record, but not its place in the free list, nor its owner. Its windows are not bound, and were
+    /// never bound. `number_of_use`: that of its next use.
+    pub fn write_chunk<N: Nic>(
+        &self,
+        nic: &N,
+        chunk: u64,
+        number_of_use: u64,
+        windows: &[Window],
+    ) -> Result<(), VerbsError> {
         let record = Layout::<GROUP>::record_of(chunk);
         assert!(record.is_multiple_of(LINE_BYTES), "a handle can name each record");
-        self.memory.store(record + OWNER_AT, 0);
         self.memory.store(record + STATUS_AT, STATUS_CHUNK);
-        self.memory.store(record + KEY_WORD_AT, FIRST_USE);
+        self.memory.store(record + KEY_WORD_AT, number_of_use);
         for (number, window) in windows.iter().enumerate() {
             let binding = self.binding(chunk, *window);
             // Which queue pair it is for is not part of the image.
@@ -96,9 +101,9 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         Ok(())
     }
 
-    /// What a window of a chunk is to expose at its first use.
+    /// What a window of a chunk is to expose at the chunk's next use.
     pub fn binding(&self, chunk: u64, window: Window) -> WindowBinding {
-        let low_byte = u8::try_from(FIRST_USE).unwrap_or(u8::MAX);
+        let [low_byte, ..] = self.number_of_use(chunk).to_le_bytes();
         WindowBinding {
             window: window.id,
             rkey: Rkey::new(window.rkey.index(), low_byte),
@@ -131,8 +136,9 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         ClientNumber::of_holder(self.memory.load(Layout::<GROUP>::record_of(chunk) + OWNER_AT))
     }
 
-    pub fn set_owner(&self, chunk: u64, owner: ClientNumber) {
-        self.memory.store(Layout::<GROUP>::record_of(chunk) + OWNER_AT, owner.holds());
+    /// Nobody holds a chunk any more.
+    pub fn clear_owner(&self, chunk: u64) {
+        self.memory.store(Layout::<GROUP>::record_of(chunk) + OWNER_AT, 0);
     }
 
     /// The number of a chunk's present use, or of its next one if it is free.
@@ -151,7 +157,7 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
 }
 
 /// The number of a chunk's first use. The low byte 0 of a key means that a window was never bound.
-const FIRST_USE: u64 = 1;
+pub(crate) const FIRST_USE: u64 = 1;
 
 fn write((from, at): (Region, u64), bytes: u64, (to, address): (Region, u64)) -> Operation {
     let length = u32::try_from(bytes).expect("a chunk is shorter than 4 GiB");

@@ -128,7 +128,7 @@ impl Worker {
         [self.wiring.messages, self.wiring.queue_pair, self.wiring.bind_queue]
     }
 
-    fn is_broken<N: Nic>(&self, nic: &N) -> Result<bool, VerbsError> {
+    pub(crate) fn is_broken<N: Nic>(&self, nic: &N) -> Result<bool, VerbsError> {
         let [_, chain, binds] = self.queue_pairs();
         let broken = |qp| nic.qp_state(qp).map(|state| state == QpState::Error);
         Ok(broken(chain)? || broken(binds)?)
@@ -141,10 +141,11 @@ impl Worker {
 
 impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     /// Makes the workers of a client, whose chunks will have windows on `group`: the ends of its access queue pairs in
-    /// [`Domains::access`](crate::Domains::access). The client can hold `quota` chunks at a time. The workers begin with
-    /// [`ChunkPool::start_workers`].
+    /// [`Domains::access`](crate::Domains::access). The client can hold `quota` chunks at a time, beyond those that it
+    /// holds already. The workers begin with [`ChunkPool::start_workers`].
     ///
-    /// No client before had this number, unless all its chunks were freed.
+    /// No client before had this number, unless all its chunks were freed, or the pool was rebuilt and the client has the
+    /// same group.
     ///
     /// # Errors
     /// There are too many queue pairs in the group, or too many workers, or a limit of the NIC is reached. Nothing is left

@@ -327,6 +327,47 @@ fn a_broken_worker_holds_the_lock_until_the_pool_is_rebuilt() {
 }
 
 #[test]
+fn an_allocation_whose_reply_has_not_left_is_undone_by_a_rebuild() {
+    let mut rig = Rig::new(3);
+    let (mut silent, mut other) = (rig.attach(1, 1), rig.attach(2, 1));
+    let told = rig.allocate(&mut silent).expect("a chunk");
+    // It posts no receive for the next reply.
+    rig.send(&silent, ALLOC, &Handle(0).to_request());
+    rig.settle();
+    assert_eq!(rig.pool.chunks_of(silent.number).len(), 2);
+    rig.rebuild(&mut [&mut silent, &mut other]);
+    assert_eq!(rig.pool.chunks_of(silent.number), [told.number], "what it was told of");
+    assert_eq!(rig.access(&silent, 0, told.windows[0], Kind::Write), Status::Success);
+    assert_eq!(counts(&rig), (2, 1));
+    assert_eq!(allocate_all(&mut rig, &mut other).len(), 2);
+}
+
+#[test]
+fn a_rebuild_leaves_what_is_free_as_it_is_and_counts_every_use_once() {
+    let mut rig = Rig::new(4);
+    let (mut victim, mut other) = (rig.attach(1, 1), rig.attach(2, 1));
+    let uses = |rig: &Rig| (0..4).map(|chunk| rig.pool.number_of_use(chunk)).collect::<Vec<_>>();
+    for _ in 0..5 {
+        let chunk = rig.allocate(&mut victim).expect("a chunk");
+        assert!(rig.free(&mut victim, chunk.number));
+    }
+    let (before, windows) = (uses(&rig), rig.pool.parts().windows.to_vec());
+    rig.rebuild(&mut [&mut victim, &mut other]);
+    assert_eq!((uses(&rig), rig.pool.parts().windows), (before.clone(), &windows[..]));
+    rig.stop_inside_the_lock(&victim);
+    rig.rebuild(&mut [&mut victim, &mut other]);
+    let after = uses(&rig);
+    assert!(before.iter().zip(&after).all(|(before, after)| after >= before), "{before:?}, then {after:?}");
+    assert_eq!(counts(&rig), (4, 0));
+    let mut numbers = BTreeSet::new();
+    for _ in 0..20 {
+        let chunk = rig.allocate(&mut other).expect("a chunk");
+        assert!(numbers.insert((chunk.number, rig.pool.number_of_use(chunk.number))));
+        assert!(rig.free(&mut other, chunk.number));
+    }
+}
+
+#[test]
 fn a_pool_shrinks_and_grows_by_what_the_node_holds() {
     let mut rig = Rig::new(4);
     let mut client = rig.attach(1, 1);

@@ -62,10 +62,10 @@ pub use portcullis_node::{
     AuditedPermission, ChunkLimits, NodeConfig, Quota, Reductions, UnknownAuditEvent, ViolationLimits,
 };
 pub use portcullis_protocol::{
-    BadName, ChunkTerms, ClientId, Credential, DirectoryName, Entry, Incarnation, Keep, Lifetime, Mechanism,
-    Moment, Named, NoLifetime, ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Rights,
-    Rkey, Sharing, TenantName, UnknownIncarnation, UnknownMechanism, UnknownObjectRef, UnknownRights,
-    UnknownSharing,
+    BadName, ChunkTerms, ClientId, Credential, DirectoryName, Entry, HandedOutBy, Incarnation, Keep,
+    Lifetime, Mechanism, Moment, Named, NoLifetime, ObjectName, ObjectRef, Part, PermissionId, Refusal,
+    RemoteAddress, Rights, Rkey, Sharing, TenantName, UnknownIncarnation, UnknownMechanism, UnknownObjectRef,
+    UnknownRights, UnknownSharing,
 };
 pub use portcullis_softnic::PortEndpoint;
 #[cfg(feature = "rdma")]

@@ -324,3 +324,119 @@ fn a_chunk_has_no_end_that_could_be_put_off() {
     assert!(matches!(told, Err(Error::LivesLonger { .. })), "{told:?}");
     assert_eq!(host.counters().control_messages, 1, "only the one for the workers");
 }
+
+/// Asks for workers again if a request says that they have broken.
+fn again<T>(
+    session: &mut Session,
+    mut ask: impl FnMut(&mut Session) -> Result<T, Error>,
+) -> Result<T, Error> {
+    match ask(session) {
+        Err(Error::Refused(Refusal::NicFailed)) => {
+            session.join_chunks().expect("workers");
+            ask(session)
+        }
+        other => other,
+    }
+}
+
+#[test]
+fn a_worker_that_breaks_costs_sessions_a_pause_and_no_chunk() {
+    let host = host();
+    let mut sessions = [joined(&host, "red"), joined(&host, "blue")];
+    let mut kept = Vec::new();
+    for (number, session) in (1..).zip(&mut sessions) {
+        let chunk = session.allocate_chunk().expect("a chunk");
+        session.write(&chunk, 0, &[number; 16]).expect("a write");
+        kept.push(chunk);
+    }
+    for round in 1..=20 {
+        // Requests are under way meanwhile: some have happened, some not.
+        let mut calls = Vec::new();
+        for session in &mut sessions {
+            for _ in 0..10 {
+                calls.push(session.client().allocate_chunk());
+            }
+        }
+        host.dangerous_break_worker();
+        wait_for(&host, "the pool is rebuilt", |it| it.chunk_rebuilds == round);
+        let mut calls = calls.into_iter();
+        for (session, number) in sessions.iter_mut().zip(1..) {
+            let mut known = Vec::new();
+            for call in calls.by_ref().take(10) {
+                match call.and_then(|call| session.wait_call(call)) {
+                    Ok(Answer::Granted(chunk)) => known.push(chunk),
+                    Err(Error::Refused(Refusal::NicFailed)) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            let chunk = &kept[number - 1];
+            assert_eq!(first_bytes(session, chunk), [u8::try_from(number).expect("small"); 16]);
+            let one = again(session, Session::allocate_chunk).expect("a chunk");
+            let free = |session: &mut Session, chunk| {
+                let call = session.client().free_chunk(chunk).expect("it is asked");
+                session.wait_call(call).expect("it is freed");
+            };
+            known.into_iter().chain([one.into_bare()]).for_each(|chunk| free(session, chunk));
+        }
+        wait_for(&host, "what is held is known", |it| it.chunks_held == 2);
+    }
+}
+
+#[test]
+fn a_chunk_that_was_to_be_freed_when_a_worker_broke_is_freed() {
+    let host = host();
+    let mut session = joined(&host, "red");
+    for round in 1..=20 {
+        let chunks: Vec<_> = (0..8).map(|_| session.allocate_chunk().expect("a chunk").into_bare()).collect();
+        let calls: Vec<_> = chunks
+            .into_iter()
+            .map(|chunk| session.client().free_chunk(chunk).expect("it is asked"))
+            .collect();
+        host.dangerous_break_worker();
+        wait_for(&host, "the pool is rebuilt", |it| it.chunk_rebuilds == round);
+        for call in calls {
+            match session.wait_call(call) {
+                Ok(_) | Err(Error::Refused(Refusal::NicFailed)) => {}
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        let chunk = again(&mut session, Session::allocate_chunk).expect("a chunk");
+        session.free_chunk(chunk).expect("it is freed");
+        wait_for(&host, "nothing is held", |it| it.chunks_held == 0);
+    }
+}
+
+#[test]
+fn where_the_nic_has_no_chains_the_same_calls_work() {
+    let limits = ChunkLimits { client_max: CHUNKS - 1, ..limits() };
+    let node =
+        NodeConfig { pool_bytes: 1 << 20, chunks: Some(limits), chains: false, ..NodeConfig::default() };
+    let host = Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts");
+    let mut session = session(&host, "red");
+    let terms = session.join_chunks().expect("it joins");
+    assert_eq!(terms.by, portcullis::HandedOutBy::Cpu);
+    assert!(session.join_chunks().is_err(), "it has joined");
+    let mut held = Vec::new();
+    for number in 0..CHUNKS - 1 {
+        let chunk = session.allocate_chunk().expect("a chunk");
+        assert_eq!(first_bytes(&mut session, &chunk), [0; 16]);
+        session.write(&chunk, 0, &number.to_le_bytes()).expect("a write");
+        assert_eq!(session.fetch_and_add(&chunk, 0, 5), Ok(number));
+        held.push(chunk);
+    }
+    let beyond = session.allocate_chunk().map(drop);
+    assert_eq!(beyond, Err(Error::Quota { used: CHUNKS - 1, limit: CHUNKS - 1 }));
+    let mut other = joined(&host, "blue");
+    let last = other.allocate_chunk().expect("the last chunk");
+    assert_eq!(other.allocate_chunk().map(drop), Err(Error::NoFreeChunk));
+    assert_eq!(host.counters().chunks_held, CHUNKS);
+    for chunk in held.drain(..10) {
+        session.free_chunk(chunk).expect("it is freed");
+    }
+    other.free_chunk(last).expect("it is freed");
+    drop(session);
+    wait_for(&host, "what a session held ends with it", |it| it.chunks_held == 0);
+    let chunk = other.allocate_chunk().expect("a chunk");
+    assert_eq!(first_bytes(&mut other, &chunk), [0; 16]);
+    other.free_chunk(chunk).expect("it is freed");
+}

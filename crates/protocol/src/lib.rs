@@ -28,8 +28,8 @@ pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddre
 pub use keep::Keep;
 pub use mechanism::{Mechanism, UnknownMechanism};
 pub use messages::{
-    ChunkTerms, DATA_BYTES_MAX, Entry, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply,
-    ReplyBody, Request, RequestBody,
+    ChunkTerms, DATA_BYTES_MAX, Entry, Granted, HandedOutBy, MESSAGE_BYTES, MalformedMessage, ObjectName,
+    Part, Reply, ReplyBody, Request, RequestBody,
 };
 pub use names::{BadName, DirectoryName, Named, TenantName};
 pub use object_ref::{ObjectRef, UnknownObjectRef};

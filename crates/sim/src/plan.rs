@@ -259,6 +259,8 @@ impl NodePlan {
             pool_bytes: pages * (64 << 10),
             fill_memory: false,
             chunks: None,
+            chunks_ready: None,
+            chains: true,
             headers: narrow(headers),
             longest_lifetime: Lifetime(dice.magnitude(2_000..20_000)),
             longest_wait: LONGEST_WAIT,

@@ -5,10 +5,22 @@ use portcullis_sim::{Case, Design, SearchLimits, search_chains};
 
 /// Searches that `make test` makes to their ends. `portcullis sim --explore chains` makes the others too.
 const SEARCHED: usize = 6;
+/// The same of those in which the node takes part.
+const SEARCHED_WITH_NODE: usize = 6;
 
 #[test]
 fn nothing_that_clients_do_breaks_the_chains_that_are_built() {
     for (name, case) in &Case::SOUND[..SEARCHED] {
+        let seen = search_chains(*case, SearchLimits::default(), |_| {});
+        eprintln!("{name}: {seen}");
+        assert!(seen.exhausted && seen.broken.is_none(), "{name}: {seen}");
+        assert!(seen.quiet > 0, "{name}: somebody is always at work");
+    }
+}
+
+#[test]
+fn nothing_breaks_while_the_node_rebuilds_the_pool_and_changes_its_size() {
+    for (name, case) in &Case::WITH_NODE[..SEARCHED_WITH_NODE] {
         let seen = search_chains(*case, SearchLimits::default(), |_| {});
         eprintln!("{name}: {seen}");
         assert!(seen.exhausted && seen.broken.is_none(), "{name}: {seen}");

@@ -51,6 +51,15 @@ pub fn mechanism(examination: &Examination) {
     let bold = Style::new().bold();
     say(format_args!("\n{}: serve will use: {bold}{mechanism}{bold:#}", examination.device));
     say(format_args!("  {reason}"));
+    let chunks = match has_chains(examination) {
+        true => "the NIC hands them out by chains, while the node's processor does nothing",
+        false => "the node's processor hands them out: the device has no chains",
+    };
+    say(format_args!("{}: chunks (serve --chunks): {chunks}", examination.device));
+}
+
+fn has_chains(examination: &Examination) -> bool {
+    examination.capabilities.chains.is_all()
 }
 
 /// The output for programs.
@@ -62,6 +71,8 @@ struct Json<'a> {
     guarantees: Vec<Guarantee<'a>>,
     times: Vec<Time>,
     mechanism: &'static str,
+    /// Who hands chunks out: `nic` or `cpu`.
+    chunks: &'static str,
 }
 
 #[derive(Serialize)]
@@ -100,6 +111,7 @@ pub fn json(chosen: &Chosen, examination: &Examination) {
         guarantees: guarantees.collect(),
         times: times.collect(),
         mechanism: examination.mechanism().0.name(),
+        chunks: if has_chains(examination) { "nic" } else { "cpu" },
     };
     match serde_json::to_string(&json) {
         Ok(text) => say(text),

@@ -50,7 +50,7 @@ impl Row {
             (None, false) => "not all states".to_owned(),
         };
         let Self { name, states, wall_seconds, .. } = self;
-        say(format_args!("{name:<42} {states:>9} states {wall_seconds:>7.1} s  {verdict}"));
+        say(format_args!("{name:<56} {states:>9} states {wall_seconds:>7.1} s  {verdict}"));
         if self.broken.is_some() && !self.planted {
             self.trace.iter().for_each(|step| say(format_args!("    {step}")));
         }
@@ -60,7 +60,8 @@ impl Row {
 /// Searches all states of the chains' small cases, and those of the designs that must break.
 pub fn chains(json: bool, states_max: Option<usize>) -> ExitCode {
     let limits = states_max.map_or_else(SearchLimits::default, |states_max| SearchLimits { states_max });
-    let sound = Case::SOUND.map(|(name, case)| (name.to_owned(), false, case));
+    let sound = Case::SOUND.iter().chain(&Case::WITH_NODE);
+    let sound = sound.map(|&(name, case)| (name.to_owned(), false, case));
     let faulty = Design::FAULTY.map(|design| (format!("{design:?}"), true, Case::breaking(design)));
     let mut rows = Vec::new();
     for (name, planted, case) in sound.into_iter().chain(faulty) {

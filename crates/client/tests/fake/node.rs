@@ -103,7 +103,7 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
         | RequestBody::Unshare { .. }
         | RequestBody::Include { .. }
         | RequestBody::Recover { .. } => ReplyBody::Done,
-        RequestBody::JoinChunks => ReplyBody::Refused(Refusal::NoChunks),
+        RequestBody::JoinChunks | RequestBody::AllocateChunk => ReplyBody::Refused(Refusal::NoChunks),
         RequestBody::List { .. } => ReplyBody::EndOfList,
         RequestBody::Lookup { .. } => ReplyBody::Refused(Refusal::NoSuchName),
         RequestBody::Read { permission, offset, length } => {

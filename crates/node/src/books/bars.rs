@@ -38,7 +38,7 @@ pub struct ClientReport {
     pub permissions: u64,
     /// Bytes of the objects of these permissions. An object counts with each of them.
     pub bytes: u64,
-    /// Chunks that it holds, as far as the node has taken it up. The books know none: the pool of chunks does.
+    /// Chunks that it holds, as far as the node has taken it up. The books know those that the node's CPU has handed out.
     pub chunks: u64,
     /// Its refused accesses since it attached.
     pub violations: Violations,
@@ -95,7 +95,7 @@ impl<M: Memory> Books<M> {
             process: client.process,
             permissions: client.held.permissions,
             bytes: client.held.bytes,
-            chunks: 0,
+            chunks: client.chunks.held,
             violations: client.conduct.violations,
             standing: self.standing(client.tenant, now).and(client.conduct.standing(now)),
         };

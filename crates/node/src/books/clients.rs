@@ -28,6 +28,14 @@ impl Holdings {
     }
 }
 
+/// The chunks of a client, where the node's CPU hands them out.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct ChunkShare {
+    /// How many it may hold. Zero: it has not asked.
+    pub quota: u64,
+    pub held: u64,
+}
+
 /// An attached client.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -38,6 +46,7 @@ pub(crate) struct Client {
     pub first: PermissionSlot,
     /// How many permissions, and the bytes of their objects.
     pub held: Holdings,
+    pub chunks: ChunkShare,
     pub conduct: Conduct,
     /// Keys that the client held until a moment ago.
     pub recent: RecentKeys,
@@ -81,6 +90,7 @@ impl Clients {
             process,
             first: PermissionSlot::NONE,
             held: Holdings::default(),
+            chunks: ChunkShare::default(),
             conduct: Conduct::new(limits),
             recent: RecentKeys::default(),
             lost: false,

@@ -1,6 +1,7 @@
 //! How permissions start and end: what the books do before and after the NIC's part.
 
 use super::Books;
+use super::chunks::NO_END;
 use super::effects::{Effect, Exposure, OwedReply, Residue, Withdrawal};
 use super::permissions::{Chain, Origin, Permission, PermissionSlot, State};
 use super::pool::{ObjectId, fits_beside, start_after};
@@ -71,6 +72,11 @@ impl<M: Memory> Books<M> {
         if let Some(client) = self.clients.get_mut(client) {
             self.permissions.link(Chain::Client, &mut client.first, slot);
             client.held.add(self.pool.slabs.size(object));
+            client.chunks.held += u64::from(wish.is_for_chunk());
+        }
+        if wish.is_for_chunk() {
+            self.counters.chunks_held += 1;
+            self.counters.chunk_allocations += 1;
         }
         self.pool.note_header(header, object, slot);
         self.leases.schedule(deadline, slot.0, start);
@@ -160,6 +166,7 @@ impl<M: Memory> Books<M> {
         let head = match self.clients.get_mut(permission.client) {
             Some(client) => {
                 client.held.take(bytes);
+                client.chunks.held -= u64::from(permission.lifetime == NO_END);
                 &mut client.first
             }
             None => self.departures.first_of(permission.client).unwrap_or(&mut nowhere),
@@ -167,6 +174,7 @@ impl<M: Memory> Books<M> {
         self.permissions.unlink(Chain::Client, head, slot);
         self.pool.note_header(permission.id.header, permission.object, PermissionSlot::NONE);
         self.tenants.get_mut(permission.tenant).usage.refund_permission();
+        self.counters.chunks_held -= u64::from(permission.lifetime == NO_END);
         self.permissions.remove(slot);
         self.leases.forget(slot.0);
     }

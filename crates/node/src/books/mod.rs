@@ -7,6 +7,7 @@
 mod adoption;
 mod bars;
 mod charging;
+mod chunks;
 mod clients;
 mod departures;
 mod directory;
@@ -37,7 +38,7 @@ pub(crate) use charging::Broken;
 pub(crate) use departures::Left;
 pub(crate) use effects::{Effect, Exposure, OwedReply, Residue, Withdrawal};
 pub(crate) use permissions::PermissionSlot;
-pub(crate) use pool::offset;
+pub(crate) use pool::{Slabs, offset};
 pub(crate) use requests::RequestOrigin;
 
 use crate::audit::{AuditEvent, AuditQueue, AuditRecord, AuditedChunk, AuditedPermission};
@@ -267,6 +268,7 @@ impl<M: Memory> Books<M> {
             tenants: self.tenants.iter().count() as u64,
             permissions: self.permissions.len() as u64,
             objects: self.pool.slabs.objects().into(),
+            chunks: self.config.chunks.map_or(0, |limits| limits.chunks),
             bytes_used: self.pool.slabs.bytes_used(),
             headers_used: self.pool.headers_used().into(),
             postponed: self.postponed.len() as u64,

@@ -1,6 +1,7 @@
 //! What each request about objects and permissions does.
 
 use super::Books;
+use super::chunks::NO_END;
 use super::effects::OwedReply;
 use super::guests::GuestKey;
 use super::permissions::{Claim, Extent, Origin, PermissionSlot};
@@ -50,6 +51,9 @@ impl<M: Memory> Books<M> {
     pub fn handle_request(&mut self, from: RequestOrigin, request: RequestBody, now: Moment) {
         let wish = |rights, (offset, length), sharing, lifetime| {
             let claim = Claim { extent: Extent { offset, length }, sharing };
+            // Nobody asks for the lifetime of a chunk.
+            let Lifetime(lifetime) = lifetime;
+            let lifetime = Lifetime(lifetime.min(NO_END.0 - 1));
             Wish { from, rights, claim, lifetime, guest: None, asked: now }
         };
         let done = match request {
@@ -57,6 +61,7 @@ impl<M: Memory> Books<M> {
                 let memory = NewObject { size, alignment, keep };
                 self.allocate(wish(rights, (0, size), sharing, lifetime), memory, now)
             }
+            RequestBody::AllocateChunk => self.allocate_chunk(from, now),
             RequestBody::Acquire { object, part, lifetime, rights, sharing, wait } => {
                 let part = (part.offset, part.length);
                 self.acquire(wish(rights, part, sharing, lifetime), object, wait, now)
@@ -90,6 +95,9 @@ impl<M: Memory> Books<M> {
             return Err(Refusal::Nothing);
         }
         let longest = self.config.longest_lifetime;
+        if wish.is_for_chunk() {
+            return self.check_chunk(wish.from);
+        }
         if wish.lifetime > longest {
             return Err(Refusal::LifetimeTooLong { longest });
         }
@@ -135,7 +143,7 @@ impl<M: Memory> Books<M> {
             }
         };
         debug_assert_eq!(self.pool.slabs.taken(object), takes, "what was charged is what it takes");
-        let foreign = self.pool.take_over(mark, object);
+        let foreign = self.pool.take_over(mark, object) || wish.is_for_chunk();
         let origin = Origin::Request { sequence: wish.from.sequence };
         let slot = self.start(&wish, object, origin, now).inspect_err(|_| self.release_object(object))?;
         if !foreign || self.scrub_at_once(object) {

@@ -109,6 +109,11 @@ impl Adoption {
         found
     }
 
+    /// The table has changed although the lock was not released.
+    pub fn look_again(&mut self) {
+        (self.is_due, self.next, self.pause) = (true, None, BETWEEN);
+    }
+
     fn read<M: Memory>(&mut self, pool: &ChunkPool<M, CHUNK_QUEUE_PAIRS>, place: usize) -> Option<Adopted> {
         let chunk = place as u64;
         let (uses, holder) = (pool.number_of_use(chunk), pool.holder(chunk));

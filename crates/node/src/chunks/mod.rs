@@ -5,25 +5,34 @@
 //! on the path of an allocation or of an access.
 
 mod adoption;
+mod rebuilding;
+mod sizing;
+mod watch;
 
 pub(crate) use adoption::Adopted;
 
 use crate::books::Charge;
-use crate::config::ChunkLimits;
+use crate::config::{ChunkLimits, NodeConfig};
+use crate::counters::Counters;
 use adoption::Adoption;
 use portcullis_nic::{
     Access, Memory, Nic, PdId, QpAddress, QpChange, QpId, RefusedAccess, VerbsError, connect_qp,
 };
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Progress, Reclaim, Workers};
-use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, Lifetime, Moment, Refusal, TenantId};
+use portcullis_protocol::{
+    CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, HandedOutBy, Lifetime, Moment, Refusal, TenantId,
+};
+use rebuilding::Rebuilds;
+use sizing::Sizing;
 use std::collections::{BTreeMap, HashMap};
+use watch::LockWatch;
 
 /// What a client's queue pairs for chunks let through, as far as windows allow it.
 pub(crate) const CHUNK_ACCESS: Access = Access::REMOTE;
 /// How soon the node looks again at clients that are gone, and at chunks that were handed out meanwhile.
 const LOOK_AGAIN: Lifetime = Lifetime::millis(1);
-/// Workers of clients that are gone, while others have all of theirs.
-const WORKERS_SPARE: u32 = 16;
+/// Workers of clients that are gone, while others have all of theirs, and the node's own two.
+const WORKERS_SPARE: u32 = 18;
 
 /// The node's ends of a client's queue pairs for chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -39,8 +48,9 @@ pub struct ChunkEnds {
 struct Member {
     tenant: TenantId,
     ends: ChunkEnds,
+    /// `None`: it has not asked for any, or the pool was rebuilt since.
     workers: Option<Workers<CHUNK_QUEUE_PAIRS>>,
-    /// How many chunks it can hold, once it has workers.
+    /// How many chunks it can hold, once it has asked for workers. Zero before.
     quota: u64,
 }
 
@@ -62,9 +72,13 @@ pub(crate) struct Chunks<M> {
     members: BTreeMap<ClientId, Member>,
     leaving: Vec<Leaving<M>>,
     adoption: Adoption,
+    /// Where the node holds chunks itself.
+    sizing: Option<Sizing<M>>,
     /// The chunk of each window, by the upper bits of its keys.
     chunk_of_key: HashMap<u32, u64>,
-    /// A worker has broken: nobody is served any more.
+    lock: LockWatch,
+    rebuilds: Rebuilds,
+    /// A worker has broken, and the pool could not be rebuilt: nobody is served any more.
     is_broken: bool,
     next_look: Option<Moment>,
 }
@@ -76,23 +90,24 @@ impl<M: Memory> Chunks<M> {
     /// The NIC has no chains, or too little of something. Nothing is left behind.
     pub fn new<N: Nic<Memory = M>>(
         nic: &mut N,
-        limits: ChunkLimits,
-        (tenant_max, clients_max): (u64, u32),
+        (limits, ready): (ChunkLimits, Option<u64>),
+        node: &NodeConfig,
     ) -> Result<Self, VerbsError> {
-        let workers = clients_max.saturating_mul(2).saturating_add(WORKERS_SPARE);
+        let workers = node.clients_max.saturating_mul(2).saturating_add(WORKERS_SPARE);
         let config = ChunkPoolConfig { chunks: limits.chunks, chunk_bytes: limits.chunk_bytes, workers };
-        let pool = ChunkPool::create(nic, config)?;
-        let windows = pool.parts().windows;
-        let chunks = (0..limits.chunks).flat_map(|chunk| [chunk; CHUNK_QUEUE_PAIRS]);
-        let chunk_of_key = windows.iter().map(|window| window.rkey.index()).zip(chunks).collect();
+        let mut pool = ChunkPool::create(nic, config)?;
+        let sizing = ready.map(|ready| Sizing::new(&mut pool, nic, ready)).transpose()?;
         Ok(Self {
+            chunk_of_key: chunks_by_key(&pool),
             adoption: Adoption::new(&pool),
+            sizing,
             pool,
             limits,
-            tenant_max,
+            tenant_max: node.quota.chunks_max,
             members: BTreeMap::new(),
             leaving: Vec::new(),
-            chunk_of_key,
+            lock: LockWatch::default(),
+            rebuilds: Rebuilds::default(),
             is_broken: false,
             next_look: None,
         })
@@ -121,7 +136,8 @@ impl<M: Memory> Chunks<M> {
         Ok(())
     }
 
-    /// Makes the workers of a client, which serve it from here on.
+    /// Makes the workers of a client, which serve it from here on. A client asks again when the pool was rebuilt: its quota
+    /// stays, and what it holds counts.
     ///
     /// # Errors
     /// The client has no queue pairs for chunks, or has workers already; its tenant's quota is used up; the NIC refuses.
@@ -135,13 +151,16 @@ impl<M: Memory> Chunks<M> {
             return Err(Refusal::Malformed);
         }
         let used = self.given_to(member.tenant);
-        let quota = self.limits.client_max.min(self.tenant_max.saturating_sub(used));
+        let number = number_of(client).ok_or(Refusal::NicFailed)?;
+        let (quota, held) = match member.quota {
+            0 => (self.limits.client_max.min(self.tenant_max.saturating_sub(used)), 0),
+            quota => (quota, self.pool.chunks_of(number).len() as u64),
+        };
         if quota == 0 {
             return Err(Refusal::Quota { used, limit: self.tenant_max });
         }
         let ends = member.ends.clone();
-        let number = number_of(client).ok_or(Refusal::NicFailed)?;
-        let workers = self.hire(nic, number, &ends, quota).map_err(|error| match error {
+        let workers = self.hire(nic, number, &ends, quota - held).map_err(|error| match error {
             VerbsError::Exhausted { limit, .. } => Refusal::NodeFull { limit },
             _ => Refusal::NicFailed,
         })?;
@@ -150,7 +169,7 @@ impl<M: Memory> Chunks<M> {
         }
         let geometry = self.pool.geometry();
         let (base, chunks, chunk_bytes) = (geometry.base, geometry.chunks, geometry.chunk_bytes);
-        Ok(ChunkTerms { base, chunks, chunk_bytes, quota })
+        Ok(ChunkTerms { base, chunks, chunk_bytes, quota, held, by: HandedOutBy::Nic })
     }
 
     /// How many chunks the clients of a tenant may hold together already.
@@ -186,6 +205,8 @@ impl<M: Memory> Chunks<M> {
     ) -> Result<(), VerbsError> {
         let &[alloc, free] = asking else { return Err(VerbsError::NoSuch { what: "queue pair to ask on" }) };
         for (qp, peer) in [alloc, free].into_iter().zip(workers.addresses(nic)?) {
+            // What was under way when the pool was rebuilt is over: the client expects no more of it.
+            nic.modify_qp(qp, QpChange::Reset)?;
             connect_qp(nic, qp, peer)?;
         }
         let here = [nic.qp_address(alloc)?, nic.qp_address(free)?];
@@ -196,14 +217,18 @@ impl<M: Memory> Chunks<M> {
     pub fn leave<N: Nic<Memory = M>>(&mut self, nic: &mut N, client: ClientId, now: Moment) {
         let Some(Member { tenant, ends, workers, quota }) = self.members.remove(&client) else { return };
         self.next_look = Some(now);
-        match workers.map(|workers| Reclaim::begin(&self.pool, nic, workers)) {
-            Some(Ok(reclaim)) => self.leaving.push(Leaving { tenant, quota, reclaim }),
-            Some(Err(_)) => {
-                let group: Vec<_> = ends.access.iter().map(|&(qp, _)| qp).collect();
+        let group: Vec<_> = ends.access.iter().map(|&(qp, _)| qp).collect();
+        let begun = match (workers, number_of(client)) {
+            (Some(workers), _) => Reclaim::begin(&self.pool, nic, workers),
+            (None, Some(number)) if quota > 0 => Ok(Reclaim::resume(number, group.clone())),
+            (None, _) => return group.into_iter().for_each(|qp| destroy(nic, qp)),
+        };
+        match begun {
+            Ok(reclaim) => self.leaving.push(Leaving { tenant, quota, reclaim }),
+            Err(_) => {
                 self.pool.adopt_queue_pairs(&group);
                 self.is_broken = true;
             }
-            None => ends.access.iter().for_each(|&(qp, _)| destroy(nic, qp)),
         }
     }
 
@@ -212,7 +237,7 @@ impl<M: Memory> Chunks<M> {
         if self.next_look.is_none_or(|at| now < at) {
             return false;
         }
-        let Self { pool, leaving, is_broken, .. } = self;
+        let Self { pool, leaving, rebuilds, .. } = self;
         let before = leaving.len();
         leaving.retain_mut(|it| match it.reclaim.proceed(pool, nic) {
             Ok(Progress::Pending) => true,
@@ -223,7 +248,7 @@ impl<M: Memory> Chunks<M> {
             // There is no worker to be had now; the next look tries again.
             Err(VerbsError::Exhausted { .. }) => true,
             Err(_) => {
-                *is_broken = true;
+                rebuilds.ask();
                 true
             }
         });
@@ -240,24 +265,22 @@ impl<M: Memory> Chunks<M> {
             let mut workers = members.values().filter_map(|member| member.workers.as_ref());
             leaving.is_empty() && workers.all(|it| pool.is_at_rest(nic, it).unwrap_or(false))
         };
-        adoption.step(pool, (releases, is_at_rest), steps, now)
+        let mut adopted = adoption.step(pool, (releases, is_at_rest), steps, now);
+        // What the node takes and gives itself is nobody's use.
+        let of_client = |number: &ClientNumber| *number != node_number();
+        for change in &mut adopted {
+            (change.before, change.now) = (change.before.filter(of_client), change.now.filter(of_client));
+        }
+        adopted.retain(|change| change.before.is_some() || change.now.is_some());
+        adopted
     }
 
     /// When there is something to be done without being asked.
     pub fn next_wake(&self) -> Option<Moment> {
-        [self.next_look, self.adoption.next_step()].into_iter().flatten().min()
-    }
-
-    /// A queue pair has failed. If it was a worker's, the pool serves nobody any more: the worker may have the lock.
-    /// Clients learn of it by their requests' errors. Whoever holds a chunk has access to it as before.
-    pub fn handle_broken<N: Nic<Memory = M>>(&mut self, nic: &mut N) {
-        let mut workers = self.members.values().filter_map(|member| member.workers.as_ref());
-        self.is_broken |= workers.any(|workers| workers.is_broken(nic).unwrap_or(true));
-        if self.is_broken {
-            for &qp in self.members.values().flat_map(|member| &member.ends.asking) {
-                let _ = nic.modify_qp(qp, QpChange::Error);
-            }
-        }
+        let resize = self.sizing.as_ref().and_then(|sizing| sizing.next_look);
+        let own = [self.next_look, self.adoption.next_step(), resize];
+        let pool = [self.lock.next_look(), self.rebuilds.next()].map(|at| at.filter(|_| !self.is_broken));
+        own.into_iter().chain(pool).flatten().min()
     }
 
     /// What a refused access on a client's queue pair for chunks looks like.
@@ -272,9 +295,23 @@ impl<M: Memory> Chunks<M> {
         }
     }
 
-    /// Chunks, those that are held, and how often one was allocated, as far as the node has taken it up.
-    pub fn counts(&self) -> (u64, u64, u64) {
-        (self.limits.chunks, self.adoption.held(), self.adoption.allocations())
+    /// What is counted here, as far as the node has taken it up.
+    pub fn counters(&self) -> Counters {
+        let (held, given) = self.sizing.as_ref().map_or((0, 0), |sizing| (sizing.held(), sizing.given));
+        let of_node = self.adoption.held_by(node_number()) + given;
+        Counters {
+            chunks: self.limits.chunks,
+            chunks_held: self.held_by_clients(),
+            chunk_allocations: self.adoption.allocations().saturating_sub(of_node),
+            chunks_set_aside: held,
+            chunk_rebuilds: self.rebuilds.count,
+            ..Counters::default()
+        }
+    }
+
+    /// Chunks that clients hold, as far as the node has taken it up.
+    fn held_by_clients(&self) -> u64 {
+        self.adoption.held() - self.adoption.held_by(node_number())
     }
 
     /// How many chunks a client holds, as far as the node has taken it up.
@@ -289,12 +326,26 @@ impl<M: Memory> Chunks<M> {
             // The NIC is about to go: what it does not let go now, nobody misses.
             let _ = reclaim.abandon(&mut self.pool, nic);
         }
+        if let Some(sizing) = self.sizing.take() {
+            let _ = sizing.reserve.abandon(&mut self.pool, nic);
+        }
         let _ = self.pool.destroy(nic);
     }
 }
 
+/// The chunk of each window, by the upper bits of its keys.
+fn chunks_by_key<M: Memory>(pool: &ChunkPool<M, CHUNK_QUEUE_PAIRS>) -> HashMap<u32, u64> {
+    let chunks = (0..pool.geometry().chunks).flat_map(|chunk| [chunk; CHUNK_QUEUE_PAIRS]);
+    pool.parts().windows.iter().map(|window| window.rkey.index()).zip(chunks).collect()
+}
+
 fn destroy(nic: &mut impl Nic, qp: QpId) {
     let _ = nic.destroy_qp(qp);
+}
+
+/// The number by which chains know the node itself. No client lives that long.
+fn node_number() -> ClientNumber {
+    ClientNumber::MAX
 }
 
 /// The number by which chains know a client.

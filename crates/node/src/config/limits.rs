@@ -1,5 +1,7 @@
 //! What one tenant may hold, and what violations cost.
 
+use super::PAGE_BYTES;
+use crate::books::Slabs;
 use portcullis_protocol::Lifetime;
 
 /// The most that one tenant may hold at a time.
@@ -21,7 +23,7 @@ pub struct Quota {
     pub chunks_max: u64,
 }
 
-/// A pool of chunks that the NIC hands out alone (OneSidedMW).
+/// A pool of chunks that the NIC hands out alone (OneSidedMW), or the node's CPU where the NIC has no chains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkLimits {
     /// How many chunks.
@@ -37,6 +39,17 @@ impl ChunkLimits {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.chunks.saturating_mul(self.chunk_bytes)
+    }
+
+    /// Bytes of whole pages that hold all chunks as objects of the pool.
+    pub(crate) fn bytes_in_pool(&self) -> u64 {
+        let takes = Slabs::<()>::footprint(self.chunk_bytes, 8).unwrap_or(u64::MAX);
+        let pages = match PAGE_BYTES / takes {
+            // A large one begins in a page of its own.
+            0 => self.chunks.saturating_mul(takes.div_ceil(PAGE_BYTES) + 1),
+            in_a_page => self.chunks.div_ceil(in_a_page),
+        };
+        pages.saturating_mul(PAGE_BYTES)
     }
 }
 

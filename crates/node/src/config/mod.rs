@@ -88,8 +88,14 @@ pub struct NodeConfig {
     /// Steps that one turn takes of work that can go on in the next: permissions that end, requests that are let in,
     /// objects and windows that go. Operations of others wait for these, however much a client leaves behind.
     pub steps_per_turn: u32,
-    /// The chunks that the NIC hands out alone. `None`: there are none.
+    /// The chunks that clients allocate and free. `None`: there are none.
     pub chunks: Option<ChunkLimits>,
+    /// Whether the NIC hands the chunks out where it can. Otherwise the node's CPU does, and the chunks are objects of the
+    /// pool, which is as much larger.
+    pub chains: bool,
+    /// How many free chunks the node keeps ready, and at most twice as many. It holds the others itself, and their memory
+    /// goes back to the machine. `None`: all are ready, and the node holds none.
+    pub chunks_ready: Option<u64>,
     /// Whether audit records are made.
     pub audit: bool,
     /// The events of which they are made.
@@ -123,6 +129,8 @@ impl Default for NodeConfig {
             requests_per_turn: 16,
             steps_per_turn: 512,
             chunks: None,
+            chains: true,
+            chunks_ready: None,
             audit: false,
             audit_events: AuditEvents::all(),
             audit_records_max: 65_536,
@@ -155,6 +163,12 @@ const CHUNK_BYTES_MAX: u64 = u32::MAX as u64;
 const COUNT_MAX: u64 = 1 << 24;
 
 impl NodeConfig {
+    /// The same with as much more room in the pool as chunks take there, if the node's CPU hands them out.
+    pub(crate) fn with_room_for_chunks(self) -> Self {
+        let of_chunks = self.chunks.filter(|_| !self.chains).map_or(0, |limits| limits.bytes_in_pool());
+        Self { pool_bytes: self.pool_bytes.saturating_add(of_chunks), ..self }
+    }
+
     /// Bytes of memory that a node of this configuration lends, including its header pool.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
@@ -189,6 +203,9 @@ impl NodeConfig {
             within("chunks", "chunks", chunks, 1, CHUNKS_MAX)?;
             within("chunk_bytes", "bytes", chunk_bytes, 8, CHUNK_BYTES_MAX)?;
             within("chunks_per_client", "chunks", client_max, 1, u64::MAX)?;
+        }
+        if let Some(ready) = self.chunks_ready {
+            within("chunks_ready", "chunks", ready, 1, u64::MAX)?;
         }
         within("violations.free_again", "µs", violations.free_again.0, 1, LIFETIME_MAX.0)?;
         within("violations.pause_max", "µs", violations.pause_max.0, 1, LIFETIME_MAX.0)?;

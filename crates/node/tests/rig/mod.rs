@@ -47,7 +47,8 @@ pub struct Seat {
     sequence: u32,
     replies: HashMap<u32, (ReplyBody, Vec<u8>)>,
     unmatched: VecDeque<Reply>,
-    completions: Vec<Completion>,
+    /// What came of requests that were no control messages.
+    pub completions: Vec<Completion>,
 }
 
 pub struct Rig {

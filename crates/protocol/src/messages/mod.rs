@@ -135,8 +135,12 @@ pub enum RequestBody {
         /// The head: one of the tenant's own objects, which is no member.
         head: ObjectRef,
     },
-    /// Has the node make workers that allocate and free chunks for the client (OneSidedMW).
+    /// Has the node make workers that allocate and free chunks for the client (OneSidedMW), or learns that it makes none:
+    /// its CPU hands them out.
     JoinChunks,
+    /// Allocates a chunk, where the node's CPU hands them out: an exclusive permission over zeros, without a deadline. It is
+    /// freed by `Revoke`.
+    AllocateChunk,
     /// Rebuilds a queue pair that went to ERR. The client has taken all completions off it.
     Recover {
         /// Its number among the client's data queue pairs.
@@ -194,7 +198,7 @@ pub struct Reply {
 /// What came of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplyBody {
-    /// A permission (to `Allocate` and `Acquire`).
+    /// A permission (to `Allocate`, `Acquire` and `AllocateChunk`).
     Granted(Granted),
     /// The new lifetime, from the permission's start (to `Extend`).
     Extended(Lifetime),
@@ -246,6 +250,20 @@ pub struct ChunkTerms {
     pub chunk_bytes: u64,
     /// How many chunks the client can hold at a time.
     pub quota: u64,
+    /// How many it holds already: it asks for workers again after the pool was rebuilt.
+    pub held: u64,
+    /// Whom it asks for them.
+    pub by: HandedOutBy,
+}
+
+/// Who hands a node's chunks out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HandedOutBy {
+    /// Workers on the node's NIC, which the client asks by short messages: the node's CPU has no part in it (OneSidedMW).
+    Nic,
+    /// The node's CPU, which the client asks by control messages: the NIC has no chains. The keys are those of any
+    /// permission, and so is what they open to others of the tenant.
+    Cpu,
 }
 
 /// How a request names an object.

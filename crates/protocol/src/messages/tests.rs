@@ -79,16 +79,20 @@ fn about_a_name() -> impl Strategy<Value = RequestBody> {
 }
 
 fn terms() -> impl Strategy<Value = ChunkTerms> {
-    any::<(u64, u64, u64, u64)>().prop_map(|(base, chunks, chunk_bytes, quota)| ChunkTerms {
-        base: RemoteAddress(base),
-        chunks,
-        chunk_bytes,
-        quota,
+    any::<(u64, u64, u64, u64, u64, bool)>().prop_map(|(base, chunks, chunk_bytes, quota, held, by_cpu)| {
+        ChunkTerms {
+            base: RemoteAddress(base),
+            chunks,
+            chunk_bytes,
+            quota,
+            held,
+            by: if by_cpu { HandedOutBy::Cpu } else { HandedOutBy::Nic },
+        }
     })
 }
 
 fn request() -> impl Strategy<Value = RequestBody> {
-    prop_oneof![4 => about_a_name(), 8 => about_an_object(), 1 => Just(RequestBody::JoinChunks)]
+    prop_oneof![4 => about_a_name(), 8 => about_an_object(), 1 => Just(RequestBody::JoinChunks), 1 => Just(RequestBody::AllocateChunk)]
 }
 
 fn about_an_object() -> impl Strategy<Value = RequestBody> {

@@ -1,8 +1,8 @@
 //! The layout of control messages, except for those with a name. Only here and there a peer's bytes become values.
 
 use super::{
-    ChunkTerms, Granted, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody, Request,
-    RequestBody,
+    ChunkTerms, Granted, HandedOutBy, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody,
+    Request, RequestBody,
 };
 use crate::{
     CREDENTIAL_BYTES, Credential, GROUP_QUEUE_PAIRS_MAX, Incarnation, Keep, KeyGroup, Lifetime, Mechanism,
@@ -70,6 +70,7 @@ pub(super) mod kind {
     pub const UNSHARE: u8 = 17;
     pub const INCLUDE: u8 = 18;
     pub const JOIN_CHUNKS: u8 = 19;
+    pub const ALLOCATE_CHUNK: u8 = 20;
     pub const GRANTED_KEYS: u8 = 129;
     pub const GRANTED_NODE: u8 = 130;
     pub const GRANTED_GROUP: u8 = 139;
@@ -105,6 +106,11 @@ impl Wire {
             alignment: U64::ZERO,
             credential: [U64::ZERO; CREDENTIAL_BYTES / 8],
         }
+    }
+
+    fn with_length(mut self, length: u64) -> Self {
+        self.length = U64::new(length);
+        self
     }
 
     fn with_permission(mut self, permission: PermissionId) -> Self {
@@ -248,20 +254,13 @@ impl Request {
                 new(kind::INCLUDE).with_object(member.into()).with_head(head)
             }
             RequestBody::JoinChunks => new(kind::JOIN_CHUNKS),
-            RequestBody::Recover { queue_pair } => {
-                let mut wire = new(kind::RECOVER);
-                wire.length = U64::new(u64::from(queue_pair));
-                wire
-            }
+            RequestBody::AllocateChunk => new(kind::ALLOCATE_CHUNK),
+            RequestBody::Recover { queue_pair } => new(kind::RECOVER).with_length(queue_pair.into()),
             RequestBody::Read { permission, offset, length } => {
-                let mut wire = access(kind::READ, permission, offset);
-                wire.length = U64::new(length);
-                wire
+                access(kind::READ, permission, offset).with_length(length)
             }
             RequestBody::Write { permission, offset, length } => {
-                let mut wire = access(kind::WRITE, permission, offset);
-                wire.length = U64::new(length);
-                wire
+                access(kind::WRITE, permission, offset).with_length(length)
             }
             RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
                 let mut wire = access(kind::COMPARE_AND_SWAP, permission, offset);
@@ -322,6 +321,7 @@ impl Request {
                 RequestBody::Include { member, head: wire.head() }
             }
             kind::JOIN_CHUNKS => RequestBody::JoinChunks,
+            kind::ALLOCATE_CHUNK => RequestBody::AllocateChunk,
             kind::RECOVER => RequestBody::Recover {
                 queue_pair: u32::try_from(length)
                     .map_err(|_| MalformedMessage { what: wire.length.as_bytes()[7], at: 31 })?,
@@ -363,6 +363,8 @@ impl Reply {
                 wire.length = U64::new(terms.chunk_bytes);
                 wire.first = U64::new(terms.chunks);
                 wire.second = U64::new(terms.quota);
+                wire.start = U64::new(terms.held);
+                wire.detail = u8::from(terms.by == HandedOutBy::Cpu);
                 wire
             }
             ReplyBody::Data(length) => {
@@ -406,6 +408,12 @@ impl Reply {
                 chunks: wire.first.get(),
                 chunk_bytes: wire.length.get(),
                 quota: wire.second.get(),
+                held: wire.start.get(),
+                by: match wire.detail {
+                    0 => HandedOutBy::Nic,
+                    1 => HandedOutBy::Cpu,
+                    what => return Err(MalformedMessage { what, at: 3 }),
+                },
             }),
             kind::DATA => ReplyBody::Data(wire.length.get()),
             kind::VALUE => ReplyBody::Value(wire.first.get()),

@@ -1,8 +1,10 @@
 //! Designs of the chains that do not hold. Each is the real pair of chains with a few rows changed, and the search must find what is
-//! wrong with it. All but the last two were found before the chains were built (research note on chains).
+//! wrong with it. The first twelve were found before the chains were built (research note on chains). The last five are mistakes that a
+//! rebuild of the pool could make.
 
 use super::arena::ArenaMemory;
 use portcullis_nic::{Memory, entry};
+use portcullis_offload::RebuildSteps;
 use portcullis_offload::chain::{
     Chains, Count, Label, Line, Listing, OTHER_WORDS_AT, Place, Row, Scratch, Step, TOP_AT, Value,
 };
@@ -41,6 +43,16 @@ pub enum Design {
     LockWithoutWait,
     /// Control: a chain waits for its binds of the first lap only.
     BindsNotAwaited,
+    /// A pool is rebuilt from its free list alone: what is not listed becomes free, also what somebody holds.
+    RebuildFreesHeld,
+    /// A rebuild lets stand what was allocated for a client that has had no reply.
+    RebuildKeepsUntold,
+    /// A rebuild lists chunks with the windows that they had.
+    RebuildKeepsWindows,
+    /// A rebuild lists chunks with the bytes that they had.
+    RebuildKeepsBytes,
+    /// A rebuild leaves the tickets of the lock as they are.
+    RebuildKeepsTickets,
 }
 
 /// The slots of a ring of free chunks, among the pool's words.
@@ -74,7 +86,7 @@ impl RingSlots {
 
 impl Design {
     /// All that do not hold.
-    pub const FAULTY: [Self; 14] = [
+    pub const FAULTY: [Self; 19] = [
         Self::RingWithoutCount,
         Self::RingWithCount,
         Self::RingOneProducer,
@@ -89,7 +101,25 @@ impl Design {
         Self::PatchAfterAdmission,
         Self::LockWithoutWait,
         Self::BindsNotAwaited,
+        Self::RebuildFreesHeld,
+        Self::RebuildKeepsUntold,
+        Self::RebuildKeepsWindows,
+        Self::RebuildKeepsBytes,
+        Self::RebuildKeepsTickets,
     ];
+
+    /// What a rebuild of the pool does.
+    pub(super) fn rebuild(self) -> RebuildSteps {
+        let all = RebuildSteps::ALL;
+        match self {
+            Self::RebuildFreesHeld => RebuildSteps { keep_held: false, ..all },
+            Self::RebuildKeepsUntold => RebuildSteps { undo_untold: false, ..all },
+            Self::RebuildKeepsWindows => RebuildSteps { renew_windows: false, ..all },
+            Self::RebuildKeepsBytes => RebuildSteps { zero: false, ..all },
+            Self::RebuildKeepsTickets => RebuildSteps { pass_lock: false, ..all },
+            _ => all,
+        }
+    }
 
     fn has_ring(self) -> bool {
         matches!(self, Self::RingWithoutCount | Self::RingWithCount | Self::RingOneProducer)
@@ -121,7 +151,7 @@ impl Design {
 
     /// Whether it matters when a chunk is filled with zeros.
     pub(super) fn shows_in_scrubs(self) -> bool {
-        matches!(self, Self::ScrubBeforeInvalidation | Self::PushBeforeScrub)
+        matches!(self, Self::ScrubBeforeInvalidation | Self::PushBeforeScrub | Self::RebuildKeepsBytes)
     }
 
     /// Whether a client can change what this row reads: its request, once the receive was given back.
@@ -139,7 +169,14 @@ impl Design {
         let mut chains = Chains::new::<G>();
         let mut words = Vec::new();
         match self {
-            Self::Sound | Self::WorkerDies | Self::PatchAfterAdmission => {}
+            Self::Sound
+            | Self::WorkerDies
+            | Self::PatchAfterAdmission
+            | Self::RebuildFreesHeld
+            | Self::RebuildKeepsUntold
+            | Self::RebuildKeepsWindows
+            | Self::RebuildKeepsBytes
+            | Self::RebuildKeepsTickets => {}
             Self::RingWithoutCount | Self::RingWithCount | Self::RingOneProducer => {
                 chains = Chains { alloc: self.ring_alloc::<G>(), free: self.ring_free::<G>() };
                 words = ring_words::<G>(chunks);

@@ -3,10 +3,10 @@
 use super::Case;
 use super::arena::ArenaMemory;
 use crate::asking::{AskingEnd, access_end, attach};
-use portcullis_nic::{Nic, QpId};
-use portcullis_offload::{ChunkPool, ClientNumber, Reclaim, Workers};
+use portcullis_nic::{Nic, PdId, QpId};
+use portcullis_offload::{ChunkPool, ClientNumber, Reclaim, Reserve, Workers};
 use portcullis_softnic::SoftNic;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// What a client of the pool is doing.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub(super) enum Life<const G: usize> {
     Alive(Vec<Workers<G>>),
     /// It is gone, and the node frees its chunks.
     Gone(Vec<Reclaim<ArenaMemory, G>>),
+    /// It is the node itself.
+    Node(Box<Reserve<ArenaMemory, G>>),
     /// Nothing of it is left.
     Forgotten,
 }
@@ -34,6 +36,19 @@ pub(super) struct Member<const G: usize> {
     pub life: Life<G>,
     /// Where it asks: two for each pair of workers.
     pub asks: Vec<Asks>,
+    /// The domain of its ends.
+    pd: Option<PdId>,
+    /// Where workers may break: the chunks that it knows to hold.
+    pub known: BTreeSet<u64>,
+    /// Those that it has asked to have freed, and does not know whether they were.
+    pub unsure: BTreeSet<u64>,
+}
+
+impl<const G: usize> Life<G> {
+    /// Whether it uses the pool.
+    pub fn is_alive(&self) -> bool {
+        matches!(self, Self::Alive(_) | Self::Node(_))
+    }
 }
 
 /// An end at which a client asks, and what it waits for there.
@@ -44,6 +59,8 @@ pub(super) struct Asks {
     pub waiting: u32,
     /// What the replies under way have to say.
     pub due: VecDeque<Due>,
+    /// The chunks that the requests without a reply name, as far as the client held them.
+    pub named: VecDeque<Option<u64>>,
 }
 
 impl<const G: usize> Member<G> {
@@ -56,14 +73,44 @@ impl<const G: usize> Member<G> {
         let number = ClientNumber::new(place + 1).expect("a small number");
         let group: Vec<_> = (0..G).map(|_| access_end(nic, pool.domains().access)).collect();
         let pd = nic.allocate_pd().expect("a domain");
-        let mut asks = Vec::new();
-        let mut pairs = Vec::new();
+        let (known, unsure) = (BTreeSet::new(), BTreeSet::new());
+        let life = Life::Alive(Vec::new());
+        let mut member = Self { number, group, life, asks: Vec::new(), pd: Some(pd), known, unsure };
+        member.join(nic, pool, case);
+        member
+    }
+
+    /// The node itself, which takes chunks and gives them back. Each time a chunk gets new windows.
+    pub fn node(nic: &mut SoftNic<ArenaMemory>, pool: &mut ChunkPool<ArenaMemory, G>, place: u64) -> Self {
+        let number = ClientNumber::new(place + 1).expect("a small number");
+        let reserve = Reserve::with_uses(pool, nic, number, 0).expect("a reserve");
+        let group = vec![reserve.anchor()];
+        let (known, unsure) = (BTreeSet::new(), BTreeSet::new());
+        let life = Life::Node(Box::new(reserve));
+        Self { number, group, life, asks: Vec::new(), pd: None, known, unsure }
+    }
+
+    /// Gives a client workers, and ends at which it asks them.
+    pub fn join(
+        &mut self,
+        nic: &mut SoftNic<ArenaMemory>,
+        pool: &mut ChunkPool<ArenaMemory, G>,
+        case: &Case,
+    ) {
+        let pd = self.pd.expect("a client has a domain");
+        let held = pool.chunks_of(self.number).len() as u64;
+        let quota = case.quota.unwrap_or(case.chunks + 2) - held;
+        let (mut asks, mut pairs) = (Vec::new(), Vec::new());
         for _ in 0..case.pairs {
-            let quota = case.quota.unwrap_or(case.chunks + 2);
-            let (workers, ends) = attach(nic, pool, (number, &group, quota), pd);
-            asks.extend(ends.map(|end| Asks { end, waiting: 0, due: VecDeque::new() }));
+            let (workers, ends) = attach(nic, pool, (self.number, &self.group, quota), pd);
+            asks.extend(ends.map(|end| Asks {
+                end,
+                waiting: 0,
+                due: VecDeque::new(),
+                named: VecDeque::new(),
+            }));
             pairs.push(workers);
         }
-        Self { number, group, life: Life::Alive(pairs), asks }
+        (self.life, self.asks) = (Life::Alive(pairs), asks);
     }
 }

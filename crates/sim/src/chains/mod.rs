@@ -9,12 +9,14 @@
 //! - Requests for chunks that come before the one in front of them is worked on. They lie where they are meanwhile.
 //! - Messages on their way: a message arrives when it is sent.
 //! - A client that comes back. It gets new workers, as any newcomer.
+//! - A second break, and the time in which clients have no workers after a rebuild: they get new ones in the same step.
 //! - With [`Grain::Merged`]: the order of requests that nobody else's depend on (a copy of a record that is the worker's,
 //!   the scrub of a chunk that nobody reaches, replies).
 
 mod arena;
 mod designs;
 mod members;
+mod node;
 mod state;
 mod watch;
 mod world;
@@ -27,6 +29,8 @@ use world::{Move, Snapshot, World};
 /// How fine the steps are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Grain {
+    /// Every request of a chain is a step.
+    Row,
     /// Every request that others could notice is a step.
     Request,
     /// Requests that nobody else's depend on go along with the step before.
@@ -48,6 +52,11 @@ pub struct Case {
     pub dies: bool,
     /// How many chunks a client may hold, if there is a limit.
     pub quota: Option<u64>,
+    /// Whether a worker breaks, at any step. The node rebuilds the pool at any step from then on, and clients ask for workers
+    /// again.
+    pub breaks: bool,
+    /// How many chunks the node takes out of the pool, and gives back with new windows.
+    pub reserve: u64,
     /// How fine the steps are.
     pub grain: Grain,
     /// The chains.
@@ -63,6 +72,8 @@ impl Case {
         pairs: 1,
         dies: false,
         quota: None,
+        breaks: false,
+        reserve: 0,
         grain: Grain::Request,
         design: Design::Sound,
     };
@@ -89,6 +100,25 @@ impl Case {
         ]
     };
 
+    /// The cases in which the node's CPU does its part while clients work: a worker breaks, and the pool shrinks and grows.
+    /// The shortest searches come first.
+    pub const WITH_NODE: [(&'static str, Self); 9] = {
+        let one = Self { grain: Grain::Merged, ..Self::SMALLEST };
+        let two = Self { clients: 2, ..one };
+        let breaks = Self { breaks: true, ..one };
+        [
+            ("1 client, 1 chunk, reserve of 1, merged", Self { reserve: 1, ..one }),
+            ("1 client, 1 chunk, dies, a worker breaks, merged", Self { dies: true, ..breaks }),
+            ("1 client, 1 chunk, a worker breaks", Self { breaks: true, ..Self::SMALLEST }),
+            ("1 client, 2 chunks, a worker breaks, merged", Self { chunks: 2, ..breaks }),
+            ("1 client, 2 chunks, reserve of 1, merged", Self { chunks: 2, reserve: 1, ..one }),
+            ("1 client, 1 chunk, reserve of 1, a worker breaks, merged", Self { reserve: 1, ..breaks }),
+            ("2 clients, 1 chunk, reserve of 1, merged", Self { reserve: 1, ..two }),
+            ("1 client, 1 chunk, a worker breaks, each row", Self { grain: Grain::Row, ..breaks }),
+            ("2 clients, 1 chunk, a worker breaks, merged", Self { breaks: true, ..two }),
+        ]
+    };
+
     /// The smallest case known in which a design breaks.
     #[must_use]
     pub const fn breaking(design: Design) -> Self {
@@ -101,6 +131,11 @@ impl Case {
             | Design::NoWaitForReply
             | Design::PatchAfterAdmission
             | Design::BindsNotAwaited => one,
+            Design::RebuildFreesHeld
+            | Design::RebuildKeepsUntold
+            | Design::RebuildKeepsWindows
+            | Design::RebuildKeepsBytes
+            | Design::RebuildKeepsTickets => Self { breaks: true, ..one },
             Design::RequestReadTwice => Self { chunks: 2, ..one },
             Design::OwnerReadThenWritten => Self { pairs: 2, ..one },
             Design::RingWithoutCount | Design::PushBeforeScrub => two,
@@ -185,7 +220,7 @@ fn search<const G: usize>(case: Case, limits: SearchLimits, mut look: impl FnMut
                     continue;
                 }
                 seen.steps += 1;
-                quiet &= matches!(step, Move::Ask { .. } | Move::Die { .. });
+                quiet &= step.is_a_whim();
                 let is_new = known.insert(world.name());
                 if is_new || world.broken.is_some() {
                     world.check(false);
@@ -247,6 +282,13 @@ impl fmt::Display for Move {
             Self::Ask { member, chunk, .. } => write!(f, "client{member} frees chunk {}", chunk - 1),
             Self::Die { member } => write!(f, "client{member} dies"),
             Self::Node { member } => write!(f, "the node looks after client{member}"),
+            Self::Break { member, worker: number, part } => {
+                let part = format!("{part:?}").to_lowercase();
+                write!(f, "{}{member}.{part} breaks", worker(number))
+            }
+            Self::Rebuild => write!(f, "the node rebuilds the pool"),
+            Self::Take { .. } => write!(f, "the node takes a chunk"),
+            Self::Give { .. } => write!(f, "the node gives a chunk back"),
         }
     }
 }

@@ -87,6 +87,7 @@ impl<const G: usize> World<G> {
     /// The present state's name.
     pub fn name(&mut self) -> Name {
         let mut digest = Digest::new();
+        digest.put_hash(&self.breakage);
         self.digest_pool(&mut digest);
         for member in 0..self.members.len() {
             self.digest_member(&mut digest, member);
@@ -139,9 +140,11 @@ impl<const G: usize> World<G> {
             Layout::<G>::BIND_AT.into_iter().chain(Layout::<G>::INVALIDATE_AT).map(keys).collect();
         for part in (KEY_WORD_AT + 8..Layout::<G>::BYTES).step_by(8) {
             let word = memory.load(at + part);
+            let names_window = Layout::<G>::BIND_AT.contains(&(part - entry::LOCAL_ADDRESS));
             digest.put(match keyed.contains(&part) {
                 true if record == NIL => 0,
-                true => relative_key(word, uses),
+                true => self.relative_key(word, uses),
+                false if names_window && record != NIL => self.relative_window(word),
                 false => word,
             });
         }
@@ -153,10 +156,15 @@ impl<const G: usize> World<G> {
             Life::Alive(_) => 0,
             Life::Gone(_) => 1,
             Life::Forgotten => 2,
+            Life::Node(_) => 3,
         });
+        digest.put_hash(&(&member.known, &member.unsure));
+        if let Life::Node(reserve) = &member.life {
+            digest.put_hash(&(reserve.under_way(), reserve.held()));
+        }
         for asks in &member.asks {
             digest.put(u64::from(asks.waiting));
-            digest.put_hash(&asks.due);
+            digest.put_hash(&(&asks.due, &asks.named));
         }
         if let Life::Gone(reclaims) = &member.life {
             for reclaim in reclaims {
@@ -317,23 +325,35 @@ impl<const G: usize> World<G> {
             }
             let keys = memory.load(at + entry::RKEY / 8 * 8);
             let uses = self.uses_of_window(u32::try_from(keys >> 40).unwrap_or(0));
-            let words = [1, 3, 4].map(|word| memory.load(at + 8 * word));
+            digest.put(self.relative_window(memory.load(at + entry::LOCAL_ADDRESS)));
+            let words = [3, 4].map(|word| memory.load(at + 8 * word));
             words.into_iter().for_each(|word| digest.put(word));
-            digest.put(relative_key(keys, uses));
+            digest.put(self.relative_key(keys, uses));
         }
     }
 
     fn uses_of_window(&self, index: u32) -> u64 {
-        let windows = self.pool.parts().windows;
-        let place = windows.iter().position(|window| window.rkey.index() == index);
+        let place = self.place_of_window(index);
         place.map_or(0, |place| self.uses(Layout::<G>::record_of((place / G) as u64)))
     }
-}
 
-/// A word with a key in its upper half, whose low byte counts from the present use.
-fn relative_key(word: u64, uses: u64) -> u64 {
-    let low_byte = (word >> 32).to_le_bytes()[0].wrapping_sub(uses.to_le_bytes()[0]);
-    (word & !(0xff << 32)) | u64::from(low_byte) << 32
+    fn place_of_window(&self, index: u32) -> Option<usize> {
+        self.pool.parts().windows.iter().position(|window| window.rkey.index() == index)
+    }
+
+    /// A word with a key in its upper half. The window counts by its place, since a chunk that got new ones is as good as
+    /// before, and the key's low byte from the present use.
+    fn relative_key(&self, word: u64, uses: u64) -> u64 {
+        let low_byte = (word >> 32).to_le_bytes()[0].wrapping_sub(uses.to_le_bytes()[0]);
+        let place = self.place_of_window(u32::try_from(word >> 40).unwrap_or(0));
+        place.map_or(word, |place| (place as u64 + 1) << 8 | u64::from(low_byte))
+    }
+
+    /// A word that names a window, which counts by its place.
+    fn relative_window(&self, word: u64) -> u64 {
+        let mut windows = self.pool.parts().windows.iter();
+        windows.position(|window| u64::from(window.id.0) == word).map_or(word | 1 << 63, |place| place as u64)
+    }
 }
 
 fn low(word: u64) -> u32 {

@@ -2,7 +2,7 @@
 
 use super::designs::Design;
 use super::members::Life;
-use super::world::{CHUNK_BYTES, World};
+use super::world::{Breakage, CHUNK_BYTES, World};
 use portcullis_nic::{Memory, Nic};
 use portcullis_offload::chain::TOP_AT;
 use portcullis_offload::record::{Layout, NEXT_AT, NIL};
@@ -13,12 +13,16 @@ impl<const G: usize> World<G> {
         if self.case.design.has_the_lock() && self.is_lock_free() {
             self.check_list();
         }
+        if self.case.breaks {
+            self.check_known(quiet);
+        }
         if quiet {
             self.check_rest();
         }
         while let Some(event) = self.nic.poll_event() {
             let qp = event.queue_pair();
-            let is_expected = self.members.iter().any(|member| !matches!(member.life, Life::Alive(_)));
+            let is_expected =
+                self.breakage != Breakage::None || self.members.iter().any(|member| !member.life.is_alive());
             if !is_expected {
                 self.fail(format!("queue pair {qp:?} failed"));
             }
@@ -61,6 +65,31 @@ impl<const G: usize> World<G> {
         }
     }
 
+    /// What a client knows to hold it holds and reaches. `quiet`: it holds nothing of which it does not know.
+    fn check_known(&mut self, quiet: bool) {
+        for place in 0..self.members.len() {
+            let member = &self.members[place];
+            let (number, group) = (member.number, member.group.clone());
+            let (known, unsure) = (member.known.clone(), member.unsure.clone());
+            if !matches!(member.life, Life::Alive(_)) {
+                continue;
+            }
+            for &chunk in &known {
+                if self.owner(chunk) != Some(number) {
+                    self.fail(format!("client {place} has lost chunk {chunk}"));
+                }
+                if (0..G).any(|window| self.window(chunk, window) != Some(group[window])) {
+                    self.fail(format!("client {place} does not reach chunk {chunk}, which it holds"));
+                }
+            }
+            let mut held = self.pool.chunks_of(number).into_iter();
+            let untold = held.find(|chunk| quiet && !known.contains(chunk) && !unsure.contains(chunk));
+            if let Some(chunk) = untold {
+                self.fail(format!("client {place} holds chunk {chunk} and does not know of it"));
+            }
+        }
+    }
+
     /// Every worker waits for a request, and every chunk is in the list once, or one client's, who reaches it.
     fn check_rest(&mut self) {
         for member in 0..self.members.len() {
@@ -71,6 +100,7 @@ impl<const G: usize> World<G> {
                 }
                 // Here the node waits for a worker that has died; the question is who else waits.
                 Life::Gone(_) => self.case.design != Design::WorkerDies,
+                Life::Node(reserve) => reserve.under_way().is_some(),
                 Life::Forgotten => false,
             };
             if waits {

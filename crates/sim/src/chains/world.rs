@@ -12,9 +12,7 @@ use crate::memory::index;
 use portcullis_nic::{Memory, Nic, QpChange, QpId, RemoteAddress};
 use portcullis_offload::chain::{Line, Listing, Place, Row, Scratch, Step};
 use portcullis_offload::record::Layout;
-use portcullis_offload::{
-    ChunkPool, ChunkPoolConfig, ClientNumber, Handle, Progress, Reclaim, WorkerParts, Workers,
-};
+use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Handle, Reclaim, WorkerParts, Workers};
 use portcullis_softnic::SoftNic;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -41,8 +39,37 @@ pub(super) enum Move {
     Ask { member: u8, worker: u8, chunk: u8 },
     /// A client dies.
     Die { member: u8 },
-    /// The node looks after a client that is gone.
+    /// The node looks after a client that is gone, or goes on with what it has begun as a client.
     Node { member: u8 },
+    /// A queue of a worker fails.
+    Break { member: u8, worker: u8, part: Part },
+    /// The node rebuilds the pool.
+    Rebuild,
+    /// The node takes a chunk out of the pool.
+    Take { member: u8 },
+    /// The node gives one back.
+    Give { member: u8 },
+}
+
+impl Move {
+    /// Whether nobody has to take this step, ever.
+    pub fn is_a_whim(self) -> bool {
+        matches!(
+            self,
+            Self::Ask { .. } | Self::Die { .. } | Self::Break { .. } | Self::Take { .. } | Self::Give { .. }
+        )
+    }
+}
+
+/// Whether a worker has broken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Breakage {
+    /// None has.
+    None,
+    /// One has, and the node has not rebuilt the pool yet.
+    Broken,
+    /// The pool was rebuilt.
+    Rebuilt,
 }
 
 /// A worker, with what it is for.
@@ -58,7 +85,8 @@ pub(super) struct World<const G: usize> {
     pub nic: SoftNic<ArenaMemory>,
     pub pool: Rc<ChunkPool<ArenaMemory, G>>,
     pub members: Rc<Vec<Member<G>>>,
-    /// What broke, if something did.
+    pub breakage: Breakage,
+    /// What broke of what must hold, if something did.
     pub broken: Option<String>,
 }
 
@@ -67,6 +95,7 @@ pub(super) struct Snapshot<const G: usize> {
     nic: SoftNic<ArenaMemory>,
     pool: Rc<ChunkPool<ArenaMemory, G>>,
     members: Rc<Vec<Member<G>>>,
+    breakage: Breakage,
     memory: (usize, Difference),
 }
 
@@ -75,12 +104,16 @@ impl<const G: usize> World<G> {
     pub fn new(case: Case) -> Self {
         arena::clear();
         let mut nic = SoftNic::default();
-        let config = ChunkPoolConfig { chunks: case.chunks, chunk_bytes: CHUNK_BYTES, workers: 8 };
+        let config = ChunkPoolConfig { chunks: case.chunks, chunk_bytes: CHUNK_BYTES, workers: 16 };
         let (chains, words) = case.design.chains::<G>(case.chunks);
         let mut pool = ChunkPool::create_with(&mut nic, config, chains, &words).expect("the NIC has chains");
         let members = (0..case.clients).map(|place| Member::new(&mut nic, &mut pool, &case, place));
-        let members = Rc::new(members.collect());
-        let mut world = Self { case, nic, pool: Rc::new(pool), members, broken: None };
+        let mut members: Vec<_> = members.collect();
+        if case.reserve > 0 {
+            members.push(Member::node(&mut nic, &mut pool, case.clients));
+        }
+        let (pool, members, breakage) = (Rc::new(pool), Rc::new(members), Breakage::None);
+        let mut world = Self { case, nic, pool, members, breakage, broken: None };
         world.run_own();
         arena::settle();
         world
@@ -91,6 +124,7 @@ impl<const G: usize> World<G> {
             nic: self.nic.snapshot(),
             pool: Rc::clone(&self.pool),
             members: Rc::clone(&self.members),
+            breakage: self.breakage,
             memory: arena::note(),
         }
     }
@@ -99,6 +133,7 @@ impl<const G: usize> World<G> {
         self.nic = snapshot.nic.snapshot();
         self.pool = Rc::clone(&snapshot.pool);
         self.members = Rc::clone(&snapshot.members);
+        self.breakage = snapshot.breakage;
         self.broken = None;
         arena::put_back(&snapshot.memory);
     }
@@ -118,6 +153,10 @@ impl<const G: usize> World<G> {
                 };
                 reclaims.iter().flat_map(of).collect()
             }
+            Life::Node(reserve) => match reserve.parts()[..] {
+                [alloc, free] => pair([alloc, free]).to_vec(),
+                _ => Vec::new(),
+            },
             Life::Forgotten => Vec::new(),
         }
     }
@@ -152,6 +191,10 @@ impl<const G: usize> World<G> {
                 }
             }
             self.outside(member, &workers, &mut moves);
+            self.breaks(member, &workers, &mut moves);
+        }
+        if self.breakage == Breakage::Broken {
+            moves.push(Move::Rebuild);
         }
         moves
     }
@@ -169,6 +212,14 @@ impl<const G: usize> World<G> {
         match self.members[place].life {
             Life::Forgotten => {}
             Life::Gone(_) => moves.push(Move::Node { member }),
+            Life::Node(ref reserve) => match reserve.under_way() {
+                Some(_) => moves.push(Move::Node { member }),
+                None => {
+                    let held = reserve.held().len() as u64;
+                    moves.extend((held < self.case.reserve).then_some(Move::Take { member }));
+                    moves.extend((held > 0).then_some(Move::Give { member }));
+                }
+            },
             Life::Alive(_) => {
                 for (number, worker) in
                     workers.iter().enumerate().filter(|(number, _)| *number < 2 || number % 2 == 1)
@@ -230,6 +281,11 @@ impl<const G: usize> World<G> {
                 true
             }
             Move::Node { member } => self.look_after(member.into()),
+            Move::Break { member, worker, part } => self.break_worker(member.into(), worker.into(), part),
+            Move::Rebuild => self.rebuild(),
+            Move::Take { member } | Move::Give { member } => {
+                self.change_reserve(member.into(), matches!(step, Move::Take { .. }))
+            }
         };
         if happened {
             self.run_own();
@@ -263,7 +319,7 @@ impl<const G: usize> World<G> {
     /// A queue of a worker must never fail: everything that it executes was laid out for it.
     fn look_at_queue(&mut self, member: usize, worker: Worker, part: Part) {
         let failed = self.nic.core().state(queue(worker, part)) == Some(portcullis_nic::QpState::Error);
-        let alive = matches!(self.members[member].life, Life::Alive(_));
+        let alive = self.members[member].life.is_alive();
         if failed && (alive || part != Part::Reply) {
             self.fail(format!("a request of client {member}'s {part:?} queue failed"));
         }
@@ -305,8 +361,12 @@ impl<const G: usize> World<G> {
         let due = match row.label.0 {
             Line::TakeOwner => {
                 let mine = Some(self.members[member].number);
-                let freed = before.is_some_and(|(chunk, owner)| owner == mine && self.owner(chunk) != mine);
-                Due::Freed(freed)
+                let freed = before.filter(|&(chunk, owner)| owner == mine && self.owner(chunk) != mine);
+                if let Some((chunk, _)) = freed.filter(|_| self.case.breaks) {
+                    let member = &mut Rc::make_mut(&mut self.members)[member];
+                    member.unsure.remove(&chunk);
+                }
+                Due::Freed(freed.is_some())
             }
             Line::Own => Due::Allocated(self.chunk_in_scratch(worker)),
             _ => return,
@@ -328,7 +388,13 @@ impl<const G: usize> World<G> {
             Some(chunk) => self.pool.geometry().handle::<G>(chunk),
             None => Handle(0),
         };
-        let asks = &mut Rc::make_mut(&mut self.members)[member].asks[place];
+        let member = &mut Rc::make_mut(&mut self.members)[member];
+        let named = u64::from(chunk).checked_sub(1);
+        member.unsure.extend(named.filter(|chunk| member.known.remove(chunk)));
+        let asks = &mut member.asks[place];
+        if self.case.breaks {
+            asks.named.push_back(named);
+        }
         asks.waiting += 1;
         asks.end.ask::<G>(&mut self.nic, handle).expect("a client may ask");
     }
@@ -336,9 +402,10 @@ impl<const G: usize> World<G> {
     fn die(&mut self, place: usize) {
         let member = &mut Rc::make_mut(&mut self.members)[place];
         let Life::Alive(workers) = std::mem::replace(&mut member.life, Life::Forgotten) else { return };
+        (member.known, member.unsure) = Default::default();
         for asks in &mut member.asks {
             let _ = self.nic.modify_qp(asks.end.qp, QpChange::Error);
-            (asks.waiting, asks.due) = (0, VecDeque::new());
+            (asks.waiting, asks.due, asks.named) = (0, VecDeque::new(), VecDeque::new());
         }
         if self.case.design == Design::WorkerDies {
             for parts in workers.iter().flat_map(Workers::parts) {
@@ -348,38 +415,6 @@ impl<const G: usize> World<G> {
         let begun = workers.into_iter().map(|workers| Reclaim::begin(&self.pool, &mut self.nic, workers));
         let reclaims: Result<Vec<_>, _> = begun.collect();
         member.life = Life::Gone(reclaims.expect("the workers are there"));
-    }
-
-    /// The node goes on with what it does for a client that is gone. Returns whether it could do anything.
-    fn look_after(&mut self, place: usize) -> bool {
-        let before: Vec<_> = self.workers(place).iter().map(|worker| worker.parts.chain).collect();
-        let pool = Rc::make_mut(&mut self.pool);
-        let member = &mut Rc::make_mut(&mut self.members)[place];
-        let Life::Gone(reclaims) = &mut member.life else { return false };
-        // Where a client has several pairs of workers, all have come to rest before the first chunk is freed.
-        let pending = |reclaim: &Reclaim<ArenaMemory, G>| reclaim.parts().len() == 2;
-        if reclaims.len() > 1 && reclaims.iter().all(pending) {
-            return false;
-        }
-        let mut done = true;
-        let mut asked = false;
-        for reclaim in reclaims {
-            match reclaim.proceed(pool, &mut self.nic) {
-                Ok(Progress::Done) => {}
-                Ok(Progress::Pending) => done = false,
-                Err(error) => {
-                    self.broken.get_or_insert(format!("the node cannot free: {error}"));
-                }
-            }
-            if let Some(qp) = reclaim.asking_queue_pair() {
-                asked |= self.nic.core().execute_one(qp, NOW);
-            }
-        }
-        if done {
-            member.life = Life::Forgotten;
-        }
-        let after: Vec<_> = self.workers(place).iter().map(|worker| worker.parts.chain).collect();
-        done || asked || before != after
     }
 
     /// Executes all requests that reach only what their own worker has.
@@ -409,7 +444,7 @@ impl<const G: usize> World<G> {
 
     /// Whether the next request of a chain reaches only what its own worker has.
     fn is_own(&mut self, worker: Worker) -> bool {
-        if !self.has_request(worker, Part::Chain) {
+        if !self.has_request(worker, Part::Chain) || self.case.grain == Grain::Row {
             return false;
         }
         let Some(row) = self.row(worker) else { return true };
@@ -463,12 +498,36 @@ impl<const G: usize> World<G> {
         let Some(reply) = asks.end.take::<G>(&mut self.nic) else { return };
         asks.waiting = asks.waiting.saturating_sub(1);
         let due = asks.due.pop_front();
+        let named = asks.named.pop_front().flatten();
         let is_free = place % 2 == 1;
         let chunk = reply.is_done.then(|| self.pool.geometry().chunk_at(reply.windows[0].address)).flatten();
         let said = if is_free { Due::Freed(reply.is_done) } else { Due::Allocated(chunk) };
+        if self.case.breaks {
+            self.learn(member, named, said);
+        }
         if self.case.design.has_replies_checked() && due != Some(said) {
             self.fail(format!("client {member} is told {said:?}, and {due:?} has happened"));
         }
+    }
+
+    /// What a client knows of a chunk after a reply: that it holds it, or nothing while it has the chunk's free under way.
+    fn learn(&mut self, place: usize, named: Option<u64>, said: Due) {
+        let chunk = match said {
+            Due::Allocated(chunk) => chunk,
+            // What was freed is not in doubt any more.
+            Due::Freed(_) => named.filter(|chunk| self.members[place].unsure.contains(chunk)),
+        };
+        let Some(chunk) = chunk else { return };
+        let is_mine = self.owner(chunk) == Some(self.members[place].number);
+        let mut named = self.members[place].asks.iter().flat_map(|asks| &asks.named);
+        let is_named = named.any(|other| *other == Some(chunk));
+        let member = &mut Rc::make_mut(&mut self.members)[place];
+        member.unsure.remove(&chunk);
+        match (is_mine, is_named) {
+            (false, _) => false,
+            (true, true) => member.unsure.insert(chunk),
+            (true, false) => member.known.insert(chunk),
+        };
     }
 
     /// Where entries are fetched as soon as they are admitted: whether a row changes one that may have been fetched.

@@ -162,6 +162,13 @@ impl VerbsEndpoint for PortEndpoint {
         self.asking.get_mut(place).map_or(0, |(_, receive)| receive.post(requests))
     }
 
+    fn asking_rebuilt(&mut self, place: usize) {
+        if let Some((send, receive)) = self.asking.get_mut(place) {
+            send.reset();
+            receive.reset();
+        }
+    }
+
     #[inline]
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         let mut polled = 0;

@@ -1,0 +1,97 @@
+//! A pool in which a worker has broken is rebuilt: others wait for a moment, and nobody loses a chunk.
+//!
+//! All workers end, those of clients that are gone and the node's own too. Clients learn of it by the errors of what they
+//! had asked for, and ask for workers again ([`JoinChunks`](portcullis_protocol::RequestBody::JoinChunks)). What a client
+//! holds stays its own, with the same keys. An allocation whose reply had not left is undone. A free may have happened or
+//! not: the client asks again.
+
+use super::watch::LockWatch;
+use super::{Chunks, Leaving, chunks_by_key};
+use portcullis_nic::{Memory, Nic, QpChange, QpId, VerbsError};
+use portcullis_offload::Reclaim;
+use portcullis_protocol::{ClientId, Lifetime, Moment};
+
+/// The shortest time from one rebuild to the next, so that a NIC on which every worker breaks takes the node no time.
+const BETWEEN_REBUILDS: Lifetime = Lifetime::millis(10);
+
+/// The rebuilds of a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rebuilds {
+    /// A worker has broken.
+    is_due: bool,
+    /// No rebuild before.
+    not_before: Moment,
+    pub count: u64,
+}
+
+impl Rebuilds {
+    /// The pool is to be rebuilt.
+    pub fn ask(&mut self) {
+        self.is_due = true;
+    }
+
+    /// When it is to be rebuilt, if it is.
+    pub fn next(&self) -> Option<Moment> {
+        self.is_due.then_some(self.not_before)
+    }
+}
+
+impl<M: Memory> Chunks<M> {
+    /// A queue pair has failed: it may have been a worker's, which may have the lock.
+    pub fn handle_broken<N: Nic<Memory = M>>(&mut self, nic: &N) {
+        let mut own = self.members.values().filter_map(|member| member.workers.as_ref());
+        let mut hired = self.leaving.iter().map(|leaving| &leaving.reclaim);
+        let broken = own.any(|workers| workers.is_broken(nic).unwrap_or(true))
+            || hired.any(|reclaim| reclaim.is_broken(nic).unwrap_or(true))
+            || self.sizing.as_ref().is_some_and(|it| it.reserve.is_broken(nic).unwrap_or(true));
+        self.rebuilds.is_due |= broken;
+    }
+
+    /// Looks whether the pool stands still, and rebuilds it then. Returns whether it did.
+    pub fn watch<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
+        let counts = self.pool.lock_counts(nic).unwrap_or_default();
+        self.rebuilds.is_due |= self.lock.look(counts, now);
+        if self.is_broken || self.rebuilds.next().is_none_or(|at| now < at) {
+            return false;
+        }
+        for &qp in self.members.values().flat_map(|member| &member.ends.asking) {
+            let _ = nic.modify_qp(qp, QpChange::Error);
+        }
+        // What cannot be rebuilt serves nobody any more. Clients learn of it by their requests' errors, and whoever holds a
+        // chunk has access to it as before.
+        self.is_broken = self.rebuild(nic).is_err();
+        self.rebuilds = Rebuilds {
+            is_due: false,
+            not_before: now.after(BETWEEN_REBUILDS),
+            count: self.rebuilds.count + 1,
+        };
+        self.lock = LockWatch::default();
+        self.adoption.look_again();
+        self.next_look = Some(now);
+        true
+    }
+
+    /// The queues that hold the chains of a client's workers: for tests of what follows when one fails.
+    pub fn chains_of(&self, client: ClientId) -> Vec<QpId> {
+        let workers = self.members.get(&client).and_then(|member| member.workers.as_ref());
+        workers.iter().flat_map(|workers| workers.parts()).map(|parts| parts.chain).collect()
+    }
+
+    fn rebuild<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
+        let mut workers: Vec<_> =
+            self.members.values_mut().filter_map(|member| member.workers.take()).collect();
+        for Leaving { reclaim, .. } in &mut self.leaving {
+            let resumed = Reclaim::resume(reclaim.client(), reclaim.group().to_vec());
+            std::mem::replace(reclaim, resumed).abandon(&mut self.pool, nic)?;
+        }
+        if let Some(sizing) = &mut self.sizing {
+            workers.extend(sizing.reserve.stop(nic)?);
+        }
+        self.pool.rebuild(nic, workers)?;
+        if let Some(sizing) = &mut self.sizing {
+            sizing.reserve.resume(&mut self.pool, nic)?;
+        }
+        self.chunk_of_key = chunks_by_key(&self.pool);
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! A pool whose memory follows its use: the node takes free chunks out of the pool, gives their memory back to the machine,
+//! and puts them back when few are ready.
+//!
+//! The node takes and gives as any client does ([`Reserve`]), so clients allocate and free meanwhile. How many chunks are
+//! ready it knows from what it has taken up, which is a millisecond old. It gives below `ready` chunks and takes above
+//! twice as many, so a pool whose use goes up and down a little stays as it is. A client that allocates faster than the
+//! node gives is told that no chunk is free, and tries again.
+//!
+//! # Keys
+//! A chunk gets new windows when it comes by after 128 uses. The node does not look for chunks that were used often, since
+//! keys need not be new for the protection of one client from another: a window works on its holder's queue pairs only,
+//! whoever knows its key. Keys that repeat after 256 uses could let a client reach its own chunk by a key that it had for the
+//! same chunk 256 uses ago. That is its own memory.
+
+use super::{Chunks, node_number};
+use portcullis_nic::{Memory, Nic, VerbsError};
+use portcullis_offload::{Change, ChunkPool, Progress, Reserve};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Lifetime, Moment};
+
+/// How soon the node looks again at what the NIC does for it.
+const LOOK_SOON: Lifetime = Lifetime::micros(50);
+
+/// What the node holds of its own pool.
+#[derive(Debug)]
+pub(super) struct Sizing<M> {
+    pub reserve: Reserve<M, CHUNK_QUEUE_PAIRS>,
+    /// Free chunks that are kept ready, at least.
+    ready: u64,
+    /// Chunks that the node has given so far.
+    pub given: u64,
+    pub next_look: Option<Moment>,
+}
+
+impl<M: Memory> Sizing<M> {
+    pub fn new<N: Nic<Memory = M>>(
+        pool: &mut ChunkPool<M, CHUNK_QUEUE_PAIRS>,
+        nic: &mut N,
+        ready: u64,
+    ) -> Result<Self, VerbsError> {
+        let reserve = Reserve::new(pool, nic, node_number())?;
+        Ok(Self { reserve, ready, given: 0, next_look: None })
+    }
+
+    /// Chunks that the node holds.
+    pub fn held(&self) -> u64 {
+        self.reserve.held().len() as u64
+    }
+
+    /// What is to be done about so many free chunks.
+    fn wanted(&self, free: u64) -> Option<Change> {
+        let ready = free.saturating_sub(self.held());
+        if ready < self.ready && self.held() > 0 {
+            Some(Change::Give)
+        } else if ready > self.ready.saturating_mul(2) {
+            Some(Change::Take)
+        } else {
+            None
+        }
+    }
+}
+
+impl<M: Memory> Chunks<M> {
+    /// Makes the pool smaller or larger, by one chunk at a time. Returns whether anything was done.
+    pub fn resize<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
+        if self.is_broken {
+            return false;
+        }
+        let free = self.limits.chunks.saturating_sub(self.held_by_clients());
+        let Some(sizing) = &mut self.sizing else { return false };
+        let changed = match sizing.reserve.under_way() {
+            Some(change) => sizing.proceed(&mut self.pool, nic, change),
+            None => match sizing.wanted(free) {
+                Some(change) => sizing.begin(&mut self.pool, nic, change),
+                None => Ok(false),
+            },
+        };
+        sizing.next_look = sizing.reserve.under_way().map(|_| now.after(LOOK_SOON));
+        if sizing.reserve.under_way() == Some(Change::Bind)
+            && let Some(&chunk) = sizing.reserve.held().last()
+        {
+            let windows = self.pool.windows_of(chunk).iter();
+            self.chunk_of_key.extend(windows.map(|window| (window.rkey.index(), chunk)));
+        }
+        changed.unwrap_or_else(|_| {
+            self.rebuilds.ask();
+            true
+        })
+    }
+}
+
+impl<M: Memory> Sizing<M> {
+    fn begin<N: Nic<Memory = M>>(
+        &mut self,
+        pool: &mut ChunkPool<M, CHUNK_QUEUE_PAIRS>,
+        nic: &mut N,
+        change: Change,
+    ) -> Result<bool, VerbsError> {
+        match change {
+            Change::Take => self.reserve.take(nic)?,
+            Change::Give | Change::Bind => self.reserve.give(pool, nic)?,
+        }
+        Ok(true)
+    }
+
+    fn proceed<N: Nic<Memory = M>>(
+        &mut self,
+        pool: &mut ChunkPool<M, CHUNK_QUEUE_PAIRS>,
+        nic: &mut N,
+        change: Change,
+    ) -> Result<bool, VerbsError> {
+        let before = self.held();
+        if self.reserve.proceed(pool, nic)? == Progress::Pending {
+            return Ok(self.reserve.under_way() != Some(change));
+        }
+        self.given += before.saturating_sub(self.held());
+        if self.held() > before
+            && let Some(&chunk) = self.reserve.held().last()
+        {
+            // Nobody reaches it: its windows are the node's.
+            let bytes = pool.geometry().chunk_bytes;
+            pool.chunks_memory().give_back(chunk * bytes, bytes);
+        }
+        Ok(true)
+    }
+}
