@@ -184,7 +184,7 @@ impl ChunkAllocator {
         object: SmallObject,
     ) -> Result<(), NotFreed> {
         if let Err(error) = self.check_owner(session) {
-            return Err(NotFreed { object: Some(object), error });
+            return Err(NotFreed::still_held(object, error));
         }
         self.objects.free_object(object)?;
         while let Some(surplus) = self.objects.take_surplus() {

@@ -167,7 +167,7 @@ fn an_object_is_freed_by_its_own_allocator_only() {
     let refused = chunks.free_object(&mut elsewhere, own).expect_err("it is another session");
     assert_eq!(refused.error, Error::ForeignChunk);
     let own = refused.object.expect("it comes back");
-    chunks.free_object(&mut session, own).expect("it lived all the time");
+    chunks.free_object(&mut session, *own).expect("it lived all the time");
 }
 
 #[test]

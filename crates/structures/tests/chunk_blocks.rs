@@ -166,9 +166,9 @@ fn reads_that_are_under_way_when_a_chunk_goes_are_never_refused() {
     let user = User::create(&node, TENANT, &wide());
     // A value fills a chunk, so each replacement gives one back, under readers of the old one.
     let filled = |byte: u8| vec![byte; 900];
-    assert_eq!(user.run(user.table.insert(b"key", &filled(0))), true);
+    assert!(user.run(user.table.insert(b"key", &filled(0))));
     let act = async |number: u32| {
-        if number % 3 == 0 {
+        if number.is_multiple_of(3) {
             let byte = u8::try_from(number % 251).expect("small");
             user.table.update(b"key", &filled(byte)).await.map(|_| None)
         } else {
@@ -183,14 +183,16 @@ fn reads_that_are_under_way_when_a_chunk_goes_are_never_refused() {
     });
     assert_eq!(seen, 4_000);
     assert_eq!(node.counters().violations, 0);
-    wait_for(&node, "only what is kept is held", |it| it.chunks_held <= 1 + KEPT);
+    // Where a permission on the index ended in the middle of an update, its block waits for a sweep.
+    let left = statistics(&user).unlinked;
+    wait_for(&node, "only what is kept is held", |it| it.chunks_held <= 1 + KEPT + left);
 }
 
 #[test]
 fn nobody_else_opens_it_and_the_refusal_says_why() {
     let node = node();
     let owner = User::create(&node, TENANT, &in_chunks());
-    assert_eq!(owner.run(owner.table.insert(b"key", b"value")), true);
+    assert!(owner.run(owner.table.insert(b"key", b"value")));
     let name = DirectoryName::new("values").expect("a name");
     owner.run(owner.table.publish(name));
     let sibling = pipeline(&node, TENANT);

@@ -42,10 +42,18 @@ impl Deref for SmallObject {
 #[error("{error}")]
 pub struct NotFreed {
     /// The object that was handed in. `None`: the object is free, but its chunk could not be given back to the node.
-    pub object: Option<SmallObject>,
+    pub object: Option<Box<SmallObject>>,
     /// Why.
     #[source]
     pub error: Error,
+}
+
+impl NotFreed {
+    /// Of an object that comes back.
+    #[must_use]
+    pub fn still_held(object: SmallObject, error: Error) -> Self {
+        Self { object: Some(Box::new(object)), error }
+    }
 }
 
 impl Coded for NotFreed {
@@ -76,8 +84,8 @@ impl SmallObjects<Permission> {
             .locate(object.id)
             .is_some_and(|own| Arc::ptr_eq(own.chunk.lease(), object.permission.lease()));
         if !is_own {
-            return Err(NotFreed { object: Some(object), error: Error::NoSuchSmallObject });
+            return Err(NotFreed::still_held(object, Error::NoSuchSmallObject));
         }
-        self.free(object.id).map_err(|error| NotFreed { object: Some(object), error })
+        self.free(object.id).map_err(|error| NotFreed::still_held(object, error))
     }
 }

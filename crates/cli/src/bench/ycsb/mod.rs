@@ -36,7 +36,7 @@ Examples:
 
 Each mechanism has a node of its own, with the same keys, and takes turns with
 the others. Rates, times and ratios are medians of the rounds; ratios are to
-the first mechanism in the same round. A client is a session with a thread of
+the first mechanism, and the first of --blocks, in the same round. A client is a session with a thread of
 its own; --depth says how many operations it has under way at once.
 
 With --blocks chunks the values lie in chunks of the session that loads the
