@@ -1,0 +1,4 @@
+//! Far memory.
+#![forbid(unsafe_code)]
+
+pub mod pages;
