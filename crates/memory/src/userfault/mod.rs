@@ -260,6 +260,12 @@ impl Userfault {
     }
 }
 
+impl From<Userfault> for OwnedFd {
+    fn from(userfault: Userfault) -> Self {
+        userfault.descriptor
+    }
+}
+
 impl AsFd for Userfault {
     /// Readable when a fault waits to be taken.
     fn as_fd(&self) -> BorrowedFd<'_> {
