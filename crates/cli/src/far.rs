@@ -53,6 +53,9 @@ pub struct Options {
     /// The most memory that the program can have.
     #[arg(long, default_value = "1GiB", value_name = "SIZE", value_parser = range)]
     range: u64,
+    /// Bytes of small blocks that stay on this machine, those that come first; counted in --local.
+    #[arg(long, default_value = "2MiB", value_name = "SIZE", value_parser = crate::size::parse)]
+    first: u64,
     /// Blocks of fewer bytes stay on this machine, and are not counted.
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = crate::size::parse)]
     least: u64,
@@ -93,6 +96,8 @@ enum Trouble {
     Identity(#[from] IdentityError),
     #[error("cannot start a node to try it on: {0}")]
     Host(#[from] HostError),
+    #[error("--first may be a quarter of --local at most")]
+    First,
     #[error("cannot pass signals on to the program: {0}")]
     Signals(std::io::Error),
     #[error("cannot write {}: {source}", path.display())]
@@ -117,20 +122,24 @@ pub fn run(options: Options) -> ExitCode {
         Ok(Ended::Signalled(signal)) => end_by(signal),
         Err(trouble) => {
             complain(format_args!("portcullis far: {trouble}"));
-            ExitCode::from(if matches!(trouble, Trouble::NoLibrary { .. }) { 2 } else { 3 })
+            ExitCode::from(if matches!(trouble, Trouble::NoLibrary { .. } | Trouble::First) { 2 } else { 3 })
         }
     }
 }
 
 fn serve(options: &Options) -> Result<Ended, Trouble> {
     let library = library(options.library.as_deref())?;
-    let sizes = Sizes { range: options.range, local: options.local };
+    let Options { range, local, first, least, .. } = *options;
+    if first > local / 4 {
+        return Err(Trouble::First);
+    }
+    let sizes = Sizes { range, local, first, least };
     let (session, _node) = session(options, sizes)?;
     let mut monitor = Monitor::new(session, sizes)?;
     let [name, arguments @ ..] = options.program.as_slice() else { unreachable!("a program is required") };
     let mut command = Command::new(name);
     command.args(arguments);
-    let mut program = Program::start(command, &library, options.range, options.least)?;
+    let mut program = Program::start(command, &library, sizes)?;
     pass_signals_on(program.process()).map_err(Trouble::Signals)?;
     let ended = monitor.serve(&mut program);
     // Whatever came of the program, what was counted until then is true.

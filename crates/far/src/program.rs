@@ -1,6 +1,6 @@
 //! The program: started with the library that replaces its allocator, watched, and ended.
 
-use crate::FarError;
+use crate::{FarError, Sizes};
 use portcullis_memory::userfault::Handover;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::FdFlags;
@@ -9,9 +9,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 
-/// What the program's library reads: a socket, this process, bytes of the range, the smallest far block.
+/// What the program's library reads: a socket, this process, bytes of the range, bytes that come first, the smallest far
+/// block.
 const VARIABLE: &str = "PORTCULLIS_FAR";
 const PRELOAD: &str = "LD_PRELOAD";
 /// The program's end of the socket has a number from here on: programs use small ones themselves.
@@ -35,13 +36,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program. Its far memory is a range of `range` bytes, and blocks of `least` bytes or more come from it.
+    /// Starts a program that loads `library`.
     ///
     /// The kernel ends the program when the *thread* that called this ends.
     ///
     /// # Errors
     /// There is no such program, or the machine refuses.
-    pub fn start(mut command: Command, library: &Path, range: u64, least: u64) -> Result<Self, FarError> {
+    pub fn start(mut command: Command, library: &Path, sizes: Sizes) -> Result<Self, FarError> {
         let socket = FarError::machine("make a socket for the program");
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
@@ -49,7 +50,8 @@ impl Program {
         // The program inherits its end, and so does what it executes in its own place.
         let theirs = rustix::io::fcntl_dupfd_cloexec(&theirs, SOCKET_FROM).unwrap_or(theirs);
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(&socket)?;
-        let settings = format!("{},{},{range},{least}", theirs.as_raw_fd(), std::process::id());
+        let Sizes { range, first, least, .. } = sizes;
+        let settings = format!("{},{},{range},{first},{least}", theirs.as_raw_fd(), std::process::id());
         let mut preload = OsString::from(library);
         if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
             preload.push(":");
@@ -66,6 +68,11 @@ impl Program {
     #[must_use]
     pub fn process(&self) -> Pid {
         Pid::from_child(&self.child)
+    }
+
+    /// Its standard input and output, where the command asked for pipes.
+    pub fn take_streams(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>) {
+        (self.child.stdin.take(), self.child.stdout.take())
     }
 
     /// Readable when the program has ended.

@@ -59,6 +59,10 @@ enum Kind {
 pub(crate) struct Heap {
     phase: Phase,
     least: usize,
+    /// Small blocks are local while those that are have fewer bytes together.
+    first: usize,
+    /// Bytes of local blocks.
+    local_bytes: usize,
     /// Bytes of the range. 0: there never was one.
     range: usize,
     far: Dlmalloc<FarMemory>,
@@ -70,6 +74,8 @@ impl Heap {
         Self {
             phase: Phase::New,
             least: 0,
+            first: 0,
+            local_bytes: 0,
             range: 0,
             far: Dlmalloc::new_with_allocator(FarMemory(RefCell::new(None))),
             local: Dlmalloc::new_with_allocator(LocalMemory),
@@ -92,6 +98,7 @@ impl Heap {
         let Some(settings) = Settings::parse(text.to_bytes()) else { return };
         if let Some(range) = Range::set_up(settings) {
             self.least = usize::try_from(settings.least).unwrap_or(usize::MAX);
+            self.first = usize::try_from(settings.first).unwrap_or(usize::MAX);
             self.range = usize::try_from(settings.range).unwrap_or(0) / GRANULE * GRANULE;
             *self.far.allocator().0.borrow_mut() = Some(range);
             let is_set = self.far.set_granularity(FAR_GRANULARITY);
@@ -112,7 +119,7 @@ impl Heap {
     /// A block of `size` bytes, aligned to a power of two. Null: there is no memory.
     pub(crate) fn allocate(&mut self, size: usize, align: usize) -> *mut u8 {
         self.set_up();
-        let is_far = self.phase == Phase::Far && size >= self.least && align < PINNABLE_ALIGN;
+        let is_far = self.is_far(size) && align < PINNABLE_ALIGN;
         if is_far && size >= LARGE_BYTES && align <= LARGE_OFFSET {
             return self.allocate_large(size);
         }
@@ -123,11 +130,18 @@ impl Heap {
         if base.is_null() {
             return base;
         }
+        self.local_bytes += if is_far { 0 } else { size };
         let offset = (base.addr() + HEADER_BYTES).next_multiple_of(align.max(HEADER_BYTES)) - base.addr();
         // SAFETY: the block has room for the header, the alignment and the bytes.
         let block = unsafe { base.add(offset) };
         write_header(block, Header { size, offset });
         block
+    }
+
+    /// Whether a new block of this size is far.
+    fn is_far(&self, size: usize) -> bool {
+        let is_among_first = size < LARGE_BYTES && self.local_bytes.saturating_add(size) <= self.first;
+        self.phase == Phase::Far && size >= self.least && !is_among_first
     }
 
     fn allocate_large(&mut self, size: usize) -> *mut u8 {
@@ -197,12 +211,14 @@ impl Heap {
             self.free_large(block);
             return;
         }
+        let header = read_header(block);
         // SAFETY: dlmalloc's block begins this far before.
-        let base = unsafe { block.sub(read_header(block).offset) };
+        let base = unsafe { block.sub(header.offset) };
         if kind == Kind::Far {
             // SAFETY: it came from this allocator and was not freed, says the caller.
             unsafe { self.far.c_free(base) };
         } else {
+            self.local_bytes -= header.size;
             // SAFETY: as above.
             unsafe { self.local.c_free(base) };
         }
@@ -227,7 +243,7 @@ impl Heap {
             return block;
         }
         let stays = kind == Kind::Far && size < LARGE_BYTES && size >= self.least && self.phase == Phase::Far
-            || kind == Kind::Local && (self.phase != Phase::Far || size < self.least);
+            || kind == Kind::Local && !self.is_far(size);
         if stays && read_header(block).offset == HEADER_BYTES {
             // SAFETY: the caller's promise, and the offset is that of a block without an alignment of its own.
             return unsafe { self.resize_small(block, size, kind) };
@@ -260,6 +276,9 @@ impl Heap {
         }
         // SAFETY: the block has room for its header.
         let block = unsafe { base.add(HEADER_BYTES) };
+        if kind == Kind::Local {
+            self.local_bytes = self.local_bytes - read_header(block).size + size;
+        }
         write_header(block, Header { size, offset: HEADER_BYTES });
         block
     }

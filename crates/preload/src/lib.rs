@@ -6,6 +6,8 @@
 //! uses the heap of Rust's standard library, which is itself.
 //!
 //! What may not be far:
+//! - the first small blocks, as many bytes of them as the monitor says: a program that never has more, such as a shell,
+//!   can fork as it likes;
 //! - blocks of fewer bytes than the monitor says;
 //! - blocks aligned to 512 bytes or more: the kernel pins those for direct I/O, and bytes that a device writes into a page
 //!   that was taken out meanwhile would be lost;

@@ -12,12 +12,14 @@ pub(crate) struct Settings {
     pub(crate) monitor: i32,
     /// Bytes of the range.
     pub(crate) range: u64,
+    /// Bytes of small blocks that are local, whatever comes later.
+    pub(crate) first: u64,
     /// The smallest block that is far, in bytes.
     pub(crate) least: u64,
 }
 
 impl Settings {
-    /// Reads four numbers, with commas between them. `None`: they are none.
+    /// Reads five numbers, with commas between them. `None`: they are none.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut parts = text.split(|&byte| byte == b',');
         let mut number = || parts.next().and_then(number);
@@ -25,6 +27,7 @@ impl Settings {
             socket: i32::try_from(number()?).ok()?,
             monitor: i32::try_from(number()?).ok()?,
             range: number()?,
+            first: number()?,
             least: number()?,
         };
         parts.next().is_none().then_some(settings)
@@ -46,10 +49,10 @@ mod tests {
     use super::Settings;
 
     #[test]
-    fn only_four_numbers_are_settings() {
-        let all = Settings { socket: 7, monitor: 4711, range: 1 << 32, least: 0 };
-        assert_eq!(Settings::parse(b"7,4711,4294967296,0"), Some(all));
-        for wrong in ["", "7", "7,4711,1", "7,4711,1,2,3", "7,4711,x,0", "7,,1,2", "7,4711,99999999999999999999,0"] {
+    fn only_five_numbers_are_settings() {
+        let all = Settings { socket: 7, monitor: 4711, range: 1 << 32, first: 1 << 20, least: 0 };
+        assert_eq!(Settings::parse(b"7,4711,4294967296,1048576,0"), Some(all));
+        for wrong in ["", "7", "7,4711,1,2", "7,4711,1,2,3,4", "7,4711,x,0,0", "7,,1,2,3", "7,4711,99999999999999999999,0,0"] {
             assert_eq!(Settings::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }

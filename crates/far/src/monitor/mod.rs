@@ -18,13 +18,14 @@ const PAGE_BYTES: u64 = PAGE as u64;
 /// The part of the local memory that is buffers: what is on its way, and what was taken out and may come back.
 const BUFFERS_PART: u64 = 4;
 /// The most bytes of buffers.
-const BUFFERS_MAX: u64 = 64 << 20;
+const BUFFERS_MAX: u64 = 32 << 20;
 /// What a session itself needs of its arena.
 const ARENA_OWN_BYTES: u64 = 1 << 20;
 /// The least local memory.
-pub const LOCAL_MIN: u64 = 4 << 20;
-/// How long the monitor polls for what a thread of the program waits for, before it sleeps.
-const POLL_FOR: Duration = Duration::from_micros(50);
+pub const LOCAL_MIN: u64 = 8 << 20;
+/// How long the monitor polls for what a thread of the program waits for, before it sleeps. The processor would be idle
+/// otherwise, for that thread does not run.
+const POLL_FOR: Duration = Duration::from_micros(100);
 /// Turns between two looks for requests of a program whose other threads keep the monitor busy.
 const REQUESTS_EVERY: u64 = 64;
 /// The longest sleep. It bounds how long the monitor does not notice that the node has gone.
@@ -37,8 +38,13 @@ const _: () = assert!(LOCAL_MIN > ARENA_OWN_BYTES + (MAPPED_MIN as u64 + HELD_MI
 pub struct Sizes {
     /// Bytes of the range.
     pub range: u64,
-    /// Bytes that are local at most: mapped pages, and the session's arena.
+    /// Bytes that are local at most: mapped pages, the session's arena, and what is never far.
     pub local: u64,
+    /// Bytes of small blocks that are never far: those that the program gets first. A program that never has more can
+    /// fork as it likes.
+    pub first: u64,
+    /// Blocks of fewer bytes are never far. They are not counted.
+    pub least: u64,
 }
 
 impl Sizes {
@@ -57,7 +63,7 @@ impl Sizes {
         let pages = |bytes: u64| u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);
         Limits {
             pages: self.range / PAGE_BYTES,
-            mapped: pages(self.local - self.arena_bytes()),
+            mapped: pages(self.local.saturating_sub(self.arena_bytes() + self.first)).max(MAPPED_MIN),
             held: pages(self.buffers()),
         }
     }
@@ -190,7 +196,7 @@ impl Monitor {
             // A thread that waits is served soonest by a monitor that does not sleep.
             let since = *idle_since.get_or_insert_with(Instant::now);
             if !self.waits.pages.is_empty() && since.elapsed() < POLL_FOR {
-                std::thread::yield_now();
+                std::hint::spin_loop();
                 continue;
             }
             idle_since = None;

@@ -108,7 +108,11 @@ impl Pages {
     pub(super) fn hold(&mut self, block: u32, keep: Option<RunId>) -> bool {
         while self.runs.taken() + block > self.limits.held {
             let Some(run) = self.runs.oldest_clean(keep) else { return false };
-            for page in self.runs.get(run).span.pages() {
+            let it = self.runs.get(run);
+            if it.origin == Origin::Prefetched && it.left == it.span.count {
+                self.ahead.was_dropped();
+            }
+            for page in it.span.pages() {
                 if self.table.page(page).place == Place::Held(run) {
                     self.table.page_mut(page).place = Place::Absent;
                 }

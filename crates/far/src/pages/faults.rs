@@ -12,6 +12,38 @@ const AHEAD_FROM: u32 = 8;
 /// From this length on a window of writes is mapped writable as a whole.
 const WRITABLE_FROM: u32 = 4;
 
+/// Whether pages that are read ahead are used before they are dropped. Where they mostly are not, hardly any are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    credit: u32,
+    /// Chances that were let pass.
+    passed: u32,
+}
+
+impl Ahead {
+    const CREDIT_MAX: u32 = 32;
+    const CREDIT_LOW: u32 = 8;
+    /// One chance in so many is taken while the credit is low.
+    const TRIED: u32 = 16;
+
+    pub(super) fn new() -> Self {
+        Self { credit: Self::CREDIT_MAX / 2, passed: 0 }
+    }
+
+    fn is_worthwhile(&mut self) -> bool {
+        self.passed = self.passed.wrapping_add(1);
+        self.credit >= Self::CREDIT_LOW || self.passed.is_multiple_of(Self::TRIED)
+    }
+
+    fn was_used(&mut self) {
+        self.credit = (self.credit + 2).min(Self::CREDIT_MAX);
+    }
+
+    pub(super) fn was_dropped(&mut self) {
+        self.credit = self.credit.saturating_sub(2);
+    }
+}
+
 /// Where faults go, and how many pages the next one brings.
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -87,8 +119,10 @@ impl Pages {
             (_, Edge::Single) => (false, 1),
             _ => (true, 0),
         };
-        let length = self.window_max().min(1 << log.min(31));
-        Window { is_up, log: log.min(31), length }
+        let log = log.min(31);
+        // Two faults side by side are common among faults that go nowhere: only the third one brings a neighbour.
+        let length = self.window_max().min(1 << log.saturating_sub(1));
+        Window { is_up, log, length }
     }
 
     /// The window of a page that is to be mapped.
@@ -212,7 +246,7 @@ impl Pages {
         let next = if window.is_up { Some(span.end()) } else { span.first.checked_sub(1) };
         let Some(next) = next.filter(|&next| next < self.table.len()) else { return };
         let page = self.table.page(next);
-        let is_due = window.length >= AHEAD_FROM && self.stalled.is_empty();
+        let is_due = window.length >= AHEAD_FROM && self.stalled.is_empty() && self.ahead.is_worthwhile();
         if is_due
             && page.place == Place::Absent
             && page.is_stored
@@ -239,7 +273,10 @@ impl Pages {
         let count = u64::from(span.count);
         match origin {
             Origin::Fetched => {}
-            Origin::Prefetched => self.counters.prefetched_used += count,
+            Origin::Prefetched => {
+                self.ahead.was_used();
+                self.counters.prefetched_used += count;
+            }
             Origin::TakenOut { .. } => self.counters.second_chances += count,
         }
         self.let_go(run, span.count);

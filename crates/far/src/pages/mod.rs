@@ -19,6 +19,7 @@ mod table;
 pub use runs::RunId;
 pub use table::SEGMENT_PAGES;
 
+use faults::Ahead;
 use runs::Runs;
 use std::collections::VecDeque;
 use table::Table;
@@ -168,6 +169,7 @@ pub struct Pages {
     ages: VecDeque<Group>,
     stamp: u32,
     mapped: u32,
+    ahead: Ahead,
     /// Segments whose chunk may have become superfluous.
     superfluous: Vec<u64>,
     counters: Counters,
@@ -190,6 +192,7 @@ impl Pages {
             ages: VecDeque::new(),
             stamp: 0,
             mapped: 0,
+            ahead: Ahead::new(),
             superfluous: Vec::new(),
             counters: Counters::default(),
         }
