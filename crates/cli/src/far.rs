@@ -4,7 +4,9 @@ use crate::output::complain;
 use crate::rdma::ClientOptions;
 use clap::Args;
 use portcullis::host::{Host, HostConfig, HostError};
-use portcullis::{ChunkLimits, ConnectError, IdentityError, NodeConfig, Session, SessionOptions, connect_with};
+use portcullis::{
+    ChunkLimits, ConnectError, IdentityError, NodeConfig, Session, SessionOptions, connect_with,
+};
 use portcullis_far::{Ended, FarError, LOCAL_MIN, Monitor, Program, SEGMENT_BYTES, Sizes, Summary};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -101,18 +103,13 @@ enum Trouble {
     #[error("cannot pass signals on to the program: {0}")]
     Signals(std::io::Error),
     #[error("cannot write {}: {source}", path.display())]
-    Report {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Report { path: PathBuf, source: std::io::Error },
     #[error(
         "there is no {LIBRARY} beside {}: build it with cargo build --release -p portcullis-preload, or name it with \
          --library",
         place.display()
     )]
-    NoLibrary {
-        place: PathBuf,
-    },
+    NoLibrary { place: PathBuf },
 }
 
 /// Runs a program.

@@ -57,7 +57,8 @@ impl Drop for Node {
 
 /// GNU sort with 8 MiB here and the rest on the node, which has read `lines` lines and waits for more.
 fn sort_that_waits(node: &Node, lines: u32) -> (Child, ChildStdin) {
-    let mut command = portcullis(&["far", "--node", &node.address, "--local", "8MiB", "--", "sort", "-S", "64M"]);
+    let mut command =
+        portcullis(&["far", "--node", &node.address, "--local", "8MiB", "--", "sort", "-S", "64M"]);
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().expect("it starts");
     let mut input = child.stdin.take().expect("a pipe");
@@ -116,7 +117,9 @@ fn the_summary_is_json_for_programs() {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", errors(&output));
     let text = std::fs::read_to_string(path).expect("a report");
     let summary: Value = serde_json::from_str(&text).expect("an object");
-    for figure in ["seconds", "fault_share", "faults", "prefetched_used_pages", "chunks_max", "local_bytes_max"] {
+    for figure in
+        ["seconds", "fault_share", "faults", "prefetched_used_pages", "chunks_max", "local_bytes_max"]
+    {
         assert!(summary[figure].is_number(), "{figure}: {text}");
     }
 }
@@ -127,7 +130,7 @@ fn a_program_whose_node_dies_is_ended_with_the_reason() {
         return;
     }
     let mut node = Node::start();
-    let (child, input) = sort_that_waits(&node, 1_000_000);
+    let (child, input) = sort_that_waits(&node, 400_000);
     node.child.kill().expect("it is there");
     node.child.wait().expect("it ends");
     // It sorts, and most of what it sorts is gone.
@@ -159,7 +162,7 @@ fn a_program_whose_monitor_dies_dies_too() {
         return;
     }
     let node = Node::start();
-    let (mut child, input) = sort_that_waits(&node, 500_000);
+    let (mut child, input) = sort_that_waits(&node, 300_000);
     let program = children_of(child.id());
     assert_eq!(program.len(), 1, "the monitor has one child: the program");
     child.kill().expect("it is there");

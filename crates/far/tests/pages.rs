@@ -105,11 +105,17 @@ impl World {
                 let values: Vec<_> = (span.first..span.end())
                     .map(|page| {
                         let page = self.mapped.remove(&page).expect("only what is mapped is taken out");
-                        assert!(is_dirty || page.is_protected, "a page that can be written is taken out as clean");
+                        assert!(
+                            is_dirty || page.is_protected,
+                            "a page that can be written is taken out as clean"
+                        );
                         page.value
                     })
                     .collect();
-                let zeros = values.iter().enumerate().fold(0, |all, (bit, &value)| all | u64::from(value == 0) << bit);
+                let zeros = values
+                    .iter()
+                    .enumerate()
+                    .fold(0, |all, (bit, &value)| all | u64::from(value == 0) << bit);
                 self.buffers.insert(run, (span.first, values));
                 self.pages.taken_out(run, zeros);
             }
@@ -159,7 +165,8 @@ impl World {
                 self.pages.loaded(run);
             }
             Pending::Save(run, span) => {
-                let chunk = self.node.get_mut(&(span.first / SEGMENT_PAGES)).expect("the segment has a chunk");
+                let chunk =
+                    self.node.get_mut(&(span.first / SEGMENT_PAGES)).expect("the segment has a chunk");
                 let from = usize::try_from(span.first % SEGMENT_PAGES).unwrap();
                 chunk[from..from + span.count as usize].copy_from_slice(&self.buffers[&run].1);
                 self.pages.saved(run);

@@ -141,9 +141,9 @@ fn sorts_as_ever(threads: u32) {
     if !can_run("sort") {
         return;
     }
-    let text = lines(600_000);
+    let text = lines(150_000);
     let host = host(CHUNKS);
-    let mut running = Running::start(&host, 12 << 20, sort(threads));
+    let mut running = Running::start(&host, 8 << 20, sort(threads));
     let feeding = feed(running.input.take().expect("a pipe"), text.clone());
     let (printed, ended, summary) = running.end();
     feeding.join().expect("it is fed");
@@ -175,6 +175,7 @@ print('grown', flush=True); input()
 for number, block in enumerate(blocks):
     assert bytes(block) == b'x' * (8 << 20), number
 blocks = blocks[:1]
+del block
 print('shrunk', flush=True); input()
 blocks = [bytearray(b'y' * (8 << 20)) for _ in range(4)]
 print('grown again', flush=True); input()
@@ -227,7 +228,7 @@ fn the_kernel_reads_and_writes_far_memory() {
     }
     let script = "
 import os, tempfile
-block = bytearray(os.urandom(1 << 20) * 40)
+block = bytearray(os.urandom(1 << 20) * 24)
 with tempfile.TemporaryFile() as file:
     assert os.write(file.fileno(), memoryview(block)) == len(block)
     again = bytearray(len(block))

@@ -125,8 +125,13 @@ impl Heap {
         }
         let extra = HEADER_BYTES + if align > HEADER_BYTES { align } else { 0 };
         let Some(whole) = size.checked_add(extra) else { return null_mut() };
-        // SAFETY: dlmalloc takes any size.
-        let base = unsafe { if is_far { self.far.c_malloc(whole) } else { self.local.c_malloc(whole) } };
+        let base = if is_far {
+            // SAFETY: dlmalloc takes any size.
+            unsafe { self.far.c_malloc(whole) }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.local.c_malloc(whole) }
+        };
         if base.is_null() {
             return base;
         }
@@ -267,9 +272,12 @@ impl Heap {
         let Some(whole) = size.checked_add(HEADER_BYTES) else { return null_mut() };
         // SAFETY: the header lies right before the block.
         let base = unsafe { block.sub(HEADER_BYTES) };
-        // SAFETY: the block came from the allocator of its kind, says the caller.
-        let base = unsafe {
-            if kind == Kind::Far { self.far.c_realloc(base, whole) } else { self.local.c_realloc(base, whole) }
+        let base = if kind == Kind::Far {
+            // SAFETY: the block came from the allocator of its kind, says the caller.
+            unsafe { self.far.c_realloc(base, whole) }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.local.c_realloc(base, whole) }
         };
         if base.is_null() {
             return base;
@@ -427,7 +435,10 @@ mod tests {
                 0 | 1 => {
                     let align = 1 << dice.random_range(0..13u32);
                     let block = heap.allocate(size, align);
-                    assert!(block.addr().is_multiple_of(align.max(16)), "{block:?} is not aligned to {align}");
+                    assert!(
+                        block.addr().is_multiple_of(align.max(16)),
+                        "{block:?} is not aligned to {align}"
+                    );
                     blocks.push(filled(block, size, round));
                 }
                 2 => {

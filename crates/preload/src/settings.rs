@@ -52,7 +52,15 @@ mod tests {
     fn only_five_numbers_are_settings() {
         let all = Settings { socket: 7, monitor: 4711, range: 1 << 32, first: 1 << 20, least: 0 };
         assert_eq!(Settings::parse(b"7,4711,4294967296,1048576,0"), Some(all));
-        for wrong in ["", "7", "7,4711,1,2", "7,4711,1,2,3,4", "7,4711,x,0,0", "7,,1,2,3", "7,4711,99999999999999999999,0,0"] {
+        for wrong in [
+            "",
+            "7",
+            "7,4711,1,2",
+            "7,4711,1,2,3,4",
+            "7,4711,x,0,0",
+            "7,,1,2,3",
+            "7,4711,99999999999999999999,0,0",
+        ] {
             assert_eq!(Settings::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }

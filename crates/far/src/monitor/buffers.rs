@@ -11,6 +11,9 @@ use std::collections::HashMap;
 
 /// Pages of the longest piece: one access moves a piece, and several are under way at once.
 const PIECE_MAX: u32 = 16;
+const PAGE_BYTES: u32 = 4096;
+
+const _: () = assert!(PAGE_BYTES as usize == PAGE);
 
 /// Some pages of a run.
 #[derive(Debug)]
@@ -48,13 +51,15 @@ impl Buffers {
         let mut most = PIECE_MAX;
         while at < span.count {
             let pages = most.min(span.count - at);
-            match session.buffer(pages * PAGE as u32) {
+            match session.buffer(pages * PAGE_BYTES) {
                 Ok(buffer) => {
                     pieces.push(Piece { at, pages, buffer: Some(buffer) });
                     at += pages;
                 }
                 Err(Error::ArenaFull { .. }) if pages > 1 => most = pages / 2,
-                Err(source) => return Err(FarError::Node { what: "cannot hold the program's pages", source }),
+                Err(source) => {
+                    return Err(FarError::Node { what: "cannot hold the program's pages", source });
+                }
             }
         }
         Ok(self.runs.entry(run).insert_entry(Stored { span, pieces, accesses: 0 }).into_mut())

@@ -172,7 +172,12 @@ fn read_exactly(range: &super::Range, mut into: &mut [u8], mut offset: u64) -> R
 fn punch(range: &super::Range, span: Span) -> Result<(), FarError> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     loop {
-        match fallocate(&range.handed.file, flags, span.first * PAGE_BYTES, u64::from(span.count) * PAGE_BYTES) {
+        match fallocate(
+            &range.handed.file,
+            flags,
+            span.first * PAGE_BYTES,
+            u64::from(span.count) * PAGE_BYTES,
+        ) {
             Err(Errno::INTR) => {}
             punched => return punched.map_err(FarError::machine("free the program's pages")),
         }

@@ -50,7 +50,8 @@ pub struct Sizes {
 impl Sizes {
     /// Bytes of buffers.
     fn buffers(self) -> u64 {
-        (self.local / BUFFERS_PART).clamp(u64::from(HELD_MIN) * PAGE_BYTES, BUFFERS_MAX) / PAGE_BYTES * PAGE_BYTES
+        (self.local / BUFFERS_PART).clamp(u64::from(HELD_MIN) * PAGE_BYTES, BUFFERS_MAX) / PAGE_BYTES
+            * PAGE_BYTES
     }
 
     /// Bytes of the arena that the monitor's session needs.

@@ -4,7 +4,7 @@ use super::buffers::Buffers;
 use crate::FarError;
 use crate::pages::{RunId, SEGMENT_PAGES, Span};
 use portcullis::{
-    Answer, BarePermission, Call, Error, NotRevoked, Operation, Outcome, Rejected, Session, ArenaMemory,
+    Answer, ArenaMemory, BarePermission, Call, Error, NotRevoked, Operation, Outcome, Rejected, Session,
 };
 use portcullis_memory::userfault::PAGE;
 use std::collections::{HashMap, VecDeque};

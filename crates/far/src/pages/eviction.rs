@@ -32,9 +32,8 @@ impl Pages {
         let is_dirty = self.table.page(page).place == Place::Mapped { is_dirty: true };
         let most = OUT_MAX.min(self.window_max());
         let span = self.alike(page, group, is_dirty, most);
-        let Some(span) = [span, Span::one(page)]
-            .into_iter()
-            .find(|span| self.hold(span.count.next_power_of_two(), keep))
+        let Some(span) =
+            [span, Span::one(page)].into_iter().find(|span| self.hold(span.count.next_power_of_two(), keep))
         else {
             return false;
         };

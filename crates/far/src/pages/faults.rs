@@ -9,6 +9,8 @@ use super::{Effect, Pages, RunId, Span, Waiting};
 
 /// From this length on a window has the next one read ahead.
 const AHEAD_FROM: u32 = 8;
+/// How many times a page that was written is mapped writable for a read.
+const WRITES_EXPECTED: u8 = 3;
 /// From this length on a window of writes is mapped writable as a whole.
 const WRITABLE_FROM: u32 = 4;
 
@@ -174,6 +176,7 @@ impl Pages {
             let page = self.table.page_mut(page);
             page.place = Place::Mapped { is_dirty: true };
             page.write_edge = Edge::No;
+            page.writes_expected = WRITES_EXPECTED;
         }
         let (at, edge) = edge_of(span, window);
         self.table.page_mut(at).write_edge = edge;
@@ -215,7 +218,13 @@ impl Pages {
     }
 
     /// Has pages read from the node that are only there.
-    fn begin_load(&mut self, page: u64, window: Window, length: u32, origin: Origin) -> Option<(RunId, Span)> {
+    fn begin_load(
+        &mut self,
+        page: u64,
+        window: Window,
+        length: u32,
+        origin: Origin,
+    ) -> Option<(RunId, Span)> {
         let is_stored = |pages: &Self, at| {
             let page = pages.table.page(at);
             page.place == Place::Absent && page.is_stored
@@ -289,7 +298,10 @@ impl Pages {
     /// Has pages mapped: all writable, or only the one that is to be written.
     fn map_span(&mut self, run: RunId, span: Span, waiting: Waiting, are_writable: bool) {
         let first = self.runs.get(run).span.first;
-        let is_writable = |page| are_writable || (waiting.is_write && page == waiting.page);
+        let expected: Vec<_> = span.pages().map(|page| self.table.page(page).writes_expected > 0).collect();
+        let is_expected = |page: u64| expected[usize::try_from(page - span.first).unwrap_or(usize::MAX)];
+        let is_writable =
+            |page| are_writable || (waiting.is_write && page == waiting.page) || is_expected(page);
         let mut from = span.first;
         while from < span.end() {
             let like = is_writable(from);
@@ -300,7 +312,11 @@ impl Pages {
             from = end;
         }
         for page in span.pages() {
-            self.table.page_mut(page).place = Place::Mapped { is_dirty: is_writable(page) };
+            let is_written = waiting.is_write && page == waiting.page;
+            let it = self.table.page_mut(page);
+            it.place = Place::Mapped { is_dirty: is_writable(page) };
+            it.writes_expected =
+                if is_written { WRITES_EXPECTED } else { it.writes_expected.saturating_sub(1) };
         }
         self.count_mapped(span.count);
     }

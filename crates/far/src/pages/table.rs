@@ -3,7 +3,8 @@
 use super::RunId;
 
 /// Pages of a segment, which has one chunk on the node: 1 MiB.
-pub const SEGMENT_PAGES: u64 = 256;
+pub const SEGMENT_PAGES: u64 = IN_SEGMENT as u64;
+const IN_SEGMENT: usize = 256;
 
 /// Where a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +40,9 @@ pub(super) struct Page {
     /// Of the window in which the page was mapped, and of that in which its protection was lifted.
     pub(super) edge: Edge,
     pub(super) write_edge: Edge,
+    /// How many more times the page is mapped writable although it is only read: it was written after it had been read
+    /// before. A write for nothing costs the program less than a second fault.
+    pub(super) writes_expected: u8,
     /// When the page was last mapped or first written.
     pub(super) stamp: u32,
 }
@@ -49,6 +53,7 @@ const UNTOUCHED: Page = Page {
     is_saving: false,
     edge: Edge::No,
     write_edge: Edge::No,
+    writes_expected: 0,
     stamp: 0,
 };
 
@@ -63,7 +68,7 @@ pub(super) enum Chunk {
 
 #[derive(Debug)]
 pub(super) struct Segment {
-    pages: [Page; SEGMENT_PAGES as usize],
+    pages: [Page; IN_SEGMENT],
     /// Pages that are stored.
     pub(super) stored: u32,
     /// Runs of its pages.
@@ -73,7 +78,7 @@ pub(super) struct Segment {
 
 impl Segment {
     fn new() -> Self {
-        Self { pages: [UNTOUCHED; SEGMENT_PAGES as usize], stored: 0, runs: 0, chunk: Chunk::None }
+        Self { pages: [UNTOUCHED; IN_SEGMENT], stored: 0, runs: 0, chunk: Chunk::None }
     }
 }
 
@@ -86,7 +91,8 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(pages: u64) -> Self {
-        let count = usize::try_from(pages.div_ceil(SEGMENT_PAGES)).expect("a range fits into the address space");
+        let count =
+            usize::try_from(pages.div_ceil(SEGMENT_PAGES)).expect("a range fits into the address space");
         Self { pages, segments: std::iter::repeat_with(|| None).take(count).collect() }
     }
 
