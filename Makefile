@@ -19,7 +19,7 @@ help:
 	@echo 'make soak   clusters in virtual time, seed after seed, for SOAK_HOURS (8)'
 
 build: setup
-	$(CARGO) build --release --locked -p portcullis-cli
+	$(CARGO) build --release --locked -p portcullis-cli -p portcullis-preload
 
 demo: setup
 	$(CARGO) run --quiet --profile demo --locked -p portcullis-cli -- demo .

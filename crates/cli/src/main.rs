@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 #[cfg(test)]
 mod examples;
+mod far;
 mod kv;
 mod output;
 mod protection;
@@ -36,6 +37,7 @@ Examples:
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
   portcullis admin --node /run/portcullis.admin list   # who is barred
   portcullis kv --help                  # a table of keys in a node's memory
+  portcullis far -- sort big.txt        # with most of its memory on a node
   portcullis bench read_lat -s 64       # 64-byte reads on this machine
   portcullis bench permissions --json   # the steps of Patronus, Table 4
   portcullis doctor                     # what of all this your device keeps
@@ -55,6 +57,8 @@ enum Command {
     Demo(demo::Options),
     /// Keep keys and values in a table in a node's memory.
     Kv(kv::Options),
+    /// Run a program with most of its memory on a node.
+    Far(Box<far::Options>),
     /// Measure latencies, rates and the cost of protection.
     Bench(bench::Arguments),
     /// Examine what permissions need on this machine's device, and which protection it can carry.
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::Admin(options) => admin::run(&options),
         Command::Demo(options) => demo::run(options),
         Command::Kv(options) => kv::run(&options),
+        Command::Far(options) => far::run(*options),
         Command::Bench(options) => bench::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Sim(options) => sim::run_command(&options),

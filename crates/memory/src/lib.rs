@@ -6,6 +6,7 @@
 //! - [`ArenaMemory`]: the memory of a client's buffers. It lends bytes while no operation is under way on them.
 //! - [`Waker`] and [`Doorbell`], [`Mapping::sleep`] and [`Mapping::wake_sleeper`], [`Alarm`] and [`Watched`]: sleep and
 //!   wake-up between ends that share memory.
+//! - [`userfault`]: memory whose missing pages another thread or process fills.
 //! - The traits [`Memory`], [`Lend`] and [`Bytes`]: what other crates need of any memory.
 //!
 //! It may not know what lies in the memory. Of the house it uses only `errors`.
@@ -19,6 +20,7 @@ mod mapping;
 mod memory;
 mod residency;
 mod sealed_file;
+pub mod userfault;
 mod waker;
 
 pub use alarm::{Alarm, Ringer, Watched, ends};

@@ -1,0 +1,244 @@
+//! `portcullis far`: a program that knows nothing of it runs with most of its memory on a node.
+
+use crate::output::complain;
+use crate::rdma::ClientOptions;
+use clap::Args;
+use portcullis::host::{Host, HostConfig, HostError};
+use portcullis::{
+    ChunkLimits, ConnectError, IdentityError, NodeConfig, Session, SessionOptions, connect_with,
+};
+use portcullis_far::{Ended, FarError, LOCAL_MIN, Monitor, Program, SEGMENT_BYTES, Sizes, Summary};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis serve --memory 2GiB --chunks 1024 --chunk-bytes 1MiB \\
+      --listen shm:/run/portcullis.sock &
+  portcullis far --node shm:/run/portcullis.sock --local 256MiB -- \\
+      sort --parallel=1 -S 900M big.txt
+  portcullis far --local 64MiB -- python3 script.py    # a node to try it on
+  portcullis far --json --report far.json -- sqlite3 :memory: < queries.sql
+
+What the program gets from malloc comes from a range of --range bytes. At most
+--local bytes of it are on this machine; the rest is in chunks of the node and
+comes page by page when it is touched. Python keeps small objects out of malloc
+unless PYTHONMALLOC=malloc is set.
+
+The program's exit code is passed on, and so are signals. If its memory cannot
+be had any more, because the node has gone or is full, the program is killed,
+the reason is told, and the exit code is 3. A child that the program forks has
+none of the range: it may execute another program, and dies by SIGSEGV if it
+touches far memory.";
+
+/// The library that programs load.
+const LIBRARY: &str = "libportcullis_preload.so";
+/// What the node of a trial lends beside its chunks.
+const TRIAL_POOL_BYTES: u64 = 16 << 20;
+
+/// How much memory is where.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// The node that holds the memory, such as shm:/run/portcullis.sock. It serves chunks of 1 MiB [default: a node
+    /// inside this process, to try it].
+    #[arg(long, value_name = "ADDRESS")]
+    node: Option<String>,
+    #[command(flatten)]
+    client: ClientOptions,
+    /// Bytes of the program's memory that are on this machine at most.
+    #[arg(long, default_value = "64MiB", value_name = "SIZE", value_parser = local)]
+    local: u64,
+    /// The most memory that the program can have.
+    #[arg(long, default_value = "1GiB", value_name = "SIZE", value_parser = range)]
+    range: u64,
+    /// Bytes of small blocks that stay on this machine, those that come first; counted in --local.
+    #[arg(long, default_value = "2MiB", value_name = "SIZE", value_parser = crate::size::parse)]
+    first: u64,
+    /// Blocks of fewer bytes stay on this machine, and are not counted.
+    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = crate::size::parse)]
+    least: u64,
+    /// Print the summary on standard error as one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Write the summary into a file, as one JSON object, and do not print it.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The library that the program loads [default: beside this program].
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<std::ffi::OsString>,
+}
+
+fn local(text: &str) -> Result<u64, String> {
+    let bytes = crate::size::parse(text)?;
+    let least = LOCAL_MIN >> 20;
+    if bytes >= LOCAL_MIN { Ok(bytes) } else { Err(format!("at least {least}MiB must be local")) }
+}
+
+fn range(text: &str) -> Result<u64, String> {
+    let bytes = crate::size::parse(text)?;
+    let is_sound = bytes.is_multiple_of(SEGMENT_BYTES) && (SEGMENT_BYTES..=1 << 42).contains(&bytes);
+    is_sound.then_some(bytes).ok_or_else(|| "a range has 1MiB to 4TiB, a multiple of 1MiB".to_owned())
+}
+
+/// Why a program was not run, or did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Far(#[from] FarError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("cannot start a node to try it on: {0}")]
+    Host(#[from] HostError),
+    #[error("--first may be a quarter of --local at most")]
+    First,
+    #[error("cannot pass signals on to the program: {0}")]
+    Signals(std::io::Error),
+    #[error("cannot write {}: {source}", path.display())]
+    Report { path: PathBuf, source: std::io::Error },
+    #[error(
+        "there is no {LIBRARY} beside {}: build it with cargo build --release -p portcullis-preload, or name it with \
+         --library",
+        place.display()
+    )]
+    NoLibrary { place: PathBuf },
+}
+
+/// Runs a program.
+pub fn run(options: Options) -> ExitCode {
+    match serve(&options) {
+        Ok(Ended::Exited(code)) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
+        Ok(Ended::Signalled(signal)) => end_by(signal),
+        Err(trouble) => {
+            complain(format_args!("portcullis far: {trouble}"));
+            ExitCode::from(if matches!(trouble, Trouble::NoLibrary { .. } | Trouble::First) { 2 } else { 3 })
+        }
+    }
+}
+
+fn serve(options: &Options) -> Result<Ended, Trouble> {
+    let library = library(options.library.as_deref())?;
+    let Options { range, local, first, least, .. } = *options;
+    if first > local / 4 {
+        return Err(Trouble::First);
+    }
+    let sizes = Sizes { range, local, first, least };
+    let (session, _node) = session(options, sizes)?;
+    let mut monitor = Monitor::new(session, sizes)?;
+    let [name, arguments @ ..] = options.program.as_slice() else { unreachable!("a program is required") };
+    let mut command = Command::new(name);
+    command.args(arguments);
+    let mut program = Program::start(command, &library, sizes)?;
+    pass_signals_on(program.process()).map_err(Trouble::Signals)?;
+    let ended = monitor.serve(&mut program);
+    // Whatever came of the program, what was counted until then is true.
+    let told = tell(options, &monitor.summary());
+    let ended = ended?;
+    told?;
+    Ok(ended)
+}
+
+/// A session with the node, and the node itself if it is in this process.
+fn session(options: &Options, sizes: Sizes) -> Result<(Session, Option<Host>), Trouble> {
+    let rdma = options.client.rdma()?;
+    let session = SessionOptions { arena_bytes: sizes.arena_bytes(), rdma, ..SessionOptions::default() };
+    if let Some(address) = &options.node {
+        return Ok((connect_with(address, session)?, None));
+    }
+    let count = sizes.range / SEGMENT_BYTES;
+    let chunks = ChunkLimits { chunks: count, chunk_bytes: SEGMENT_BYTES, client_max: count };
+    let pool_bytes = sizes.range + TRIAL_POOL_BYTES;
+    let node = NodeConfig { pool_bytes, chunks: Some(chunks), ..NodeConfig::default() };
+    let host = Host::start(HostConfig { node, ..HostConfig::default() })?;
+    complain("portcullis far: no --node was given, so the memory is on a node inside this process");
+    Ok((host.connect("far", session)?, Some(host)))
+}
+
+/// The library: where the caller says, or beside this program.
+fn library(given: Option<&Path>) -> Result<PathBuf, Trouble> {
+    let place = match given {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe().unwrap_or_default().with_file_name(LIBRARY),
+    };
+    // For tests, cargo puts libraries into a folder of their own.
+    let for_tests = place.with_file_name("deps").join(LIBRARY);
+    let mut places = [place.clone(), for_tests].into_iter().filter(|path| path.is_file());
+    let found = places.next().and_then(|path| path.canonicalize().ok());
+    found.ok_or_else(|| Trouble::NoLibrary { place: place.parent().unwrap_or(&place).to_owned() })
+}
+
+/// Has signals for this process go to the program. A terminal sends its own to both.
+fn pass_signals_on(program: Pid) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT])?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            let is_terminals = signal == SIGINT || signal == SIGQUIT;
+            if !is_terminals && let Some(signal) = Signal::from_named_raw(signal) {
+                // The program may have ended.
+                let _ = kill_process(program, signal);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Ends as the program ended.
+fn end_by(signal: i32) -> ExitCode {
+    // The program has dumped its core already, if it was to.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
+    // Only reached if that was no signal that ends a process.
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+}
+
+fn tell(options: &Options, summary: &Summary) -> Result<(), Trouble> {
+    if let Some(path) = &options.report {
+        let error = |source| Trouble::Report { path: path.clone(), source };
+        let text = serde_json::to_string(summary).map_err(|refused| error(refused.into()))?;
+        return std::fs::write(path, text + "\n").map_err(error);
+    }
+    if options.json {
+        complain(serde_json::to_string(summary).unwrap_or_default());
+    } else if summary.ranges == 0 {
+        complain(
+            "portcullis far: the program never loaded its far memory, and ran with its own: it is linked statically, \
+             or changes its user when it starts",
+        );
+    } else {
+        complain(in_words(summary));
+    }
+    Ok(())
+}
+
+fn in_words(summary: &Summary) -> String {
+    let mib = |bytes: u64| bytes >> 20;
+    format!(
+        "portcullis far: {:.2} s, of which {:.2} s ({:.0} %) with a thread waiting for a page; {} faults\n\
+         from the node {} pages for faults and {} ahead ({} of them used); to the node {} pages in {} writes\n\
+         taken out {} pages, of which {} came back from their buffers\n\
+         local {} MiB at most of {}; on the node {} MiB at most, {} at the end",
+        summary.seconds,
+        summary.fault_seconds,
+        summary.fault_share * 100.0,
+        summary.faults,
+        summary.fetched_pages,
+        summary.prefetched_pages,
+        summary.prefetched_used_pages,
+        summary.written_pages,
+        summary.writes,
+        summary.evicted_pages,
+        summary.second_chance_pages,
+        mib(summary.local_bytes_max),
+        mib(summary.local_bytes),
+        summary.chunks_max,
+        summary.chunks,
+    )
+}

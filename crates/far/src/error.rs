@@ -1,0 +1,72 @@
+//! Why far memory fails.
+
+use portcullis::Error;
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_memory::userfault::{HandoverError, UserfaultError};
+use rustix::io::Errno;
+
+/// Why a program could not run with far memory, or not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FarError {
+    /// The node gives no memory, or not the program's bytes.
+    #[error("{what}: {source}")]
+    Node {
+        /// What was to be done.
+        what: &'static str,
+        /// Why it was not.
+        source: Error,
+    },
+    /// The node's chunks are too small.
+    #[error(
+        "the node's chunks have {chunk_bytes} bytes, and far memory needs {needed}: serve with --chunk-bytes 1MiB"
+    )]
+    SmallChunks {
+        /// Bytes of a chunk of the node's.
+        chunk_bytes: u64,
+        /// Bytes of a segment.
+        needed: u64,
+    },
+    /// Pages cannot be filled.
+    #[error(transparent)]
+    Faults(#[from] UserfaultError),
+    /// The program's kernel gave it no range.
+    #[error("the program could not map its far memory: {0}")]
+    Range(Errno),
+    /// The program's side of far memory made no sense.
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
+    /// Somebody else has filled or taken pages.
+    #[error("the program's far memory was changed by somebody else than its monitor")]
+    Disturbed,
+    /// The machine refused a call.
+    #[error("cannot {what}: {source}")]
+    Machine {
+        /// What was to be done.
+        what: &'static str,
+        /// The machine's reason.
+        source: std::io::Error,
+    },
+}
+
+impl FarError {
+    pub(crate) fn machine<E: Into<std::io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
+        move |source| Self::Machine { what, source: source.into() }
+    }
+
+    pub(crate) fn node(what: &'static str) -> impl Fn(Error) -> Self {
+        move |source| Self::Node { what, source }
+    }
+}
+
+impl Coded for FarError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Node { source, .. } => source.code(),
+            Self::SmallChunks { .. } => ErrorCode::LimitTooSmall,
+            Self::Faults(error) => error.code(),
+            Self::Handover(error) => error.code(),
+            Self::Range(_) | Self::Disturbed | Self::Machine { .. } => ErrorCode::Machine,
+        }
+    }
+}

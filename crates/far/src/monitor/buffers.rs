@@ -1,0 +1,80 @@
+//! The bytes of runs, in the session's arena.
+//!
+//! A run is one piece where the arena has one, and several otherwise. So whatever pieces the arena is in, it has place for
+//! as many pages as it has bytes.
+
+use crate::FarError;
+use crate::pages::{RunId, Span};
+use portcullis::{ArenaMemory, Buffer, Error, Session};
+use portcullis_memory::userfault::PAGE;
+use std::collections::HashMap;
+
+/// Pages of the longest piece: one access moves a piece, and several are under way at once.
+const PIECE_MAX: u32 = 16;
+const PAGE_BYTES: u32 = 4096;
+
+const _: () = assert!(PAGE_BYTES as usize == PAGE);
+
+/// Some pages of a run.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// Its place among the run's pages.
+    pub(super) at: u32,
+    pub(super) pages: u32,
+    /// `None` while an access is under way.
+    pub(super) buffer: Option<Buffer<ArenaMemory>>,
+}
+
+/// A run's bytes.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) span: Span,
+    pub(super) pieces: Vec<Piece>,
+    /// Accesses that are under way or wait to be begun.
+    pub(super) accesses: usize,
+}
+
+/// All runs' bytes.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    runs: HashMap<RunId, Stored>,
+}
+
+impl Buffers {
+    /// Finds place for a run.
+    ///
+    /// # Errors
+    /// The arena is full.
+    pub(super) fn add(&mut self, session: &Session, run: RunId, span: Span) -> Result<&mut Stored, FarError> {
+        let mut pieces = Vec::with_capacity(span.count.div_ceil(PIECE_MAX) as usize);
+        let mut at = 0;
+        let mut most = PIECE_MAX;
+        while at < span.count {
+            let pages = most.min(span.count - at);
+            match session.buffer(pages * PAGE_BYTES) {
+                Ok(buffer) => {
+                    pieces.push(Piece { at, pages, buffer: Some(buffer) });
+                    at += pages;
+                }
+                Err(Error::ArenaFull { .. }) if pages > 1 => most = pages / 2,
+                Err(source) => {
+                    return Err(FarError::Node { what: "cannot hold the program's pages", source });
+                }
+            }
+        }
+        Ok(self.runs.entry(run).insert_entry(Stored { span, pieces, accesses: 0 }).into_mut())
+    }
+
+    pub(super) fn get_mut(&mut self, run: RunId) -> &mut Stored {
+        self.runs.get_mut(&run).expect("the run has a buffer")
+    }
+
+    pub(super) fn get(&self, run: RunId) -> &Stored {
+        &self.runs[&run]
+    }
+
+    pub(super) fn remove(&mut self, run: RunId) {
+        let gone = self.runs.remove(&run).expect("the run has a buffer");
+        assert_eq!(gone.accesses, 0, "a run that is dropped is not on its way");
+    }
+}

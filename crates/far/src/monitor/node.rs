@@ -1,0 +1,273 @@
+//! The node's side: accesses to chunks, and chunks that are allocated and freed, several at a time.
+
+use super::buffers::Buffers;
+use crate::FarError;
+use crate::pages::{RunId, SEGMENT_PAGES, Span};
+use portcullis::{
+    Answer, ArenaMemory, BarePermission, Call, Error, NotRevoked, Operation, Outcome, Rejected, Session,
+};
+use portcullis_memory::userfault::PAGE;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Something that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ended {
+    Loaded(RunId),
+    Saved(RunId),
+    Allocated(u64),
+    Freed(u64),
+}
+
+/// What an access does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Load,
+    Save,
+}
+
+/// An access to some pages of a run.
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    kind: Kind,
+    run: RunId,
+    /// Which piece of the run.
+    piece: usize,
+}
+
+/// A request for a chunk, or for the end of one.
+#[derive(Debug)]
+enum Ask {
+    Allocate(u64),
+    Free(u64, BarePermission),
+}
+
+/// A session with chunks.
+pub(super) struct Node {
+    session: Session,
+    /// Chunks by segment.
+    chunks: HashMap<u64, BarePermission>,
+    waiting: VecDeque<Access>,
+    under_way: HashMap<Operation, Access>,
+    asks: VecDeque<Ask>,
+    calls: Vec<(Call, Ended)>,
+    drained: Vec<(Operation, Outcome<ArenaMemory>)>,
+    chunks_max: u64,
+    allocated: u64,
+}
+
+impl Node {
+    /// Has the node's NIC get workers for the session.
+    pub(super) fn join(mut session: Session, needed: u64) -> Result<Self, FarError> {
+        let terms = session.join_chunks().map_err(FarError::node("the node has no memory to hand out"))?;
+        if terms.chunk_bytes < needed {
+            return Err(FarError::SmallChunks { chunk_bytes: terms.chunk_bytes, needed });
+        }
+        Ok(Self {
+            session,
+            chunks: HashMap::new(),
+            waiting: VecDeque::new(),
+            under_way: HashMap::new(),
+            asks: VecDeque::new(),
+            calls: Vec::new(),
+            drained: Vec::new(),
+            chunks_max: 0,
+            allocated: 0,
+        })
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(super) fn load(&mut self, buffers: &mut Buffers, run: RunId) -> Result<(), FarError> {
+        self.begin_all(buffers, run, Kind::Load)
+    }
+
+    pub(super) fn save(&mut self, buffers: &mut Buffers, run: RunId) -> Result<(), FarError> {
+        self.begin_all(buffers, run, Kind::Save)
+    }
+
+    fn begin_all(&mut self, buffers: &mut Buffers, run: RunId, kind: Kind) -> Result<(), FarError> {
+        let stored = buffers.get_mut(run);
+        stored.accesses = stored.pieces.len();
+        self.waiting.extend((0..stored.pieces.len()).map(|piece| Access { kind, run, piece }));
+        self.begin_waiting(buffers)
+    }
+
+    pub(super) fn allocate_chunk(&mut self, segment: u64) -> Result<(), FarError> {
+        self.asks.push_back(Ask::Allocate(segment));
+        self.ask()
+    }
+
+    pub(super) fn free_chunk(&mut self, segment: u64) -> Result<(), FarError> {
+        let chunk = self.chunks.remove(&segment).expect("only a chunk that is there is freed");
+        self.asks.push_back(Ask::Free(segment, chunk));
+        self.ask()
+    }
+
+    /// Takes what has ended, and begins what had no room.
+    pub(super) fn poll(&mut self, buffers: &mut Buffers) -> Result<Vec<Ended>, FarError> {
+        let mut ended = Vec::new();
+        self.session.poll();
+        let mut drained = std::mem::take(&mut self.drained);
+        self.session.client().drain(&mut drained);
+        for (operation, outcome) in drained.drain(..) {
+            ended.extend(self.finish(buffers, operation, outcome)?);
+        }
+        self.drained = drained;
+        let mut at = 0;
+        while at < self.calls.len() {
+            let (call, what) = self.calls[at];
+            match self.session.client().take_call(call) {
+                None => at += 1,
+                Some(answer) => {
+                    self.calls.swap_remove(at);
+                    self.answered(what, answer)?;
+                    ended.push(what);
+                }
+            }
+        }
+        if let Some(error) = self.session.client().over() {
+            return Err(FarError::node("the program's memory is lost")(error));
+        }
+        self.begin_waiting(buffers)?;
+        self.ask()?;
+        Ok(ended)
+    }
+
+    /// An access has ended. Returns what has ended with it, if it was the last of its run.
+    fn finish(
+        &mut self,
+        buffers: &mut Buffers,
+        operation: Operation,
+        outcome: Outcome<ArenaMemory>,
+    ) -> Result<Option<Ended>, FarError> {
+        let Some(Access { kind, run, piece }) = self.under_way.remove(&operation) else { return Ok(None) };
+        let what = match kind {
+            Kind::Load => "cannot read the program's memory",
+            Kind::Save => "cannot write the program's memory",
+        };
+        outcome.result.map_err(FarError::node(what))?;
+        let stored = buffers.get_mut(run);
+        stored.pieces[piece].buffer = outcome.buffer;
+        stored.accesses -= 1;
+        Ok((stored.accesses == 0).then_some(match kind {
+            Kind::Load => Ended::Loaded(run),
+            Kind::Save => Ended::Saved(run),
+        }))
+    }
+
+    fn answered(&mut self, what: Ended, answer: Result<Answer, Error>) -> Result<(), FarError> {
+        match (what, answer) {
+            (Ended::Allocated(segment), Ok(Answer::Granted(chunk))) => {
+                self.chunks.insert(segment, chunk);
+                self.allocated += 1;
+                self.chunks_max = self.chunks_max.max(self.chunks.len() as u64);
+                Ok(())
+            }
+            (Ended::Allocated(_), Err(error)) => Err(FarError::node(NO_CHUNK)(error)),
+            (_, Err(error)) => Err(FarError::node("cannot free memory of the node")(error)),
+            (_, Ok(_)) => Ok(()),
+        }
+    }
+
+    /// Begins accesses while there is room for them.
+    fn begin_waiting(&mut self, buffers: &mut Buffers) -> Result<(), FarError> {
+        while let Some(&access) = self.waiting.front() {
+            let stored = buffers.get_mut(access.run);
+            let Span { first, .. } = stored.span;
+            let piece = &mut stored.pieces[access.piece];
+            let chunk = &self.chunks[&(first / SEGMENT_PAGES)];
+            let offset = (first % SEGMENT_PAGES + u64::from(piece.at)) * PAGE as u64;
+            let buffer = piece.buffer.take().expect("one access at a time");
+            let now = self.session.now();
+            let client = self.session.client();
+            let begun = match access.kind {
+                Kind::Load => client.read(now, chunk, offset, buffer),
+                Kind::Save => client.write(now, chunk, offset, buffer),
+            };
+            match begun {
+                Ok(operation) => {
+                    self.under_way.insert(operation, access);
+                    self.waiting.pop_front();
+                }
+                Err(Rejected { buffer, error: Error::QueueFull { .. } }) => {
+                    piece.buffer = buffer;
+                    break;
+                }
+                Err(rejected) => {
+                    return Err(FarError::node("cannot reach the program's memory")(rejected.error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the workers while there is room for requests.
+    fn ask(&mut self) -> Result<(), FarError> {
+        while let Some(ask) = self.asks.pop_front() {
+            let client = self.session.client();
+            let (begun, back, what) = match ask {
+                Ask::Allocate(segment) => {
+                    (client.allocate_chunk(), Some(Ask::Allocate(segment)), Ended::Allocated(segment))
+                }
+                Ask::Free(segment, chunk) => match client.free_chunk(chunk) {
+                    Ok(call) => (Ok(call), None, Ended::Freed(segment)),
+                    Err(NotRevoked { permission, error }) => {
+                        (Err(error), Some(Ask::Free(segment, permission)), Ended::Freed(segment))
+                    }
+                },
+            };
+            match (begun, back) {
+                (Ok(call), _) => self.calls.push((call, what)),
+                (Err(Error::QueueFull { .. }), Some(back)) => {
+                    self.asks.push_front(back);
+                    break;
+                }
+                (Err(error), _) => return Err(FarError::node(NO_CHUNK)(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_empty() && self.asks.is_empty() && self.calls.is_empty()
+    }
+
+    /// Waits until something has happened, or for a short time.
+    pub(super) fn wait(&mut self) -> Result<(), FarError> {
+        let mut looks = 0;
+        let waited = self.session.wait_until(|_| {
+            looks += 1;
+            (looks > 2).then_some(())
+        });
+        waited.map_err(FarError::node("the program's memory is lost"))
+    }
+
+    /// Has the descriptor become readable when something happens. Returns how long may be waited for that.
+    pub(super) fn arm(&mut self) -> Duration {
+        self.session.arm()
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.session.descriptor()
+    }
+
+    pub(super) fn chunks(&self) -> u64 {
+        self.chunks.len() as u64
+    }
+
+    pub(super) fn chunks_max(&self) -> u64 {
+        self.chunks_max
+    }
+
+    pub(super) fn chunks_allocated(&self) -> u64 {
+        self.allocated
+    }
+}
+
+const NO_CHUNK: &str = "the node has no memory for what the program has written: serve with more --chunks, or keep more \
+                        local with --local";

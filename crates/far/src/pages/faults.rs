@@ -1,0 +1,351 @@
+//! Faults: from where a page comes, and how many of its neighbours come with it.
+//!
+//! A window of pages grows while faults move along, in either direction. The end of each window is noted at its last page,
+//! so there is no limit on how many streams are told apart.
+
+use super::runs::{Origin, State};
+use super::table::{Edge, Place, SEGMENT_PAGES};
+use super::{Effect, Pages, RunId, Span, Waiting};
+
+/// From this length on a window has the next one read ahead.
+const AHEAD_FROM: u32 = 8;
+/// How many times a page that was written is mapped writable for a read.
+const WRITES_EXPECTED: u8 = 3;
+/// From this length on a window of writes is mapped writable as a whole.
+const WRITABLE_FROM: u32 = 4;
+
+/// Whether pages that are read ahead are used before they are dropped. Where they mostly are not, hardly any are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    credit: u32,
+    /// Chances that were let pass.
+    passed: u32,
+}
+
+impl Ahead {
+    const CREDIT_MAX: u32 = 32;
+    const CREDIT_LOW: u32 = 8;
+    /// One chance in so many is taken while the credit is low.
+    const TRIED: u32 = 16;
+
+    pub(super) fn new() -> Self {
+        Self { credit: Self::CREDIT_MAX / 2, passed: 0 }
+    }
+
+    fn is_worthwhile(&mut self) -> bool {
+        self.passed = self.passed.wrapping_add(1);
+        self.credit >= Self::CREDIT_LOW || self.passed.is_multiple_of(Self::TRIED)
+    }
+
+    fn was_used(&mut self) {
+        self.credit = (self.credit + 2).min(Self::CREDIT_MAX);
+    }
+
+    pub(super) fn was_dropped(&mut self) {
+        self.credit = self.credit.saturating_sub(2);
+    }
+}
+
+/// Where faults go, and how many pages the next one brings.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    is_up: bool,
+    log: u8,
+    length: u32,
+}
+
+impl Pages {
+    /// A thread has touched a page that is not mapped, or writes to a page that is protected.
+    ///
+    /// # Panics
+    /// The page lies outside the range.
+    pub fn fault(&mut self, page: u64, is_write: bool) {
+        assert!(page < self.table.len(), "page {page} lies outside the range");
+        self.counters.faults += 1;
+        let waiting = Waiting { page, is_write };
+        let is_mapped = matches!(self.table.page(page).place, Place::Mapped { .. });
+        // Nobody overtakes who waits for room: the room is made for the first of them.
+        if (!is_mapped && !self.stalled.is_empty()) || !self.serve(waiting) {
+            self.stall(waiting);
+        }
+    }
+
+    pub(super) fn stall(&mut self, waiting: Waiting) {
+        self.stalled.push_back(waiting);
+    }
+
+    /// Serves faults that waited for room, in order.
+    pub(super) fn serve_stalled(&mut self) {
+        while let Some(&waiting) = self.stalled.front() {
+            if !self.serve(waiting) {
+                break;
+            }
+            self.stalled.pop_front();
+        }
+    }
+
+    /// Has a page mapped, or on its way. `false`: there is no room yet.
+    fn serve(&mut self, waiting: Waiting) -> bool {
+        let page = self.table.page(waiting.page);
+        match page.place {
+            Place::Mapped { is_dirty: false } if waiting.is_write => self.allow(waiting.page),
+            Place::Mapped { .. } => self.effects.push_back(Effect::Wake(Span::one(waiting.page))),
+            Place::Held(run) => match self.runs.get(run).state {
+                State::Clean | State::Dirty => return self.map_from(run, waiting),
+                State::Loading | State::TakingOut | State::Saving => {
+                    self.runs.get_mut(run).waiting.push(waiting);
+                }
+            },
+            Place::Absent if page.is_stored => return self.load(waiting),
+            Place::Absent => return self.zero(waiting),
+        }
+        true
+    }
+
+    /// Serves the faults that waited for a run, once it can be mapped from.
+    pub(super) fn serve_waiting(&mut self, run: RunId) {
+        for waiting in std::mem::take(&mut self.runs.get_mut(run).waiting) {
+            if !self.stalled.is_empty() || !self.serve(waiting) {
+                self.stall(waiting);
+            }
+        }
+    }
+
+    fn window(&self, page: u64, edge: impl Fn(u64) -> Edge) -> Window {
+        let below = if page > 0 { edge(page - 1) } else { Edge::No };
+        let above = if page + 1 < self.table.len() { edge(page + 1) } else { Edge::No };
+        let (is_up, log) = match (below, above) {
+            (Edge::Up(log), _) => (true, log + 1),
+            (_, Edge::Down(log)) => (false, log + 1),
+            (Edge::Single, _) => (true, 1),
+            (_, Edge::Single) => (false, 1),
+            _ => (true, 0),
+        };
+        let log = log.min(31);
+        // Two faults side by side are common among faults that go nowhere: only the third one brings a neighbour.
+        let length = self.window_max().min(1 << log.saturating_sub(1));
+        Window { is_up, log, length }
+    }
+
+    /// The window of a page that is to be mapped.
+    fn mapping_window(&self, page: u64) -> Window {
+        self.window(page, |at| {
+            let page = self.table.page(at);
+            if matches!(page.place, Place::Mapped { .. }) { page.edge } else { Edge::No }
+        })
+    }
+
+    /// The pages of a window from `page` on that are alike, at most `length`, in one segment.
+    fn reach(&self, page: u64, window: Window, length: u32, is_alike: impl Fn(u64) -> bool) -> Span {
+        let segment = page / SEGMENT_PAGES;
+        let mut span = Span::one(page);
+        while span.count < length {
+            let next = if window.is_up { Some(span.end()) } else { span.first.checked_sub(1) };
+            let Some(next) = next.filter(|&next| next < self.table.len() && next / SEGMENT_PAGES == segment)
+            else {
+                break;
+            };
+            if !is_alike(next) {
+                break;
+            }
+            span = Span { first: span.first.min(next), count: span.count + 1 };
+        }
+        span
+    }
+
+    /// Notes where a window ends, and that its pages were touched just now.
+    fn mapped_window(&mut self, span: Span, window: Window) {
+        self.touch(span);
+        for page in span.pages() {
+            self.table.page_mut(page).edge = Edge::No;
+        }
+        let (at, edge) = edge_of(span, window);
+        self.table.page_mut(at).edge = edge;
+    }
+
+    /// Lifts the protection of a page that is written for the first time, and of the next ones if writes move along.
+    fn allow(&mut self, page: u64) {
+        let is_clean = |pages: &Self, at| pages.table.page(at).place == Place::Mapped { is_dirty: false };
+        let window = self.window(page, |at| match self.table.page(at) {
+            page if page.place == (Place::Mapped { is_dirty: true }) => page.write_edge,
+            _ => Edge::No,
+        });
+        let span = self.reach(page, window, window.length, |at| is_clean(self, at));
+        self.touch(span);
+        for page in span.pages() {
+            let page = self.table.page_mut(page);
+            page.place = Place::Mapped { is_dirty: true };
+            page.write_edge = Edge::No;
+            page.writes_expected = WRITES_EXPECTED;
+        }
+        let (at, edge) = edge_of(span, window);
+        self.table.page_mut(at).write_edge = edge;
+        self.counters.first_writes += 1;
+        self.effects.push_back(Effect::Allow(span));
+    }
+
+    fn zero(&mut self, waiting: Waiting) -> bool {
+        let window = self.mapping_window(waiting.page);
+        let room = self.make_room(window.length, None);
+        if room == 0 {
+            return false;
+        }
+        let is_zeros = |at| {
+            let page = self.table.page(at);
+            page.place == Place::Absent && !page.is_stored
+        };
+        let span = self.reach(waiting.page, window, room, is_zeros);
+        for page in span.pages() {
+            // What stays zero is noticed when the page is taken out.
+            self.table.page_mut(page).place = Place::Mapped { is_dirty: true };
+        }
+        self.count_mapped(span.count);
+        self.mapped_window(span, window);
+        self.counters.zeroed += u64::from(span.count);
+        self.effects.push_back(Effect::Zero(span));
+        true
+    }
+
+    fn load(&mut self, waiting: Waiting) -> bool {
+        let window = self.mapping_window(waiting.page);
+        let Some((run, span)) = self.begin_load(waiting.page, window, window.length, Origin::Fetched) else {
+            return false;
+        };
+        self.runs.get_mut(run).waiting.push(waiting);
+        self.counters.fetched += u64::from(span.count);
+        self.read_ahead(span, window);
+        true
+    }
+
+    /// Has pages read from the node that are only there.
+    fn begin_load(
+        &mut self,
+        page: u64,
+        window: Window,
+        length: u32,
+        origin: Origin,
+    ) -> Option<(RunId, Span)> {
+        let is_stored = |pages: &Self, at| {
+            let page = pages.table.page(at);
+            page.place == Place::Absent && page.is_stored
+        };
+        let span = self.reach(page, window, length, |at| is_stored(self, at));
+        let block = span.count.next_power_of_two();
+        // What is read leaves room for what must be taken out to map it.
+        let has_place = self.runs.loading() + block <= self.limits.held / 2 && self.hold(block, None);
+        if !has_place {
+            return if length > 1 && origin == Origin::Fetched {
+                self.begin_load(page, window, 1, origin)
+            } else {
+                None
+            };
+        }
+        let run = self.add_run(span, State::Loading, origin);
+        for page in span.pages() {
+            let page = self.table.page_mut(page);
+            assert!(!page.is_saving, "a page that is being written is not read");
+            page.place = Place::Held(run);
+        }
+        self.effects.push_back(Effect::Load(run, span));
+        Some((run, span))
+    }
+
+    /// Has the window after `span` read before anybody touches it.
+    fn read_ahead(&mut self, span: Span, window: Window) {
+        let next = if window.is_up { Some(span.end()) } else { span.first.checked_sub(1) };
+        let Some(next) = next.filter(|&next| next < self.table.len()) else { return };
+        let page = self.table.page(next);
+        let is_due = window.length >= AHEAD_FROM && self.stalled.is_empty() && self.ahead.is_worthwhile();
+        if is_due
+            && page.place == Place::Absent
+            && page.is_stored
+            && let Some((_, span)) = self.begin_load(next, window, window.length, Origin::Prefetched)
+        {
+            self.counters.prefetched += u64::from(span.count);
+        }
+    }
+
+    /// Maps a page that a run has, and what follows it in the window.
+    fn map_from(&mut self, run: RunId, waiting: Waiting) -> bool {
+        let window = self.mapping_window(waiting.page);
+        let (state, origin) = (self.runs.get(run).state, self.runs.get(run).origin);
+        let room = self.make_room(window.length, Some(run));
+        if room == 0 {
+            return false;
+        }
+        let is_here = |at| self.table.page(at).place == Place::Held(run);
+        let span = self.reach(waiting.page, window, room, is_here);
+        let is_dirty = state == State::Dirty;
+        let are_writable = is_dirty || (waiting.is_write && window.length >= WRITABLE_FROM);
+        self.map_span(run, span, waiting, are_writable);
+        self.mapped_window(span, window);
+        let count = u64::from(span.count);
+        match origin {
+            Origin::Fetched => {}
+            Origin::Prefetched => {
+                self.ahead.was_used();
+                self.counters.prefetched_used += count;
+            }
+            Origin::TakenOut { .. } => self.counters.second_chances += count,
+        }
+        self.let_go(run, span.count);
+        if origin != (Origin::TakenOut { is_dirty: true }) {
+            self.read_ahead(span, window);
+        }
+        true
+    }
+
+    /// Has pages mapped: all writable, or only the one that is to be written.
+    fn map_span(&mut self, run: RunId, span: Span, waiting: Waiting, are_writable: bool) {
+        let first = self.runs.get(run).span.first;
+        let expected: Vec<_> = span.pages().map(|page| self.table.page(page).writes_expected > 0).collect();
+        let is_expected = |page: u64| expected[usize::try_from(page - span.first).unwrap_or(usize::MAX)];
+        let is_writable =
+            |page| are_writable || (waiting.is_write && page == waiting.page) || is_expected(page);
+        let mut from = span.first;
+        while from < span.end() {
+            let like = is_writable(from);
+            let end = (from..span.end()).find(|&page| is_writable(page) != like).unwrap_or(span.end());
+            let count = u32::try_from(end - from).expect("a part of a run");
+            let part = Span { first: from, count };
+            self.effects.push_back(Effect::Map { run, first, span: part, is_writable: like });
+            from = end;
+        }
+        for page in span.pages() {
+            let is_written = waiting.is_write && page == waiting.page;
+            let it = self.table.page_mut(page);
+            it.place = Place::Mapped { is_dirty: is_writable(page) };
+            it.writes_expected =
+                if is_written { WRITES_EXPECTED } else { it.writes_expected.saturating_sub(1) };
+        }
+        self.count_mapped(span.count);
+    }
+
+    /// Pages of a run have left it. An empty run that nothing is under way with goes.
+    pub(super) fn let_go(&mut self, run: RunId, pages: u32) {
+        let it = self.runs.get_mut(run);
+        it.left -= pages;
+        if it.left == 0 && matches!(it.state, State::Clean | State::Dirty) {
+            self.discard(run);
+        }
+    }
+
+    /// A run's bytes have come from the node.
+    pub fn loaded(&mut self, run: RunId) {
+        self.runs.set_state(run, State::Clean);
+        if self.runs.get(run).left == 0 {
+            self.let_go(run, 0);
+        } else {
+            self.serve_waiting(run);
+        }
+    }
+}
+
+/// Where a window's end is noted, and what is noted there.
+fn edge_of(span: Span, window: Window) -> (u64, Edge) {
+    match (window.log, window.is_up) {
+        (0, _) => (span.first, Edge::Single),
+        (log, true) => (span.end() - 1, Edge::Up(log)),
+        (log, false) => (span.first, Edge::Down(log)),
+    }
+}

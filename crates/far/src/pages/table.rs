@@ -1,0 +1,149 @@
+//! What is known of each page and each segment. Segments that were never touched take no memory.
+
+use super::RunId;
+
+/// Pages of a segment, which has one chunk on the node: 1 MiB.
+pub const SEGMENT_PAGES: u64 = IN_SEGMENT as u64;
+const IN_SEGMENT: usize = 256;
+
+/// Where a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// Not here. Its bytes are zeros, unless they are stored.
+    Absent,
+    /// The program uses it. If it is dirty, the program may write to it; otherwise it is protected, and equals what is
+    /// stored.
+    Mapped { is_dirty: bool },
+    /// In a run.
+    Held(RunId),
+}
+
+/// The end of a window that faults have moved along: the next fault beside it continues the window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Edge {
+    No,
+    /// A page that was mapped alone: a neighbour on either side continues.
+    Single,
+    /// The last page of a window that moves up, with the logarithm of its length.
+    Up(u8),
+    /// The first page of a window that moves down.
+    Down(u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page {
+    pub(super) place: Place,
+    /// The segment's chunk has bytes of the page. A page that is dirty, or in a dirty run, has newer ones.
+    pub(super) is_stored: bool,
+    /// A write of the page to the chunk is under way. No other is begun meanwhile, so none overtakes another.
+    pub(super) is_saving: bool,
+    /// Of the window in which the page was mapped, and of that in which its protection was lifted.
+    pub(super) edge: Edge,
+    pub(super) write_edge: Edge,
+    /// How many more times the page is mapped writable although it is only read: it was written after it had been read
+    /// before. A write for nothing costs the program less than a second fault.
+    pub(super) writes_expected: u8,
+    /// When the page was last mapped or first written.
+    pub(super) stamp: u32,
+}
+
+const UNTOUCHED: Page = Page {
+    place: Place::Absent,
+    is_stored: false,
+    is_saving: false,
+    edge: Edge::No,
+    write_edge: Edge::No,
+    writes_expected: 0,
+    stamp: 0,
+};
+
+/// A segment's memory on the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Chunk {
+    None,
+    Allocating,
+    Here,
+    Freeing,
+}
+
+#[derive(Debug)]
+pub(super) struct Segment {
+    pages: [Page; IN_SEGMENT],
+    /// Pages that are stored.
+    pub(super) stored: u32,
+    /// Runs of its pages.
+    pub(super) runs: u32,
+    pub(super) chunk: Chunk,
+}
+
+impl Segment {
+    fn new() -> Self {
+        Self { pages: [UNTOUCHED; IN_SEGMENT], stored: 0, runs: 0, chunk: Chunk::None }
+    }
+}
+
+/// The segments of a range.
+#[derive(Debug)]
+pub(super) struct Table {
+    pages: u64,
+    segments: Vec<Option<Box<Segment>>>,
+}
+
+impl Table {
+    pub(super) fn new(pages: u64) -> Self {
+        let count =
+            usize::try_from(pages.div_ceil(SEGMENT_PAGES)).expect("a range fits into the address space");
+        Self { pages, segments: std::iter::repeat_with(|| None).take(count).collect() }
+    }
+
+    /// Pages of the range.
+    pub(super) fn len(&self) -> u64 {
+        self.pages
+    }
+
+    pub(super) fn page(&self, page: u64) -> Page {
+        match self.segments.get(index(page / SEGMENT_PAGES)) {
+            Some(Some(segment)) => segment.pages[index(page % SEGMENT_PAGES)],
+            _ => UNTOUCHED,
+        }
+    }
+
+    /// # Panics
+    /// The page lies outside the range.
+    pub(super) fn page_mut(&mut self, page: u64) -> &mut Page {
+        assert!(page < self.pages, "page {page} lies outside the range");
+        &mut self.segment_mut(page / SEGMENT_PAGES).pages[index(page % SEGMENT_PAGES)]
+    }
+
+    pub(super) fn segment_mut(&mut self, segment: u64) -> &mut Segment {
+        self.segments[index(segment)].get_or_insert_with(|| Box::new(Segment::new()))
+    }
+
+    pub(super) fn is_touched(&self, segment: u64) -> bool {
+        self.segments.get(index(segment)).is_some_and(Option::is_some)
+    }
+
+    pub(super) fn set_stored(&mut self, page: u64, is_stored: bool) {
+        let was = std::mem::replace(&mut self.page_mut(page).is_stored, is_stored);
+        let stored = &mut self.segment_mut(page / SEGMENT_PAGES).stored;
+        *stored = *stored + u32::from(is_stored) - u32::from(was);
+    }
+
+    /// Forgets a segment of which nothing is known that was not so from the start.
+    pub(super) fn forget(&mut self, segment: u64) {
+        let place = &mut self.segments[index(segment)];
+        let is_bare = place.as_ref().is_some_and(|it| {
+            it.stored == 0
+                && it.runs == 0
+                && it.chunk == Chunk::None
+                && it.pages.iter().all(|page| page.place == Place::Absent && !page.is_saving)
+        });
+        if is_bare {
+            *place = None;
+        }
+    }
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,83 @@
+//! What a program's far memory has cost.
+
+use crate::pages::Counters;
+use portcullis_memory::userfault::PAGE;
+use serde::Serialize;
+use std::time::Duration;
+
+/// What has happened while a program ran with far memory. Pages have 4096 bytes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// How long the program ran, in seconds.
+    pub seconds: f64,
+    /// How long at least one of its threads waited for a page, in seconds, from when the monitor knew.
+    pub fault_seconds: f64,
+    /// This as a part of the whole, from 0 to 1.
+    pub fault_share: f64,
+    /// Faults, of all kinds.
+    pub faults: u64,
+    /// Of these, first writes to pages that were local.
+    pub first_writes: u64,
+    /// Pages that were mapped as zeros.
+    pub zeroed_pages: u64,
+    /// Pages read from the node because the program touched them or their neighbours.
+    pub fetched_pages: u64,
+    /// Pages read from the node before the program touched them.
+    pub prefetched_pages: u64,
+    /// Of these, pages that were mapped afterwards.
+    pub prefetched_used_pages: u64,
+    /// Pages taken out of the program's memory.
+    pub evicted_pages: u64,
+    /// Pages that were taken out and touched again before they were dropped.
+    pub second_chance_pages: u64,
+    /// Pages written to the node.
+    pub written_pages: u64,
+    /// Writes that they took.
+    pub writes: u64,
+    /// Bytes read from the node.
+    pub bytes_read: u64,
+    /// Bytes written to the node.
+    pub bytes_written: u64,
+    /// The most bytes that were local at once.
+    pub local_bytes_max: u64,
+    /// Bytes that may be local.
+    pub local_bytes: u64,
+    /// Chunks held on the node at the end.
+    pub chunks: u64,
+    /// The most chunks that were held at once.
+    pub chunks_max: u64,
+    /// Chunks allocated, and freed again, over time.
+    pub chunks_allocated: u64,
+    /// Freed before the end.
+    pub chunks_freed: u64,
+    /// Ranges that the program has handed over: one for each program that it executed in its own place.
+    pub ranges: u64,
+}
+
+impl Summary {
+    /// Adds what the pages of one range have counted.
+    pub(crate) fn add(&mut self, counters: &Counters) {
+        let page = PAGE as u64;
+        self.faults += counters.faults;
+        self.first_writes += counters.first_writes;
+        self.zeroed_pages += counters.zeroed;
+        self.fetched_pages += counters.fetched;
+        self.prefetched_pages += counters.prefetched;
+        self.prefetched_used_pages += counters.prefetched_used;
+        self.evicted_pages += counters.evicted;
+        self.second_chance_pages += counters.second_chances;
+        self.written_pages += counters.saved;
+        self.writes += counters.saves;
+        self.bytes_read += (counters.fetched + counters.prefetched) * page;
+        self.bytes_written += counters.saved * page;
+        let local = u64::from(counters.mapped_max) + u64::from(counters.held_max);
+        self.local_bytes_max = self.local_bytes_max.max(local * page);
+    }
+
+    /// Notes how long the program ran, and how long it waited.
+    pub(crate) fn set_times(&mut self, whole: Duration, faults: Duration) {
+        self.seconds = whole.as_secs_f64();
+        self.fault_seconds = faults.as_secs_f64();
+        self.fault_share = if self.seconds > 0.0 { self.fault_seconds / self.seconds } else { 0.0 };
+    }
+}

@@ -1,0 +1,260 @@
+//! Programs that nobody wrote for this, with far memory of a node in this process: a shell's utilities and Python.
+//! Where one is missing, or where this process may not handle faults, the test says so and ends.
+
+use portcullis::host::{Host, HostConfig, NodeCounters};
+use portcullis::{ChunkLimits, NodeConfig, SessionOptions};
+use portcullis_far::{Ended, FarError, Monitor, Program, SEGMENT_BYTES, Sizes, Summary};
+use portcullis_memory::userfault::Userfault;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+const CHUNKS: u64 = 256;
+/// How long a busy machine may take over what takes it a moment.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether this can be tried here. If not, the reason is told.
+fn can_run(program: &str) -> bool {
+    if let Err(error) = Userfault::new() {
+        eprintln!("SKIPPED: {error}");
+        return false;
+    }
+    let version = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let is_there = version.is_ok_and(|status| status.success());
+    if !is_there {
+        eprintln!("SKIPPED: there is no {program} here");
+    }
+    is_there
+}
+
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test is a program");
+    let library = test.with_file_name("libportcullis_preload.so");
+    assert!(library.is_file(), "cargo builds {} with the tests", library.display());
+    library
+}
+
+fn host(chunks: u64) -> Host {
+    let chunks = ChunkLimits { chunks, chunk_bytes: SEGMENT_BYTES, client_max: chunks };
+    let pool_bytes = chunks.chunks * SEGMENT_BYTES + (16 << 20);
+    let node = NodeConfig { pool_bytes, chunks: Some(chunks), ..NodeConfig::default() };
+    Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node starts")
+}
+
+/// A program with far memory, and the thread that is its monitor.
+struct Running {
+    monitor: JoinHandle<(Result<Ended, FarError>, Summary)>,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(host: &Host, local: u64, mut command: Command) -> Self {
+        let sizes = Sizes { range: 1 << 30, local, first: 2 << 20, least: 0 };
+        let options = SessionOptions { arena_bytes: sizes.arena_bytes(), ..SessionOptions::default() };
+        let session = host.connect("far", options).expect("a session");
+        let (sender, streams) = mpsc::channel();
+        let monitor = thread::spawn(move || {
+            let mut monitor = Monitor::new(session, sizes).expect("a monitor");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut program = Program::start(command, &library(), sizes).expect("the program starts");
+            sender.send(program.take_streams()).expect("the test waits");
+            (monitor.serve(&mut program), monitor.summary())
+        });
+        let (input, output) = streams.recv().expect("the program starts");
+        Self { monitor, input, output: BufReader::new(output.expect("a pipe")) }
+    }
+
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line.trim().to_owned()
+    }
+
+    fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("a pipe");
+        writeln!(input, "{line}").expect("it listens");
+    }
+
+    /// What it printed until its end, and how that came.
+    fn end(mut self) -> (Vec<u8>, Result<Ended, FarError>, Summary) {
+        drop(self.input.take());
+        let mut printed = Vec::new();
+        self.output.read_to_end(&mut printed).expect("its output");
+        let (ended, summary) = self.monitor.join().expect("the monitor does not panic");
+        (printed, ended, summary)
+    }
+}
+
+fn python(script: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-c", script]);
+    command
+}
+
+/// Waits until the node's counters are as wanted.
+fn wait_for(host: &Host, what: &str, wanted: impl Fn(&NodeCounters) -> bool) {
+    let within = Instant::now() + PATIENCE;
+    while !wanted(&host.counters()) {
+        assert!(Instant::now() < within, "{what}: {:?}", host.counters());
+        thread::yield_now();
+    }
+}
+
+/// Lines without an order, each with its number in it.
+fn lines(count: u64) -> String {
+    let mut text = String::new();
+    for number in 0..count {
+        let mixed = (number.wrapping_mul(6364136223846793005) >> 20) % 1_000_000_007;
+        writeln!(text, "{mixed:010} line {number}").expect("memory");
+    }
+    text
+}
+
+fn feed(mut input: ChildStdin, text: String) -> JoinHandle<()> {
+    thread::spawn(move || {
+        // A program that dies does not listen.
+        let _ = input.write_all(text.as_bytes());
+    })
+}
+
+fn plain(mut command: Command, text: &str) -> Vec<u8> {
+    let mut child: Child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let feeding = feed(child.stdin.take().expect("a pipe"), text.to_owned());
+    let output = child.wait_with_output().expect("it ends");
+    feeding.join().expect("it is fed");
+    output.stdout
+}
+
+fn sort(threads: u32) -> Command {
+    let mut command = Command::new("sort");
+    command.args([&format!("--parallel={threads}"), "-S", "64M"]).env("LC_ALL", "C");
+    command
+}
+
+fn sorts_as_ever(threads: u32) {
+    if !can_run("sort") {
+        return;
+    }
+    let text = lines(150_000);
+    let host = host(CHUNKS);
+    let mut running = Running::start(&host, 8 << 20, sort(threads));
+    let feeding = feed(running.input.take().expect("a pipe"), text.clone());
+    let (printed, ended, summary) = running.end();
+    feeding.join().expect("it is fed");
+    assert_eq!(ended.expect("the node is there"), Ended::Exited(0));
+    assert!(printed == plain(sort(threads), &text), "the output is another than without far memory");
+    assert!(summary.fetched_pages + summary.prefetched_pages > 1000, "hardly anything was far: {summary:?}");
+    assert!(summary.local_bytes_max <= summary.local_bytes, "{summary:?}");
+    wait_for(&host, "the session has ended", |counters| counters.chunks_held == 0);
+}
+
+#[test]
+fn sort_prints_the_same_with_a_part_of_its_memory_here() {
+    sorts_as_ever(1);
+}
+
+#[test]
+fn threads_wait_for_pages_side_by_side() {
+    sorts_as_ever(4);
+}
+
+#[test]
+fn the_node_s_memory_grows_and_shrinks_with_the_program_s() {
+    if !can_run("python3") {
+        return;
+    }
+    let script = "
+blocks = [bytearray(b'x' * (8 << 20)) for _ in range(8)]
+print('grown', flush=True); input()
+for number, block in enumerate(blocks):
+    assert bytes(block) == b'x' * (8 << 20), number
+blocks = blocks[:1]
+del block
+print('shrunk', flush=True); input()
+blocks = [bytearray(b'y' * (8 << 20)) for _ in range(4)]
+print('grown again', flush=True); input()
+";
+    let host = host(CHUNKS);
+    let mut running = Running::start(&host, 8 << 20, python(script));
+    assert_eq!(running.says(), "grown");
+    wait_for(&host, "far memory takes chunks", |counters| counters.chunks_held > 50);
+    running.tell("");
+    assert_eq!(running.says(), "shrunk");
+    wait_for(&host, "released memory gives chunks back", |counters| counters.chunks_held < 15);
+    running.tell("");
+    assert_eq!(running.says(), "grown again");
+    wait_for(&host, "it takes chunks again", |counters| counters.chunks_held > 20);
+    running.tell("");
+    let (_, ended, summary) = running.end();
+    assert_eq!(ended.expect("the node is there"), Ended::Exited(0));
+    assert!(summary.chunks_max > 50 && summary.chunks_freed > 40, "{summary:?}");
+}
+
+#[test]
+fn a_child_executes_others_and_dies_when_it_touches_what_is_far() {
+    if !can_run("python3") {
+        return;
+    }
+    let script = "
+import os, subprocess
+block = bytearray(b'x' * (32 << 20))
+assert subprocess.check_output(['echo', 'from a child']) == b'from a child\\n'
+child = os.fork()
+if child == 0:
+    os._exit(block[5])
+_, status = os.waitpid(child, 0)
+print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 'lived')
+assert bytes(block) == b'x' * (32 << 20)
+os.execvp('python3', ['python3', '-c', 'print(sum(bytearray(64 << 20)), bytearray(b\"z\" * (32 << 20))[7])'])
+";
+    let host = host(CHUNKS);
+    let (printed, ended, summary) = Running::start(&host, 8 << 20, python(script)).end();
+    assert_eq!(ended.expect("the node is there"), Ended::Exited(0));
+    assert_eq!(String::from_utf8_lossy(&printed), "11\n0 122\n");
+    // What is executed in the program's place has far memory too.
+    assert!(summary.ranges >= 2, "{summary:?}");
+}
+
+#[test]
+fn the_kernel_reads_and_writes_far_memory() {
+    if !can_run("python3") {
+        return;
+    }
+    let script = "
+import os, tempfile
+block = bytearray(os.urandom(1 << 20) * 24)
+with tempfile.TemporaryFile() as file:
+    assert os.write(file.fileno(), memoryview(block)) == len(block)
+    again = bytearray(len(block))
+    assert os.preadv(file.fileno(), [again], 0) == len(block)
+    assert again == block
+print('the same')
+";
+    let host = host(CHUNKS);
+    let (printed, ended, _) = Running::start(&host, 8 << 20, python(script)).end();
+    assert_eq!(ended.expect("the node is there"), Ended::Exited(0));
+    assert_eq!(printed, b"the same\n");
+}
+
+#[test]
+fn a_program_whose_node_is_full_dies_with_the_reason() {
+    if !can_run("python3") {
+        return;
+    }
+    let script = "
+blocks = []
+while True:
+    blocks.append(bytearray(b'x' * (4 << 20)))
+    print('more', flush=True)
+";
+    let host = host(16);
+    let (_, ended, _) = Running::start(&host, 8 << 20, python(script)).end();
+    let error = ended.expect_err("16 MiB are not enough");
+    assert!(error.to_string().contains("--chunks"), "{error}");
+}

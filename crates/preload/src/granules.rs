@@ -1,0 +1,130 @@
+//! Which parts of the range are in use. A granule is 64 KiB. The lowest free ones are taken first, so that the range stays
+//! dense and the node's memory with it.
+
+/// Bytes of a granule.
+pub(crate) const GRANULE: usize = 64 << 10;
+
+/// Granules of a range, over memory that is zero at first.
+#[derive(Debug)]
+pub(crate) struct Granules {
+    /// A bit for each granule that is taken.
+    taken: &'static mut [u64],
+    /// For the first granule of a block of its own: the bytes that were asked for.
+    sizes: &'static mut [usize],
+    /// All words before this one are full.
+    from: usize,
+}
+
+impl Granules {
+    /// Words of the bits of so many granules.
+    pub(crate) fn words(count: usize) -> usize {
+        count.div_ceil(64)
+    }
+
+    /// Nothing is taken. `taken` has a bit for each of `sizes`.
+    pub(crate) fn new(taken: &'static mut [u64], sizes: &'static mut [usize]) -> Self {
+        assert_eq!(taken.len(), Self::words(sizes.len()));
+        Self { taken, sizes, from: 0 }
+    }
+
+    fn is_taken(&self, at: usize) -> bool {
+        self.taken[at / 64] >> (at % 64) & 1 == 1
+    }
+
+    fn mark(&mut self, at: usize, count: usize, is_taken: bool) {
+        for at in at..at + count {
+            let bit = 1 << (at % 64);
+            if is_taken {
+                self.taken[at / 64] |= bit;
+            } else {
+                self.taken[at / 64] &= !bit;
+            }
+        }
+    }
+
+    /// Takes neighbouring granules.
+    pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
+        while self.taken.get(self.from) == Some(&u64::MAX) {
+            self.from += 1;
+        }
+        let mut first = self.from * 64;
+        let mut at = first;
+        while at - first < count {
+            if at >= self.sizes.len() {
+                return None;
+            }
+            if at.is_multiple_of(64) && self.taken[at / 64] == u64::MAX {
+                at += 64;
+                first = at;
+                continue;
+            }
+            at += 1;
+            if self.is_taken(at - 1) {
+                first = at;
+            }
+        }
+        self.mark(first, count, true);
+        Some(first)
+    }
+
+    /// Takes the granules right behind others, if they are free.
+    pub(crate) fn extend(&mut self, at: usize, more: usize) -> bool {
+        let is_free = at + more <= self.sizes.len() && (at..at + more).all(|at| !self.is_taken(at));
+        if is_free {
+            self.mark(at, more, true);
+        }
+        is_free
+    }
+
+    /// Gives granules back.
+    pub(crate) fn give_back(&mut self, at: usize, count: usize) {
+        self.mark(at, count, false);
+        self.from = self.from.min(at / 64);
+    }
+
+    /// Notes how many bytes were asked for at the start of a block of its own. 0: there is none any more.
+    pub(crate) fn set_size(&mut self, at: usize, size: usize) {
+        self.sizes[at] = size;
+    }
+
+    /// Bytes of the block that begins with this granule. `None`: none does.
+    pub(crate) fn size(&self, at: usize) -> Option<usize> {
+        self.sizes.get(at).copied().filter(|&size| size > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Granules;
+
+    fn granules(count: usize) -> Granules {
+        Granules::new(vec![0; Granules::words(count)].leak(), vec![0; count].leak())
+    }
+
+    #[test]
+    fn the_lowest_gap_that_fits_is_taken() {
+        let mut granules = granules(200);
+        assert_eq!(granules.take(70), Some(0));
+        assert_eq!(granules.take(10), Some(70));
+        assert_eq!(granules.take(100), Some(80));
+        granules.give_back(70, 10);
+        assert_eq!(granules.take(11), Some(180));
+        assert_eq!(granules.take(10), Some(70));
+        assert_eq!(granules.take(10), None);
+        assert_eq!(granules.take(9), Some(191));
+        assert_eq!(granules.take(1), None);
+        granules.give_back(0, 70);
+        assert_eq!(granules.take(64), Some(0));
+    }
+
+    #[test]
+    fn a_block_grows_where_nothing_follows() {
+        let mut granules = granules(20);
+        assert_eq!(granules.take(4), Some(0));
+        assert!(granules.extend(4, 4));
+        assert_eq!(granules.take(2), Some(8));
+        assert!(!granules.extend(8, 1));
+        assert!(!granules.extend(10, 11));
+        assert!(granules.extend(10, 10));
+    }
+}
