@@ -29,8 +29,8 @@ use world::{Move, Snapshot, World};
 /// How fine the steps are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Grain {
-    /// Every request of a chain is a step.
-    Row,
+    /// Every request of workers that allocate is a step until something breaks, and those that free go as if merged.
+    AllocRows,
     /// Every request that others could notice is a step.
     Request,
     /// Requests that nobody else's depend on go along with the step before.
@@ -111,10 +111,10 @@ impl Case {
             ("1 client, 1 chunk, dies, a worker breaks, merged", Self { dies: true, ..breaks }),
             ("1 client, 1 chunk, a worker breaks", Self { breaks: true, ..Self::SMALLEST }),
             ("1 client, 2 chunks, a worker breaks, merged", Self { chunks: 2, ..breaks }),
+            ("1 client, 1 chunk, breaks at each row of alloc", Self { grain: Grain::AllocRows, ..breaks }),
             ("1 client, 2 chunks, reserve of 1, merged", Self { chunks: 2, reserve: 1, ..one }),
             ("1 client, 1 chunk, reserve of 1, a worker breaks, merged", Self { reserve: 1, ..breaks }),
             ("2 clients, 1 chunk, reserve of 1, merged", Self { reserve: 1, ..two }),
-            ("1 client, 1 chunk, a worker breaks, each row", Self { grain: Grain::Row, ..breaks }),
             ("2 clients, 1 chunk, a worker breaks, merged", Self { breaks: true, ..two }),
         ]
     };

@@ -433,7 +433,7 @@ impl<const G: usize> World<G> {
                             return self.fail("a chain never ends".to_owned());
                         }
                     }
-                    let at_once = self.case.grain == Grain::Merged;
+                    let at_once = self.is_merged(worker);
                     if at_once && self.has_request(worker, Part::Reply) {
                         moved |= self.execute(member, place, Part::Reply);
                     }
@@ -442,13 +442,26 @@ impl<const G: usize> World<G> {
         }
     }
 
+    /// Whether requests of a worker that nobody else's depend on go along with the step before.
+    fn is_merged(&self, worker: Worker) -> bool {
+        match self.case.grain {
+            Grain::Request => false,
+            Grain::AllocRows => worker.frees,
+            Grain::Merged => true,
+        }
+    }
+
     /// Whether the next request of a chain reaches only what its own worker has.
     fn is_own(&mut self, worker: Worker) -> bool {
-        if !self.has_request(worker, Part::Chain) || self.case.grain == Grain::Row {
+        let goes_by_rows = match self.case.grain {
+            Grain::AllocRows => !worker.frees,
+            Grain::Request | Grain::Merged => false,
+        };
+        if !self.has_request(worker, Part::Chain) || (goes_by_rows && self.breakage == Breakage::None) {
             return false;
         }
         let Some(row) = self.row(worker) else { return true };
-        let merged = self.case.grain == Grain::Merged;
+        let merged = self.is_merged(worker);
         match row.label.0 {
             Line::ReadRecord | Line::WriteTail if merged => true,
             Line::Zero if merged => !self.case.design.shows_in_scrubs(),
