@@ -156,7 +156,8 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// As [`Client::revoke`]. The batch stays as it is.
     pub fn revoke(&mut self, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
         let body = RequestBody::Revoke { permission: permission.id(), free };
-        self.stage_call(Awaited::Done, body).map_err(|error| NotRevoked { permission, error })
+        self.stage_call(Awaited::Done, body)
+            .map_err(|error| NotRevoked { permission: Box::new(permission), error })
     }
 
     /// Adds a [`Client::free`].

@@ -34,7 +34,7 @@ const ROUNDS_MOST: usize = 16;
 #[error("{error}")]
 pub struct NotRevoked {
     /// The permission that was handed in.
-    pub permission: Permission,
+    pub permission: Box<Permission>,
     /// Why.
     #[source]
     pub error: Error,
@@ -142,7 +142,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`NotRevoked`] with the permission back: [`Error::QueueFull`], or what ended the session.
     pub fn revoke(&mut self, _now: Moment, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
         let body = RequestBody::Revoke { permission: permission.id(), free };
-        self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission, error })
+        self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission: Box::new(permission), error })
     }
 
     /// Lets a kept object go once its last permission has ended. Answered with [`Answer::Done`].
@@ -357,9 +357,12 @@ impl<E: VerbsEndpoint> Client<E> {
     pub fn free_chunk(&mut self, permission: Permission) -> Result<Call, NotRevoked> {
         if self.chunks.are_by_cpu() {
             let body = RequestBody::Revoke { permission: permission.id(), free: true };
-            return self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission, error });
+            return self
+                .call(Awaited::Done, body)
+                .map_err(|error| NotRevoked { permission: Box::new(permission), error });
         }
-        self.dangerous_free_chunk(permission.address()).map_err(|error| NotRevoked { permission, error })
+        self.dangerous_free_chunk(permission.address())
+            .map_err(|error| NotRevoked { permission: Box::new(permission), error })
     }
 
     /// Asks for the end of whichever chunk is at an address: for hostile tests. The worker frees it only if this client

@@ -84,7 +84,7 @@ fn a_full_control_queue_begins_nothing_and_loses_nothing() {
     release(&mut handle.world());
     assert_eq!(client.poll(NOW), 3);
     assert!(calls.into_iter().all(|call| matches!(client.take_call(call), Some(Ok(Answer::Done)))));
-    let call = client.revoke(NOW, not_revoked.permission, true).unwrap();
+    let call = client.revoke(NOW, *not_revoked.permission, true).unwrap();
     assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Done)));
 }
 

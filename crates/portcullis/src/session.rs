@@ -356,7 +356,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         let call = self.begin(|client, now| {
             let Some(permission) = bare.take() else { return Err(Error::SessionLost) };
             client.revoke(now, permission, free).map_err(|refused| {
-                bare = Some(refused.permission);
+                bare = Some(*refused.permission);
                 refused.error
             })
         })?;

@@ -146,7 +146,7 @@ fn churn(session: &mut Session, count: u64) {
             if let Some(held) = chunk.take() {
                 match session.client().free_chunk(held) {
                     Ok(begun) => *call = Some(begun),
-                    Err(refused) => *chunk = Some(refused.permission),
+                    Err(refused) => *chunk = Some(*refused.permission),
                 }
             }
         }

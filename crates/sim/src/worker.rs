@@ -439,7 +439,7 @@ impl Worker {
             Ok(call) => self.calls.push((call, Purpose::End)),
             Err(refused) => {
                 self.first_end = Moment(0);
-                self.held.push(refused.permission);
+                self.held.push(*refused.permission);
             }
         }
     }

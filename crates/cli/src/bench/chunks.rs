@@ -223,7 +223,7 @@ impl Bench {
             |client, now| {
                 let Some(permission) = held.pop() else { return Err(Error::SessionLost) };
                 way.free(client, now, permission).map_err(|refused| {
-                    held.push(refused.permission);
+                    held.push(*refused.permission);
                     refused.error
                 })
             },

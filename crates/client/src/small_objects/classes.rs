@@ -96,10 +96,10 @@ mod tests {
 
         #[test]
         fn objects_that_are_neither_tiny_nor_large_waste_a_quarter_at_the_most(
-            chunk in prop::sample::select(vec![4096u64, 8192, 65536, 1 << 20]), share in 0.0f64..1.0,
+            chunk in prop::sample::select(vec![4096u64, 8192, 65536, 1 << 20]), per_mille in 0u64..1000,
         ) {
             let classes = SizeClasses::of_chunk(chunk);
-            let bytes = 65 + ((chunk / 8 - 65) as f64 * share) as u64;
+            let bytes = 65 + (chunk / 8 - 65) * per_mille / 1000;
             let class = classes.class_of(bytes).expect("it is less than a chunk");
             // What a chunk leaves over is shared by its objects.
             let place = chunk as f64 / f64::from(classes.objects(class));
@@ -107,9 +107,9 @@ mod tests {
         }
 
         #[test]
-        fn large_objects_share_a_chunk_with_as_many_as_fit(chunk in 64u64..1 << 17, share in 0.125f64..1.0) {
+        fn large_objects_share_a_chunk_with_as_many_as_fit(chunk in 64u64..1 << 17, per_mille in 125u64..1000) {
             let classes = SizeClasses::of_chunk(chunk * WORD);
-            let bytes = ((chunk * WORD) as f64 * share) as u64;
+            let bytes = chunk * WORD * per_mille / 1000;
             let class = classes.class_of(bytes).expect("it is less than a chunk");
             prop_assert_eq!(u64::from(classes.objects(class)), chunk * WORD / bytes.next_multiple_of(WORD));
         }

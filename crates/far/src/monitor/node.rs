@@ -216,7 +216,7 @@ impl Node {
                 Ask::Free(segment, chunk) => match client.free_chunk(chunk) {
                     Ok(call) => (Ok(call), None, Ended::Freed(segment)),
                     Err(NotRevoked { permission, error }) => {
-                        (Err(error), Some(Ask::Free(segment, permission)), Ended::Freed(segment))
+                        (Err(error), Some(Ask::Free(segment, *permission)), Ended::Freed(segment))
                     }
                 },
             };

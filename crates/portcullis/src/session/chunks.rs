@@ -111,7 +111,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         let call = self.begin(|client, _| {
             let Some(bare) = held.take() else { return Err(Error::SessionLost) };
             client.free_chunk(bare).map_err(|NotRevoked { permission, error }| {
-                held = Some(permission);
+                held = Some(*permission);
                 error
             })
         })?;
@@ -152,7 +152,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             |client| {
                 let begun = client.free_chunk(left.pop_front()?);
                 Some(begun.map_err(|NotRevoked { permission, error }| {
-                    left.push_front(permission);
+                    left.push_front(*permission);
                     error
                 }))
             },

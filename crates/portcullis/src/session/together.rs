@@ -41,7 +41,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
                 Some(Ok(call))
             }
             Err(refused) => {
-                next = Some(refused.permission);
+                next = Some(*refused.permission);
                 Some(Err(refused.error))
             }
         })?;

@@ -130,7 +130,7 @@ impl<M: Memory> Request<M> {
             Self::Revoke { permission, free } => match batch.revoke(permission, free) {
                 Ok(call) => Posted::Begun(Begun::Call(call)),
                 Err(NotRevoked { permission, error: Error::QueueFull { .. } }) => {
-                    Posted::Full(Self::Revoke { permission, free })
+                    Posted::Full(Self::Revoke { permission: *permission, free })
                 }
                 Err(NotRevoked { error, .. }) => Posted::Failed(error),
             },
@@ -166,7 +166,7 @@ impl WorkerRequest {
             Self::AllocateChunk => (client.allocate_chunk(), Some(Self::AllocateChunk)),
             Self::FreeChunk(chunk) => match client.free_chunk(chunk) {
                 Ok(call) => (Ok(call), None),
-                Err(NotRevoked { permission, error }) => (Err(error), Some(Self::FreeChunk(permission))),
+                Err(NotRevoked { permission, error }) => (Err(error), Some(Self::FreeChunk(*permission))),
             },
         };
         match (begun, again) {

@@ -46,9 +46,9 @@ pub struct Loaded {
 /// The session that made a table.
 enum Owner {
     /// Others read the table.
-    Keeper(#[expect(dead_code, reason = "the table goes with it")] Session),
+    Keeper(#[expect(dead_code, reason = "the table goes with it")] Box<Session>),
     /// Only this one can: the blocks are in its chunks.
-    Reader(Rc<Pipeline>, Table),
+    Reader(Rc<Pipeline>, Box<Table>),
 }
 
 /// Where a loaded table is, and what is in it.
@@ -142,11 +142,12 @@ impl Loaded {
         let statistics = pipeline.block_on(table.statistics())?;
         let head = table.head();
         let owner = match shape.blocks {
-            BlockMemory::Chunks => Owner::Reader(pipeline, table),
+            BlockMemory::Chunks => Owner::Reader(pipeline, Box::new(table)),
             BlockMemory::Objects => {
                 drop(table);
                 let keeper = Rc::into_inner(pipeline).map(Pipeline::into_session);
-                Owner::Keeper(keeper.expect("the table was the only other user of the pipeline"))
+                let keeper = keeper.expect("the table was the only other user of the pipeline");
+                Owner::Keeper(Box::new(keeper))
             }
         };
         let contents = Contents { head, shape, keys: AtomicU32::new(options.keys) };
