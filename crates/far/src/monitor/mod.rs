@@ -190,7 +190,8 @@ impl Monitor {
             }
             let is_busy = self.take_faults(&mut faults)? | self.take_ended()?;
             self.carry_out_all()?;
-            if is_busy {
+            // One step at a time: a fault that comes meanwhile is served before the next.
+            if is_busy || self.pages.prepare() {
                 idle_since = None;
                 continue;
             }
