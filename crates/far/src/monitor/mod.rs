@@ -23,8 +23,8 @@ const BUFFERS_MAX: u64 = 32 << 20;
 const ARENA_OWN_BYTES: u64 = 1 << 20;
 /// The least local memory.
 pub const LOCAL_MIN: u64 = 8 << 20;
-/// How long the monitor polls for what a thread of the program waits for, before it sleeps. The processor would be idle
-/// otherwise, for that thread does not run.
+/// How long the monitor polls before it sleeps. A fault seldom comes alone, and to wake the monitor takes longer than to
+/// serve most faults.
 const POLL_FOR: Duration = Duration::from_micros(100);
 /// Turns between two looks for requests of a program whose other threads keep the monitor busy.
 const REQUESTS_EVERY: u64 = 64;
@@ -195,9 +195,8 @@ impl Monitor {
                 idle_since = None;
                 continue;
             }
-            // A thread that waits is served soonest by a monitor that does not sleep.
             let since = *idle_since.get_or_insert_with(Instant::now);
-            if !self.waits.pages.is_empty() && since.elapsed() < POLL_FOR {
+            if since.elapsed() < POLL_FOR {
                 std::hint::spin_loop();
                 continue;
             }

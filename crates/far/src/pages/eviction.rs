@@ -37,17 +37,23 @@ impl Pages {
         true
     }
 
-    /// The page that was mapped, or first written, longest ago.
+    /// The page that was mapped, or first written, longest ago. Pages that have lives left lose one and count as new.
     fn oldest(&mut self) -> Option<(u64, Group)> {
         while let Some(&group) = self.ages.front() {
             let is_of = |page: &u64| {
                 let page = self.table.page(*page);
                 page.stamp == group.stamp && matches!(page.place, Place::Mapped { .. })
             };
-            if let Some(page) = group.span.pages().find(is_of) {
+            let Some(page) = group.span.pages().find(is_of) else {
+                self.ages.pop_front();
+                continue;
+            };
+            let it = self.table.page_mut(page);
+            if it.lives == 0 {
                 return Some((page, group));
             }
-            self.ages.pop_front();
+            it.lives -= 1;
+            self.touch(Span::one(page));
         }
         None
     }
@@ -60,6 +66,7 @@ impl Pages {
             let it = self.table.page(at);
             at / SEGMENT_PAGES == segment
                 && it.place == Place::Mapped { is_dirty }
+                && it.lives == 0
                 && it.stamp.wrapping_sub(group.stamp) <= younger_max
         };
         let mut span = Span::one(page);
