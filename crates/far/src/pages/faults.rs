@@ -11,7 +11,7 @@ use super::{Effect, Pages, RunId, Span, Waiting};
 const AHEAD_FROM: u32 = 8;
 /// How many times a page is passed over that came back soon after it was taken out: streams of pages that are used once
 /// do not drive it out.
-const LIVES: u8 = 3;
+const LIVES: u8 = 10;
 /// How many times a page that was written is mapped writable for a read.
 const WRITES_EXPECTED: u8 = 3;
 /// From this length on a window of writes is mapped writable as a whole.
