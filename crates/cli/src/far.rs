@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode};
 const EXAMPLES: &str = "\
 Examples:
   portcullis serve --memory 2GiB --chunks 1024 --chunk-bytes 1MiB \\
-      --listen shm:/run/portcullis.sock &
+      --listen shm:/run/portcullis.sock
   portcullis far --node shm:/run/portcullis.sock --local 256MiB -- \\
       sort --parallel=1 -S 900M big.txt
   portcullis far --local 64MiB -- python3 script.py    # a node to try it on
