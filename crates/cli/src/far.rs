@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode};
 const EXAMPLES: &str = "\
 Examples:
   portcullis serve --memory 2GiB --chunks 1024 --chunk-bytes 1MiB \\
-      --listen shm:/run/portcullis.sock &
+      --listen shm:/run/portcullis.sock
   portcullis far --node shm:/run/portcullis.sock --local 256MiB -- \\
       sort --parallel=1 -S 900M big.txt
   portcullis far --local 64MiB -- python3 script.py    # a node to try it on
@@ -136,8 +136,11 @@ fn serve(options: &Options) -> Result<Ended, Trouble> {
     let [name, arguments @ ..] = options.program.as_slice() else { unreachable!("a program is required") };
     let mut command = Command::new(name);
     command.args(arguments);
+    // From before there is a program, so that none is lost.
+    let signals =
+        Signals::new([SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT]).map_err(Trouble::Signals)?;
     let mut program = Program::start(command, &library, sizes)?;
-    pass_signals_on(program.process()).map_err(Trouble::Signals)?;
+    pass_on(signals, program.process()).map_err(Trouble::Signals)?;
     let ended = monitor.serve(&mut program);
     // Whatever came of the program, what was counted until then is true.
     let told = tell(options, &monitor.summary());
@@ -176,8 +179,7 @@ fn library(given: Option<&Path>) -> Result<PathBuf, Trouble> {
 }
 
 /// Has signals for this process go to the program. A terminal sends its own to both.
-fn pass_signals_on(program: Pid) -> std::io::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT])?;
+fn pass_on(mut signals: Signals, program: Pid) -> std::io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             let is_terminals = signal == SIGINT || signal == SIGQUIT;

@@ -185,6 +185,11 @@ fn signals_reach_the_program_and_its_end_is_passed_on() {
     }
     let node = Node::start();
     let (child, _input) = sort_that_waits(&node, 100);
+    let within = Instant::now() + PATIENCE;
+    while children_of(child.id()).is_empty() {
+        assert!(Instant::now() < within, "no program is started");
+        std::thread::yield_now();
+    }
     let monitor = Pid::from_child(&child);
     kill_process(monitor, Signal::TERM).expect("it is there");
     let output = child.wait_with_output().expect("it ends");

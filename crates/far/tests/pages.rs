@@ -150,6 +150,13 @@ impl World {
         }
     }
 
+    /// The monitor has nothing else to do.
+    fn prepare(&mut self) {
+        while self.pages.prepare() {
+            self.carry_out();
+        }
+    }
+
     /// One of the things that take time ends.
     fn finish_one(&mut self) -> bool {
         if self.pending.is_empty() {
@@ -234,8 +241,10 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                         model.insert(page, next);
                         next += 1;
                     }
-                    if world.roll(4) == 0 {
-                        world.finish_one();
+                    match world.roll(8) {
+                        0 | 1 => drop(world.finish_one()),
+                        2 => world.prepare(),
+                        _ => {}
                     }
                 }
             }
@@ -285,11 +294,13 @@ fn scan(pages: impl Iterator<Item = u64>, rounds: usize) -> portcullis_far::page
     for &page in &pages {
         world.access(page, Some(page + 1)).expect("it is written");
         world.finish_one();
+        world.prepare();
     }
     for _ in 0..rounds {
         for &page in &pages {
             assert_eq!(world.access(page, None).expect("it is read"), page + 1);
             world.finish_one();
+            world.prepare();
         }
     }
     world.pages.counters()

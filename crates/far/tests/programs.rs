@@ -258,3 +258,26 @@ while True:
     let error = ended.expect_err("16 MiB are not enough");
     assert!(error.to_string().contains("--chunks"), "{error}");
 }
+
+#[test]
+fn a_program_that_closes_all_descriptors_keeps_its_memory() {
+    if !can_run("python3") {
+        return;
+    }
+    let script = "
+import os
+block = bytearray(b'x' * (24 << 20))
+os.closerange(3, 65536)
+for number in range(3, 1024):
+    try: os.close(number)
+    except OSError: pass
+links = [os.readlink('/proc/self/fd/' + name) for name in os.listdir('/proc/self/fd') if int(name) > 2 and os.path.lexists('/proc/self/fd/' + name)]
+print(sum('userfaultfd' in link for link in links), bytes(block) == b'x' * (24 << 20))
+del block
+print(sum(bytearray(16 << 20)))
+";
+    let host = host(CHUNKS);
+    let (printed, ended, _) = Running::start(&host, 8 << 20, python(script)).end();
+    assert_eq!(ended.expect("the node is there"), Ended::Exited(0));
+    assert_eq!(String::from_utf8_lossy(&printed), "1 True\n0\n");
+}

@@ -11,7 +11,7 @@
 //! - blocks of fewer bytes than the monitor says;
 //! - blocks aligned to 512 bytes or more: the kernel pins those for direct I/O, and bytes that a device writes into a page
 //!   that was taken out meanwhile would be lost;
-//! - everything in a child that was forked: the range is not the child's (see [`range`]).
+//! - everything in a child that was forked: the range is not the child's (see the module `range`).
 
 // Under test the C library's own functions stay, so what only `exports` calls is not called.
 #![cfg_attr(test, allow(dead_code))]

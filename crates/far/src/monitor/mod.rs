@@ -23,8 +23,8 @@ const BUFFERS_MAX: u64 = 32 << 20;
 const ARENA_OWN_BYTES: u64 = 1 << 20;
 /// The least local memory.
 pub const LOCAL_MIN: u64 = 8 << 20;
-/// How long the monitor polls for what a thread of the program waits for, before it sleeps. The processor would be idle
-/// otherwise, for that thread does not run.
+/// How long the monitor polls before it sleeps. A fault seldom comes alone, and to wake the monitor takes longer than to
+/// serve most faults.
 const POLL_FOR: Duration = Duration::from_micros(100);
 /// Turns between two looks for requests of a program whose other threads keep the monitor busy.
 const REQUESTS_EVERY: u64 = 64;
@@ -190,13 +190,13 @@ impl Monitor {
             }
             let is_busy = self.take_faults(&mut faults)? | self.take_ended()?;
             self.carry_out_all()?;
-            if is_busy {
+            // One step at a time: a fault that comes meanwhile is served before the next.
+            if is_busy || self.pages.prepare() {
                 idle_since = None;
                 continue;
             }
-            // A thread that waits is served soonest by a monitor that does not sleep.
             let since = *idle_since.get_or_insert_with(Instant::now);
-            if !self.waits.pages.is_empty() && since.elapsed() < POLL_FOR {
+            if since.elapsed() < POLL_FOR {
                 std::hint::spin_loop();
                 continue;
             }

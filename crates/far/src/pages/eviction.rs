@@ -5,13 +5,9 @@ use super::table::{Place, SEGMENT_PAGES};
 use super::{Effect, Group, Pages, RunId, Span};
 
 /// The most pages that are taken out together. A longer write would hold up reads behind it.
-const OUT_MAX: u32 = 16;
+const OUT_MAX: u32 = 32;
 /// Pages are taken out with neighbours that are at most this part of all ages younger.
 const ALIKE_PART: usize = 8;
-/// The part of the mapped pages that is kept free, so that a fault need not wait until others are out.
-const FREE_PART: u32 = 32;
-/// The most that is kept free.
-const FREE_MAX: u32 = 256;
 
 impl Pages {
     /// Room for up to `wanted` more pages, where it can be made without waiting. `keep` is a run that must stay.
@@ -20,14 +16,8 @@ impl Pages {
         self.room().min(wanted)
     }
 
-    /// Takes pages out before anybody needs the room.
-    pub(super) fn keep_room(&mut self) {
-        let free = (self.limits.mapped / FREE_PART).clamp(1, FREE_MAX);
-        while self.room() < free && self.take_out_oldest(None) {}
-    }
-
     /// Takes the oldest mapped pages out. `false`: there is no place for them, or nothing is mapped.
-    fn take_out_oldest(&mut self, keep: Option<RunId>) -> bool {
+    pub(super) fn take_out_oldest(&mut self, keep: Option<RunId>) -> bool {
         let Some((page, group)) = self.oldest() else { return false };
         let is_dirty = self.table.page(page).place == Place::Mapped { is_dirty: true };
         let most = OUT_MAX.min(self.window_max());
@@ -47,17 +37,23 @@ impl Pages {
         true
     }
 
-    /// The page that was mapped, or first written, longest ago.
+    /// The page that was mapped, or first written, longest ago. Pages that have lives left lose one and count as new.
     fn oldest(&mut self) -> Option<(u64, Group)> {
         while let Some(&group) = self.ages.front() {
             let is_of = |page: &u64| {
                 let page = self.table.page(*page);
                 page.stamp == group.stamp && matches!(page.place, Place::Mapped { .. })
             };
-            if let Some(page) = group.span.pages().find(is_of) {
+            let Some(page) = group.span.pages().find(is_of) else {
+                self.ages.pop_front();
+                continue;
+            };
+            let it = self.table.page_mut(page);
+            if it.lives == 0 {
                 return Some((page, group));
             }
-            self.ages.pop_front();
+            it.lives -= 1;
+            self.touch(Span::one(page));
         }
         None
     }
@@ -70,6 +66,7 @@ impl Pages {
             let it = self.table.page(at);
             at / SEGMENT_PAGES == segment
                 && it.place == Place::Mapped { is_dirty }
+                && it.lives == 0
                 && it.stamp.wrapping_sub(group.stamp) <= younger_max
         };
         let mut span = Span::one(page);

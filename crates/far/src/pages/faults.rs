@@ -9,6 +9,9 @@ use super::{Effect, Pages, RunId, Span, Waiting};
 
 /// From this length on a window has the next one read ahead.
 const AHEAD_FROM: u32 = 8;
+/// How many times a page is passed over that came back soon after it was taken out: streams of pages that are used once
+/// do not drive it out.
+const LIVES: u8 = 10;
 /// How many times a page that was written is mapped writable for a read.
 const WRITES_EXPECTED: u8 = 3;
 /// From this length on a window of writes is mapped writable as a whole.
@@ -286,7 +289,10 @@ impl Pages {
                 self.ahead.was_used();
                 self.counters.prefetched_used += count;
             }
-            Origin::TakenOut { .. } => self.counters.second_chances += count,
+            Origin::TakenOut { .. } => {
+                self.table.page_mut(waiting.page).lives = LIVES;
+                self.counters.second_chances += count;
+            }
         }
         self.let_go(run, span.count);
         if origin != (Origin::TakenOut { is_dirty: true }) {

@@ -42,6 +42,11 @@ pub struct Limits {
     pub held: u32,
 }
 
+/// The part of the mapped pages that is kept free, so that a fault need not wait until others are out.
+const FREE_PART: u32 = 32;
+/// The most that is kept free.
+const FREE_MAX: u32 = 256;
+
 /// Something to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
@@ -209,9 +214,15 @@ impl Pages {
     /// What comes of the present state alone.
     fn plan(&mut self) {
         self.serve_stalled();
-        self.keep_room();
         self.save_dirty();
         self.free_chunks();
+    }
+
+    /// Takes some of the oldest pages out before anybody needs the room, if little is free. To be called while no fault
+    /// waits to be told. Returns whether there is something to do now.
+    pub fn prepare(&mut self) -> bool {
+        let is_low = self.room() < (self.limits.mapped / FREE_PART).clamp(1, FREE_MAX);
+        is_low && self.take_out_oldest(None)
     }
 
     /// What has happened so far.

@@ -43,6 +43,8 @@ pub(super) struct Page {
     /// How many more times the page is mapped writable although it is only read: it was written after it had been read
     /// before. A write for nothing costs the program less than a second fault.
     pub(super) writes_expected: u8,
+    /// How many more times the page is passed over when it is the oldest: it came back soon after it was taken out.
+    pub(super) lives: u8,
     /// When the page was last mapped or first written.
     pub(super) stamp: u32,
 }
@@ -54,6 +56,7 @@ const UNTOUCHED: Page = Page {
     edge: Edge::No,
     write_edge: Edge::No,
     writes_expected: 0,
+    lives: 0,
     stamp: 0,
 };
 
