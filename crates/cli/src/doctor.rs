@@ -148,7 +148,8 @@ mod tests {
     fn a_device_without_windows_is_sound_if_its_regions_are() {
         use Guarantee::{QueuePairRights, RegionRange};
         let mut examination = examination("range-window-1", Verdict::Untried, &[]);
-        examination.capabilities.window_type_1 = false;
+        let capabilities = &mut examination.capabilities;
+        (capabilities.window_type_1, capabilities.window_type_2) = (false, false);
         assert_eq!((code(&examination), examination.mechanism().0), (0, Mechanism::MemoryRegion));
         examination.capabilities.unenforced = vec![RegionRange];
         assert_eq!((code(&examination), examination.mechanism().0), (0, Mechanism::NodeCopy));

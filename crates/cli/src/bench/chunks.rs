@@ -26,10 +26,11 @@ Examples:
   portcullis bench chunks --chunk-bytes 64KiB -D 10 --json
 
 A round measures each row once; rates, times and ratios are medians of the
-rounds. A busy node also serves --busy-clients others, each of which always has 48
-requests for permissions under way: more than its processor gets done. What is
-allocated by message waits behind them. `node_turns` says how often the node's CPU had a turn
-while 100,000 chunks were allocated and freed with its turns held: 0.";
+rounds. A busy node also serves --busy-clients others, each of which always has
+48 requests for permissions under way: more than its processor gets done. What
+is allocated by message waits behind them. `node_turns` says how often the
+node's CPU had a turn while 100,000 chunks were allocated and freed with its
+turns held: 0.";
 
 /// What a burst allocates before it frees all of it.
 const BURST: usize = 1024;
