@@ -31,13 +31,14 @@ Examples:
   portcullis bench ycsb --protection none,memory-window,memory-region -D 10
   portcullis bench ycsb --depth 1 --workload c # latency, one at a time
   portcullis bench ycsb --clients 4 --depth 64 --json
-  portcullis bench ycsb --blocks objects,chunks --value-bytes 984 \
-      --protection memory-window           # OneSidedMW, the store
+  portcullis bench ycsb --blocks objects,chunks --value-bytes 984 \\
+      --protection memory-window               # OneSidedMW, the store
 
 Each mechanism has a node of its own, with the same keys, and takes turns with
 the others. Rates, times and ratios are medians of the rounds; ratios are to
-the first mechanism, and the first of --blocks, in the same round. A client is a session with a thread of
-its own; --depth says how many operations it has under way at once.
+the first mechanism, and the first of --blocks, in the same round. A client is
+a session with a thread of its own; --depth says how many operations it has
+under way at once.
 
 With --blocks chunks the values lie in chunks of the session that loads the
 table, which its NIC hands out (OneSidedMW): nobody else can read them, so that
