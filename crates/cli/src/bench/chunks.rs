@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
-  portcullis bench chunks                      # 4-KiB chunks, 16 requests under way
-  portcullis bench chunks --depth 1            # latency, one at a time
+  portcullis bench chunks                # 4-KiB chunks, 16 requests under way
+  portcullis bench chunks --depth 1      # latency, one at a time
   portcullis bench chunks --chunk-bytes 64KiB -D 10 --json
 
 A round measures each row once; rates, times and ratios are medians of the
