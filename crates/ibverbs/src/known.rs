@@ -24,7 +24,7 @@ pub(crate) fn known(limits: &Limits) -> Known {
 fn soft_roce() -> Known {
     Known {
         // The device compares with the region under the window (`mr_check_range`), not with the window.
-        unenforced: vec![Guarantee::WindowRange],
+        unenforced: vec![Guarantee::WindowRange, Guarantee::Type2Range],
         deviations: vec![
             // A local mistake breaks the queue pair as it should, but with another status.
             "local::keys_that_nobody_gave_are_refused",

@@ -17,11 +17,11 @@ pub enum AtomicScope {
 /// A guarantee that permissions rest on, and that a device may fail to keep.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Guarantee {
-    /// A window refuses accesses outside its byte range.
+    /// A window of type 1 refuses accesses outside its byte range.
     WindowRange,
-    /// A window refuses accesses without its rights.
+    /// A window of type 1 refuses accesses without its rights.
     WindowRights,
-    /// The key of an earlier bind is refused.
+    /// The key of an earlier bind of a type-1 window is refused.
     StaleKey,
     /// A type-2 window refuses other queue pairs.
     WindowQueuePair,
@@ -36,11 +36,17 @@ pub enum Guarantee {
     RegionEnd,
     /// A queue pair refuses what its access flags do not allow, also when they change while it is in service.
     QueuePairRights,
+    /// As [`Guarantee::WindowRange`], for windows of type 2. A device may keep to the bounds of one type alone.
+    Type2Range,
+    /// As [`Guarantee::WindowRights`], for windows of type 2.
+    Type2Rights,
+    /// The key of a type-2 window that was invalidated is refused.
+    Type2StaleKey,
 }
 
 impl Guarantee {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::WindowRange,
         Self::WindowRights,
         Self::StaleKey,
@@ -50,7 +56,21 @@ impl Guarantee {
         Self::RegionRights,
         Self::RegionEnd,
         Self::QueuePairRights,
+        Self::Type2Range,
+        Self::Type2Rights,
+        Self::Type2StaleKey,
     ];
+
+    /// The same guarantee for windows of type 2, where there is one for each type.
+    #[must_use]
+    pub fn of_type_2(self) -> Self {
+        match self {
+            Self::WindowRange => Self::Type2Range,
+            Self::WindowRights => Self::Type2Rights,
+            Self::StaleKey => Self::Type2StaleKey,
+            other => other,
+        }
+    }
 
     /// The name used on the command line and in reports.
     #[must_use]
@@ -65,6 +85,9 @@ impl Guarantee {
             Self::RegionRights => "region-rights",
             Self::RegionEnd => "region-end",
             Self::QueuePairRights => "queue-pair-rights",
+            Self::Type2Range => "type-2-range",
+            Self::Type2Rights => "type-2-rights",
+            Self::Type2StaleKey => "type-2-stale-key",
         }
     }
 }
@@ -169,14 +192,6 @@ pub struct Capabilities {
     /// Names of promises of the conformance suite that the device is known to break, beside those that `unenforced`
     /// stands for. They have to fail: it is an error when they do not.
     pub deviations: Vec<&'static str>,
-}
-
-impl Capabilities {
-    /// Whether permissions can have window groups: windows of type 2 that one queue pair binds for others.
-    #[must_use]
-    pub fn has_window_groups(&self) -> bool {
-        self.window_type_2 && self.chains.contains(ChainFeatures::BIND_FOR_OTHERS)
-    }
 }
 
 #[cfg(test)]

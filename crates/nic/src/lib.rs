@@ -32,8 +32,8 @@ pub use endpoint_size::{
 };
 pub use error::VerbsError;
 pub use objects::{
-    CqId, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, Region, RegionId, Window, WindowId,
-    WindowKind,
+    CqId, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, Region, RegionId, SendQueue, Window,
+    WindowId, WindowKind,
 };
 pub use portcullis_memory::{Lend, Memory};
 pub use portcullis_protocol::{RemoteAddress, Rights, Rkey};

@@ -130,6 +130,15 @@ pub struct QpAttributes {
     pub receive_depth: u32,
 }
 
+/// A queue pair's send queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SendQueue {
+    /// Where its completions go.
+    pub cq: CqId,
+    /// Requests that it holds: a power of two.
+    pub depth: u32,
+}
+
 /// A step of `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpChange {

@@ -4,7 +4,7 @@ use crate::chunks::Chunks;
 use crate::ends::{Admission, ClientEnds};
 use crate::mailbox::MessageQueue;
 use crate::node::Node;
-use portcullis_nic::{Nic, QpChange, VerbsError};
+use portcullis_nic::{Nic, QpChange, SendQueue, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{ClientId, Moment, Refusal, TenantId};
 
@@ -27,7 +27,10 @@ impl<N: Nic> Node<N> {
         let other = self.books.tenants().map(|tenant| self.enforcement.pd(tenant)).find(|&pd| pd != own);
         let pd = other.filter(|_| planted::is(Fault::QueuePairInWrongDomain)).unwrap_or(own);
         let chunks = self.chunks.as_ref().map(Chunks::domain);
-        Ok(Admission { tenant, pd, cq: self.mailbox.cq(), chunks })
+        let cq = self.mailbox.cq();
+        // Where nothing is posted on them, they need no queue of their own.
+        let data_sends = self.enforcement.data_sends().unwrap_or(SendQueue { cq, depth: 1 });
+        Ok(Admission { tenant, pd, cq, data_sends, chunks })
     }
 
     /// Enters a tenant that the node does not know.
@@ -79,6 +82,7 @@ impl<N: Nic> Node<N> {
         if let Some(chunks) = &mut self.chunks {
             chunks.enter(nic, client, tenant, ends.chunks.clone())?;
         }
+        self.enforcement.enter_client(tenant, &ends.data);
         self.ends.insert(client, ends);
         self.books.handle_attached(client, tenant, process, now);
         Ok(client)

@@ -97,10 +97,8 @@ impl<N: Nic + 'static> Node<N> {
         if config.mechanism == Mechanism::MemoryWindow && !capabilities.window_type_1 {
             return Err(VerbsError::Unsupported("memory windows of type 1").into());
         }
-        if config.mechanism == Mechanism::WindowGroup && !capabilities.has_window_groups() {
-            return Err(
-                VerbsError::Unsupported("windows of type 2 that are bound for other queue pairs").into()
-            );
+        if config.mechanism == Mechanism::WindowGroup && !capabilities.window_type_2 {
+            return Err(VerbsError::Unsupported("memory windows of type 2").into());
         }
         let memory = nic.allocate_memory(config.memory_bytes())?;
         if config.fill_memory {
@@ -322,7 +320,7 @@ impl<N: Nic> Node<N> {
     /// Takes the next step for each queue pair that is being rebuilt.
     fn go_on_rebuilding(&mut self, nic: &mut N, now: Moment) -> bool {
         let Self { ends, enforcement, .. } = self;
-        let (over, worked) = ends.go_on_rebuilding(nic, |client| enforcement.client_access(client));
+        let (over, worked) = ends.go_on_rebuilding(nic, enforcement);
         for Rebuilt { client, sequence, done } in over {
             if done {
                 self.recoveries += 1;

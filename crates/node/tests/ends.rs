@@ -7,7 +7,7 @@ use faltering::{FalteringNic, failure};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     ClientQueues, Completion, CompletionKind, EndpointSize, LocalSpan, Memory, Nic, Operation, QpAddress,
-    ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WorkRequest,
+    ReceiveRequest, RemoteSpan, SendQueue, Status, VerbsEndpoint, VerbsError, WorkRequest,
 };
 use portcullis_node::{Admission, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
@@ -79,7 +79,8 @@ fn a_nodes_ends_leave_nothing_behind_whichever_call_fails() {
     let mut nic = FalteringNic::default();
     let pd = nic.allocate_pd().expect("a domain");
     let cq = nic.create_cq(64).expect("a completion queue");
-    let admission = Admission { tenant: TenantId(0), pd, cq, chunks: None };
+    let data_sends = SendQueue { cq, depth: 1 };
+    let admission = Admission { tenant: TenantId(0), pd, cq, data_sends, chunks: None };
     let (control, data) = client_addresses();
     let before = nic.nic.core().objects();
     for calls in 0.. {
@@ -105,7 +106,8 @@ fn ends_for_another_number_of_queue_pairs_are_refused() {
     let mut nic = FalteringNic::default();
     let pd = nic.allocate_pd().expect("a domain");
     let cq = nic.create_cq(64).expect("a completion queue");
-    let admission = Admission { tenant: TenantId(0), pd, cq, chunks: None };
+    let data_sends = SendQueue { cq, depth: 1 };
+    let admission = Admission { tenant: TenantId(0), pd, cq, data_sends, chunks: None };
     let mut queues = ClientQueues::new(&mut nic, SIZE).expect("there is room");
     let (control, data) = client_addresses();
     let before = nic.nic.core().objects();

@@ -72,6 +72,10 @@ pub enum Fault {
     QueuePairNotCompared,
     /// When a permission ends, the windows of its holder's spare queue pairs stay bound.
     SpareStaysBound,
+    /// A window stays bound whose invalidation was flushed because its holder has broken the queue pair.
+    FlushedInvalidationForgotten,
+    /// A window whose bind was postponed, because its queue pair was broken, is never bound.
+    PostponedBindForgotten,
     /// A key whose fingerprint equals another's is taken for that one.
     FingerprintTrusted,
     /// A block that was used again is taken for what it was before.
@@ -139,7 +143,7 @@ impl Fault {
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -173,6 +177,8 @@ impl Fault {
         Self::GuestsBytesNotNoted,
         Self::QueuePairNotCompared,
         Self::SpareStaysBound,
+        Self::FlushedInvalidationForgotten,
+        Self::PostponedBindForgotten,
     ];
 }
 

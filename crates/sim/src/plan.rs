@@ -10,6 +10,8 @@ use portcullis_protocol::{Lifetime, Mechanism};
 const PLAN: u64 = 1;
 /// The random stream that says whether objects are shared.
 const SHARING: u64 = 4;
+/// The random stream that says whether a node's NIC has what chains need, such as binds for other queue pairs.
+const CHAINS: u64 = 7;
 
 /// Kinds of faults, with the names that reports use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, serde::Serialize)]
@@ -260,7 +262,7 @@ impl NodePlan {
             fill_memory: false,
             chunks: None,
             chunks_ready: None,
-            chains: true,
+            chains: Dice::new(plan.seed, CHAINS).per_mille(500),
             headers: narrow(headers),
             longest_lifetime: Lifetime(dice.magnitude(2_000..20_000)),
             longest_wait: LONGEST_WAIT,

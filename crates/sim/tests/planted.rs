@@ -120,6 +120,8 @@ faults! {
     guests_bytes_not_noted: GuestsBytesNotNoted by Scrub;
     queue_pair_not_compared: QueuePairNotCompared by Access;
     spare_stays_bound: SpareStaysBound by Access | Reuse | Rest;
+    flushed_invalidation_forgotten: FlushedInvalidationForgotten by Access | Reuse | Isolation;
+    postponed_bind_forgotten: PostponedBindForgotten by Service;
     fingerprint_trusted: FingerprintTrusted by Order;
     version_not_advanced: VersionNotAdvanced by Order | Rest;
     alone_not_checked: AloneNotChecked by Order | Rest;

@@ -7,8 +7,8 @@ use portcullis_memory::{Alarm, Mapping};
 use portcullis_nic::{
     ASKING_DEPTH, Access, AtomicScope, Capabilities, ChainFeatures, ChainRole, Completion, CompletionKind,
     CqId, EndpointSize, Event, Lkey, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState,
-    ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind, WorkRequest,
-    connect_qp,
+    ReceiveRequest, Region, RegionId, RemoteAddress, SendQueue, VerbsError, Window, WindowId, WindowKind,
+    WorkRequest, connect_qp,
 };
 use portcullis_protocol::Moment;
 use std::collections::HashMap;
@@ -102,8 +102,10 @@ pub struct PortPlace {
     pub pd: PdId,
     /// The protection domain of the queue pairs for accesses to chunks.
     pub chunks: Option<PdId>,
-    /// The completion queue of all.
+    /// The completion queue of all, except for `data_sends`.
     pub cq: CqId,
+    /// The send queues of the data queue pairs.
+    pub data_sends: SendQueue,
 }
 
 impl<M: NicMemory> Default for SoftNic<M> {
@@ -266,7 +268,7 @@ impl<M: NicMemory> SoftNic<M> {
         &mut self,
         id: PortId,
         size: EndpointSize,
-        PortPlace { pd, chunks, cq }: PortPlace,
+        PortPlace { pd, chunks, cq, data_sends }: PortPlace,
     ) -> Result<(PortQueuePairs, Lkey), VerbsError> {
         let layout = PortLayout::new(size);
         let no_port = VerbsError::NoSuch { what: "port" };
@@ -320,7 +322,9 @@ impl<M: NicMemory> SoftNic<M> {
                 polled: true,
                 role: ChainRole::default(),
             };
-            let ours = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 1, receive_depth: 0 };
+            let sends = if of_chunks { SendQueue { cq, depth: 1 } } else { data_sends };
+            let SendQueue { cq: send_cq, depth: send_depth } = sends;
+            let ours = QpAttributes { send_cq, receive_cq: cq, send_depth, receive_depth: 0 };
             data.push(self.connect_port(id, theirs, client_pd, pd, ours)?);
         }
         let ends = self.ports.get(&id).map_or(&[][..], |port| &port.queue_pairs);

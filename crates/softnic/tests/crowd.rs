@@ -3,8 +3,8 @@
 use portcullis_memory::{Alarm, Doorbell, Mapping, Ringer, Watched};
 use portcullis_nic::{
     Access, Completion, CqId, Endpoint, EndpointSize, Lkey, LocalSpan, Nic, Operation, PdId, Pollable,
-    QpAttributes, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, Status, VerbsEndpoint,
-    WorkRequest, connect_qp,
+    QpAttributes, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, SendQueue, Status,
+    VerbsEndpoint, WorkRequest, connect_qp,
 };
 use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -39,6 +39,11 @@ impl Rig {
         let memory = nic.allocate_memory(4096).expect("memory");
         let region = nic.register_region(pd, &memory, 0..4096, RemoteAddress(0), Access::LOCAL_WRITE);
         Self { nic, pd, cq, lkey: region.expect("a region").lkey, ringer: Ringer::start().expect("a thread") }
+    }
+
+    fn place(&self) -> PortPlace {
+        let data_sends = SendQueue { cq: self.cq, depth: 1 };
+        PortPlace { pd: self.pd, chunks: None, cq: self.cq, data_sends }
     }
 
     fn span(&self) -> LocalSpan {
@@ -108,10 +113,7 @@ fn attach(rig: &mut Rig, page: &Mapping) -> (PortId, PortEndpoint) {
 
 fn attach_with(rig: &mut Rig, page: &Mapping, size: EndpointSize, access: Access) -> (PortId, PortEndpoint) {
     let memory = Mapping::shareable("port", PortLayout::new(size).bytes()).expect("memory");
-    let (port, ends, lkey) = rig
-        .nic
-        .create_port(memory.clone(), size, PortPlace { pd: rig.pd, chunks: None, cq: rig.cq })
-        .expect("there is room");
+    let (port, ends, lkey) = rig.nic.create_port(memory.clone(), size, rig.place()).expect("there is room");
     for qp in ends.data {
         rig.nic.modify_qp(qp, QpChange::Access { access }).expect("it is ready");
     }

@@ -3,7 +3,7 @@
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, ChainRole, ChainVerb, CompletionKind, CqId, EndpointSize, LocalSpan, Nic, Operation, PdId,
-    QpAttributes, QpChange, QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, Status,
+    QpAttributes, QpChange, QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, SendQueue, Status,
     VerbsError, WindowBinding, WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_softnic::{PortPlace, SoftNic};
@@ -29,6 +29,11 @@ impl Rig {
 
     fn attributes(&self, send_depth: u32, receive_depth: u32) -> QpAttributes {
         QpAttributes { send_cq: self.cq, receive_cq: self.cq, send_depth, receive_depth }
+    }
+
+    fn place(&self) -> PortPlace {
+        let data_sends = SendQueue { cq: self.cq, depth: 1 };
+        PortPlace { pd: self.pd, chunks: None, cq: self.cq, data_sends }
     }
 
     fn pair(&mut self, depth: u32) -> [QpId; 2] {
@@ -152,7 +157,7 @@ fn a_nic_that_has_counted_its_ports_to_the_end_makes_no_more() {
     let bytes = portcullis_softnic::PortLayout::new(size).bytes();
     let make = |rig: &mut Rig| {
         let memory = Mapping::shareable("port", bytes).expect("a port's memory");
-        rig.nic.create_port(memory, size, PortPlace { pd: rig.pd, chunks: None, cq: rig.cq }).map(drop)
+        rig.nic.create_port(memory, size, rig.place()).map(drop)
     };
     assert_eq!(make(&mut rig), Ok(()));
     rig.nic.dangerous_count_ports_from(u64::MAX);

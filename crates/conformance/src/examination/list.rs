@@ -24,7 +24,7 @@ pub(super) const PROBES: [Probe; 23] = [
     },
     Probe {
         name: "range-window-2",
-        guarantee: Some(Guarantee::WindowRange),
+        guarantee: Some(Guarantee::Type2Range),
         mechanisms: &[WindowGroup],
         kept: "windows of type 2 open their own bytes alone",
         missing: "Windows of type 2 reach the whole region: do not use --protection window-group here",
@@ -48,7 +48,7 @@ pub(super) const PROBES: [Probe; 23] = [
     },
     Probe {
         name: "rights-window-2",
-        guarantee: Some(Guarantee::WindowRights),
+        guarantee: Some(Guarantee::Type2Rights),
         mechanisms: &[WindowGroup],
         kept: "windows of type 2 let happen what they were given for and nothing else",
         missing: "Windows of type 2 let happen what they were not given for: do not use --protection window-group here",
@@ -80,7 +80,7 @@ pub(super) const PROBES: [Probe; 23] = [
     },
     Probe {
         name: "stale-key-after-invalidate",
-        guarantee: Some(Guarantee::StaleKey),
+        guarantee: Some(Guarantee::Type2StaleKey),
         mechanisms: &[WindowGroup],
         kept: "a window of type 2 that was invalidated opens nothing",
         missing: "Windows of type 2 stay open after their end: do not use --protection window-group here",

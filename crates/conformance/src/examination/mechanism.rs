@@ -7,13 +7,13 @@ use portcullis_protocol::Mechanism;
 #[must_use]
 pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
     use Guarantee::{
-        ProtectionDomain, QueuePairRights, RegionEnd, RegionRange, RegionRights, StaleKey, WindowQueuePair,
-        WindowRange, WindowRights,
+        ProtectionDomain, QueuePairRights, RegionEnd, RegionRange, RegionRights, StaleKey, Type2Range,
+        Type2Rights, Type2StaleKey, WindowQueuePair, WindowRange, WindowRights,
     };
     match mechanism {
         Mechanism::MemoryWindow => &[WindowRange, WindowRights, StaleKey, ProtectionDomain, RegionRights],
         Mechanism::WindowGroup => {
-            &[WindowRange, WindowRights, StaleKey, WindowQueuePair, ProtectionDomain, RegionRights]
+            &[Type2Range, Type2Rights, Type2StaleKey, WindowQueuePair, ProtectionDomain, RegionRights]
         }
         Mechanism::MemoryRegion => &[RegionRange, RegionRights, RegionEnd, ProtectionDomain],
         Mechanism::QueuePair => &[QueuePairRights, ProtectionDomain],
@@ -27,8 +27,7 @@ pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
 fn missing(mechanism: Mechanism, capabilities: &Capabilities) -> Vec<&'static str> {
     let windows = match mechanism {
         Mechanism::MemoryWindow => (!capabilities.window_type_1).then_some("windows of type 1"),
-        Mechanism::WindowGroup => (!capabilities.has_window_groups())
-            .then_some("windows of type 2 that are bound for other queue pairs"),
+        Mechanism::WindowGroup => (!capabilities.window_type_2).then_some("windows of type 2"),
         _ => None,
     };
     let unkept = rests_on(mechanism).iter().filter(|it| capabilities.unenforced.contains(it));

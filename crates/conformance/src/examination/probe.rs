@@ -3,7 +3,7 @@
 use super::setback::Setback;
 use super::{Finding, Limits, Verdict, atomics, domains, isolation, keys, many, range, revocation, rights};
 use crate::bench::{Bench, Holder};
-use portcullis_nic::{Capabilities, Guarantee, Nic, VerbsError, WindowKind};
+use portcullis_nic::{Guarantee, Nic, VerbsError};
 use portcullis_protocol::Mechanism;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -69,18 +69,6 @@ impl Trial {
 }
 
 impl Probe {
-    /// What a starting node learns from it. It uses windows of type 1, if any, and then learns nothing from those of
-    /// type 2.
-    pub(super) fn guarantee_on(&self, capabilities: &Capabilities) -> Option<Guarantee> {
-        let of_type_2 = matches!(
-            self.trial,
-            Trial::Range(Holder::Window(WindowKind::Two))
-                | Trial::Rights(Holder::Window(WindowKind::Two))
-                | Trial::StaleAfterInvalidate
-        );
-        self.guarantee.filter(|_| !(of_type_2 && capabilities.window_type_1))
-    }
-
     pub(super) fn finding(&self, said: Said) -> Finding {
         let (verdict, detail) = match said {
             Ok(remark) if remark.is_empty() => (Verdict::Holds, self.kept.to_owned()),

@@ -188,9 +188,9 @@ macro_rules! for_each_promise {
                     invalidates_of_a_free_window_fail;
                     invalidates_of_no_window_fail;
                     messages_cannot_invalidate_what_is_no_window;
-                    windows_are_free_after_a_local_invalidate [StaleKey];
+                    windows_are_free_after_a_local_invalidate [Type2StaleKey];
                     windows_that_are_free_can_change_queue_pairs [WindowQueuePair];
-                    windows_are_freed_by_the_peers_message_and_it_says_which [StaleKey];
+                    windows_are_freed_by_the_peers_message_and_it_says_which [Type2StaleKey];
                 }
                 local {
                     keys_that_nobody_gave_are_refused;
@@ -420,11 +420,16 @@ macro_rules! themes {
         // The marks of these themes are about windows: regions have to keep everything.
         $( theme!($into, $key_theme region = Holder::Region, |_: Option<Guarantee>| None, $key_rows); )*
         $( theme!($into, $key_theme type_1 = Holder::Window(WindowKind::One), identity, $key_rows); )*
-        $( theme!($into, $key_theme type_2 = Holder::Window(WindowKind::Two), identity, $key_rows); )*
+        $( theme!($into, $key_theme type_2 = Holder::Window(WindowKind::Two), of_type_2, $key_rows); )*
         $( theme!($into, $window_theme type_1 = WindowKind::One, identity, $window_rows); )*
-        $( theme!($into, $window_theme type_2 = WindowKind::Two, identity, $window_rows); )*
+        $( theme!($into, $window_theme type_2 = WindowKind::Two, of_type_2, $window_rows); )*
         $( theme!($into, $theme $rows); )*
     };
+}
+
+/// The mark of a promise about windows of both types, for those of type 2.
+fn of_type_2(mark: Option<Guarantee>) -> Option<Guarantee> {
+    mark.map(Guarantee::of_type_2)
 }
 
 /// Every promise. Within each theme, refusals come first.

@@ -50,7 +50,10 @@ fn judge(
         return Ok((mechanism, Vec::new()));
     }
     if wanted == Mechanism::MemoryWindow && !capabilities.window_type_1 {
-        return Err(HostError::Config("the device has no windows of type 1: use --protection memory-region"));
+        return Err(HostError::Config("the device has no windows of type 1: see --protection window-group"));
+    }
+    if wanted == Mechanism::WindowGroup && !capabilities.window_type_2 {
+        return Err(HostError::Config("the device has no windows of type 2: see --protection memory-window"));
     }
     let mut lacking = rests_on(wanted).to_vec();
     lacking.retain(|guarantee| capabilities.unenforced.contains(guarantee));
@@ -126,8 +129,11 @@ mod tests {
         let picking = RdmaConfig { pick_mechanism: true, ..RdmaConfig::default() };
         let windows = judge(&picking, Mechanism::None, &device(Vec::new())).expect("windows");
         assert_eq!(windows.0, Mechanism::MemoryWindow);
-        let regions =
-            judge(&picking, Mechanism::None, &device(vec![Guarantee::WindowRange])).expect("regions");
+        let of_type_2 = Capabilities { window_type_1: false, ..device(Vec::new()) };
+        let groups = judge(&picking, Mechanism::None, &of_type_2).expect("windows of type 2");
+        assert_eq!(groups.0, Mechanism::WindowGroup);
+        let neither = device(vec![Guarantee::WindowRange, Guarantee::Type2Range]);
+        let regions = judge(&picking, Mechanism::None, &neither).expect("regions");
         assert_eq!(regions.0, Mechanism::MemoryRegion);
     }
 }

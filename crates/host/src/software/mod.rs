@@ -46,7 +46,8 @@ impl Fabric for Software {
         admission: Admission,
         (memory, size, alarm): (Mapping, EndpointSize, Alarm),
     ) -> Result<Made<Self>, VerbsError> {
-        let place = PortPlace { pd: admission.pd, chunks: admission.chunks, cq: admission.cq };
+        let Admission { pd, chunks, cq, data_sends, .. } = admission;
+        let place = PortPlace { pd, chunks, cq, data_sends };
         let (end, ends, reply) = nic.create_port(memory, size, place)?;
         nic.set_alarm(end, alarm);
         let queue_pairs = ClientEnds {

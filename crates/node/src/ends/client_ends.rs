@@ -1,7 +1,9 @@
 //! The node's ends of a client's queue pairs.
 
 use crate::chunks::ChunkEnds;
-use portcullis_nic::{CqId, EndpointSize, Nic, PdId, QpAddress, QpAttributes, QpId, VerbsError, connect_qp};
+use portcullis_nic::{
+    CqId, EndpointSize, Nic, PdId, QpAddress, QpAttributes, QpId, SendQueue, VerbsError, connect_qp,
+};
 use portcullis_protocol::TenantId;
 
 /// What a tenant's clients need on the NIC.
@@ -11,8 +13,10 @@ pub struct Admission {
     pub tenant: TenantId,
     /// The tenant's protection domain, for the node's ends of its clients' queue pairs.
     pub pd: PdId,
-    /// The completion queue of those queue pairs.
+    /// The completion queue of those queue pairs, except for `data_sends`.
     pub cq: CqId,
+    /// The send queues of the data queue pairs.
+    pub data_sends: SendQueue,
     /// The protection domain of the node's ends of its queue pairs for chunks, if the node has chunks.
     pub chunks: Option<PdId>,
 }
@@ -52,7 +56,8 @@ impl ClientEnds {
             return Err(VerbsError::Invalid("each data queue pair has one peer"));
         }
         let depth = size.control_depth;
-        let (own, at) = make_end(nic, admission, (depth, depth), control)?;
+        let sends = SendQueue { cq: admission.cq, depth };
+        let (own, at) = make_end(nic, admission, (sends, depth), control)?;
         let mut ends = Self {
             control: own,
             data: Vec::with_capacity(data.len()),
@@ -63,8 +68,8 @@ impl ClientEnds {
         };
         let mut addresses = Vec::with_capacity(data.len());
         for &peer in data {
-            // The node sends nothing on these.
-            let (qp, address) = make_end(nic, admission, (1, 0), peer).inspect_err(|_| ends.destroy(nic))?;
+            let made = make_end(nic, admission, (admission.data_sends, 0), peer);
+            let (qp, address) = made.inspect_err(|_| ends.destroy(nic))?;
             ends.data.push(qp);
             addresses.push(address);
         }
@@ -105,11 +110,12 @@ impl ClientEnds {
 fn make_end(
     nic: &mut impl Nic,
     admission: Admission,
-    (send_depth, receive_depth): (u32, u32),
+    (sends, receive_depth): (SendQueue, u32),
     peer: QpAddress,
 ) -> Result<(QpId, QpAddress), VerbsError> {
-    let (pd, cq) = (admission.pd, admission.cq);
-    let qp = nic.create_qp(pd, QpAttributes { send_cq: cq, receive_cq: cq, send_depth, receive_depth })?;
+    let SendQueue { cq: send_cq, depth: send_depth } = sends;
+    let attributes = QpAttributes { send_cq, receive_cq: admission.cq, send_depth, receive_depth };
+    let qp = nic.create_qp(admission.pd, attributes)?;
     let connected = connect_qp(nic, qp, peer).and_then(|()| nic.qp_address(qp));
     let address = connected.inspect_err(|_| {
         let _ = nic.destroy_qp(qp);

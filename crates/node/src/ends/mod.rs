@@ -7,10 +7,10 @@ mod owners;
 mod rebuilds;
 
 pub use client_ends::{Admission, ClientEnds};
-pub(crate) use rebuilds::Rebuilt;
+pub(crate) use rebuilds::{Gate, Rebuilt};
 
 use owners::Owners;
-use portcullis_nic::{Access, Nic, QpChange, QpId, QpState};
+use portcullis_nic::{Nic, QpChange, QpId, QpState};
 use portcullis_protocol::{ClientId, Refusal};
 use rebuilds::Rebuilds;
 use std::collections::BTreeMap;
@@ -108,13 +108,8 @@ impl Ends {
         self.rebuilds.ask(client, sequence, qp, number);
     }
 
-    /// Takes the next step of each rebuild. `access`: what a client's queue pairs may let through. Returns which
-    /// rebuilds are over, and whether there were any.
-    pub fn go_on_rebuilding(
-        &mut self,
-        nic: &mut impl Nic,
-        access: impl Fn(ClientId) -> Access,
-    ) -> (Vec<Rebuilt>, bool) {
-        self.rebuilds.step(nic, &mut self.clients, access)
+    /// Takes the next step of each rebuild. Returns which rebuilds are over, and whether there were any.
+    pub fn go_on_rebuilding<N: Nic>(&mut self, nic: &mut N, gate: &mut impl Gate<N>) -> (Vec<Rebuilt>, bool) {
+        self.rebuilds.step(nic, &mut self.clients, gate)
     }
 }

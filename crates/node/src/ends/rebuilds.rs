@@ -9,6 +9,32 @@ use std::collections::{BTreeMap, VecDeque};
 /// Retries of a SEND to a client that has no receive posted.
 const RNR_RETRIES: u8 = 6;
 
+/// What the enforcement has to say while data queue pairs are rebuilt.
+pub(crate) trait Gate<N: Nic> {
+    /// A queue pair is to be rebuilt. Returns whether the NIC has done with all that was posted on it.
+    fn quiesce(&mut self, qp: QpId) -> bool;
+
+    /// A queue pair is in RTS again, and lets nothing through yet.
+    fn resume(&mut self, qp: QpId);
+
+    /// After [`resume`](Self::resume): returns whether the queue pair has what its client's permissions need there.
+    fn restore(&mut self, nic: &mut N, qp: QpId) -> bool;
+
+    /// What a client's queue pairs may let through now.
+    fn access(&self, client: ClientId) -> Access;
+}
+
+/// A step of a rebuild.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Reset,
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+    /// What the enforcement does on the queue pair before its client may use it.
+    Restore,
+}
+
 /// A queue pair on its way from ERR to RTS.
 #[derive(Clone, Copy, Debug)]
 struct Rebuild {
@@ -17,7 +43,7 @@ struct Rebuild {
     qp: QpId,
     /// The client's number for the queue pair.
     number: u32,
-    steps: u8,
+    next: Step,
 }
 
 /// A rebuild that is over.
@@ -44,7 +70,7 @@ impl Rebuilds {
     }
 
     pub fn ask(&mut self, client: ClientId, sequence: u32, qp: QpId, number: u32) {
-        self.waiting.push_back(Rebuild { client, sequence, qp, number, steps: 0 });
+        self.waiting.push_back(Rebuild { client, sequence, qp, number, next: Step::Reset });
     }
 
     pub fn has(&self, qp: QpId) -> bool {
@@ -57,11 +83,11 @@ impl Rebuilds {
     }
 
     /// Takes the next step of each rebuild under way. Returns which are over, and whether there were any.
-    pub fn step(
+    pub fn step<N: Nic>(
         &mut self,
-        nic: &mut impl Nic,
+        nic: &mut N,
         clients: &mut BTreeMap<ClientId, ClientEnds>,
-        access: impl Fn(ClientId) -> Access,
+        gate: &mut impl Gate<N>,
     ) -> (Vec<Rebuilt>, bool) {
         while self.running.len() < self.at_once as usize
             && let Some(next) = self.waiting.pop_front()
@@ -73,9 +99,7 @@ impl Rebuilds {
         self.running.retain_mut(|rebuild| {
             let Rebuild { client, sequence, .. } = *rebuild;
             let ends = clients.get_mut(&client).expect("a client's rebuilds go with the client");
-            let of_chunks = rebuild.number as usize >= ends.data.len();
-            let access = if of_chunks { CHUNK_ACCESS } else { access(client) };
-            let stepped = rebuild.step(nic, ends, access);
+            let stepped = rebuild.step(nic, ends, gate);
             let goes_on = matches!(stepped, Ok(false));
             if !goes_on {
                 over.push(Rebuilt { client, sequence, done: stepped.is_ok() });
@@ -87,25 +111,53 @@ impl Rebuilds {
 }
 
 impl Rebuild {
-    /// One step of `ibv_modify_qp`. Returns whether it was the last.
-    fn step(
+    /// Takes the next step, if it can be taken yet. Returns whether it was the last.
+    fn step<N: Nic>(
         &mut self,
-        nic: &mut impl Nic,
+        nic: &mut N,
         ends: &mut ClientEnds,
-        access: Access,
+        gate: &mut impl Gate<N>,
     ) -> Result<bool, VerbsError> {
-        let change = match self.steps {
-            0 => QpChange::Reset,
-            // No rights yet: what the client holds may change before the last step.
-            1 => QpChange::Init { access: Access::empty() },
-            2 => QpChange::ReadyToReceive { peer: next_peer(ends.peer(self.number)) },
-            _ => QpChange::ReadyToSend { rnr_retries: RNR_RETRIES },
+        let qp = self.qp;
+        self.next = match self.next {
+            Step::Reset if gate.quiesce(qp) => {
+                nic.modify_qp(qp, QpChange::Reset)?;
+                Step::Init
+            }
+            Step::Reset => Step::Reset,
+            Step::Init => {
+                // No rights yet: what the client holds may change before the last step.
+                nic.modify_qp(qp, QpChange::Init { access: Access::empty() })?;
+                Step::ReadyToReceive
+            }
+            Step::ReadyToReceive => {
+                let peer = next_peer(ends.peer(self.number));
+                nic.modify_qp(qp, QpChange::ReadyToReceive { peer })?;
+                Step::ReadyToSend
+            }
+            Step::ReadyToSend => {
+                nic.modify_qp(qp, QpChange::ReadyToSend { rnr_retries: RNR_RETRIES })?;
+                gate.resume(qp);
+                return self.let_in(nic, ends, gate);
+            }
+            Step::Restore => return self.let_in(nic, ends, gate),
         };
-        nic.modify_qp(self.qp, change)?;
-        self.steps += 1;
-        if self.steps < 4 {
+        Ok(false)
+    }
+
+    /// Lets the client's accesses through, if all is there that they need.
+    fn let_in<N: Nic>(
+        &mut self,
+        nic: &mut N,
+        ends: &ClientEnds,
+        gate: &mut impl Gate<N>,
+    ) -> Result<bool, VerbsError> {
+        self.next = Step::Restore;
+        if !gate.restore(nic, self.qp) {
             return Ok(false);
         }
+        let of_chunks = self.number as usize >= ends.data.len();
+        let access = if of_chunks { CHUNK_ACCESS } else { gate.access(self.client) };
         nic.modify_qp(self.qp, QpChange::Access { access })?;
         Ok(true)
     }

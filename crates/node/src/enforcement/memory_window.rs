@@ -144,14 +144,7 @@ impl Scheme for MemoryWindow {
         collected
     }
 
-    fn give<N: Nic>(
-        &mut self,
-        _nic: &mut N,
-        tenant: &mut Tenant<Self>,
-        window: WindowIndex,
-        now: Moment,
-        rest: Lifetime,
-    ) {
+    fn give(&mut self, tenant: &mut Tenant<Self>, window: WindowIndex, now: Moment, rest: Lifetime) {
         tenant.windows.give(window, now, rest);
     }
 
@@ -165,7 +158,7 @@ impl Scheme for MemoryWindow {
         tenant.windows.retire(nic, window, gone);
     }
 
-    fn end_tenant<N: Nic>(&mut self, _nic: &mut N, _tenant: TenantId, overdue: Vec<Overdue>) -> Vec<Residue> {
+    fn end_tenant(&mut self, overdue: Vec<Overdue>) -> Vec<Residue> {
         overdue.into_iter().map(|(_, residue)| residue).collect()
     }
 

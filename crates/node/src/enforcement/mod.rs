@@ -18,10 +18,10 @@ pub(crate) use domain::Domain;
 
 use crate::books::{Exposure, OwedReply, PermissionSlot, Residue, Withdrawal, offset};
 use crate::config::NodeConfig;
-use crate::ends::Ends;
+use crate::ends::{Ends, Gate};
 use at_once::AtOnce;
 use memory_window::MemoryWindow;
-use portcullis_nic::{Access, Completion, Memory, Nic, PdId, QpId, VerbsError};
+use portcullis_nic::{Access, Completion, Memory, Nic, PdId, QpId, SendQueue, VerbsError};
 use portcullis_protocol::{
     ClientId, Credential, Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rkey, TenantId,
 };
@@ -138,9 +138,30 @@ pub(crate) trait Enforcer<N: Nic> {
     /// Removes a tenant from the NIC, except for its domain: nothing of the tenant is exposed after this.
     fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Remains;
 
+    /// The send queues that the node's ends of data queue pairs must have. `None`: nothing is posted on them.
+    fn data_sends(&self) -> Option<SendQueue> {
+        None
+    }
+
+    /// A client of a tenant has come, with these ends of its data queue pairs.
+    fn enter_client(&mut self, _tenant: TenantId, _data: &[QpId]) {}
+
     /// A client has gone. The node's ends of its data queue pairs go as soon as nothing on the NIC needs them.
     fn forget_client(&mut self, nic: &mut N, _client: ClientId, data: Vec<QpId>) {
         destroy_all(nic, &data);
+    }
+
+    /// A data queue pair is to be rebuilt. Returns whether the NIC has done with all that was posted on it.
+    fn quiesce(&mut self, _qp: QpId) -> bool {
+        true
+    }
+
+    /// A data queue pair is in RTS again, and lets nothing through yet.
+    fn resume(&mut self, _qp: QpId) {}
+
+    /// After [`resume`](Self::resume): returns whether the queue pair has what its client's permissions need there.
+    fn restore(&mut self, _nic: &mut N, _qp: QpId) -> bool {
+        true
     }
 
     /// Sets up what starts and takes down what ended in this turn, for one tenant. Returns whether all of it is done.
@@ -424,6 +445,16 @@ impl<N: Nic> Enforcement<N> {
         self.mechanism.next_wake()
     }
 
+    /// See [`Enforcer::data_sends`].
+    pub fn data_sends(&self) -> Option<SendQueue> {
+        self.mechanism.data_sends()
+    }
+
+    /// See [`Enforcer::enter_client`].
+    pub fn enter_client(&mut self, tenant: TenantId, data: &[QpId]) {
+        self.mechanism.enter_client(tenant, data);
+    }
+
     /// See [`Enforcer::client_access`].
     pub fn client_access(&self, client: ClientId) -> Access {
         self.mechanism.client_access(client)
@@ -459,5 +490,23 @@ impl<N: Nic> Enforcement<N> {
     /// See [`Enforcer::end`].
     pub fn end(&mut self, nic: &mut N) {
         self.mechanism.end(nic);
+    }
+}
+
+impl<N: Nic> Gate<N> for Enforcement<N> {
+    fn quiesce(&mut self, qp: QpId) -> bool {
+        self.mechanism.quiesce(qp)
+    }
+
+    fn resume(&mut self, qp: QpId) {
+        self.mechanism.resume(qp);
+    }
+
+    fn restore(&mut self, nic: &mut N, qp: QpId) -> bool {
+        self.mechanism.restore(nic, qp)
+    }
+
+    fn access(&self, client: ClientId) -> Access {
+        self.mechanism.client_access(client)
     }
 }

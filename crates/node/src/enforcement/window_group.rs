@@ -2,21 +2,18 @@
 //! (OneSidedMW, «QP and MW Grouping»). A key opens nothing on any other queue pair, so it is of no use to whoever guesses
 //! or learns it, siblings of the holder included.
 //!
-//! All windows of a turn are bound and invalidated in one batch on a queue pair of the node's own, which binds them for
-//! the others. A window of type 2 cannot be bound anew while it is bound, so there is no handover in place, and delaying
-//! an invalidation saves nothing.
+//! All windows of a turn are bound and invalidated in one batch: on a queue pair of the node's own where the NIC lets that
+//! bind for others, and otherwise each on the node's end of its own queue pair. A window of type 2 cannot be bound anew
+//! while it is bound, so there is no handover in place, and delaying an invalidation saves nothing.
 
 use super::windowed::{Batch, Collected, GoneWindows, Release, Scheme, Tenant, WindowIndex, Windowed};
-use super::{EXPOSED_BYTES, Ended, Exposing, Surroundings, destroy_all};
+use super::{EXPOSED_BYTES, Ended, Exposing, Surroundings};
 use crate::books::{Exposure, Residue};
 use crate::config::NodeConfig;
-use portcullis_nic::{
-    Access, ChainVerb, Nic, Operation, QpId, RemoteAddress, VerbsError, WindowBinding, WindowKind,
-};
+use portcullis_nic::{Access, Nic, Operation, QpId, RemoteAddress, VerbsError, WindowBinding, WindowKind};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ClientId, Credential, GROUP_QUEUE_PAIRS_MAX, GROUP_WORD_QUEUE_PAIRS_MAX, KeyGroup, Lifetime, Moment,
-    Rkey, TenantId,
+    ClientId, Credential, GROUP_QUEUE_PAIRS_MAX, GROUP_WORD_QUEUE_PAIRS_MAX, KeyGroup, Lifetime, Moment, Rkey,
 };
 use portcullis_slots::{Reuse, Slots};
 use std::collections::HashMap;
@@ -34,7 +31,7 @@ portcullis_slots::number_key!(GroupIndex);
 #[derive(Clone, Copy, Debug)]
 struct Group {
     holder: ClientId,
-    /// How many queue pairs the holder has. Places behind that mean nothing.
+    /// How many queue pairs the holder has.
     count: usize,
     bytes: Windows,
     /// Over the lifetime word, where those over the bytes do not cover it.
@@ -46,9 +43,19 @@ impl Group {
     fn windows(&self) -> impl Iterator<Item = (WindowIndex, usize)> + use<> {
         let (count, bytes, word) = (self.count, self.bytes, self.word);
         let placed = move |windows: Windows| windows.into_iter().zip(0..count);
-        placed(bytes).chain(word.into_iter().flat_map(placed))
+        let all = placed(bytes).chain(word.into_iter().flat_map(placed));
+        all.filter(|&(window, _)| window != GONE)
+    }
+
+    /// A window of the group's has gone.
+    fn lose(&mut self, window: WindowIndex) {
+        let mut places = self.bytes.iter_mut().chain(self.word.iter_mut().flatten());
+        *places.find(|place| **place == window).expect("the window is one of the group's") = GONE;
     }
 }
+
+/// Where a group has no window, or no longer.
+const GONE: WindowIndex = WindowIndex(u32::MAX);
 
 /// The groups of one tenant.
 #[derive(Debug)]
@@ -75,6 +82,8 @@ struct Holder {
 #[derive(Debug, Default)]
 pub(super) struct WindowGroup {
     holders: HashMap<ClientId, Holder>,
+    /// Queue pairs of clients that have gone, to which no group is bound any more.
+    left: Vec<QpId>,
 }
 
 impl WindowGroup {
@@ -127,7 +136,8 @@ impl WindowGroup {
         let queue_pairs = &holder.queue_pairs;
         let mut bind = |windows: Windows, span, access| {
             let bound = windows.into_iter().zip(queue_pairs);
-            let keys = bound.map(|(window, &qp)| put_binding(tenant, batch, (window, qp), span, access));
+            let keys =
+                bound.map(|(window, &qp)| put_binding(tenant, batch, (index, window, qp), span, access));
             keys.collect::<Vec<_>>()
         };
         let (lifetime, access) = (exposure.lifetime_word(), Access::from(exposure.rights));
@@ -147,20 +157,19 @@ impl WindowGroup {
         let group = tenant.own.0[index];
         let queue_pairs = &self.holders.get(&group.holder).expect("who holds a group is known").queue_pairs;
         for (window, place) in group.windows().filter(|&(_, place)| !stays_bound(place)) {
-            let (rkey, queue_pair) = (tenant.windows.key(window), queue_pairs[place]);
-            let free = ChainVerb::LocalInvalidate { rkey, queue_pair };
-            tenant.binder.put(batch, Operation::Chain(free));
+            let free = Operation::LocalInvalidate { rkey: tenant.windows.key(window) };
+            tenant.binder.put_for(batch, (index, window), queue_pairs[place], free);
         }
         batch.touched.push(index);
         batch.releases.push(Release { residue: ended.withdrawal.residue(), unbound: Some(index) });
     }
 
     /// A group of a holder's is bound no more.
-    fn let_go(&mut self, nic: &mut impl Nic, client: ClientId) {
+    fn let_go(&mut self, client: ClientId) {
         let holder = self.holders.get_mut(&client).expect("who holds a group is known");
         holder.groups -= 1;
         if holder.groups == 0 && holder.is_gone {
-            destroy_all(nic, &holder.queue_pairs);
+            self.left.append(&mut holder.queue_pairs);
             self.holders.remove(&client);
         }
     }
@@ -192,19 +201,24 @@ impl Scheme for WindowGroup {
         collected
     }
 
-    fn give<N: Nic>(
-        &mut self,
-        nic: &mut N,
-        tenant: &mut Tenant<Self>,
-        index: GroupIndex,
-        now: Moment,
-        rest: Lifetime,
-    ) {
+    fn give(&mut self, tenant: &mut Tenant<Self>, index: GroupIndex, now: Moment, rest: Lifetime) {
         let Some(group) = tenant.own.0.remove(index) else { return };
         for (window, _) in group.windows().filter(|&(_, place)| !stays_bound(place)) {
             tenant.windows.give(window, now, rest);
         }
-        self.let_go(nic, group.holder);
+        self.let_go(group.holder);
+    }
+
+    fn retire_window<N: Nic>(
+        &mut self,
+        nic: &mut N,
+        tenant: &mut Tenant<Self>,
+        index: GroupIndex,
+        window: WindowIndex,
+        gone: &mut GoneWindows,
+    ) {
+        tenant.own.0[index].lose(window);
+        tenant.windows.retire(nic, window, gone);
     }
 
     fn retire<N: Nic>(
@@ -219,25 +233,32 @@ impl Scheme for WindowGroup {
         for (window, _) in group.windows() {
             tenant.windows.retire(nic, window, gone);
         }
-        self.let_go(nic, group.holder);
+        self.let_go(group.holder);
     }
 
-    fn end_tenant<N: Nic>(&mut self, nic: &mut N, _tenant: TenantId, mut groups: Groups) -> Vec<Residue> {
+    fn end_tenant(&mut self, mut groups: Groups) -> Vec<Residue> {
         for group in groups.0.take_all() {
-            self.let_go(nic, group.holder);
+            self.let_go(group.holder);
         }
         Vec::new()
     }
 
-    fn forget_client<N: Nic>(&mut self, nic: &mut N, client: ClientId, data: Vec<QpId>) {
+    fn forget_client(&mut self, client: ClientId, data: Vec<QpId>) -> Vec<QpId> {
         match self.holders.get_mut(&client) {
             // The NIC refuses binds for a queue pair that has gone, and a batch with such a bind fails for all.
-            Some(holder) if holder.groups > 0 => holder.is_gone = true,
+            Some(holder) if holder.groups > 0 => {
+                holder.is_gone = true;
+                Vec::new()
+            }
             _ => {
                 self.holders.remove(&client);
-                destroy_all(nic, &data);
+                data
             }
         }
+    }
+
+    fn take_left(&mut self) -> Vec<QpId> {
+        std::mem::take(&mut self.left)
     }
 }
 
@@ -247,7 +268,7 @@ fn take_windows<N: Nic>(
     (tenant, gone): (&mut Tenant<WindowGroup>, &mut GoneWindows),
     count: usize,
 ) -> Option<Windows> {
-    let mut windows = [WindowIndex(0); GROUP_QUEUE_PAIRS_MAX];
+    let mut windows = [GONE; GROUP_QUEUE_PAIRS_MAX];
     for place in 0..count {
         let Ok((window, residue)) = tenant.windows.take(around.nic, gone) else {
             give_windows(tenant, &windows[..place], around.now, Lifetime(0));
@@ -271,12 +292,12 @@ fn stays_bound(place: usize) -> bool {
 fn put_binding(
     tenant: &mut Tenant<WindowGroup>,
     batch: &mut Batch<GroupIndex>,
-    (window, queue_pair): (WindowIndex, QpId),
+    (unit, window, lane): (GroupIndex, WindowIndex, QpId),
     (address, length): (RemoteAddress, u64),
     access: Access,
 ) -> Rkey {
     let (id, rkey) = tenant.windows.advance(window);
     let binding = WindowBinding { window: id, rkey, region: tenant.region, address, length, access };
-    tenant.binder.put(batch, Operation::Chain(ChainVerb::BindWindow { binding, queue_pair }));
+    tenant.binder.put_for(batch, (unit, window), lane, Operation::BindWindow(binding));
     rkey
 }

@@ -10,7 +10,7 @@ use portcullis_nic::{
     QpChange, QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding,
     WorkRequest,
 };
-use portcullis_node::{ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
+use portcullis_node::{Admission, ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
     ClientId, DirectoryName, Entry, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName,
     ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights,
@@ -144,7 +144,8 @@ impl Rig {
         let chunk_queue_pairs = if admission.chunks.is_some() { 2 } else { 0 };
         let size = EndpointSize { chunk_queue_pairs, ..SIZE };
         let memory = Mapping::shareable("port", PortLayout::new(size).bytes()).expect("a port's memory");
-        let place = PortPlace { pd: admission.pd, chunks: admission.chunks, cq: admission.cq };
+        let Admission { pd, chunks, cq, data_sends, .. } = admission;
+        let place = PortPlace { pd, chunks, cq, data_sends };
         let (port, ends, lkey) = self.nic.nic.create_port(memory.clone(), size, place).expect("a port");
         let ends = ClientEnds {
             control: ends.control,

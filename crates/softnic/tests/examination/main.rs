@@ -69,7 +69,8 @@ fn a_transfer_on_the_software_nic_is_cut_off() {
 #[test]
 fn windows_as_wide_as_their_region_are_found() {
     let broken = ["range-window-1", "range-window-2"];
-    finds(Spoiler::WideWindows, &broken, &[Guarantee::WindowRange], Mechanism::MemoryRegion);
+    let guarantees = [Guarantee::WindowRange, Guarantee::Type2Range];
+    finds(Spoiler::WideWindows, &broken, &guarantees, Mechanism::MemoryRegion);
 }
 
 #[test]
@@ -80,7 +81,8 @@ fn regions_as_wide_as_their_memory_are_found() {
 #[test]
 fn windows_without_rights_of_their_own_are_found() {
     let broken = ["rights-window-1", "rights-window-2"];
-    finds(Spoiler::AllRightsOfWindows, &broken, &[Guarantee::WindowRights], Mechanism::MemoryRegion);
+    let guarantees = [Guarantee::WindowRights, Guarantee::Type2Rights];
+    finds(Spoiler::AllRightsOfWindows, &broken, &guarantees, Mechanism::MemoryRegion);
 }
 
 #[test]
@@ -92,19 +94,19 @@ fn regions_without_rights_of_their_own_are_found() {
 #[test]
 fn a_key_that_stays_as_it_was_is_found() {
     let broken = ["stale-key-after-rebind", "key-advance", "many-binds"];
-    finds(Spoiler::KeyStays, &broken, &[Guarantee::StaleKey], Mechanism::MemoryRegion);
+    finds(Spoiler::KeyStays, &broken, &[Guarantee::StaleKey], Mechanism::WindowGroup);
 }
 
 #[test]
 fn windows_that_stay_open_after_the_unbind_are_found() {
     let broken = ["stale-key-after-unbind", "revoke-during-transfer-window-1"];
-    finds(Spoiler::NoUnbind, &broken, &[Guarantee::StaleKey], Mechanism::MemoryRegion);
+    finds(Spoiler::NoUnbind, &broken, &[Guarantee::StaleKey], Mechanism::WindowGroup);
 }
 
 #[test]
 fn windows_that_stay_open_after_the_invalidate_are_found() {
     let broken = ["stale-key-after-invalidate", "revoke-during-transfer-window-2"];
-    finds(Spoiler::NoInvalidate, &broken, &[], Mechanism::MemoryWindow);
+    finds(Spoiler::NoInvalidate, &broken, &[Guarantee::Type2StaleKey], Mechanism::MemoryWindow);
 }
 
 #[test]

@@ -1,26 +1,21 @@
-//! The queue pair that binds one tenant's windows, and the batches that are posted on it.
+//! The batches of one tenant's binds, and the ways in which they reach the NIC.
 //!
-//! No client uses this queue pair, so no client can break it. Binds that were posted together are confirmed together.
+//! Binds that were posted together are confirmed together. There are two ways. Where one queue pair may bind whatever a
+//! mechanism binds, that is a queue pair of the node's own ([`OwnQueue`]): no client uses it, so no client can break it.
+//! Otherwise each window is bound on the node's end of the queue pair that may use it ([`Phases`], [`Lanes`]).
 
+use super::lanes::{LaneRequest, Lanes};
+use super::own_queue::OwnQueue;
+use super::phases::Phases;
+use super::windows::WindowIndex;
 use crate::books::{OwedReply, PermissionSlot, Residue};
-use portcullis_nic::{
-    Access, ChainRole, CqId, Nic, Operation, PdId, QpAttributes, QpChange, QpId, VerbsError, WorkRequest,
-};
+use portcullis_nic::{ChainVerb, Completion, Nic, Operation, QpId};
 use portcullis_protocol::Credential;
 use std::collections::VecDeque;
-
-/// Requests that the queue pair holds.
-const DEPTH: u32 = 1024;
-
-/// One request in this many of a batch is signalled: half of what the queue holds. A batch may be larger than the
-/// queue, which forgets requests only when one is signalled.
-const SIGNAL_EVERY: usize = DEPTH as usize / 2;
 
 /// Binds and unbinds that were posted together. `Unit` is what the mechanism binds and unbinds as one.
 #[derive(Debug)]
 pub(in crate::enforcement) struct Batch<Unit> {
-    /// The id of the last request, whose completion confirms the batch. Not zero, and not used again.
-    pub number: u64,
     /// Permissions that start with the batch, and their credentials.
     pub starts: Vec<(PermissionSlot, Credential)>,
     /// What becomes free when the batch is confirmed.
@@ -29,19 +24,12 @@ pub(in crate::enforcement) struct Batch<Unit> {
     /// All that the batch binds or unbinds.
     pub touched: Vec<Unit>,
     /// Requests so far.
-    requests: usize,
+    pub requests: usize,
 }
 
 impl<Unit> Default for Batch<Unit> {
     fn default() -> Self {
-        Self {
-            number: 0,
-            starts: Vec::new(),
-            releases: Vec::new(),
-            owed: Vec::new(),
-            touched: Vec::new(),
-            requests: 0,
-        }
+        Self { starts: Vec::new(), releases: Vec::new(), owed: Vec::new(), touched: Vec::new(), requests: 0 }
     }
 }
 
@@ -64,42 +52,48 @@ pub(in crate::enforcement) struct Release<Unit> {
     pub unbound: Option<Unit>,
 }
 
-/// The queue pair, its batches under way, and requests of them that the queue had no room for yet.
+/// How requests reach the NIC.
 #[derive(Debug)]
-pub(in crate::enforcement) struct Binder<Unit> {
-    pub qp: QpId,
-    /// The queue pair broke, and the NIC would not connect it again.
-    is_down: bool,
-    pub batches: VecDeque<Batch<Unit>>,
-    /// Confirmed batches, empty, for use of their room.
-    spare: Vec<Batch<Unit>>,
-    /// Number of batches so far.
-    count: u64,
-    pub unposted: VecDeque<WorkRequest>,
+enum Way<Unit> {
+    Own(OwnQueue),
+    Lanes(Phases<Unit>),
 }
 
-impl<Unit> Binder<Unit> {
-    /// A queue pair in RTS that is connected to itself: it sends nothing to peers. `for_others`: it binds windows for other
-    /// queue pairs.
-    pub fn new(nic: &mut impl Nic, pd: PdId, cq: CqId, for_others: bool) -> Result<Self, VerbsError> {
-        let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: 0 };
-        let qp = if for_others {
-            let role = ChainRole { privileged: true, ..ChainRole::default() };
-            nic.create_chain_qp(pd, attributes, role)?
-        } else {
-            nic.create_qp(pd, attributes)?
-        };
-        connect(nic, qp).inspect_err(|_| {
-            let _ = nic.destroy_qp(qp);
-        })?;
-        Ok(Self {
-            qp,
-            is_down: false,
-            batches: VecDeque::new(),
-            spare: Vec::new(),
-            count: 0,
-            unposted: VecDeque::new(),
-        })
+/// A tenant's batches under way.
+#[derive(Debug)]
+pub(in crate::enforcement) struct Binder<Unit> {
+    way: Way<Unit>,
+    batches: VecDeque<Batch<Unit>>,
+    /// How many of them, from the oldest on, are confirmed.
+    confirmed: usize,
+    /// Windows that have to be deallocated because they cannot be invalidated.
+    closing: Vec<LaneRequest<Unit>>,
+    /// Confirmed batches, empty, for use of their room.
+    spare: Vec<Batch<Unit>>,
+}
+
+impl<Unit: Copy + PartialEq> Binder<Unit> {
+    /// Binds on a queue pair of the node's own.
+    pub fn on_own_queue(queue: OwnQueue) -> Self {
+        Self::of(Way::Own(queue))
+    }
+
+    /// Binds on the queue pairs of clients.
+    pub fn on_lanes() -> Self {
+        Self::of(Way::Lanes(Phases::default()))
+    }
+
+    fn of(way: Way<Unit>) -> Self {
+        let (batches, closing, spare) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { way, batches, confirmed: 0, closing, spare }
+    }
+
+    /// The queue pair of the node's own.
+    pub fn own_queue_pair(&self) -> Option<QpId> {
+        match &self.way {
+            Way::Own(queue) => Some(queue.qp),
+            Way::Lanes(_) => None,
+        }
     }
 
     /// An empty batch.
@@ -107,19 +101,39 @@ impl<Unit> Binder<Unit> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Adds a request to a batch.
+    /// Adds a bind or unbind that any queue pair may execute.
     pub fn put(&mut self, batch: &mut Batch<Unit>, operation: Operation) {
         batch.requests += 1;
-        let signalled = batch.requests.is_multiple_of(SIGNAL_EVERY);
-        self.unposted.push_back(WorkRequest { id: 0, signalled, operation });
+        let Way::Own(queue) = &mut self.way else { unreachable!("lanes bind for themselves alone") };
+        queue.put(operation);
     }
 
-    /// Closes a batch, whose requests are the last unposted ones.
-    pub fn close_batch(&mut self, mut batch: Batch<Unit>) {
-        self.count += 1;
-        batch.number = self.count;
-        let last = self.unposted.back_mut().expect("a batch has requests");
-        (last.signalled, last.id) = (true, batch.number);
+    /// Adds a bind or an invalidation of a window of a unit, for the queue pair `lane`.
+    pub fn put_for(
+        &mut self,
+        batch: &mut Batch<Unit>,
+        (unit, window): (Unit, WindowIndex),
+        lane: QpId,
+        operation: Operation,
+    ) {
+        let verb = match operation {
+            Operation::BindWindow(binding) => ChainVerb::BindWindow { binding, queue_pair: lane },
+            Operation::LocalInvalidate { rkey } => ChainVerb::LocalInvalidate { rkey, queue_pair: lane },
+            other => unreachable!("{other:?} is no bind and no invalidation"),
+        };
+        match &mut self.way {
+            Way::Own(queue) => queue.put(Operation::Chain(verb)),
+            Way::Lanes(phases) => phases.put(LaneRequest { lane, unit, window, operation }),
+        }
+        batch.requests += 1;
+    }
+
+    /// Closes a batch that has requests, which are the last ones.
+    pub fn close_batch(&mut self, batch: Batch<Unit>) {
+        match &mut self.way {
+            Way::Own(queue) => queue.close_batch(),
+            Way::Lanes(phases) => phases.close_batch(),
+        }
         self.batches.push_back(batch);
     }
 
@@ -129,38 +143,62 @@ impl<Unit> Binder<Unit> {
         self.spare.push(batch);
     }
 
-    /// Posts what the queue has room for. Returns whether the queue takes requests at all.
-    pub fn post(&mut self, nic: &mut impl Nic) -> bool {
-        if self.is_down && !self.unposted.is_empty() {
-            // What the NIC refused at the break may work by now, so that this batch need not fail.
-            self.mend(nic);
-        }
-        while !self.unposted.is_empty() {
-            let (front, _) = self.unposted.as_slices();
-            match nic.post_send(self.qp, front) {
-                Ok(0) => return true,
-                Ok(posted) => drop(self.unposted.drain(..posted)),
-                Err(_) => return false,
+    /// Posts what can be posted now. Returns whether the NIC takes requests at all.
+    pub fn post(&mut self, nic: &mut impl Nic, lanes: Option<&mut Lanes<Unit>>) -> bool {
+        match &mut self.way {
+            Way::Own(queue) => queue.post(nic),
+            Way::Lanes(phases) => {
+                let lanes = lanes.expect("who binds on lanes has some");
+                self.confirmed += phases.post(nic, lanes, &mut self.closing);
+                true
             }
         }
-        true
     }
 
-    /// Connects the queue pair again after it broke. If that fails, the next batch tries again.
-    pub fn mend(&mut self, nic: &mut impl Nic) {
-        self.is_down = connect(nic, self.qp).is_err();
+    /// Takes in that a request on the node's own queue pair was executed.
+    pub fn complete(&mut self, completion: &Completion) {
+        if let Way::Own(queue) = &mut self.way {
+            self.confirmed += usize::from(queue.complete(completion));
+        }
     }
 
-    /// Whether something is still to be bound or unbound, or is on its way.
-    pub fn is_at_work(&self) -> bool {
-        !self.batches.is_empty() || !self.unposted.is_empty()
+    /// Takes in that a request of a batch is done with, on a queue pair of a client's.
+    pub fn complete_on_lane(&mut self) {
+        if let Way::Lanes(phases) = &mut self.way {
+            phases.complete();
+        }
     }
-}
 
-fn connect(nic: &mut impl Nic, qp: QpId) -> Result<(), VerbsError> {
-    let peer = nic.qp_address(qp)?;
-    nic.modify_qp(qp, QpChange::Reset)?;
-    nic.modify_qp(qp, QpChange::Init { access: Access::empty() })?;
-    nic.modify_qp(qp, QpChange::ReadyToReceive { peer })?;
-    nic.modify_qp(qp, QpChange::ReadyToSend { rnr_retries: 0 })
+    /// The windows that have to be deallocated before a batch is taken for confirmed.
+    pub fn take_closing(&mut self) -> Vec<LaneRequest<Unit>> {
+        std::mem::take(&mut self.closing)
+    }
+
+    /// The oldest batch, if it is confirmed.
+    pub fn take_confirmed(&mut self) -> Option<Batch<Unit>> {
+        self.confirmed = self.confirmed.checked_sub(1)?;
+        self.batches.pop_front()
+    }
+
+    /// All batches, none of which is under way any more.
+    pub fn fail(&mut self, nic: &mut impl Nic) -> VecDeque<Batch<Unit>> {
+        match &mut self.way {
+            Way::Own(queue) => queue.begin_anew(nic),
+            Way::Lanes(phases) => phases.clear(),
+        }
+        std::mem::take(&mut self.batches)
+    }
+
+    /// The batches under way.
+    pub fn batches(&self) -> impl Iterator<Item = &Batch<Unit>> {
+        self.batches.iter()
+    }
+
+    /// Ends the binder. Returns the batches that were under way.
+    pub fn end(self, nic: &mut impl Nic) -> VecDeque<Batch<Unit>> {
+        if let Way::Own(queue) = self.way {
+            let _ = nic.destroy_qp(queue.qp);
+        }
+        self.batches
+    }
 }

@@ -1,9 +1,12 @@
-//! What the mechanisms by memory windows share: a tenant's windows, the queue pair that binds them, and one batch for
-//! each turn and tenant (Patronus §5.4).
+//! What the mechanisms by memory windows share: a tenant's windows, the queue pairs on which they are bound, and one batch
+//! for each turn and tenant (Patronus §5.4).
 //!
 //! A mechanism is a [`Scheme`]: it decides which windows a permission gets. Nothing here knows what a window exposes.
 
 mod binder;
+mod lanes;
+mod own_queue;
+mod phases;
 mod windows;
 
 pub(super) use binder::{Batch, Binder, Release};
@@ -12,7 +15,11 @@ pub(super) use windows::{GoneWindows, WindowIndex, Windows};
 use super::{Domain, Ended, Enforcer, Outcome, Remains, Shrunk, Surroundings, destroy_all};
 use crate::books::{Exposure, PermissionSlot, Residue};
 use crate::config::NodeConfig;
-use portcullis_nic::{Access, Completion, CqId, Nic, QpId, RegionId, Status, VerbsError, WindowKind};
+use lanes::{Completed, Lanes};
+use own_queue::OwnQueue;
+use portcullis_nic::{
+    Access, Completion, CqId, Nic, QpId, RegionId, SendQueue, Status, VerbsError, WindowKind,
+};
 use portcullis_protocol::{ClientId, Lifetime, Moment, Refusal, TenantId};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -49,7 +56,7 @@ pub(super) struct Collected {
 /// A mechanism by windows: which windows a permission gets, and how they are bound and unbound.
 pub(super) trait Scheme: Sized + Send + 'static {
     /// What is bound and unbound as one.
-    type Unit: Copy + Debug + Send;
+    type Unit: Copy + PartialEq + Debug + Send;
     /// What the scheme keeps of each tenant.
     type OfTenant: Default + Send;
     /// The windows that it uses.
@@ -66,14 +73,19 @@ pub(super) trait Scheme: Sized + Send + 'static {
     ) -> Collected;
 
     /// Takes back what is known to be unbound.
-    fn give<N: Nic>(
+    fn give(&mut self, tenant: &mut Tenant<Self>, unit: Self::Unit, now: Moment, rest: Lifetime);
+
+    /// One window of a unit cannot be unbound: the window goes, and its keys with it.
+    fn retire_window<N: Nic>(
         &mut self,
-        nic: &mut N,
-        tenant: &mut Tenant<Self>,
-        unit: Self::Unit,
-        now: Moment,
-        rest: Lifetime,
-    );
+        _nic: &mut N,
+        _tenant: &mut Tenant<Self>,
+        _unit: Self::Unit,
+        _window: WindowIndex,
+        _gone: &mut GoneWindows,
+    ) {
+        unreachable!("only windows of type 2 are bound on clients' queue pairs")
+    }
 
     /// It is unknown what is bound to what: the windows go, and their keys with them.
     fn retire<N: Nic>(
@@ -85,11 +97,16 @@ pub(super) trait Scheme: Sized + Send + 'static {
     );
 
     /// A tenant has ended, and its windows with it.
-    fn end_tenant<N: Nic>(&mut self, nic: &mut N, tenant: TenantId, own: Self::OfTenant) -> Vec<Residue>;
+    fn end_tenant(&mut self, own: Self::OfTenant) -> Vec<Residue>;
 
-    /// See [`Enforcer::forget_client`].
-    fn forget_client<N: Nic>(&mut self, nic: &mut N, _client: ClientId, data: Vec<QpId>) {
-        destroy_all(nic, &data);
+    /// A client has gone. Returns which of its data queue pairs nothing needs any more.
+    fn forget_client(&mut self, _client: ClientId, data: Vec<QpId>) -> Vec<QpId> {
+        data
+    }
+
+    /// Data queue pairs of clients that have gone, as soon as nothing needs them any more.
+    fn take_left(&mut self) -> Vec<QpId> {
+        Vec::new()
     }
 
     /// See [`Enforcer::hurry`].
@@ -119,8 +136,8 @@ pub(super) struct Windowed<S: Scheme> {
     scheme: S,
     config: NodeConfig,
     cq: CqId,
-    /// Whether the queue pairs that bind do so for others.
-    for_others: bool,
+    /// Where windows are bound if no queue pair may bind for others.
+    lanes: Option<Lanes<S::Unit>>,
     tenants: Vec<Option<Box<Tenant<S>>>>,
     /// Tenants by their queue pairs for binds.
     binders: HashMap<QpId, TenantId>,
@@ -144,11 +161,14 @@ impl<S: Scheme> Windowed<S> {
         secret: [u8; 32],
         depth_max: u32,
     ) -> Result<Self, VerbsError> {
+        let depth = COMPLETIONS_MAX.min(depth_max);
+        let cq = nic.create_cq(depth)?;
+        let on_lanes = S::KIND == WindowKind::Two && !config.chains;
         Ok(Self {
             scheme,
             config: config.clone(),
-            cq: nic.create_cq(COMPLETIONS_MAX.min(depth_max))?,
-            for_others: S::KIND == WindowKind::Two,
+            cq,
+            lanes: on_lanes.then(|| Lanes::new(cq, depth)),
             tenants: Vec::new(),
             binders: HashMap::new(),
             gone: GoneWindows::default(),
@@ -161,17 +181,101 @@ impl<S: Scheme> Windowed<S> {
     /// A bind failed, and it is unknown which windows are bound to what. So all of them go, and their keys with them.
     fn fail_batches(&mut self, nic: &mut impl Nic, id: TenantId, outcomes: &mut Vec<Outcome>) {
         let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
-        let batches = std::mem::take(&mut tenant.binder.batches);
-        tenant.binder.unposted.clear();
+        let batches = tenant.binder.fail(nic);
+        if let Some(lanes) = &mut self.lanes {
+            lanes.abandon(id);
+        }
         for &unit in batches.iter().flat_map(|batch| &batch.touched) {
             self.scheme.retire(nic, tenant, unit, &mut self.gone);
+            if let Some(lanes) = &mut self.lanes {
+                lanes.forget(id, unit);
+            }
         }
-        tenant.binder.mend(nic);
+        self.destroy_left(nic);
         for batch in batches {
             outcomes.extend(batch.releases.iter().map(|release| Outcome::Withdrawn(release.residue)));
             let starts = batch.starts.iter();
             outcomes.extend(starts.map(|&(it, _)| Outcome::NotExposed(it, Refusal::NicFailed)));
             outcomes.extend(batch.owed.into_iter().map(Outcome::Settled));
+        }
+    }
+
+    /// Posts what can be posted now, and says what is confirmed. Returns whether a batch is.
+    fn proceed(
+        &mut self,
+        nic: &mut impl Nic,
+        id: TenantId,
+        now: Moment,
+        outcomes: &mut Vec<Outcome>,
+    ) -> bool {
+        let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
+        let taken = tenant.binder.post(nic, self.lanes.as_mut());
+        for closing in tenant.binder.take_closing() {
+            self.scheme.retire_window(nic, tenant, closing.unit, closing.window, &mut self.gone);
+        }
+        let mut any = false;
+        while let Some(mut batch) = tenant.binder.take_confirmed() {
+            any = true;
+            for unit in batch.releases.iter().filter_map(|release| release.unbound) {
+                self.scheme.give(tenant, unit, now, self.config.window_rest);
+            }
+            outcomes.extend(batch.releases.drain(..).map(|release| Outcome::Withdrawn(release.residue)));
+            outcomes.extend(batch.starts.drain(..).map(|(it, credential)| Outcome::Exposed(it, credential)));
+            outcomes.extend(batch.owed.drain(..).map(Outcome::Settled));
+            tenant.binder.return_batch(batch);
+        }
+        self.destroy_left(nic);
+        if !taken {
+            self.fail_batches(nic, id, outcomes);
+        }
+        any
+    }
+
+    fn destroy_left(&mut self, nic: &mut impl Nic) {
+        let left = self.scheme.take_left();
+        self.destroy(nic, &left);
+    }
+
+    /// Destroys data queue pairs of clients that have gone.
+    fn destroy(&mut self, nic: &mut impl Nic, queue_pairs: &[QpId]) {
+        if let Some(lanes) = &mut self.lanes {
+            queue_pairs.iter().for_each(|&qp| lanes.remove(qp));
+        }
+        destroy_all(nic, queue_pairs);
+    }
+
+    /// Takes a completion in. Returns the tenant that it is about, and whether the NIC has refused a request of a batch.
+    fn take_in(&mut self, nic: &mut impl Nic, completion: &Completion) -> Option<(TenantId, bool)> {
+        let of = |id: TenantId| id.0 as usize;
+        if let Some(&id) = self.binders.get(&completion.queue_pair) {
+            let tenant = self.tenants[of(id)].as_mut().expect("each tenant has windows until it ends");
+            let is_refused = completion.status != Status::Success;
+            if !is_refused {
+                tenant.binder.complete(completion);
+            }
+            return Some((id, is_refused));
+        }
+        let completed = self.lanes.as_mut()?.complete(completion)?;
+        let (Completed::Done(id) | Completed::Closes(id, ..) | Completed::Failed(id) | Completed::Aside(id)) =
+            completed;
+        let tenant = self.tenants[of(id)].as_mut().expect("a tenant's queue pairs are forgotten with it");
+        if let Completed::Closes(_, unit, window) = completed {
+            self.scheme.retire_window(nic, tenant, unit, window, &mut self.gone);
+        }
+        if let Completed::Done(_) | Completed::Closes(..) = completed {
+            tenant.binder.complete_on_lane();
+        }
+        Some((id, matches!(completed, Completed::Failed(_))))
+    }
+
+    /// Goes on for all tenants whose requests had to wait for room in the completion queue.
+    fn make_up_for_shortage(&mut self, nic: &mut impl Nic, now: Moment, outcomes: &mut Vec<Outcome>) {
+        if self.lanes.as_mut().is_some_and(Lanes::take_shortage) {
+            for id in (0..).map(TenantId).take(self.tenants.len()) {
+                if self.tenants[id.0 as usize].is_some() {
+                    self.proceed(nic, id, now, outcomes);
+                }
+            }
         }
     }
 }
@@ -186,8 +290,13 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
     }
 
     fn enter_tenant(&mut self, nic: &mut N, id: TenantId, domain: &Domain) -> Result<(), VerbsError> {
-        let binder = Binder::new(nic, domain.pd, self.cq, self.for_others)?;
-        self.binders.insert(binder.qp, id);
+        let binder = if self.lanes.is_some() {
+            Binder::on_lanes()
+        } else {
+            let queue = OwnQueue::new(nic, domain.pd, self.cq, S::KIND == WindowKind::Two)?;
+            self.binders.insert(queue.qp, id);
+            Binder::on_own_queue(queue)
+        };
         // Whoever posts a bind of type 2 chooses the low byte of its key.
         let chosen_keys = S::KIND == WindowKind::Two || nic.capabilities().chosen_keys;
         let windows =
@@ -205,19 +314,46 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         let slot = around.tenant.0 as usize;
         let tenant = *self.tenants[slot].take().expect("each tenant has windows until it ends");
         let Tenant { binder, mut windows, own, .. } = tenant;
-        self.binders.remove(&binder.qp);
+        if let Some(qp) = binder.own_queue_pair() {
+            self.binders.remove(&qp);
+        }
         let mut remains = Remains { unborn: Vec::new(), residues: windows.end(around.nic, &mut self.gone) };
-        let _ = around.nic.destroy_qp(binder.qp);
-        for batch in binder.batches {
+        for batch in binder.end(around.nic) {
             remains.residues.extend(batch.releases.iter().map(|release| release.residue));
             remains.unborn.extend(batch.starts.iter().map(|&(permission, _)| permission));
         }
-        remains.residues.extend(self.scheme.end_tenant(around.nic, around.tenant, own));
+        remains.residues.extend(self.scheme.end_tenant(own));
+        self.destroy_left(around.nic);
         remains
     }
 
+    fn data_sends(&self) -> Option<SendQueue> {
+        self.lanes.as_ref().map(Lanes::sends)
+    }
+
+    fn enter_client(&mut self, tenant: TenantId, data: &[QpId]) {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.insert(tenant, data);
+        }
+    }
+
     fn forget_client(&mut self, nic: &mut N, client: ClientId, data: Vec<QpId>) {
-        self.scheme.forget_client(nic, client, data);
+        let needless = self.scheme.forget_client(client, data);
+        self.destroy(nic, &needless);
+    }
+
+    fn quiesce(&mut self, qp: QpId) -> bool {
+        self.lanes.as_mut().is_none_or(|lanes| lanes.quiesce(qp))
+    }
+
+    fn resume(&mut self, qp: QpId) {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.resume(qp);
+        }
+    }
+
+    fn restore(&mut self, nic: &mut N, qp: QpId) -> bool {
+        self.lanes.as_mut().is_none_or(|lanes| lanes.restore(nic, qp))
     }
 
     fn carry_out(
@@ -231,26 +367,21 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         let mut tenant = self.tenants[slot].take().expect("each tenant has windows until it ends");
         let mut batch = tenant.binder.open_batch();
         batch.owed.extend(ending.iter().filter_map(|ended| ended.withdrawal.owed));
-        let posted_before = tenant.binder.unposted.len();
         let window = (&mut *tenant, &mut self.gone);
         let Collected { failed, early } = self.scheme.collect(around, window, &mut batch, starting, ending);
-        let posted = tenant.binder.unposted.len() - posted_before;
-        self.operations += posted as u64;
-        if posted == 0 {
+        self.operations += batch.requests as u64;
+        if batch.requests == 0 {
             around.outcomes.extend(batch.owed.drain(..).map(Outcome::Settled));
             tenant.binder.return_batch(batch);
         } else {
             tenant.binder.close_batch(batch);
         }
-        let taken = tenant.binder.post(around.nic);
         self.tenants[slot] = Some(tenant);
-        if !taken {
-            self.fail_batches(around.nic, around.tenant, around.outcomes);
-        }
+        let confirmed = self.proceed(around.nic, around.tenant, around.now, around.outcomes);
         around.outcomes.extend(early.into_iter().map(Outcome::Withdrawn));
         let refusal = Refusal::NodeFull { limit: self.config.windows_max.into() };
         around.outcomes.extend(failed.into_iter().map(|it| Outcome::NotExposed(it, refusal)));
-        false
+        confirmed
     }
 
     fn poll(&mut self, nic: &mut N, completions: &mut Vec<Completion>) {
@@ -265,34 +396,16 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         now: Moment,
         outcomes: &mut Vec<Outcome>,
     ) -> Option<TenantId> {
-        // The tenant may have ended since.
-        let &id = self.binders.get(&completion.queue_pair)?;
-        if completion.status != Status::Success {
+        // `None`: the tenant or the client may have ended since.
+        let (id, is_refused) = self.take_in(nic, completion)?;
+        let confirmed = if is_refused {
             self.fail_batches(nic, id, outcomes);
-            return None;
-        }
-        let rest = self.config.window_rest;
-        let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
-        let confirmed = tenant.binder.batches.pop_front_if(|batch| batch.number == completion.request);
-        let Some(mut batch) = confirmed else {
-            // Within a batch, or of one that failed: this only says that the queue has room again.
-            if !tenant.binder.post(nic) {
-                self.fail_batches(nic, id, outcomes);
-            }
-            return None;
+            false
+        } else {
+            self.proceed(nic, id, now, outcomes)
         };
-        for unit in batch.releases.iter().filter_map(|release| release.unbound) {
-            self.scheme.give(nic, tenant, unit, now, rest);
-        }
-        let taken = tenant.binder.post(nic);
-        outcomes.extend(batch.releases.drain(..).map(|release| Outcome::Withdrawn(release.residue)));
-        outcomes.extend(batch.starts.drain(..).map(|(it, credential)| Outcome::Exposed(it, credential)));
-        outcomes.extend(batch.owed.drain(..).map(Outcome::Settled));
-        tenant.binder.return_batch(batch);
-        if !taken {
-            self.fail_batches(nic, id, outcomes);
-        }
-        Some(id)
+        self.make_up_for_shortage(nic, now, outcomes);
+        confirmed.then_some(id)
     }
 
     fn handle_broken(&mut self, nic: &mut N, qp: QpId, outcomes: &mut Vec<Outcome>) {
@@ -327,7 +440,7 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
 
     fn burden(&self, tenant: TenantId) -> usize {
         let tenant = self.tenants[tenant.0 as usize].as_ref().expect("each tenant has windows until it ends");
-        let bound = tenant.binder.batches.iter().map(|batch| batch.starts.len() + batch.releases.len());
+        let bound = tenant.binder.batches().map(|batch| batch.starts.len() + batch.releases.len());
         tenant.windows.len() + bound.sum::<usize>()
     }
 
@@ -335,7 +448,7 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
         let unused = tenant.windows.retire_unused(nic, most, &mut self.gone);
         let (hastened, in_batch) = self.scheme.hasten(tenant, most - unused, now);
-        let waits_for_nic = in_batch || tenant.binder.is_at_work();
+        let waits_for_nic = in_batch || tenant.binder.batches().next().is_some();
         Shrunk { ended: unused + hastened, in_batch, waits_for_nic }
     }
 

@@ -1,0 +1,263 @@
+//! The node's ends of clients' data queue pairs as places to bind windows on: the way of a NIC on which no queue pair binds
+//! for another.
+//!
+//! A client can break its own queue pairs at any time, and the NIC then flushes what is posted on them. That must not fail
+//! what was asked for others. So a bind that was flushed is postponed until the queue pair is rebuilt, and a window whose
+//! invalidation was flushed is deallocated, which closes it as well. Nothing is posted on a queue pair that is down.
+
+use super::windows::WindowIndex;
+use portcullis_nic::{Completion, CqId, Nic, Operation, QpId, SendQueue, Status, WorkRequest};
+use portcullis_protocol::TenantId;
+use portcullis_protocol::planted::{self, Fault};
+use std::collections::HashMap;
+
+/// Requests that one of these queue pairs holds.
+const DEPTH: u32 = 16;
+
+/// A bind or an invalidation, for the queue pair that may use the window.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneRequest<Unit> {
+    pub lane: QpId,
+    /// What the window belongs to.
+    pub unit: Unit,
+    pub window: WindowIndex,
+    pub operation: Operation,
+}
+
+impl<Unit> LaneRequest<Unit> {
+    fn is_bind(&self) -> bool {
+        matches!(self.operation, Operation::BindWindow(_))
+    }
+}
+
+/// For what a request was posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// For a batch under way.
+    Batch,
+    /// A bind that was postponed, for a queue pair that has been rebuilt.
+    Restoration,
+    /// For a batch that has failed.
+    Nothing,
+}
+
+/// One of the queue pairs.
+#[derive(Debug)]
+struct Lane<Unit> {
+    tenant: TenantId,
+    /// It is broken, or about to be rebuilt.
+    is_down: bool,
+    /// Requests that have not completed.
+    under_way: usize,
+    /// Those of them that were postponed.
+    restoring: usize,
+    postponed: Vec<LaneRequest<Unit>>,
+}
+
+/// What came of a request that a binder wanted posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Posting {
+    /// It is under way.
+    Posted,
+    /// It must be tried again after the next completion.
+    Later,
+    /// There is nothing to do on the queue pair, which is down.
+    Skipped,
+    /// As `Skipped`, and the window may still be bound: it has to be deallocated.
+    Closes,
+}
+
+/// What a completion means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completed<Unit> {
+    /// A request of the tenant's batch under way is done with.
+    Done(TenantId),
+    /// As `Done`, and this window may still be bound: it has to be deallocated.
+    Closes(TenantId, Unit, WindowIndex),
+    /// The NIC refused a request of the tenant's batch.
+    Failed(TenantId),
+    /// Nothing for a batch.
+    Aside(TenantId),
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct Lanes<Unit> {
+    cq: CqId,
+    /// Entries of the completion queue that no request needs.
+    room: usize,
+    /// A request had to wait for such an entry.
+    was_short: bool,
+    lanes: HashMap<QpId, Lane<Unit>>,
+    posted: HashMap<u64, (LaneRequest<Unit>, Purpose)>,
+    /// The id of the next request. None comes again.
+    next: u64,
+}
+
+impl<Unit: Copy + PartialEq> Lanes<Unit> {
+    /// No queue pairs yet. They complete on `cq`, which has room for so many completions.
+    pub fn new(cq: CqId, room: u32) -> Self {
+        let (lanes, posted) = (HashMap::new(), HashMap::new());
+        Self { cq, room: room as usize, was_short: false, lanes, posted, next: 1 }
+    }
+
+    /// The send queue of each.
+    pub fn sends(&self) -> SendQueue {
+        SendQueue { cq: self.cq, depth: DEPTH }
+    }
+
+    /// Takes in the queue pairs of a client, which work.
+    pub fn insert(&mut self, tenant: TenantId, queue_pairs: &[QpId]) {
+        for &qp in queue_pairs {
+            let (under_way, restoring, postponed) = (0, 0, Vec::new());
+            self.lanes.insert(qp, Lane { tenant, is_down: false, under_way, restoring, postponed });
+        }
+    }
+
+    /// Forgets a queue pair that is about to be destroyed.
+    pub fn remove(&mut self, qp: QpId) {
+        let Some(lane) = self.lanes.remove(&qp) else { return };
+        if lane.under_way > 0 {
+            self.posted.retain(|_, (request, _)| request.lane != qp);
+            self.room += lane.under_way;
+        }
+    }
+
+    /// Posts a request of a batch, or says what became of it.
+    pub fn post(&mut self, nic: &mut impl Nic, request: LaneRequest<Unit>) -> Posting {
+        let lane = self.lanes.get_mut(&request.lane).expect("a queue pair stays while its client has groups");
+        if !request.is_bind() && lane.drop_postponed(request.window) {
+            return Posting::Skipped;
+        }
+        if !lane.is_down && self.put(nic, request, Purpose::Batch) {
+            return Posting::Posted;
+        }
+        let lane = self.lanes.get_mut(&request.lane).expect("it was there");
+        // Until all that was posted is flushed, it is unknown which windows are bound.
+        if lane.is_down && lane.under_way == 0 { lane.skip(request) } else { Posting::Later }
+    }
+
+    /// Posts a request, if there is room and the queue pair takes it.
+    fn put(&mut self, nic: &mut impl Nic, request: LaneRequest<Unit>, purpose: Purpose) -> bool {
+        if self.room == 0 {
+            self.was_short = true;
+            return false;
+        }
+        let lane = self.lanes.get_mut(&request.lane).expect("who posts has looked");
+        let (id, operation) = (self.next, request.operation);
+        match nic.post_send(request.lane, &[WorkRequest { id, signalled: true, operation }]) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(_) => {
+                lane.is_down = true;
+                return false;
+            }
+        }
+        lane.under_way += 1;
+        self.room -= 1;
+        self.next += 1;
+        self.posted.insert(id, (request, purpose));
+        true
+    }
+
+    /// Takes a completion in. `None`: it is of a queue pair that has gone.
+    pub fn complete(&mut self, completion: &Completion) -> Option<Completed<Unit>> {
+        let (request, purpose) = self.posted.remove(&completion.request)?;
+        self.room += 1;
+        let lane = self.lanes.get_mut(&request.lane).expect("its requests are forgotten with it");
+        lane.under_way -= 1;
+        lane.restoring -= usize::from(purpose == Purpose::Restoration);
+        let tenant = lane.tenant;
+        lane.is_down |= completion.status != Status::Success;
+        let flushed = match (completion.status, purpose) {
+            (_, Purpose::Nothing) => return Some(Completed::Aside(tenant)),
+            (Status::Success, _) => Posting::Skipped,
+            (Status::FlushError, _) | (_, Purpose::Restoration) => lane.skip(request),
+            (_, Purpose::Batch) => return Some(Completed::Failed(tenant)),
+        };
+        Some(match (flushed, purpose) {
+            (Posting::Closes, _) => Completed::Closes(tenant, request.unit, request.window),
+            (_, Purpose::Batch) => Completed::Done(tenant),
+            _ => Completed::Aside(tenant),
+        })
+    }
+
+    /// Whether requests had to wait because the completion queue might have overflowed. They can be posted again.
+    pub fn take_shortage(&mut self) -> bool {
+        self.room > 0 && std::mem::take(&mut self.was_short)
+    }
+
+    /// All batches of a tenant have failed: what is under way for them matters no more.
+    pub fn abandon(&mut self, tenant: TenantId) {
+        for (request, purpose) in self.posted.values_mut().filter(|(_, purpose)| *purpose == Purpose::Batch) {
+            if self.lanes[&request.lane].tenant == tenant {
+                *purpose = Purpose::Nothing;
+            }
+        }
+    }
+
+    /// The windows of a tenant's unit have gone: nothing is bound to it any more, also not when a queue pair is rebuilt.
+    pub fn forget(&mut self, tenant: TenantId, unit: Unit) {
+        for lane in self.lanes.values_mut().filter(|lane| lane.tenant == tenant) {
+            lane.postponed.retain(|request| request.unit != unit);
+        }
+        for (request, purpose) in self.posted.values_mut().filter(|(request, _)| request.unit == unit) {
+            let lane = self.lanes.get_mut(&request.lane).expect("its requests are forgotten with it");
+            if lane.tenant == tenant && *purpose == Purpose::Restoration {
+                lane.restoring -= 1;
+                *purpose = Purpose::Nothing;
+            }
+        }
+    }
+
+    /// A queue pair is to be rebuilt. Returns whether all that was posted on it has completed: RESET would discard it.
+    pub fn quiesce(&mut self, qp: QpId) -> bool {
+        self.lanes.get_mut(&qp).is_none_or(|lane| {
+            lane.is_down = true;
+            lane.under_way == 0
+        })
+    }
+
+    /// A queue pair takes requests again.
+    pub fn resume(&mut self, qp: QpId) {
+        if let Some(lane) = self.lanes.get_mut(&qp) {
+            lane.is_down = false;
+        }
+    }
+
+    /// Binds what was postponed for a queue pair that takes requests again. Returns whether there is no more to wait for:
+    /// all of it is bound, or the queue pair has broken once more.
+    pub fn restore(&mut self, nic: &mut impl Nic, qp: QpId) -> bool {
+        let Some(lane) = self.lanes.get_mut(&qp) else { return true };
+        let is_restored = lane.restoring == 0 && lane.postponed.is_empty();
+        if lane.is_down || is_restored || planted::is(Fault::PostponedBindForgotten) {
+            return true;
+        }
+        let mut postponed = std::mem::take(&mut lane.postponed);
+        let posted = postponed.iter().take_while(|&&bind| self.put(nic, bind, Purpose::Restoration)).count();
+        let lane = self.lanes.get_mut(&qp).expect("it was there");
+        lane.restoring += posted;
+        lane.postponed = postponed.split_off(posted);
+        false
+    }
+}
+
+impl<Unit: Copy + PartialEq> Lane<Unit> {
+    /// A request that is not executed, because the queue pair is down.
+    fn skip(&mut self, request: LaneRequest<Unit>) -> Posting {
+        if request.is_bind() {
+            self.postponed.push(request);
+            return Posting::Skipped;
+        }
+        if self.drop_postponed(request.window) || planted::is(Fault::FlushedInvalidationForgotten) {
+            return Posting::Skipped;
+        }
+        Posting::Closes
+    }
+
+    /// Drops the bind of a window that was postponed. Returns whether there was one: the window is not bound then.
+    fn drop_postponed(&mut self, window: WindowIndex) -> bool {
+        let place = self.postponed.iter().position(|bind| bind.window == window);
+        place.map(|place| self.postponed.swap_remove(place)).is_some()
+    }
+}
