@@ -4,6 +4,8 @@
 .PHONY: demo test build lint unit planted verbs fuzz instructions mutants fresh fresh-setup soak setup help
 
 CARGO ?= cargo
+# What these commands build is built once. What an incremental build would keep for the next one takes five times the room.
+export CARGO_INCREMENTAL ?= 0
 FUZZ_SECONDS ?= 15
 SOAK_HOURS ?= 8
 FRESH ?= demo test

@@ -90,8 +90,9 @@ pub struct NodeConfig {
     pub steps_per_turn: u32,
     /// The chunks that clients allocate and free. `None`: there are none.
     pub chunks: Option<ChunkLimits>,
-    /// Whether the NIC hands the chunks out where it can. Otherwise the node's CPU does, and the chunks are objects of the
-    /// pool, which is as much larger.
+    /// Whether the node uses what the NIC has for chains, where it has all of it: the NIC hands the chunks out, and one
+    /// queue pair binds the windows of groups for others. Otherwise the node's CPU hands the chunks out, which are objects
+    /// of a pool that is as much larger, and each window of a group is bound on its own queue pair.
     pub chains: bool,
     /// How many free chunks the node keeps ready, and at most twice as many. It holds the others itself, and their memory
     /// goes back to the machine. `None`: all are ready, and the node holds none.

@@ -21,7 +21,7 @@ pub fn port(config: HostConfig) -> HostConfig {
         tenant: Some("red".to_owned()),
     };
     // The device may be Soft-RoCE, whose windows do not check the range. These tests do not need the range.
-    let allow_unenforced = vec![Guarantee::WindowRange];
+    let allow_unenforced = vec![Guarantee::WindowRange, Guarantee::Type2Range];
     let rdma = Some(RdmaConfig { listen: vec![red], allow_unenforced, ..RdmaConfig::default() });
     HostConfig { rdma, ..config }
 }

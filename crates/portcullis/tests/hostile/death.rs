@@ -3,13 +3,20 @@
 use crate::attacker::{DATA, key};
 use crate::child::{self, Child};
 use crate::door::{Door, hello};
-use crate::rig::{RED, Rig, descriptors, wait_for};
-use portcullis::{Acquire, Allocate, Lifetime, Rights, Rkey, SessionOptions, Sharing};
+use crate::rig::{BLUE, RED, Rig, descriptors, lenient, random, wait_for};
+use portcullis::{
+    Acquire, Allocate, ChunkLimits, ChunkOptions, Lifetime, NodeConfig, NotAllAllocated, Rights, Rkey,
+    SessionOptions, Sharing, connect,
+};
 use portcullis_nic::{Operation, RemoteSpan};
 use portcullis_protocol::{Keep, ObjectRef, Part, ReplyBody, Request, RequestBody};
+use rand::RngExt;
 
 /// Deaths at each step.
 const DEATHS: u32 = 12;
+/// Chunks of the node, all of which one client may hold.
+const CHUNKS: u64 = 64;
+const CHUNK_BYTES: u64 = 256;
 
 #[test]
 fn whoever_dies_on_its_way_in_leaves_nothing() {
@@ -119,4 +126,52 @@ fn a_killed_process_loses_what_it_held_at_once() {
         session.revoke_and_free(next).expect("it has not ended");
     }
     rig.clear();
+}
+
+/// Not a test: the program of a child, which allocates chunks, writes into them and frees them until it is killed.
+#[test]
+fn a_child_that_allocates_chunks_until_it_is_killed() {
+    let Some(socket) = child::path() else { return };
+    let address = format!("shm:{}", socket.display());
+    let mut session = connect(&address).expect("a session");
+    let mut chunks = session.chunks(ChunkOptions::default()).expect("workers");
+    child::say_ready("chunks");
+    let mut held = Vec::new();
+    for round in 0.. {
+        match chunks.allocate_many(&mut session, 1 + round % 9) {
+            Ok(more) | Err(NotAllAllocated { chunks: more, .. }) => held.extend(more),
+        }
+        for chunk in &held {
+            session.write(chunk, 0, &[0xee; CHUNK_BYTES as usize]).expect("the child holds the chunk");
+        }
+        let some = held.split_off(held.len() / 2);
+        chunks.free_many(&mut session, some).expect("the child holds the chunks");
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_among_its_chunks_leaves_all_of_them_free_and_none_of_its_bytes() {
+    let limits = ChunkLimits { chunks: CHUNKS, chunk_bytes: CHUNK_BYTES, client_max: CHUNKS };
+    for chains in [true, false] {
+        let rig = Rig::with(NodeConfig { chunks: Some(limits), chains, ..lenient() }, &[BLUE]);
+        let mut dice = random();
+        for _ in 0..DEATHS / 2 {
+            let program = "death::a_child_that_allocates_chunks_until_it_is_killed";
+            let (child, _) = Child::start(program, &rig.socket(RED));
+            let until = rig.host.counters().chunk_allocations + dice.random_range(1..1000);
+            wait_for("the child to allocate", || rig.host.counters().chunk_allocations >= until);
+            child.kill();
+            wait_for("all chunks to be free", || rig.host.counters().chunks_held == 0);
+            let mut session = rig.session(BLUE);
+            session.join_chunks().expect("workers");
+            let all = session.allocate_chunks(CHUNKS as usize).expect("no chunk is lost");
+            for chunk in &all {
+                let mut bytes = [1; CHUNK_BYTES as usize];
+                session.read(chunk, 0, &mut bytes).expect("a chunk of the next holder");
+                assert_eq!(bytes, [0; CHUNK_BYTES as usize], "the killed child's bytes");
+            }
+            session.free_chunks(all).expect("they are the session's");
+        }
+        rig.clear();
+    }
 }

@@ -2,14 +2,14 @@
 
 use crate::attacker::{Attacker, DATA, key};
 use crate::canary::Canary;
-use crate::rig::{BLUE, RED, Rig, lenient, wait_for, windows};
+use crate::rig::{BLUE, RED, Rig, lenient, wait_for, window_groups, windows};
 use portcullis::{Lifetime, NodeConfig, RemoteAddress, Rights, Rkey};
 use portcullis_nic::{Endpoint, Operation, RemoteSpan, Status};
 use portcullis_protocol::{Granted, ReplyBody};
 
-/// Both mechanisms in which the NIC checks keys.
-fn mechanisms() -> [NodeConfig; 2] {
-    [lenient(), windows()]
+/// The mechanisms in which the NIC checks keys.
+fn mechanisms() -> [NodeConfig; 3] {
+    [lenient(), windows(), window_groups()]
 }
 
 #[test]
@@ -116,5 +116,45 @@ fn keys_that_nobody_was_given_open_nothing() {
     rig.assert_charged(guesses.len() as u64);
     canary.assert_untouched();
     drop((canary, attacker));
+    rig.clear();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn within_a_tenant_a_stolen_key_of_a_window_group_opens_nothing() {
+    let rig = Rig::with(window_groups(), &[RED, BLUE]);
+    let mut sibling = Canary::new(rig.session(RED), 64);
+    let mut attacker = rig.attacker();
+    let tried = attacker.try_all(sibling.address(), sibling.key());
+    rig.others_go_on(5);
+    rig.assert_charged(tried);
+    sibling.assert_untouched();
+    drop((sibling, attacker));
+    rig.clear();
+}
+
+/// Windows are bound on the node's ends of clients' queue pairs here, so their invalidations are flushed when a client
+/// breaks them.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_breaks_the_queue_pair_of_a_window_group_keeps_nothing_and_harms_nobody() {
+    let rig = Rig::with(window_groups(), &[RED, BLUE]);
+    let mut attacker = rig.attacker();
+    let mut tried = 0;
+    for _ in 0..8 {
+        let own = attacker.allocate(64);
+        // Of nobody: the queue pair breaks, and stays so until the permission has ended.
+        let remote = RemoteSpan { address: RemoteAddress(0), rkey: Rkey(1) };
+        let broken = attacker.try_operation(0, Operation::Read { local: attacker.local(DATA, 8), remote });
+        assert_eq!(broken, Status::RemoteAccessError);
+        assert_eq!(attacker.revoke(own.permission), ReplyBody::Done);
+        let mut sibling = Canary::new(rig.session(RED), 64);
+        attacker.recover(0).expect("a lenient node");
+        tried += 1 + attacker.try_all(own.address().0, key(own.credential));
+        sibling.assert_untouched();
+    }
+    rig.others_go_on(5);
+    rig.assert_charged(tried);
+    drop(attacker);
     rig.clear();
 }

@@ -30,6 +30,11 @@ pub fn windows() -> NodeConfig {
     NodeConfig { mechanism: Mechanism::MemoryWindow, ..lenient() }
 }
 
+/// The same with a window of type 2 for each queue pair.
+pub fn window_groups() -> NodeConfig {
+    NodeConfig { mechanism: Mechanism::WindowGroup, ..lenient() }
+}
+
 /// A node for clients of RED over the network, with an audit log.
 pub fn node(node: NodeConfig, folder: &Path) -> Host {
     node_on(DeviceChoice::default(), node, folder)
@@ -43,7 +48,7 @@ pub fn node_on(device: DeviceChoice, node: NodeConfig, folder: &Path) -> Host {
         plain_anywhere: false,
         tenant: Some(RED.to_owned()),
     };
-    let allow_unenforced = vec![Guarantee::WindowRange];
+    let allow_unenforced = vec![Guarantee::WindowRange, Guarantee::Type2Range];
     let rdma = RdmaConfig { device, listen: vec![red], allow_unenforced, ..RdmaConfig::default() };
     let audit = Some(folder.join("audit"));
     let config = HostConfig { node, rdma: Some(rdma), audit, ..HostConfig::default() };
