@@ -5,6 +5,7 @@ use super::course::{Course, Length};
 use super::latency::LIFETIME;
 use super::permissions::Lives;
 use super::report::print_json;
+use super::turns::Spread;
 use super::{BenchError, pingpong, processors};
 use crate::output::say;
 use crate::samples::{Samples, mops};
@@ -347,6 +348,7 @@ struct Rounds {
 
 impl Rounds {
     fn row(&self, name: String) -> Row {
+        let median = |of: &[f64]| Spread::of(of.iter().copied()).median;
         Row { name, mops: median(&self.mops), p50: median(&self.p50), p99: median(&self.p99) }
     }
 }
@@ -371,9 +373,8 @@ impl Figures {
     /// The median of the ratios of allocations within a round.
     fn ratio(&self, is_busy: bool) -> f64 {
         let [chain, message] = &self.rows[usize::from(is_busy)];
-        let ratios: Vec<f64> =
-            chain[0].mops.iter().zip(&message[0].mops).map(|(chain, message)| chain / message).collect();
-        median(&ratios)
+        let rounds = chain[0].mops.iter().copied().zip(message[0].mops.iter().copied());
+        Spread::of_ratios(rounds).median
     }
 
     fn report(&self, options: &Options, pingpong_rtt: f64, node_turns: u64) -> Report {
@@ -395,19 +396,13 @@ impl Figures {
             pingpong_rtt,
             rows,
             busy_clients: options.busy_clients,
-            busy_messages_mops: median(&self.served),
+            busy_messages_mops: Spread::of(self.served.iter().copied()).median,
             chain_to_message_idle: self.ratio(false),
             chain_to_message_busy: self.ratio(true),
             node_turns,
             held_chunks: HELD,
         }
     }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }
 
 fn print_table(report: &Report) {

@@ -10,7 +10,6 @@ use super::{BenchError, Name, pingpong, processors};
 use crate::output::say;
 use crate::samples::Samples;
 use clap::Args;
-use comfy_table::{Table, presets};
 use portcullis::{ArenaMemory, Buffer, Permission, Session, connect_with};
 use serde::Serialize;
 use std::time::Instant;
@@ -124,19 +123,10 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         "Permissions and accesses, medians of {} rounds; pingpong RTT {:.3} usec",
         report.rounds, report.pingpong_rtt
     ));
-    say(table(&report.rows));
+    let rows =
+        report.rows.iter().map(|row| ([row.queue_pairs.to_string(), row.work.to_owned()], &row.figures));
+    say(Figures::table(["queue pairs", "work"], rows));
     Ok(())
-}
-
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([&["queue pairs", "work"], &Figures::HEADER[..]].concat());
-    for row in rows {
-        let first = [row.queue_pairs.to_string(), row.work.to_owned()];
-        table.add_row(first.into_iter().chain(row.figures.cells()));
-    }
-    table
 }
 
 impl Options {

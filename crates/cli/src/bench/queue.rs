@@ -7,7 +7,6 @@ use super::{BenchError, pingpong, processors};
 use crate::output::say;
 use crate::samples::Samples;
 use clap::Args;
-use comfy_table::{Table, presets};
 use portcullis::{ObjectRef, Session, SessionOptions, connect_with};
 use portcullis_structures::Pipeline;
 use portcullis_structures::queue::{ENTRY_BYTES_MAX, Queue, QueueOptions};
@@ -127,19 +126,10 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         "Queue: {clients} clients with {depth} operations under way each, medians of {} rounds; pingpong RTT {:.3} usec",
         report.rounds, report.pingpong_rtt
     ));
-    say(table(&report.rows));
+    let rows =
+        report.rows.iter().map(|row| ([row.workload.to_owned(), row.value_bytes.to_string()], &row.figures));
+    say(Figures::table(["workload", "entry [B]"], rows));
     Ok(())
-}
-
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([&["workload", "entry [B]"], &Figures::HEADER[..]].concat());
-    for row in rows {
-        let first = [row.workload.to_owned(), row.value_bytes.to_string()];
-        table.add_row(first.into_iter().chain(row.figures.cells()));
-    }
-    table
 }
 
 impl Options {

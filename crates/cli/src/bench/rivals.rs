@@ -8,6 +8,7 @@ use super::node_process::{NodeProcess, Setup};
 use super::turns::{Round, Spread, in_turns};
 use crate::samples::{Samples, mops};
 use clap::Args;
+use comfy_table::{Table, presets};
 use portcullis::Mechanism;
 use serde::Serialize;
 use std::time::Duration;
@@ -174,6 +175,20 @@ impl Figures {
             }
         };
         rivals.iter().zip(turns).map(of).collect()
+    }
+
+    /// A table of figures, each behind what is special about its row.
+    pub fn table<'a, const N: usize>(
+        first: [&str; N],
+        rows: impl IntoIterator<Item = ([String; N], &'a Self)>,
+    ) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header([&first[..], &Self::HEADER[..]].concat());
+        for (first, figures) in rows {
+            table.add_row(first.into_iter().chain(figures.cells()));
+        }
+        table
     }
 
     /// The figures as cells of a table.
