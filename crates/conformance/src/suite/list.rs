@@ -189,6 +189,8 @@ macro_rules! for_each_promise {
                     invalidates_of_no_window_fail;
                     messages_cannot_invalidate_what_is_no_window;
                     windows_are_free_after_a_local_invalidate [Type2StaleKey];
+                    windows_whose_bind_was_flushed_are_free;
+                    windows_outlive_the_recovery_of_their_queue_pair;
                     windows_that_are_free_can_change_queue_pairs [WindowQueuePair];
                     windows_are_freed_by_the_peers_message_and_it_says_which [Type2StaleKey];
                 }

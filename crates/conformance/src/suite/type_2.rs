@@ -1,8 +1,10 @@
 //! Windows of type 2B: one queue pair, bound only when free, freed by an invalidate.
 
-use crate::bench::{Bench, HELD, Held, HeldObject, Holder, Pair};
+use crate::bench::{Bench, HELD, Held, HeldObject, Holder, POOL_BASE, Pair};
 use crate::check::{Check, Stop, ensure};
-use portcullis_nic::{Access, Misuse, Nic, Operation, Rkey, Status, Window, WindowId, WindowKind};
+use portcullis_nic::{
+    Access, Misuse, Nic, Operation, QpChange, Rkey, Status, Window, WindowId, WindowKind,
+};
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
@@ -151,6 +153,38 @@ pub(super) fn messages_cannot_invalidate_what_is_no_window<N: Nic>(bench: &mut B
         let local = bench.local(0, 8);
         let status = bench.execute(pair.client, Operation::SendWithInvalidate { local, rkey })?;
         ensure!(status != Status::Success, "a message invalidated {rkey:?}, which is no window");
+    }
+    Ok(())
+}
+
+/// A node postpones such a bind until the queue pair is rebuilt.
+pub(super) fn windows_whose_bind_was_flushed_are_free<N: Nic>(bench: &mut Bench<N>) -> Check {
+    bench.require_window(WindowKind::Two)?;
+    let pair = bench.pair()?;
+    let window = bench.window(WindowKind::Two)?;
+    let bind = Operation::BindWindow(bench.binding(window.id, window.rkey.advanced(), READ_WRITE));
+    bench.nic.modify_qp(pair.owner.qp, QpChange::Error)?;
+    let request = bench.request(bind, true);
+    bench.post(pair.owner, &[request])?;
+    let status = bench.completions(pair.owner.send_cq, 1)?[0].status;
+    ensure!(status == Status::FlushError, "a bind on a queue pair in ERR gave {status}");
+    bench.recover(pair)?;
+    let read = bench.read(HELD, 8, window.rkey.advanced());
+    bench.refused(pair, read)?;
+    bench.recover(pair)?;
+    bench.succeed(pair.owner, bind)?;
+    bench.succeed(pair.client, read)
+}
+
+/// A client that has broken its queue pair goes on with the keys that it has.
+pub(super) fn windows_outlive_the_recovery_of_their_queue_pair<N: Nic>(bench: &mut Bench<N>) -> Check {
+    let (pair, held) = held(bench)?;
+    // Outside the region, since this is not about the window's own range.
+    let (stray, good) = (bench.read(POOL_BASE - 1, 1, held.rkey), bench.read(HELD, 8, held.rkey));
+    for _ in 0..3 {
+        bench.refused(pair, stray)?;
+        bench.recover(pair)?;
+        bench.succeed(pair.client, good)?;
     }
     Ok(())
 }
