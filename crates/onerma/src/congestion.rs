@@ -1,0 +1,136 @@
+//! How many operations may be under way (1RMA §6, Algorithm 1): additive increase and multiplicative decrease by measured
+//! delay.
+//!
+//! A client has one window for congestion on its own host, fed with `issue_delay`, and one for each destination and
+//! direction, fed with the rest of `total_delay`. The narrower of the two holds.
+
+use std::time::Duration;
+
+/// The parameters of Algorithm 1.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CongestionParameters {
+    /// The delay that the window is steered to.
+    pub target: Duration,
+    /// What is added for a window's worth of operations below the target (`AI`).
+    pub increase: f64,
+    /// The least that a decrease by delay leaves of the window (`MD`).
+    pub decrease: f64,
+    /// How strongly a delay beyond the target decreases the window (`β`).
+    pub strength: f64,
+    /// The smallest window, in operations. Below one, operations are spaced out.
+    pub least: f64,
+    /// The largest window, in operations.
+    pub most: f64,
+}
+
+impl CongestionParameters {
+    /// What the window is divided by when load was shed.
+    const SHED: f64 = 10.0;
+
+    /// The paper's constants, for this target.
+    #[must_use]
+    pub fn new(target: Duration) -> Self {
+        Self { target, increase: 0.25, decrease: 0.5, strength: 0.8, least: 0.01, most: 256.0 }
+    }
+}
+
+/// A congestion window.
+#[derive(Clone, Debug)]
+pub struct Congestion {
+    parameters: CongestionParameters,
+    window: f64,
+    /// When the window was decreased last.
+    decreased: Option<Duration>,
+}
+
+impl Congestion {
+    /// A window of one operation.
+    #[must_use]
+    pub fn new(parameters: CongestionParameters) -> Self {
+        Self { parameters, window: 1.0, decreased: None }
+    }
+
+    /// Operations that may be under way.
+    #[must_use]
+    pub fn window(&self) -> f64 {
+        self.window
+    }
+
+    /// An operation has succeeded with this delay. `rtt` is the round trip as measured.
+    pub fn succeed(&mut self, delay: Duration, rtt: Duration, now: Duration) {
+        let CongestionParameters { target, increase, decrease, strength, least, most } = self.parameters;
+        if delay < target {
+            self.window += if self.window >= 1.0 { increase / self.window } else { increase };
+            self.window = self.window.min(most);
+        } else if self.may_decrease(rtt, now) {
+            let beyond = (delay - target).as_secs_f64() / delay.as_secs_f64().max(f64::MIN_POSITIVE);
+            self.window = ((1.0 - strength * beyond).max(decrease) * self.window).max(least);
+            self.decreased = Some(now);
+        }
+    }
+
+    /// Load was shed: a DISPATCH_TIMEOUT for the window of the own host; a NACK or a TIMEOUT for a destination's.
+    pub fn shed(&mut self, rtt: Duration, now: Duration) {
+        if self.may_decrease(rtt, now) {
+            self.window = (self.window / CongestionParameters::SHED).max(self.parameters.least);
+            self.decreased = Some(now);
+        }
+    }
+
+    fn may_decrease(&self, rtt: Duration, now: Duration) -> bool {
+        self.decreased.is_none_or(|before| now.saturating_sub(before) >= rtt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_micros(5);
+    const TARGET: Duration = Duration::from_micros(10);
+
+    fn at(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    #[test]
+    fn a_window_grows_by_a_quarter_for_each_round_below_the_target() {
+        let mut window = Congestion::new(CongestionParameters::new(TARGET));
+        for round in 1..=40u32 {
+            let before = window.window();
+            let mut left = before;
+            while left >= 1.0 {
+                window.succeed(at(1), RTT, at(u64::from(round) * 5));
+                left -= 1.0;
+            }
+            let grown = window.window() - before;
+            assert!((0.1..=0.25).contains(&grown), "round {round}: {grown}");
+        }
+    }
+
+    #[test]
+    fn a_window_shrinks_by_half_at_most_and_once_in_a_round_trip() {
+        let mut window =
+            Congestion::new(CongestionParameters { most: 64.0, ..CongestionParameters::new(TARGET) });
+        window.window = 64.0;
+        window.succeed(at(10_000), RTT, at(100));
+        assert!((window.window() - 32.0).abs() < 1e-9, "{window:?}");
+        window.succeed(at(10_000), RTT, at(104));
+        assert!((window.window() - 32.0).abs() < 1e-9, "less than a round trip has passed");
+        window.succeed(at(12), RTT, at(105));
+        let expected = 32.0 * (1.0 - 0.8 * (2.0 / 12.0));
+        assert!((window.window() - expected).abs() < 1e-9, "by as much as the delay is beyond the target");
+    }
+
+    #[test]
+    fn shed_load_leaves_a_tenth_and_never_nothing() {
+        let mut window = Congestion::new(CongestionParameters::new(TARGET));
+        window.window = 50.0;
+        window.shed(RTT, at(0));
+        assert!((window.window() - 5.0).abs() < 1e-9);
+        for round in 1..20 {
+            window.shed(RTT, at(5 * round));
+        }
+        assert!(window.window() >= 0.01);
+    }
+}

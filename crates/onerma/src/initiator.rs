@@ -1,0 +1,389 @@
+//! A client's end of operations (1RMA §4.3, Fig. 6): command slots, two queues, and the solicitation window.
+//!
+//! Each operation ends exactly once, with a [`Status`] and with what it took, and never later than its time-outs. Whatever
+//! fails is the caller's to repeat: an operation is sent once.
+
+use crate::OPERATION_MAX;
+use crate::arrivals::Arrivals;
+use crate::keys::{Cipher, Counter, DerivedKey, OperationType, Sender};
+use crate::packet::{HEADER_BYTES, Header, Kind, parts};
+use crate::regions::RegionId;
+use crate::status::Status;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The sizes of an initiator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InitiatorLimits {
+    /// Command slots: operations that may be under way or wait.
+    pub slots: u32,
+    /// Bytes of the solicitation window: what may be on its way here or be asked for by responders.
+    pub window: u32,
+    /// Bytes of the largest packet that it sends.
+    pub packet_max: usize,
+    /// How long a command may wait for room in the window.
+    pub dispatch_timeout: Duration,
+    /// How long an operation may wait for its answer; a write twice, since it has two round trips. It must be longer than the
+    /// responders' `write_timeout`, by more than their clocks and this one differ: then a write that has timed out here has
+    /// either happened or never will (1RMA §5.1).
+    pub timeout: Duration,
+}
+
+/// A command slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SlotId(pub u32);
+
+/// The classes of service, each with a queue of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ServiceClass {
+    /// Served first.
+    Latency,
+    /// Served when no command of the other class waits.
+    Bulk,
+}
+
+/// Where an operation goes, and the key that opens the region there.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// The node.
+    pub address: SocketAddr,
+    /// The node's number for this client.
+    pub client: u64,
+    /// The region.
+    pub region: RegionId,
+    /// The key for this client and this type of operation.
+    pub key: DerivedKey,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// Read or write.
+    pub operation: OperationType,
+    /// Where.
+    pub to: Destination,
+    /// The first byte, from the start of the region.
+    pub address: u64,
+    /// What is to be written, or room for what is read: 1 to [`OPERATION_MAX`] bytes.
+    pub buffer: Vec<u8>,
+    /// Its class.
+    pub class: ServiceClass,
+}
+
+/// Why a command was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotIssued {
+    /// All command slots are taken.
+    #[error("all {0} command slots are taken: complete some first")]
+    NoSlot(u32),
+    /// The length is not allowed.
+    #[error("an operation moves 1 to {OPERATION_MAX} bytes, not {0}")]
+    Length(usize),
+}
+
+/// The end of an operation (1RMA §4.5).
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The slot that the command had, which is free again.
+    pub slot: SlotId,
+    /// How it ended.
+    pub status: Status,
+    /// From the command to its request.
+    pub issue_delay: Duration,
+    /// From the command to its end.
+    pub total_delay: Duration,
+    /// The command's buffer. A read that has not succeeded leaves no promise about its bytes.
+    pub buffer: Vec<u8>,
+}
+
+/// A command in its slot.
+#[derive(Debug)]
+struct Slot {
+    operation: OperationType,
+    to: SocketAddr,
+    client: u64,
+    region: RegionId,
+    cipher: Cipher,
+    address: u64,
+    buffer: Vec<u8>,
+    class: ServiceClass,
+    issued: Duration,
+    sent: Option<Sent>,
+}
+
+/// A command whose request was sent.
+#[derive(Debug)]
+struct Sent {
+    number: u64,
+    at: Duration,
+    deadline: Duration,
+    arrivals: Arrivals,
+    /// The responder's salt for a write, once it is known.
+    salt: u64,
+}
+
+impl Slot {
+    fn length(&self) -> u32 {
+        u32::try_from(self.buffer.len()).expect("a longer command is not taken")
+    }
+
+    fn header(&self, kind: Kind, sent: (u64, u64)) -> Header {
+        let (client, region, address, (operation, salt)) = (self.client, self.region, self.address, sent);
+        let length = self.length();
+        Header { kind, length, client, region, operation, counter: 0, salt, address, offset: 0 }
+    }
+}
+
+/// A client's end of all its operations.
+#[derive(Debug)]
+pub struct Initiator {
+    limits: InitiatorLimits,
+    counter: Counter,
+    slots: Vec<Option<Slot>>,
+    free: Vec<SlotId>,
+    /// Commands that wait, oldest first: those of `Latency` and those of `Bulk`.
+    queues: [VecDeque<SlotId>; 2],
+    /// What is left of the solicitation window.
+    window: u32,
+    by_number: HashMap<u64, SlotId>,
+    deadlines: BTreeSet<(Duration, SlotId)>,
+    out: VecDeque<(SocketAddr, Vec<u8>)>,
+    completions: VecDeque<Completion>,
+}
+
+impl Initiator {
+    /// An initiator without commands.
+    ///
+    /// # Panics
+    /// The window is smaller than the largest operation: that could never be sent.
+    #[must_use]
+    pub fn new(limits: InitiatorLimits) -> Self {
+        assert!(limits.window >= OPERATION_MAX, "the largest operation has room in the window");
+        Self {
+            limits,
+            counter: Counter::new(),
+            slots: (0..limits.slots).map(|_| None).collect(),
+            free: (0..limits.slots).rev().map(SlotId).collect(),
+            queues: [VecDeque::new(), VecDeque::new()],
+            window: limits.window,
+            by_number: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            out: VecDeque::new(),
+            completions: VecDeque::new(),
+        }
+    }
+
+    /// Operations that have not ended.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Takes a command. It is sent as soon as the window has room.
+    ///
+    /// # Errors
+    /// There is no slot, or the length is not allowed. The command comes back.
+    pub fn issue(&mut self, command: Command, now: Duration) -> Result<SlotId, (NotIssued, Box<Command>)> {
+        let length = command.buffer.len();
+        if length == 0 || length > OPERATION_MAX as usize {
+            return Err((NotIssued::Length(length), Box::new(command)));
+        }
+        let Some(slot) = self.free.pop() else {
+            return Err((NotIssued::NoSlot(self.limits.slots), Box::new(command)));
+        };
+        let Command { operation, to, address, buffer, class } = command;
+        let Destination { address: to, client, region, key } = to;
+        let cipher = key.cipher();
+        let entry =
+            Slot { operation, to, client, region, cipher, address, buffer, class, issued: now, sent: None };
+        self.slots[slot.0 as usize] = Some(entry);
+        self.queues[class as usize].push_back(slot);
+        self.dispatch(now);
+        Ok(slot)
+    }
+
+    /// The next packet to send, and to whom.
+    pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        self.out.pop_front()
+    }
+
+    /// The next operation that has ended.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let waiting = self.queues.iter().filter_map(VecDeque::front);
+        let dispatch = waiting.map(|&slot| self.slot(slot).issued + self.limits.dispatch_timeout).min();
+        let answer = self.deadlines.first().map(|&(deadline, _)| deadline);
+        dispatch.into_iter().chain(answer).min()
+    }
+
+    /// Ends what has run out of time.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        while let Some(&(deadline, slot)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.end(slot, Status::Timeout, now);
+        }
+        for class in 0..self.queues.len() {
+            while let Some(&slot) = self.queues[class].front()
+                && self.slot(slot).issued + self.limits.dispatch_timeout <= now
+            {
+                self.end(slot, Status::DispatchTimeout, now);
+            }
+        }
+        self.dispatch(now);
+    }
+
+    /// Takes a packet in. It is decrypted in place. What is not the answer to an operation under way changes nothing.
+    pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
+        let Some((header, _)) = Header::parse(packet) else { return };
+        let Some(&slot_id) = self.by_number.get(&header.operation) else { return };
+        let slot = self.slot(slot_id);
+        let is_answer = slot.to == from
+            && (slot.length(), slot.client, slot.region, slot.address)
+                == (header.length, header.client, header.region, header.address);
+        if !is_answer {
+            return;
+        }
+        // Once a write's data is on its way the write may happen. Somebody on the path can repeat or alter its request, and a
+        // refusal of that copy says nothing about the write.
+        let is_decided_by_data = slot.sent.as_ref().is_some_and(|sent| sent.salt != 0);
+        if header.kind == Kind::Unknown {
+            // It is not sealed, so whoever sees the request can make it up: as it could drop the request.
+            if !is_decided_by_data {
+                self.end(slot_id, Status::RemoteAuthenticationFailure, now);
+                self.dispatch(now);
+            }
+            return;
+        }
+        let (head, body) = packet.split_at_mut(HEADER_BYTES);
+        let Some(body) = slot.cipher.open(Sender::Responder, header.counter, head, body) else { return };
+        let ended = match header.kind {
+            Kind::ReadData => self.take_data(slot_id, &header, body),
+            Kind::Solicit => {
+                self.send_data(slot_id, &header, now);
+                None
+            }
+            Kind::WriteDone => {
+                self.sent(slot_id).is_some_and(|it| it.salt == header.salt).then_some(Status::Ok)
+            }
+            Kind::Nack => (!is_decided_by_data).then_some(Status::Nack),
+            // Requests come from initiators.
+            _ => None,
+        };
+        if let Some(status) = ended {
+            self.end(slot_id, status, now);
+            self.dispatch(now);
+        }
+    }
+
+    fn slot(&self, slot: SlotId) -> &Slot {
+        self.slots[slot.0 as usize].as_ref().expect("a slot in use has a command")
+    }
+
+    fn slot_mut(&mut self, slot: SlotId) -> &mut Slot {
+        self.slots[slot.0 as usize].as_mut().expect("a slot in use has a command")
+    }
+
+    fn sent(&self, slot: SlotId) -> Option<&Sent> {
+        self.slot(slot).sent.as_ref()
+    }
+
+    /// Sends requests while the window has room for the largest operation: small ones do not starve large ones (1RMA
+    /// §3.1).
+    fn dispatch(&mut self, now: Duration) {
+        while self.window >= OPERATION_MAX {
+            let Some(queue) = self.queues.iter_mut().find(|queue| !queue.is_empty()) else { return };
+            // An initiator that has sent 2⁶⁴ packets sends none any more: its commands time out.
+            let Some(number) = self.counter.next() else { return };
+            let slot = queue.pop_front().expect("it is not empty");
+            self.request(slot, number, now);
+        }
+    }
+
+    fn request(&mut self, id: SlotId, number: u64, now: Duration) {
+        let deadline = now + self.limits.timeout;
+        let slot = self.slot_mut(id);
+        let kind = match slot.operation {
+            OperationType::Read => Kind::ReadRequest,
+            OperationType::Write => Kind::WriteRequest,
+        };
+        let header = Header { counter: number, ..slot.header(kind, (number, 0)) };
+        let mut packet = header.encode().to_vec();
+        slot.cipher.seal(Sender::Initiator, number, &mut packet, HEADER_BYTES);
+        slot.sent = Some(Sent { number, at: now, deadline, arrivals: Arrivals::default(), salt: 0 });
+        let (to, length) = (slot.to, slot.length());
+        self.window -= length;
+        self.by_number.insert(number, id);
+        self.deadlines.insert((deadline, id));
+        self.out.push_back((to, packet));
+    }
+
+    /// Takes in a part of what is read.
+    fn take_data(&mut self, id: SlotId, header: &Header, body: &[u8]) -> Option<Status> {
+        let slot = self.slot_mut(id);
+        let length = slot.length();
+        let sent = slot.sent.as_mut().filter(|_| slot.operation == OperationType::Read)?;
+        let start = header.offset as usize;
+        slot.buffer[start..start + body.len()].copy_from_slice(body);
+        let end = header.offset + u32::try_from(body.len()).expect("a body is shorter than an operation");
+        sent.arrivals.add(header.offset, end);
+        sent.arrivals.is_all(length).then_some(Status::Ok)
+    }
+
+    /// The responder asks for what is to be written: sends it, once.
+    fn send_data(&mut self, id: SlotId, header: &Header, now: Duration) {
+        let (deadline, packet_max) = (now + self.limits.timeout, self.limits.packet_max);
+        let is_asked = self.slot(id).operation == OperationType::Write
+            && header.salt == header.counter
+            && self.sent(id).is_some_and(|sent| sent.salt == 0);
+        if !is_asked {
+            return;
+        }
+        let Self { slots, counter, out, deadlines, .. } = self;
+        let slot = slots[id.0 as usize].as_mut().expect("a slot in use has a command");
+        let sent = slot.sent.as_mut().expect("what is asked for was sent");
+        sent.salt = header.salt;
+        // The responder has begun to wait before now, so it ends to wait before this operation times out.
+        deadlines.remove(&(sent.deadline, id));
+        sent.deadline = deadline;
+        deadlines.insert((deadline, id));
+        let answer = slot.header(Kind::WriteData, (header.operation, header.salt));
+        for (offset, length) in parts(answer.length, packet_max) {
+            let Some(number) = counter.next() else { return };
+            let mut packet = Header { counter: number, offset, ..answer }.encode().to_vec();
+            packet.extend_from_slice(&slot.buffer[offset as usize..(offset + length) as usize]);
+            slot.cipher.seal(Sender::Initiator, number, &mut packet, HEADER_BYTES);
+            out.push_back((slot.to, packet));
+        }
+    }
+
+    fn end(&mut self, id: SlotId, status: Status, now: Duration) {
+        let slot = self.slots[id.0 as usize].take().expect("a slot in use has a command");
+        let started = match &slot.sent {
+            Some(sent) => {
+                self.by_number.remove(&sent.number);
+                self.deadlines.remove(&(sent.deadline, id));
+                self.window += slot.length();
+                sent.at
+            }
+            None => {
+                self.queues[slot.class as usize].retain(|&waiting| waiting != id);
+                now
+            }
+        };
+        self.free.push(id);
+        self.completions.push_back(Completion {
+            slot: id,
+            status,
+            issue_delay: started.saturating_sub(slot.issued),
+            total_delay: now.saturating_sub(slot.issued),
+            buffer: slot.buffer,
+        });
+    }
+}

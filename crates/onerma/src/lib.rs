@@ -1,0 +1,30 @@
+//! One-shot remote memory access (1RMA): reads and writes of at most [`OPERATION_MAX`] bytes, each encrypted,
+//! authenticated and on its own. There is no connection, so there is none to break, and what a node keeps does not grow with
+//! the number of clients that hold keys.
+//!
+//! The two ends of an operation are state machines. [`Initiator`] is a client's end and [`Responder`] a node's. They take
+//! datagrams and times in and give datagrams and completions out. This crate does no I/O, reads no clock and draws no
+//! random number. It decides nothing about who may have which permission: whoever fills the [`RegionTable`] does.
+#![forbid(unsafe_code)]
+
+mod arrivals;
+mod congestion;
+mod initiator;
+mod keys;
+mod packet;
+mod regions;
+mod responder;
+mod status;
+
+pub use congestion::{Congestion, CongestionParameters};
+pub use initiator::{
+    Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
+};
+pub use keys::{DerivedKey, HostAddress, KeyTerms, OperationType, RegionKey};
+pub use packet::{HEADER_BYTES, TAG_BYTES};
+pub use regions::{NoRoom, Region, RegionId, RegionTable};
+pub use responder::{Refused, Responder, ResponderCounters, ResponderLimits};
+pub use status::Status;
+
+/// The most bytes that one operation moves (1RMA §4.1).
+pub const OPERATION_MAX: u32 = 4096;

@@ -1,0 +1,220 @@
+//! Packets: a header of fixed size, which is authenticated and not encrypted, what is encrypted, and the tag.
+//!
+//! Anybody can send anything. [`Header::parse`] says what a packet claims; nothing of that is believed before the packet has
+//! been opened.
+
+use crate::OPERATION_MAX;
+use crate::keys::OperationType;
+use crate::regions::RegionId;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a packet's header.
+pub const HEADER_BYTES: usize = size_of::<Layout>();
+/// Bytes of a packet's tag.
+pub const TAG_BYTES: usize = 16;
+
+const VERSION: u8 = 1;
+
+/// The kinds of packets. A read has two hops, a write four (1RMA Fig. 3, Fig. 7).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// To the responder: a client wants to read.
+    ReadRequest = 1,
+    /// To the initiator: a part of what is read.
+    ReadData = 2,
+    /// To the responder: a client wants to write.
+    WriteRequest = 3,
+    /// To the initiator: the responder asks for what is to be written, and gives its salt.
+    Solicit = 4,
+    /// To the responder: a part of what is to be written, for that salt.
+    WriteData = 5,
+    /// To the initiator: all of it is written.
+    WriteDone = 6,
+    /// To the initiator: the responder is congested, and has done nothing.
+    Nack = 7,
+    /// To the initiator: the responder does not know the key. Whoever has no key can seal nothing, so this kind is not
+    /// sealed.
+    Unknown = 8,
+}
+
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::ReadRequest,
+        Self::ReadData,
+        Self::WriteRequest,
+        Self::Solicit,
+        Self::WriteData,
+        Self::WriteDone,
+        Self::Nack,
+        Self::Unknown,
+    ];
+
+    /// The kind of operation whose key seals requests of this kind. `None`: it is no packet to a responder.
+    pub fn operation(self) -> Option<OperationType> {
+        match self {
+            Self::ReadRequest => Some(OperationType::Read),
+            Self::WriteRequest | Self::WriteData => Some(OperationType::Write),
+            _ => None,
+        }
+    }
+
+    fn has_body(self) -> bool {
+        matches!(self, Self::ReadData | Self::WriteData)
+    }
+}
+
+/// What a header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    pub kind: Kind,
+    /// Bytes that the whole operation moves.
+    pub length: u32,
+    /// The node's number for the client.
+    pub client: u64,
+    pub region: RegionId,
+    /// The counter of the operation's first packet, which tells the operation from all others of the client.
+    pub operation: u64,
+    /// The sender's counter for this packet: its nonce.
+    pub counter: u64,
+    /// The responder's counter of the packet that solicits a write, in that packet and all after it: without the salt of
+    /// this one time nothing of an operation that changes memory is of any use again (1RMA §5.1).
+    pub salt: u64,
+    /// The operation's first byte, from the start of the region.
+    pub address: u64,
+    /// The body's first byte, from the start of the operation.
+    pub offset: u32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Layout {
+    version: u8,
+    kind: u8,
+    reserved: [u8; 2],
+    length: U32,
+    client: U64,
+    index: U32,
+    generation: U32,
+    operation: U64,
+    counter: U64,
+    salt: U64,
+    address: U64,
+    offset: U32,
+    reserved_too: U32,
+}
+
+impl Header {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let layout = Layout {
+            version: VERSION,
+            kind: self.kind as u8,
+            reserved: [0; 2],
+            length: self.length.into(),
+            client: self.client.into(),
+            index: self.region.index.into(),
+            generation: self.region.generation.into(),
+            operation: self.operation.into(),
+            counter: self.counter.into(),
+            salt: self.salt.into(),
+            address: self.address.into(),
+            offset: self.offset.into(),
+            reserved_too: 0.into(),
+        };
+        zerocopy::transmute!(layout)
+    }
+
+    /// What a packet claims, and the length of its body. `None`: no packet of this protocol is like that.
+    pub fn parse(packet: &[u8]) -> Option<(Self, usize)> {
+        let (layout, rest) = Layout::ref_from_prefix(packet).ok()?;
+        let kind = *Kind::ALL.get(usize::from(layout.kind).checked_sub(1)?)?;
+        let tag = if kind == Kind::Unknown { 0 } else { TAG_BYTES };
+        let body = rest.len().checked_sub(tag)?;
+        let header = Self {
+            kind,
+            length: layout.length.get(),
+            client: layout.client.get(),
+            region: RegionId { index: layout.index.get(), generation: layout.generation.get() },
+            operation: layout.operation.get(),
+            counter: layout.counter.get(),
+            salt: layout.salt.get(),
+            address: layout.address.get(),
+            offset: layout.offset.get(),
+        };
+        let is_of_this_version =
+            layout.version == VERSION && layout.reserved == [0; 2] && layout.reserved_too.get() == 0;
+        let end = u64::from(header.offset) + u64::try_from(body).ok()?;
+        let has_sense = header.length <= OPERATION_MAX
+            && end <= u64::from(header.length)
+            && kind.has_body() == (body > 0)
+            && header.counter > 0;
+        (is_of_this_version && has_sense).then_some((header, body))
+    }
+}
+
+/// Cuts an operation into the parts that fit into packets of at most `packet_max` bytes: each part's first byte and
+/// length.
+pub(crate) fn parts(length: u32, packet_max: usize) -> impl Iterator<Item = (u32, u32)> {
+    let room = packet_max.saturating_sub(HEADER_BYTES + TAG_BYTES);
+    let room = u32::try_from(room).unwrap_or(OPERATION_MAX).clamp(1, OPERATION_MAX);
+    (0..length).step_by(room as usize).map(move |offset| (offset, room.min(length - offset)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(kind: Kind) -> Header {
+        let region = RegionId { index: 3, generation: 4 };
+        Header {
+            kind,
+            length: 64,
+            client: 2,
+            region,
+            operation: 5,
+            counter: 6,
+            salt: 7,
+            address: 8,
+            offset: 0,
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_was() {
+        for kind in Kind::ALL {
+            let body = if kind.has_body() { 64 } else { 0 };
+            let tag = if kind == Kind::Unknown { 0 } else { TAG_BYTES };
+            let mut packet = header(kind).encode().to_vec();
+            packet.resize(HEADER_BYTES + body + tag, 0);
+            assert_eq!(Header::parse(&packet), Some((header(kind), body)), "{kind:?}");
+            packet.truncate(packet.len() - 1);
+            assert!(Header::parse(&packet).is_none_or(|(_, less)| less < body), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_an_operation_are_all_of_it() {
+        for (length, packet_max) in [(1, 1280), (4096, 1280), (4096, 9000), (4096, 81), (1200, 1280)] {
+            let mut next = 0;
+            for (offset, part) in parts(length, packet_max) {
+                assert_eq!(offset, next);
+                assert!(part > 0 && part as usize + HEADER_BYTES + TAG_BYTES <= packet_max.max(81));
+                next += part;
+            }
+            assert_eq!(next, length);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused_or_keep_within_the_operation(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some((header, body)) = Header::parse(&bytes) {
+                prop_assert!(header.length <= OPERATION_MAX);
+                prop_assert!(u64::from(header.offset) + body as u64 <= u64::from(header.length));
+            }
+        }
+    }
+}

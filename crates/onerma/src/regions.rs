@@ -1,0 +1,198 @@
+//! The registered region table (1RMA §4.3): which bytes each region is, and its key. Its size is fixed.
+
+use crate::keys::{DerivedKey, HostAddress, KeyTerms, OperationType, RegionKey};
+
+/// A region, by its place in the table and by how often that place has been used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RegionId {
+    /// Its place.
+    pub index: u32,
+    /// How often the place had been used before.
+    pub generation: u32,
+}
+
+/// What a region is.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Its key.
+    pub key: RegionKey,
+    /// Its first byte in the node's memory.
+    pub base: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Whether it may be read.
+    pub reads: bool,
+    /// Whether it may be written.
+    pub writes: bool,
+}
+
+/// The table is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("all {0} places of the region table are taken")]
+pub struct NoRoom(pub u32);
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u32,
+    region: Option<Region>,
+    /// Which of the table's keys the region has.
+    version: u64,
+}
+
+/// The regions of a node.
+#[derive(Debug)]
+pub struct RegionTable {
+    incarnation: u64,
+    size: u32,
+    places: Vec<Place>,
+    /// Places that can be taken, the latest last.
+    free: Vec<u32>,
+    /// Keys that regions have been given so far.
+    versions: u64,
+}
+
+impl RegionTable {
+    /// No regions, and room for `size`. `incarnation` is a number that no earlier run of the node had: with it no key of an
+    /// earlier run comes again.
+    #[must_use]
+    pub fn new(incarnation: u64, size: u32) -> Self {
+        Self { incarnation, size, places: Vec::new(), free: Vec::new(), versions: 0 }
+    }
+
+    /// Takes a region in.
+    ///
+    /// # Errors
+    /// The table is full. A place that has been used 2³² times is not used again.
+    pub fn insert(&mut self, region: Region) -> Result<RegionId, NoRoom> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let next = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+                if next >= self.size {
+                    return Err(NoRoom(self.size));
+                }
+                self.places.push(Place::default());
+                next
+            }
+        };
+        self.versions += 1;
+        let place = &mut self.places[index as usize];
+        (place.region, place.version) = (Some(region), self.versions);
+        Ok(RegionId { index, generation: place.generation })
+    }
+
+    /// Invalidates a region: from here on no key opens it. Returns whether there was one.
+    pub fn remove(&mut self, id: RegionId) -> bool {
+        let Some(place) = self.places.get_mut(id.index as usize) else { return false };
+        if place.generation != id.generation || place.region.take().is_none() {
+            return false;
+        }
+        if let Some(next) = place.generation.checked_add(1) {
+            place.generation = next;
+            self.free.push(id.index);
+        }
+        true
+    }
+
+    /// Gives a region another key (1RMA §5.2): from here on the keys that were derived from the old one open nothing.
+    /// Returns whether there is such a region.
+    pub fn rekey(&mut self, id: RegionId, key: RegionKey) -> bool {
+        let Some(place) = self.places.get_mut(id.index as usize) else { return false };
+        match &mut place.region {
+            Some(region) if place.generation == id.generation => {
+                self.versions += 1;
+                (region.key, place.version) = (key, self.versions);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A region, if it is there.
+    #[must_use]
+    pub fn get(&self, id: RegionId) -> Option<&Region> {
+        let place = self.places.get(id.index as usize)?;
+        place.region.as_ref().filter(|_| place.generation == id.generation)
+    }
+
+    /// A number that changes with the region's key and ends with the region: what was authenticated under another one counts
+    /// no more.
+    pub(crate) fn version(&self, id: RegionId) -> Option<u64> {
+        let place = self.places.get(id.index as usize)?;
+        (place.generation == id.generation && place.region.is_some()).then_some(place.version)
+    }
+
+    /// The key of a client for operations of one type. `None`: there is no such region, or it does not allow them.
+    #[must_use]
+    pub fn derive(
+        &self,
+        id: RegionId,
+        initiator: HostAddress,
+        client: u64,
+        operation: OperationType,
+    ) -> Option<DerivedKey> {
+        let region = self.get(id)?;
+        let is_allowed = match operation {
+            OperationType::Read => region.reads,
+            OperationType::Write => region.writes,
+        };
+        let RegionId { index, generation } = id;
+        let (incarnation, base, length) = (self.incarnation, region.base, region.length);
+        let terms = KeyTerms { incarnation, initiator, client, operation, index, generation, base, length };
+        is_allowed.then(|| region.key.derive(&terms))
+    }
+}
+
+impl Region {
+    /// Where these bytes of the region are in the node's memory. `None`: they are not all in the region.
+    #[must_use]
+    pub fn place(&self, address: u64, length: u32) -> Option<u64> {
+        let end = address.checked_add(length.into())?;
+        (end <= self.length).then(|| self.base.checked_add(address))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region() -> Region {
+        Region { key: RegionKey::new([1; 32]), base: 4096, length: 64, reads: true, writes: false }
+    }
+
+    #[test]
+    fn a_place_that_is_used_again_is_another_region_with_another_key() {
+        let mut table = RegionTable::new(1, 1);
+        let key = |table: &RegionTable, id| table.derive(id, HostAddress([0; 16]), 1, OperationType::Read);
+        let first = table.insert(region()).expect("room");
+        assert_eq!(table.insert(region()), Err(NoRoom(1)));
+        let before = key(&table, first).expect("a key");
+        assert!(table.remove(first) && !table.remove(first));
+        assert_eq!(key(&table, first), None);
+        let second = table.insert(region()).expect("room again");
+        assert_eq!((second.index, second.generation), (0, 1));
+        assert!(key(&table, second).expect("a key") != before);
+        assert!(!table.remove(first), "the old id names nothing");
+        assert!(table.rekey(second, RegionKey::new([2; 32])) && !table.rekey(first, RegionKey::new([3; 32])));
+    }
+
+    #[test]
+    fn a_region_has_its_own_bytes_and_its_own_rights_only() {
+        let mut table = RegionTable::new(1, 4);
+        let id = table.insert(region()).expect("room");
+        let derive = |operation| table.derive(id, HostAddress([0; 16]), 1, operation);
+        assert!(derive(OperationType::Read).is_some() && derive(OperationType::Write).is_none());
+        let region = region();
+        assert_eq!((region.place(0, 64), region.place(60, 4)), (Some(4096), Some(4156)));
+        assert_eq!((region.place(0, 65), region.place(64, 1), region.place(u64::MAX, 1)), (None, None, None));
+    }
+
+    #[test]
+    fn a_place_is_not_used_again_when_its_generations_are_over() {
+        let mut table = RegionTable::new(1, 1);
+        let first = table.insert(region()).expect("room");
+        table.places[0].generation = u32::MAX;
+        assert!(table.remove(RegionId { generation: u32::MAX, ..first }));
+        assert_eq!(table.insert(region()), Err(NoRoom(1)));
+    }
+}

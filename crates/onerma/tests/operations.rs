@@ -1,0 +1,277 @@
+//! What each operation promises on a path that loses nothing: its bytes, its status (1RMA Table 3), and its bounds.
+
+mod rig;
+
+use portcullis_memory::Memory;
+use portcullis_onerma::{
+    Command, HEADER_BYTES, InitiatorLimits, NotIssued, OperationType, RegionKey, ResponderLimits,
+    ServiceClass, Status, TAG_BYTES,
+};
+use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange};
+
+#[test]
+fn what_is_written_is_read_back_in_any_length() {
+    let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
+    let region = node.region(4096, 8192);
+    let reads = node.grant(region, &client, OperationType::Read);
+    let writes = node.grant(region, &client, OperationType::Write);
+    for length in [1, 7, 64, 1200, 1201, 4095, 4096] {
+        let bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at % 253).expect("it is small")).collect();
+        client.write(&writes, 100, &bytes, at(0));
+        exchange(&mut node, &mut client, at(3));
+        let done = client.completed().expect("an end");
+        assert_eq!((done.status, done.total_delay), (Status::Ok, at(3)));
+        assert_eq!(node.bytes(4096 + 100, length), bytes);
+        client.read(&reads, 100, length, at(3));
+        exchange(&mut node, &mut client, at(5));
+        let done = client.completed().expect("an end");
+        assert_eq!((done.status, done.buffer), (Status::Ok, bytes));
+    }
+    assert_eq!(client.initiator.pending(), 0);
+}
+
+#[test]
+fn a_key_opens_its_own_bytes_for_its_own_client_on_its_own_host_and_nothing_else() {
+    let wide = InitiatorLimits { slots: 32, window: 1 << 20, ..INITIATOR };
+    let (mut node, mut client, mut other) =
+        (Node::new(RESPONDER), Client::new(1, wide), Client::new(2, wide));
+    let region = node.region(4096, 64);
+    let neighbour = node.region(4160, 64);
+    let reads = node.grant(region, &client, OperationType::Read);
+    let writes = node.grant(region, &client, OperationType::Write);
+    let before = node.bytes(0, 8192);
+    // Beyond the region.
+    for (address, length) in [(0, 65), (64, 1), (60, 8), (u64::MAX, 1), (1 << 40, 8)] {
+        client.read(&reads, address, length, at(0));
+        client.write(&writes, address, &vec![9; length], at(0));
+    }
+    // The right key for the wrong type, the wrong region, the wrong generation.
+    client.read(&writes, 0, 8, at(0));
+    client.write(&reads, 0, &[9; 8], at(0));
+    let mut statuses = Vec::new();
+    let mut ends = |node: &mut Node, client: &mut Client| {
+        exchange(node, client, at(1));
+        statuses.extend(std::iter::from_fn(|| client.completed()).map(|it| it.status));
+    };
+    ends(&mut node, &mut client);
+    let foreign = portcullis_onerma::Destination { region: neighbour, ..reads.clone() };
+    client.read(&foreign, 0, 8, at(0));
+    let next = portcullis_onerma::RegionId { generation: region.generation + 1, ..region };
+    client.read(&portcullis_onerma::Destination { region: next, ..reads.clone() }, 0, 8, at(0));
+    ends(&mut node, &mut client);
+    // Stolen: with the thief's own number, and with the holder's.
+    for client in [1, 2] {
+        other.read(&portcullis_onerma::Destination { client, ..reads.clone() }, 0, 8, at(0));
+        other.write(&portcullis_onerma::Destination { client, ..writes.clone() }, 0, &[9; 8], at(0));
+    }
+    ends(&mut node, &mut other);
+    assert_eq!(statuses.len(), 18);
+    assert!(statuses.iter().all(|&it| it == Status::RemoteAuthenticationFailure), "{statuses:?}");
+    assert!(node.bytes(0, 8192) == before);
+    let refusals: Vec<_> = std::iter::from_fn(|| node.responder.poll_refusal()).collect();
+    assert_eq!(refusals.len(), 18);
+    assert_eq!(
+        refusals.iter().filter(|it| it.is_authentic).count(),
+        10,
+        "these can be charged to the client"
+    );
+}
+
+#[test]
+fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_under_way() {
+    for rekey in [false, true] {
+        let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
+        let region = node.region(0, 4096);
+        let reads = node.grant(region, &client, OperationType::Read);
+        let writes = node.grant(region, &client, OperationType::Write);
+        client.read(&reads, 0, 64, at(0));
+        client.write(&writes, 0, &[7; 64], at(0));
+        // The requests have been authenticated, and the read waits to be served.
+        while let Some((_, mut packet)) = client.initiator.poll_transmit() {
+            node.responder.handle_packet(client.address, &mut packet, at(1));
+        }
+        if rekey {
+            assert!(node.responder.regions().rekey(region, RegionKey::new([200; 32])));
+        } else {
+            assert!(node.responder.regions().remove(region));
+        }
+        while let Some((_, mut packet)) = node.responder.poll_transmit() {
+            client.initiator.handle_packet(node.address, &mut packet, at(2));
+        }
+        exchange(&mut node, &mut client, at(3));
+        let read = client.completed().expect("the read has ended");
+        assert_eq!(read.status, Status::RemoteAuthenticationFailure);
+        // The write's data is not wanted any more.
+        client.initiator.handle_timeout(at(500));
+        let write = client.completed().expect("the write has ended");
+        assert_eq!(write.status, Status::Timeout);
+        assert_eq!(node.bytes(0, 64), [0; 64]);
+        if rekey {
+            let again = node.grant(region, &client, OperationType::Read);
+            client.read(&again, 0, 64, at(500));
+            exchange(&mut node, &mut client, at(501));
+            assert_eq!(client.completed().expect("an end").status, Status::Ok);
+        }
+    }
+}
+
+#[test]
+fn nothing_enters_service_without_room_for_the_largest_operation_and_waits_no_longer_than_it_may() {
+    let limits = InitiatorLimits { slots: 4, window: 4096 + 64, ..INITIATOR };
+    let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, limits));
+    let region = node.region(0, 4096);
+    let reads = node.grant(region, &client, OperationType::Read);
+    let slots: Vec<_> = [64, 64, 4096].map(|length| client.read(&reads, 0, length, at(0))).to_vec();
+    let under_way: Vec<_> = std::iter::from_fn(|| client.initiator.poll_transmit()).collect();
+    assert_eq!(under_way.len(), 1 + 1, "two small ones leave less than the largest may need");
+    assert_eq!(client.initiator.next_timeout(), Some(at(50)));
+    client.initiator.handle_timeout(at(50));
+    let ended = client.completed().expect("the third command has waited for too long");
+    assert_eq!((ended.slot, ended.status, ended.issue_delay), (slots[2], Status::DispatchTimeout, at(50)));
+    client.initiator.handle_timeout(at(110));
+    let statuses: Vec<_> = std::iter::from_fn(|| client.completed()).map(|it| it.status).collect();
+    assert_eq!(statuses, [Status::Timeout; 2]);
+    // The window is whole again.
+    client.read(&reads, 0, 4096, at(111));
+    exchange(&mut node, &mut client, at(112));
+    assert_eq!(client.completed().expect("an end").status, Status::Ok);
+}
+
+#[test]
+fn commands_of_the_other_class_go_first_and_there_are_no_more_than_there_are_slots() {
+    let limits = InitiatorLimits { slots: 3, window: 4096, ..INITIATOR };
+    let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, limits));
+    let region = node.region(0, 4096);
+    let to = node.grant(region, &client, OperationType::Read);
+    let command = |class, length| Command {
+        operation: OperationType::Read,
+        to: to.clone(),
+        address: 0,
+        buffer: vec![0; length],
+        class,
+    };
+    let [first, bulk, latency] = [ServiceClass::Bulk, ServiceClass::Bulk, ServiceClass::Latency]
+        .map(|class| client.initiator.issue(command(class, 4096), at(0)).expect("a slot"));
+    let (why, back) = client.initiator.issue(command(ServiceClass::Latency, 64), at(0)).expect_err("full");
+    assert_eq!((why, back.buffer.len()), (NotIssued::NoSlot(3), 64));
+    exchange(&mut node, &mut client, at(1));
+    let order: Vec<_> = std::iter::from_fn(|| client.completed()).map(|it| it.slot).collect();
+    assert_eq!(order, [first, latency, bulk]);
+    for length in [0, 4097] {
+        let (why, _) =
+            client.initiator.issue(command(ServiceClass::Bulk, length), at(2)).expect_err("length");
+        assert_eq!(why, NotIssued::Length(length));
+    }
+}
+
+#[test]
+fn a_congested_responder_nacks_and_the_window_is_refunded_at_once() {
+    let limits = ResponderLimits { waiting_max: 4096, writes_max: 1, ..RESPONDER };
+    let (mut node, mut client) = (Node::new(limits), Client::new(1, INITIATOR));
+    let region = node.region(0, 4096);
+    let reads = node.grant(region, &client, OperationType::Read);
+    let writes = node.grant(region, &client, OperationType::Write);
+    for _ in 0..2 {
+        client.read(&reads, 0, 4096, at(0));
+        client.write(&writes, 0, &[1; 64], at(0));
+    }
+    while let Some((_, mut packet)) = client.initiator.poll_transmit() {
+        node.responder.handle_packet(client.address, &mut packet, at(0));
+    }
+    exchange(&mut node, &mut client, at(1));
+    let mut ended: Vec<_> = std::iter::from_fn(|| client.completed()).map(|it| it.status.name()).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, ["NACK", "NACK", "OK", "OK"]);
+    assert_eq!(node.responder.counters().nacks, 2);
+}
+
+#[test]
+fn a_write_that_times_out_at_its_client_never_happens_later() {
+    let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
+    let region = node.region(0, 4096);
+    let writes = node.grant(region, &client, OperationType::Write);
+    client.write(&writes, 0, &[7; 64], at(0));
+    let (_, mut request) = client.initiator.poll_transmit().expect("a request");
+    node.responder.handle_packet(client.address, &mut request, at(10));
+    let (_, mut solicit) = node.responder.poll_transmit().expect("a solicitation");
+    client.initiator.handle_packet(node.address, &mut solicit, at(60));
+    let (_, mut data) = client.initiator.poll_transmit().expect("the data");
+    assert_eq!(client.initiator.next_timeout(), Some(at(60 + 110)), "later than the responder's: 10 + 100");
+    client.initiator.handle_timeout(at(170));
+    assert_eq!(client.completed().expect("an end").status, Status::Timeout);
+    node.responder.handle_packet(client.address, &mut data, at(170));
+    assert!(node.responder.poll_transmit().is_none());
+    assert_eq!((node.bytes(0, 64), node.responder.counters().unwanted), (vec![0; 64], 1));
+}
+
+#[test]
+fn whoever_has_no_key_gets_fewer_bytes_than_it_sends_and_learns_nothing() {
+    let mut node = Node::new(RESPONDER);
+    node.region(0, 4096);
+    node.memory.write(0, &[0x5a; 4096]);
+    let stranger = Client::new(9, INITIATOR);
+    for length in 0..200 {
+        for seed in 0..40u8 {
+            let mut packet: Vec<u8> = (0..length).map(|at| seed.wrapping_mul(at).wrapping_add(at)).collect();
+            if packet.len() > 2 {
+                (packet[0], packet[1], packet[2], packet[3 % length as usize]) = (1, seed % 9, 0, 0);
+            }
+            let sent = packet.len();
+            node.responder.handle_packet(stranger.address, &mut packet, at(0));
+            let answered: usize =
+                std::iter::from_fn(|| node.responder.poll_transmit()).map(|(_, it)| it.len()).sum();
+            assert!(answered <= sent, "{answered} bytes for {sent}");
+            assert!(answered == 0 || answered == HEADER_BYTES && sent >= HEADER_BYTES + TAG_BYTES);
+        }
+    }
+    assert_eq!(node.bytes(0, 4096), [0x5a; 4096]);
+}
+
+/// Somebody on the path repeats or alters a request whose write is under way. What the node says to that copy must not be
+/// taken for the end of the write.
+#[test]
+fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
+    let limits = ResponderLimits { writes_max: 1, ..RESPONDER };
+    for alter in [false, true] {
+        let (mut node, mut client) = (Node::new(limits), Client::new(1, INITIATOR));
+        let region = node.region(0, 4096);
+        let writes = node.grant(region, &client, OperationType::Write);
+        client.write(&writes, 0, &[7; 64], at(0));
+        let (_, request) = client.initiator.poll_transmit().expect("a request");
+        node.responder.handle_packet(client.address, &mut request.clone(), at(0));
+        let (_, mut solicit) = node.responder.poll_transmit().expect("a solicitation");
+        client.initiator.handle_packet(node.address, &mut solicit, at(1));
+        let (_, mut data) = client.initiator.poll_transmit().expect("the data");
+        if alter {
+            let mut copy = request.clone();
+            *copy.last_mut().expect("a tag") ^= 1;
+            node.responder.handle_packet(client.address, &mut copy, at(2));
+        } else {
+            // The first write has run out of time at the node, and another one is there.
+            node.responder.handle_timeout(at(101));
+            let mut other = Client::new(2, INITIATOR);
+            let theirs = node.grant(region, &other, OperationType::Write);
+            other.write(&theirs, 64, &[8; 64], at(101));
+            let (_, mut packet) = other.initiator.poll_transmit().expect("a request");
+            node.responder.handle_packet(other.address, &mut packet, at(101));
+            node.responder.handle_packet(client.address, &mut request.clone(), at(101));
+        }
+        while let Some((to, mut answer)) = node.responder.poll_transmit() {
+            if to == client.address {
+                client.initiator.handle_packet(
+                    node.address,
+                    &mut answer,
+                    if alter { at(2) } else { at(102) },
+                );
+            }
+        }
+        assert!(client.completed().is_none(), "altered: {alter}");
+        let arrives = if alter { at(3) } else { at(102) };
+        node.responder.handle_packet(client.address, &mut data, arrives);
+        exchange(&mut node, &mut client, arrives);
+        client.initiator.handle_timeout(at(111));
+        let end = client.completed().expect("an end").status;
+        let is_there = node.bytes(0, 64) == [7; 64];
+        assert_eq!((end, is_there), if alter { (Status::Ok, true) } else { (Status::Timeout, false) });
+    }
+}

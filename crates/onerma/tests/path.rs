@@ -1,0 +1,267 @@
+//! An attacker on the path, who sees every packet, and loses, delays, repeats, cuts, alters, reflects and makes up what it
+//! likes (1RMA §4.2, A2). Each seed is one run; a failure names its seed.
+
+mod rig;
+
+use portcullis_onerma::{Destination, HEADER_BYTES, OperationType, SlotId, Status};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rig::{Client, INITIATOR, Node, RESPONDER, at};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const CLIENTS: u64 = 3;
+const STEPS: u32 = 1_500;
+const SEEDS: u64 = 60;
+/// Bytes of a client's region, and of each of its operations.
+const BYTES: usize = 1500;
+/// After so long each operation has ended: it waits, asks, and sends.
+const LONGEST: Duration = Duration::from_micros(50 + 2 * 110);
+
+/// A packet on its way.
+#[derive(Clone)]
+struct Flying {
+    from: SocketAddr,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+    due: Duration,
+}
+
+/// What a client's bytes in the node's memory may be.
+struct Content {
+    /// The value that is surely there, or was before the write under way.
+    before: u8,
+    /// The value of the write under way, or of one that has timed out.
+    maybe: Option<u8>,
+}
+
+struct World {
+    node: Node,
+    clients: Vec<Client>,
+    keys: Vec<[Destination; 2]>,
+    contents: Vec<Content>,
+    under_way: Vec<Option<(SlotId, OperationType, Duration)>>,
+    flying: Vec<Flying>,
+    seen: Vec<Flying>,
+    /// What a nonce is made of, with what its key is made of. Packets of the attacker are not among them.
+    nonces: HashSet<(SocketAddr, u64, u32, bool, u64)>,
+    dice: StdRng,
+    now: Duration,
+    values: u8,
+    done: [u32; 2],
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut node = Node::new(RESPONDER);
+        let clients: Vec<Client> = (1..=CLIENTS).map(|id| Client::new(id, INITIATOR)).collect();
+        let keys = clients.iter().map(|client| {
+            let region = node.region(client.id * 4096, BYTES as u64);
+            [OperationType::Read, OperationType::Write].map(|operation| node.grant(region, client, operation))
+        });
+        let keys = keys.collect();
+        Self {
+            node,
+            contents: clients.iter().map(|_| Content { before: 0, maybe: None }).collect(),
+            under_way: clients.iter().map(|_| None).collect(),
+            clients,
+            keys,
+            flying: Vec::new(),
+            seen: Vec::new(),
+            nonces: HashSet::new(),
+            dice: StdRng::seed_from_u64(seed),
+            now: at(0),
+            values: 0,
+            done: [0; 2],
+        }
+    }
+
+    fn step(&mut self) {
+        self.now += Duration::from_nanos(self.dice.random_range(1..3_000));
+        let client = self.dice.random_range(0..self.clients.len());
+        if self.under_way[client].is_none() {
+            self.begin(client);
+        }
+        self.collect();
+        self.attack();
+        self.deliver();
+        for client in &mut self.clients {
+            client.initiator.handle_timeout(self.now);
+        }
+        self.node.responder.handle_timeout(self.now);
+        self.collect();
+        self.check();
+    }
+
+    fn begin(&mut self, client: usize) {
+        let [reads, writes] = &self.keys[client];
+        let (operation, slot) = if self.dice.random_bool(0.5) {
+            (OperationType::Read, self.clients[client].read(reads, 0, BYTES, self.now))
+        } else {
+            // Each value differs from all that the client may remember.
+            self.values = self.values.wrapping_add(1).max(1);
+            // What has timed out is settled by now.
+            let content = &mut self.contents[client];
+            content.before = self.node.bytes((client as u64 + 1) * 4096, 1)[0];
+            content.maybe = Some(self.values);
+            (OperationType::Write, self.clients[client].write(writes, 0, &[self.values; BYTES], self.now))
+        };
+        self.under_way[client] = Some((slot, operation, self.now));
+    }
+
+    /// Takes what the ends send.
+    fn collect(&mut self) {
+        let mut sent = Vec::new();
+        for client in &mut self.clients {
+            let (from, id) = (client.address, client.id);
+            sent.extend(
+                std::iter::from_fn(|| client.initiator.poll_transmit()).map(|(to, it)| (from, to, id, it)),
+            );
+        }
+        let from = self.node.address;
+        sent.extend(
+            std::iter::from_fn(|| self.node.responder.poll_transmit()).map(|(to, it)| (from, to, 0, it)),
+        );
+        for (from, to, _, bytes) in sent {
+            self.check_nonce(from, &bytes);
+            let due = self.now + Duration::from_nanos(self.dice.random_range(500..20_000));
+            let packet = Flying { from, to, bytes, due };
+            self.seen.push(packet.clone());
+            self.flying.push(packet);
+        }
+    }
+
+    /// A key and a counter meet once. Whoever sees the packets can tell.
+    fn check_nonce(&mut self, from: SocketAddr, packet: &[u8]) {
+        const UNKNOWN: u8 = 8;
+        if packet[1] == UNKNOWN {
+            return;
+        }
+        let word = |at: usize| u64::from_le_bytes(packet[at..at + 8].try_into().expect("eight bytes"));
+        let is_read = packet[1] <= 2;
+        let region = u32::from_le_bytes(packet[16..20].try_into().expect("four bytes"));
+        let is_new = self.nonces.insert((from, word(8), region, is_read, word(32)));
+        assert!(is_new, "a nonce was used twice: kind {}, counter {}", packet[1], word(32));
+    }
+
+    fn attack(&mut self) {
+        if self.seen.is_empty() {
+            return;
+        }
+        let any = self.dice.random_range(0..self.seen.len());
+        let mut packet = self.seen[any].clone();
+        packet.due = self.now + Duration::from_nanos(self.dice.random_range(0..50_000));
+        match self.dice.random_range(0..8) {
+            // Repeats it, however old.
+            0 | 1 => {}
+            2 => {
+                let at = self.dice.random_range(0..packet.bytes.len());
+                packet.bytes[at] ^= 1 << self.dice.random_range(0..8);
+            }
+            3 => packet.bytes.truncate(self.dice.random_range(0..packet.bytes.len())),
+            // Reflects it, or sends it in another's name.
+            4 => (packet.from, packet.to) = (packet.to, packet.from),
+            5 => {
+                let others: Vec<SocketAddr> = self.clients.iter().map(|client| client.address).collect();
+                packet.from = others[self.dice.random_range(0..others.len())];
+            }
+            // Puts one packet's head on another's body.
+            6 => {
+                let other = &self.seen[self.dice.random_range(0..self.seen.len())].bytes;
+                if other.len() > HEADER_BYTES && packet.bytes.len() > HEADER_BYTES {
+                    packet.bytes.truncate(HEADER_BYTES);
+                    packet.bytes.extend_from_slice(&other[HEADER_BYTES..]);
+                }
+            }
+            _ => {
+                // Loses one.
+                if !self.flying.is_empty() {
+                    let lost = self.dice.random_range(0..self.flying.len());
+                    self.flying.swap_remove(lost);
+                }
+                return;
+            }
+        }
+        // An unsealed refusal can be made up by whoever is on the path; it could lose the request as well.
+        if packet.bytes.get(1) != Some(&8) {
+            self.flying.push(packet);
+        }
+    }
+
+    fn deliver(&mut self) {
+        let now = self.now;
+        let due: Vec<Flying> = self.flying.extract_if(.., |packet| packet.due <= now).collect();
+        for mut packet in due {
+            if packet.to == self.node.address {
+                self.node.responder.handle_packet(packet.from, &mut packet.bytes, now);
+            } else if let Some(client) = self.clients.iter_mut().find(|client| client.address == packet.to) {
+                client.initiator.handle_packet(packet.from, &mut packet.bytes, now);
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        for client in 0..self.clients.len() {
+            self.check_memory(client);
+            while let Some(end) = self.clients[client].completed() {
+                let (slot, operation, begun) =
+                    self.under_way[client].take().expect("each operation ends once");
+                assert_eq!(end.slot, slot);
+                assert!(self.now - begun <= LONGEST + at(3), "it has taken {:?}", self.now - begun);
+                assert!(end.status != Status::RemoteAuthenticationFailure || self.was_refused());
+                self.done[operation as usize - 1] += u32::from(end.status == Status::Ok);
+                let content = &mut self.contents[client];
+                match (operation, end.status) {
+                    (OperationType::Write, Status::Ok) => {
+                        content.before = content.maybe.take().expect("a write was under way");
+                    }
+                    (OperationType::Read, Status::Ok) => {
+                        let first = end.buffer[0];
+                        assert!(end.buffer.iter().all(|&it| it == first), "torn");
+                        let is_there = first == content.before || content.maybe == Some(first);
+                        assert!(is_there, "{first} was read, and is not there");
+                    }
+                    _ => {}
+                }
+            }
+            if let Some((.., begun)) = self.under_way[client] {
+                assert!(self.now - begun <= LONGEST + at(3), "an operation does not end");
+            }
+        }
+    }
+
+    /// Nobody changes any memory but who writes it, once.
+    fn check_memory(&mut self, client: usize) {
+        let bytes = self.node.bytes((client as u64 + 1) * 4096, BYTES);
+        let first = bytes[0];
+        assert!(bytes.iter().all(|&it| it == first), "a write has happened in part");
+        let content = &self.contents[client];
+        assert!(
+            first == content.before || content.maybe == Some(first),
+            "the memory of client {client} is {first}, and should be {} or {:?}",
+            content.before,
+            content.maybe
+        );
+    }
+
+    /// The node has refused something, such as a packet that the attacker has altered.
+    fn was_refused(&self) -> bool {
+        self.node.responder.counters().refused > 0
+    }
+}
+
+#[test]
+fn whoever_is_on_the_path_changes_nothing_and_repeats_nothing() {
+    let mut done = [0; 2];
+    for seed in 0..SEEDS {
+        let run = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            (0..STEPS).for_each(|_| world.step());
+            world.done
+        });
+        let Ok(ended) = run else { panic!("seed {seed}: see above") };
+        done = [done[0] + ended[0], done[1] + ended[1]];
+    }
+    assert!(done.iter().all(|&it| it > 500), "reads and writes succeed all the same: {done:?}");
+}

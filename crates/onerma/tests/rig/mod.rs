@@ -1,0 +1,121 @@
+//! What the tests of operations share: a responder with memory, clients with keys, and the packets between them.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use portcullis_memory::{Mapping, Memory};
+use portcullis_onerma::{
+    Command, Completion, Destination, HostAddress, Initiator, InitiatorLimits, OperationType, Region,
+    RegionId, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, SlotId,
+};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub const MEMORY: u64 = 1 << 16;
+pub const INCARNATION: u64 = 77;
+
+pub const INITIATOR: InitiatorLimits = InitiatorLimits {
+    slots: 8,
+    window: 16 << 10,
+    packet_max: 1280,
+    dispatch_timeout: Duration::from_micros(50),
+    timeout: Duration::from_micros(110),
+};
+
+pub const RESPONDER: ResponderLimits = ResponderLimits {
+    packet_max: 1280,
+    waiting_max: 64 << 10,
+    writes_max: 64,
+    client_writes_max: 8,
+    write_timeout: Duration::from_micros(100),
+};
+
+/// The node's end.
+pub struct Node {
+    pub responder: Responder<Mapping>,
+    pub memory: Mapping,
+    pub address: SocketAddr,
+}
+
+/// One client, and where it is.
+pub struct Client {
+    pub initiator: Initiator,
+    pub address: SocketAddr,
+    pub id: u64,
+}
+
+pub fn at(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+impl Node {
+    pub fn new(limits: ResponderLimits) -> Self {
+        let memory = Mapping::shareable("memory", MEMORY).expect("memory");
+        let table = RegionTable::new(INCARNATION, 16);
+        let responder = Responder::new(memory.clone(), table, limits);
+        Self { responder, memory, address: "10.0.0.1:4000".parse().expect("an address") }
+    }
+
+    pub fn region(&mut self, base: u64, length: u64) -> RegionId {
+        let key = RegionKey::new([u8::try_from(base % 251).expect("it is small"); 32]);
+        let region = Region { key, base, length, reads: true, writes: true };
+        self.responder.regions().insert(region).expect("room")
+    }
+
+    /// Where a client's operations on a region go, with its key.
+    pub fn grant(&mut self, region: RegionId, to: &Client, operation: OperationType) -> Destination {
+        let host = HostAddress::from(to.address.ip());
+        let key =
+            self.responder.regions().derive(region, host, to.id, operation).expect("the region allows it");
+        Destination { address: self.address, client: to.id, region, key }
+    }
+
+    pub fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.memory.read(address, &mut bytes);
+        bytes
+    }
+}
+
+impl Client {
+    pub fn new(id: u64, limits: InitiatorLimits) -> Self {
+        let host = u8::try_from(id).expect("few clients");
+        Self { initiator: Initiator::new(limits), address: ([10, 0, 1, host], 5000).into(), id }
+    }
+
+    pub fn read(&mut self, to: &Destination, address: u64, length: usize, now: Duration) -> SlotId {
+        let (to, buffer, class) = (to.clone(), vec![0; length], ServiceClass::Latency);
+        let command = Command { operation: OperationType::Read, to, address, buffer, class };
+        self.initiator.issue(command, now).expect("a slot")
+    }
+
+    pub fn write(&mut self, to: &Destination, address: u64, bytes: &[u8], now: Duration) -> SlotId {
+        let (to, buffer, class) = (to.clone(), bytes.to_vec(), ServiceClass::Latency);
+        let command = Command { operation: OperationType::Write, to, address, buffer, class };
+        self.initiator.issue(command, now).expect("a slot")
+    }
+
+    pub fn completed(&mut self) -> Option<Completion> {
+        self.initiator.poll_completion()
+    }
+}
+
+/// Hands packets over, each at once and once, until there are none.
+pub fn exchange(node: &mut Node, client: &mut Client, now: Duration) {
+    loop {
+        let mut moved = false;
+        while let Some((to, mut packet)) = client.initiator.poll_transmit() {
+            assert_eq!(to, node.address);
+            node.responder.handle_packet(client.address, &mut packet, now);
+            moved = true;
+        }
+        while let Some((to, mut packet)) = node.responder.poll_transmit() {
+            moved = true;
+            if to == client.address {
+                client.initiator.handle_packet(node.address, &mut packet, now);
+            }
+        }
+        if !moved {
+            return;
+        }
+    }
+}
