@@ -5,6 +5,7 @@ pub mod attach;
 pub mod control;
 mod input;
 pub mod messages;
+pub mod packets;
 mod plain;
 pub mod queues;
 pub mod tls_handshake;

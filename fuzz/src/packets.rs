@@ -1,0 +1,162 @@
+//! Packets of one-shot operations (1RMA): whatever comes on the path, nothing is written but what its client writes, and
+//! each operation ends once.
+
+use crate::input::Input;
+use portcullis_memory::{Mapping, Memory};
+use portcullis_onerma::{
+    Command, Destination, HostAddress, Initiator, InitiatorLimits, OperationType, Region, RegionKey,
+    RegionTable, Responder, ResponderLimits, ServiceClass,
+};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const MEMORY: u64 = 16 << 10;
+/// The region is in the middle of the memory.
+const BASE: u64 = 4096;
+const LENGTH: u64 = 4096;
+/// Every byte that the client writes.
+const VALUE: u8 = 7;
+const CLIENT: u64 = 3;
+
+thread_local! {
+    static POOL: Mapping = Mapping::shareable("packets", MEMORY).expect("memory");
+}
+
+struct World {
+    memory: Mapping,
+    responder: Responder<Mapping>,
+    initiator: Initiator,
+    node: SocketAddr,
+    client: SocketAddr,
+    reads: Destination,
+    writes: Destination,
+    seen: Vec<Vec<u8>>,
+    now: Duration,
+    issued: usize,
+    ended: usize,
+}
+
+impl World {
+    fn new(memory: Mapping) -> Self {
+        memory.zero(0, MEMORY);
+        let mut regions = RegionTable::new(1, 4);
+        let region =
+            Region { key: RegionKey::new([5; 32]), base: BASE, length: LENGTH, reads: true, writes: true };
+        let region = regions.insert(region).expect("room");
+        let (node, client) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 2)));
+        let destination = |operation| {
+            let key =
+                regions.derive(region, HostAddress::from(client.ip()), CLIENT, operation).expect("allowed");
+            Destination { address: node, client: CLIENT, region, key }
+        };
+        let [reads, writes] = [OperationType::Read, OperationType::Write].map(destination);
+        let write_timeout = Duration::from_micros(100);
+        let responder = ResponderLimits {
+            packet_max: 1280,
+            waiting_max: 16 << 10,
+            writes_max: 4,
+            client_writes_max: 2,
+            write_timeout,
+        };
+        let initiator = InitiatorLimits {
+            slots: 4,
+            window: 8 << 10,
+            packet_max: 1280,
+            dispatch_timeout: Duration::from_micros(50),
+            timeout: Duration::from_micros(110),
+        };
+        Self {
+            responder: Responder::new(memory.clone(), regions, responder),
+            memory,
+            initiator: Initiator::new(initiator),
+            node,
+            client,
+            reads,
+            writes,
+            seen: Vec::new(),
+            now: Duration::ZERO,
+            issued: 0,
+            ended: 0,
+        }
+    }
+
+    fn issue(&mut self, operation: OperationType, address: u64, length: usize) {
+        let to = if operation == OperationType::Read { &self.reads } else { &self.writes };
+        let (to, buffer, class) = (to.clone(), vec![VALUE; length], ServiceClass::Latency);
+        let command = Command { operation, to, address, buffer, class };
+        self.issued += usize::from(self.initiator.issue(command, self.now).is_ok());
+    }
+
+    fn deliver(&mut self, packet: &[u8], to_node: bool) {
+        let mut packet = packet.to_vec();
+        if to_node {
+            self.responder.handle_packet(self.client, &mut packet, self.now);
+        } else {
+            self.initiator.handle_packet(self.node, &mut packet, self.now);
+        }
+    }
+
+    /// Hands over what the ends send, and keeps it for the attacker.
+    fn exchange(&mut self) {
+        while let Some((_, packet)) = self.initiator.poll_transmit() {
+            self.deliver(&packet, true);
+            self.seen.push(packet);
+        }
+        while let Some((_, packet)) = self.responder.poll_transmit() {
+            self.deliver(&packet, false);
+            self.seen.push(packet);
+        }
+    }
+
+    fn pass(&mut self, micros: u8) {
+        self.now += Duration::from_micros(micros.into());
+        self.initiator.handle_timeout(self.now);
+        self.responder.handle_timeout(self.now);
+    }
+
+    fn check(&mut self) {
+        while self.initiator.poll_completion().is_some() {
+            self.ended += 1;
+        }
+        assert_eq!(self.issued, self.ended + self.initiator.pending(), "each operation ends once");
+        let mut bytes = [0; MEMORY as usize];
+        self.memory.read(0, &mut bytes);
+        let region = BASE as usize..(BASE + LENGTH) as usize;
+        for (at, byte) in bytes.iter().enumerate() {
+            let may_be = *byte == 0 || (*byte == VALUE && region.contains(&at));
+            assert!(may_be, "byte {at} is {byte}");
+        }
+    }
+}
+
+/// Lets a client work, and delivers what the bytes say beside that.
+pub fn run(bytes: &[u8]) {
+    let mut world = World::new(POOL.with(Mapping::clone));
+    let mut input = Input::new(bytes);
+    while !input.is_empty() {
+        match input.choice(8) {
+            0 => world.issue(OperationType::Read, input.short().into(), usize::from(input.short()) % 4097),
+            1 => world.issue(OperationType::Write, input.short().into(), usize::from(input.short()) % 4097),
+            2 | 3 => world.exchange(),
+            4 => {
+                let length = input.byte().into();
+                world.deliver(input.bytes(length), input.choice(2) == 0);
+            }
+            5 | 6 if !world.seen.is_empty() => {
+                let mut packet = world.seen[input.choice(world.seen.len())].clone();
+                for _ in 0..input.choice(4) {
+                    let at = usize::from(input.short()) % packet.len();
+                    packet[at] ^= input.byte();
+                }
+                world.deliver(&packet, input.choice(2) == 0);
+            }
+            _ => world.pass(input.byte()),
+        }
+    }
+    world.check();
+    world.exchange();
+    world.pass(u8::MAX);
+    world.pass(u8::MAX);
+    world.check();
+    assert_eq!(world.initiator.pending(), 0, "nothing waits for longer than its time-outs");
+}
