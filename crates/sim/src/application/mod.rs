@@ -1,5 +1,6 @@
 //! An honest program with a [`Session`], whose calls wait. It runs on its own strand, and so does its keeper, if it has one.
 
+mod chunks;
 mod commons;
 mod permissions;
 mod queue;
@@ -15,6 +16,7 @@ use crate::oracle::{Promise, SessionId};
 use crate::scene::Scene;
 use crate::strand::{Said, Strand, StrandClock};
 use crate::worker::{TOLERANCE, check_error};
+use chunks::ChunkUser;
 use permissions::PermissionUser;
 use portcullis::{Kept, Session, Tending};
 use portcullis_client::{ClientConfig, Error, Lease};
@@ -76,6 +78,8 @@ pub(crate) enum Structure {
 pub(crate) enum Purpose {
     /// It gets permissions of at most so long, and uses them.
     Permissions(Lifetime),
+    /// It allocates chunks, and uses them.
+    Chunks,
     /// It works on the structure of its run. One program makes that, and looks at it at the end.
     Structure { kind: Structure, commons: Commons, is_founder: bool },
 }
@@ -120,6 +124,7 @@ impl Application {
             Purpose::Permissions(longest) => {
                 PermissionUser { session, clock, dice: own, longest, board: its }.run();
             }
+            Purpose::Chunks => ChunkUser::new(session, clock, own, its).run(),
             Purpose::Structure { kind, commons, is_founder } => {
                 let user = User { clock, dice: own.into(), commons, board: its, is_founder };
                 match kind {
