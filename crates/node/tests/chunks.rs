@@ -88,6 +88,28 @@ fn what_the_nic_has_done_is_in_counters_reports_and_the_audit_log_afterwards() {
 }
 
 #[test]
+fn a_client_that_leaves_before_its_workers_have_begun_takes_nobody_elses_with_it() {
+    let mut rig = Rig::new(config());
+    for _ in 0..3 {
+        let hasty = rig.attach("red");
+        rig.send(hasty, RequestBody::JoinChunks);
+        // The NIC brings the request, and has no turn between the node's answer and the client's end.
+        rig.nic.nic.turn_all();
+        rig.node.turn(&mut rig.nic, rig.now);
+        rig.detach(hasty);
+        rig.node.turn(&mut rig.nic, rig.now);
+        rig.settle();
+        rig.pass(Lifetime::millis(2));
+    }
+    let client = rig.attach("blue");
+    join(&mut rig, client);
+    ask_for(&mut rig, client, 2);
+    rig.settle();
+    assert_eq!(chunks_got(&mut rig, client), Some(2), "the queue that starts chains works on");
+    rig.end();
+}
+
+#[test]
 fn an_allocation_is_found_whenever_the_node_looks_in_between() {
     let mut rig = Rig::new(config());
     let client = rig.attach("red");

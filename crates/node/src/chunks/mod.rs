@@ -198,7 +198,7 @@ impl<M: Memory> Chunks<M> {
     }
 
     fn connect<N: Nic<Memory = M>>(
-        &self,
+        &mut self,
         nic: &mut N,
         workers: &Workers<CHUNK_QUEUE_PAIRS>,
         asking: &[QpId],

@@ -177,7 +177,17 @@ fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
         Keep, List, Lookup, Publish, Read, Recover, Revoke, Share, Unpublish, Unshare, Write,
     };
     let may_be_nonsense = |of: &RequestBody| {
-        matches!(of, Recover { .. } | Read { .. } | Write { .. } | CompareAndSwap { .. } | FetchAndAdd { .. })
+        // Of chunks: whoever has workers asks for more of them, or asks the node for a chunk.
+        matches!(
+            of,
+            Recover { .. }
+                | Read { .. }
+                | Write { .. }
+                | CompareAndSwap { .. }
+                | FetchAndAdd { .. }
+                | JoinChunks
+                | AllocateChunk
+        )
     };
     match (reply, asked) {
         (ReplyBody::Refused(Refusal::Malformed), asked) => asked.is_none_or(may_be_nonsense),
