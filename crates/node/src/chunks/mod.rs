@@ -18,7 +18,9 @@ use adoption::Adoption;
 use portcullis_nic::{
     Access, Memory, Nic, PdId, QpAddress, QpChange, QpId, RefusedAccess, VerbsError, connect_qp,
 };
+use portcullis_offload::chain::{Chains, Line, Step};
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Progress, Reclaim, Workers};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
     CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, HandedOutBy, Lifetime, Moment, Refusal, TenantId,
 };
@@ -95,7 +97,7 @@ impl<M: Memory> Chunks<M> {
     ) -> Result<Self, VerbsError> {
         let workers = node.clients_max.saturating_mul(2).saturating_add(WORKERS_SPARE);
         let config = ChunkPoolConfig { chunks: limits.chunks, chunk_bytes: limits.chunk_bytes, workers };
-        let mut pool = ChunkPool::create(nic, config)?;
+        let mut pool = ChunkPool::create_with(nic, config, chains(), &[])?;
         let sizing = ready.map(|ready| Sizing::new(&mut pool, nic, ready)).transpose()?;
         Ok(Self {
             chunk_of_key: chunks_by_key(&pool),
@@ -240,6 +242,7 @@ impl<M: Memory> Chunks<M> {
         let Self { pool, leaving, rebuilds, .. } = self;
         let before = leaving.len();
         leaving.retain_mut(|it| match it.reclaim.proceed(pool, nic) {
+            _ if planted::is(Fault::DepartedKeepChunks) => true,
             Ok(Progress::Pending) => true,
             Ok(Progress::Done) => {
                 it.reclaim.group().iter().for_each(|&qp| destroy(nic, qp));
@@ -331,6 +334,28 @@ impl<M: Memory> Chunks<M> {
         }
         let _ = self.pool.destroy(nic);
     }
+}
+
+/// The chains of the workers.
+fn chains() -> Chains {
+    let chains = Chains::new::<CHUNK_QUEUE_PAIRS>();
+    let without = |lines: &[Line]| {
+        let free = chains.free.edited(|rows| {
+            let left_out = rows.iter_mut().filter(|row| lines.contains(&row.label.0));
+            left_out.for_each(|row| row.step = Step::Nop);
+        });
+        Chains { free, ..chains }
+    };
+    if planted::is(Fault::ChunkNotZeroed) {
+        return without(&[Line::CopyZero]);
+    }
+    if planted::is(Fault::ChunkStaysBound) {
+        return without(&[Line::EnableBinds, Line::AwaitBinds]);
+    }
+    if planted::is(Fault::ChunkUsesNotCounted) {
+        return without(&[Line::NextKey]);
+    }
+    chains
 }
 
 /// The chunk of each window, by the upper bits of its keys.

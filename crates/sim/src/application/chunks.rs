@@ -123,6 +123,7 @@ impl ChunkUser {
 
     /// Looks at a chunk that it has just got: it is all zeros.
     fn keep(&mut self, chunk: Chunk) {
+        self.board.told().chunks.push((chunk.address(), chunk.credential(), chunk.length()));
         let length = usize::try_from(chunk.length()).unwrap_or(0);
         let mut held = Held { it: chunk, bytes: Some(vec![0; length]) };
         if self.dice.per_mille(600) {
@@ -275,7 +276,7 @@ impl ChunkUser {
 
     /// An access to a chunk that it has freed: the node's NIC refuses it, and it costs the program its queue pair.
     fn come_late(&mut self) {
-        if !self.dice.per_mille(100) {
+        if !self.dice.per_mille(200) {
             return;
         }
         let Some((address, credential, length)) = self.past else { return };

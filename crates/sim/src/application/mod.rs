@@ -20,7 +20,7 @@ use chunks::ChunkUser;
 use permissions::PermissionUser;
 use portcullis::{Kept, Session, Tending};
 use portcullis_client::{ClientConfig, Error, Lease};
-use portcullis_protocol::{Lifetime, ObjectRef, PermissionId};
+use portcullis_protocol::{Credential, Lifetime, ObjectRef, PermissionId, RemoteAddress};
 use queue::QueueUser;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +43,8 @@ struct Told {
     wrong: Vec<(Promise, String)>,
     /// Objects that siblings may acquire.
     objects: Vec<ObjectRef>,
+    /// Chunks that others may try to reach.
+    chunks: Vec<(RemoteAddress, Credential, u64)>,
     /// The latest object that a sibling has shared.
     heard: Option<ObjectRef>,
     /// A lease for the keeper, and its step.
@@ -180,6 +182,7 @@ impl Application {
         for object in told.objects.drain(..) {
             scene.gossip.share(scene.tenant, object);
         }
+        told.chunks.drain(..).for_each(|chunk| scene.gossip.sight_chunk(chunk));
         for (error, of) in told.errors.drain(..) {
             check_error(scene, error, self.excused, &of);
         }

@@ -272,14 +272,18 @@ impl Chunks {
         its.map(|(its, _)| *its).min()
     }
 
-    /// A chunk whose bytes are not those that its holder, or nobody, has left there.
-    fn first_difference(&self) -> Option<(usize, &'static str)> {
+    /// A chunk whose bytes are not those that its holder has left there, or that is free and not zero.
+    fn first_difference(&self) -> Option<Wrong> {
         self.chunks.iter().enumerate().find_map(|(number, chunk)| {
             let there = self.bytes_of(number);
             match chunk.held {
                 Some(held) if held.may_be_over => None,
-                Some(_) => (there != chunk.bytes).then_some((number, "has other bytes than its holder's")),
-                None => there.iter().any(|&byte| byte != 0).then_some((number, "is free, and not zero")),
+                Some(_) => (there != chunk.bytes)
+                    .then(|| (Promise::Memory, format!("chunk {number} has other bytes than its holder's"))),
+                None => there
+                    .iter()
+                    .any(|&byte| byte != 0)
+                    .then(|| (Promise::Scrub, format!("chunk {number} is free, and not zero"))),
             }
         })
     }
@@ -519,8 +523,8 @@ impl Oracle {
                 let what = format!("session {session} has no answer of its worker {worker:?} at node {node}");
                 self.fail(Promise::Progress, now, what);
             }
-            if let Some((chunk, how)) = differs {
-                self.fail(Promise::Memory, now, format!("chunk {chunk} of node {node} {how}"));
+            if let Some((promise, what)) = differs {
+                self.fail(promise, now, format!("{what}, of node {node}"));
             }
         }
     }
