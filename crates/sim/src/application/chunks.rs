@@ -71,7 +71,7 @@ impl ChunkUser {
                 5 => self.use_an_object(),
                 6 => self.allocate_objects(&mut allocator),
                 7 => self.free_object(&mut allocator),
-                8 => self.come_late(),
+                8 if self.dice.per_mille(200) => self.come_late(),
                 _ if self.dice.per_mille(20) => return self.vanish(),
                 _ => self.forget_one(),
             }
@@ -146,6 +146,9 @@ impl ChunkUser {
         if let Some(chunk) = self.take_one() {
             let freed = allocator.free(&mut self.session, chunk);
             self.noted("the end of a chunk", freed);
+            if self.dice.per_mille(60) {
+                self.come_late();
+            }
         }
     }
 
@@ -276,9 +279,6 @@ impl ChunkUser {
 
     /// An access to a chunk that it has freed: the node's NIC refuses it, and it costs the program its queue pair.
     fn come_late(&mut self) {
-        if !self.dice.per_mille(200) {
-            return;
-        }
         let Some((address, credential, length)) = self.past else { return };
         let length = u32::try_from(length.min(16)).unwrap_or(8);
         let Ok(buffer) = self.session.buffer(length) else { return };
