@@ -315,6 +315,12 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.table.owner(chunk)
     }
 
+    /// Who has freed a chunk that nobody holds, as its record says.
+    #[must_use]
+    pub fn freed_by(&self, chunk: u64) -> Option<ClientNumber> {
+        self.table.freed_by(chunk)
+    }
+
     /// The number of a chunk's present use, or of its next one if it is free. Nobody had the chunk before the first.
     #[must_use]
     pub fn number_of_use(&self, chunk: u64) -> u64 {

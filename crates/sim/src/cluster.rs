@@ -7,6 +7,7 @@ use crate::endpoint::SharedNic;
 use crate::events::{Event, Events};
 use crate::faults::{self, Fault};
 use crate::hosts::{Alarm, ClientHost, NodeHost};
+use crate::lives::REBUILT_AFTER;
 use crate::memory::SimMemory;
 use crate::network::Network;
 use crate::nic::NicFaults;
@@ -178,7 +179,7 @@ impl Cluster {
     fn is_over(&self) -> bool {
         let gone = self.clients.iter().all(|client| client.stay.is_none());
         let let_go = self.sessions.iter().all(|session| session.id.is_none());
-        let freed = FREED * self.node_plan.config.chunks.map_or(0, |limits| limits.chunks);
+        let freed = self.node_plan.config.chunks.map_or(0, |limits| REBUILT_AFTER + FREED * limits.chunks);
         gone && let_go && self.now >= self.last_farewell.max(self.plan.duration_ns) + QUIET + KEPT + freed
             || self.now > self.plan.duration_ns + WIND_DOWN
     }

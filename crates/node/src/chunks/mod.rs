@@ -80,7 +80,7 @@ pub(crate) struct Chunks<M> {
     chunk_of_key: HashMap<u32, u64>,
     lock: LockWatch,
     rebuilds: Rebuilds,
-    /// A worker has broken, and the pool could not be rebuilt: nobody is served any more.
+    /// A worker has broken, and the pool could not be rebuilt yet: nobody is served.
     is_broken: bool,
     next_look: Option<Moment>,
 }
@@ -236,7 +236,7 @@ impl<M: Memory> Chunks<M> {
 
     /// Goes on with what is to be done for clients that are gone. Returns whether anything was done.
     pub fn proceed<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
-        if self.next_look.is_none_or(|at| now < at) {
+        if self.is_broken || self.next_look.is_none_or(|at| now < at) {
             return false;
         }
         let Self { pool, leaving, rebuilds, .. } = self;
@@ -281,9 +281,8 @@ impl<M: Memory> Chunks<M> {
     /// When there is something to be done without being asked.
     pub fn next_wake(&self) -> Option<Moment> {
         let resize = self.sizing.as_ref().and_then(|sizing| sizing.next_look);
-        let own = [self.next_look, self.adoption.next_step(), resize];
-        let pool = [self.lock.next_look(), self.rebuilds.next()].map(|at| at.filter(|_| !self.is_broken));
-        own.into_iter().chain(pool).flatten().min()
+        let own = [self.next_look, resize, self.lock.next_look()].map(|at| at.filter(|_| !self.is_broken));
+        own.into_iter().chain([self.adoption.next_step(), self.rebuilds.next()]).flatten().min()
     }
 
     /// What a refused access on a client's queue pair for chunks looks like.
@@ -293,6 +292,8 @@ impl<M: Memory> Chunks<M> {
         let holds = |chunk: &u64| self.pool.holder(*chunk) == number;
         match chunk {
             Some(chunk) if holds(&chunk) => Charge::Stray,
+            // A use that was over before the node has read of it is in the record alone.
+            Some(chunk) if number.is_some() && self.pool.freed_by(chunk) == number => Charge::Late,
             Some(chunk) if number.is_some_and(|it| self.adoption.was_holder(chunk, it)) => Charge::Late,
             _ => Charge::Guess,
         }
