@@ -372,6 +372,31 @@ fn a_lock_that_is_never_released_is_noticed_although_the_nic_says_nothing() {
 }
 
 #[test]
+fn a_pool_that_could_not_be_rebuilt_is_rebuilt_when_the_nic_works_again() {
+    let mut rig = Rig::new(NodeConfig { chunks_ready: Some(2), ..config() });
+    let clients = [rig.attach("red"), rig.attach("blue")];
+    for client in clients {
+        join(&mut rig, client);
+        ask_for(&mut rig, client, 2);
+    }
+    rig.settle();
+    rig.nic.hook.is_broken = true;
+    rig.node.dangerous_break_worker(&mut rig.nic);
+    for _ in 0..5 {
+        rig.pass(Lifetime::millis(1));
+    }
+    assert_eq!(refused(rig.ask(clients[0], RequestBody::JoinChunks)), Refusal::NicFailed);
+    rig.detach(clients[1]);
+    rig.nic.hook.is_broken = false;
+    for _ in 0..100 {
+        rig.pass(Lifetime::millis(1));
+    }
+    assert_eq!(join_again(&mut rig, clients[0]).held, 2, "its chunks are its own");
+    assert_eq!(held(&rig).0, 2, "those of the client that has gone meanwhile are free");
+    rig.end();
+}
+
+#[test]
 fn a_client_that_goes_while_the_pool_is_rebuilt_leaves_nothing() {
     for turns in 0..40 {
         let mut rig = Rig::new(config());
