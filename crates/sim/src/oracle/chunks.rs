@@ -7,7 +7,7 @@ use crate::memory::{SimMemory, Touch, Words, index};
 use portcullis_nic::Rkey;
 use portcullis_node::ChunkLimits;
 use portcullis_offload::record::Layout;
-use portcullis_offload::{ChunkWindow, Geometry, Handle, REQUEST_BYTES, Reply};
+use portcullis_offload::{ChunkWindow, Geometry, Handle, Reply};
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, HandedOutBy};
 use portcullis_softnic::core::{Response, WireRequest};
 use std::collections::{HashMap, VecDeque};
@@ -137,9 +137,9 @@ impl Chunks {
     pub fn came(&mut self, session: SessionId, worker: WorkerOf, bytes: &[u8], now: Nanos) {
         let mut asked = Asked { at: now, chunk: None, was_held: false };
         if worker == WorkerOf::Free
-            && let Some(handle) = bytes.first_chunk::<{ REQUEST_BYTES as usize }>()
+            && let Some(&[low, high]) = bytes.first_chunk()
         {
-            let line = u16::from_le_bytes([handle[0], handle[1]]);
+            let line = u16::from_le_bytes([low, high]);
             asked.chunk = (0..self.limits.chunks).find(|&chunk| handle_of(chunk) == Handle(line)).map(index);
         }
         if let Some(held) = asked.chunk.and_then(|chunk| self.chunks[chunk].held.as_mut())
@@ -393,6 +393,14 @@ impl Oracle {
 
     fn chunks_for(&mut self, session: SessionId) -> Option<&mut Chunks> {
         self.nodes[self.sessions[session].node].as_mut()?.chunks.as_mut()
+    }
+
+    /// A client is told that it has workers.
+    pub(super) fn joined_chunks(&mut self, session: SessionId, terms: &ChunkTerms, now: Nanos) {
+        let wrong = self.chunks_for(session).and_then(|chunks| chunks.joined(session, terms));
+        if let Some((promise, what)) = wrong {
+            self.fail(promise, now, what);
+        }
     }
 
     /// A packet for a worker has reached its node.

@@ -271,12 +271,7 @@ impl Oracle {
                     format!("session {session} asked for a broken queue pair, and was told that it is whole");
                 self.fail(Promise::Service, now, what);
             }
-            (RequestBody::JoinChunks, ReplyBody::Chunks(terms)) => {
-                let wrong = model.chunks.as_mut().and_then(|chunks| chunks.joined(session, &terms));
-                if let Some((promise, what)) = wrong {
-                    self.fail(promise, now, what);
-                }
-            }
+            (RequestBody::JoinChunks, ReplyBody::Chunks(terms)) => self.joined_chunks(session, &terms, now),
             (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
                 if let Some(known) = model.known(permission) {
                     known.is_over(node_now);
