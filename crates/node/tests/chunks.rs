@@ -7,6 +7,7 @@ use portcullis_nic::{
     Rkey, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota, Reductions};
+use portcullis_offload::Geometry;
 use portcullis_protocol::{
     ChunkTerms, Granted, HandedOutBy, Lifetime, Refusal, ReplyBody, RequestBody, Sharing,
 };
@@ -278,6 +279,24 @@ fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants
     assert_eq!(read(&mut rig, Rkey(0xffff_ff01), window.address), Status::RemoteAccessError);
     assert_eq!(counts(&rig), (0, 2, 1));
     assert_eq!(read(&mut rig, window.rkey, window.address), Status::Success, "a rebuilt one has its windows");
+    // A second chunk comes and goes before the node has read of it: what comes after that is late.
+    ask_for(&mut rig, client, 1);
+    rig.settle();
+    let seat = rig.seat(client);
+    let mut bytes = [0; REPLY_BYTES as usize];
+    portcullis_nic::Memory::read(portcullis_nic::Endpoint::arena(&seat.endpoint), REPLY_AT, &mut bytes);
+    let second = portcullis_offload::Reply::<2>::from_bytes(&bytes).expect("a reply").windows[0];
+    let geometry = Geometry { base: terms.base, chunk_bytes: terms.chunk_bytes, chunks: terms.chunks };
+    let chunk = geometry.chunk_at(second.address).expect("a chunk of the pool");
+    let handle = geometry.handle::<2>(chunk).to_request();
+    portcullis_nic::Memory::write(portcullis_nic::Endpoint::arena(&seat.endpoint), REQUEST_AT, &handle);
+    let reply = LocalSpan { address: REPLY_AT, length: REPLY_BYTES, lkey };
+    assert_eq!(seat.endpoint.post_asking_receive(1, &[ReceiveRequest { id: 0, local: reply }]), 1);
+    let send = WorkRequest { id: 0, signalled: true, operation: Operation::Send { local } };
+    assert_eq!(seat.endpoint.post_asking(1, &[send]), 1);
+    rig.settle();
+    assert_eq!(read(&mut rig, second.rkey, second.address), Status::RemoteAccessError);
+    assert_eq!(counts(&rig), (1, 2, 1));
     rig.end();
 }
 
