@@ -20,6 +20,7 @@ Examples:
   portcullis sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
   portcullis sim --programs tables         # users of a hash table that die
   portcullis sim --programs queues         # users of a queue that die
+  portcullis sim --programs chunks         # clients of chunks that die
   portcullis sim --seeds 100000 --seed 1000000   # so many seeds from there on
   portcullis sim --hours 8                 # seed after seed, for so long
   portcullis sim --model connectx5         # published results, from unit costs
@@ -68,7 +69,8 @@ pub struct Options {
     #[arg(long)]
     fill: bool,
     /// What honest clients are: workers, which never wait; programs with sessions, whose calls wait, and with keepers; or
-    /// programs that work on one hash table (tables) or queue (queues), and die in the middle of it.
+    /// programs that work on one hash table (tables) or queue (queues), or allocate chunks (chunks), and die in the middle
+    /// of it.
     #[arg(long, value_name = "WHAT", default_value = "workers", value_parser = programs)]
     programs: Programs,
     /// Virtual minutes of work.

@@ -1,9 +1,9 @@
 //! A client's ends over the verbs of its own NIC: for an [`Endpoint`](crate::Endpoint) whose queues the client makes.
 
-use crate::endpoint::CONTROL;
+use crate::endpoint::{ASKING, CONTROL};
 use crate::{
-    Access, Completion, CqId, EndpointSize, Lkey, Memory, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
-    ReceiveRequest, RegionId, RemoteAddress, VerbsError, WorkRequest,
+    ASKING_DEPTH, Access, Completion, CqId, EndpointSize, Lkey, Memory, Nic, PdId, QpAddress, QpAttributes,
+    QpChange, QpId, ReceiveRequest, RegionId, RemoteAddress, VerbsError, WorkRequest,
 };
 
 /// Takes a queue pair from RESET to RTS, with no rights for its peer. Its SENDs wait as long as the peer has no receive
@@ -18,7 +18,11 @@ pub fn connect_qp(nic: &mut impl Nic, qp: QpId, peer: QpAddress) -> Result<(), V
 }
 
 /// A client's objects on its own NIC: a protection domain, an arena and its region, a completion queue, the control
-/// queue pair and the data queue pairs. It also knows the addresses of the node's ends.
+/// queue pair and the data queue pairs, behind which those for accesses to chunks are numbered. It also knows the
+/// addresses of the node's ends.
+///
+/// Where there are queue pairs for chunks, it has the two on which the client asks for chunks as well
+/// ([`ClientQueues::asking`]). It connects those to nobody: the node does, each time it makes workers.
 ///
 /// The NIC is not part of it, so that others can use the NIC too: every method is given the NIC that
 /// [`ClientQueues::new`] was given. Only [`ClientQueues::end`] destroys the objects again.
@@ -42,13 +46,11 @@ struct Objects {
     cq: Option<CqId>,
     control: Option<QpId>,
     data: Vec<QpId>,
+    asking: Vec<QpId>,
 }
 
 impl Objects {
     fn make<N: Nic>(&mut self, nic: &mut N, size: &EndpointSize) -> Result<(N::Memory, Lkey), VerbsError> {
-        if size.chunk_queue_pairs > 0 {
-            return Err(VerbsError::Unsupported("queue pairs for chunks at an end that the client makes"));
-        }
         let completions = completions(size)?;
         let pd = *self.pd.insert(nic.allocate_pd()?);
         let arena = nic.allocate_memory(size.arena_bytes)?;
@@ -63,15 +65,18 @@ impl Objects {
             receive_depth,
         };
         self.control = Some(nic.create_qp(pd, queues(size.control_depth, size.control_depth))?);
-        for _ in 0..size.data_queue_pairs {
+        for _ in 0..size.data_queue_pairs + size.chunk_queue_pairs {
             self.data.push(nic.create_qp(pd, queues(size.send_depth, 0))?);
+        }
+        for _ in 0..size.asking_queue_pairs() {
+            self.asking.push(nic.create_qp(pd, queues(ASKING_DEPTH, ASKING_DEPTH))?);
         }
         Ok((arena, region.lkey))
     }
 
     /// Each goes before what it uses. One that is gone already is no error.
     fn destroy(&mut self, nic: &mut impl Nic) {
-        for qp in self.data.drain(..).chain(self.control.take()) {
+        for qp in self.data.drain(..).chain(self.asking.drain(..)).chain(self.control.take()) {
             let _ = nic.destroy_qp(qp);
         }
         if let Some(cq) = self.cq.take() {
@@ -100,13 +105,18 @@ impl<M: Memory> ClientQueues<M> {
         Ok(Self { size, objects, numbers, peers: Vec::new(), arena, key })
     }
 
-    /// The addresses of its queue pairs: the control queue pair, and the data queue pairs.
+    /// The addresses of its queue pairs: the control queue pair, and the data queue pairs with those for chunks.
     ///
     /// # Errors
     /// The NIC does not say, or they have ended.
     pub fn addresses(&self, nic: &impl Nic) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
         let data = self.objects.data.iter().map(|&qp| nic.qp_address(qp)).collect::<Result<_, _>>()?;
         Ok((nic.qp_address(self.control()?)?, data))
+    }
+
+    /// The queue pairs on which the client asks for chunks: to have one allocated, and to have one freed.
+    pub fn asking(&self) -> &[QpId] {
+        &self.objects.asking
     }
 
     /// Connects the queue pairs to the node's ends at these addresses. All are in RTS then.
@@ -157,9 +167,14 @@ impl<M: Memory> ClientQueues<M> {
         let qp = self.objects.data.get(number as usize);
         qp.copied().ok_or(VerbsError::NoSuch { what: "data queue pair" })
     }
+
+    fn asked_on(&self, place: usize) -> Result<QpId, VerbsError> {
+        let qp = self.objects.asking.get(place);
+        qp.copied().ok_or(VerbsError::NoSuch { what: "queue pair on which a client asks for chunks" })
+    }
 }
 
-/// Using them. Data queue pairs go by number, from zero.
+/// Using them. Data queue pairs, and those for chunks behind them, go by number, from zero.
 impl<M: Memory> ClientQueues<M> {
     /// What it is made of.
     pub fn size(&self) -> &EndpointSize {
@@ -209,6 +224,32 @@ impl<M: Memory> ClientQueues<M> {
         nic.post_receive(self.control()?, requests)
     }
 
+    /// Posts requests to the queue pair of this place in [`ClientQueues::asking`], as [`Nic::post_send`] does.
+    ///
+    /// # Errors
+    /// There is no such queue pair, or it does not take requests in its state.
+    pub fn post_asking(
+        &self,
+        nic: &mut impl Nic,
+        place: usize,
+        requests: &[WorkRequest],
+    ) -> Result<usize, VerbsError> {
+        nic.post_send(self.asked_on(place)?, requests)
+    }
+
+    /// Posts receives to it, as [`Nic::post_receive`] does.
+    ///
+    /// # Errors
+    /// There is no such queue pair, or it does not take receives in its state.
+    pub fn post_asking_receive(
+        &self,
+        nic: &mut impl Nic,
+        place: usize,
+        requests: &[ReceiveRequest],
+    ) -> Result<usize, VerbsError> {
+        nic.post_receive(self.asked_on(place)?, requests)
+    }
+
     /// Appends at most `most` completions to `into` and returns how many. They carry the numbers of queue pairs that
     /// [`Endpoint`](crate::Endpoint) promises. It stops after a completion that says that a queue pair broke, so that
     /// the client can act on that before it reads the flushes.
@@ -241,17 +282,22 @@ impl<M: Memory> ClientQueues<M> {
     }
 
     fn number_of(&self, qp: QpId) -> QpId {
-        let place = self.numbers.binary_search_by_key(&qp, |&(qp, _)| qp);
-        place.map_or(CONTROL, |place| QpId(self.numbers[place].1))
+        if let Ok(place) = self.numbers.binary_search_by_key(&qp, |&(qp, _)| qp) {
+            return QpId(self.numbers[place].1);
+        }
+        let asking = self.objects.asking.iter().position(|&asking| asking == qp);
+        asking.map_or(CONTROL, |place| ASKING[place])
     }
 }
 
 /// The depth of a completion queue that has room for everything posted at a time. The numbers may come from a peer.
 fn completions(size: &EndpointSize) -> Result<u32, VerbsError> {
     // One more for each: a device may keep a receive of its own there.
-    let data = size.send_depth.checked_add(1).and_then(|each| size.data_queue_pairs.checked_mul(each));
-    let control = size.control_depth.checked_mul(2);
-    let all = data.zip(control).and_then(|(data, control)| data.checked_add(control));
+    let pairs = size.data_queue_pairs.checked_add(size.chunk_queue_pairs);
+    let data = size.send_depth.checked_add(1).zip(pairs).and_then(|(each, pairs)| pairs.checked_mul(each));
+    let asking = size.asking_queue_pairs() * 2 * ASKING_DEPTH;
+    let messages = size.control_depth.checked_mul(2).and_then(|control| control.checked_add(asking));
+    let all = data.zip(messages).and_then(|(data, messages)| data.checked_add(messages));
     let depth = all.and_then(u32::checked_next_power_of_two);
     depth.ok_or(VerbsError::Invalid("no completion queue is as deep as all these queues"))
 }

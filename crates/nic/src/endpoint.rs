@@ -7,7 +7,7 @@ use std::time::Duration;
 /// See [`VerbsEndpoint::CONTROL`].
 pub(crate) const CONTROL: QpId = QpId(u32::MAX);
 /// See [`VerbsEndpoint::ASKING`].
-const ASKING: [QpId; 2] = [QpId(u32::MAX - 1), QpId(u32::MAX - 2)];
+pub(crate) const ASKING: [QpId; 2] = [QpId(u32::MAX - 1), QpId(u32::MAX - 2)];
 
 /// A client's end on any fabric: an arena that accesses move bytes from and to, a way to wait, and a check of the node.
 pub trait Endpoint {

@@ -7,6 +7,7 @@ use portcullis_nic::{
     Rkey, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota, Reductions};
+use portcullis_offload::Geometry;
 use portcullis_protocol::{
     ChunkTerms, Granted, HandedOutBy, Lifetime, Refusal, ReplyBody, RequestBody, Sharing,
 };
@@ -84,6 +85,28 @@ fn what_the_nic_has_done_is_in_counters_reports_and_the_audit_log_afterwards() {
         uses
     };
     assert_eq!(uses(&records[..3]), uses(&records[3..]), "the uses that began are those that ended");
+    rig.end();
+}
+
+#[test]
+fn a_client_that_leaves_before_its_workers_have_begun_takes_nobody_elses_with_it() {
+    let mut rig = Rig::new(config());
+    for _ in 0..3 {
+        let hasty = rig.attach("red");
+        rig.send(hasty, RequestBody::JoinChunks);
+        // The NIC brings the request, and has no turn between the node's answer and the client's end.
+        rig.nic.nic.turn_all();
+        rig.node.turn(&mut rig.nic, rig.now);
+        rig.detach(hasty);
+        rig.node.turn(&mut rig.nic, rig.now);
+        rig.settle();
+        rig.pass(Lifetime::millis(2));
+    }
+    let client = rig.attach("blue");
+    join(&mut rig, client);
+    ask_for(&mut rig, client, 2);
+    rig.settle();
+    assert_eq!(chunks_got(&mut rig, client), Some(2), "the queue that starts chains works on");
     rig.end();
 }
 
@@ -256,6 +279,24 @@ fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants
     assert_eq!(read(&mut rig, Rkey(0xffff_ff01), window.address), Status::RemoteAccessError);
     assert_eq!(counts(&rig), (0, 2, 1));
     assert_eq!(read(&mut rig, window.rkey, window.address), Status::Success, "a rebuilt one has its windows");
+    // A second chunk comes and goes before the node has read of it: what comes after that is late.
+    ask_for(&mut rig, client, 1);
+    rig.settle();
+    let seat = rig.seat(client);
+    let mut bytes = [0; REPLY_BYTES as usize];
+    portcullis_nic::Memory::read(portcullis_nic::Endpoint::arena(&seat.endpoint), REPLY_AT, &mut bytes);
+    let second = portcullis_offload::Reply::<2>::from_bytes(&bytes).expect("a reply").windows[0];
+    let geometry = Geometry { base: terms.base, chunk_bytes: terms.chunk_bytes, chunks: terms.chunks };
+    let chunk = geometry.chunk_at(second.address).expect("a chunk of the pool");
+    let handle = geometry.handle::<2>(chunk).to_request();
+    portcullis_nic::Memory::write(portcullis_nic::Endpoint::arena(&seat.endpoint), REQUEST_AT, &handle);
+    let reply = LocalSpan { address: REPLY_AT, length: REPLY_BYTES, lkey };
+    assert_eq!(seat.endpoint.post_asking_receive(1, &[ReceiveRequest { id: 0, local: reply }]), 1);
+    let send = WorkRequest { id: 0, signalled: true, operation: Operation::Send { local } };
+    assert_eq!(seat.endpoint.post_asking(1, &[send]), 1);
+    rig.settle();
+    assert_eq!(read(&mut rig, second.rkey, second.address), Status::RemoteAccessError);
+    assert_eq!(counts(&rig), (1, 2, 1));
     rig.end();
 }
 
@@ -347,6 +388,31 @@ fn a_worker_that_breaks_costs_others_a_pause_and_nobody_a_chunk() {
 fn a_lock_that_is_never_released_is_noticed_although_the_nic_says_nothing() {
     let noticed = (0..STEPS).filter(|&steps| broken_after(steps, false) == 1).count();
     assert!(noticed > 0, "the worker had the lock at no time");
+}
+
+#[test]
+fn a_pool_that_could_not_be_rebuilt_is_rebuilt_when_the_nic_works_again() {
+    let mut rig = Rig::new(NodeConfig { chunks_ready: Some(2), ..config() });
+    let clients = [rig.attach("red"), rig.attach("blue")];
+    for client in clients {
+        join(&mut rig, client);
+        ask_for(&mut rig, client, 2);
+    }
+    rig.settle();
+    rig.nic.hook.is_broken = true;
+    rig.node.dangerous_break_worker(&mut rig.nic);
+    for _ in 0..5 {
+        rig.pass(Lifetime::millis(1));
+    }
+    assert_eq!(refused(rig.ask(clients[0], RequestBody::JoinChunks)), Refusal::NicFailed);
+    rig.detach(clients[1]);
+    rig.nic.hook.is_broken = false;
+    for _ in 0..100 {
+        rig.pass(Lifetime::millis(1));
+    }
+    assert_eq!(join_again(&mut rig, clients[0]).held, 2, "its chunks are its own");
+    assert_eq!(held(&rig).0, 2, "those of the client that has gone meanwhile are free");
+    rig.end();
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::record::{ClientNumber, Layout, NIL, OWNER_AT, STATUS_AT, TABLE_BYTES}
 use crate::table::{FIRST_USE, Regions, Table};
 use portcullis_nic::{
     Access, ChainRole, ChainVerb, CqId, Memory, Nic, Operation, PdId, QpAttributes, QpChange, QpId, Region,
-    RemoteAddress, VerbsError, Window, WindowKind, WorkRequest,
+    RemoteAddress, Status, VerbsError, Window, WindowKind, WorkRequest,
 };
 
 /// Where the first chunk is, for clients.
@@ -64,6 +64,8 @@ pub struct ChunkPool<M, const GROUP: usize> {
     pub(crate) lock: CqId,
     starter: QpId,
     starter_cq: CqId,
+    /// Requests that were posted to the starter so far, and how many of them it has finished.
+    starts: (u64, u64),
     /// Among them the windows of each chunk, one chunk after another.
     objects: Objects,
     /// The number of each chunk's first use with its present windows.
@@ -248,6 +250,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             lock,
             starter,
             starter_cq,
+            starts: (0, 0),
             objects: Objects::default(),
             windows_since: objects.windows().chunks(GROUP).map(|_| FIRST_USE).collect(),
         };
@@ -312,6 +315,12 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.table.owner(chunk)
     }
 
+    /// Who has freed a chunk that nobody holds, as its record says.
+    #[must_use]
+    pub fn freed_by(&self, chunk: u64) -> Option<ClientNumber> {
+        self.table.freed_by(chunk)
+    }
+
     /// The number of a chunk's present use, or of its next one if it is free. Nobody had the chunk before the first.
     #[must_use]
     pub fn number_of_use(&self, chunk: u64) -> u64 {
@@ -356,29 +365,50 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         Ok((tickets, nic.completions_counted(self.lock)?))
     }
 
-    /// Posts requests that start or stop chains, and sees to it that there is room for them.
+    /// Posts requests that start chains: all of them, or none.
     pub(crate) fn start<N: Nic<Memory = M>>(
-        &self,
+        &mut self,
         nic: &mut N,
         verbs: &[ChainVerb],
     ) -> Result<(), VerbsError> {
-        let last = verbs.len().saturating_sub(1);
-        let request = |(number, verb): (usize, &ChainVerb)| WorkRequest {
-            id: 0,
-            // Their slots are free again with the completion of the last.
-            signalled: number == last,
-            operation: Operation::Chain(*verb),
-        };
-        nic.poll(self.starter_cq, STARTER_DEPTH as usize, &mut Vec::new())?;
-        let requests: Vec<_> = verbs.iter().enumerate().map(request).collect();
-        let posted = nic.post_send(self.starter, &requests)?;
-        if posted < requests.len() {
+        self.has_started_all(nic)?;
+        let (begun, finished) = self.starts;
+        let end = begun + verbs.len() as u64;
+        if end - finished > STARTER_DEPTH.into() {
             return Err(VerbsError::Exhausted {
                 what: "requests of the starting queue pair",
                 limit: STARTER_DEPTH.into(),
             });
         }
+        let request = |(id, verb): (u64, &ChainVerb)| WorkRequest {
+            id,
+            // Their slots are free again with the completion of the last.
+            signalled: id == end,
+            operation: Operation::Chain(*verb),
+        };
+        let requests: Vec<_> = (begun + 1..).zip(verbs).map(request).collect();
+        let posted = nic.post_send(self.starter, &requests)?;
+        assert_eq!(posted, requests.len(), "the slots of what has completed are free");
+        self.starts.0 = end;
         Ok(())
+    }
+
+    /// Whether every chain that was to be started has been. The starter names queues by number: one that goes before would
+    /// break it, and no chain could be started any more.
+    pub(crate) fn has_started_all<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<bool, VerbsError> {
+        let mut completions = Vec::new();
+        nic.poll(self.starter_cq, STARTER_DEPTH as usize, &mut completions)?;
+        for completion in completions.iter().filter(|it| it.status == Status::Success) {
+            self.starts.1 = self.starts.1.max(completion.request);
+        }
+        Ok(self.starts.0 == self.starts.1)
+    }
+
+    /// Forgets what was to be started: all workers have ended.
+    pub(crate) fn reset_starter<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
+        nic.modify_qp(self.starter, QpChange::Reset)?;
+        self.starts.1 = self.starts.0;
+        connect_to_itself(nic, self.starter)
     }
 
     /// Takes over access queue pairs whose client is gone. They go with the pool: windows may be bound to them, and a queue

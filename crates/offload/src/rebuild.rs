@@ -76,6 +76,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             }
         }
         workers.into_iter().try_for_each(|pair| self.detach(nic, pair))?;
+        self.reset_starter(nic)?;
         // A list that makes no sense says nothing.
         let mut free = self.listed().unwrap_or_default();
         let listed: BTreeSet<_> = free.iter().copied().collect();

@@ -131,7 +131,7 @@ impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
         nic: &mut N,
     ) -> Result<Progress, VerbsError> {
         if let Some(own) = &self.own
-            && !pool.is_at_rest(nic, own)?
+            && !(pool.has_started_all(nic)? && pool.is_at_rest(nic, own)?)
         {
             return Ok(Progress::Pending);
         }
@@ -177,9 +177,14 @@ impl<M: Memory, const GROUP: usize> Hired<M, GROUP> {
                 return Err(error);
             }
         };
-        let here = asker.address(nic)?;
-        asker.connect(nic, worker.address(nic)?)?;
-        pool.start_worker(nic, &worker, here)?;
+        let begun = asker.address(nic).and_then(|here| {
+            asker.connect(nic, worker.address(nic)?)?;
+            pool.start_worker(nic, &worker, here)
+        });
+        if let Err(error) = begun {
+            let _ = pool.dismiss(nic, worker).and(asker.end(nic));
+            return Err(error);
+        }
         Ok(Self { worker, asker, left, asked: false })
     }
 

@@ -175,6 +175,12 @@ impl ClientNumber {
         if word & FREED == 0 && word != 0 { Some(Self(word >> OWNER_SHIFT)) } else { None }
     }
 
+    /// Who has freed a chunk with this owner word, if it was freed.
+    #[must_use]
+    pub(crate) const fn freed_by(owner: u64) -> Option<Self> {
+        if owner & FREED == 0 { None } else { Self::of_holder(owner & !FREED) }
+    }
+
     /// The owner word of a chunk that the client has freed.
     #[must_use]
     pub const fn freed(self) -> u64 {

@@ -41,6 +41,21 @@ struct Desk<M, const GROUP: usize> {
     free: Asker<M, GROUP>,
 }
 
+impl<M: Memory, const GROUP: usize> Desk<M, GROUP> {
+    /// Connects both sides, and lets the workers begin.
+    fn open<N: Nic<Memory = M>>(
+        &self,
+        pool: &mut ChunkPool<M, GROUP>,
+        nic: &mut N,
+    ) -> Result<(), VerbsError> {
+        let [alloc_peer, free_peer] = self.workers.addresses(nic)?;
+        self.alloc.connect(nic, alloc_peer)?;
+        self.free.connect(nic, free_peer)?;
+        let peers = [self.alloc.address(nic)?, self.free.address(nic)?];
+        pool.start_workers(nic, &self.workers, peers)
+    }
+}
+
 /// What a reserve is doing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Change {
@@ -98,14 +113,28 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
     ) -> Result<(), VerbsError> {
         self.held = pool.chunks_of(self.number);
         let quota = pool.geometry.chunks - self.held.len() as u64;
-        let workers = pool.attach(nic, self.number, &[self.anchor], quota)?;
-        let (alloc, free) = (Asker::new(nic, pool.domains.edge)?, Asker::new(nic, pool.domains.edge)?);
-        let [alloc_peer, free_peer] = workers.addresses(nic)?;
-        alloc.connect(nic, alloc_peer)?;
-        free.connect(nic, free_peer)?;
-        let peers = [alloc.address(nic)?, free.address(nic)?];
-        pool.start_workers(nic, &workers, peers)?;
-        self.desk = Some(Desk { workers, alloc, free });
+        let alloc = Asker::new(nic, pool.domains.edge)?;
+        let free = match Asker::new(nic, pool.domains.edge) {
+            Ok(free) => free,
+            Err(error) => {
+                let _ = alloc.end(nic);
+                return Err(error);
+            }
+        };
+        let workers = match pool.attach(nic, self.number, &[self.anchor], quota) {
+            Ok(workers) => workers,
+            Err(error) => {
+                let _ = alloc.end(nic).and(free.end(nic));
+                return Err(error);
+            }
+        };
+        let desk = Desk { workers, alloc, free };
+        if let Err(error) = desk.open(pool, nic) {
+            let Desk { workers, alloc, free } = desk;
+            let _ = pool.dismiss_workers(nic, workers).and(alloc.end(nic)).and(free.end(nic));
+            return Err(error);
+        }
+        self.desk = Some(desk);
         Ok(())
     }
 

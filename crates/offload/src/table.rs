@@ -136,6 +136,11 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         ClientNumber::of_holder(self.memory.load(Layout::<GROUP>::record_of(chunk) + OWNER_AT))
     }
 
+    /// Who has freed a chunk that nobody holds.
+    pub fn freed_by(&self, chunk: u64) -> Option<ClientNumber> {
+        ClientNumber::freed_by(self.memory.load(Layout::<GROUP>::record_of(chunk) + OWNER_AT))
+    }
+
     /// Nobody holds a chunk any more.
     pub fn clear_owner(&self, chunk: u64) {
         self.memory.store(Layout::<GROUP>::record_of(chunk) + OWNER_AT, 0);

@@ -134,6 +134,15 @@ impl Worker {
         Ok(broken(chain)? || broken(binds)?)
     }
 
+    /// What lets it begin: requests may come, and the first lap is admitted.
+    fn beginning(&self) -> [ChainVerb; 2] {
+        let Wiring { messages, queue_pair, .. } = self.wiring;
+        [
+            ChainVerb::EnableReceive { queue_pair: messages, limit: self.requests },
+            ChainVerb::Enable { queue_pair, limit: self.ring },
+        ]
+    }
+
     pub(crate) fn address<N: Nic>(&self, nic: &N) -> Result<QpAddress, VerbsError> {
         nic.qp_address(self.wiring.messages)
     }
@@ -318,37 +327,26 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     /// # Errors
     /// The addresses are wrong, or the workers were started before.
     pub fn start_workers<N: Nic<Memory = M>>(
-        &self,
+        &mut self,
         nic: &mut N,
         workers: &Workers<GROUP>,
         peers: [QpAddress; 2],
     ) -> Result<(), VerbsError> {
         let [alloc, free] = peers;
-        self.start_worker(nic, &workers.alloc, alloc)?;
-        self.start_worker(nic, &workers.free, free)
+        connect_worker::<GROUP, N>(nic, &workers.alloc, alloc)?;
+        connect_worker::<GROUP, N>(nic, &workers.free, free)?;
+        // Last, and together: a worker that does not begin may go at once, and the starter must know nothing of it.
+        self.start(nic, &[workers.alloc.beginning(), workers.free.beginning()].concat())
     }
 
     pub(crate) fn start_worker<N: Nic<Memory = M>>(
-        &self,
+        &mut self,
         nic: &mut N,
         worker: &Worker,
         peer: QpAddress,
     ) -> Result<(), VerbsError> {
-        let messages = worker.wiring.messages;
-        nic.modify_qp(messages, QpChange::Init { access: Access::empty() })?;
-        nic.modify_qp(messages, QpChange::ReadyToReceive { peer })?;
-        nic.modify_qp(messages, QpChange::ReadyToSend { rnr_retries: RETRY_FOR_EVER })?;
-        let lkey = worker.buffers.lkey;
-        let local = |address, bytes| LocalSpan { address, length: short(bytes), lkey };
-        let request = local(Scratch::<GROUP>::REQUEST, REQUEST_BYTES);
-        let posted = nic.post_receive(messages, &[ReceiveRequest { id: 0, local: request }])?;
-        assert_eq!(posted, 1, "an empty ring of one has room for one");
-        let reply = local(Scratch::<GROUP>::REPLY, Scratch::<GROUP>::REPLY_BYTES);
-        let send = Operation::Send { local: reply };
-        post_all(nic, messages, &[WorkRequest { id: 0, signalled: true, operation: send }])?;
-        let receives = ChainVerb::EnableReceive { queue_pair: messages, limit: worker.requests };
-        let lap = ChainVerb::Enable { queue_pair: worker.wiring.queue_pair, limit: worker.ring };
-        self.start(nic, &[receives, lap])
+        connect_worker::<GROUP, N>(nic, worker, peer)?;
+        self.start(nic, &worker.beginning())
     }
 
     /// Whether a worker whose client is silent has nothing left to do: it waits for a request, or for its reply to leave.
@@ -436,6 +434,27 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         let alloc = self.dismiss(nic, workers.alloc);
         self.dismiss(nic, workers.free).and(alloc)
     }
+}
+
+/// Connects a worker to the queue pair on which it is asked, with a place for a request, and a reply that leaves when its
+/// chain says so.
+fn connect_worker<const GROUP: usize, N: Nic>(
+    nic: &mut N,
+    worker: &Worker,
+    peer: QpAddress,
+) -> Result<(), VerbsError> {
+    let messages = worker.wiring.messages;
+    nic.modify_qp(messages, QpChange::Init { access: Access::empty() })?;
+    nic.modify_qp(messages, QpChange::ReadyToReceive { peer })?;
+    nic.modify_qp(messages, QpChange::ReadyToSend { rnr_retries: RETRY_FOR_EVER })?;
+    let lkey = worker.buffers.lkey;
+    let local = |address, bytes| LocalSpan { address, length: short(bytes), lkey };
+    let request = local(Scratch::<GROUP>::REQUEST, REQUEST_BYTES);
+    let posted = nic.post_receive(messages, &[ReceiveRequest { id: 0, local: request }])?;
+    assert_eq!(posted, 1, "an empty ring of one has room for one");
+    let reply = local(Scratch::<GROUP>::REPLY, Scratch::<GROUP>::REPLY_BYTES);
+    let send = Operation::Send { local: reply };
+    post_all(nic, messages, &[WorkRequest { id: 0, signalled: true, operation: send }])
 }
 
 fn short(bytes: u64) -> u32 {

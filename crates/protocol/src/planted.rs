@@ -110,6 +110,14 @@ pub enum Fault {
     SegmentLeftBehind,
     /// Producers go on in a queue that is closed.
     ClosedNotCompared,
+    /// The NIC hands a chunk on with the bytes of its earlier holder.
+    ChunkNotZeroed,
+    /// The windows of a chunk that was freed stay bound.
+    ChunkStaysBound,
+    /// All uses of a chunk have the same number and the same keys.
+    ChunkUsesNotCounted,
+    /// The chunks of a client that is gone are not freed.
+    DepartedKeepChunks,
 }
 
 impl Fault {
@@ -141,6 +149,10 @@ impl Fault {
         Self::DeadSlotNotAbandoned,
         Self::ClosedNotCompared,
     ];
+
+    /// Those of the chunks that the NIC hands out. The simulator's checkers find them.
+    pub const OF_CHUNKS: [Self; 4] =
+        [Self::ChunkNotZeroed, Self::ChunkStaysBound, Self::ChunkUsesNotCounted, Self::DepartedKeepChunks];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.
     pub const ALL: [Self; 35] = [

@@ -7,10 +7,11 @@ use crate::endpoint::SharedNic;
 use crate::events::{Event, Events};
 use crate::faults::{self, Fault};
 use crate::hosts::{Alarm, ClientHost, NodeHost};
+use crate::lives::REBUILT_AFTER;
 use crate::memory::SimMemory;
 use crate::network::Network;
 use crate::nic::NicFaults;
-use crate::oracle::{LONGEST_KEEP, Oracle, Promise, QueuePairOf};
+use crate::oracle::{Allocations, LONGEST_KEEP, Oracle, Promise, QueuePairOf, SessionId, WorkerOf};
 use crate::plan::{FaultKind, NodePlan, Plan};
 use crate::scene::{Gossip, SimClient};
 use crate::trace::Trace;
@@ -25,6 +26,8 @@ const PATIENCE_WITH_OFFENDERS: Nanos = 200 * MILLISECOND;
 const QUIET: Nanos = 2 * MILLISECOND;
 /// How long objects of departed tenants may stay, on a node whose clock is slow.
 const KEPT: Nanos = 2 * LONGEST_KEEP.0 * MICROSECOND;
+/// How long a node may take to free a chunk of a client that is gone.
+const FREED: Nanos = 2 * MILLISECOND;
 /// How often the checkers look at everything.
 const LOOK_EVERY: Nanos = MILLISECOND;
 
@@ -37,6 +40,17 @@ pub(crate) struct SessionRecord {
     pub id: Option<ClientId>,
     /// The number of the next control message that the node sends to the session for the first time.
     pub next_reply: u32,
+    /// The same for the replies of its two workers, with the queue pair that they come from: its number and its first packet.
+    pub next_worker_reply: [((u32, u32), u32); 2],
+}
+
+/// Whose queue pair it is, and which of the client's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EndOf {
+    /// For control messages or accesses.
+    Session(QueuePairOf),
+    /// For requests to a worker on the node's NIC.
+    Worker(SessionId, WorkerOf),
 }
 
 #[derive(Debug)]
@@ -55,7 +69,7 @@ pub(crate) struct Cluster {
     pub commons: Commons,
     pub sessions: Vec<SessionRecord>,
     /// Sessions, by machine and queue pair number.
-    pub by_queue_pair: HashMap<(usize, u32), QueuePairOf>,
+    pub by_queue_pair: HashMap<(usize, u32), EndOf>,
     pub faults: Vec<(Nanos, Fault)>,
     pub fault_counts: BTreeMap<FaultKind, u64>,
     pub winding_down: bool,
@@ -165,7 +179,8 @@ impl Cluster {
     fn is_over(&self) -> bool {
         let gone = self.clients.iter().all(|client| client.stay.is_none());
         let let_go = self.sessions.iter().all(|session| session.id.is_none());
-        gone && let_go && self.now >= self.last_farewell.max(self.plan.duration_ns) + QUIET + KEPT
+        let freed = self.node_plan.config.chunks.map_or(0, |limits| REBUILT_AFTER + FREED * limits.chunks);
+        gone && let_go && self.now >= self.last_farewell.max(self.plan.duration_ns) + QUIET + KEPT + freed
             || self.now > self.plan.duration_ns + WIND_DOWN
     }
 
@@ -271,20 +286,42 @@ impl Cluster {
     fn check_rest(&mut self, node: usize) {
         let Some(running) = &mut self.nodes[node].running else { return };
         let left = running.node.counters();
-        let held =
-            [left.permissions, left.objects, left.bytes_used, left.headers_used, left.windows, left.names];
+        let held = [
+            left.permissions,
+            left.objects,
+            left.bytes_used,
+            left.headers_used,
+            left.windows,
+            left.names,
+            left.chunks_held,
+        ];
         let there = [left.clients, left.tenants, left.postponed];
         let objects = running.nic.nic.core().objects();
-        let bare = objects.domains == 0 && objects.keys == 0 && objects.queue_pairs == 0;
-        // One for messages, and one for window binds.
-        let queues = match running.node.config().mechanism {
-            Mechanism::MemoryWindow | Mechanism::WindowGroup => 2,
-            _ => 1,
-        };
-        if held != [0; 6] || there != [0; 3] || !bare || objects.completion_queues != queues {
+        let of_pool = running.of_pool;
+        let bare = (objects.domains, objects.keys, objects.queue_pairs)
+            == (of_pool.domains, of_pool.keys, of_pool.queue_pairs);
+        let queues = completion_queues(running.node.config().mechanism) + of_pool.completion_queues;
+        if let Some(Allocations { told, untold }) = self.oracle.chunk_allocations(node)
+            && !(told..=told + untold).contains(&left.chunk_allocations)
+        {
+            let what = format!(
+                "node {node} counts {} allocations of chunks, and clients were told of {told} and not of up to {untold}",
+                left.chunk_allocations
+            );
+            self.oracle.fail(Promise::Truth, self.now, what);
+        }
+        if held != [0; 7] || there != [0; 3] || !bare || objects.completion_queues != queues {
             let what = format!("node {node} keeps {left:?}, its NIC {objects:?}");
             self.oracle.fail(Promise::Rest, self.now, what);
         }
+    }
+}
+
+/// Completion queues of a node without clients: one for messages, and one for window binds.
+pub(crate) fn completion_queues(mechanism: Mechanism) -> usize {
+    match mechanism {
+        Mechanism::MemoryWindow | Mechanism::WindowGroup => 2,
+        _ => 1,
     }
 }
 

@@ -1,9 +1,9 @@
 //! The delivery of packets, and what the checkers and the trace are told of it.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, EndOf};
 use crate::endpoint::RAW;
 use crate::network::{machine_at, name};
-use crate::oracle::Arrival;
+use crate::oracle::{Arrival, SessionId, WorkerOf};
 use crate::turns::nic_time;
 use portcullis_softnic::core::{Packet, PacketBody, Response, WireRequest};
 
@@ -15,7 +15,10 @@ impl Cluster {
             if from < self.nodes.len() {
                 self.note_reply(from, to, &packet);
             }
-            match self.network.carry(self.now, from, to, &packet) {
+            // Where a NIC has chains, clients ask on its own machine: nothing is lost on that way.
+            let is_sure =
+                self.worker_at(from, packet.from.number).or_else(|| self.worker_at(to, packet.to.number));
+            match self.network.carry(self.now, (from, to), &packet, is_sure.is_some()) {
                 Some(arrival) => self.events.put_packet(arrival, packet),
                 None => self.trace.note(self.now, &[1, from as u64, to as u64], || {
                     format!("lost: {} to {}: {}", name(from), name(to), summary(&packet))
@@ -29,7 +32,13 @@ impl Cluster {
         let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
             return;
         };
-        let Some(&(session, _)) = self.by_queue_pair.get(&(to, packet.to.number)) else { return };
+        let session = match self.by_queue_pair.get(&(to, packet.to.number)) {
+            Some(&EndOf::Session((session, _))) => session,
+            Some(&EndOf::Worker(session, worker)) => {
+                return self.note_worker_reply(session, worker, packet, bytes);
+            }
+            None => return,
+        };
         let record = &mut self.sessions[session];
         if packet.number < record.next_reply {
             return;
@@ -37,6 +46,26 @@ impl Cluster {
         record.next_reply = packet.number + 1;
         let moment = self.nodes[node].clock.read(self.now);
         self.oracle.replied(session, bytes, self.now, moment);
+    }
+
+    /// The same of a worker's reply.
+    fn note_worker_reply(&mut self, session: SessionId, worker: WorkerOf, packet: &Packet, bytes: &[u8]) {
+        let next = &mut self.sessions[session].next_worker_reply[worker as usize];
+        // After a rebuild it is another queue pair, or another connection of it, which counts anew.
+        let connection = (packet.from.number, packet.from.first_packet);
+        if *next != (connection, packet.number) && (next.0 == connection || packet.number > 0) {
+            return;
+        }
+        *next = (connection, packet.number + 1);
+        self.oracle.worker_replied(session, worker, bytes, self.now);
+    }
+
+    /// Whose end it is on which a client asks a worker.
+    fn worker_at(&self, machine: usize, number: u32) -> Option<(SessionId, WorkerOf)> {
+        match self.by_queue_pair.get(&(machine, number)) {
+            Some(&EndOf::Worker(session, worker)) => Some((session, worker)),
+            _ => None,
+        }
     }
 
     pub fn deliver(&mut self, packet: &Packet) {
@@ -56,11 +85,16 @@ impl Cluster {
         let mut out = Vec::new();
         running.nic.nic.core().receive(packet, nic_now);
         running.nic.nic.core().take_outgoing(&mut out);
-        let touches = running.take_touches();
+        let mut touches = running.take_touches();
+        touches.extend(running.take_chunk_touches());
         if let PacketBody::Request { id, request } = &packet.body {
             let answer = answer_to(packet, &out);
             let from = machine_at(packet.from.port).unwrap_or(usize::MAX);
-            if let Some(&(session, queue_pair)) = self.by_queue_pair.get(&(from, packet.from.number)) {
+            let end = self.by_queue_pair.get(&(from, packet.from.number)).copied();
+            if let (Some(EndOf::Worker(session, worker)), Some(Response::Done)) = (end, answer) {
+                self.oracle.asked_worker(session, worker, request, self.now);
+            }
+            if let Some(EndOf::Session((session, queue_pair))) = end {
                 let node_now = self.nodes[node].clock.read(self.now);
                 let (id, now, touches) = (*id, self.now, &touches[..]);
                 self.oracle.arrived(&Arrival {

@@ -5,8 +5,8 @@ use crate::nic::SimNic;
 use crate::strand::StrandClock;
 use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
-    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, QpAddress, ReceiveRequest, VerbsEndpoint,
-    VerbsError, WorkRequest,
+    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, Nic, QpAddress, QpId, ReceiveRequest,
+    VerbsEndpoint, VerbsError, WorkRequest,
 };
 use portcullis_node::{Admission, ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
@@ -49,6 +49,25 @@ impl Switch {
     }
 }
 
+/// A queue pair on which a client asks for chunks, on the NIC of the client's machine. The node connects it: where both are
+/// on one NIC it does that itself, and here through its NIC's hook.
+#[derive(Clone, Debug)]
+pub(crate) struct FarEnd {
+    pub nic: SharedNic,
+    pub qp: QpId,
+    /// The client's end is gone, and so is the queue pair.
+    pub is_gone: Switch,
+}
+
+/// A hook through which a node reaches the queue pairs on which its clients ask for chunks.
+pub(crate) trait ReachesClients {
+    /// Takes over a client's. Returns the numbers by which the node knows them.
+    fn take_over(&mut self, ends: Vec<FarEnd>) -> Vec<QpId> {
+        let _ = ends;
+        Vec::new()
+    }
+}
+
 /// A client's end. Dropping it removes its objects on the NIC.
 #[derive(Debug)]
 pub(crate) struct SimEndpoint {
@@ -57,6 +76,7 @@ pub(crate) struct SimEndpoint {
     /// Completions arrive late while this is set.
     late: Switch,
     node_gone: Switch,
+    is_gone: Switch,
     /// The clock of its strand, if any: waits hand the turn over.
     clock: Option<StrandClock>,
 }
@@ -65,12 +85,24 @@ impl SimEndpoint {
     /// Creates the end. [`SimEndpoint::connect`] connects it.
     fn new(nic: SharedNic, size: EndpointSize) -> Result<Self, VerbsError> {
         let queues = ClientQueues::new(&mut *nic.borrow_mut(), size)?;
-        Ok(Self { nic, queues, late: Switch::default(), node_gone: Switch::default(), clock: None })
+        let (late, node_gone, is_gone) = (Switch::default(), Switch::default(), Switch::default());
+        Ok(Self { nic, queues, late, node_gone, is_gone, clock: None })
     }
 
-    /// The addresses of the control queue pair and the data queue pairs.
+    /// The addresses of the control queue pair and the data queue pairs, with those for chunks.
     pub fn addresses(&self) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
         self.queues.addresses(&*self.nic.borrow())
+    }
+
+    /// The numbers of the queue pairs on which it asks for chunks.
+    pub fn asking(&self) -> Result<Vec<QpAddress>, VerbsError> {
+        let nic = self.nic.borrow();
+        self.queues.asking().iter().map(|&qp| nic.qp_address(qp)).collect()
+    }
+
+    fn far_ends(&self) -> Vec<FarEnd> {
+        let end = |&qp| FarEnd { nic: self.nic.clone(), qp, is_gone: self.is_gone.clone() };
+        self.queues.asking().iter().map(end).collect()
     }
 
     fn connect(&mut self, control: QpAddress, data: Vec<QpAddress>) -> Result<(), VerbsError> {
@@ -92,7 +124,7 @@ impl SimEndpoint {
 ///
 /// # Errors
 /// One of the NICs refuses. Then the client is not attached, and nothing of it is left.
-pub(crate) fn join<H: Hook<SimNic>>(
+pub(crate) fn join<H: Hook<SimNic> + ReachesClients>(
     (node, nic): (&mut Node<AroundSoftNic<H>>, &mut AroundSoftNic<H>),
     admission: Admission,
     process: u32,
@@ -101,8 +133,9 @@ pub(crate) fn join<H: Hook<SimNic>>(
 ) -> Result<(SimEndpoint, ClientEnds, ClientId), VerbsError> {
     let joined = SimEndpoint::new(own, size).and_then(|mut endpoint| {
         let (control, data) = endpoint.addresses()?;
-        let (ends, control, data) = ClientEnds::connect(&mut nic.nic, admission, &size, control, &data)?;
+        let (mut ends, control, data) = ClientEnds::connect(&mut nic.nic, admission, &size, control, &data)?;
         endpoint.connect(control, data).inspect_err(|_| ends.destroy(nic))?;
+        ends.chunks.asking = nic.hook.take_over(endpoint.far_ends());
         let id = node.attach(nic, admission.tenant, Some(process), ends.clone(), now)?;
         Ok((endpoint, ends, id))
     });
@@ -111,6 +144,7 @@ pub(crate) fn join<H: Hook<SimNic>>(
 
 impl Drop for SimEndpoint {
     fn drop(&mut self) {
+        self.is_gone.set(true);
         self.queues.end(&mut *self.nic.borrow_mut());
     }
 }
@@ -152,6 +186,14 @@ impl VerbsEndpoint for SimEndpoint {
 
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
         self.queues.post_control_receive(&mut *self.nic.borrow_mut(), requests).unwrap_or(0)
+    }
+
+    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
+        self.queues.post_asking(&mut *self.nic.borrow_mut(), place, requests).unwrap_or(0)
+    }
+
+    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
+        self.queues.post_asking_receive(&mut *self.nic.borrow_mut(), place, requests).unwrap_or(0)
     }
 
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {

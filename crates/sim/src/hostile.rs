@@ -1,12 +1,16 @@
 //! A hostile client. It posts random and aimed stray accesses with every key and address that it can get, and sends
 //! malformed messages.
 
+mod chunks;
+
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
 use crate::memory::SimMemory;
 use crate::scene::{Scene, Sighting, SimClient};
 use crate::worker::sighting;
+use chunks::ChunkThief;
 use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Outcome, Permission};
+use portcullis_nic::VerbsEndpoint;
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
     Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part, PermissionId, RemoteAddress, Request,
@@ -28,6 +32,7 @@ pub(crate) struct Hostile {
     /// What it gave up last. Its windows may linger.
     let_go: Option<Sighting>,
     calls: Vec<Call>,
+    thief: ChunkThief,
     under_way: usize,
     ended: Vec<(Operation, Outcome<SimMemory>)>,
     /// Sequence numbers of the forged requests.
@@ -37,12 +42,22 @@ pub(crate) struct Hostile {
 impl Hostile {
     pub fn new(dice: Dice) -> Self {
         let (held, past, calls, ended) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { dice, held, past, let_go: None, calls, under_way: 0, ended, numbers: HashSet::new() }
+        Self {
+            dice,
+            held,
+            past,
+            let_go: None,
+            calls,
+            thief: ChunkThief::default(),
+            under_way: 0,
+            ended,
+            numbers: HashSet::new(),
+        }
     }
 
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.calls.is_empty() && self.under_way == 0
+        self.calls.is_empty() && self.thief.is_idle() && self.under_way == 0
     }
 
     /// Calls and operations under way, for reports.
@@ -67,7 +82,14 @@ impl Hostile {
             }
             Some(_) => false,
         });
+        self.thief.take_in(client);
         if !may_begin || scene.winding_down || client.over().is_some() {
+            return;
+        }
+        let asks_nic = client.endpoint().size().chunk_queue_pairs > 0;
+        if asks_nic && self.dice.per_mille(400) {
+            let begun = self.thief.act(&mut self.dice, client, scene);
+            self.under_way += usize::from(begun.is_some());
             return;
         }
         match self.dice.of(0..20) {

@@ -12,6 +12,7 @@ use crate::scene::SimClient;
 use crate::worker::Worker;
 use portcullis_node::{ClientEnds, Node};
 use portcullis_protocol::ClientId;
+use portcullis_softnic::core::ObjectCounts;
 use std::collections::HashMap;
 
 /// The time of a future event, of which at most one counts.
@@ -47,12 +48,19 @@ pub(crate) struct RunningNode {
     pub node: Node<NodeNic>,
     /// The attached clients, by the node's id.
     pub clients: HashMap<ClientId, (SessionId, ClientEnds)>,
+    /// What the pool of chunks has on the NIC, which stays.
+    pub of_pool: ObjectCounts,
 }
 
 impl RunningNode {
     /// The accesses to the pool since the previous call.
     pub fn take_touches(&self) -> Vec<Touch> {
         self.nic.hook.pool.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
+    }
+
+    /// The accesses of clients to chunks since the previous call.
+    pub fn take_chunk_touches(&self) -> Vec<Touch> {
+        self.nic.hook.chunks.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::application::{Application, Purpose, Structure};
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
-use crate::cluster::{Cluster, SessionRecord};
+use crate::cluster::{Cluster, EndOf, SessionRecord, completion_queues};
 use crate::dice::Dice;
 use crate::endpoint::{SharedNic, SimEndpoint, join};
 use crate::events::Event;
@@ -11,16 +11,16 @@ use crate::hostile::Hostile;
 use crate::hosts::{RunningNode, Stay, Work};
 use crate::network::{Cut, port_address};
 use crate::nic::{Disturbance, NodeNic};
-use crate::oracle::SessionId;
+use crate::oracle::{SessionId, WorkerOf};
 use crate::plan::Programs;
 use crate::turns::nic_time;
 use crate::worker::Worker;
 use portcullis_client::{Client, ClientConfig};
 use portcullis_nic::EndpointSize;
 use portcullis_node::Node;
-use portcullis_protocol::{Incarnation, Lifetime};
+use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ClientId, Incarnation, Lifetime, Mechanism};
 use portcullis_softnic::SoftNic;
-use portcullis_softnic::core::NetworkPort;
+use portcullis_softnic::core::{NetworkPort, ObjectCounts};
 
 const MESSAGE_BYTES: u32 = 128;
 /// Bytes of a client for its buffers.
@@ -31,6 +31,8 @@ const LARGE_ARENA_BYTES: u64 = 4 << 20;
 const FOUNDER: usize = 0;
 /// The first of the random streams from which workers draw what they do with names.
 const SHARING: u64 = 5_000_000;
+/// The longest, after its NIC's faults, that a node may take to rebuild a pool of chunks, also where its clock is wrong.
+pub(crate) const REBUILT_AFTER: Nanos = 30 * MILLISECOND;
 /// How long a client that is shown out takes to learn of it.
 const SHOWN_OUT_AFTER: Nanos = 50 * MICROSECOND;
 
@@ -61,6 +63,7 @@ impl Cluster {
         let dice = Dice::new(self.nodes[node].dice.any(), 3);
         let mut nic = NodeNic { nic, hook: Disturbance::new(dice) };
         let config = self.node_plan.config.clone();
+        let (chunks, mechanism) = (config.chunks, config.mechanism);
         let (linger, bytes) = (config.linger_max, config.pool_bytes);
         let incarnation = Incarnation(self.nodes[node].dice.any());
         let mut secret = [0; 32];
@@ -73,8 +76,13 @@ impl Cluster {
         }
         let whole = nic.hook.pool.as_ref().map_or(bytes, |(pool, _)| portcullis_nic::Memory::length(pool));
         self.oracle.node_started(node, whole, linger, self.node_plan.config.longest_lifetime);
+        if let (Some(limits), Some((memory, _))) = (chunks, &nic.hook.chunks) {
+            let first = 1 + self.node_plan.config.spare_queue_pairs;
+            self.oracle.hands_out_chunks(node, limits, memory.unnoted(), first);
+        }
+        let of_pool = objects_of_pool(&mut nic, mechanism);
         let host = &mut self.nodes[node];
-        host.running = Some(RunningNode { nic, node: started, clients: Default::default() });
+        host.running = Some(RunningNode { nic, node: started, clients: Default::default(), of_pool });
         host.paused_until = 0;
         self.gossip[node] = self.gossip[node].after_restart();
         self.wake_node(node, self.now + 1);
@@ -116,6 +124,26 @@ impl Cluster {
         }
     }
 
+    /// Tells the checkers and the clients of workers that the node has ended.
+    pub fn tell_of_workers(&mut self, node: usize) {
+        let Some(running) = &mut self.nodes[node].running else { return };
+        let changed = running.nic.hook.take_changed();
+        let mut its: Vec<(ClientId, SessionId, bool)> = Vec::new();
+        for (id, (session, ends)) in &running.clients {
+            let mut of_it = changed.iter().filter(|(qp, _)| ends.chunks.asking.contains(qp)).peekable();
+            if of_it.peek().is_some() {
+                its.push((*id, *session, of_it.all(|&(_, works)| works)));
+            }
+        }
+        its.sort_unstable_by_key(|it| it.0);
+        for (_, session, works) in its {
+            if !works {
+                self.oracle.workers_ended(session, self.now);
+            }
+            self.wake_client(self.sessions[session].client, self.now + 100);
+        }
+    }
+
     /// The node detaches a client.
     pub fn let_go(&mut self, session: SessionId) {
         let SessionRecord { node, .. } = self.sessions[session];
@@ -128,7 +156,9 @@ impl Cluster {
         // The audit records are read before the client's id is forgotten.
         self.read_audit(node, node_now);
         let Some(running) = &mut self.nodes[node].running else { return };
-        running.clients.remove(&id);
+        if let Some((_, ends)) = running.clients.remove(&id) {
+            running.nic.hook.let_go(&ends.chunks.asking);
+        }
         let touches = running.take_touches();
         self.oracle.session_ended(session, node_now);
         self.oracle.node_touched(node, &touches, self.now, node_now);
@@ -153,15 +183,6 @@ impl Cluster {
 
     /// Attaches a session for a client's process: an end and a number.
     fn enter(&mut self, client: usize, node: usize) -> Option<(SessionId, SimEndpoint)> {
-        let spares = self.node_plan.config.spare_queue_pairs;
-        let size = EndpointSize {
-            chunk_queue_pairs: 0,
-            data_queue_pairs: 1 + spares,
-            send_depth: self.node_plan.depths.0,
-            control_depth: self.node_plan.depths.1,
-            message_bytes: MESSAGE_BYTES,
-            arena_bytes: if self.plan.programs.share_a_structure() { LARGE_ARENA_BYTES } else { ARENA_BYTES },
-        };
         let tenant = self.clients[client].tenant;
         let node_now = self.nodes[node].clock.read(self.now);
         let running = self.nodes[node].running.as_mut()?;
@@ -173,6 +194,8 @@ impl Cluster {
                 return None;
             }
         };
+        let size = self.end_of_a_client(admission.chunks.is_some());
+        let running = self.nodes[node].running.as_mut()?;
         let own = self.clients[client].nic.clone();
         let process = u32::try_from(client).unwrap_or(0);
         let node_side = (&mut running.node, &mut running.nic);
@@ -180,14 +203,36 @@ impl Cluster {
         let hostile = self.clients[client].hostile;
         let session = self.oracle.session_began(node, tenant, hostile, node_now);
         running.clients.insert(id, (session, ends));
-        self.sessions.push(SessionRecord { client, node, id: Some(id), next_reply: 0 });
+        self.sessions.push(SessionRecord {
+            client,
+            node,
+            id: Some(id),
+            next_reply: 0,
+            next_worker_reply: [((0, 0), 0); 2],
+        });
         let machine = self.nodes.len() + client;
         let (control, data) = endpoint.addresses().ok()?;
         let numbered = (0..).map(Some).zip(&data).chain([(None, &control)]);
         for (number, address) in numbered {
-            self.by_queue_pair.insert((machine, address.number), (session, number));
+            self.by_queue_pair.insert((machine, address.number), EndOf::Session((session, number)));
+        }
+        for (worker, address) in WorkerOf::ALL.into_iter().zip(endpoint.asking().ok()?) {
+            self.by_queue_pair.insert((machine, address.number), EndOf::Worker(session, worker));
         }
         Some((session, endpoint))
+    }
+
+    /// What a client's end is made of. `asks_nic`: for chunks.
+    fn end_of_a_client(&self, asks_nic: bool) -> EndpointSize {
+        let chunk_queue_pairs = if asks_nic { CHUNK_QUEUE_PAIRS } else { 0 };
+        EndpointSize {
+            chunk_queue_pairs: u32::try_from(chunk_queue_pairs).unwrap_or(0),
+            data_queue_pairs: 1 + self.node_plan.config.spare_queue_pairs,
+            send_depth: self.node_plan.depths.0,
+            control_depth: self.node_plan.depths.1,
+            message_bytes: MESSAGE_BYTES,
+            arena_bytes: if self.plan.programs.share_a_structure() { LARGE_ARENA_BYTES } else { ARENA_BYTES },
+        }
     }
 
     /// What a client does that works on the run's structure.
@@ -207,12 +252,15 @@ impl Cluster {
         let host = &mut self.clients[client];
         let dice = Dice::new(self.plan.seed, 10_000 + client as u64 * 100 + host.stays);
         host.stays += 1;
-        host.let_down = self.nodes[node].nic_sound_from > self.now;
+        // A pool of chunks that could not be rebuilt is rebuilt a little later.
+        let rebuilt = if self.plan.programs == Programs::Chunks { REBUILT_AFTER } else { 0 };
+        host.let_down = self.nodes[node].nic_sound_from + rebuilt > self.now;
         if self.plan.programs != Programs::Workers && !host.hostile {
             let config = ClientConfig { operations_max: 64, backlog_max: 64, ..ClientConfig::default() };
             let (purpose, keeper) = match self.plan.programs {
                 Programs::Tables => (self.structure(Structure::Table, client), None),
                 Programs::Queues => (self.structure(Structure::Queue, client), None),
+                Programs::Chunks => (Purpose::Chunks, None),
                 Programs::Workers | Programs::Sessions => {
                     (Purpose::Permissions(longest), self.enter(client, node))
                 }
@@ -377,4 +425,13 @@ impl Cluster {
             self.let_down(client);
         }
     }
+}
+
+/// What a node that has no clients yet has on its NIC for chunks.
+fn objects_of_pool(nic: &mut NodeNic, mechanism: Mechanism) -> ObjectCounts {
+    if nic.hook.chunks.is_none() {
+        return ObjectCounts::default();
+    }
+    let all = nic.nic.core().objects();
+    ObjectCounts { completion_queues: all.completion_queues - completion_queues(mechanism), ..all }
 }

@@ -108,6 +108,11 @@ impl SimMemory {
         Self { words: Arc::clone(&self.words), touches: None }
     }
 
+    /// Whether it is the same memory.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.words, &other.words)
+    }
+
     fn note(&self, touch: impl FnOnce() -> Touch) {
         if let Some(touches) = &self.touches {
             touches.push(touch());

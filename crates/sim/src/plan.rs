@@ -3,13 +3,15 @@
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::oracle::{LONGEST_KEEP, LONGEST_WAIT};
-use portcullis_node::{AuditEvents, NodeConfig, Quota, Reductions, ViolationLimits};
+use portcullis_node::{AuditEvents, ChunkLimits, NodeConfig, Quota, Reductions, ViolationLimits};
 use portcullis_protocol::{Lifetime, Mechanism};
 
 /// The random stream from which the plan itself is drawn.
 const PLAN: u64 = 1;
 /// The random stream that says whether objects are shared.
 const SHARING: u64 = 4;
+/// The random stream from which the pool of chunks is drawn.
+const CHUNKS: u64 = 5;
 /// The random stream that says whether a node's NIC has what chains need, such as binds for other queue pairs.
 const CHAINS: u64 = 7;
 
@@ -97,11 +99,13 @@ pub enum Programs {
     Tables,
     /// Programs that push to one queue and pop from it, and die in the middle of it.
     Queues,
+    /// Programs that allocate chunks, which the nodes' NICs hand out, and die in the middle of it.
+    Chunks,
 }
 
 impl Programs {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Workers, Self::Sessions, Self::Tables, Self::Queues];
+    pub const ALL: [Self; 5] = [Self::Workers, Self::Sessions, Self::Tables, Self::Queues, Self::Chunks];
 
     /// The name on the command line.
     #[must_use]
@@ -111,6 +115,7 @@ impl Programs {
             Self::Sessions => "sessions",
             Self::Tables => "tables",
             Self::Queues => "queues",
+            Self::Chunks => "chunks",
         }
     }
 
@@ -223,6 +228,9 @@ impl NodePlan {
         if plan.programs.share_a_structure() {
             drawn.config = spacious(drawn.config);
         }
+        if plan.programs == Programs::Chunks {
+            drawn.config = with_chunks(plan, drawn.config);
+        }
         drawn
     }
 
@@ -329,6 +337,23 @@ fn spacious(config: NodeConfig) -> NodeConfig {
         windows_ready: 64,
         windows_max: 1 << 14,
         postponed_max: 64,
+        ..config
+    }
+}
+
+/// A pool of chunks that is often empty.
+fn with_chunks(plan: &Plan, config: NodeConfig) -> NodeConfig {
+    let mut dice = Dice::new(plan.seed, CHUNKS);
+    let chunks = dice.magnitude(1..33);
+    let limits =
+        ChunkLimits { chunks, chunk_bytes: 8 * dice.magnitude(1..65), client_max: dice.of(1..chunks + 1) };
+    let chunks_max = if dice.per_mille(300) { dice.of(1..2 * chunks + 1) } else { u64::MAX };
+    NodeConfig {
+        chunks: Some(limits),
+        chunks_ready: dice.per_mille(350).then(|| dice.of(1..chunks + 1)),
+        // Where the NIC has no chains, the node's processor hands them out.
+        chains: !dice.per_mille(200),
+        quota: Quota { chunks_max, ..config.quota },
         ..config
     }
 }

@@ -5,7 +5,7 @@ use crate::endpoint::SimEndpoint;
 use crate::oracle::{Oracle, Promise, SessionId};
 use crate::trace::Trace;
 use portcullis_client::Client;
-use portcullis_protocol::{Moment, ObjectRef, PermissionId, RemoteAddress, Rkey};
+use portcullis_protocol::{Credential, Moment, ObjectRef, PermissionId, RemoteAddress, Rkey};
 use std::collections::VecDeque;
 
 pub(crate) type SimClient = Client<SimEndpoint>;
@@ -36,13 +36,15 @@ pub(crate) struct Gossip {
     /// Objects that were to belong to others, by tenant: other tenants try them too.
     pub members: Vec<VecDeque<ObjectRef>>,
     pub sightings: VecDeque<Sighting>,
+    /// Chunks that somebody holds or has held, with the keys and the length.
+    pub chunks: VecDeque<(RemoteAddress, Credential, u64)>,
 }
 
 impl Gossip {
     pub fn new(tenants: usize) -> Self {
         let (objects, lost) = (vec![VecDeque::new(); tenants], vec![Vec::new(); tenants]);
         let members = vec![VecDeque::new(); tenants];
-        Self { objects, lost, members, sightings: VecDeque::new() }
+        Self { objects, lost, members, sightings: VecDeque::new(), chunks: VecDeque::new() }
     }
 
     /// What is still known after a restart of the node.
@@ -59,6 +61,11 @@ impl Gossip {
     /// Tells other tenants of an object that is to belong to another one.
     pub fn include(&mut self, tenant: usize, member: ObjectRef) {
         remember(&mut self.members[tenant], member);
+    }
+
+    /// Publishes a chunk, with its keys.
+    pub fn sight_chunk(&mut self, chunk: (RemoteAddress, Credential, u64)) {
+        remember(&mut self.chunks, chunk);
     }
 
     /// Publishes a key.

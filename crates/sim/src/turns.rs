@@ -95,6 +95,7 @@ impl Cluster {
         self.read_audit(node, node_now);
         self.oracle.node_touched(node, &touches, self.now, node_now);
         self.show_out_evicted(node);
+        self.tell_of_workers(node);
         self.wake_node_nic(node);
         if worked {
             self.wake_node(node, self.now + NODE_TURN);

@@ -11,11 +11,17 @@ const SEEDS: u64 = 1_000;
 /// The same for those that one seed in a few hundred finds where what they need is common: enough that luck alone hides
 /// none.
 const SEEDS_FOR_RARE_ONES: u64 = 4_000;
+/// The same for those of chunks.
+const SEEDS_OF_CHUNKS: u64 = 60;
 /// The same for those of a structure. Such runs are long.
 const SEEDS_OF_STRUCTURES: u64 = 80;
 
 fn is_of_a_structure(fault: Fault) -> bool {
     Fault::OF_RACES.contains(&fault) || Fault::OF_QUEUES.contains(&fault)
+}
+
+fn is_of_chunks(fault: Fault) -> bool {
+    Fault::OF_CHUNKS.contains(&fault)
 }
 
 /// What a seed says; for rare faults with more of what they need.
@@ -35,6 +41,7 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
                 if Fault::OF_QUEUES.contains(&fault) { Programs::Queues } else { Programs::Tables };
             Plan { faults, ..drawn }.with(programs)
         }
+        _ if is_of_chunks(fault) => drawn.with(Programs::Chunks),
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
         _ => drawn,
     }
@@ -47,6 +54,7 @@ fn found(fault: Fault) -> Option<(u64, Promise, String)> {
     let seeds = match fault {
         _ if rare => SEEDS_FOR_RARE_ONES,
         _ if is_of_a_structure(fault) => SEEDS_OF_STRUCTURES,
+        _ if is_of_chunks(fault) => SEEDS_OF_CHUNKS,
         _ => SEEDS,
     };
     (0..seeds).find_map(|seed| {
@@ -79,7 +87,7 @@ macro_rules! faults {
 
         #[test]
         fn every_fault_has_its_test() {
-            let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES);
+            let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES).chain(&Fault::OF_CHUNKS);
             let missing: Vec<_> = faults.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
@@ -131,6 +139,10 @@ faults! {
     head_not_compared: HeadNotCompared by Order;
     dead_slot_not_abandoned: DeadSlotNotAbandoned by Progress;
     closed_not_compared: ClosedNotCompared by Order;
+    chunk_not_zeroed: ChunkNotZeroed by Scrub;
+    chunk_stays_bound: ChunkStaysBound by Access | Service | Isolation;
+    chunk_uses_not_counted: ChunkUsesNotCounted by Reference | Access;
+    departed_keep_chunks: DepartedKeepChunks by Rest;
 }
 
 #[test]
@@ -150,4 +162,29 @@ fn a_failing_run_is_cut_down_to_one_that_breaks_the_same_promise() {
     }
     planted::plant(None);
     assert!(fewer > 0, "nobody who has no part in it was left out of any of four");
+}
+
+/// Whether a seed of chunks fails under a fault with these words, where nothing else goes wrong.
+fn is_said(fault: Fault, words: &str) -> bool {
+    planted::plant(Some(fault));
+    let plan = |seed| Plan { faults: Vec::new(), ..Plan::draw(seed).with(Programs::Chunks) };
+    let mut failures = (0..SEEDS).flat_map(|seed| run(&plan(seed)).failures);
+    let is_said = failures.any(|failure| failure.what.contains(words));
+    planted::plant(None);
+    is_said
+}
+
+#[test]
+fn keys_that_work_on_anybodys_queue_pair_open_the_chunks_of_others() {
+    assert!(is_said(Fault::QueuePairNotCompared, "for chunks: session"));
+}
+
+#[test]
+fn bytes_of_an_earlier_holder_are_found_when_their_chunk_is_handed_over() {
+    assert!(is_said(Fault::ChunkNotZeroed, "of an earlier holder"));
+}
+
+#[test]
+fn windows_that_stay_bound_let_an_earlier_holder_in() {
+    assert!(is_said(Fault::ChunkStaysBound, "nobody holds the chunk"));
 }

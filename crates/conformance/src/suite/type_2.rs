@@ -2,9 +2,7 @@
 
 use crate::bench::{Bench, HELD, Held, HeldObject, Holder, POOL_BASE, Pair};
 use crate::check::{Check, Stop, ensure};
-use portcullis_nic::{
-    Access, Misuse, Nic, Operation, QpChange, Rkey, Status, Window, WindowId, WindowKind,
-};
+use portcullis_nic::{Access, Misuse, Nic, Operation, QpChange, Rkey, Status, Window, WindowId, WindowKind};
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 

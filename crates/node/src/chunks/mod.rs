@@ -18,7 +18,9 @@ use adoption::Adoption;
 use portcullis_nic::{
     Access, Memory, Nic, PdId, QpAddress, QpChange, QpId, RefusedAccess, VerbsError, connect_qp,
 };
+use portcullis_offload::chain::{Chains, Line, Step};
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Progress, Reclaim, Workers};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
     CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, HandedOutBy, Lifetime, Moment, Refusal, TenantId,
 };
@@ -78,7 +80,7 @@ pub(crate) struct Chunks<M> {
     chunk_of_key: HashMap<u32, u64>,
     lock: LockWatch,
     rebuilds: Rebuilds,
-    /// A worker has broken, and the pool could not be rebuilt: nobody is served any more.
+    /// A worker has broken, and the pool could not be rebuilt yet: nobody is served.
     is_broken: bool,
     next_look: Option<Moment>,
 }
@@ -95,7 +97,7 @@ impl<M: Memory> Chunks<M> {
     ) -> Result<Self, VerbsError> {
         let workers = node.clients_max.saturating_mul(2).saturating_add(WORKERS_SPARE);
         let config = ChunkPoolConfig { chunks: limits.chunks, chunk_bytes: limits.chunk_bytes, workers };
-        let mut pool = ChunkPool::create(nic, config)?;
+        let mut pool = ChunkPool::create_with(nic, config, chains(), &[])?;
         let sizing = ready.map(|ready| Sizing::new(&mut pool, nic, ready)).transpose()?;
         Ok(Self {
             chunk_of_key: chunks_by_key(&pool),
@@ -198,7 +200,7 @@ impl<M: Memory> Chunks<M> {
     }
 
     fn connect<N: Nic<Memory = M>>(
-        &self,
+        &mut self,
         nic: &mut N,
         workers: &Workers<CHUNK_QUEUE_PAIRS>,
         asking: &[QpId],
@@ -234,12 +236,13 @@ impl<M: Memory> Chunks<M> {
 
     /// Goes on with what is to be done for clients that are gone. Returns whether anything was done.
     pub fn proceed<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
-        if self.next_look.is_none_or(|at| now < at) {
+        if self.is_broken || self.next_look.is_none_or(|at| now < at) {
             return false;
         }
         let Self { pool, leaving, rebuilds, .. } = self;
         let before = leaving.len();
         leaving.retain_mut(|it| match it.reclaim.proceed(pool, nic) {
+            _ if planted::is(Fault::DepartedKeepChunks) => true,
             Ok(Progress::Pending) => true,
             Ok(Progress::Done) => {
                 it.reclaim.group().iter().for_each(|&qp| destroy(nic, qp));
@@ -278,9 +281,8 @@ impl<M: Memory> Chunks<M> {
     /// When there is something to be done without being asked.
     pub fn next_wake(&self) -> Option<Moment> {
         let resize = self.sizing.as_ref().and_then(|sizing| sizing.next_look);
-        let own = [self.next_look, self.adoption.next_step(), resize];
-        let pool = [self.lock.next_look(), self.rebuilds.next()].map(|at| at.filter(|_| !self.is_broken));
-        own.into_iter().chain(pool).flatten().min()
+        let own = [self.next_look, resize, self.lock.next_look()].map(|at| at.filter(|_| !self.is_broken));
+        own.into_iter().chain([self.adoption.next_step(), self.rebuilds.next()]).flatten().min()
     }
 
     /// What a refused access on a client's queue pair for chunks looks like.
@@ -290,6 +292,8 @@ impl<M: Memory> Chunks<M> {
         let holds = |chunk: &u64| self.pool.holder(*chunk) == number;
         match chunk {
             Some(chunk) if holds(&chunk) => Charge::Stray,
+            // A use that was over before the node has read of it is in the record alone.
+            Some(chunk) if number.is_some() && self.pool.freed_by(chunk) == number => Charge::Late,
             Some(chunk) if number.is_some_and(|it| self.adoption.was_holder(chunk, it)) => Charge::Late,
             _ => Charge::Guess,
         }
@@ -331,6 +335,28 @@ impl<M: Memory> Chunks<M> {
         }
         let _ = self.pool.destroy(nic);
     }
+}
+
+/// The chains of the workers.
+fn chains() -> Chains {
+    let chains = Chains::new::<CHUNK_QUEUE_PAIRS>();
+    let without = |lines: &[Line]| {
+        let free = chains.free.edited(|rows| {
+            let left_out = rows.iter_mut().filter(|row| lines.contains(&row.label.0));
+            left_out.for_each(|row| row.step = Step::Nop);
+        });
+        Chains { free, ..chains }
+    };
+    if planted::is(Fault::ChunkNotZeroed) {
+        return without(&[Line::CopyZero]);
+    }
+    if planted::is(Fault::ChunkStaysBound) {
+        return without(&[Line::EnableBinds, Line::AwaitBinds]);
+    }
+    if planted::is(Fault::ChunkUsesNotCounted) {
+        return without(&[Line::NextKey]);
+    }
+    chains
 }
 
 /// The chunk of each window, by the upper bits of its keys.

@@ -51,17 +51,17 @@ impl<M: Memory> Chunks<M> {
     pub fn watch<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
         let counts = self.pool.lock_counts(nic).unwrap_or_default();
         self.rebuilds.is_due |= self.lock.look(counts, now);
-        if self.is_broken || self.rebuilds.next().is_none_or(|at| now < at) {
+        if self.rebuilds.next().is_none_or(|at| now < at) {
             return false;
         }
         for &qp in self.members.values().flat_map(|member| &member.ends.asking) {
             let _ = nic.modify_qp(qp, QpChange::Error);
         }
-        // What cannot be rebuilt serves nobody any more. Clients learn of it by their requests' errors, and whoever holds a
-        // chunk has access to it as before.
+        // What cannot be rebuilt serves nobody, until another attempt succeeds. Clients learn of it by their requests' errors,
+        // and whoever holds a chunk has access to it as before.
         self.is_broken = self.rebuild(nic).is_err();
         self.rebuilds = Rebuilds {
-            is_due: false,
+            is_due: self.is_broken,
             not_before: now.after(BETWEEN_REBUILDS),
             count: self.rebuilds.count + 1,
         };

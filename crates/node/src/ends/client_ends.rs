@@ -42,9 +42,11 @@ pub struct ClientEnds {
 impl ClientEnds {
     /// Makes ends for a client that [`Node::admit`](crate::Node::admit) admitted, and connects them to the client's own
     /// ends at these addresses. Returns them with their addresses: the control queue pair's and the data queue pairs'.
+    /// Those for accesses to chunks come last in `data`; on which queue pairs the client asks for chunks it does not know.
     ///
     /// # Errors
-    /// `data` has more or fewer addresses than `size` says, or the NIC refuses. Nothing is left behind on the NIC.
+    /// `data` has more or fewer addresses than `size` says, the node's NIC hands out no chunks, or it refuses. Nothing is
+    /// left behind on the NIC.
     pub fn connect(
         nic: &mut impl Nic,
         admission: Admission,
@@ -52,10 +54,19 @@ impl ClientEnds {
         control: QpAddress,
         data: &[QpAddress],
     ) -> Result<(Self, QpAddress, Vec<QpAddress>), VerbsError> {
-        if u32::try_from(data.len()) != Ok(size.data_queue_pairs) {
+        let EndpointSize { data_queue_pairs, chunk_queue_pairs, .. } = *size;
+        if u32::try_from(data.len()) != Ok(data_queue_pairs.saturating_add(chunk_queue_pairs)) {
             return Err(VerbsError::Invalid("each data queue pair has one peer"));
         }
+        let of_chunks = match admission.chunks {
+            Some(pd) => Admission { pd, ..admission },
+            None if chunk_queue_pairs > 0 => {
+                return Err(VerbsError::Unsupported("chunks that the NIC hands out"));
+            }
+            None => admission,
+        };
         let depth = size.control_depth;
+        let (data, chunks) = data.split_at(data_queue_pairs as usize);
         let sends = SendQueue { cq: admission.cq, depth };
         let (own, at) = make_end(nic, admission, (sends, depth), control)?;
         let mut ends = Self {
@@ -71,6 +82,14 @@ impl ClientEnds {
             let made = make_end(nic, admission, (admission.data_sends, 0), peer);
             let (qp, address) = made.inspect_err(|_| ends.destroy(nic))?;
             ends.data.push(qp);
+            addresses.push(address);
+        }
+        // The node sends nothing on these: chains bind their windows.
+        let silent = SendQueue { cq: admission.cq, depth: 1 };
+        for &peer in chunks {
+            let made = make_end(nic, of_chunks, (silent, 0), peer);
+            let (qp, address) = made.inspect_err(|_| ends.destroy(nic))?;
+            ends.chunks.access.push((qp, peer));
             addresses.push(address);
         }
         Ok((ends, at, addresses))

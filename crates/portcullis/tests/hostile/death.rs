@@ -15,8 +15,8 @@ use rand::RngExt;
 /// Deaths at each step.
 const DEATHS: u32 = 12;
 /// Chunks of the node, all of which one client may hold.
-const CHUNKS: u64 = 64;
-const CHUNK_BYTES: u64 = 256;
+const CHUNKS: usize = 64;
+const CHUNK_BYTES: usize = 256;
 
 #[test]
 fn whoever_dies_on_its_way_in_leaves_nothing() {
@@ -142,7 +142,7 @@ fn a_child_that_allocates_chunks_until_it_is_killed() {
             Ok(more) | Err(NotAllAllocated { chunks: more, .. }) => held.extend(more),
         }
         for chunk in &held {
-            session.write(chunk, 0, &[0xee; CHUNK_BYTES as usize]).expect("the child holds the chunk");
+            session.write(chunk, 0, &[0xee; CHUNK_BYTES]).expect("the child holds the chunk");
         }
         let some = held.split_off(held.len() / 2);
         chunks.free_many(&mut session, some).expect("the child holds the chunks");
@@ -151,7 +151,8 @@ fn a_child_that_allocates_chunks_until_it_is_killed() {
 
 #[test]
 fn a_process_that_is_killed_among_its_chunks_leaves_all_of_them_free_and_none_of_its_bytes() {
-    let limits = ChunkLimits { chunks: CHUNKS, chunk_bytes: CHUNK_BYTES, client_max: CHUNKS };
+    let (chunks, chunk_bytes) = (CHUNKS as u64, CHUNK_BYTES as u64);
+    let limits = ChunkLimits { chunks, chunk_bytes, client_max: chunks };
     for chains in [true, false] {
         let rig = Rig::with(NodeConfig { chunks: Some(limits), chains, ..lenient() }, &[BLUE]);
         let mut dice = random();
@@ -164,11 +165,11 @@ fn a_process_that_is_killed_among_its_chunks_leaves_all_of_them_free_and_none_of
             wait_for("all chunks to be free", || rig.host.counters().chunks_held == 0);
             let mut session = rig.session(BLUE);
             session.join_chunks().expect("workers");
-            let all = session.allocate_chunks(CHUNKS as usize).expect("no chunk is lost");
+            let all = session.allocate_chunks(CHUNKS).expect("no chunk is lost");
             for chunk in &all {
-                let mut bytes = [1; CHUNK_BYTES as usize];
+                let mut bytes = [1; CHUNK_BYTES];
                 session.read(chunk, 0, &mut bytes).expect("a chunk of the next holder");
-                assert_eq!(bytes, [0; CHUNK_BYTES as usize], "the killed child's bytes");
+                assert_eq!(bytes, [0; CHUNK_BYTES], "the killed child's bytes");
             }
             session.free_chunks(all).expect("they are the session's");
         }

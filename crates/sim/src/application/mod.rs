@@ -1,5 +1,6 @@
 //! An honest program with a [`Session`], whose calls wait. It runs on its own strand, and so does its keeper, if it has one.
 
+mod chunks;
 mod commons;
 mod permissions;
 mod queue;
@@ -15,10 +16,11 @@ use crate::oracle::{Promise, SessionId};
 use crate::scene::Scene;
 use crate::strand::{Said, Strand, StrandClock};
 use crate::worker::{TOLERANCE, check_error};
+use chunks::ChunkUser;
 use permissions::PermissionUser;
 use portcullis::{Kept, Session, Tending};
 use portcullis_client::{ClientConfig, Error, Lease};
-use portcullis_protocol::{Lifetime, ObjectRef, PermissionId};
+use portcullis_protocol::{Credential, Lifetime, ObjectRef, PermissionId, RemoteAddress};
 use queue::QueueUser;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +43,8 @@ struct Told {
     wrong: Vec<(Promise, String)>,
     /// Objects that siblings may acquire.
     objects: Vec<ObjectRef>,
+    /// Chunks that others may try to reach.
+    chunks: Vec<(RemoteAddress, Credential, u64)>,
     /// The latest object that a sibling has shared.
     heard: Option<ObjectRef>,
     /// A lease for the keeper, and its step.
@@ -76,6 +80,8 @@ pub(crate) enum Structure {
 pub(crate) enum Purpose {
     /// It gets permissions of at most so long, and uses them.
     Permissions(Lifetime),
+    /// It allocates chunks, and uses them.
+    Chunks,
     /// It works on the structure of its run. One program makes that, and looks at it at the end.
     Structure { kind: Structure, commons: Commons, is_founder: bool },
 }
@@ -120,6 +126,7 @@ impl Application {
             Purpose::Permissions(longest) => {
                 PermissionUser { session, clock, dice: own, longest, board: its }.run();
             }
+            Purpose::Chunks => ChunkUser::new(session, clock, own, its).run(),
             Purpose::Structure { kind, commons, is_founder } => {
                 let user = User { clock, dice: own.into(), commons, board: its, is_founder };
                 match kind {
@@ -175,6 +182,7 @@ impl Application {
         for object in told.objects.drain(..) {
             scene.gossip.share(scene.tenant, object);
         }
+        told.chunks.drain(..).for_each(|chunk| scene.gossip.sight_chunk(chunk));
         for (error, of) in told.errors.drain(..) {
             check_error(scene, error, self.excused, &of);
         }

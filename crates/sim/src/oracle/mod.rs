@@ -1,6 +1,7 @@
 //! The checkers, which are independent of the checked code. They see every packet, every access to a node's memory, and
 //! what client libraries report, but nothing of the node's tables.
 
+mod chunks;
 mod ledger;
 mod memory_model;
 mod network;
@@ -14,6 +15,7 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use chunks::{Allocations, WorkerOf};
 pub(crate) use ledger::Kind;
 pub(crate) use network::Arrival;
 pub(crate) use permission::QueuePairOf;
@@ -153,6 +155,9 @@ impl Oracle {
             model.for_session(session, |known| known.is_over(now));
             model.lets_go(self.sessions[session].tenant, now);
             model.requests.forget(session);
+            if let Some(chunks) = &mut model.chunks {
+                chunks.session_ended(session);
+            }
         }
     }
 
@@ -312,10 +317,12 @@ impl Oracle {
                 );
             }
         }
+        self.look_at_chunks(now);
     }
 
     /// Checks that nothing is left at the end of a run.
     pub fn at_rest(&mut self, now: Nanos) {
+        self.chunks_at_rest(now);
         if let Some((session, id)) = self.ledger.unended() {
             self.fail(Promise::Truth, now, format!("operation {id:#x} of session {session} never ended"));
         }

@@ -6,8 +6,8 @@ use super::{Failure, LONGEST_WAIT, Oracle, Promise, Session, SessionId, Suspect}
 use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
-    Credential, Granted, MESSAGE_BYTES, Moment, ObjectName, Refusal, Reply, ReplyBody, Request, RequestBody,
-    Rights, Rkey,
+    Credential, Granted, Lifetime, MESSAGE_BYTES, Moment, ObjectName, Refusal, Reply, ReplyBody, Request,
+    RequestBody, Rights, Rkey, Sharing,
 };
 use portcullis_softnic::core::{Response, WireRequest};
 use std::borrow::Cow;
@@ -33,6 +33,9 @@ impl Oracle {
     /// Checks a request that has reached a node's NIC.
     pub fn arrived(&mut self, arrival: &Arrival<'_>) {
         let Session { node, tenant, .. } = self.sessions[arrival.session];
+        if self.arrived_for_chunk(arrival) {
+            return;
+        }
         let wanted = match arrival.request {
             WireRequest::Send { bytes, .. } => return self.asked(arrival, (node, tenant), bytes),
             WireRequest::Read { remote, length } => (remote, u64::from(*length), Rights::READ),
@@ -52,7 +55,7 @@ impl Oracle {
         }
     }
 
-    fn untouched(&mut self, arrival: &Arrival<'_>) {
+    pub(super) fn untouched(&mut self, arrival: &Arrival<'_>) {
         if let Some(touch) = arrival.touches.first() {
             let what = format!("a request that was not carried out touched the memory: {touch:?}");
             self.fail(Promise::Memory, arrival.now, what);
@@ -236,7 +239,10 @@ impl Oracle {
             model.taken_back(&told, node_now);
         }
         match (body, reply.body) {
-            (RequestBody::Allocate { .. } | RequestBody::Acquire { .. }, ReplyBody::Granted(granted)) => {
+            (
+                RequestBody::Allocate { .. } | RequestBody::Acquire { .. } | RequestBody::AllocateChunk,
+                ReplyBody::Granted(granted),
+            ) => {
                 self.granted(session, &asked, &granted, now, node_now);
             }
             (RequestBody::Acquire { object, part, .. }, ReplyBody::Refused(Refusal::Conflict)) => {
@@ -265,6 +271,7 @@ impl Oracle {
                     format!("session {session} asked for a broken queue pair, and was told that it is whole");
                 self.fail(Promise::Service, now, what);
             }
+            (RequestBody::JoinChunks, ReplyBody::Chunks(terms)) => self.joined_chunks(session, &terms, now),
             (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
                 if let Some(known) = model.known(permission) {
                     known.is_over(node_now);
@@ -301,6 +308,7 @@ impl Oracle {
         let Some(model) = &mut self.nodes[node] else { return };
         let (rights, sharing, overtaken) = match asked.body {
             Some(RequestBody::Allocate { rights, sharing, .. }) => (rights, sharing, None),
+            Some(RequestBody::AllocateChunk) => (Rights::all(), Sharing::Exclusive, None),
             Some(RequestBody::Acquire { rights, sharing, .. }) => {
                 let bytes = granted.address().0..granted.address().0 + granted.length;
                 let object = granted.object.address.0;
@@ -321,6 +329,9 @@ impl Oracle {
         // After the permission's end, a late message says nothing of the memory.
         if node_now < granted.permission.start.after(granted.lifetime) {
             self.check_scrub(session, granted, now);
+        }
+        if asked.body == Some(RequestBody::AllocateChunk) {
+            self.check_zero(session, granted, now);
         }
         self.tally.grants += 1;
         self.clear_suspects(node, granted.credential);
@@ -352,9 +363,12 @@ impl Oracle {
                 let there = granted.object.address == object.address() && granted.offset == part.offset;
                 there && sized && granted.lifetime <= lifetime
             }
+            // It ends when its client frees it or is gone.
+            Some(RequestBody::AllocateChunk) => granted.offset == 0 && granted.lifetime == FOR_EVER,
             _ => false,
         };
-        if !fits || granted.lifetime > self.longest || granted.longest != self.longest {
+        let is_chunk = asked.body == Some(RequestBody::AllocateChunk);
+        if !fits || !is_chunk && (granted.lifetime > self.longest || granted.longest != self.longest) {
             let what = format!("session {session} asked for {:?} and was granted {granted:?}", asked.body);
             self.fail(Promise::Truth, now, what);
         }
@@ -378,7 +392,7 @@ impl Oracle {
         let Some(model) = &mut self.nodes[node] else { return };
         let is_over = node_now >= granted.permission.start.after(granted.lifetime);
         let wrong = match asked.body {
-            Some(RequestBody::Allocate { .. }) => model.objects.born(granted),
+            Some(RequestBody::Allocate { .. } | RequestBody::AllocateChunk) => model.objects.born(granted),
             Some(RequestBody::Acquire { object: ObjectName::Reference(meant), .. })
                 if meant != granted.object =>
             {
@@ -409,6 +423,23 @@ impl Oracle {
                 "session {session} of tenant {tenant} was granted {:?} with a byte of tenant {other}'s at {at:#x}",
                 granted.permission
             );
+            self.fail(Promise::Scrub, now, what);
+        }
+    }
+}
+
+/// The lifetime of a chunk that the node's processor hands out.
+const FOR_EVER: Lifetime = Lifetime(u64::MAX);
+
+impl Oracle {
+    /// Checks that a chunk that the node's processor hands out is all zeros: also where the same tenant had its memory.
+    fn check_zero(&mut self, session: SessionId, granted: &Granted, now: Nanos) {
+        let Some(model) = &self.nodes[self.sessions[session].node] else { return };
+        let Some(offset) = model.offset(granted.address().0, granted.length) else { return };
+        let there = model.memory.read(offset..offset + granted.length);
+        if let Some(at) = there.iter().position(|&byte| byte != 0) {
+            let what =
+                format!("session {session} was given the chunk {granted:?}, which is not zero at {at:#x}");
             self.fail(Promise::Scrub, now, what);
         }
     }

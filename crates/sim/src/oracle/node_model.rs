@@ -1,5 +1,6 @@
 //! A node as the checkers know it: its memory, its permissions, and its unanswered requests.
 
+use super::chunks::Chunks;
 use super::memory_model::MemoryModel;
 use super::objects::Objects;
 use super::permission::{Known, Wanted, overlaps};
@@ -38,6 +39,8 @@ pub(super) struct NodeModel {
     pub requests: Requests,
     pub objects: Objects,
     pub shares: Shares,
+    /// The chunks that the NIC hands out, if it does.
+    pub chunks: Option<Chunks>,
     /// How long windows of ended permissions may stay bound.
     linger: Lifetime,
     permissions: Vec<Known>,
@@ -62,6 +65,7 @@ impl NodeModel {
             requests: Requests::default(),
             objects: Objects::default(),
             shares: Shares::default(),
+            chunks: None,
             linger,
             permissions: Vec::new(),
             by_key: HashMap::new(),

@@ -50,7 +50,7 @@ impl Asked {
     }
 
     fn allocates(&self) -> bool {
-        matches!(self.body, Some(RequestBody::Allocate { .. }))
+        matches!(self.body, Some(RequestBody::Allocate { .. } | RequestBody::AllocateChunk))
     }
 }
 
@@ -173,17 +173,27 @@ impl Requests {
 /// Whether a reply can be the answer to a request. `None`: to a malformed message.
 fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
     use RequestBody::{
-        Acquire, Allocate, CompareAndSwap, Extend, FetchAndAdd, Free, Include, JoinChunks, Keep, List,
-        Lookup, Publish, Read, Recover, Revoke, Share, Unpublish, Unshare, Write,
+        Acquire, Allocate, AllocateChunk, CompareAndSwap, Extend, FetchAndAdd, Free, Include, JoinChunks,
+        Keep, List, Lookup, Publish, Read, Recover, Revoke, Share, Unpublish, Unshare, Write,
     };
     let may_be_nonsense = |of: &RequestBody| {
-        matches!(of, Recover { .. } | Read { .. } | Write { .. } | CompareAndSwap { .. } | FetchAndAdd { .. })
+        // Of chunks: whoever has workers asks for more of them, or asks the node for a chunk.
+        matches!(
+            of,
+            Recover { .. }
+                | Read { .. }
+                | Write { .. }
+                | CompareAndSwap { .. }
+                | FetchAndAdd { .. }
+                | JoinChunks
+                | AllocateChunk
+        )
     };
     match (reply, asked) {
         (ReplyBody::Refused(Refusal::Malformed), asked) => asked.is_none_or(may_be_nonsense),
         (_, None) => false,
         (ReplyBody::Refused(_), Some(_)) => true,
-        (ReplyBody::Granted(_), Some(of)) => matches!(of, Allocate { .. } | Acquire { .. }),
+        (ReplyBody::Granted(_), Some(of)) => matches!(of, Allocate { .. } | Acquire { .. } | AllocateChunk),
         (ReplyBody::Extended(_), Some(of)) => matches!(of, Extend { .. }),
         (ReplyBody::Done, Some(of)) => {
             matches!(

@@ -1,0 +1,70 @@
+//! A hostile client where the NIC hands out chunks: it asks for the end of chunks of others, and accesses them with their
+//! keys on its own queue pairs.
+
+use crate::dice::Dice;
+use crate::scene::{Scene, SimClient};
+use portcullis_client::{Answer, Call, Operation, Permission};
+use portcullis_protocol::Moment;
+
+/// The most chunks that it holds: others are to have some.
+const HELD_MAX: usize = 2;
+
+/// What it has, and has asked for.
+#[derive(Debug, Default)]
+pub(super) struct ChunkThief {
+    held: Vec<Permission>,
+    calls: Vec<Call>,
+}
+
+impl ChunkThief {
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Takes in what was answered.
+    pub fn take_in(&mut self, client: &mut SimClient) {
+        let Self { held, calls } = self;
+        calls.retain(|&call| match client.take_call(call) {
+            None => true,
+            Some(answer) => {
+                if let Ok(Answer::Granted(chunk)) = answer {
+                    held.push(chunk);
+                }
+                false
+            }
+        });
+    }
+
+    /// Does one thing. Returns the access that it has begun, if it is one.
+    pub fn act(&mut self, dice: &mut Dice, client: &mut SimClient, scene: &Scene<'_>) -> Option<Operation> {
+        if client.chunk_terms().is_none() {
+            self.calls.extend(client.join_chunks().ok());
+            return None;
+        }
+        let seen = scene.gossip.chunks.iter().copied().collect::<Vec<_>>();
+        let of_others = dice.pick(&seen).copied();
+        match (dice.of(0..6), of_others) {
+            (0, _) if self.held.len() < HELD_MAX => self.calls.extend(client.allocate_chunk().ok()),
+            (0, _) => {
+                let chunk = self.held.swap_remove(dice.index(self.held.len()));
+                self.calls.extend(client.free_chunk(chunk).ok());
+            }
+            (1 | 2, Some((address, ..))) => self.calls.extend(client.dangerous_free_chunk(address).ok()),
+            (3.., Some((address, credential, length))) => {
+                let length = u32::try_from(dice.of(1..length.min(64) + 1)).unwrap_or(1);
+                let mut buffer = client.buffer(length).ok()?;
+                let now: Moment = scene.moment;
+                let begun = if dice.per_mille(500) {
+                    client.dangerous_read(now, address, credential, buffer)
+                } else {
+                    buffer.write(0, &vec![0xbb; length as usize]);
+                    client.dangerous_write(now, address, credential, buffer)
+                };
+                return begun.ok();
+            }
+            _ => {}
+        }
+        None
+    }
+}
