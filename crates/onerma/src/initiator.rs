@@ -9,6 +9,7 @@ use crate::keys::{Cipher, Counter, DerivedKey, OperationType, Sender};
 use crate::packet::{HEADER_BYTES, Header, Kind, parts};
 use crate::regions::RegionId;
 use crate::status::Status;
+use portcullis_errors::{Coded, ErrorCode};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -80,6 +81,15 @@ pub enum NotIssued {
     /// The length is not allowed.
     #[error("an operation moves 1 to {OPERATION_MAX} bytes, not {0}")]
     Length(usize),
+}
+
+impl Coded for NotIssued {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoSlot(_) => ErrorCode::QueueFull,
+            Self::Length(_) => ErrorCode::InvalidArgument,
+        }
+    }
 }
 
 /// The end of an operation (1RMA §4.5).

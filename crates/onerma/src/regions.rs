@@ -1,6 +1,7 @@
 //! The registered region table (1RMA §4.3): which bytes each region is, and its key. Its size is fixed.
 
 use crate::keys::{DerivedKey, HostAddress, KeyTerms, OperationType, RegionKey};
+use portcullis_errors::{Coded, ErrorCode};
 
 /// A region, by its place in the table and by how often that place has been used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -30,6 +31,12 @@ pub struct Region {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("all {0} places of the region table are taken")]
 pub struct NoRoom(pub u32);
+
+impl Coded for NoRoom {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::Exhausted
+    }
+}
 
 #[derive(Debug, Default)]
 struct Place {
