@@ -115,7 +115,8 @@ faults! {
     serves_in_error: ServesInError by Truth;
     waiter_forgotten: WaiterForgotten by Progress;
     put_off_forgotten: PutOffForgotten by Progress;
-    rest_of_departed_forgotten: RestOfDepartedForgotten by Soundness | Exclusion | Progress | Rest;
+    // With window groups it takes down, when it runs out, what another tenant has in its place.
+    rest_of_departed_forgotten: RestOfDepartedForgotten by Soundness | Exclusion | Progress | Rest | Service;
     departed_keep_holding: DepartedKeepHolding by Soundness | Exclusion | Progress | Rest;
     late_extension_believed: LateExtensionBelieved by Truth;
     lateness_charged_to_tenant: LatenessChargedToTenant by Lateness;
@@ -124,7 +125,8 @@ faults! {
     unshare_ends_nothing: UnshareEndsNothing by Access;
     members_stay_shared: MembersStayShared by Access;
     share_not_compared: ShareNotCompared by Access;
-    guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service | Access;
+    // Where windows are bound on clients' queue pairs, what is confirmed there is the guest's, and the owner waits.
+    guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service | Access | Progress;
     guests_bytes_not_noted: GuestsBytesNotNoted by Scrub;
     queue_pair_not_compared: QueuePairNotCompared by Access;
     spare_stays_bound: SpareStaysBound by Access | Reuse | Rest;
