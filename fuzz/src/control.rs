@@ -7,7 +7,9 @@ use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
     RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
-use portcullis_node::{ChunkEnds, ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits};
+use portcullis_node::{
+    Admission, ChunkEnds, ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits,
+};
 use portcullis_protocol::{
     ClientId, Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody,
 };
@@ -105,7 +107,8 @@ impl Stage {
         }
         let Ok(admission) = self.node.admit(&mut self.nic, tenant, self.now) else { return };
         let memory = Mapping::private(PortLayout::new(SIZE).bytes()).expect("memory");
-        let place = PortPlace { pd: admission.pd, chunks: admission.chunks, cq: admission.cq };
+        let Admission { pd, chunks, cq, data_sends, .. } = admission;
+        let place = PortPlace { pd, chunks, cq, data_sends };
         let made = self.nic.create_port(memory.clone(), SIZE, place);
         let (port, ends, key) = made.expect("a port");
         let ends = ClientEnds {
