@@ -143,16 +143,22 @@ fn workers_are_made_once_and_for_clients_whose_ends_have_queue_pairs_for_chunks(
     rig.end();
 }
 
-#[test]
-fn a_tenants_clients_share_its_quota_and_what_one_had_comes_back_when_it_is_reclaimed() {
+/// Three clients of a tenant with a quota of ten chunks, the last of which gets none, and one of another tenant.
+fn sharers_of_a_quota(config: NodeConfig) -> (Rig, [usize; 4]) {
     let quota = Quota { chunks_max: 10, ..Quota::default() };
-    let mut rig = Rig::new(NodeConfig { quota, ..config() });
+    let mut rig = Rig::new(NodeConfig { quota, ..config });
     let clients = [rig.attach("red"), rig.attach("red"), rig.attach("red"), rig.attach("blue")];
     assert_eq!(join(&mut rig, clients[0]).quota, 8);
     assert_eq!(join(&mut rig, clients[1]).quota, 2);
     let beyond = refused(rig.ask(clients[2], RequestBody::JoinChunks));
     assert_eq!(beyond, Refusal::Quota { used: 10, limit: 10 });
     assert_eq!(join(&mut rig, clients[3]).quota, 8, "another tenant has its own");
+    (rig, clients)
+}
+
+#[test]
+fn a_tenants_clients_share_its_quota_and_what_one_had_comes_back_when_it_is_reclaimed() {
+    let (mut rig, clients) = sharers_of_a_quota(config());
     ask_for(&mut rig, clients[0], 5);
     rig.settle();
     rig.detach(clients[0]);
@@ -573,14 +579,7 @@ fn where_the_nic_has_no_chains_the_nodes_cpu_hands_chunks_out_with_the_same_prom
 
 #[test]
 fn chunks_of_the_nodes_cpu_have_the_quotas_of_those_of_its_nic_and_end_with_the_client() {
-    let quota = Quota { chunks_max: 10, ..Quota::default() };
-    let mut rig = Rig::new(NodeConfig { quota, ..by_cpu() });
-    let clients = [rig.attach("red"), rig.attach("red"), rig.attach("red"), rig.attach("blue")];
-    assert_eq!(join(&mut rig, clients[0]).quota, 8);
-    assert_eq!(join(&mut rig, clients[1]).quota, 2);
-    let beyond = refused(rig.ask(clients[2], RequestBody::JoinChunks));
-    assert_eq!(beyond, Refusal::Quota { used: 10, limit: 10 });
-    assert_eq!(join(&mut rig, clients[3]).quota, 8, "another tenant has its own");
+    let (mut rig, clients) = sharers_of_a_quota(by_cpu());
     for _ in 0..2 {
         allocate_chunk(&mut rig, clients[1]).expect("a chunk");
     }
