@@ -393,3 +393,40 @@ fn break_at_any_time(rig: &mut Rig, (client, queue_pair): (usize, u32)) {
     let request = WorkRequest { id: 0, signalled: true, operation: Operation::Read { local, remote } };
     rig.seat(client).endpoint.post(queue_pair, &[request]);
 }
+
+/// Each request of a batch needs an entry of the completion queue. Here there are far fewer than requests.
+#[test]
+fn a_short_completion_queue_delays_the_binds_of_all_tenants_and_loses_none() {
+    for chains in WAYS {
+        let mut rig = Rig::with_completions(config(chains), 6);
+        let clients = ["a", "a", "b", "c"].map(|tenant| rig.attach(tenant));
+        for _ in 0..3 {
+            let asked: Vec<(usize, u32)> = (0..6)
+                .flat_map(|_| clients)
+                .map(|client| (client, rig.send(client, allocation(Rights::READ))))
+                .collect();
+            rig.settle();
+            let held: Vec<(usize, Granted)> = asked
+                .into_iter()
+                .map(|(client, sequence)| (client, granted(rig.reply(client, sequence).expect("an answer"))))
+                .collect();
+            for (client, it) in &held {
+                for (queue_pair, buffer, word) in keys_by_queue_pair(it) {
+                    assert_eq!(
+                        read(&mut rig, (*client, queue_pair), buffer, it),
+                        Status::Success,
+                        "{chains}"
+                    );
+                    assert_eq!(touch_word(&mut rig, (*client, queue_pair), word, it), Status::Success);
+                }
+            }
+            for (client, it) in &held {
+                rig.send(*client, RequestBody::Revoke { permission: it.permission, free: false });
+            }
+            rig.settle();
+            let (client, it) = &held[0];
+            assert_eq!(read(&mut rig, (*client, 0), group(it).keys()[0], it), REFUSED);
+        }
+        rig.end();
+    }
+}

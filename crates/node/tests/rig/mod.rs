@@ -6,9 +6,9 @@
 use portcullis_conformance::{Around, Hook};
 use portcullis_memory::{Doorbell, Mapping, Watched};
 use portcullis_nic::{
-    ChainVerb, Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory, Nic, Operation,
-    QpChange, QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding,
-    WorkRequest,
+    Capabilities, ChainVerb, Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory,
+    Nic, Operation, QpChange, QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError,
+    WindowBinding, WorkRequest,
 };
 use portcullis_node::{Admission, ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
@@ -67,9 +67,17 @@ pub struct Faults {
     pub is_mute: bool,
     /// Binds fail, and no queue pair can be connected.
     pub is_broken: bool,
+    /// The most entries that a completion queue can have, if the device has a limit of its own.
+    pub completions_max: Option<u32>,
 }
 
 impl Hook<SoftNic> for Faults {
+    fn capabilities(&self, nic: &SoftNic) -> Capabilities {
+        let own = nic.capabilities();
+        let completion_depth_max = self.completions_max.unwrap_or(own.completion_depth_max);
+        Capabilities { completion_depth_max, ..own }
+    }
+
     fn modify_qp(&mut self, nic: &mut SoftNic, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         match change {
             QpChange::ReadyToReceive { .. } if self.is_broken => {
@@ -128,7 +136,17 @@ impl Rig {
 
     /// A rig whose node has its own secret.
     pub fn with_secret(config: NodeConfig, secret: [u8; 32]) -> Self {
+        Self::on(RigNic::default(), config, secret)
+    }
+
+    /// A rig on a NIC whose completion queues have so many entries at most.
+    pub fn with_completions(config: NodeConfig, completions_max: u32) -> Self {
         let mut nic = RigNic::default();
+        nic.hook.completions_max = Some(completions_max);
+        Self::on(nic, config, [7; 32])
+    }
+
+    fn on(mut nic: RigNic, config: NodeConfig, secret: [u8; 32]) -> Self {
         let node = Node::new(&mut nic, config, INCARNATION, secret).expect("the configuration is sound");
         let page = Mapping::shareable("page", 4096).expect("a page");
         Self { nic, node, now: START, seats: Vec::new(), page }
