@@ -127,8 +127,8 @@ pub enum OperationType {
 }
 
 /// The key of one holder of a region for one type of operations, `K_d`. It is sent to its holder over an encrypted control
-/// connection, and never in an operation.
-#[derive(Clone, PartialEq, Eq)]
+/// connection, and never in an operation. Keys cannot be compared: that would take longer the more bytes are equal.
+#[derive(Clone)]
 pub struct DerivedKey([u8; 32]);
 
 impl DerivedKey {
@@ -260,7 +260,7 @@ mod tests {
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), 10);
-        assert_eq!(region.derive(&own), region.derive(&own));
+        assert_eq!(region.derive(&own).to_bytes(), region.derive(&own).to_bytes());
     }
 
     #[test]

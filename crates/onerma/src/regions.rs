@@ -170,7 +170,9 @@ mod tests {
     #[test]
     fn a_place_that_is_used_again_is_another_region_with_another_key() {
         let mut table = RegionTable::new(1, 1);
-        let key = |table: &RegionTable, id| table.derive(id, HostAddress([0; 16]), 1, OperationType::Read);
+        let key = |table: &RegionTable, id| {
+            table.derive(id, HostAddress([0; 16]), 1, OperationType::Read).map(|key| key.to_bytes())
+        };
         let first = table.insert(region()).expect("room");
         assert_eq!(table.insert(region()), Err(NoRoom(1)));
         let before = key(&table, first).expect("a key");
