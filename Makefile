@@ -14,7 +14,7 @@ MUTANTS_SHARD ?= 0/4
 
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (about a minute with the build)'
-	@echo 'make test   everything that has to hold (about a quarter of an hour with the build)'
+	@echo 'make test   everything that has to hold (about half an hour with the build)'
 	@echo 'make verbs  the part of it that needs an RDMA device, in a virtual machine with Soft-RoCE'
 	@echo 'make fresh  both of them on a fresh machine, a minimal Debian in a folder; FRESH=demo for the one (root only)'
 	@echo 'make mutants  whether the tests notice mistakes: one in four (MUTANTS_SHARD=0/4) of MUTANTS (node client softnic/core)'
