@@ -4,8 +4,8 @@
 use crate::input::Input;
 use portcullis_memory::{Mapping, Memory};
 use portcullis_onerma::{
-    Command, Destination, HostAddress, Initiator, InitiatorLimits, OperationType, Region, RegionKey,
-    RegionTable, Responder, ResponderLimits, ServiceClass,
+    Action, Allowed, Atomic, Command, Destination, HostAddress, Initiator, InitiatorLimits, OperationType,
+    Region, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,6 +30,7 @@ struct World {
     client: SocketAddr,
     reads: Destination,
     writes: Destination,
+    atomics: Destination,
     seen: Vec<Vec<u8>>,
     now: Duration,
     issued: usize,
@@ -40,8 +41,9 @@ impl World {
     fn new(memory: Mapping) -> Self {
         memory.zero(0, MEMORY);
         let mut regions = RegionTable::new(1, 4);
-        let region =
-            Region { key: RegionKey::new([5; 32]), base: BASE, length: LENGTH, reads: true, writes: true };
+        let types = [OperationType::Read, OperationType::Write, OperationType::Atomic];
+        let (key, allowed) = (RegionKey::new([5; 32]), Allowed::these(&types));
+        let region = Region { key, base: BASE, length: LENGTH, allowed };
         let region = regions.insert(region).expect("room");
         let (node, client) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 2)));
         let destination = |operation| {
@@ -49,14 +51,15 @@ impl World {
                 regions.derive(region, HostAddress::from(client.ip()), CLIENT, operation).expect("allowed");
             Destination { address: node, client: CLIENT, region, key }
         };
-        let [reads, writes] = [OperationType::Read, OperationType::Write].map(destination);
-        let write_timeout = Duration::from_micros(100);
+        let [reads, writes, atomics] = types.map(destination);
+        let change_timeout = Duration::from_micros(100);
         let responder = ResponderLimits {
             packet_max: 1280,
             waiting_max: 16 << 10,
-            writes_max: 4,
-            client_writes_max: 2,
-            write_timeout,
+            changes_max: 4,
+            client_changes_max: 2,
+            change_timeout,
+            finished_max: 2,
         };
         let initiator = InitiatorLimits {
             slots: 4,
@@ -73,6 +76,7 @@ impl World {
             client,
             reads,
             writes,
+            atomics,
             seen: Vec::new(),
             now: Duration::ZERO,
             issued: 0,
@@ -80,10 +84,13 @@ impl World {
         }
     }
 
-    fn issue(&mut self, operation: OperationType, address: u64, length: usize) {
-        let to = if operation == OperationType::Read { &self.reads } else { &self.writes };
-        let (to, buffer, class) = (to.clone(), vec![VALUE; length], ServiceClass::Latency);
-        let command = Command { operation, to, address, buffer, class };
+    fn issue(&mut self, action: Action, address: u64) {
+        let to = match action.operation() {
+            OperationType::Read => &self.reads,
+            OperationType::Write => &self.writes,
+            _ => &self.atomics,
+        };
+        let command = Command { action, to: to.clone(), address, class: ServiceClass::Latency };
         self.issued += usize::from(self.initiator.issue(command, self.now).is_ok());
     }
 
@@ -134,9 +141,15 @@ pub fn run(bytes: &[u8]) {
     let mut world = World::new(POOL.with(Mapping::clone));
     let mut input = Input::new(bytes);
     while !input.is_empty() {
-        match input.choice(8) {
-            0 => world.issue(OperationType::Read, input.short().into(), usize::from(input.short()) % 4097),
-            1 => world.issue(OperationType::Write, input.short().into(), usize::from(input.short()) % 4097),
+        match input.choice(9) {
+            0 => world.issue(Action::Read(vec![0; usize::from(input.short()) % 4097]), input.short().into()),
+            1 => world
+                .issue(Action::Write(vec![VALUE; usize::from(input.short()) % 4097]), input.short().into()),
+            // What it puts there are the same bytes.
+            8 => {
+                let swap = Atomic::CompareAndSwap { expected: 0, new: u64::from_ne_bytes([VALUE; 8]) };
+                world.issue(Action::Atomic(swap), input.short().into());
+            }
             2 | 3 => world.exchange(),
             4 => {
                 let length = input.byte().into();
@@ -155,8 +168,10 @@ pub fn run(bytes: &[u8]) {
     }
     world.check();
     world.exchange();
-    world.pass(u8::MAX);
-    world.pass(u8::MAX);
+    // An atomic waits for the longest: it is asked for three times.
+    for _ in 0..6 {
+        world.pass(u8::MAX);
+    }
     world.check();
     assert_eq!(world.initiator.pending(), 0, "nothing waits for longer than its time-outs");
 }

@@ -5,7 +5,8 @@
 
 use crate::OPERATION_MAX;
 use crate::arrivals::Arrivals;
-use crate::keys::{Cipher, Counter, DerivedKey, OperationType, Sender};
+use crate::atomic::Atomic;
+use crate::keys::{Cipher, Counter, DerivedKey, OperationType, RegionKey, Sender};
 use crate::packet::{HEADER_BYTES, Header, Kind, parts};
 use crate::regions::RegionId;
 use crate::status::Status;
@@ -13,6 +14,10 @@ use portcullis_errors::{Coded, ErrorCode};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
+use zeroize::Zeroize;
+
+/// How often an initiator asks what became of an atomic whose answer it has not heard.
+const ASKS_MAX: u32 = 3;
 
 /// The sizes of an initiator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,9 +30,10 @@ pub struct InitiatorLimits {
     pub packet_max: usize,
     /// How long a command may wait for room in the window.
     pub dispatch_timeout: Duration,
-    /// How long an operation may wait for its answer; a write twice, since it has two round trips. It must be longer than the
-    /// responders' `write_timeout`, by more than their clocks and this one differ: then a write that has timed out here has
-    /// either happened or never will (1RMA §5.1).
+    /// How long an operation may wait for its answer; a change twice, since it has two round trips. It must be longer than the
+    /// responders' `change_timeout`, by more than their clocks and this one differ: then a change that has timed out here has
+    /// either happened or never will (1RMA §5.1). For an atomic the initiator then asks, three times at most, and waits as
+    /// long for each answer.
     pub timeout: Duration,
 }
 
@@ -53,21 +59,61 @@ pub struct Destination {
     pub client: u64,
     /// The region.
     pub region: RegionId,
-    /// The key for this client and this type of operation.
+    /// The key for this client and for one type of operation.
     pub key: DerivedKey,
+}
+
+/// What an operation does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Reads into this buffer of 1 to [`OPERATION_MAX`] bytes.
+    Read(Vec<u8>),
+    /// Writes these 1 to [`OPERATION_MAX`] bytes.
+    Write(Vec<u8>),
+    /// Does this to a word. 1RMA has no atomics.
+    Atomic(Atomic),
+    /// Gives the region another key (1RMA §5.2). The command's address is 0.
+    Rekey(RegionKey),
+}
+
+impl Action {
+    /// The type of the operation, and so of the key that it needs.
+    #[must_use]
+    pub fn operation(&self) -> OperationType {
+        match self {
+            Self::Read(_) => OperationType::Read,
+            Self::Write(_) => OperationType::Write,
+            Self::Atomic(_) => OperationType::Atomic,
+            Self::Rekey(_) => OperationType::Rekey,
+        }
+    }
+
+    /// Its data, or room for that.
+    fn into_data(self) -> Vec<u8> {
+        match self {
+            Self::Read(buffer) | Self::Write(buffer) => buffer,
+            Self::Atomic(atomic) => atomic.encode().to_vec(),
+            Self::Rekey(key) => key.to_bytes().to_vec(),
+        }
+    }
+
+    fn length(&self) -> usize {
+        match self {
+            Self::Read(buffer) | Self::Write(buffer) => buffer.len(),
+            Self::Atomic(_) | Self::Rekey(_) => 1,
+        }
+    }
 }
 
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// Read or write.
-    pub operation: OperationType,
+    /// What.
+    pub action: Action,
     /// Where.
     pub to: Destination,
     /// The first byte, from the start of the region.
     pub address: u64,
-    /// What is to be written, or room for what is read: 1 to [`OPERATION_MAX`] bytes.
-    pub buffer: Vec<u8>,
     /// Its class.
     pub class: ServiceClass,
 }
@@ -103,7 +149,11 @@ pub struct Completion {
     pub issue_delay: Duration,
     /// From the command to its end.
     pub total_delay: Duration,
-    /// The command's buffer. A read that has not succeeded leaves no promise about its bytes.
+    /// Whether the change may have happened although the status says otherwise. If not, then it has not and never will.
+    pub is_uncertain: bool,
+    /// The word that was there before an atomic that has succeeded.
+    pub before: Option<u64>,
+    /// The buffer of a read or a write. A read that has not succeeded leaves no promise about its bytes.
     pub buffer: Vec<u8>,
 }
 
@@ -129,8 +179,12 @@ struct Sent {
     at: Duration,
     deadline: Duration,
     arrivals: Arrivals,
-    /// The responder's salt for a write, once it is known.
+    /// The responder's salt for a change, once it is known.
     salt: u64,
+    /// How often the initiator has asked what became of it.
+    asks: u32,
+    /// The word that was there before an atomic, once it is known to have happened.
+    before: Option<u64>,
 }
 
 impl Slot {
@@ -141,7 +195,18 @@ impl Slot {
     fn header(&self, kind: Kind, sent: (u64, u64)) -> Header {
         let (client, region, address, (operation, salt)) = (self.client, self.region, self.address, sent);
         let length = self.length();
-        Header { kind, length, client, region, operation, counter: 0, salt, address, offset: 0 }
+        Header {
+            kind,
+            of: self.operation,
+            length,
+            client,
+            region,
+            operation,
+            counter: 0,
+            salt,
+            address,
+            offset: 0,
+        }
     }
 }
 
@@ -195,14 +260,15 @@ impl Initiator {
     /// # Errors
     /// There is no slot, or the length is not allowed. The command comes back.
     pub fn issue(&mut self, command: Command, now: Duration) -> Result<SlotId, (NotIssued, Box<Command>)> {
-        let length = command.buffer.len();
+        let length = command.action.length();
         if length == 0 || length > OPERATION_MAX as usize {
             return Err((NotIssued::Length(length), Box::new(command)));
         }
         let Some(slot) = self.free.pop() else {
             return Err((NotIssued::NoSlot(self.limits.slots), Box::new(command)));
         };
-        let Command { operation, to, address, buffer, class } = command;
+        let Command { action, to, address, class } = command;
+        let (operation, buffer) = (action.operation(), action.into_data());
         let Destination { address: to, client, region, key } = to;
         let cipher = key.cipher();
         let entry =
@@ -237,7 +303,7 @@ impl Initiator {
         while let Some(&(deadline, slot)) = self.deadlines.first()
             && deadline <= now
         {
-            self.end(slot, Status::Timeout, now);
+            self.run_out(slot, now);
         }
         for class in 0..self.queues.len() {
             while let Some(&slot) = self.queues[class].front()
@@ -255,13 +321,13 @@ impl Initiator {
         let Some(&slot_id) = self.by_number.get(&header.operation) else { return };
         let slot = self.slot(slot_id);
         let is_answer = slot.to == from
-            && (slot.length(), slot.client, slot.region, slot.address)
-                == (header.length, header.client, header.region, header.address);
+            && (slot.operation, slot.length(), slot.client, slot.region, slot.address)
+                == (header.of, header.length, header.client, header.region, header.address);
         if !is_answer {
             return;
         }
-        // Once a write's data is on its way the write may happen. Somebody on the path can repeat or alter its request, and a
-        // refusal of that copy says nothing about the write.
+        // Once a change's data is on its way the change may happen. Somebody on the path can repeat or alter its request, and
+        // a refusal of that copy says nothing about the change.
         let is_decided_by_data = slot.sent.as_ref().is_some_and(|sent| sent.salt != 0);
         if header.kind == Kind::Unknown {
             // It is not sealed, so whoever sees the request can make it up: as it could drop the request.
@@ -279,9 +345,9 @@ impl Initiator {
                 self.send_data(slot_id, &header, now);
                 None
             }
-            Kind::WriteDone => {
-                self.sent(slot_id).is_some_and(|it| it.salt == header.salt).then_some(Status::Ok)
-            }
+            Kind::Done => self.take_done(slot_id, &header, body),
+            Kind::NotDone => self.take_fate(slot_id, &header, false),
+            Kind::Forgotten => self.take_fate(slot_id, &header, true),
             Kind::Nack => (!is_decided_by_data).then_some(Status::Nack),
             // Requests come from initiators.
             _ => None,
@@ -319,14 +385,11 @@ impl Initiator {
     fn request(&mut self, id: SlotId, number: u64, now: Duration) {
         let deadline = now + self.limits.timeout;
         let slot = self.slot_mut(id);
-        let kind = match slot.operation {
-            OperationType::Read => Kind::ReadRequest,
-            OperationType::Write => Kind::WriteRequest,
-        };
-        let header = Header { counter: number, ..slot.header(kind, (number, 0)) };
+        let header = Header { counter: number, ..slot.header(Kind::Request, (number, 0)) };
         let mut packet = header.encode().to_vec();
         slot.cipher.seal(Sender::Initiator, number, &mut packet, HEADER_BYTES);
-        slot.sent = Some(Sent { number, at: now, deadline, arrivals: Arrivals::default(), salt: 0 });
+        let arrivals = Arrivals::default();
+        slot.sent = Some(Sent { number, at: now, deadline, arrivals, salt: 0, asks: 0, before: None });
         let (to, length) = (slot.to, slot.length());
         self.window -= length;
         self.by_number.insert(number, id);
@@ -346,10 +409,49 @@ impl Initiator {
         sent.arrivals.is_all(length).then_some(Status::Ok)
     }
 
-    /// The responder asks for what is to be written: sends it, once.
+    /// A change has happened, with the salt that its data was sent for.
+    fn take_done(&mut self, id: SlotId, header: &Header, body: &[u8]) -> Option<Status> {
+        let sent = self.slot_mut(id).sent.as_mut().filter(|sent| sent.salt == header.salt)?;
+        sent.before = body.try_into().ok().map(u64::from_le_bytes);
+        Some(Status::Ok)
+    }
+
+    /// The responder says that an atomic has not happened, or that it does not know any more.
+    fn take_fate(&mut self, id: SlotId, header: &Header, may_have_happened: bool) -> Option<Status> {
+        let sent = self.slot_mut(id).sent.as_mut().filter(|it| it.asks > 0 && it.salt == header.salt)?;
+        if !may_have_happened {
+            sent.salt = 0;
+        }
+        Some(Status::Timeout)
+    }
+
+    /// An operation's answer has not come in time. Of an atomic whose data was sent the responder may still know.
+    fn run_out(&mut self, id: SlotId, now: Duration) {
+        let deadline = now + self.limits.timeout;
+        let Self { slots, counter, out, deadlines, .. } = self;
+        let slot = slots[id.0 as usize].as_mut().expect("a slot in use has a command");
+        let asking = slot
+            .sent
+            .as_mut()
+            .filter(|sent| slot.operation == OperationType::Atomic && sent.salt != 0 && sent.asks < ASKS_MAX);
+        let (Some(sent), Some(number)) = (asking, counter.next()) else {
+            self.end(id, Status::Timeout, now);
+            return;
+        };
+        sent.asks += 1;
+        deadlines.remove(&(sent.deadline, id));
+        sent.deadline = deadline;
+        deadlines.insert((deadline, id));
+        let names = (sent.number, sent.salt);
+        let mut packet = Header { counter: number, ..slot.header(Kind::Ask, names) }.encode().to_vec();
+        slot.cipher.seal(Sender::Initiator, number, &mut packet, HEADER_BYTES);
+        out.push_back((slot.to, packet));
+    }
+
+    /// The responder asks for the data of a change: sends it, once.
     fn send_data(&mut self, id: SlotId, header: &Header, now: Duration) {
         let (deadline, packet_max) = (now + self.limits.timeout, self.limits.packet_max);
-        let is_asked = self.slot(id).operation == OperationType::Write
+        let is_asked = self.slot(id).operation.is_change()
             && header.salt == header.counter
             && self.sent(id).is_some_and(|sent| sent.salt == 0);
         if !is_asked {
@@ -363,7 +465,7 @@ impl Initiator {
         deadlines.remove(&(sent.deadline, id));
         sent.deadline = deadline;
         deadlines.insert((deadline, id));
-        let answer = slot.header(Kind::WriteData, (header.operation, header.salt));
+        let answer = slot.header(Kind::ChangeData, (header.operation, header.salt));
         for (offset, length) in parts(answer.length, packet_max) {
             let Some(number) = counter.next() else { return };
             let mut packet = Header { counter: number, offset, ..answer }.encode().to_vec();
@@ -374,12 +476,18 @@ impl Initiator {
     }
 
     fn end(&mut self, id: SlotId, status: Status, now: Duration) {
-        let slot = self.slots[id.0 as usize].take().expect("a slot in use has a command");
+        let mut slot = self.slots[id.0 as usize].take().expect("a slot in use has a command");
+        let length = slot.length();
+        let is_uncertain = status == Status::Timeout && slot.sent.as_ref().is_some_and(|it| it.salt != 0);
+        let before = slot.sent.as_ref().and_then(|sent| sent.before).filter(|_| status == Status::Ok);
+        if matches!(slot.operation, OperationType::Atomic | OperationType::Rekey) {
+            slot.buffer.zeroize();
+        }
         let started = match &slot.sent {
             Some(sent) => {
                 self.by_number.remove(&sent.number);
                 self.deadlines.remove(&(sent.deadline, id));
-                self.window += slot.length();
+                self.window += length;
                 sent.at
             }
             None => {
@@ -393,6 +501,8 @@ impl Initiator {
             status,
             issue_delay: started.saturating_sub(slot.issued),
             total_delay: now.saturating_sub(slot.issued),
+            is_uncertain,
+            before,
             buffer: slot.buffer,
         });
     }

@@ -21,11 +21,11 @@ use ring::{aead, hmac};
 use zeroize::Zeroize;
 
 /// Bytes of a region key.
-const REGION_KEY_BYTES: usize = 32;
+pub(crate) const REGION_KEY_BYTES: usize = 32;
 /// Says what a derived key is for. Another protocol with the same region key would have another.
 const LABEL: &[u8; 24] = b"portcullis one-shot key ";
 
-/// The key of a region, `K_r`. The node never sends it.
+/// The key of a region, `K_r`. The node never sends it. Whoever may give the region another key chooses the next one.
 #[derive(Clone)]
 pub struct RegionKey([u8; REGION_KEY_BYTES]);
 
@@ -34,6 +34,11 @@ impl RegionKey {
     #[must_use]
     pub fn new(bytes: [u8; REGION_KEY_BYTES]) -> Self {
         Self(bytes)
+    }
+
+    /// For a request that gives a region this key.
+    pub(crate) fn to_bytes(&self) -> [u8; REGION_KEY_BYTES] {
+        self.0
     }
 
     /// The key for these terms.
@@ -124,6 +129,19 @@ pub enum OperationType {
     Read = 1,
     /// Writes.
     Write = 2,
+    /// COMPARE_AND_SWAP and FETCH_AND_ADD.
+    Atomic = 3,
+    /// Giving the region another key (1RMA §5.2).
+    Rekey = 4,
+}
+
+impl OperationType {
+    pub(crate) const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Atomic, Self::Rekey];
+
+    /// Whether it changes something at the node. Such an operation has four hops (1RMA §5.1).
+    pub(crate) fn is_change(self) -> bool {
+        self != Self::Read
+    }
 }
 
 /// The key of one holder of a region for one type of operations, `K_d`. It is sent to its holder over an encrypted control

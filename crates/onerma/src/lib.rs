@@ -1,5 +1,5 @@
-//! One-shot remote memory access (1RMA): reads and writes of at most [`OPERATION_MAX`] bytes, each encrypted,
-//! authenticated and on its own. There is no connection, so there is none to break, and what a node keeps does not grow with
+//! One-shot remote memory access (1RMA): reads and writes of at most [`OPERATION_MAX`] bytes and atomics, each
+//! encrypted, authenticated and on its own. There is no connection, so there is none to break, and what a node keeps does not grow with
 //! the number of clients that hold keys.
 //!
 //! The two ends of an operation are state machines. [`Initiator`] is a client's end and [`Responder`] a node's. They take
@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod arrivals;
+mod atomic;
 mod congestion;
 mod initiator;
 mod keys;
@@ -16,13 +17,14 @@ mod regions;
 mod responder;
 mod status;
 
+pub use atomic::Atomic;
 pub use congestion::{Congestion, CongestionParameters};
 pub use initiator::{
-    Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
+    Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
 };
 pub use keys::{DerivedKey, HostAddress, KeyTerms, OperationType, RegionKey};
 pub use packet::{HEADER_BYTES, TAG_BYTES};
-pub use regions::{NoRoom, Region, RegionId, RegionTable};
+pub use regions::{Allowed, NoRoom, Region, RegionId, RegionTable};
 pub use responder::{Refused, Responder, ResponderCounters, ResponderLimits};
 pub use status::Status;
 

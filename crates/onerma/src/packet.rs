@@ -4,7 +4,8 @@
 //! been opened.
 
 use crate::OPERATION_MAX;
-use crate::keys::OperationType;
+use crate::atomic::{ATOMIC_BYTES, WORD_BYTES};
+use crate::keys::{OperationType, REGION_KEY_BYTES};
 use crate::regions::RegionId;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,52 +17,78 @@ pub const TAG_BYTES: usize = 16;
 
 const VERSION: u8 = 1;
 
-/// The kinds of packets. A read has two hops, a write four (1RMA Fig. 3, Fig. 7).
+/// The kinds of packets. A read has two hops; what changes something has four (1RMA Fig. 3, Fig. 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// To the responder: a client wants to read.
-    ReadRequest = 1,
+    /// To the responder: a client wants an operation.
+    Request = 1,
     /// To the initiator: a part of what is read.
     ReadData = 2,
-    /// To the responder: a client wants to write.
-    WriteRequest = 3,
-    /// To the initiator: the responder asks for what is to be written, and gives its salt.
-    Solicit = 4,
-    /// To the responder: a part of what is to be written, for that salt.
-    WriteData = 5,
-    /// To the initiator: all of it is written.
-    WriteDone = 6,
+    /// To the initiator: the responder asks for the data of a change, and gives its salt.
+    Solicit = 3,
+    /// To the responder: a part of the data of a change, for that salt: what is to be written, an atomic's operands, or a
+    /// region's next key.
+    ChangeData = 4,
+    /// To the initiator: the change has happened. For an atomic with the word that was there before.
+    Done = 5,
     /// To the initiator: the responder is congested, and has done nothing.
-    Nack = 7,
+    Nack = 6,
     /// To the initiator: the responder does not know the key. Whoever has no key can seal nothing, so this kind is not
     /// sealed.
-    Unknown = 8,
+    Unknown = 7,
+    /// To the responder: has the atomic with that salt happened? If it has not, it never will.
+    Ask = 8,
+    /// To the initiator: it has not.
+    NotDone = 9,
+    /// To the initiator: it was long ago, and the responder does not know any more.
+    Forgotten = 10,
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
-        Self::ReadRequest,
+    const ALL: [Self; 10] = [
+        Self::Request,
         Self::ReadData,
-        Self::WriteRequest,
         Self::Solicit,
-        Self::WriteData,
-        Self::WriteDone,
+        Self::ChangeData,
+        Self::Done,
         Self::Nack,
         Self::Unknown,
+        Self::Ask,
+        Self::NotDone,
+        Self::Forgotten,
     ];
 
-    /// The kind of operation whose key seals requests of this kind. `None`: it is no packet to a responder.
-    pub fn operation(self) -> Option<OperationType> {
+    pub fn is_to_responder(self) -> bool {
+        matches!(self, Self::Request | Self::ChangeData | Self::Ask)
+    }
+
+    /// Whether operations of a type have packets of this kind.
+    fn is_of(self, operation: OperationType) -> bool {
         match self {
-            Self::ReadRequest => Some(OperationType::Read),
-            Self::WriteRequest | Self::WriteData => Some(OperationType::Write),
-            _ => None,
+            Self::Request | Self::Nack | Self::Unknown => true,
+            Self::ReadData => operation == OperationType::Read,
+            Self::Solicit | Self::ChangeData | Self::Done => operation.is_change(),
+            Self::Ask | Self::NotDone | Self::Forgotten => operation == OperationType::Atomic,
         }
     }
 
-    fn has_body(self) -> bool {
-        matches!(self, Self::ReadData | Self::WriteData)
+    /// Whether a body of these bytes makes sense for a packet of this kind.
+    fn may_have(self, body: usize, of: OperationType) -> bool {
+        match self {
+            Self::ReadData | Self::ChangeData => body > 0,
+            Self::Done if of == OperationType::Atomic => body == WORD_BYTES,
+            _ => body == 0,
+        }
+    }
+}
+
+/// Whether operations of a type may have data of this length.
+fn has_length(operation: OperationType, length: u32) -> bool {
+    match operation {
+        OperationType::Read | OperationType::Write => length <= OPERATION_MAX,
+        OperationType::Atomic => length as usize == ATOMIC_BYTES,
+        OperationType::Rekey => length as usize == REGION_KEY_BYTES,
     }
 }
 
@@ -69,7 +96,9 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub kind: Kind,
-    /// Bytes that the whole operation moves.
+    /// The type of the operation, and so of the key that seals the packet.
+    pub of: OperationType,
+    /// Bytes of the whole operation's data.
     pub length: u32,
     /// The node's number for the client.
     pub client: u64,
@@ -78,8 +107,8 @@ pub(crate) struct Header {
     pub operation: u64,
     /// The sender's counter for this packet: its nonce.
     pub counter: u64,
-    /// The responder's counter of the packet that solicits a write, in that packet and all after it: without the salt of
-    /// this one time nothing of an operation that changes memory is of any use again (1RMA §5.1).
+    /// The responder's counter of the packet that solicits a change, in that packet and all after it: without the salt of
+    /// this one time nothing of an operation that changes something is of any use again (1RMA §5.1).
     pub salt: u64,
     /// The operation's first byte, from the start of the region.
     pub address: u64,
@@ -92,7 +121,8 @@ pub(crate) struct Header {
 struct Layout {
     version: u8,
     kind: u8,
-    reserved: [u8; 2],
+    of: u8,
+    reserved: u8,
     length: U32,
     client: U64,
     index: U32,
@@ -111,7 +141,8 @@ impl Header {
         let layout = Layout {
             version: VERSION,
             kind: self.kind as u8,
-            reserved: [0; 2],
+            of: self.of as u8,
+            reserved: 0,
             length: self.length.into(),
             client: self.client.into(),
             index: self.region.index.into(),
@@ -130,10 +161,12 @@ impl Header {
     pub fn parse(packet: &[u8]) -> Option<(Self, usize)> {
         let (layout, rest) = Layout::ref_from_prefix(packet).ok()?;
         let kind = *Kind::ALL.get(usize::from(layout.kind).checked_sub(1)?)?;
+        let of = *OperationType::ALL.get(usize::from(layout.of).checked_sub(1)?)?;
         let tag = if kind == Kind::Unknown { 0 } else { TAG_BYTES };
         let body = rest.len().checked_sub(tag)?;
         let header = Self {
             kind,
+            of,
             length: layout.length.get(),
             client: layout.client.get(),
             region: RegionId { index: layout.index.get(), generation: layout.generation.get() },
@@ -144,11 +177,12 @@ impl Header {
             offset: layout.offset.get(),
         };
         let is_of_this_version =
-            layout.version == VERSION && layout.reserved == [0; 2] && layout.reserved_too.get() == 0;
+            layout.version == VERSION && layout.reserved == 0 && layout.reserved_too.get() == 0;
         let end = u64::from(header.offset) + u64::try_from(body).ok()?;
-        let has_sense = header.length <= OPERATION_MAX
+        let has_sense = has_length(of, header.length)
             && end <= u64::from(header.length)
-            && kind.has_body() == (body > 0)
+            && kind.is_of(of)
+            && kind.may_have(body, of)
             && header.counter > 0;
         (is_of_this_version && has_sense).then_some((header, body))
     }
@@ -168,10 +202,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn header(kind: Kind) -> Header {
+        let of = OperationType::ALL.into_iter().find(|&it| kind.is_of(it) && has_length(it, 64));
+        let (of, length) = of.map_or((OperationType::Atomic, 24), |of| (of, 64));
         let region = RegionId { index: 3, generation: 4 };
         Header {
             kind,
-            length: 64,
+            of,
+            length,
             client: 2,
             region,
             operation: 5,
@@ -185,7 +222,7 @@ mod tests {
     #[test]
     fn a_header_comes_back_as_it_was() {
         for kind in Kind::ALL {
-            let body = if kind.has_body() { 64 } else { 0 };
+            let body = if matches!(kind, Kind::ReadData | Kind::ChangeData) { 64 } else { 0 };
             let tag = if kind == Kind::Unknown { 0 } else { TAG_BYTES };
             let mut packet = header(kind).encode().to_vec();
             packet.resize(HEADER_BYTES + body + tag, 0);

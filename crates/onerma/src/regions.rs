@@ -21,10 +21,26 @@ pub struct Region {
     pub base: u64,
     /// Its length in bytes.
     pub length: u64,
-    /// Whether it may be read.
-    pub reads: bool,
-    /// Whether it may be written.
-    pub writes: bool,
+    /// What may be done with it.
+    pub allowed: Allowed,
+}
+
+/// The types of operations that a region allows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Allowed(u8);
+
+impl Allowed {
+    /// These types.
+    #[must_use]
+    pub fn these(types: &[OperationType]) -> Self {
+        Self(types.iter().fold(0, |all, &it| all | 1 << it as u8))
+    }
+
+    /// Whether this type is one of them.
+    #[must_use]
+    pub fn has(self, it: OperationType) -> bool {
+        self.0 & 1 << it as u8 != 0
+    }
 }
 
 /// The table is full.
@@ -101,7 +117,7 @@ impl RegionTable {
         true
     }
 
-    /// Gives a region another key (1RMA §5.2): from here on the keys that were derived from the old one open nothing.
+    /// Gives a region another key (1RMA §5.2), for its owner or for a client with a key for that: from here on the keys that were derived from the old one open nothing.
     /// Returns whether there is such a region.
     pub fn rekey(&mut self, id: RegionId, key: RegionKey) -> bool {
         let Some(place) = self.places.get_mut(id.index as usize) else { return false };
@@ -139,14 +155,10 @@ impl RegionTable {
         operation: OperationType,
     ) -> Option<DerivedKey> {
         let region = self.get(id)?;
-        let is_allowed = match operation {
-            OperationType::Read => region.reads,
-            OperationType::Write => region.writes,
-        };
         let RegionId { index, generation } = id;
         let (incarnation, base, length) = (self.incarnation, region.base, region.length);
         let terms = KeyTerms { incarnation, initiator, client, operation, index, generation, base, length };
-        is_allowed.then(|| region.key.derive(&terms))
+        region.allowed.has(operation).then(|| region.key.derive(&terms))
     }
 }
 
@@ -164,7 +176,12 @@ mod tests {
     use super::*;
 
     fn region() -> Region {
-        Region { key: RegionKey::new([1; 32]), base: 4096, length: 64, reads: true, writes: false }
+        Region {
+            key: RegionKey::new([1; 32]),
+            base: 4096,
+            length: 64,
+            allowed: Allowed::these(&[OperationType::Read]),
+        }
     }
 
     #[test]

@@ -1,20 +1,23 @@
 //! A node's end of operations (1RMA §4.2, §5.1).
 //!
 //! Nothing is done for a packet that was not authenticated, except that its sender is told so with fewer bytes than it sent.
-//! A read is served from a bounded queue. A write changes memory only when all its bytes have come for a salt that this
-//! responder has drawn for this one time, and within a time-out: whoever repeats packets repeats nothing. What is kept of an
-//! operation goes with the operation, and keys are derived for each packet and kept nowhere.
+//! A read is served from a bounded queue. A change (a write, an atomic, a rekey) happens only when all its data has come for
+//! a salt that this responder has drawn for this one time, and within a time-out: whoever repeats packets repeats nothing.
+//! What is kept of an operation goes with the operation, but for the outcome of the latest atomics: their clients may ask.
+//! Keys are derived for each packet and kept nowhere.
 
-mod writes;
+mod changes;
 
-use crate::keys::{Cipher, Counter, HostAddress, Sender};
+use crate::atomic::{Atomic, WORD_BYTES};
+use crate::keys::{Cipher, Counter, HostAddress, OperationType, RegionKey, Sender};
 use crate::packet::{HEADER_BYTES, Header, Kind, parts};
 use crate::regions::{RegionId, RegionTable};
+use changes::{Begun, Change, Changes, Fate, Finished};
 use portcullis_memory::Memory;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
-use writes::{Begun, Writes};
+use zeroize::Zeroize;
 
 /// Refusals that are kept for [`Responder::poll_refusal`].
 const REFUSALS_MAX: usize = 256;
@@ -26,12 +29,15 @@ pub struct ResponderLimits {
     pub packet_max: usize,
     /// Bytes of the reads that may wait. Beyond that requests are NACKed (1RMA §6.1).
     pub waiting_max: u64,
-    /// Writes that may be under way.
-    pub writes_max: usize,
-    /// Writes that one client may have under way.
-    pub client_writes_max: usize,
-    /// How long a write may be under way.
-    pub write_timeout: Duration,
+    /// Changes that may be under way.
+    pub changes_max: usize,
+    /// Changes that one client may have under way.
+    pub client_changes_max: usize,
+    /// How long a change may be under way.
+    pub change_timeout: Duration,
+    /// Atomics that are remembered when they have happened. Clients whose answers were lost ask for them: whoever asks too
+    /// late is told that it is not known any more.
+    pub finished_max: usize,
 }
 
 /// What a responder has counted.
@@ -43,14 +49,18 @@ pub struct ResponderCounters {
     pub refused: u64,
     /// Requests that were NACKed.
     pub nacks: u64,
-    /// Packets of writes that were not wanted: repeated, too late, or of somebody else.
+    /// Packets of changes that were not wanted: repeated, too late, or of somebody else.
     pub unwanted: u64,
     /// Reads served.
     pub reads: u64,
     /// Writes carried out.
     pub writes: u64,
-    /// Writes that were begun and ran out of time.
-    pub writes_timed_out: u64,
+    /// Atomics carried out.
+    pub atomics: u64,
+    /// Regions that were given another key by clients.
+    pub rekeys: u64,
+    /// Changes that were begun and ran out of time.
+    pub changes_timed_out: u64,
 }
 
 /// An access that was refused.
@@ -85,7 +95,8 @@ pub struct Responder<M> {
     counter: Counter,
     reads: VecDeque<WaitingRead>,
     waiting: u64,
-    writes: Writes,
+    changes: Changes,
+    finished: Finished,
     out: VecDeque<(SocketAddr, Vec<u8>)>,
     refusals: VecDeque<Refused>,
     counters: ResponderCounters,
@@ -102,7 +113,8 @@ impl<M: Memory> Responder<M> {
             counter: Counter::new(),
             reads: VecDeque::new(),
             waiting: 0,
-            writes: Writes::new(limits.writes_max, limits.client_writes_max),
+            changes: Changes::new(limits.changes_max, limits.client_changes_max),
+            finished: Finished::new(limits.finished_max),
             out: VecDeque::new(),
             refusals: VecDeque::new(),
             counters: ResponderCounters::default(),
@@ -127,17 +139,17 @@ impl<M: Memory> Responder<M> {
 
     /// Takes a packet in. It is decrypted in place.
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
-        let parsed = Header::parse(packet).and_then(|(header, _)| Some((header, header.kind.operation()?)));
-        let Some((header, operation)) = parsed else {
+        let parsed = Header::parse(packet).filter(|(header, _)| header.kind.is_to_responder());
+        let Some((header, _)) = parsed else {
             self.counters.malformed += 1;
             return;
         };
-        if header.kind == Kind::WriteData && !self.writes.wants(&header, from, now) {
+        if header.kind == Kind::ChangeData && !self.changes.wants(&header, from, now) {
             self.counters.unwanted += 1;
             return;
         }
         let initiator = HostAddress::from(from.ip());
-        let derived = self.regions.derive(header.region, initiator, header.client, operation);
+        let derived = self.regions.derive(header.region, initiator, header.client, header.of);
         let cipher = derived.map(|key| key.cipher());
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
         let opened = cipher.and_then(|cipher| {
@@ -145,12 +157,15 @@ impl<M: Memory> Responder<M> {
             Some((cipher, body))
         });
         match (opened, header.kind) {
-            // Who may have made up the packet is told nothing about writes of others.
-            (None, Kind::WriteData) => self.counters.unwanted += 1,
-            (None, _) => self.refuse(from, &header, false),
-            (Some((cipher, _)), Kind::ReadRequest) => self.queue_read(from, header, cipher),
-            (Some((cipher, _)), Kind::WriteRequest) => self.begin_write(from, header, &cipher, now),
-            (Some((cipher, body)), _) => self.go_on_writing(from, &header, &cipher, body),
+            (None, Kind::Request) => self.refuse(from, &header, false),
+            // Who may have made up the packet is told nothing about changes of others.
+            (None, _) => self.counters.unwanted += 1,
+            (Some((cipher, _)), Kind::Request) if header.of.is_change() => {
+                self.begin_change(from, header, &cipher, now);
+            }
+            (Some((cipher, _)), Kind::Request) => self.queue_read(from, header, cipher),
+            (Some((cipher, _)), Kind::Ask) => self.tell(from, &header, &cipher),
+            (Some((cipher, body)), _) => self.go_on_with_change(from, &header, &cipher, body),
         }
     }
 
@@ -167,12 +182,12 @@ impl<M: Memory> Responder<M> {
     /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.writes.next_deadline()
+        self.changes.next_deadline()
     }
 
     /// Lets go what has run out of time: nothing of it happens any more.
     pub fn handle_timeout(&mut self, now: Duration) {
-        self.counters.writes_timed_out += self.writes.expire(now);
+        self.counters.changes_timed_out += self.changes.expire(now);
     }
 
     fn refuse(&mut self, to: SocketAddr, header: &Header, is_authentic: bool) {
@@ -187,10 +202,19 @@ impl<M: Memory> Responder<M> {
         self.out.push_back((to, answer.encode().to_vec()));
     }
 
-    /// Where an operation of this length is in memory. An operation that is not all in its region is refused.
+    /// Where in memory an operation is. An operation that is not all in its region is refused.
     fn place(&self, header: &Header) -> Option<u64> {
         let region = self.regions.get(header.region)?;
-        region.place(header.address, header.length).filter(|_| header.length > 0)
+        let word = u32::try_from(WORD_BYTES).expect("a word is short");
+        match header.of {
+            OperationType::Read | OperationType::Write => {
+                region.place(header.address, header.length).filter(|_| header.length > 0)
+            }
+            OperationType::Atomic => {
+                region.place(header.address, word).filter(|place| place.is_multiple_of(word.into()))
+            }
+            OperationType::Rekey => Some(region.base).filter(|_| header.address == 0),
+        }
     }
 
     fn queue_read(&mut self, from: SocketAddr, header: Header, cipher: Cipher) {
@@ -242,14 +266,14 @@ impl<M: Memory> Responder<M> {
         }
     }
 
-    fn begin_write(&mut self, from: SocketAddr, header: Header, cipher: &Cipher, now: Duration) {
+    fn begin_change(&mut self, from: SocketAddr, header: Header, cipher: &Cipher, now: Duration) {
         let (Some(_), Some(version)) = (self.place(&header), self.regions.version(header.region)) else {
             self.refuse(from, &header, true);
             return;
         };
-        // A responder that has sent 2⁶⁴ packets takes no writes any more.
+        // A responder that has sent 2⁶⁴ packets takes no changes any more.
         let Some(salt) = self.counter.next() else { return };
-        match self.writes.begin(from, header, (salt, version), now + self.limits.write_timeout) {
+        match self.changes.begin(from, header, (salt, version), now + self.limits.change_timeout) {
             Begun::New => {
                 let header = Header { kind: Kind::Solicit, salt, ..header };
                 self.answer_as(salt, from, &header, cipher, &[]);
@@ -259,17 +283,65 @@ impl<M: Memory> Responder<M> {
         }
     }
 
-    /// Takes in a part of what is to be written. The last one has all of it written.
-    fn go_on_writing(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher, body: &[u8]) {
-        let Some(write) = self.writes.add(header, body) else { return };
-        let place = self.place(header).filter(|_| self.regions.version(header.region) == Some(write.version));
-        let Some(place) = place else {
-            // The permission has ended meanwhile.
-            self.refuse(from, header, true);
-            return;
+    /// Takes in a part of a change's data. The last one has the change happen.
+    fn go_on_with_change(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher, body: &[u8]) {
+        let Some(mut change) = self.changes.add(header, body) else { return };
+        let is_live = self.regions.version(header.region) == Some(change.version);
+        // Otherwise the permission has ended meanwhile, or the client does not keep to the protocol.
+        let done =
+            self.place(header).filter(|_| is_live).and_then(|place| self.carry_out(header, place, &change));
+        if header.of == OperationType::Rekey {
+            change.bytes.zeroize();
+        }
+        match done {
+            Some(before) => self.say_done(from, header, cipher, before),
+            None => self.refuse(from, header, true),
+        }
+    }
+
+    /// Has a change happen. Returns the word that was there before an atomic. `None`: its data means nothing.
+    fn carry_out(&mut self, header: &Header, place: u64, change: &Change) -> Option<u64> {
+        match header.of {
+            OperationType::Write => {
+                self.memory.write(place, &change.bytes);
+                self.counters.writes += 1;
+                Some(0)
+            }
+            OperationType::Atomic => {
+                let atomic = Atomic::decode(&change.bytes)?;
+                let before = self.memory.load(place);
+                if let Some(after) = atomic.apply(before) {
+                    self.memory.store(place, after);
+                }
+                self.finished.add(header, before);
+                self.counters.atomics += 1;
+                Some(before)
+            }
+            OperationType::Rekey => {
+                let key = RegionKey::new(change.bytes.as_slice().try_into().expect("the length was checked"));
+                assert!(self.regions.rekey(header.region, key), "a region with a place is there");
+                self.counters.rekeys += 1;
+                Some(0)
+            }
+            OperationType::Read => unreachable!("a read changes nothing"),
+        }
+    }
+
+    /// Says that a change has happened, under the key that it came with.
+    fn say_done(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher, before: u64) {
+        let word = before.to_le_bytes();
+        let body = if header.of == OperationType::Atomic { &word[..] } else { &[] };
+        self.answer(to, &Header { kind: Kind::Done, offset: 0, ..*header }, cipher, body);
+    }
+
+    /// Says what became of an atomic. If it has not happened it never will.
+    fn tell(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
+        self.changes.cancel(header);
+        let kind = match self.finished.fate(header) {
+            Fate::Done(before) => return self.say_done(to, header, cipher, before),
+            Fate::NotDone => Kind::NotDone,
+            Fate::Forgotten => Kind::Forgotten,
         };
-        self.memory.write(place, &write.bytes);
-        self.counters.writes += 1;
-        self.answer(from, &Header { kind: Kind::WriteDone, offset: 0, ..*header }, cipher, &[]);
+        self.answer(to, &Header { kind, ..*header }, cipher, &[]);
     }
 }

@@ -4,8 +4,8 @@ mod rig;
 
 use portcullis_memory::Memory;
 use portcullis_onerma::{
-    Command, HEADER_BYTES, InitiatorLimits, NotIssued, OperationType, RegionKey, ResponderLimits,
-    ServiceClass, Status, TAG_BYTES,
+    Action, Atomic, Command, HEADER_BYTES, InitiatorLimits, NotIssued, OperationType, RegionKey,
+    ResponderLimits, ServiceClass, Status, TAG_BYTES,
 };
 use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange};
 
@@ -143,17 +143,13 @@ fn commands_of_the_other_class_go_first_and_there_are_no_more_than_there_are_slo
     let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, limits));
     let region = node.region(0, 4096);
     let to = node.grant(region, &client, OperationType::Read);
-    let command = |class, length| Command {
-        operation: OperationType::Read,
-        to: to.clone(),
-        address: 0,
-        buffer: vec![0; length],
-        class,
-    };
+    let command =
+        |class, length| Command { action: Action::Read(vec![0; length]), to: to.clone(), address: 0, class };
     let [first, bulk, latency] = [ServiceClass::Bulk, ServiceClass::Bulk, ServiceClass::Latency]
         .map(|class| client.initiator.issue(command(class, 4096), at(0)).expect("a slot"));
     let (why, back) = client.initiator.issue(command(ServiceClass::Latency, 64), at(0)).expect_err("full");
-    assert_eq!((why, back.buffer.len()), (NotIssued::NoSlot(3), 64));
+    assert_eq!(why, NotIssued::NoSlot(3));
+    assert!(matches!(back.action, Action::Read(buffer) if buffer.len() == 64), "the command comes back");
     exchange(&mut node, &mut client, at(1));
     let order: Vec<_> = std::iter::from_fn(|| client.completed()).map(|it| it.slot).collect();
     assert_eq!(order, [first, latency, bulk]);
@@ -166,7 +162,7 @@ fn commands_of_the_other_class_go_first_and_there_are_no_more_than_there_are_slo
 
 #[test]
 fn a_congested_responder_nacks_and_the_window_is_refunded_at_once() {
-    let limits = ResponderLimits { waiting_max: 4096, writes_max: 1, ..RESPONDER };
+    let limits = ResponderLimits { waiting_max: 4096, changes_max: 1, ..RESPONDER };
     let (mut node, mut client) = (Node::new(limits), Client::new(1, INITIATOR));
     let region = node.region(0, 4096);
     let reads = node.grant(region, &client, OperationType::Read);
@@ -231,7 +227,7 @@ fn whoever_has_no_key_gets_fewer_bytes_than_it_sends_and_learns_nothing() {
 /// taken for the end of the write.
 #[test]
 fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
-    let limits = ResponderLimits { writes_max: 1, ..RESPONDER };
+    let limits = ResponderLimits { changes_max: 1, ..RESPONDER };
     for alter in [false, true] {
         let (mut node, mut client) = (Node::new(limits), Client::new(1, INITIATOR));
         let region = node.region(0, 4096);
@@ -274,4 +270,135 @@ fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
         let is_there = node.bytes(0, 64) == [7; 64];
         assert_eq!((end, is_there), if alter { (Status::Ok, true) } else { (Status::Timeout, false) });
     }
+}
+
+const WORD: u64 = 8192;
+
+/// A node with a word, a client with a key for atomics on it.
+fn with_a_word(limits: ResponderLimits) -> (Node, Client, portcullis_onerma::Destination) {
+    let (mut node, client) = (Node::new(limits), Client::new(1, INITIATOR));
+    let region = node.region(WORD, 64);
+    let atomics = node.grant(region, &client, OperationType::Atomic);
+    (node, client, atomics)
+}
+
+#[test]
+fn atomics_tell_what_was_there_before() {
+    let (mut node, mut client, atomics) = with_a_word(RESPONDER);
+    let swap = |expected, new| Action::Atomic(Atomic::CompareAndSwap { expected, new });
+    let add = |add| Action::Atomic(Atomic::FetchAndAdd { add });
+    for (action, before, after) in
+        [(add(5), 0, 5), (swap(5, 9), 5, 9), (swap(5, 7), 9, 9), (add(u64::MAX), 9, 8)]
+    {
+        client.act(&atomics, 0, action, at(0));
+        exchange(&mut node, &mut client, at(3));
+        let done = client.completed().expect("an end");
+        assert_eq!((done.status, done.before, done.is_uncertain), (Status::Ok, Some(before), false));
+        assert_eq!(node.memory.load(WORD), after);
+    }
+    for address in [1, 4, 60, 64, u64::MAX - 7] {
+        client.act(&atomics, address, add(1), at(5));
+        exchange(&mut node, &mut client, at(6));
+        let end = client.completed().expect("an end");
+        assert_eq!((end.status, end.before), (Status::RemoteAuthenticationFailure, None), "{address}");
+    }
+    assert_eq!((node.memory.load(WORD), node.responder.counters().atomics), (8, 4));
+}
+
+/// Takes an atomic as far as its data: the packet that has it happen.
+fn up_to_the_data(node: &mut Node, client: &mut Client) -> Vec<u8> {
+    let (_, mut request) = client.initiator.poll_transmit().expect("a request");
+    node.responder.handle_packet(client.address, &mut request, at(0));
+    let (_, mut solicit) = node.responder.poll_transmit().expect("a solicitation");
+    client.initiator.handle_packet(node.address, &mut solicit, at(1));
+    client.initiator.poll_transmit().expect("the data").1
+}
+
+#[test]
+fn an_atomic_whose_answer_is_lost_is_asked_for_and_not_repeated() {
+    let (mut node, mut client, atomics) = with_a_word(RESPONDER);
+    client.act(&atomics, 0, Action::Atomic(Atomic::FetchAndAdd { add: 3 }), at(0));
+    let data = up_to_the_data(&mut node, &mut client);
+    node.responder.handle_packet(client.address, &mut data.clone(), at(2));
+    assert!(node.responder.poll_transmit().is_some(), "the answer, which is lost");
+    client.initiator.handle_timeout(at(111));
+    assert!(client.completed().is_none(), "the node is asked first");
+    // The data comes once more.
+    node.responder.handle_packet(client.address, &mut data.clone(), at(112));
+    exchange(&mut node, &mut client, at(112));
+    let end = client.completed().expect("an end");
+    assert_eq!((end.status, end.before, node.memory.load(WORD)), (Status::Ok, Some(0), 3));
+}
+
+#[test]
+fn an_atomic_that_the_node_is_asked_for_too_early_never_happens() {
+    let (mut node, mut client, atomics) = with_a_word(RESPONDER);
+    client.act(&atomics, 0, Action::Atomic(Atomic::FetchAndAdd { add: 3 }), at(0));
+    let mut data = up_to_the_data(&mut node, &mut client);
+    client.initiator.handle_timeout(at(111));
+    // The node's clock is behind: for it the change is still under way.
+    exchange(&mut node, &mut client, at(50));
+    let end = client.completed().expect("an end");
+    assert_eq!((end.status, end.is_uncertain), (Status::Timeout, false));
+    node.responder.handle_packet(client.address, &mut data, at(51));
+    assert_eq!((node.memory.load(WORD), node.responder.counters().unwanted), (0, 1));
+}
+
+#[test]
+fn an_atomic_that_the_node_has_forgotten_is_uncertain() {
+    let (mut node, mut client, atomics) = with_a_word(ResponderLimits { finished_max: 1, ..RESPONDER });
+    for lost in [true, false] {
+        client.act(&atomics, 0, Action::Atomic(Atomic::FetchAndAdd { add: 1 }), at(0));
+        let mut data = up_to_the_data(&mut node, &mut client);
+        node.responder.handle_packet(client.address, &mut data, at(2));
+        let (_, mut answer) = node.responder.poll_transmit().expect("the answer");
+        if !lost {
+            client.initiator.handle_packet(node.address, &mut answer, at(3));
+        }
+    }
+    assert_eq!(client.completed().expect("the second").before, Some(1));
+    client.initiator.handle_timeout(at(111));
+    exchange(&mut node, &mut client, at(112));
+    let end = client.completed().expect("the first");
+    assert_eq!((end.status, end.is_uncertain, end.before), (Status::Timeout, true, None));
+}
+
+#[test]
+fn a_node_that_never_answers_is_asked_for_a_bounded_time() {
+    let (mut node, mut client, atomics) = with_a_word(RESPONDER);
+    client.act(&atomics, 0, Action::Atomic(Atomic::FetchAndAdd { add: 1 }), at(0));
+    up_to_the_data(&mut node, &mut client);
+    let mut asked = 0;
+    while let Some(deadline) = client.initiator.next_timeout() {
+        client.initiator.handle_timeout(deadline);
+        asked += std::iter::from_fn(|| client.initiator.poll_transmit()).count();
+        assert!(deadline <= at(1 + 4 * 110));
+    }
+    let end = client.completed().expect("an end");
+    assert_eq!((end.status, end.is_uncertain, asked), (Status::Timeout, true, 3));
+    assert_eq!(client.initiator.pending(), 0);
+}
+
+#[test]
+fn a_third_party_with_a_key_for_it_gives_a_region_another_key() {
+    let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
+    let mut manager = Client::new(2, INITIATOR);
+    let region = node.region(0, 64);
+    let reads = node.grant(region, &client, OperationType::Read);
+    let rekeys = node.grant(region, &manager, OperationType::Rekey);
+    manager.act(&rekeys, 0, Action::Rekey(RegionKey::new([99; 32])), at(0));
+    exchange(&mut node, &mut manager, at(1));
+    assert_eq!(manager.completed().expect("an end").status, Status::Ok);
+    // Every key from before is closed, the manager's own too.
+    client.read(&reads, 0, 8, at(2));
+    exchange(&mut node, &mut client, at(3));
+    assert_eq!(client.completed().expect("an end").status, Status::RemoteAuthenticationFailure);
+    manager.act(&rekeys, 0, Action::Rekey(RegionKey::new([98; 32])), at(4));
+    exchange(&mut node, &mut manager, at(5));
+    assert_eq!(manager.completed().expect("an end").status, Status::RemoteAuthenticationFailure);
+    let again = node.grant(region, &client, OperationType::Read);
+    client.read(&again, 0, 8, at(6));
+    exchange(&mut node, &mut client, at(7));
+    assert_eq!(client.completed().expect("an end").status, Status::Ok);
+    assert_eq!(node.responder.counters().rekeys, 1);
 }

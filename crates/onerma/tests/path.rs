@@ -3,7 +3,8 @@
 
 mod rig;
 
-use portcullis_onerma::{Destination, HEADER_BYTES, OperationType, SlotId, Status};
+use portcullis_memory::Memory;
+use portcullis_onerma::{Action, Atomic, Destination, HEADER_BYTES, OperationType, SlotId, Status};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rig::{Client, INITIATOR, Node, RESPONDER, at};
@@ -16,8 +17,10 @@ const STEPS: u32 = 1_500;
 const SEEDS: u64 = 60;
 /// Bytes of a client's region, and of each of its operations.
 const BYTES: usize = 1500;
-/// After so long each operation has ended: it waits, asks, and sends.
-const LONGEST: Duration = Duration::from_micros(50 + 2 * 110);
+/// Where a client's word is, from the start of its page.
+const WORD: u64 = 2048;
+/// After so long each operation has ended: it waits, requests, sends, and asks three times.
+const LONGEST: Duration = Duration::from_micros(50 + (2 + 3) * 110);
 
 /// A packet on its way.
 #[derive(Clone)]
@@ -34,22 +37,27 @@ struct Content {
     before: u8,
     /// The value of the write under way, or of one that has timed out.
     maybe: Option<u8>,
+    /// How often one was added to the client's word, the atomic under way not counted.
+    added: u64,
 }
 
 struct World {
     node: Node,
     clients: Vec<Client>,
-    keys: Vec<[Destination; 2]>,
+    keys: Vec<[Destination; 3]>,
     contents: Vec<Content>,
     under_way: Vec<Option<(SlotId, OperationType, Duration)>>,
     flying: Vec<Flying>,
     seen: Vec<Flying>,
     /// What a nonce is made of, with what its key is made of. Packets of the attacker are not among them.
-    nonces: HashSet<(SocketAddr, u64, u32, bool, u64)>,
+    nonces: HashSet<(SocketAddr, u64, u32, u8, u64)>,
     dice: StdRng,
     now: Duration,
     values: u8,
-    done: [u32; 2],
+    uncertain: u32,
+    /// Half of all packets are lost, and not only one now and then.
+    is_lossy: bool,
+    done: [u32; 3],
 }
 
 impl World {
@@ -58,12 +66,15 @@ impl World {
         let clients: Vec<Client> = (1..=CLIENTS).map(|id| Client::new(id, INITIATOR)).collect();
         let keys = clients.iter().map(|client| {
             let region = node.region(client.id * 4096, BYTES as u64);
-            [OperationType::Read, OperationType::Write].map(|operation| node.grant(region, client, operation))
+            let word = node.region(client.id * 4096 + WORD, 8);
+            let [reads, writes] = [OperationType::Read, OperationType::Write]
+                .map(|operation| node.grant(region, client, operation));
+            [reads, writes, node.grant(word, client, OperationType::Atomic)]
         });
         let keys = keys.collect();
         Self {
             node,
-            contents: clients.iter().map(|_| Content { before: 0, maybe: None }).collect(),
+            contents: clients.iter().map(|_| Content { before: 0, maybe: None, added: 0 }).collect(),
             under_way: clients.iter().map(|_| None).collect(),
             clients,
             keys,
@@ -73,7 +84,9 @@ impl World {
             dice: StdRng::seed_from_u64(seed),
             now: at(0),
             values: 0,
-            done: [0; 2],
+            uncertain: 0,
+            is_lossy: seed % 4 == 3,
+            done: [0; 3],
         }
     }
 
@@ -95,9 +108,12 @@ impl World {
     }
 
     fn begin(&mut self, client: usize) {
-        let [reads, writes] = &self.keys[client];
-        let (operation, slot) = if self.dice.random_bool(0.5) {
+        let [reads, writes, atomics] = &self.keys[client];
+        let (operation, slot) = if self.dice.random_bool(0.3) {
             (OperationType::Read, self.clients[client].read(reads, 0, BYTES, self.now))
+        } else if self.dice.random_bool(0.5) {
+            let add = Action::Atomic(Atomic::FetchAndAdd { add: 1 });
+            (OperationType::Atomic, self.clients[client].act(atomics, 0, add, self.now))
         } else {
             // Each value differs from all that the client may remember.
             self.values = self.values.wrapping_add(1).max(1);
@@ -128,20 +144,22 @@ impl World {
             let due = self.now + Duration::from_nanos(self.dice.random_range(500..20_000));
             let packet = Flying { from, to, bytes, due };
             self.seen.push(packet.clone());
-            self.flying.push(packet);
+            if !(self.is_lossy && self.dice.random_bool(0.5)) {
+                self.flying.push(packet);
+            }
         }
     }
 
     /// A key and a counter meet once. Whoever sees the packets can tell.
     fn check_nonce(&mut self, from: SocketAddr, packet: &[u8]) {
-        const UNKNOWN: u8 = 8;
+        const UNKNOWN: u8 = 7;
         if packet[1] == UNKNOWN {
             return;
         }
         let word = |at: usize| u64::from_le_bytes(packet[at..at + 8].try_into().expect("eight bytes"));
-        let is_read = packet[1] <= 2;
+        let of = packet[2];
         let region = u32::from_le_bytes(packet[16..20].try_into().expect("four bytes"));
-        let is_new = self.nonces.insert((from, word(8), region, is_read, word(32)));
+        let is_new = self.nonces.insert((from, word(8), region, of, word(32)));
         assert!(is_new, "a nonce was used twice: kind {}, counter {}", packet[1], word(32));
     }
 
@@ -184,7 +202,7 @@ impl World {
             }
         }
         // An unsealed refusal can be made up by whoever is on the path; it could lose the request as well.
-        if packet.bytes.get(1) != Some(&8) {
+        if packet.bytes.get(1) != Some(&7) {
             self.flying.push(packet);
         }
     }
@@ -222,6 +240,15 @@ impl World {
                         let is_there = first == content.before || content.maybe == Some(first);
                         assert!(is_there, "{first} was read, and is not there");
                     }
+                    (OperationType::Atomic, Status::Ok) => {
+                        assert_eq!(end.before, Some(content.added), "what was there before");
+                        content.added += 1;
+                    }
+                    // Whatever has become of it by now is the end of it.
+                    (OperationType::Atomic, _) if end.is_uncertain => {
+                        content.added = self.node.memory.load((client as u64 + 1) * 4096 + WORD);
+                        self.uncertain += 1;
+                    }
                     _ => {}
                 }
             }
@@ -243,6 +270,13 @@ impl World {
             content.before,
             content.maybe
         );
+        let word = self.node.memory.load((client as u64 + 1) * 4096 + WORD);
+        let under_way = matches!(self.under_way[client], Some((_, OperationType::Atomic, _)));
+        assert!(
+            word == content.added || under_way && word == content.added + 1,
+            "client {client} has added {} times, and its word is {word}",
+            content.added
+        );
     }
 
     /// The node has refused something, such as a packet that the attacker has altered.
@@ -253,15 +287,17 @@ impl World {
 
 #[test]
 fn whoever_is_on_the_path_changes_nothing_and_repeats_nothing() {
-    let mut done = [0; 2];
+    let (mut done, mut uncertain) = ([0; 3], 0);
     for seed in 0..SEEDS {
         let run = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
             (0..STEPS).for_each(|_| world.step());
-            world.done
+            (world.done, world.uncertain)
         });
-        let Ok(ended) = run else { panic!("seed {seed}: see above") };
-        done = [done[0] + ended[0], done[1] + ended[1]];
+        let Ok((ended, unknown)) = run else { panic!("seed {seed}: see above") };
+        done = std::array::from_fn(|it| done[it] + ended[it]);
+        uncertain += unknown;
     }
-    assert!(done.iter().all(|&it| it > 500), "reads and writes succeed all the same: {done:?}");
+    assert!(done.iter().all(|&it| it > 500), "operations succeed all the same: {done:?}");
+    assert!(uncertain > 0, "some answers are lost for good");
 }

@@ -4,8 +4,9 @@
 
 use portcullis_memory::{Mapping, Memory};
 use portcullis_onerma::{
-    Command, Completion, Destination, HostAddress, Initiator, InitiatorLimits, OperationType, Region,
-    RegionId, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, SlotId,
+    Action, Allowed, Command, Completion, Destination, HostAddress, Initiator, InitiatorLimits,
+    OperationType, Region, RegionId, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass,
+    SlotId,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,10 +25,14 @@ pub const INITIATOR: InitiatorLimits = InitiatorLimits {
 pub const RESPONDER: ResponderLimits = ResponderLimits {
     packet_max: 1280,
     waiting_max: 64 << 10,
-    writes_max: 64,
-    client_writes_max: 8,
-    write_timeout: Duration::from_micros(100),
+    changes_max: 64,
+    client_changes_max: 8,
+    change_timeout: Duration::from_micros(100),
+    finished_max: 64,
 };
+
+pub const EVERY_TYPE: [OperationType; 4] =
+    [OperationType::Read, OperationType::Write, OperationType::Atomic, OperationType::Rekey];
 
 /// The node's end.
 pub struct Node {
@@ -57,7 +62,8 @@ impl Node {
 
     pub fn region(&mut self, base: u64, length: u64) -> RegionId {
         let key = RegionKey::new([u8::try_from(base % 251).expect("it is small"); 32]);
-        let region = Region { key, base, length, reads: true, writes: true };
+        let allowed = Allowed::these(&EVERY_TYPE);
+        let region = Region { key, base, length, allowed };
         self.responder.regions().insert(region).expect("room")
     }
 
@@ -83,14 +89,15 @@ impl Client {
     }
 
     pub fn read(&mut self, to: &Destination, address: u64, length: usize, now: Duration) -> SlotId {
-        let (to, buffer, class) = (to.clone(), vec![0; length], ServiceClass::Latency);
-        let command = Command { operation: OperationType::Read, to, address, buffer, class };
-        self.initiator.issue(command, now).expect("a slot")
+        self.act(to, address, Action::Read(vec![0; length]), now)
     }
 
     pub fn write(&mut self, to: &Destination, address: u64, bytes: &[u8], now: Duration) -> SlotId {
-        let (to, buffer, class) = (to.clone(), bytes.to_vec(), ServiceClass::Latency);
-        let command = Command { operation: OperationType::Write, to, address, buffer, class };
+        self.act(to, address, Action::Write(bytes.to_vec()), now)
+    }
+
+    pub fn act(&mut self, to: &Destination, address: u64, action: Action, now: Duration) -> SlotId {
+        let command = Command { action, to: to.clone(), address, class: ServiceClass::Latency };
         self.initiator.issue(command, now).expect("a slot")
     }
 

@@ -1,0 +1,242 @@
+//! Changes (writes, atomics, rekeys) under way: from the solicitation to the last byte of their data. And the atomics that
+//! are finished, as far back as the memory for them reaches.
+
+use crate::arrivals::Arrivals;
+use crate::packet::Header;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A change whose bytes are on their way.
+#[derive(Debug)]
+pub(super) struct Change {
+    from: SocketAddr,
+    request: Header,
+    /// What the region's version was when the request was authenticated.
+    pub version: u64,
+    deadline: Duration,
+    pub bytes: Vec<u8>,
+    arrivals: Arrivals,
+}
+
+/// What came of a request for a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Begun {
+    /// It is under way.
+    New,
+    /// It was under way before: the request was repeated.
+    Before,
+    /// Too many are under way.
+    Full,
+}
+
+/// The changes, by their salts.
+#[derive(Debug)]
+pub(super) struct Changes {
+    most: usize,
+    most_of_a_client: usize,
+    by_salt: HashMap<u64, Change>,
+    /// The salts of each client's changes, by operation.
+    by_client: HashMap<u64, HashMap<u64, u64>>,
+    /// Deadlines, which all come after the same time, with their salts. Some are done before.
+    deadlines: VecDeque<(Duration, u64)>,
+}
+
+impl Changes {
+    pub fn new(most: usize, most_of_a_client: usize) -> Self {
+        let (by_salt, by_client) = (HashMap::new(), HashMap::new());
+        Self { most, most_of_a_client, by_salt, by_client, deadlines: VecDeque::new() }
+    }
+
+    /// Begins a change under a salt that no other ever had.
+    pub fn begin(
+        &mut self,
+        from: SocketAddr,
+        request: Header,
+        (salt, version): (u64, u64),
+        deadline: Duration,
+    ) -> Begun {
+        let of_client = self.by_client.get(&request.client);
+        if of_client.is_some_and(|changes| changes.contains_key(&request.operation)) {
+            return Begun::Before;
+        }
+        let has_many = of_client.is_some_and(|changes| changes.len() >= self.most_of_a_client);
+        if has_many || self.by_salt.len() >= self.most {
+            return Begun::Full;
+        }
+        self.by_client.entry(request.client).or_default().insert(request.operation, salt);
+        let bytes = vec![0; request.length as usize];
+        let change = Change { from, request, version, deadline, bytes, arrivals: Arrivals::default() };
+        self.by_salt.insert(salt, change);
+        self.deadlines.push_back((deadline, salt));
+        Begun::New
+    }
+
+    /// Whether a packet claims to be of a change that is under way.
+    pub fn wants(&self, header: &Header, from: SocketAddr, now: Duration) -> bool {
+        self.by_salt.get(&header.salt).is_some_and(|change| {
+            let Header { of, length, client, region, operation, address, .. } = change.request;
+            change.from.ip() == from.ip()
+                && now < change.deadline
+                && (of, length, client, region, operation, address)
+                    == (
+                        header.of,
+                        header.length,
+                        header.client,
+                        header.region,
+                        header.operation,
+                        header.address,
+                    )
+        })
+    }
+
+    /// Takes in a part of a change that [`wants`](Self::wants) it. Returns the change if that was the last part.
+    pub fn add(&mut self, header: &Header, body: &[u8]) -> Option<Change> {
+        let change = self.by_salt.get_mut(&header.salt)?;
+        let start = header.offset as usize;
+        change.bytes[start..start + body.len()].copy_from_slice(body);
+        let end = header.offset + u32::try_from(body.len()).expect("a body is shorter than an operation");
+        change.arrivals.add(header.offset, end);
+        if !change.arrivals.is_all(header.length) {
+            return None;
+        }
+        self.remove(header.salt)
+    }
+
+    /// Drops a client's change that is under way: it never happens. What is another client's stays.
+    pub fn cancel(&mut self, header: &Header) {
+        let is_theirs = |change: &Change| {
+            (change.request.client, change.request.operation) == (header.client, header.operation)
+        };
+        if self.by_salt.get(&header.salt).is_some_and(is_theirs) {
+            self.remove(header.salt);
+        }
+    }
+
+    fn remove(&mut self, salt: u64) -> Option<Change> {
+        let change = self.by_salt.remove(&salt)?;
+        let of_client = self.by_client.get_mut(&change.request.client).expect("each change is its client's");
+        of_client.remove(&change.request.operation);
+        if of_client.is_empty() {
+            self.by_client.remove(&change.request.client);
+        }
+        Some(change)
+    }
+
+    /// The next deadline.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.deadlines.front().map(|&(deadline, _)| deadline)
+    }
+
+    /// Drops what has run out of time. Returns how many changes that were.
+    pub fn expire(&mut self, now: Duration) -> u64 {
+        let mut expired = 0;
+        while let Some((_, salt)) = self.deadlines.pop_front_if(|&mut (deadline, _)| deadline <= now) {
+            expired += u64::from(self.remove(salt).is_some());
+        }
+        expired
+    }
+}
+
+/// What became of an atomic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It has happened, and this word was there before.
+    Done(u64),
+    /// It has not happened.
+    NotDone,
+    /// It may have happened: it is too long ago.
+    Forgotten,
+}
+
+/// The latest atomics that have happened.
+#[derive(Debug)]
+pub(super) struct Finished {
+    most: usize,
+    /// By salt: client, operation, and the word that was there before.
+    by_salt: HashMap<u64, (u64, u64, u64)>,
+    /// The salts, the oldest first.
+    order: VecDeque<u64>,
+    /// The largest salt that was forgotten.
+    forgotten: u64,
+}
+
+impl Finished {
+    pub fn new(most: usize) -> Self {
+        Self { most, by_salt: HashMap::new(), order: VecDeque::new(), forgotten: 0 }
+    }
+
+    /// Notes an atomic that has happened.
+    pub fn add(&mut self, header: &Header, before: u64) {
+        self.by_salt.insert(header.salt, (header.client, header.operation, before));
+        self.order.push_back(header.salt);
+        if self.order.len() > self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_salt.remove(&oldest);
+            self.forgotten = self.forgotten.max(oldest);
+        }
+    }
+
+    /// What became of an atomic that is not under way.
+    pub fn fate(&self, header: &Header) -> Fate {
+        match self.by_salt.get(&header.salt) {
+            Some(&(client, operation, before))
+                if (client, operation) == (header.client, header.operation) =>
+            {
+                Fate::Done(before)
+            }
+            // Salts grow. Whatever has a larger one than all that were forgotten and has happened is still known.
+            _ if header.salt > self.forgotten => Fate::NotDone,
+            _ => Fate::Forgotten,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::OperationType;
+    use crate::packet::Kind;
+    use crate::regions::RegionId;
+
+    fn header(client: u64, operation: u64, salt: u64) -> Header {
+        let region = RegionId { index: 0, generation: 0 };
+        let (kind, of) = (Kind::Ask, OperationType::Atomic);
+        let (length, address, offset, counter) = (24, 0, 0, 1);
+        Header { kind, of, length, client, region, operation, counter, salt, address, offset }
+    }
+
+    /// A hostile client asks with somebody else's salt, and with its own name for the operation or the other's.
+    #[test]
+    fn asking_for_what_another_client_does_neither_ends_it_nor_tells_of_it() {
+        let mut changes = Changes::new(4, 4);
+        let from = SocketAddr::from(([10, 0, 0, 1], 1));
+        let begun = changes.begin(from, header(1, 50, 0), (7, 1), Duration::from_secs(1));
+        assert_eq!(begun, Begun::New);
+        for operation in [50, 51] {
+            changes.cancel(&header(2, operation, 7));
+        }
+        assert!(changes.wants(&header(1, 50, 7), from, Duration::ZERO), "the other's is still under way");
+        changes.cancel(&header(1, 50, 7));
+        assert!(!changes.wants(&header(1, 50, 7), from, Duration::ZERO));
+        let mut finished = Finished::new(2);
+        finished.add(&header(1, 50, 7), 42);
+        assert_eq!(finished.fate(&header(1, 50, 7)), Fate::Done(42));
+        assert_eq!(finished.fate(&header(2, 50, 7)), Fate::NotDone);
+        assert_eq!(finished.fate(&header(1, 51, 7)), Fate::NotDone);
+    }
+
+    /// Atomics end in another order than that of their salts.
+    #[test]
+    fn what_may_have_been_forgotten_is_never_said_not_to_have_happened() {
+        let mut finished = Finished::new(2);
+        for salt in [9, 3, 5, 4] {
+            finished.add(&header(1, salt, salt), salt);
+        }
+        let fate = |salt| finished.fate(&header(1, salt, salt));
+        assert_eq!((fate(9), fate(3)), (Fate::Forgotten, Fate::Forgotten));
+        assert_eq!((fate(5), fate(4)), (Fate::Done(5), Fate::Done(4)));
+        assert_eq!((fate(8), fate(10)), (Fate::Forgotten, Fate::NotDone));
+    }
+}
