@@ -97,7 +97,8 @@ impl Action {
         }
     }
 
-    fn length(&self) -> usize {
+    /// Bytes of a buffer. Whatever has none is one.
+    pub(crate) fn length(&self) -> usize {
         match self {
             Self::Read(buffer) | Self::Write(buffer) => buffer.len(),
             Self::Atomic(_) | Self::Rekey(_) => 1,
@@ -253,6 +254,12 @@ impl Initiator {
     #[must_use]
     pub fn pending(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Whether a command can be taken.
+    #[must_use]
+    pub fn has_free_slot(&self) -> bool {
+        !self.free.is_empty()
     }
 
     /// Takes a command. It is sent as soon as the window has room.

@@ -2,7 +2,8 @@
 //! encrypted, authenticated and on its own. There is no connection, so there is none to break, and what a node keeps does not grow with
 //! the number of clients that hold keys.
 //!
-//! The two ends of an operation are state machines. [`Initiator`] is a client's end and [`Responder`] a node's. They take
+//! The two ends of an operation are state machines. [`Initiator`] is a client's end and [`Responder`] a node's.
+//! [`Executor`] makes transfers of any size out of a client's operations. They take
 //! datagrams and times in and give datagrams and completions out. This crate does no I/O, reads no clock and draws no
 //! random number. It decides nothing about who may have which permission: whoever fills the [`RegionTable`] does.
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@
 mod arrivals;
 mod atomic;
 mod congestion;
+mod executor;
 mod initiator;
 mod keys;
 mod packet;
@@ -19,6 +21,7 @@ mod status;
 
 pub use atomic::Atomic;
 pub use congestion::{Congestion, CongestionParameters};
+pub use executor::{Executor, ExecutorLimits, NotBegun, Transfer, TransferEnd, TransferId};
 pub use initiator::{
     Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
 };

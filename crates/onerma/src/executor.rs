@@ -1,0 +1,280 @@
+//! Transfers of any size (1RMA §4.4, §6): a transfer is cut into operations, which are paced, repeated where that is safe,
+//! and put together again.
+//!
+//! How many operations may be under way, and how far apart they begin, is decided by Algorithm 1: one window for congestion on
+//! this host, and one for each destination and direction. Operations have no order among each other, not even those of one
+//! transfer. Whoever needs an order waits for the end of one transfer before the next.
+
+mod flow;
+mod transfer;
+
+use crate::congestion::{Congestion, CongestionParameters};
+use crate::initiator::{Completion, Initiator, ServiceClass, SlotId};
+use crate::keys::OperationType;
+use crate::status::Status;
+use flow::Flow;
+use portcullis_errors::{Coded, ErrorCode};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+use transfer::{Part, UnderWay};
+
+pub use transfer::{Transfer, TransferEnd, TransferId};
+
+/// The sizes and the pace of an executor.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ExecutorLimits {
+    /// Transfers that may be under way or wait.
+    pub transfers: usize,
+    /// How long a transfer may go on beginning operations. Those that are under way then still come to their own end.
+    pub patience: Duration,
+    /// How long commands wait on this host when it is not congested (`TARGET_DELAY` for `issue_delay`).
+    pub local_target: Duration,
+    /// How long operations take beyond this host when nothing is congested (the target for `remote_delay`).
+    pub remote_target: Duration,
+    /// The round trip, until one was measured.
+    pub rtt: Duration,
+}
+
+/// Why a transfer was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotBegun {
+    /// As many transfers are under way as may be.
+    #[error("all {0} transfers are under way: wait for some to end")]
+    Full(usize),
+    /// It moves nothing.
+    #[error("a transfer moves at least one byte")]
+    Empty,
+}
+
+impl Coded for NotBegun {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Full(_) => ErrorCode::QueueFull,
+            Self::Empty => ErrorCode::InvalidArgument,
+        }
+    }
+}
+
+/// A client's transfers, over an initiator of its own.
+#[derive(Debug)]
+pub struct Executor {
+    initiator: Initiator,
+    limits: ExecutorLimits,
+    local: Congestion,
+    flows: HashMap<(SocketAddr, OperationType), Flow>,
+    /// The flows that have something to begin, each once, in turns.
+    turns: VecDeque<(SocketAddr, OperationType)>,
+    transfers: HashMap<TransferId, UnderWay>,
+    parts: HashMap<SlotId, (TransferId, Part)>,
+    /// When transfers have had their time, the earliest first. Some have ended before.
+    deadlines: VecDeque<(Duration, TransferId)>,
+    next_id: u64,
+    ends: VecDeque<TransferEnd>,
+}
+
+impl Executor {
+    /// An executor without transfers. The initiator has no commands.
+    #[must_use]
+    pub fn new(initiator: Initiator, limits: ExecutorLimits) -> Self {
+        assert_eq!(initiator.pending(), 0, "all operations of the initiator are the executor's");
+        Self {
+            initiator,
+            limits,
+            local: Congestion::new(CongestionParameters::new(limits.local_target)),
+            flows: HashMap::new(),
+            turns: VecDeque::new(),
+            transfers: HashMap::new(),
+            parts: HashMap::new(),
+            deadlines: VecDeque::new(),
+            next_id: 0,
+            ends: VecDeque::new(),
+        }
+    }
+
+    /// Takes a transfer, and begins as much of it as may be.
+    ///
+    /// # Errors
+    /// There is no room, or there is nothing to do. The transfer comes back.
+    pub fn begin(
+        &mut self,
+        transfer: Transfer,
+        now: Duration,
+    ) -> Result<TransferId, (NotBegun, Box<Transfer>)> {
+        if self.transfers.len() >= self.limits.transfers {
+            return Err((NotBegun::Full(self.limits.transfers), Box::new(transfer)));
+        }
+        if transfer.is_empty() {
+            return Err((NotBegun::Empty, Box::new(transfer)));
+        }
+        let id = TransferId(self.next_id);
+        self.next_id += 1;
+        let under_way = UnderWay::new(transfer, now + self.limits.patience);
+        self.deadlines.push_back((under_way.deadline(), id));
+        let (key, class) = (under_way.flow(), under_way.class());
+        self.transfers.insert(id, under_way);
+        self.enqueue(key, id, class);
+        self.proceed(now);
+        Ok(id)
+    }
+
+    /// Transfers that have not ended.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Operations that are under way, of all transfers.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Operations of a destination and direction that may be under way, for this host's window and for the flow's.
+    #[must_use]
+    pub fn windows(&self, to: SocketAddr, operation: OperationType) -> (f64, Option<f64>) {
+        (self.local.window(), self.flows.get(&(to, operation)).map(|flow| flow.remote.window()))
+    }
+
+    /// The next packet to send, and to whom.
+    pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        self.initiator.poll_transmit()
+    }
+
+    /// The next transfer that has ended.
+    pub fn poll_end(&mut self) -> Option<TransferEnd> {
+        self.ends.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let paced = self.turns.iter().filter_map(|key| {
+            let flow = &self.flows[key];
+            flow.has_room().then(|| flow.next_begin())
+        });
+        let paced = if self.has_local_room() { paced.min() } else { None };
+        let patience = self.deadlines.front().map(|&(deadline, _)| deadline);
+        paced.into_iter().chain(patience).chain(self.initiator.next_timeout()).min()
+    }
+
+    /// Ends what has run out of time, and begins what may begin now.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        self.initiator.handle_timeout(now);
+        self.collect(now);
+    }
+
+    /// Takes a packet in. It is decrypted in place.
+    pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
+        self.initiator.handle_packet(from, packet, now);
+        self.collect(now);
+    }
+
+    fn collect(&mut self, now: Duration) {
+        while let Some(completion) = self.initiator.poll_completion() {
+            self.take_completion(completion, now);
+        }
+        self.give_up(now);
+        self.proceed(now);
+    }
+
+    fn take_completion(&mut self, completion: Completion, now: Duration) {
+        let (id, part) = self.parts.remove(&completion.slot).expect("each operation is a transfer's");
+        let transfer = self.transfers.get_mut(&id).expect("a transfer ends after its operations");
+        let key = transfer.flow();
+        let flow = self.flows.get_mut(&key).expect("the flow of a transfer that is under way is there");
+        flow.ended(&completion);
+        self.observe(key, &completion, now);
+        let transfer = self.transfers.get_mut(&id).expect("it is still there");
+        let waited = transfer.has_more();
+        transfer.take(part, completion);
+        let (has_more, is_done, class) = (transfer.has_more(), transfer.is_done(), transfer.class());
+        if waited && !has_more {
+            self.flows.get_mut(&key).expect("it is still there").remove(id);
+        }
+        if is_done {
+            self.end(id);
+        } else if has_more && !waited {
+            // A part of it is to be repeated.
+            self.enqueue(key, id, class);
+        }
+    }
+
+    /// Tells the windows how an operation went (1RMA §6, Algorithm 1).
+    fn observe(&mut self, key: (SocketAddr, OperationType), completion: &Completion, now: Duration) {
+        let flow = self.flows.get_mut(&key).expect("the flow of an operation is there");
+        let rtt = flow.rtt();
+        match completion.status {
+            Status::Ok => {
+                self.local.succeed(completion.issue_delay, rtt, now);
+                flow.remote.succeed(completion.total_delay.saturating_sub(completion.issue_delay), rtt, now);
+            }
+            Status::DispatchTimeout => self.local.shed(rtt, now),
+            Status::Nack | Status::Timeout => flow.remote.shed(rtt, now),
+            Status::RemoteAuthenticationFailure => {}
+        }
+    }
+
+    /// Lets transfers whose time is over begin nothing more.
+    fn give_up(&mut self, now: Duration) {
+        while let Some((_, id)) = self.deadlines.pop_front_if(|&mut (deadline, _)| deadline <= now) {
+            let Some(transfer) = self.transfers.get_mut(&id) else { continue };
+            transfer.give_up();
+            let (key, is_done) = (transfer.flow(), transfer.is_done());
+            self.flows.get_mut(&key).expect("a transfer has a flow").remove(id);
+            if is_done {
+                self.end(id);
+            }
+        }
+        // Nobody waits for what has ended.
+        while self.deadlines.pop_front_if(|&mut (_, id)| !self.transfers.contains_key(&id)).is_some() {}
+    }
+
+    fn end(&mut self, id: TransferId) {
+        let transfer = self.transfers.remove(&id).expect("it ends once");
+        self.ends.push_back(transfer.into_end(id));
+    }
+
+    fn enqueue(&mut self, key: (SocketAddr, OperationType), id: TransferId, class: ServiceClass) {
+        let limits = &self.limits;
+        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(limits.remote_target, limits.rtt));
+        flow.push(id, class);
+        if !self.turns.contains(&key) {
+            self.turns.push_back(key);
+        }
+    }
+
+    fn has_local_room(&self) -> bool {
+        let under_way = u32::try_from(self.parts.len()).expect("operations are fewer than slots");
+        f64::from(under_way) < self.local.window().max(1.0).floor() && self.initiator.has_free_slot()
+    }
+
+    /// Begins operations, flow by flow in turns, while windows and pace allow it.
+    fn proceed(&mut self, now: Duration) {
+        let mut unable = 0;
+        while unable < self.turns.len() && self.has_local_room() {
+            let key = self.turns.pop_front().expect("there are turns");
+            let local = self.local.window();
+            let flow = self.flows.get_mut(&key).expect("a flow with a turn is there");
+            if !flow.is_waiting() {
+                // It has a turn again with its next transfer.
+                continue;
+            }
+            self.turns.push_back(key);
+            if !flow.may_begin(now) {
+                unable += 1;
+                continue;
+            }
+            unable = 0;
+            let (id, class) = flow.take_next();
+            let transfer = self.transfers.get_mut(&id).expect("what waits is there");
+            let (part, command) = transfer.next_command();
+            if transfer.has_more() {
+                flow.push(id, class);
+            }
+            flow.begun(local, now);
+            let slot = self.initiator.issue(command, now).expect("there is a slot, and parts have a length");
+            self.parts.insert(slot, (id, part));
+        }
+    }
+}
