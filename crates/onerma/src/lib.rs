@@ -1,11 +1,11 @@
-//! One-shot remote memory access (1RMA): reads and writes of at most [`OPERATION_MAX`] bytes and atomics, each
-//! encrypted, authenticated and on its own. There is no connection, so there is none to break, and what a node keeps does not grow with
+//! One-shot remote memory access (1RMA): reads and writes of at most [`OPERATION_MAX`] bytes and atomics, each encrypted,
+//! authenticated and on its own. There is no connection, so there is none to break, and what a node keeps does not grow with
 //! the number of clients that hold keys.
 //!
-//! The two ends of an operation are state machines. [`Initiator`] is a client's end and [`Responder`] a node's.
-//! [`Executor`] makes transfers of any size out of a client's operations. They take
-//! datagrams and times in and give datagrams and completions out. This crate does no I/O, reads no clock and draws no
-//! random number. It decides nothing about who may have which permission: whoever fills the [`RegionTable`] does.
+//! The two ends of an operation are state machines. [`Initiator`] is a client's end and [`Responder`] a node's. [`Executor`]
+//! makes transfers of any size out of a client's operations. They take datagrams and times in and give datagrams and
+//! completions out. They do no I/O, read no clock and draw no random number. They decide nothing about who may have which
+//! permission: whoever fills the [`RegionTable`] does. [`UdpSocket`] alone does I/O: it carries datagrams in batches.
 #![forbid(unsafe_code)]
 
 mod arrivals;
@@ -18,6 +18,7 @@ mod packet;
 mod regions;
 mod responder;
 mod status;
+mod udp;
 
 pub use atomic::Atomic;
 pub use congestion::{Congestion, CongestionParameters};
@@ -30,6 +31,7 @@ pub use packet::{HEADER_BYTES, TAG_BYTES};
 pub use regions::{Allowed, NoRoom, Region, RegionId, RegionTable};
 pub use responder::{Refused, Responder, ResponderCounters, ResponderLimits};
 pub use status::Status;
+pub use udp::UdpSocket;
 
 /// The most bytes that one operation moves (1RMA §4.1).
 pub const OPERATION_MAX: u32 = 4096;

@@ -1,0 +1,144 @@
+//! A socket that carries datagrams in batches: what goes to one destination leaves with one system call (segmentation
+//! offload), and so does what arrives (receive offload). It knows nothing of what it carries.
+//!
+//! It never waits. Whoever drives it polls, yields or sleeps.
+
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+
+/// Bytes that one system call may hand over for one destination: the most that an IP packet can say.
+const BURST_BYTES_MAX: usize = 65_000;
+/// Room for what arrives together from one sender.
+const ARRIVAL_BYTES_MAX: usize = 1 << 16;
+
+/// A UDP socket, and what it could not send yet.
+#[derive(Debug)]
+pub struct UdpSocket {
+    socket: std::net::UdpSocket,
+    state: UdpSocketState,
+    arrivals: Box<[u8]>,
+    burst: Burst,
+    /// The datagram that did not fit into the burst.
+    next: Option<(SocketAddr, Vec<u8>)>,
+}
+
+/// Datagrams for one destination that leave together. All are as long as the first, but for the last.
+#[derive(Debug, Default)]
+struct Burst {
+    to: Option<SocketAddr>,
+    segment: usize,
+    count: usize,
+    bytes: Vec<u8>,
+}
+
+impl Burst {
+    /// Whether another datagram can leave with those that are there.
+    fn has_room_for(&self, to: SocketAddr, datagram: &[u8], most: usize) -> bool {
+        let is_last_full = self.bytes.len() == self.count * self.segment;
+        self.count == 0
+            || self.to == Some(to)
+                && self.count < most
+                && is_last_full
+                && datagram.len() <= self.segment
+                && self.bytes.len() + datagram.len() <= BURST_BYTES_MAX
+    }
+
+    fn add(&mut self, to: SocketAddr, datagram: &[u8]) {
+        if self.count == 0 {
+            (self.to, self.segment) = (Some(to), datagram.len());
+        }
+        self.bytes.extend_from_slice(datagram);
+        self.count += 1;
+    }
+
+    fn clear(&mut self) {
+        (self.to, self.count) = (None, 0);
+        self.bytes.clear();
+    }
+}
+
+impl UdpSocket {
+    /// A socket at an address. Port 0: the system chooses one.
+    ///
+    /// # Errors
+    /// The system refuses the address, or what the socket needs of it.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = std::net::UdpSocket::bind(address)?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        let arrivals = vec![0; BATCH_SIZE * ARRIVAL_BYTES_MAX].into_boxed_slice();
+        Ok(Self { socket, state, arrivals, burst: Burst::default(), next: None })
+    }
+
+    /// Its own address.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Sends datagrams until there are no more, or the system has no room: then the next call goes on. Returns how many have
+    /// left.
+    ///
+    /// # Errors
+    /// The system refuses a datagram, for instance because it is too long for the path
+    /// ([`quinn_udp::is_msg_size_err`]). It is lost, and those of its burst with it: the next call goes on behind them.
+    pub fn send(&mut self, mut poll: impl FnMut() -> Option<(SocketAddr, Vec<u8>)>) -> io::Result<usize> {
+        let most = self.state.max_gso_segments();
+        let mut sent = 0;
+        loop {
+            while let Some((to, datagram)) = self.next.take().or_else(&mut poll) {
+                if !self.burst.has_room_for(to, &datagram, most) {
+                    self.next = Some((to, datagram));
+                    break;
+                }
+                self.burst.add(to, &datagram);
+            }
+            let Some(destination) = self.burst.to else { return Ok(sent) };
+            let segment_size = (self.burst.count > 1).then_some(self.burst.segment);
+            let transmit =
+                Transmit { destination, ecn: None, contents: &self.burst.bytes, segment_size, src_ip: None };
+            match self.state.try_send(UdpSockRef::from(&self.socket), &transmit) {
+                Ok(()) => {
+                    sent += self.burst.count;
+                    self.burst.clear();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(sent),
+                Err(error) => {
+                    self.burst.clear();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Hands over what has arrived, up to a batch. Returns how many datagrams that were.
+    ///
+    /// # Errors
+    /// The system reports an error of the socket. What the path says of single datagrams is none.
+    pub fn receive(&mut self, mut each: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<usize> {
+        let mut metas = [RecvMeta::default(); BATCH_SIZE];
+        let mut rooms = self.arrivals.chunks_exact_mut(ARRIVAL_BYTES_MAX);
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| IoSliceMut::new(rooms.next().expect("one for each")));
+        let batch = match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut metas) {
+            Ok(batch) => batch,
+            // A port that nobody has any more: whoever waits for its answer hears a time-out.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) =>
+            {
+                return Ok(0);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut count = 0;
+        for (meta, room) in metas.iter().zip(&mut slices).take(batch) {
+            for datagram in room[..meta.len].chunks_mut(meta.stride.max(1)) {
+                each(meta.addr, datagram);
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+}
