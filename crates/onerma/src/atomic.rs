@@ -5,7 +5,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a word.
-pub(crate) const WORD_BYTES: usize = 8;
+pub(crate) const WORD_BYTES: u32 = 8;
 /// Bytes of an atomic's operands.
 pub(crate) const ATOMIC_BYTES: usize = size_of::<Operands>();
 

@@ -56,6 +56,12 @@ impl Congestion {
         self.window
     }
 
+    /// Whether another operation may be under way. A window below one is one operation at a time, further apart.
+    #[must_use]
+    pub fn has_room(&self, under_way: u32) -> bool {
+        f64::from(under_way) < self.window.max(1.0).floor()
+    }
+
     /// An operation has succeeded with this delay. `rtt` is the round trip as measured.
     pub fn succeed(&mut self, delay: Duration, rtt: Duration, now: Duration) {
         let CongestionParameters { target, increase, decrease, strength, least, most } = self.parameters;

@@ -11,7 +11,6 @@ mod transfer;
 use crate::congestion::{Congestion, CongestionParameters};
 use crate::initiator::{Completion, Initiator, ServiceClass, SlotId};
 use crate::keys::OperationType;
-use crate::status::Status;
 use flow::Flow;
 use portcullis_errors::{Coded, ErrorCode};
 use std::collections::{HashMap, VecDeque};
@@ -109,8 +108,8 @@ impl Executor {
         }
         let id = TransferId(self.next_id);
         self.next_id += 1;
-        let under_way = UnderWay::new(transfer, now + self.limits.patience);
-        self.deadlines.push_back((under_way.deadline(), id));
+        let under_way = UnderWay::new(transfer);
+        self.deadlines.push_back((now + self.limits.patience, id));
         let (key, class) = (under_way.flow(), under_way.class());
         self.transfers.insert(id, under_way);
         self.enqueue(key, id, class);
@@ -133,7 +132,7 @@ impl Executor {
     /// Operations of a destination and direction that may be under way, for this host's window and for the flow's.
     #[must_use]
     pub fn windows(&self, to: SocketAddr, operation: OperationType) -> (f64, Option<f64>) {
-        (self.local.window(), self.flows.get(&(to, operation)).map(|flow| flow.remote.window()))
+        (self.local.window(), self.flows.get(&(to, operation)).map(Flow::window))
     }
 
     /// The next packet to send, and to whom.
@@ -181,37 +180,19 @@ impl Executor {
     fn take_completion(&mut self, completion: Completion, now: Duration) {
         let (id, part) = self.parts.remove(&completion.slot).expect("each operation is a transfer's");
         let transfer = self.transfers.get_mut(&id).expect("a transfer ends after its operations");
-        let key = transfer.flow();
+        let (key, class, waited) = (transfer.flow(), transfer.class(), transfer.has_more());
         let flow = self.flows.get_mut(&key).expect("the flow of a transfer that is under way is there");
-        flow.ended(&completion);
-        self.observe(key, &completion, now);
-        let transfer = self.transfers.get_mut(&id).expect("it is still there");
-        let waited = transfer.has_more();
+        flow.ended(&completion, &mut self.local, now);
         transfer.take(part, completion);
-        let (has_more, is_done, class) = (transfer.has_more(), transfer.is_done(), transfer.class());
+        let (has_more, is_done) = (transfer.has_more(), transfer.is_done());
         if waited && !has_more {
-            self.flows.get_mut(&key).expect("it is still there").remove(id);
+            flow.remove(id);
         }
         if is_done {
             self.end(id);
         } else if has_more && !waited {
             // A part of it is to be repeated.
             self.enqueue(key, id, class);
-        }
-    }
-
-    /// Tells the windows how an operation went (1RMA §6, Algorithm 1).
-    fn observe(&mut self, key: (SocketAddr, OperationType), completion: &Completion, now: Duration) {
-        let flow = self.flows.get_mut(&key).expect("the flow of an operation is there");
-        let rtt = flow.rtt();
-        match completion.status {
-            Status::Ok => {
-                self.local.succeed(completion.issue_delay, rtt, now);
-                flow.remote.succeed(completion.total_delay.saturating_sub(completion.issue_delay), rtt, now);
-            }
-            Status::DispatchTimeout => self.local.shed(rtt, now),
-            Status::Nack | Status::Timeout => flow.remote.shed(rtt, now),
-            Status::RemoteAuthenticationFailure => {}
         }
     }
 
@@ -246,7 +227,7 @@ impl Executor {
 
     fn has_local_room(&self) -> bool {
         let under_way = u32::try_from(self.parts.len()).expect("operations are fewer than slots");
-        f64::from(under_way) < self.local.window().max(1.0).floor() && self.initiator.has_free_slot()
+        self.local.has_room(under_way) && self.initiator.has_free_slot()
     }
 
     /// Begins operations, flow by flow in turns, while windows and pace allow it.

@@ -188,6 +188,15 @@ struct Sent {
     before: Option<u64>,
 }
 
+impl Sent {
+    /// Waits for the next answer until `deadline`.
+    fn postpone(&mut self, id: SlotId, deadline: Duration, deadlines: &mut BTreeSet<(Duration, SlotId)>) {
+        deadlines.remove(&(self.deadline, id));
+        self.deadline = deadline;
+        deadlines.insert((deadline, id));
+    }
+}
+
 impl Slot {
     fn length(&self) -> u32 {
         u32::try_from(self.buffer.len()).expect("a longer command is not taken")
@@ -393,8 +402,7 @@ impl Initiator {
         let deadline = now + self.limits.timeout;
         let slot = self.slot_mut(id);
         let header = Header { counter: number, ..slot.header(Kind::Request, (number, 0)) };
-        let mut packet = header.encode().to_vec();
-        slot.cipher.seal(Sender::Initiator, number, &mut packet, HEADER_BYTES);
+        let packet = header.seal(Sender::Initiator, &slot.cipher, &[]);
         let arrivals = Arrivals::default();
         slot.sent = Some(Sent { number, at: now, deadline, arrivals, salt: 0, asks: 0, before: None });
         let (to, length) = (slot.to, slot.length());
@@ -446,13 +454,10 @@ impl Initiator {
             return;
         };
         sent.asks += 1;
-        deadlines.remove(&(sent.deadline, id));
-        sent.deadline = deadline;
-        deadlines.insert((deadline, id));
+        sent.postpone(id, deadline, deadlines);
         let names = (sent.number, sent.salt);
-        let mut packet = Header { counter: number, ..slot.header(Kind::Ask, names) }.encode().to_vec();
-        slot.cipher.seal(Sender::Initiator, number, &mut packet, HEADER_BYTES);
-        out.push_back((slot.to, packet));
+        let ask = Header { counter: number, ..slot.header(Kind::Ask, names) };
+        out.push_back((slot.to, ask.seal(Sender::Initiator, &slot.cipher, &[])));
     }
 
     /// The responder asks for the data of a change: sends it, once.
@@ -469,16 +474,13 @@ impl Initiator {
         let sent = slot.sent.as_mut().expect("what is asked for was sent");
         sent.salt = header.salt;
         // The responder has begun to wait before now, so it ends to wait before this operation times out.
-        deadlines.remove(&(sent.deadline, id));
-        sent.deadline = deadline;
-        deadlines.insert((deadline, id));
+        sent.postpone(id, deadline, deadlines);
         let answer = slot.header(Kind::ChangeData, (header.operation, header.salt));
         for (offset, length) in parts(answer.length, packet_max) {
             let Some(number) = counter.next() else { return };
-            let mut packet = Header { counter: number, offset, ..answer }.encode().to_vec();
-            packet.extend_from_slice(&slot.buffer[offset as usize..(offset + length) as usize]);
-            slot.cipher.seal(Sender::Initiator, number, &mut packet, HEADER_BYTES);
-            out.push_back((slot.to, packet));
+            let body = &slot.buffer[offset as usize..(offset + length) as usize];
+            let packet = Header { counter: number, offset, ..answer };
+            out.push_back((slot.to, packet.seal(Sender::Initiator, &slot.cipher, body)));
         }
     }
 

@@ -136,7 +136,8 @@ pub enum OperationType {
 }
 
 impl OperationType {
-    pub(crate) const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Atomic, Self::Rekey];
+    /// Every type.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Atomic, Self::Rekey];
 
     /// Whether it changes something at the node. Such an operation has four hops (1RMA §5.1).
     pub(crate) fn is_change(self) -> bool {

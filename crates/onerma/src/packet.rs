@@ -5,7 +5,7 @@
 
 use crate::OPERATION_MAX;
 use crate::atomic::{ATOMIC_BYTES, WORD_BYTES};
-use crate::keys::{OperationType, REGION_KEY_BYTES};
+use crate::keys::{Cipher, OperationType, REGION_KEY_BYTES, Sender};
 use crate::regions::RegionId;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -77,7 +77,7 @@ impl Kind {
     fn may_have(self, body: usize, of: OperationType) -> bool {
         match self {
             Self::ReadData | Self::ChangeData => body > 0,
-            Self::Done if of == OperationType::Atomic => body == WORD_BYTES,
+            Self::Done if of == OperationType::Atomic => body == WORD_BYTES as usize,
             _ => body == 0,
         }
     }
@@ -155,6 +155,14 @@ impl Header {
             reserved_too: 0.into(),
         };
         zerocopy::transmute!(layout)
+    }
+
+    /// The packet with this header and this body, sealed. The header's counter must be new.
+    pub fn seal(&self, sender: Sender, cipher: &Cipher, body: &[u8]) -> Vec<u8> {
+        let mut packet = self.encode().to_vec();
+        packet.extend_from_slice(body);
+        cipher.seal(sender, self.counter, &mut packet, HEADER_BYTES);
+        packet
     }
 
     /// What a packet claims, and the length of its body. `None`: no packet of this protocol is like that.

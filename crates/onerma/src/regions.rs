@@ -117,8 +117,8 @@ impl RegionTable {
         true
     }
 
-    /// Gives a region another key (1RMA §5.2), for its owner or for a client with a key for that: from here on the keys that were derived from the old one open nothing.
-    /// Returns whether there is such a region.
+    /// Gives a region another key (1RMA §5.2), for its owner or for a client with a key for that: from here on the keys that
+    /// were derived from the old one open nothing. Returns whether there is such a region.
     pub fn rekey(&mut self, id: RegionId, key: RegionKey) -> bool {
         let Some(place) = self.places.get_mut(id.index as usize) else { return false };
         match &mut place.region {

@@ -205,14 +205,13 @@ impl<M: Memory> Responder<M> {
     /// Where in memory an operation is. An operation that is not all in its region is refused.
     fn place(&self, header: &Header) -> Option<u64> {
         let region = self.regions.get(header.region)?;
-        let word = u32::try_from(WORD_BYTES).expect("a word is short");
         match header.of {
             OperationType::Read | OperationType::Write => {
                 region.place(header.address, header.length).filter(|_| header.length > 0)
             }
-            OperationType::Atomic => {
-                region.place(header.address, word).filter(|place| place.is_multiple_of(word.into()))
-            }
+            OperationType::Atomic => region
+                .place(header.address, WORD_BYTES)
+                .filter(|place| place.is_multiple_of(WORD_BYTES.into())),
             OperationType::Rekey => Some(region.base).filter(|_| header.address == 0),
         }
     }
@@ -243,9 +242,7 @@ impl<M: Memory> Responder<M> {
     }
 
     fn answer_as(&mut self, counter: u64, to: SocketAddr, header: &Header, cipher: &Cipher, body: &[u8]) {
-        let mut packet = Header { counter, ..*header }.encode().to_vec();
-        packet.extend_from_slice(body);
-        cipher.seal(Sender::Responder, counter, &mut packet, HEADER_BYTES);
+        let packet = Header { counter, ..*header }.seal(Sender::Responder, cipher, body);
         self.out.push_back((to, packet));
     }
 

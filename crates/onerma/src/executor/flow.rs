@@ -15,7 +15,7 @@ const BURST: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Flow {
     /// The window for congestion beyond this host.
-    pub remote: Congestion,
+    remote: Congestion,
     rtt: Duration,
     under_way: u32,
     /// Transfers with more to begin: those of `Latency`, those of `Bulk`, each in turns.
@@ -30,9 +30,9 @@ impl Flow {
         Self { remote, rtt, under_way: 0, waiting: Default::default(), next: Duration::ZERO }
     }
 
-    /// The round trip, smoothed.
-    pub fn rtt(&self) -> Duration {
-        self.rtt
+    /// Operations that may be under way.
+    pub fn window(&self) -> f64 {
+        self.remote.window()
     }
 
     pub fn push(&mut self, id: TransferId, class: ServiceClass) {
@@ -54,9 +54,9 @@ impl Flow {
         self.waiting.iter_mut().for_each(|queue| queue.retain(|&it| it != id));
     }
 
-    /// Whether the window lets another operation be under way. A window below one is one operation at a time, further apart.
+    /// Whether the window lets another operation be under way.
     pub fn has_room(&self) -> bool {
-        f64::from(self.under_way) < self.remote.window().max(1.0).floor()
+        self.remote.has_room(self.under_way)
     }
 
     /// When the pace lets the next operation begin.
@@ -76,12 +76,19 @@ impl Flow {
         self.next = self.next.max(behind) + apart;
     }
 
-    /// An operation has ended.
-    pub fn ended(&mut self, completion: &Completion) {
+    /// An operation has ended: tells this flow's window and this host's how it went (1RMA §6, Algorithm 1).
+    pub fn ended(&mut self, completion: &Completion, local: &mut Congestion, now: Duration) {
         self.under_way -= 1;
-        if completion.status == Status::Ok {
-            let measured = completion.total_delay.saturating_sub(completion.issue_delay);
-            self.rtt = (self.rtt * 7 + measured) / 8;
+        match completion.status {
+            Status::Ok => {
+                let beyond = completion.total_delay.saturating_sub(completion.issue_delay);
+                self.rtt = (self.rtt * 7 + beyond) / 8;
+                local.succeed(completion.issue_delay, self.rtt, now);
+                self.remote.succeed(beyond, self.rtt, now);
+            }
+            Status::DispatchTimeout => local.shed(self.rtt, now),
+            Status::Nack | Status::Timeout => self.remote.shed(self.rtt, now),
+            Status::RemoteAuthenticationFailure => {}
         }
     }
 }

@@ -5,7 +5,6 @@ use crate::initiator::{Action, Command, Completion, Destination, ServiceClass};
 use crate::keys::OperationType;
 use crate::status::Status;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 /// A read or a write of any length, or one atomic or rekey.
 #[derive(Clone, Debug)]
@@ -55,7 +54,6 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct UnderWay {
     transfer: Transfer,
-    deadline: Duration,
     /// Bytes that have been begun once, from the first on.
     begun: usize,
     /// Parts to be begun again.
@@ -78,10 +76,9 @@ impl Transfer {
 }
 
 impl UnderWay {
-    pub fn new(transfer: Transfer, deadline: Duration) -> Self {
+    pub fn new(transfer: Transfer) -> Self {
         Self {
             transfer,
-            deadline,
             begun: 0,
             repeats: Vec::new(),
             under_way: 0,
@@ -100,10 +97,6 @@ impl UnderWay {
 
     pub fn class(&self) -> ServiceClass {
         self.transfer.class
-    }
-
-    pub fn deadline(&self) -> Duration {
-        self.deadline
     }
 
     /// Whether there is a part to begin.

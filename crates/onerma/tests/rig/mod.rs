@@ -31,9 +31,6 @@ pub const RESPONDER: ResponderLimits = ResponderLimits {
     finished_max: 64,
 };
 
-pub const EVERY_TYPE: [OperationType; 4] =
-    [OperationType::Read, OperationType::Write, OperationType::Atomic, OperationType::Rekey];
-
 /// The node's end.
 pub struct Node {
     pub responder: Responder<Mapping>,
@@ -62,7 +59,7 @@ impl Node {
 
     pub fn region(&mut self, base: u64, length: u64) -> RegionId {
         let key = RegionKey::new([u8::try_from(base % 251).expect("it is small"); 32]);
-        let allowed = Allowed::these(&EVERY_TYPE);
+        let allowed = Allowed::these(&OperationType::ALL);
         let region = Region { key, base, length, allowed };
         self.responder.regions().insert(region).expect("room")
     }
