@@ -4,7 +4,7 @@
 use crate::input::Input;
 use portcullis_attach::Reason;
 use portcullis_attach::tls::conversation::{ClientSays, Conversation, Frames, NodeSays, VERSION, framed};
-use portcullis_attach::tls::{AdmissionPolicy, Admitted, Ends, Peer, Terms};
+use portcullis_attach::tls::{AdmissionPolicy, Admitted, Ends, Offer, Peer, Terms};
 use portcullis_nic::{GuaranteeSet, QpAddress};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -20,8 +20,8 @@ const WITHIN: Duration = Duration::from_secs(3);
 struct Hall(Arc<Mutex<(HashSet<u64>, u64)>>);
 
 impl AdmissionPolicy for Hall {
-    fn terms(&self, _: &Peer) -> Result<Terms, Reason> {
-        Ok(TERMS)
+    fn offer(&self, _: &Peer) -> Result<Offer, Reason> {
+        Ok(Offer::QueuePairs(TERMS))
     }
 
     fn admit(&self, _: &Peer, ends: Ends) -> Result<Admitted, Reason> {

@@ -100,6 +100,14 @@ pub trait Handshake: Sized + Send + 'static {
         now: Instant,
     ) -> Result<(), Self::Breach>;
 
+    /// Sends a control message to the client that the peer has become, where these travel over the connection.
+    ///
+    /// # Errors
+    /// As [`Handshake::hear`].
+    fn say(&mut self, _message: &[u8]) -> Result<(), Self::Breach> {
+        Ok(())
+    }
+
     /// An errand, if one is to be done. Only where [`Handshake::IS_SLOW`].
     fn take_errand(&mut self) -> Option<Errand> {
         None
@@ -134,7 +142,8 @@ pub trait Handshake: Sized + Send + 'static {
     /// The client that the peer has become.
     fn client(&self) -> Option<u64>;
 
-    /// Whether the client has been told everything. Nothing is said from here on.
+    /// Whether the client has been told everything. From here on nothing is said but control messages, where these travel over
+    /// the connection.
     fn is_attached(&self) -> bool;
 
     /// The client has departed: gives up what can be given up at once. The rest is dropped with the handshake, on the

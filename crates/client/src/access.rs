@@ -6,7 +6,7 @@
 use crate::operations::WORD_BYTES;
 use crate::{Error, Lease, Permission};
 use portcullis_protocol::{
-    Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, RemoteAddress, Rights,
+    Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, RemoteAddress, Rights, Sharing,
 };
 
 /// What an access does.
@@ -46,6 +46,8 @@ pub(crate) struct Access {
     /// How many bytes.
     pub(crate) length: u64,
     pub(crate) action: Action,
+    /// Whether nobody else may write its bytes meanwhile.
+    pub(crate) is_exclusive: bool,
 }
 
 impl Access {
@@ -86,7 +88,8 @@ impl Access {
             return Err(Error::Misaligned);
         }
         let credential = permission.credential();
-        Ok(Self { permission: Some(permission.id()), credential, base, offset, length, action })
+        let is_exclusive = permission.sharing() == Sharing::Exclusive;
+        Ok(Self { permission: Some(permission.id()), credential, base, offset, length, action, is_exclusive })
     }
 
     /// An access without checks at this end.
@@ -96,7 +99,8 @@ impl Access {
         length: u64,
         action: Action,
     ) -> Self {
-        Self { permission: None, credential, base: address, offset: 0, length, action }
+        let (permission, base, offset) = (None, address, 0);
+        Self { permission, credential, base, offset, length, action, is_exclusive: false }
     }
 
     /// The compare and swap that extends a lease.
@@ -107,7 +111,8 @@ impl Access {
         let base = lease.permission.header.checked_add(LIFETIME_OFFSET).ok_or(Error::Misaligned)?;
         let action = Action::CompareAndSwap { compare: believed.0, swap: asked.0 };
         let (permission, credential) = (Some(lease.permission), lease.credential);
-        Ok(Self { permission, credential, base, offset: 0, length: WORD_BYTES.into(), action })
+        let (length, is_exclusive) = (WORD_BYTES.into(), false);
+        Ok(Self { permission, credential, base, offset: 0, length, action, is_exclusive })
     }
 
     /// Where its bytes start.

@@ -57,6 +57,8 @@ impl<E: VerbsEndpoint> Client<E> {
         messages.cancel_staged(&mut link);
         let (chunk_queue_pairs, mut link) = self.chunk_carrier();
         chunk_queue_pairs.cancel_staged(&mut link);
+        let (one_shots, mut link) = self.one_shot_carrier();
+        one_shots.cancel_staged(&mut link);
         for call in self.staged_calls.drain(..) {
             self.calls.cancel(call);
         }
@@ -72,6 +74,8 @@ impl<E: VerbsEndpoint> Client<E> {
         messages.send_staged(&mut link);
         let (chunk_queue_pairs, mut link) = self.chunk_carrier();
         chunk_queue_pairs.send_staged(&mut link);
+        let (one_shots, mut link) = self.one_shot_carrier();
+        one_shots.send_staged(&mut link);
     }
 }
 
@@ -261,6 +265,11 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         }
         let (awaited, body) = self.client.extension_message(now, lease, deadline)?;
         self.stage_call(awaited, body)
+    }
+
+    /// Has what is added from here on begin only when all operations before it have ended. See [`Client::fence`].
+    pub fn fence(&mut self) {
+        self.client.fence();
     }
 
     /// How many operations and calls the batch holds.

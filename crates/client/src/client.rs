@@ -6,6 +6,7 @@ use crate::carrier::{Carrier, Link};
 use crate::chunks::Chunks;
 use crate::control::{Arrived, Control, Purpose};
 use crate::messages::Messages;
+use crate::one_shots::OneShots;
 use crate::operations::{Operations, WORD_BYTES};
 use crate::permission::Mark;
 use crate::queue_pairs::QueuePairs;
@@ -15,8 +16,8 @@ use crate::{
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
 use portcullis_protocol::{
-    ChunkTerms, Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights,
-    Sharing,
+    ChunkTerms, Credential, Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody,
+    RequestBody, Rights, Sharing,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -57,6 +58,8 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) control: Control,
     pub(crate) calls: Calls,
     pub(crate) messages: Messages,
+    /// Accesses without queue pairs.
+    pub(crate) one_shots: OneShots,
     /// Extensions that the node is to confirm.
     pub(crate) confirmations: VecDeque<u64>,
     /// Calls of a batch that is being collected.
@@ -94,6 +97,7 @@ impl<E: VerbsEndpoint> Client<E> {
             control,
             calls: Calls::new(),
             messages: Messages::new(config),
+            one_shots: OneShots::new(config),
             confirmations: VecDeque::new(),
             staged_calls: Vec::new(),
             set_aside: None,
@@ -243,7 +247,12 @@ impl<E: VerbsEndpoint> Client<E> {
             for completion in &completions {
                 // What comes after a completion that is to be judged is judged after it.
                 let timeless = self.unjudged.is_empty() && self.queue_pairs.has(completion.queue_pair);
-                if !timeless || !self.queue_pairs.succeeded(&mut self.operations, completion) {
+                if timeless && self.queue_pairs.succeeded(&mut self.operations, completion) {
+                    continue;
+                }
+                // Operations without queue pairs have no order.
+                let (one_shots, mut link) = self.one_shot_carrier();
+                if !one_shots.succeeded(&mut link, completion) {
                     self.unjudged.push(*completion);
                 }
             }
@@ -269,6 +278,9 @@ impl<E: VerbsEndpoint> Client<E> {
             } else if self.queue_pairs.has(completion.queue_pair) {
                 let (queue_pairs, _, mut link) = self.carriers();
                 queue_pairs.completed(&mut link, now, &completion);
+            } else if completion.queue_pair == E::ONE_SHOT {
+                let (one_shots, mut link) = self.one_shot_carrier();
+                one_shots.failed(&mut link, now, &completion);
             } else if let Some(worker) = Chunks::worker_of::<E>(&completion) {
                 self.chunks.completed(&self.endpoint, &mut self.calls, worker, &completion);
             } else {
@@ -290,6 +302,7 @@ impl<E: VerbsEndpoint> Client<E> {
             || self.control.is_behind()
             || !self.confirmations.is_empty()
             || !self.messages.is_idle()
+            || self.one_shots.is_backed_up()
     }
 
     /// The carriers, and what they share.
@@ -303,6 +316,28 @@ impl<E: VerbsEndpoint> Client<E> {
     pub(crate) fn chunk_carrier(&mut self) -> (&mut QueuePairs, Link<'_, E>) {
         let Self { endpoint, operations, control, chunk_queue_pairs, .. } = self;
         (chunk_queue_pairs, Link { endpoint, operations, control })
+    }
+
+    /// The carrier of accesses without queue pairs, and what it shares with the others.
+    pub(crate) fn one_shot_carrier(&mut self) -> (&mut OneShots, Link<'_, E>) {
+        let Self { endpoint, operations, control, one_shots, .. } = self;
+        (one_shots, Link { endpoint, operations, control })
+    }
+
+    /// Whether this end has a way for accesses with such a credential.
+    pub(crate) fn can_carry(&self, credential: &Credential) -> bool {
+        match credential {
+            Credential::Keys { .. } | Credential::Group(_) => self.endpoint.size().data_queue_pairs > 0,
+            Credential::Chunk(_) => self.endpoint.size().chunk_queue_pairs > 0,
+            Credential::RegionKey { .. } => self.endpoint.has_one_shots(),
+            Credential::Node => true,
+        }
+    }
+
+    /// Has the next operation begin only when all before it have ended. On queue pairs this changes nothing: they keep the
+    /// order in which operations are posted. Over UDP operations have no order without it (1RMA §4.4).
+    pub fn fence(&mut self) {
+        self.one_shots.fence();
     }
 
     /// When the node is to be asked for a rebuild next.
@@ -410,6 +445,11 @@ impl<E: VerbsEndpoint> Client<E> {
         if chunk_queue_pairs.is_backed_up() {
             chunk_queue_pairs.pump(&mut link, now);
         }
+        let (one_shots, mut link) = self.one_shot_carrier();
+        if one_shots.is_backed_up() {
+            one_shots.give_up_expired(&mut link, now);
+            one_shots.pump(&mut link);
+        }
     }
 
     fn control_completed(&mut self, now: Moment, completion: &Completion) {
@@ -434,6 +474,10 @@ impl<E: VerbsEndpoint> Client<E> {
     fn call_answered(&mut self, now: Moment, id: u64, body: ReplyBody) {
         let Some(awaited) = self.calls.awaited(id) else { return };
         let result = match (awaited, body) {
+            // What the node granted is of no use here.
+            (_, ReplyBody::Granted(granted)) if !self.can_carry(&granted.credential) => {
+                Err(Error::SessionLost)
+            }
             (Awaited::Grant { requested_at, rights, sharing }, ReplyBody::Granted(granted)) => {
                 Ok(Answer::Granted(Permission::new(granted, requested_at, (rights, sharing), &self.mark)))
             }
@@ -485,6 +529,7 @@ impl<E: VerbsEndpoint> Client<E> {
         Carrier::<E>::clear(&mut self.chunk_queue_pairs);
         self.chunks.clear();
         Carrier::<E>::clear(&mut self.messages);
+        Carrier::<E>::clear(&mut self.one_shots);
         // What a batch holds that waits to be resumed ends with the rest.
         self.staged_calls.clear();
         self.set_aside = None;

@@ -4,7 +4,7 @@ use crate::access::{Access, Action};
 use crate::carrier::{Begun, Carrier, Posting};
 use crate::operations::{Owner, WORD_BYTES};
 use crate::{Buffer, Client, Error, Operation, Permission, Rejected};
-use portcullis_nic::{Endpoint, VerbsEndpoint};
+use portcullis_nic::{Endpoint, Status, VerbsEndpoint};
 use portcullis_protocol::{Credential, Moment, RemoteAddress};
 
 /// Where an operation goes.
@@ -193,8 +193,15 @@ impl<E: VerbsEndpoint> Client<E> {
         match begun.access.credential {
             Credential::Keys { .. } | Credential::Group(_) => queue_pairs.take_in(&mut link, begun, posting),
             Credential::Chunk(_) => self.hand_to_chunks(posting, begun),
+            Credential::RegionKey { .. } => self.hand_to_one_shots(posting, begun),
             Credential::Node => messages.take_in(&mut link, begun, posting),
         }
+    }
+
+    /// The same for an access without a queue pair.
+    fn hand_to_one_shots(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
+        let (one_shots, mut link) = self.one_shot_carrier();
+        one_shots.take_in(&mut link, begun, posting)
     }
 
     /// The same for an access to a chunk.
@@ -223,6 +230,9 @@ impl<E: VerbsEndpoint> Client<E> {
                 }
                 let (access, deadline) = Access::checked(now, permission, offset, length, action)?;
                 Ok((Owner::Checked { deadline }, access))
+            }
+            Target::Unchecked(_, credential) if !self.can_carry(&credential) => {
+                Err(Error::LocalFault(Status::LocalQpOperationError))
             }
             Target::Unchecked(address, credential) => {
                 Ok((Owner::Unchecked, Access::unchecked(address, credential, length, action)))

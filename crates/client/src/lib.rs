@@ -26,6 +26,7 @@ mod directory;
 mod error;
 mod extension;
 mod messages;
+mod one_shots;
 mod operations;
 mod owned_batch;
 mod permission;

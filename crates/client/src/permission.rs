@@ -47,7 +47,8 @@ impl Lease {
         let credential = match granted.credential {
             Credential::Keys { lifetime, .. } => Credential::Keys { buffer: lifetime, lifetime },
             Credential::Group(keys) => keys.of_word().map_or(Credential::Node, Credential::Group),
-            other @ (Credential::Chunk(_) | Credential::Node) => other,
+            // A region key opens both.
+            other @ (Credential::Chunk(_) | Credential::RegionKey { .. } | Credential::Node) => other,
         };
         Self {
             permission: granted.permission,
@@ -76,15 +77,16 @@ impl Lease {
     pub(crate) fn has_word_for(&self, client: &Mark) -> bool {
         match self.credential {
             Credential::Keys { .. } => true,
-            Credential::Group(_) => !self.is_of_another(client),
+            Credential::Group(_) | Credential::RegionKey { .. } => !self.is_of_another(client),
             Credential::Chunk(_) | Credential::Node => false,
         }
     }
 
-    /// Whether its keys work on another client's queue pairs only.
+    /// Whether its keys work in another client's session only: on that client's queue pairs, or under its number. Two sessions
+    /// that used one region key would use one nonce twice.
     #[inline]
     pub(crate) fn is_of_another(&self, client: &Mark) -> bool {
-        matches!(self.credential, Credential::Group(_))
+        matches!(self.credential, Credential::Group(_) | Credential::RegionKey { .. })
             && self.holder.as_ref().is_some_and(|holder| holder != client)
     }
 

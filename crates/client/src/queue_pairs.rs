@@ -382,7 +382,9 @@ impl QueuePairs {
                 all[..CHUNK_QUEUE_PAIRS].copy_from_slice(&keys);
                 self.keep_keys(operation, &all)
             }
-            Credential::Node => unreachable!("accesses without keys go another way"),
+            Credential::RegionKey { .. } | Credential::Node => {
+                unreachable!("accesses without keys go another way")
+            }
         }
     }
 }

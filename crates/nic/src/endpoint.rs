@@ -1,6 +1,6 @@
 //! A client's end: on every fabric, and where it has queue pairs.
 
-use crate::{Completion, EndpointSize, Lkey, Memory, QpId, ReceiveRequest, WorkRequest};
+use crate::{Completion, EndpointSize, Lkey, Memory, OneShotRequest, QpId, ReceiveRequest, WorkRequest};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -8,6 +8,9 @@ use std::time::Duration;
 pub(crate) const CONTROL: QpId = QpId(u32::MAX);
 /// See [`VerbsEndpoint::ASKING`].
 pub(crate) const ASKING: [QpId; 2] = [QpId(u32::MAX - 1), QpId(u32::MAX - 2)];
+
+/// See [`VerbsEndpoint::ONE_SHOT`].
+pub(crate) const ONE_SHOT: QpId = QpId(u32::MAX - 3);
 
 /// A client's end on any fabric: an arena that accesses move bytes from and to, a way to wait, and a check of the node.
 pub trait Endpoint {
@@ -47,6 +50,9 @@ pub trait VerbsEndpoint: Endpoint {
     /// and to have one freed.
     const ASKING: [QpId; 2] = ASKING;
 
+    /// The number that completions of operations carry that went to no queue pair ([`VerbsEndpoint::post_one_shot`]).
+    const ONE_SHOT: QpId = ONE_SHOT;
+
     /// What it is made of.
     fn size(&self) -> EndpointSize;
 
@@ -78,6 +84,20 @@ pub trait VerbsEndpoint: Endpoint {
     /// Called when the node has connected that queue pair anew: it starts empty.
     fn asking_rebuilt(&mut self, place: usize) {
         let _ = place;
+    }
+
+    /// Whether this end carries operations without queue pairs.
+    fn has_one_shots(&self) -> bool {
+        false
+    }
+
+    /// Begins operations without queue pairs, as many as there is room for, and returns how many. They have no order among
+    /// each other. [`Status::RetryExceededError`](crate::Status) means that one of them may have been carried out or not, and
+    /// will not be any more; [`Status::RemoteAccessError`](crate::Status) that it has not, since the node does not know its
+    /// key or the key does not open this.
+    fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
+        let _ = requests;
+        0
     }
 
     /// Appends at most `most` completions to `into` and returns how many. It may stop early, for example after a

@@ -36,6 +36,9 @@ pub use objects::{
     WindowId, WindowKind,
 };
 pub use portcullis_memory::{Lend, Memory};
-pub use portcullis_protocol::{RemoteAddress, Rights, Rkey};
+pub use portcullis_protocol::{HolderKey, RegionName, RemoteAddress, Rights, Rkey};
 pub use refused_access::{AccessFault, RefusedAccess};
-pub use request::{Lkey, LocalSpan, Operation, ReceiveRequest, RemoteSpan, WindowBinding, WorkRequest};
+pub use request::{
+    Lkey, LocalSpan, OneShotRequest, OneShotVerb, Operation, ReceiveRequest, RemoteSpan, WindowBinding,
+    WorkRequest,
+};

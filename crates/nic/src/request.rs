@@ -1,7 +1,7 @@
 //! Work requests.
 
 use crate::{Access, ChainVerb, RegionId, WindowId};
-use portcullis_protocol::{RemoteAddress, Rkey};
+use portcullis_protocol::{HolderKey, RegionName, RemoteAddress, Rkey};
 
 /// A local key: names a region in the spans of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -122,4 +122,45 @@ pub struct ReceiveRequest {
     pub id: u64,
     /// Where the message goes.
     pub local: LocalSpan,
+}
+
+/// An encrypted operation without a queue pair, on a region of the node (1RMA).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OneShotRequest {
+    /// The poster's number for it, which its completion carries.
+    pub id: u64,
+    /// The region.
+    pub region: RegionName,
+    /// The poster's key for the region.
+    pub key: HolderKey,
+    /// The first byte at the node.
+    pub address: RemoteAddress,
+    /// The bytes at this end. An atomic stores here, as a native word, what was there before.
+    pub local: LocalSpan,
+    /// What is to be done.
+    pub verb: OneShotVerb,
+}
+
+/// What an operation without a queue pair does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OneShotVerb {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write {
+        /// Whether bytes may be written again if no answer comes. Otherwise somebody else's later bytes could be overwritten.
+        may_repeat: bool,
+    },
+    /// Compares and swaps an aligned word.
+    CompareAndSwap {
+        /// What has to be there.
+        compare: u64,
+        /// What is to be there then.
+        swap: u64,
+    },
+    /// Adds to an aligned word, wrapping.
+    FetchAndAdd {
+        /// How much.
+        add: u64,
+    },
 }

@@ -2,11 +2,12 @@
 
 use crate::chunks::Chunks;
 use crate::ends::{Admission, ClientEnds};
+use crate::enforcement::Regions;
 use crate::mailbox::MessageQueue;
 use crate::node::Node;
-use portcullis_nic::{Nic, QpChange, SendQueue, VerbsError};
+use portcullis_nic::{Nic, QpChange, RefusedAccess, SendQueue, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{ClientId, Moment, Refusal, TenantId};
+use portcullis_protocol::{ClientId, MESSAGE_BYTES, Moment, Refusal, RegionName, TenantId};
 
 impl<N: Nic> Node<N> {
     /// Admits a client of the tenant called `name`, if the tenant may have it: the tenant's domain exists after this.
@@ -88,6 +89,64 @@ impl<N: Nic> Node<N> {
         Ok(client)
     }
 
+    /// Gives the node a table of regions: from here on clients without queue pairs can attach, whose permissions are enforced
+    /// by region keys ([`Mechanism::RegionKey`](portcullis_protocol::Mechanism::RegionKey)). A tenant gets at most
+    /// [`NodeConfig::tenant_regions_max`](crate::NodeConfig::tenant_regions_max) of its places.
+    pub fn lend_regions(&mut self, regions: Box<dyn Regions>) {
+        let tenant_max = self.config().tenant_regions_max;
+        self.enforcement.lend_regions(regions, tenant_max);
+    }
+
+    /// Attaches a client without queue pairs, whose packets come from `host`: an IPv6 address, or an IPv4 address mapped to
+    /// one. It may have `depth` requests without an answer. [`Node::hear`] takes its messages in.
+    ///
+    /// # Errors
+    /// The node has no more numbers for clients. The client is still admitted.
+    ///
+    /// # Panics
+    /// The node has no table of regions.
+    pub fn attach_without_queue_pairs(
+        &mut self,
+        tenant: TenantId,
+        host: [u8; 16],
+        depth: u32,
+        now: Moment,
+    ) -> Result<ClientId, VerbsError> {
+        let client = self.books.next_client().ok_or(used_up("numbers of clients"))?;
+        let region_keys =
+            self.enforcement.region_keys().expect("whoever admits such clients has lent regions");
+        region_keys.enter_client(client, tenant, host);
+        self.mailbox.streams.insert(client, depth);
+        self.ends.insert_without(client);
+        self.books.handle_attached(client, tenant, None, now);
+        Ok(client)
+    }
+
+    /// Takes in a message of a client without queue pairs. A client with more requests under way than its terms allow is
+    /// evicted.
+    pub fn hear(&mut self, client: ClientId, message: [u8; MESSAGE_BYTES]) {
+        if !self.mailbox.streams.hear(client, message) {
+            self.books.evict(client);
+        }
+    }
+
+    /// The next message to a client without queue pairs.
+    pub fn poll_reply(&mut self) -> Option<(ClientId, [u8; MESSAGE_BYTES])> {
+        self.mailbox.streams.poll_reply()
+    }
+
+    /// An operation on a region was refused although its client's key had sealed it: the client or nobody is charged.
+    pub fn handle_refused_operation(
+        &mut self,
+        client: ClientId,
+        region: RegionName,
+        refused: RefusedAccess,
+        now: Moment,
+    ) {
+        self.books.handle_refused_operation(client, region, refused, now);
+        self.apply_effects();
+    }
+
     /// Detaches a client: its queue pairs stop, and the node's ends of them go. Its permissions end now, or in the next
     /// turns if there are many. Does nothing if the client is not attached.
     pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
@@ -97,14 +156,19 @@ impl<N: Nic> Node<N> {
         }
         // Refused accesses are charged to the tenant even if the client leaves at once.
         self.take_events(nic, now);
-        let ends = self.ends.remove(client).expect("a client that was stopped has ends");
+        let ends = self.ends.remove(client);
         self.mailbox.detach(nic, client);
-        // What the client sent before is heard no more. A device that does not let the queue pair go has failed.
-        let _ = nic.destroy_qp(ends.control);
-        if let Some(chunks) = &mut self.chunks {
-            chunks.leave(nic, client, now);
+        match ends {
+            Some(ends) => {
+                // What the client sent before is heard no more. A device that does not let the queue pair go has failed.
+                let _ = nic.destroy_qp(ends.control);
+                if let Some(chunks) = &mut self.chunks {
+                    chunks.leave(nic, client, now);
+                }
+                self.enforcement.forget_client(nic, client, ends.data);
+            }
+            None => self.enforcement.region_keys().expect("it attached").forget_client(client),
         }
-        self.enforcement.forget_client(nic, client, ends.data);
         self.books.handle_detached(client, now);
         self.go_on_taking_apart(nic, now);
     }

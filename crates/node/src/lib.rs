@@ -26,4 +26,5 @@ pub use chunks::ChunkEnds;
 pub use config::{ChunkLimits, ConfigError, NodeConfig, Quota, Reductions, ViolationLimits};
 pub use counters::Counters;
 pub use ends::{Admission, ClientEnds};
+pub use enforcement::{OpenRegion, Regions};
 pub use node::{Node, StartError};

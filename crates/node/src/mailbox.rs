@@ -1,7 +1,10 @@
-//! Requests and replies over verbs messages: a client SENDs, the node answers with a SEND.
+//! Requests and replies over verbs messages: a client SENDs, the node answers with a SEND. Those of clients without queue
+//! pairs come and go as values (see [`stream`]).
 //!
 //! Messages come from clients, and the mailbox reads each once. What a request means and who may ask is not decided
 //! here.
+
+mod stream;
 
 use portcullis_nic::{
     Access, Completion, CompletionKind, CqId, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest,
@@ -9,6 +12,7 @@ use portcullis_nic::{
 };
 use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply, Request, RequestBody};
 use std::collections::{BTreeMap, VecDeque};
+use stream::Streams;
 
 /// Replies that may wait for a client that takes none, in units of its control queue's depth. A client with more is
 /// evicted.
@@ -42,6 +46,8 @@ pub(crate) struct Mailbox<M> {
     clients: BTreeMap<ClientId, Box<Messages<M>>>,
     /// Clients with replies to send, each once.
     outbox: Vec<ClientId>,
+    /// The messages of clients without queue pairs.
+    pub streams: Streams,
 }
 
 impl<M: Memory> Mailbox<M> {
@@ -51,7 +57,7 @@ impl<M: Memory> Mailbox<M> {
     /// The NIC has no such queue.
     pub fn new(nic: &mut impl Nic, depth_max: u32) -> Result<Self, VerbsError> {
         let cq = nic.create_cq(COMPLETIONS_MAX.min(depth_max))?;
-        Ok(Self { cq, clients: BTreeMap::new(), outbox: Vec::new() })
+        Ok(Self { cq, clients: BTreeMap::new(), outbox: Vec::new(), streams: Streams::default() })
     }
 
     /// The control queue pairs' completion queue.
@@ -77,6 +83,7 @@ impl<M: Memory> Mailbox<M> {
 
     /// Removes what a client that has gone has on the NIC, except its queue pair, which is not the mailbox's.
     pub fn detach(&mut self, nic: &mut impl Nic, client: ClientId) {
+        self.streams.remove(client);
         if let Some(messages) = self.clients.remove(&client) {
             let _ = nic.deregister_region(messages.region.id);
         }
@@ -115,15 +122,16 @@ impl<M: Memory> Mailbox<M> {
             // The missing part is from another message, and so is the number.
             return Heard::Request { sequence: 0, request: None, data };
         }
-        // The number is at the same place in every message, also in one that cannot be decoded.
-        let sequence = u32::from_le_bytes([message[4], message[5], message[6], message[7]]);
-        Heard::Request { sequence, request, data }
+        Heard::Request { sequence: sequence_of(&message), request, data }
     }
 
     /// Queues a reply, with data behind it, to a client. Returns whether the client keeps up. A client that has gone
     /// counts as keeping up.
     pub fn reply(&mut self, client: ClientId, reply: Reply, data: Vec<u8>) -> bool {
-        let Some(messages) = self.clients.get_mut(&client) else { return true };
+        let Some(messages) = self.clients.get_mut(&client) else {
+            self.streams.reply(client, reply);
+            return true;
+        };
         messages.outgoing.push_back((reply, data));
         let keeps_up = messages.outgoing.len() <= BACKLOG_DEPTHS_MAX * messages.queue.depth as usize;
         self.queue(client);
@@ -163,6 +171,11 @@ impl<M: Memory> Mailbox<M> {
     pub fn end(&self, nic: &mut impl Nic) {
         let _ = nic.destroy_cq(self.cq);
     }
+}
+
+/// The number of a message, which is at the same place in every message, also in one that cannot be decoded.
+fn sequence_of(message: &[u8; MESSAGE_BYTES]) -> u32 {
+    u32::from_le_bytes([message[4], message[5], message[6], message[7]])
 }
 
 /// The queue pair that a client's messages go over.

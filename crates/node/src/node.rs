@@ -221,7 +221,7 @@ impl<N: Nic> Node<N> {
     fn take_requests(&mut self, nic: &mut N, now: Moment) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
         let mut left = self.config.requests_per_turn as usize;
-        let mut worked = false;
+        let mut worked = self.take_messages(nic, &mut left, now);
         while left > 0 && self.books.has_steps() {
             completions.clear();
             let polled = self.mailbox.poll(nic, left.min(REQUESTS_AT_ONCE), &mut completions);
@@ -233,18 +233,38 @@ impl<N: Nic> Node<N> {
             // A client that asks for a rebuild has broken a queue pair just before.
             self.take_events(nic, now);
             for completion in &completions {
-                self.hear(nic, completion, now);
+                self.hear_completion(nic, completion, now);
             }
         }
         self.completions = completions;
         worked
     }
 
+    /// Takes in at most `left` messages of clients without queue pairs.
+    fn take_messages(&mut self, nic: &mut N, left: &mut usize, now: Moment) -> bool {
+        let mut worked = false;
+        while *left > 0
+            && self.books.has_steps()
+            && let Some((client, heard)) = self.mailbox.streams.take_in()
+        {
+            worked = true;
+            *left -= 1;
+            self.hear_from(nic, client, heard, now);
+        }
+        worked
+    }
+
     /// Handles a completion on a control queue pair.
-    fn hear(&mut self, nic: &mut N, completion: &Completion, now: Moment) {
+    fn hear_completion(&mut self, nic: &mut N, completion: &Completion, now: Moment) {
         // Not heard: clients that have gone, and data queue pairs, which complete here when they are flushed.
         let Some((client, None)) = self.ends.owner(completion.queue_pair) else { return };
-        match self.mailbox.take_in(nic, client, completion) {
+        let heard = self.mailbox.take_in(nic, client, completion);
+        self.hear_from(nic, client, heard, now);
+    }
+
+    /// Handles what was heard from an attached client.
+    fn hear_from(&mut self, nic: &mut N, client: ClientId, heard: Heard, now: Moment) {
+        match heard {
             Heard::Sent => {}
             Heard::Broken => self.books.evict(client),
             Heard::Request { sequence, request, data } => {
@@ -367,7 +387,7 @@ impl<N: Nic> Node<N> {
         match (number, &self.chunks) {
             (None, _) => Broken::Control,
             (Some(number), Some(chunks)) if self.ends.is_for_chunks(client, number) => {
-                Broken::Chunk(chunks.charge(client, refused))
+                Broken::Judged(chunks.charge(client, refused))
             }
             (Some(_), _) => Broken::Data,
         }

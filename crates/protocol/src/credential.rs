@@ -2,8 +2,7 @@
 
 use crate::Rkey;
 
-/// How many bytes a grant has for a credential of any kind. A NIC's keys take eight of them. A key that is derived for
-/// one permission would need more.
+/// How many bytes a grant has for a credential of any kind. A NIC's keys take eight of them, a [`HolderKey`] all.
 pub const CREDENTIAL_BYTES: usize = 32;
 
 /// Queue pairs of a client for accesses to chunks, the one in use and a spare. Each chunk has a window for each of them.
@@ -108,6 +107,37 @@ impl KeyGroup {
     }
 }
 
+/// A place in a node's table of regions, and how often that place had been used before (1RMA §4.3). No two regions of one
+/// run of a node have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RegionName {
+    /// The place.
+    pub index: u32,
+    /// How often the place had been used before.
+    pub generation: u32,
+}
+
+/// The secret of one permission's holder, derived from the key of the permission's region (1RMA §4.2). It seals the holder's
+/// operations and is never sent in one.
+#[derive(Clone, Copy)]
+pub struct HolderKey(pub [u8; CREDENTIAL_BYTES]);
+
+/// Takes as long whichever bytes differ.
+impl PartialEq for HolderKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
+    }
+}
+
+impl Eq for HolderKey {}
+
+/// The bytes are a secret.
+impl std::fmt::Debug for HolderKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HolderKey(…)")
+    }
+}
+
 /// What the holder of a permission shows with each access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Credential {
@@ -125,6 +155,14 @@ pub enum Credential {
     /// The keys of a chunk's windows, one for each of the holder's queue pairs for chunks. A key works on its own queue pair
     /// only (OneSidedMW).
     Chunk([Rkey; CHUNK_QUEUE_PAIRS]),
+    /// A region of the node and the holder's key for it: each access is a packet that the key seals, for the bytes and the
+    /// lifetime word alike (1RMA). It works in the session that the permission was granted to, and in no other.
+    RegionKey {
+        /// The region.
+        region: RegionName,
+        /// The holder's key.
+        key: HolderKey,
+    },
     /// Nothing: accesses are messages, and the node looks the permission up.
     Node,
 }
@@ -150,7 +188,7 @@ impl Credential {
             Self::Keys { buffer, .. } => Some(*buffer),
             Self::Group(group) => Some(group.keys[0]),
             Self::Chunk(keys) => Some(keys[0]),
-            Self::Node => None,
+            Self::RegionKey { .. } | Self::Node => None,
         }
     }
 
@@ -160,7 +198,7 @@ impl Credential {
         match self {
             Self::Keys { lifetime, .. } => Some(*lifetime),
             Self::Group(group) => group.of_word().map(|word| word.keys[0]),
-            Self::Chunk(_) | Self::Node => None,
+            Self::Chunk(_) | Self::RegionKey { .. } | Self::Node => None,
         }
     }
 
@@ -170,7 +208,7 @@ impl Credential {
             Self::Keys { buffer, lifetime } => (array(&[buffer, lifetime]), 2),
             Self::Group(group) => (group.keys, GROUP_QUEUE_PAIRS_MAX),
             Self::Chunk(keys) => (array(&keys), CHUNK_QUEUE_PAIRS),
-            Self::Node => (array(&[]), 0),
+            Self::RegionKey { .. } | Self::Node => (array(&[]), 0),
         };
         keys.into_iter().take(count).filter(|key| *key != Rkey(0))
     }
@@ -182,7 +220,7 @@ impl Credential {
             Self::Keys { buffer, lifetime } => *buffer == key || *lifetime == key,
             Self::Group(keys) => keys.has(key),
             Self::Chunk(keys) => keys.contains(&key),
-            Self::Node => false,
+            Self::RegionKey { .. } | Self::Node => false,
         }
     }
 }

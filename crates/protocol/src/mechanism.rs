@@ -3,8 +3,8 @@
 use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 
-/// The protection mechanism of a node, chosen when it starts, for all its permissions. These are the systems that
-/// Patronus §7 compares, on one code base.
+/// What enforces a permission. For clients that have queue pairs it is chosen when the node starts, among the systems that
+/// Patronus §7 compares, on one code base. For clients over UDP it is always [`Mechanism::RegionKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mechanism {
     /// A type-1 memory window is bound per permission. Range, rights and time are enforced by the NIC.
@@ -22,10 +22,13 @@ pub enum Mechanism {
     NodeCopy,
     /// Nothing is enforced: the permission is an address and a key that works for the whole pool.
     None,
+    /// A region table entry is taken per permission, and the holder gets a key that is derived for it (1RMA). Range, rights,
+    /// time and holder are enforced by the node's end of encrypted operations: what another key has sealed is refused.
+    RegionKey,
 }
 
 impl Mechanism {
-    /// All of them.
+    /// All between which a node can choose for clients with queue pairs.
     pub const ALL: [Self; 6] = [
         Self::MemoryWindow,
         Self::WindowGroup,
@@ -45,13 +48,14 @@ impl Mechanism {
             Self::QueuePair => "queue-pair",
             Self::NodeCopy => "node-copy",
             Self::None => "none",
+            Self::RegionKey => "region-key",
         }
     }
 
     /// Whether an access outside a permission's byte range is refused.
     #[must_use]
     pub fn enforces_range(self) -> bool {
-        matches!(self, Self::MemoryWindow | Self::WindowGroup | Self::MemoryRegion | Self::NodeCopy)
+        !matches!(self, Self::QueuePair | Self::None)
     }
 
     /// Whether an access after a permission's end is refused.
@@ -68,11 +72,12 @@ impl Mechanism {
             Self::NodeCopy => 4,
             Self::None => 5,
             Self::WindowGroup => 6,
+            Self::RegionKey => 7,
         }
     }
 
     pub(crate) fn from_wire(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|mechanism| mechanism.wire() == byte)
+        Self::ALL.into_iter().chain([Self::RegionKey]).find(|mechanism| mechanism.wire() == byte)
     }
 }
 

@@ -288,6 +288,7 @@ impl NodePlan {
             clients_max: narrow(plan.clients as u64 * 4 + 4),
             requests_per_turn: narrow(dice.magnitude(1..64)),
             steps_per_turn: narrow(dice.magnitude(2..512)),
+            tenant_regions_max: 1 << 14,
             audit: true,
             audit_events: AuditEvents::all(),
             audit_records_max: 1 << 20,

@@ -83,6 +83,13 @@ impl Acceptor {
         Ok(Self { inbox, thread: Some(thread) })
     }
 
+    /// Sends control messages to clients, each with the client's number, where these travel over the connection. Does not wait.
+    /// What is for others, or for clients that have gone, is dropped.
+    pub fn say(&self, messages: impl IntoIterator<Item = (u64, Vec<u8>)>) {
+        locked(&self.inbox.said).extend(messages);
+        self.inbox.ring();
+    }
+
     /// Closes the connection of a client that the node does not serve any more. Does not wait for that.
     pub fn evict(&self, client: u64) {
         self.inbox.evict(client);
@@ -104,6 +111,7 @@ struct Inbox {
     event: OwnedFd,
     stop: AtomicBool,
     evicted: Mutex<Vec<u64>>,
+    said: Mutex<Vec<(u64, Vec<u8>)>>,
     done: Mutex<Vec<Done>>,
 }
 
@@ -116,7 +124,8 @@ impl std::fmt::Debug for Inbox {
 impl Inbox {
     fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { event, stop: AtomicBool::new(false), evicted: Mutex::default(), done: Mutex::default() })
+        let stop = AtomicBool::new(false);
+        Ok(Self { event, stop, evicted: Mutex::default(), said: Mutex::default(), done: Mutex::default() })
     }
 
     fn evict(&self, client: u64) {

@@ -150,6 +150,12 @@ impl<H: Handshake> Service<H> {
     }
 
     fn read_inbox(&mut self) {
+        let said = std::mem::take(&mut *locked(&self.inbox.said));
+        for (client, message) in said {
+            if let Some(&token) = self.clients.get(&client) {
+                self.advance(token, |handshake, _, _| handshake.say(&message));
+            }
+        }
         let evicted = std::mem::take(&mut *locked(&self.inbox.evicted));
         for client in evicted {
             // A client that is not found has hung up by itself.

@@ -7,7 +7,7 @@ use super::listener::{Listener, NodeSecurity};
 use super::messages::NodeSays;
 use super::policy::{AdmissionPolicy, Admitted, Origin, Peer};
 use super::tcp;
-use super::terms::{Ends, Terms};
+use super::terms::{Ends, Offer};
 use crate::Limits;
 use crate::handshake::{Accepted, Handshake, HasRoom, Holder, Outgoing, Reason};
 use rustix::fd::OwnedFd;
@@ -59,9 +59,18 @@ impl Door<'_> {
 }
 
 impl AdmissionPolicy for Door<'_> {
-    fn terms(&self, peer: &Peer) -> Result<Terms, Reason> {
+    fn offer(&self, peer: &Peer) -> Result<Offer, Reason> {
         self.check_room(peer)?;
-        self.policy.terms(peer)
+        self.policy.offer(peer)
+    }
+
+    fn admit_without_queue_pairs(&self, peer: &Peer) -> Result<u64, Reason> {
+        self.check_room(peer)?;
+        self.policy.admit_without_queue_pairs(peer)
+    }
+
+    fn heard(&self, client: u64, message: &[u8]) -> Result<(), Reason> {
+        self.policy.heard(client, message)
     }
 
     fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason> {
@@ -119,6 +128,10 @@ impl Handshake for TlsHandshake {
         _: Instant,
     ) -> Result<(), Breach> {
         self.0.hear(bytes, &Door { policy: &**policy, has_room })
+    }
+
+    fn say(&mut self, message: &[u8]) -> Result<(), Breach> {
+        self.0.say(message)
     }
 
     fn outgoing(&self) -> Outgoing<'_> {

@@ -7,12 +7,13 @@ use crate::tls::connection::Connection;
 use crate::tls::frames::{FRAME_BYTES_MAX, Frames, framed};
 use crate::tls::identity::{ClientIdentity, in_words};
 use crate::tls::messages::{ClientSays, NodeSays, VERSION};
+use crate::tls::talk::Talk;
 use crate::tls::tcp;
-use crate::tls::terms::{Ends, Terms};
+use crate::tls::terms::{Ends, OneShotTerms, Terms};
 use portcullis_errors::{Coded, ErrorCode};
 use rustls::ClientConnection;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,14 @@ pub enum AttachError {
         /// What it did.
         reason: String,
     },
+    /// The node is there, and its clients come over another fabric.
+    #[error("the node at {address} takes clients over {fabric}: connect to {fabric}:{address}")]
+    OtherFabric {
+        /// Where.
+        address: String,
+        /// The fabric.
+        fabric: &'static str,
+    },
     /// The node refuses.
     #[error("the node refuses: {0}")]
     Refused(String),
@@ -109,6 +118,7 @@ impl Coded for AttachError {
             Self::NotTheNode { .. } => ErrorCode::NotTheNode,
             Self::NotAccepted { .. } => ErrorCode::NotAccepted,
             Self::NotANode { .. } => ErrorCode::NotANode,
+            Self::OtherFabric { .. } => ErrorCode::UnknownAddress,
             Self::Refused(_) => ErrorCode::AttachRefused,
             Self::Unable(_) => ErrorCode::UnfitOffer,
         }
@@ -140,9 +150,77 @@ pub fn attach<T>(
     within: Duration,
     make: impl FnOnce(&Terms) -> Result<(Ends, T), Reason>,
 ) -> Result<Attached<T>, AttachError> {
+    let mut call = dial(address, security, within)?;
+    let terms = match call.ask(&ClientSays::Hello { version: VERSION })? {
+        NodeSays::Terms(terms) => terms,
+        NodeSays::OneShots { .. } => {
+            return Err(AttachError::OtherFabric { address: address.to_owned(), fabric: "udp" });
+        }
+        other => return Err(call.unexpected(other)),
+    };
+    let (ends, made) = make(&terms).map_err(AttachError::Unable)?;
+    ends.check(&terms).map_err(|unfit| AttachError::Unable(unfit.into()))?;
+    let (client, node) = match call.ask(&ClientSays::Ends(ends))? {
+        NodeSays::Welcome { client, ends } => (client, ends),
+        other => return Err(call.unexpected(other)),
+    };
+    node.check(&terms).map_err(|reason| call.not_a_node(&reason))?;
+    let connection = Connection::new(call.stream).map_err(|source| no_node(address, source))?;
+    Ok(Attached { client, node, made, connection })
+}
+
+/// A client that is attached without queue pairs.
+#[derive(Debug)]
+pub struct AttachedWithoutQueuePairs {
+    /// Its number on the node.
+    pub client: u64,
+    /// What it has to know.
+    pub terms: OneShotTerms,
+    /// Where the node's end of operations is.
+    pub node: SocketAddr,
+    /// The address that this client's packets have to come from.
+    pub local: IpAddr,
+    /// For control messages. The node serves the client as long as this lives.
+    pub talk: Talk,
+}
+
+/// Attaches without queue pairs to the node at `HOST:PORT`.
+///
+/// All but looking up a name takes at most `within`.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_without_queue_pairs(
+    address: &str,
+    security: &ClientSecurity,
+    within: Duration,
+) -> Result<AttachedWithoutQueuePairs, AttachError> {
+    let mut call = dial(address, security, within)?;
+    let (client, terms) = match call.ask(&ClientSays::Hello { version: VERSION })? {
+        NodeSays::OneShots { client, terms } => (client, terms),
+        NodeSays::Terms(_) => {
+            return Err(AttachError::OtherFabric { address: address.to_owned(), fabric: "rdma" });
+        }
+        other => return Err(call.unexpected(other)),
+    };
+    let Call { stream, channel, .. } = call;
+    let failed = |source| no_node(address, source);
+    let mut node = stream.peer_addr().map_err(failed)?;
+    node.set_port(terms.port);
+    let local = stream.local_addr().map_err(failed)?.ip();
+    let talk = Talk::new(stream, channel).map_err(failed)?;
+    Ok(AttachedWithoutQueuePairs { client, terms, node, local, talk })
+}
+
+fn no_node(address: &str, source: std::io::Error) -> AttachError {
+    AttachError::NoNode { address: address.to_owned(), source }
+}
+
+/// Connects to what listens at `HOST:PORT`.
+fn dial<'a>(address: &'a str, security: &ClientSecurity, within: Duration) -> Result<Call<'a>, AttachError> {
     let place = HostPort::parse(address).ok_or_else(|| AttachError::Address(address.to_owned()))?;
-    let no_node = |source| AttachError::NoNode { address: address.to_owned(), source };
-    let addresses = place.addresses().map_err(no_node)?;
+    let failed = |source| no_node(address, source);
+    let addresses = place.addresses().map_err(failed)?;
     if matches!(security, ClientSecurity::Plain { anywhere: false })
         && let Some(outside) = addresses.iter().find(|address| !is_loopback(address))
     {
@@ -153,27 +231,12 @@ pub fn attach<T>(
         ClientSecurity::Tls(identity) => {
             let name = place.server_name().ok_or_else(|| AttachError::Address(address.to_owned()))?;
             let connection = ClientConnection::new(Arc::clone(&identity.config), name);
-            let failed = |error: rustls::Error| no_node(std::io::Error::other(error));
-            Channel::secured(connection.map_err(failed)?)
+            Channel::secured(connection.map_err(|error| failed(std::io::Error::other(error)))?)
         }
     };
     let deadline = Instant::now() + within;
-    let stream = connect(&addresses, deadline).map_err(no_node)?;
-    let mut call = Call { stream, channel, frames: Frames::default(), address, within, deadline };
-
-    let terms = match call.ask(&ClientSays::Hello { version: VERSION })? {
-        NodeSays::Terms(terms) => terms,
-        other => return Err(call.unexpected(other)),
-    };
-    let (ends, made) = make(&terms).map_err(AttachError::Unable)?;
-    ends.check(&terms).map_err(|unfit| AttachError::Unable(unfit.into()))?;
-    let (client, node) = match call.ask(&ClientSays::Ends(ends))? {
-        NodeSays::Welcome { client, ends } => (client, ends),
-        other => return Err(call.unexpected(other)),
-    };
-    node.check(&terms).map_err(|reason| call.not_a_node(&reason))?;
-    let connection = Connection::new(call.stream).map_err(no_node)?;
-    Ok(Attached { client, node, made, connection })
+    let stream = connect(&addresses, deadline).map_err(failed)?;
+    Ok(Call { stream, channel, frames: Frames::default(), address, within, deadline })
 }
 
 /// Connects to the first address that answers.

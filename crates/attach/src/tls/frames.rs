@@ -30,34 +30,42 @@ impl Coded for FrameError {
     }
 }
 
-/// Assembles frames from the pieces in which they arrive. There is at most one frame at a time: both sides take turns,
-/// and a side that sends several messages at once breaks the rules.
+/// Assembles frames from the pieces in which they arrive.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
 }
 
 impl Frames {
-    /// Takes in bytes, and returns the message that they complete.
+    /// Takes in bytes where both sides take turns, and returns the message that they complete. A side that sends several
+    /// messages at once breaks the rules.
     ///
     /// # Errors
     /// The bytes cannot be a single frame. The stream is of no more use then.
     pub fn take_in(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
+        self.push(bytes);
+        let frame = self.next()?;
+        if frame.is_some() && !self.bytes.is_empty() { Err(FrameError::OutOfTurn) } else { Ok(frame) }
+    }
+
+    /// Takes in bytes where messages may follow each other. [`next`](Self::next) returns them.
+    pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next message that is there as a whole.
+    ///
+    /// # Errors
+    /// What comes next cannot be a frame. The stream is of no more use then.
+    pub fn next(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         let Some((length, body)) = self.bytes.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::from(u16::from_le_bytes(*length));
         if length == 0 || length > FRAME_BYTES_MAX {
             return Err(FrameError::Length { bytes: length });
         }
-        match body.len().cmp(&length) {
-            std::cmp::Ordering::Less => Ok(None),
-            std::cmp::Ordering::Greater => Err(FrameError::OutOfTurn),
-            std::cmp::Ordering::Equal => {
-                let frame = body.to_vec();
-                self.bytes.clear();
-                Ok(Some(frame))
-            }
-        }
+        let Some(frame) = body.get(..length).map(<[u8]>::to_vec) else { return Ok(None) };
+        self.bytes.drain(..LENGTH_BYTES + length);
+        Ok(Some(frame))
     }
 }
 
@@ -112,6 +120,15 @@ mod tests {
         assert_eq!(Frames::default().take_in(&[0, 0]), Err(FrameError::Length { bytes: 0 }));
         assert_eq!(Frames::default().take_in(&[0x01, 0x10]), Err(FrameError::Length { bytes: 4097 }));
         assert_eq!(Frames::default().take_in(&[0x00, 0x10]), Ok(None));
+    }
+
+    #[test]
+    fn messages_that_follow_each_other_are_told_apart() {
+        let mut frames = Frames::default();
+        frames.push(&[framed(b"one"), framed(b"two"), vec![9]].concat());
+        assert_eq!(frames.next(), Ok(Some(b"one".to_vec())));
+        assert_eq!(frames.next(), Ok(Some(b"two".to_vec())));
+        assert_eq!(frames.next(), Ok(None));
     }
 
     #[test]

@@ -3,8 +3,12 @@
 //!
 //! ```text
 //! Handshake ──► Hello ──► Ends ──► Welcomed ──► Attached
+//!     │           └──────────────────┘ │
 //!     └───────────┴────────┴──► Leaving
 //! ```
+//!
+//! A client without queue pairs has no ends to bring: it is welcomed when it has said hello. Its control messages come and go
+//! over the connection once it is attached. On other connections nothing is said any more.
 //!
 //! A peer that breaks the rules ([`Breach`]) is hung up on at once, and told only what TLS itself says. A peer that
 //! keeps the rules and is refused is told why. Then the node waits until it hangs up or its time is up: closing a
@@ -16,7 +20,7 @@ use crate::tls::frames::{FrameError, Frames, framed};
 use crate::tls::messages::{ClientSays, NodeSays, VERSION};
 use crate::tls::policy::{AdmissionPolicy, Admitted, Peer};
 use crate::tls::subject::tenant_of;
-use crate::tls::terms::{Ends, Terms};
+use crate::tls::terms::{Ends, Offer, Terms};
 use portcullis_errors::{Coded, ErrorCode};
 use std::time::Instant;
 
@@ -42,6 +46,12 @@ pub enum Breach {
     /// It sent something after the welcome.
     #[error("sent something after the attach was over")]
     AfterTheEnd,
+    /// It does not take what it is sent.
+    #[error("left more than {UNSENT_MAX} bytes unread")]
+    Deaf,
+    /// The node does not take its message.
+    #[error("sent a control message that the node does not take: {0}")]
+    Control(Reason),
     /// It ended the attach.
     #[error("hung up before it was attached")]
     HungUp,
@@ -56,9 +66,23 @@ impl Coded for Breach {
             Self::Volume => ErrorCode::TooMuchSent,
             Self::AfterTheEnd => ErrorCode::SentAfterTheEnd,
             Self::HungUp => ErrorCode::HungUp,
+            Self::Deaf => ErrorCode::TooMuchSent,
+            Self::Control(_) => ErrorCode::MessageBreach,
         }
     }
 }
+
+/// The ways of an attached client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ways {
+    /// Queue pairs: on the connection nothing is said any more.
+    QueuePairs,
+    /// Its control messages come and go over the connection.
+    OneShots,
+}
+
+/// Bytes that may wait to be sent to an attached client. Honest clients read what they have asked for.
+const UNSENT_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 enum Step {
@@ -69,9 +93,9 @@ enum Step {
     /// It must bring its ends.
     Ends(Terms),
     /// The client is admitted, and is being told.
-    Welcomed { client: u64 },
-    /// The client has been told. Nothing is said from here on.
-    Attached { client: u64 },
+    Welcomed { client: u64, ways: Ways },
+    /// The client has been told.
+    Attached { client: u64, ways: Ways },
     /// It is refused and told why; then only its hang-up is waited for.
     Leaving { told: bool },
 }
@@ -101,7 +125,7 @@ impl ServerSide {
     /// The client that the peer has become, if it has.
     pub fn client(&self) -> Option<u64> {
         match self.step {
-            Step::Welcomed { client } | Step::Attached { client } => Some(client),
+            Step::Welcomed { client, .. } | Step::Attached { client, .. } => Some(client),
             _ => None,
         }
     }
@@ -124,6 +148,9 @@ impl ServerSide {
     /// # Errors
     /// It must be hung up on at once.
     pub fn hear(&mut self, bytes: &[u8], policy: &impl AdmissionPolicy) -> Result<(), Breach> {
+        if let Step::Attached { client, ways: Ways::OneShots } = self.step {
+            return self.hear_messages(client, bytes, policy);
+        }
         self.heard = self.heard.saturating_add(bytes.len());
         match self.step {
             Step::Welcomed { .. } | Step::Attached { .. } => return Err(Breach::AfterTheEnd),
@@ -151,6 +178,36 @@ impl ServerSide {
         if heard.hung_up && !is_leaving { Err(Breach::HungUp) } else { Ok(()) }
     }
 
+    /// Takes in control messages of an attached client.
+    fn hear_messages(
+        &mut self,
+        client: u64,
+        bytes: &[u8],
+        policy: &impl AdmissionPolicy,
+    ) -> Result<(), Breach> {
+        let heard = self.channel.take_in(bytes).map_err(Breach::Tls)?;
+        self.frames.push(&heard.said);
+        while let Some(message) = self.frames.next()? {
+            policy.heard(client, &message).map_err(Breach::Control)?;
+        }
+        if heard.hung_up { Err(Breach::HungUp) } else { Ok(()) }
+    }
+
+    /// Sends a control message to an attached client.
+    ///
+    /// # Errors
+    /// The client does not take what it is sent: it must be hung up on.
+    pub fn say(&mut self, message: &[u8]) -> Result<(), Breach> {
+        if !matches!(
+            self.step,
+            Step::Welcomed { ways: Ways::OneShots, .. } | Step::Attached { ways: Ways::OneShots, .. }
+        ) {
+            return Ok(());
+        }
+        self.channel.say(&framed(message));
+        if self.channel.outgoing().len() > UNSENT_MAX { Err(Breach::Deaf) } else { Ok(()) }
+    }
+
     /// What is to be sent now.
     pub fn outgoing(&self) -> &[u8] {
         self.channel.outgoing()
@@ -159,12 +216,14 @@ impl ServerSide {
     /// So many bytes have been sent.
     pub fn sent(&mut self, bytes: usize) {
         self.channel.sent(bytes);
-        if let Step::Welcomed { client } = self.step
+        if let Step::Welcomed { client, ways } = self.step
             && self.channel.outgoing().is_empty()
         {
-            self.channel.fall_silent();
+            if ways == Ways::QueuePairs {
+                self.channel.fall_silent();
+            }
             self.frames = Frames::default();
-            self.step = Step::Attached { client };
+            self.step = Step::Attached { client, ways };
         }
     }
 
@@ -214,13 +273,26 @@ impl ServerSide {
     }
 
     fn offer(&mut self, policy: &impl AdmissionPolicy) -> Result<NodeSays, Reason> {
-        let terms = policy.terms(&self.peer)?;
-        if !terms.is_sound() {
-            tracing::error!(?terms, "the node's terms are beyond their bounds: nobody can attach");
+        let offer = policy.offer(&self.peer)?;
+        let is_sound = match offer {
+            Offer::QueuePairs(terms) => terms.is_sound(),
+            Offer::OneShots(terms) => terms.is_sound(),
+        };
+        if !is_sound {
+            tracing::error!(?offer, "the node's terms are beyond their bounds: nobody can attach");
             return Err("the node's terms make no sense".into());
         }
-        self.step = Step::Ends(terms);
-        Ok(NodeSays::Terms(terms))
+        match offer {
+            Offer::QueuePairs(terms) => {
+                self.step = Step::Ends(terms);
+                Ok(NodeSays::Terms(terms))
+            }
+            Offer::OneShots(terms) => {
+                let client = policy.admit_without_queue_pairs(&self.peer)?;
+                self.step = Step::Welcomed { client, ways: Ways::OneShots };
+                Ok(NodeSays::OneShots { client, terms })
+            }
+        }
     }
 
     fn let_in(
@@ -237,7 +309,7 @@ impl ServerSide {
             return Err("the node's queue pairs do not fit its terms".into());
         }
         // From here on the client ends when the connection ends.
-        self.step = Step::Welcomed { client };
+        self.step = Step::Welcomed { client, ways: Ways::QueuePairs };
         Ok(NodeSays::Welcome { client, ends })
     }
 

@@ -1,7 +1,7 @@
 //! The four messages of an attach, as they are on the wire. Here a peer's bytes become a value of a checked type, or
 //! nothing.
 
-use crate::tls::terms::{Ends, Terms};
+use crate::tls::terms::{Ends, OneShotTerms, Terms};
 use portcullis_nic::{GuaranteeSet, QpAddress};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,7 @@ enum FromNode {
     Terms { data_queue_pairs: u32, send_depth: u32, control_depth: u32, message_bytes: u32, unenforced: u16 },
     Refused(String),
     Welcome { client: u64, ends: WireEnds },
+    OneShots { client: u64, port: u16, control_depth: u32, datagram_max: u32 },
 }
 
 /// What a client says.
@@ -64,6 +65,13 @@ pub enum NodeSays {
         client: u64,
         /// The node's queue pairs.
         ends: Ends,
+    },
+    /// The client is admitted, without queue pairs.
+    OneShots {
+        /// The client's number on the node.
+        client: u64,
+        /// What it has to know. They are sound.
+        terms: OneShotTerms,
     },
 }
 
@@ -99,6 +107,10 @@ impl NodeSays {
             }
             FromNode::Refused(reason) => Some(Self::Refused(presentable(&reason))),
             FromNode::Welcome { client, ends } => Some(Self::Welcome { client, ends: ends.into() }),
+            FromNode::OneShots { client, port, control_depth, datagram_max } => {
+                let terms = OneShotTerms { port, control_depth, datagram_max };
+                terms.is_sound().then_some(Self::OneShots { client, terms })
+            }
         }
     }
 
@@ -113,6 +125,9 @@ impl NodeSays {
             }
             Self::Refused(reason) => FromNode::Refused(presentable(reason)),
             Self::Welcome { client, ends } => FromNode::Welcome { client: *client, ends: ends.into() },
+            &Self::OneShots { client, terms: OneShotTerms { port, control_depth, datagram_max } } => {
+                FromNode::OneShots { client, port, control_depth, datagram_max }
+            }
         })
     }
 }
@@ -180,6 +195,7 @@ mod tests {
             let _ = ClientSays::parse(&bytes);
             match NodeSays::parse(&bytes) {
                 Some(NodeSays::Terms(terms)) => prop_assert!(terms.is_sound()),
+                Some(NodeSays::OneShots { terms, .. }) => prop_assert!(terms.is_sound()),
                 Some(NodeSays::Refused(reason)) => prop_assert!(!reason.chars().any(char::is_control)),
                 Some(NodeSays::Welcome { .. }) | None => {}
             }

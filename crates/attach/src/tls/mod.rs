@@ -18,6 +18,9 @@
 //! nothing is said: the connection exists so that each end notices when the other has gone. A byte after the welcome is
 //! a breach, and ends the attach.
 //!
+//! A node whose clients have no queue pairs answers the hello with a welcome that says where its UDP port is. After that the
+//! control messages of both sides travel over the connection, each in a frame, in any order ([`Talk`]).
+//!
 //! A client's tenant comes from its certificate ([`ClientIdentity`]), never from what the client says. The client knows
 //! the node by the node's certificate, for the host that it connected to ([`NodeIdentity`]). Both certificates are of
 //! one private authority; [`certificates`] makes them. TLS is version 1.3. Sessions are not resumed, since one would
@@ -40,16 +43,22 @@ mod listener;
 mod messages;
 mod policy;
 mod subject;
+mod talk;
 mod tcp;
 mod terms;
 mod trust;
 
 pub use acceptance::{TcpHolder, TlsHandshake};
-pub use client::{AttachError, Attached, ClientSecurity, attach};
+pub use client::{
+    AttachError, Attached, AttachedWithoutQueuePairs, ClientSecurity, attach, attach_without_queue_pairs,
+};
 pub use connection::Connection;
 pub use handshake::Breach;
 pub use identity::{ClientIdentity, IdentityError, NodeIdentity};
 pub use listener::{ListenError, Listener, NodeSecurity};
 pub use policy::{AdmissionPolicy, Admitted, Origin, Peer};
 pub use subject::{BadTenantName, TENANT_LETTERS_MAX, check_tenant_name};
-pub use terms::{Ends, QUEUE_PAIR_MAX, Terms, UnfitEnds};
+pub use talk::Talk;
+pub use terms::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Ends, Offer, OneShotTerms, QUEUE_PAIR_MAX, Terms, UnfitEnds,
+};

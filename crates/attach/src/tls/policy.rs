@@ -1,7 +1,7 @@
 //! The decision whether to admit a client.
 
 use crate::handshake::Reason;
-use crate::tls::terms::{Ends, Terms};
+use crate::tls::terms::{Ends, Offer};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The peer of an attach, as far as it is known.
@@ -27,17 +27,35 @@ pub struct Admitted {
 /// Decides which clients are admitted. Called on the acceptor's thread, one call at a time: while it waits, all
 /// attaches wait.
 pub trait AdmissionPolicy {
-    /// What a client would have to bring.
+    /// What a client is offered, and would have to bring.
     ///
     /// # Errors
     /// Why it is refused. The client is told.
-    fn terms(&self, peer: &Peer) -> Result<Terms, Reason>;
+    fn offer(&self, peer: &Peer) -> Result<Offer, Reason>;
 
-    /// Admits a client, whose ends fit the terms.
+    /// Admits a client, whose ends fit the terms of the [`Offer::QueuePairs`] that it was made.
     ///
     /// # Errors
     /// Why the client is refused: it is told. Nothing is left behind.
-    fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason>;
+    fn admit(&self, _peer: &Peer, _ends: Ends) -> Result<Admitted, Reason> {
+        Err("this node offers no queue pairs".into())
+    }
+
+    /// Admits a client that was made an [`Offer::OneShots`]. Returns its number.
+    ///
+    /// # Errors
+    /// Why the client is refused: it is told. Nothing is left behind.
+    fn admit_without_queue_pairs(&self, _peer: &Peer) -> Result<u64, Reason> {
+        Err("this node offers queue pairs only".into())
+    }
+
+    /// Takes in a control message of a client without queue pairs.
+    ///
+    /// # Errors
+    /// The client does not keep to the protocol: its connection is closed.
+    fn heard(&self, _client: u64, _message: &[u8]) -> Result<(), Reason> {
+        Err("the client sends no messages over this connection".into())
+    }
 
     /// The client's connection is over: the client hung up or broke the rules, it was evicted, or the acceptor ends.
     /// Called exactly once for every client that was admitted.

@@ -1,9 +1,14 @@
 //! What node and client agree on: how many queue pairs, how deep, and where each can be reached.
 
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_nic::{EndpointSize, GuaranteeSet, QpAddress};
+use portcullis_nic::{DEPTH_MAX, EndpointSize, GuaranteeSet, QpAddress};
 use std::collections::HashSet;
 use std::net::Ipv6Addr;
+
+/// Every path of IPv6 carries datagrams that are this long with their headers of 48 bytes.
+pub const DATAGRAM_BYTES_MIN: u32 = 1280 - 48;
+/// The longest datagram that an IP packet can carry.
+pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 
 /// The largest number of a queue pair: InfiniBand has 24 bits for it.
 pub const QUEUE_PAIR_MAX: u32 = (1 << 24) - 1;
@@ -45,6 +50,36 @@ impl Terms {
     pub fn is_sound(&self) -> bool {
         self.size(0).is_sound()
     }
+}
+
+/// What a client without queue pairs has to know of its node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OneShotTerms {
+    /// The UDP port that the node's end of operations is at, on the host of the connection.
+    pub port: u16,
+    /// Control messages that may be under way in each direction.
+    pub control_depth: u32,
+    /// Bytes of the largest datagram that the node sends and takes.
+    pub datagram_max: u32,
+}
+
+impl OneShotTerms {
+    /// Whether all terms are within their bounds.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.port > 0
+            && (1..=DEPTH_MAX).contains(&self.control_depth)
+            && (DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX).contains(&self.datagram_max)
+    }
+}
+
+/// What a node offers to a client that has said hello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offer {
+    /// Queue pairs, if the client brings its own ends of them.
+    QueuePairs(Terms),
+    /// Operations without queue pairs. Control messages travel over the connection itself.
+    OneShots(OneShotTerms),
 }
 
 /// Why ends do not fit the terms.

@@ -8,7 +8,7 @@ pub mod wire;
 
 use portcullis_attach::tls::{
     AdmissionPolicy, Admitted, AttachError, Attached, ClientSecurity, Connection, Ends, Listener,
-    NodeSecurity, Peer, Terms, TlsHandshake, attach,
+    NodeSecurity, Offer, Peer, Terms, TlsHandshake, attach,
 };
 use portcullis_attach::{Acceptor, Limits, Reason};
 use portcullis_nic::QpAddress;
@@ -124,8 +124,8 @@ impl Ledger {
 struct Recorder(Ledger);
 
 impl AdmissionPolicy for Recorder {
-    fn terms(&self, _: &Peer) -> Result<Terms, Reason> {
-        Ok(self.0.with(|book| book.terms).unwrap_or(TERMS))
+    fn offer(&self, _: &Peer) -> Result<Offer, Reason> {
+        Ok(Offer::QueuePairs(self.0.with(|book| book.terms).unwrap_or(TERMS)))
     }
 
     fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason> {

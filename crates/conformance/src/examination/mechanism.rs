@@ -19,6 +19,8 @@ pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
         Mechanism::QueuePair => &[QueuePairRights, ProtectionDomain],
         // Peers are allowed no access at all.
         Mechanism::NodeCopy => &[QueuePairRights],
+        // No NIC has a part in it.
+        Mechanism::RegionKey => &[],
         Mechanism::None => &[],
     }
 }

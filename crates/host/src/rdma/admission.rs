@@ -5,7 +5,7 @@ use super::scout::Scout;
 use crate::PortLimits;
 use crate::fabric::NodeEngine;
 use portcullis_attach::Reason;
-use portcullis_attach::tls::{AdmissionPolicy, Admitted, Ends, Peer, Terms};
+use portcullis_attach::tls::{AdmissionPolicy, Admitted, Ends, Offer, Peer, Terms};
 use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::NodeConfig;
 use portcullis_protocol::ClientId;
@@ -50,8 +50,8 @@ pub(super) struct TcpPolicy {
 }
 
 impl AdmissionPolicy for TcpPolicy {
-    fn terms(&self, _peer: &Peer) -> Result<Terms, Reason> {
-        Ok(self.entry.terms)
+    fn offer(&self, _peer: &Peer) -> Result<Offer, Reason> {
+        Ok(Offer::QueuePairs(self.entry.terms))
     }
 
     fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason> {

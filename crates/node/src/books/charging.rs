@@ -12,7 +12,7 @@ use super::violations::{Charge, Standing, TenantRecord};
 use crate::audit::{AuditEvent, AuditRecord};
 use portcullis_nic::{Access, AccessFault, Memory, RefusedAccess};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{ClientId, Moment, Refusal, Rkey, TenantId};
+use portcullis_protocol::{ClientId, Moment, Refusal, RegionName, Rkey, TenantId};
 use std::sync::Arc;
 
 /// Permissions of siblings that ended a moment ago, as many as are looked at for one access.
@@ -23,8 +23,8 @@ const ENDED_LOOKED_AT_MAX: usize = 16_384;
 pub(crate) enum Broken {
     /// On a data queue pair.
     Data,
-    /// On a queue pair for chunks, where it looks like this.
-    Chunk(Charge),
+    /// Where it looks like this: on a queue pair for chunks, or on a region.
+    Judged(Charge),
     /// On the control queue pair, which was the only way to talk to the client.
     Control,
 }
@@ -42,7 +42,7 @@ impl<M: Memory> Books<M> {
         let charge = match refused {
             // A control queue pair lets no access through, so no key can be tried there.
             _ if control => Charge::Stray,
-            _ if let Broken::Chunk(charge) = broken => charge,
+            _ if let Broken::Judged(charge) = broken => charge,
             Some(refused) => self.look_at(client, &refused, now),
             None => self.assume(client, now),
         };
@@ -64,6 +64,28 @@ impl<M: Memory> Books<M> {
         if control {
             self.evict(client);
         }
+    }
+
+    /// Charges an operation that its client's key has sealed, and that was refused, to the client. What others have sealed, or
+    /// nobody, is charged to nobody: whoever sends packets can say that it is somebody else.
+    ///
+    /// Somebody on the path can send a copy of a packet at any later time. So an operation on a region that has ended counts
+    /// as late, which costs the client nothing but a record, and only for a while.
+    pub fn handle_refused_operation(
+        &mut self,
+        client: ClientId,
+        region: RegionName,
+        refused: RefusedAccess,
+        now: Moment,
+    ) {
+        let Some(it) = self.clients.get(client) else { return };
+        let grace = self.config.violations.late_grace;
+        let charge = match (refused.fault, it.recent.region_ended(region)) {
+            (AccessFault::StaleKey, Some(ended)) if now.since(ended) <= grace => Charge::Late,
+            (AccessFault::StaleKey, _) => return,
+            _ => Charge::Stray,
+        };
+        self.handle_violation(client, Broken::Judged(charge), Some(refused), now);
     }
 
     /// An attached client: the node owns no queue pairs of others.

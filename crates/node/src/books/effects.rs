@@ -29,6 +29,7 @@ pub(crate) struct Exposure {
     pub id: PermissionId,
     pub tenant: TenantId,
     pub client: ClientId,
+    pub object: ObjectId,
     pub rights: Rights,
     /// Where its bytes start.
     pub address: RemoteAddress,

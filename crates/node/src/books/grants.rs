@@ -12,8 +12,8 @@ use crate::audit::AuditEvent;
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    Credential, Granted, Keep, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress,
-    ReplyBody, Sharing, TenantId,
+    Credential, Granted, Keep, LIFETIME_OFFSET, Lifetime, Mechanism, Moment, PermissionId, Refusal,
+    RemoteAddress, ReplyBody, Sharing, TenantId,
 };
 
 /// Requests for memory that are tried again at once. Those that still have to wait do so behind the others.
@@ -92,6 +92,7 @@ impl<M: Memory> Books<M> {
             id: it.id,
             tenant: self.domain_of(it),
             client: it.client,
+            object: it.object,
             rights: it.rights,
             address,
             length,
@@ -290,7 +291,10 @@ impl<M: Memory> Books<M> {
             waited: permission.waited,
             longest: self.config.longest_lifetime,
             credential,
-            mechanism: self.config.mechanism,
+            mechanism: match credential {
+                Credential::RegionKey { .. } => Mechanism::RegionKey,
+                _ => self.config.mechanism,
+            },
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) use charging::Broken;
 pub(crate) use departures::Left;
 pub(crate) use effects::{Effect, Exposure, OwedReply, Residue, Withdrawal};
 pub(crate) use permissions::PermissionSlot;
-pub(crate) use pool::{Slabs, offset};
+pub(crate) use pool::{ObjectId, Slabs, offset};
 pub(crate) use requests::RequestOrigin;
 
 use crate::audit::{AuditEvent, AuditQueue, AuditRecord, AuditedChunk, AuditedPermission};
@@ -52,7 +52,7 @@ use guests::Guests;
 use key_holders::KeyHolders;
 use leases::Leases;
 use permissions::Permissions;
-use pool::{ObjectId, Pool};
+use pool::Pool;
 use portcullis_nic::Memory;
 use portcullis_protocol::{ClientId, Incarnation, Moment, Refusal, Reply, ReplyBody, Rkey, TenantId};
 use postponed::Postponed;

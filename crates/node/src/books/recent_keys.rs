@@ -1,6 +1,6 @@
 //! Keys that a client held until a moment ago. They tell a late access from a guess.
 
-use portcullis_protocol::{Credential, Moment, RemoteAddress, Rkey};
+use portcullis_protocol::{Credential, Moment, RegionName, RemoteAddress, Rkey};
 use std::collections::VecDeque;
 
 /// The keys of a permission that has ended.
@@ -39,6 +39,12 @@ impl RecentKeys {
     /// When the last permission with this key ended.
     pub fn ended(&self, key: Rkey) -> Option<Moment> {
         let had = |keys: &&EndedKeys| keys.credential.has_key(key);
+        self.ended.iter().rev().find(had).map(|keys| keys.at)
+    }
+
+    /// When the permission over this region ended.
+    pub fn region_ended(&self, name: RegionName) -> Option<Moment> {
+        let had = |keys: &&EndedKeys| matches!(keys.credential, Credential::RegionKey { region, .. } if region == name);
         self.ended.iter().rev().find(had).map(|keys| keys.at)
     }
 

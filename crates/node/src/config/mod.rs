@@ -97,6 +97,8 @@ pub struct NodeConfig {
     /// How many free chunks the node keeps ready, and at most twice as many. It holds the others itself, and their memory
     /// goes back to the machine. `None`: all are ready, and the node holds none.
     pub chunks_ready: Option<u64>,
+    /// Places of the table of regions that a tenant may have, for its clients without queue pairs.
+    pub tenant_regions_max: u32,
     /// Whether audit records are made.
     pub audit: bool,
     /// The events of which they are made.
@@ -132,6 +134,7 @@ impl Default for NodeConfig {
             chunks: None,
             chains: true,
             chunks_ready: None,
+            tenant_regions_max: 1 << 14,
             audit: false,
             audit_events: AuditEvents::all(),
             audit_records_max: 65_536,

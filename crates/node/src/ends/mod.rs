@@ -13,12 +13,14 @@ use owners::Owners;
 use portcullis_nic::{Nic, QpChange, QpId, QpState};
 use portcullis_protocol::{ClientId, Refusal};
 use rebuilds::Rebuilds;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// All ends of attached clients.
 #[derive(Debug)]
 pub(crate) struct Ends {
     clients: BTreeMap<ClientId, ClientEnds>,
+    /// Clients without queue pairs.
+    without: BTreeSet<ClientId>,
     owners: Owners,
     rebuilds: Rebuilds,
     /// See [`portcullis_nic::Capabilities::sees_peer_ends`].
@@ -29,8 +31,8 @@ impl Ends {
     /// No ends yet. `sees_peer_ends`: whether the NIC sees when a client's end breaks. `at_once`: queue pairs that are
     /// rebuilt at the same time.
     pub fn new(sees_peer_ends: bool, at_once: u32) -> Self {
-        let (clients, owners) = (BTreeMap::new(), Owners::default());
-        Self { clients, owners, rebuilds: Rebuilds::new(at_once), sees_peer_ends }
+        let (clients, without, owners) = (BTreeMap::new(), BTreeSet::new(), Owners::default());
+        Self { clients, without, owners, rebuilds: Rebuilds::new(at_once), sees_peer_ends }
     }
 
     /// Enters the ends of a client.
@@ -45,8 +47,14 @@ impl Ends {
         self.clients.insert(client, ends);
     }
 
-    /// Removes the ends of a client that has gone, and returns them.
+    /// Enters a client that has no queue pairs.
+    pub fn insert_without(&mut self, client: ClientId) {
+        self.without.insert(client);
+    }
+
+    /// Removes a client that has gone, and returns its ends. `None`: it had none.
     pub fn remove(&mut self, client: ClientId) -> Option<ClientEnds> {
+        self.without.remove(&client);
         self.rebuilds.forget(client);
         let ends = self.clients.remove(&client)?;
         for qp in ends.all() {
@@ -62,7 +70,7 @@ impl Ends {
 
     /// Stops a client's queue pairs: nothing more comes from it. Returns whether it is attached.
     pub fn stop(&self, nic: &mut impl Nic, client: ClientId) -> bool {
-        let Some(ends) = self.clients.get(&client) else { return false };
+        let Some(ends) = self.clients.get(&client) else { return self.without.contains(&client) };
         for qp in ends.all() {
             let _ = nic.modify_qp(qp, QpChange::Error);
         }

@@ -32,12 +32,12 @@ impl<N: Nic> Immediate<N> for MemoryRegion {
             };
             (header, buffer)
         };
-        around.enter(exposure, Exposing { word: header.id.0, bytes: buffer.id.0 });
+        around.enter(exposure, Exposing::on_nic(header.id.0, buffer.id.0));
         Some(Credential::Keys { buffer: buffer.rkey, lifetime: header.rkey })
     }
 
     fn withdraw(&mut self, around: &mut Surroundings<'_, N>, ended: &Ended) {
-        let Exposing { word, bytes } = ended.exposing;
+        let Exposing { word, bytes, .. } = ended.exposing;
         let _ = around.nic.deregister_region(RegionId(bytes));
         if word != bytes {
             let _ = around.nic.deregister_region(RegionId(word));

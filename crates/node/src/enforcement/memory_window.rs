@@ -82,7 +82,7 @@ impl MemoryWindow {
         let first = self.take_window(around.nic, tenant, gone)?;
         let (exposing, buffer, lifetime) = if exposure.is_contiguous() {
             let key = rebind(tenant, batch, first, (word, EXPOSED_BYTES + length), access);
-            (Exposing { word: first.0.0, bytes: first.0.0 }, key, key)
+            (Exposing::on_nic(first.0.0, first.0.0), key, key)
         } else {
             let Some(second) = self.take_window(around.nic, tenant, gone) else {
                 self.stock.prompt.push(first);
@@ -90,7 +90,7 @@ impl MemoryWindow {
             };
             let lifetime = rebind(tenant, batch, second, (word, EXPOSED_BYTES), Access::REMOTE_ATOMIC);
             let buffer = rebind(tenant, batch, first, (exposure.address, length), access);
-            (Exposing { word: second.0.0, bytes: first.0.0 }, buffer, lifetime)
+            (Exposing::on_nic(second.0.0, first.0.0), buffer, lifetime)
         };
         around.enter(exposure, exposing);
         Some(Credential::Keys { buffer, lifetime })
@@ -221,7 +221,7 @@ struct Stock {
 
 impl Stock {
     fn add(&mut self, ended: &Ended) {
-        let Ended { withdrawal, exposing: Exposing { word, bytes } } = *ended;
+        let Ended { withdrawal, exposing: Exposing { word, bytes, .. } } = *ended;
         let (header, object) = (Some(withdrawal.header), Some(withdrawal.object));
         let guest = withdrawal.guest;
         // What a tenant holds of another's object ends at once, also with the object.

@@ -11,10 +11,12 @@ mod memory_window;
 pub(crate) mod node_copy;
 mod open;
 mod queue_pair;
+mod region_keys;
 mod window_group;
 mod windowed;
 
 pub(crate) use domain::Domain;
+pub use region_keys::{OpenRegion, Regions};
 
 use crate::books::{Exposure, OwedReply, PermissionSlot, Residue, Withdrawal, offset};
 use crate::config::NodeConfig;
@@ -23,9 +25,10 @@ use at_once::AtOnce;
 use memory_window::MemoryWindow;
 use portcullis_nic::{Access, Completion, Memory, Nic, PdId, QpId, SendQueue, VerbsError};
 use portcullis_protocol::{
-    ClientId, Credential, Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, Rkey, TenantId,
+    ClientId, Credential, Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, RegionName, Rkey, TenantId,
 };
 use portcullis_slots::Table;
+use region_keys::RegionKeys;
 use window_group::WindowGroup;
 
 /// The bytes of a header that a client may access: its lifetime word.
@@ -50,11 +53,23 @@ pub(crate) enum Outcome {
 pub(crate) struct Exposing {
     pub word: u32,
     pub bytes: u32,
+    /// The region, if its holder has no queue pairs.
+    region: Option<RegionName>,
 }
 
 impl Exposing {
     /// Nothing of the permission's own.
-    const NOTHING: Self = Self { word: u32::MAX, bytes: u32::MAX };
+    const NOTHING: Self = Self::on_nic(u32::MAX, u32::MAX);
+
+    /// Windows or regions of the NIC.
+    const fn on_nic(word: u32, bytes: u32) -> Self {
+        Self { word, bytes, region: None }
+    }
+
+    /// A place in the table of regions.
+    fn region(name: RegionName) -> Self {
+        Self { word: name.index, bytes: name.index, region: Some(name) }
+    }
 }
 
 /// A permission that is to be taken down.
@@ -250,6 +265,10 @@ pub(crate) struct Enforcement<N: Nic> {
     /// Domains of tenants that have gone, while queue pairs are still in them.
     empty_domains: Vec<PdId>,
     outcomes: Vec<Outcome>,
+    /// For clients without queue pairs. `None`: there are none.
+    region_keys: Option<RegionKeys>,
+    /// Outcomes that the mechanism for those clients has taken note of.
+    noted: usize,
 }
 
 impl<N: Nic> Enforcement<N> {
@@ -275,6 +294,9 @@ impl<N: Nic> Enforcement<N> {
             Mechanism::QueuePair => Box::new(AtOnce(queue_pair::QueuePair::default())),
             Mechanism::NodeCopy => Box::new(AtOnce(node_copy::NodeCopy)),
             Mechanism::None => Box::new(AtOnce(open::Open)),
+            Mechanism::RegionKey => {
+                return Err(VerbsError::Invalid("region keys are for clients without queue pairs only"));
+            }
         };
         Ok(Self {
             mechanism,
@@ -285,7 +307,19 @@ impl<N: Nic> Enforcement<N> {
             busy: Vec::new(),
             empty_domains: Vec::new(),
             outcomes: Vec::new(),
+            region_keys: None,
+            noted: 0,
         })
+    }
+
+    /// From here on there may be clients without queue pairs. A tenant may have `tenant_max` places of the table.
+    pub fn lend_regions(&mut self, regions: Box<dyn Regions>, tenant_max: u32) {
+        self.region_keys = Some(RegionKeys::new(regions, tenant_max));
+    }
+
+    /// The mechanism for clients without queue pairs.
+    pub fn region_keys(&mut self) -> Option<&mut RegionKeys> {
+        self.region_keys.as_mut()
     }
 
     /// Sets a tenant up on the NIC. Returns the key that opens all its permissions, if they have no keys of their own.
@@ -330,6 +364,10 @@ impl<N: Nic> Enforcement<N> {
         self.drop_domains(nic);
         remains.unborn.splice(..0, starting.iter().map(|exposure| exposure.permission));
         remains.residues.extend(ending.iter().map(|ended| ended.withdrawal.residue()));
+        if let Some(region_keys) = &mut self.region_keys {
+            remains.unborn.extend(region_keys.end_tenant(tenant).iter().map(|exposure| exposure.permission));
+            remains.residues.iter().for_each(|residue| region_keys.take_note(&Outcome::Withdrawn(*residue)));
+        }
         remains
     }
 
@@ -353,8 +391,11 @@ impl<N: Nic> Enforcement<N> {
 
     /// Sets a permission up with this turn's batch.
     pub fn expose(&mut self, exposure: Exposure) {
-        self.work_mut(exposure.tenant).starting.push(exposure);
         self.mark_busy(exposure.tenant);
+        match &mut self.region_keys {
+            Some(region_keys) if region_keys.serves(exposure.client) => region_keys.expose(exposure),
+            _ => self.work_mut(exposure.tenant).starting.push(exposure),
+        }
     }
 
     /// Takes a permission down with this turn's batch.
@@ -362,8 +403,16 @@ impl<N: Nic> Enforcement<N> {
         // Taken now, not with the batch: another tenant's permission may get the slot in the same turn.
         let exposing = self.exposing[withdrawal.permission.index()].take();
         let exposing = exposing.expect("what is taken down was set up");
-        self.work_mut(withdrawal.tenant).ending.push(Ended { withdrawal, exposing });
+        let ended = Ended { withdrawal, exposing };
         self.mark_busy(withdrawal.tenant);
+        if let Some(region_keys) = &mut self.region_keys {
+            region_keys.begin_closing(withdrawal.object);
+            if let Some(region) = exposing.region {
+                region_keys.withdraw(&ended, region, &mut self.outcomes);
+                return;
+            }
+        }
+        self.work_mut(withdrawal.tenant).ending.push(ended);
     }
 
     fn mark_busy(&mut self, tenant: TenantId) {
@@ -404,11 +453,23 @@ impl<N: Nic> Enforcement<N> {
             outcomes: &mut self.outcomes,
             exposing: &mut self.exposing,
         };
-        self.mechanism.carry_out(&mut around, &mut work.starting, &mut work.ending)
+        let done = self.mechanism.carry_out(&mut around, &mut work.starting, &mut work.ending);
+        if let Some(region_keys) = &mut self.region_keys {
+            around.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));
+            self.noted = around.outcomes.len();
+            region_keys.proceed(&mut around);
+        }
+        done
     }
 
     /// The outcomes since the last call. [`return_outcomes`](Self::return_outcomes) takes their buffer back.
     pub fn take_outcomes(&mut self) -> Vec<Outcome> {
+        if let Some(region_keys) = &mut self.region_keys {
+            self.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));
+            self.noted = 0;
+            let ready: Vec<TenantId> = region_keys.ready().collect();
+            ready.into_iter().for_each(|tenant| self.mark_busy(tenant));
+        }
         std::mem::take(&mut self.outcomes)
     }
 

@@ -126,7 +126,7 @@ impl WindowGroup {
         let group = Group { holder: exposure.client, count, bytes, word };
         let index = tenant.own.0.insert(group);
         batch.touched.push(index);
-        around.enter(exposure, Exposing { word: index.0, bytes: index.0 });
+        around.enter(exposure, Exposing::on_nic(index.0, index.0));
         let holder = self.holders.entry(exposure.client).or_insert_with(|| Holder {
             queue_pairs: around.ends.data(exposure.client).to_vec(),
             groups: 0,

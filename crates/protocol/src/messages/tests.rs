@@ -1,7 +1,10 @@
 //! Messages survive the wire, and bytes that mean nothing are an error.
 
 use super::*;
-use crate::{GROUP_QUEUE_PAIRS_MAX, Incarnation, KeyGroup, Moment, Rkey, WordKeys};
+use crate::{
+    CREDENTIAL_BYTES, GROUP_QUEUE_PAIRS_MAX, HolderKey, Incarnation, KeyGroup, Moment, RegionName, Rkey,
+    WordKeys,
+};
 use proptest::prelude::*;
 
 fn permission() -> impl Strategy<Value = PermissionId> {
@@ -19,7 +22,14 @@ fn credential() -> impl Strategy<Value = Credential> {
         }),
         (any::<[u32; GROUP_QUEUE_PAIRS_MAX]>(), word)
             .prop_map(|(keys, word)| Credential::Group(KeyGroup::from_parts(keys.map(Rkey), word))),
+        any::<(u32, u32, [u8; CREDENTIAL_BYTES])>().prop_map(|(index, generation, key)| {
+            Credential::RegionKey { region: RegionName { index, generation }, key: HolderKey(key) }
+        }),
     ]
+}
+
+fn mechanism() -> impl Strategy<Value = Mechanism> {
+    prop_oneof![prop::sample::select(&Mechanism::ALL[..]), Just(Mechanism::RegionKey)]
 }
 
 fn rights() -> impl Strategy<Value = Rights> {
@@ -170,12 +180,12 @@ proptest! {
     #[test]
     fn a_grant_survives_the_wire(
         permission in permission(), object in reference(), part: (u64, u64), times: (u64, u32, u32),
-        credential in credential(), mechanism in 0..Mechanism::ALL.len(),
+        credential in credential(), mechanism in mechanism(),
     ) {
         let granted = Granted {
             permission, object, offset: part.0, length: part.1, lifetime: Lifetime(times.0),
             waited: Lifetime(times.1.into()), longest: Lifetime(times.2.into()), credential,
-            mechanism: Mechanism::ALL[mechanism],
+            mechanism,
         };
         let reply = Reply { sequence: 7, body: ReplyBody::Granted(granted) };
         prop_assert_eq!(Reply::decode(reply.encode()), Ok(reply));

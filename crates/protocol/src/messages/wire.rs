@@ -5,8 +5,9 @@ use super::{
     Request, RequestBody,
 };
 use crate::{
-    CREDENTIAL_BYTES, Credential, GROUP_QUEUE_PAIRS_MAX, Incarnation, Keep, KeyGroup, Lifetime, Mechanism,
-    Moment, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights, Rkey, Sharing, WordKeys,
+    CREDENTIAL_BYTES, Credential, GROUP_QUEUE_PAIRS_MAX, HolderKey, Incarnation, Keep, KeyGroup, Lifetime,
+    Mechanism, Moment, ObjectRef, PermissionId, Refusal, RegionName, RemoteAddress, Rights, Rkey, Sharing,
+    WordKeys,
 };
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -35,7 +36,7 @@ struct Wire {
     birth: U64,
     /// Of a part of an object: where in the object it starts.
     offset: U64,
-    /// In an allocation: the alignment.
+    /// In an allocation: the alignment. In a grant with a region key: the region's place and generation.
     alignment: U64,
     /// In a grant: the credential. Its meaning depends on `kind`.
     credential: [U64; CREDENTIAL_BYTES / 8],
@@ -74,6 +75,7 @@ pub(super) mod kind {
     pub const GRANTED_KEYS: u8 = 129;
     pub const GRANTED_NODE: u8 = 130;
     pub const GRANTED_GROUP: u8 = 139;
+    pub const GRANTED_REGION_KEY: u8 = 140;
     pub const EXTENDED: u8 = 131;
     pub const DONE: u8 = 132;
     pub const DATA: u8 = 133;
@@ -396,7 +398,7 @@ impl Reply {
     pub fn decode(bytes: [u8; MESSAGE_BYTES]) -> Result<Self, MalformedMessage> {
         let wire: Wire = zerocopy::transmute!(bytes);
         let body = match wire.kind {
-            kind::GRANTED_KEYS | kind::GRANTED_GROUP | kind::GRANTED_NODE => {
+            kind::GRANTED_KEYS | kind::GRANTED_GROUP | kind::GRANTED_REGION_KEY | kind::GRANTED_NODE => {
                 ReplyBody::Granted(Granted::from_wire(&wire)?)
             }
             kind::EXTENDED => ReplyBody::Extended(Lifetime(wire.lifetime.get())),
@@ -429,24 +431,37 @@ impl Reply {
 
 impl Granted {
     fn wire(&self, sequence: u32) -> Wire {
-        let none = [Rkey(0); GROUP_QUEUE_PAIRS_MAX];
-        let (kind, keys, word) = match self.credential {
-            Credential::Keys { buffer, lifetime } => {
-                let mut keys = none;
-                (keys[0], keys[1]) = (buffer, lifetime);
-                (kind::GRANTED_KEYS, keys, 0)
-            }
-            Credential::Group(group) => (kind::GRANTED_GROUP, *group.keys(), word_byte(group.word())),
-            // A chunk's keys come from the worker that binds its windows, never from the node's CPU.
-            Credential::Chunk(_) | Credential::Node => (kind::GRANTED_NODE, none, 0),
+        let new =
+            |kind| Wire::new(kind, sequence).with_permission(self.permission).with_reference(self.object);
+        let with_keys = |kind, keys: [Rkey; GROUP_QUEUE_PAIRS_MAX]| {
+            let mut wire = new(kind);
+            wire.credential = zerocopy::transmute!(keys.map(|key| U32::new(key.0)));
+            wire
         };
-        let mut wire = Wire::new(kind, sequence).with_permission(self.permission).with_reference(self.object);
+        let mut wire = match self.credential {
+            Credential::Keys { buffer, lifetime } => {
+                let mut keys = [Rkey(0); GROUP_QUEUE_PAIRS_MAX];
+                (keys[0], keys[1]) = (buffer, lifetime);
+                with_keys(kind::GRANTED_KEYS, keys)
+            }
+            Credential::Group(group) => {
+                let mut wire = with_keys(kind::GRANTED_GROUP, *group.keys());
+                wire.second = U64::new(word_byte(group.word()));
+                wire
+            }
+            Credential::RegionKey { region: RegionName { index, generation }, key } => {
+                let mut wire = new(kind::GRANTED_REGION_KEY);
+                wire.alignment = U64::new(u64::from(generation) << 32 | u64::from(index));
+                wire.credential = zerocopy::transmute!(key.0);
+                wire
+            }
+            // A chunk's keys come from the worker that binds its windows, never from the node's CPU.
+            Credential::Chunk(_) | Credential::Node => new(kind::GRANTED_NODE),
+        };
         wire.detail = self.mechanism.wire();
         wire.length = U64::new(self.length);
         wire.lifetime = U64::new(self.lifetime.0);
         wire.first = U64::new(self.object.address.0);
-        wire.credential = zerocopy::transmute!(keys.map(|key| U32::new(key.0)));
-        wire.second = U64::new(word);
         wire.offset = U64::new(self.offset);
         // A time that does not fit is sent shorter, which is the safe side.
         wire.waited = U32::new(u32::try_from(self.waited.0).unwrap_or(u32::MAX));
@@ -463,6 +478,11 @@ impl Granted {
                 let word = wire.second.get().to_le_bytes()[0];
                 let word = word_keys(word).ok_or(MalformedMessage { what: word, at: 48 })?;
                 Credential::Group(KeyGroup::from_parts(keys, word))
+            }
+            kind::GRANTED_REGION_KEY => {
+                let [index, generation]: [U32; 2] = zerocopy::transmute!(wire.alignment);
+                let region = RegionName { index: index.get(), generation: generation.get() };
+                Credential::RegionKey { region, key: HolderKey(zerocopy::transmute!(wire.credential)) }
             }
             _ => Credential::Node,
         };

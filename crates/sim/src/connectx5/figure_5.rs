@@ -42,6 +42,7 @@ fn bench(inputs: &Inputs, mechanism: Mechanism, clients: u64, effort: Effort) ->
             bench.steps = [&[Step::Begin][..], &reads, &[Step::End]].concat();
             return bench;
         }
+        Mechanism::RegionKey => unreachable!("the model's clients have queue pairs"),
         Mechanism::MemoryWindow | Mechanism::WindowGroup => (lease, Step::Forget),
         // These mechanisms need longer than the lease to set a permission up, so the clients revoke.
         Mechanism::MemoryRegion | Mechanism::QueuePair => {

@@ -115,7 +115,7 @@ impl Known {
                 let opens_word = group.of_word().is_some_and(|word| word.has(key));
                 (group.word() == WordKeys::Same || !opens_word, opens_word)
             }
-            Credential::Chunk(_) | Credential::Node => (false, false),
+            Credential::Chunk(_) | Credential::RegionKey { .. } | Credential::Node => (false, false),
         }
     }
 

@@ -27,8 +27,8 @@ struct Hall {
 }
 
 impl AdmissionPolicy for Hall {
-    fn terms(&self, _: &Peer) -> Result<Terms, Reason> {
-        Ok(TERMS)
+    fn offer(&self, _: &Peer) -> Result<Offer, Reason> {
+        Ok(Offer::QueuePairs(TERMS))
     }
 
     fn admit(&self, _: &Peer, ends: Ends) -> Result<Admitted, Reason> {

@@ -1,0 +1,147 @@
+//! The carrier of mechanism `region-key`: each access is an encrypted operation on its own, without a queue pair (1RMA).
+//!
+//! Such operations have no order among each other. Where a caller needs one it asks for a fence: what comes behind the fence
+//! begins when all before it has ended.
+
+use crate::access::Action;
+use crate::carrier::{Begun, Carrier, Link, Posting};
+use crate::{ClientConfig, Error};
+use portcullis_nic::{Completion, OneShotRequest, OneShotVerb, Status, VerbsEndpoint};
+use portcullis_protocol::{Credential, Moment};
+use std::collections::VecDeque;
+
+/// An operation that has not begun.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    request: OneShotRequest,
+    /// Whether it waits for all before it.
+    is_fenced: bool,
+}
+
+/// The operations that travel without queue pairs.
+#[derive(Debug)]
+pub(crate) struct OneShots {
+    config: ClientConfig,
+    waiting: VecDeque<Waiting>,
+    /// Operations of a batch that is being collected.
+    staged: Vec<Waiting>,
+    /// Operations that have begun and not ended.
+    under_way: usize,
+    /// Whether the next operation waits for all before it.
+    fence: bool,
+}
+
+impl<E: VerbsEndpoint> Carrier<E> for OneShots {
+    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
+        let Begun { operation, local, access } = begun;
+        let Credential::RegionKey { region, key } = access.credential else {
+            unreachable!("other accesses go another way")
+        };
+        let staged = if posting == Posting::Staged { self.staged.len() } else { 0 };
+        if self.waiting.len() + staged >= self.config.backlog_max {
+            return Err(self.config.backlog_full());
+        }
+        let verb = match access.action {
+            Action::Read => OneShotVerb::Read,
+            Action::Write => OneShotVerb::Write { may_repeat: access.is_exclusive },
+            Action::CompareAndSwap { compare, swap } => OneShotVerb::CompareAndSwap { compare, swap },
+            Action::FetchAndAdd { add } => OneShotVerb::FetchAndAdd { add },
+        };
+        let request = OneShotRequest { id: operation, region, key, address: access.address(), local, verb };
+        let waiting = Waiting { request, is_fenced: std::mem::take(&mut self.fence) };
+        match posting {
+            Posting::Staged => self.staged.push(waiting),
+            Posting::AtOnce => {
+                self.waiting.push_back(waiting);
+                self.pump(link);
+            }
+        }
+        Ok(())
+    }
+
+    fn send_staged(&mut self, link: &mut Link<'_, E>) {
+        self.waiting.extend(self.staged.drain(..));
+        self.pump(link);
+    }
+
+    fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
+        self.fence = false;
+        for waiting in self.staged.drain(..) {
+            link.operations.cancel(waiting.request.id);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.staged.clear();
+        self.waiting.clear();
+        self.under_way = 0;
+        self.fence = false;
+    }
+}
+
+impl OneShots {
+    pub(crate) fn new(config: ClientConfig) -> Self {
+        Self { config, waiting: VecDeque::new(), staged: Vec::new(), under_way: 0, fence: false }
+    }
+
+    /// Has the next operation wait for all before it.
+    pub(crate) fn fence(&mut self) {
+        self.fence = true;
+    }
+
+    /// Whether operations wait that may be able to begin.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Begins operations, as many as there is room for, up to a fence.
+    pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+        while let Some(next) = self.waiting.front() {
+            if next.is_fenced && self.under_way > 0 {
+                return;
+            }
+            if link.endpoint.post_one_shot(std::slice::from_ref(&next.request)) == 0 {
+                return;
+            }
+            self.waiting.pop_front();
+            self.under_way += 1;
+        }
+    }
+
+    /// Ends an operation that was carried out. Returns `false` for another's completion, and for one that is to be judged.
+    #[inline]
+    pub(crate) fn succeeded<E: VerbsEndpoint>(
+        &mut self,
+        link: &mut Link<'_, E>,
+        completion: &Completion,
+    ) -> bool {
+        if completion.queue_pair != E::ONE_SHOT || completion.status != Status::Success {
+            return false;
+        }
+        self.under_way = self.under_way.saturating_sub(1);
+        link.operations.succeed(completion.request);
+        true
+    }
+
+    /// Ends an operation that was not.
+    pub(crate) fn failed<E: VerbsEndpoint>(
+        &mut self,
+        link: &mut Link<'_, E>,
+        now: Moment,
+        completion: &Completion,
+    ) {
+        self.under_way = self.under_way.saturating_sub(1);
+        link.operations.fail(completion.request, now, completion.status);
+    }
+
+    /// Ends what waits and has expired meanwhile: it would be refused.
+    pub(crate) fn give_up_expired<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
+        self.waiting.retain(|waiting| {
+            let has_expired = link.operations.has_expired(waiting.request.id, now);
+            if has_expired {
+                link.operations.finish(waiting.request.id, Err(Error::Expired));
+            }
+            !has_expired
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! Messages of clients without queue pairs. They arrive over a connection that the node does not know: whoever owns it hands
+//! each message over as a value, and takes the replies as values.
+
+use super::{Heard, sequence_of};
+use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply, Request};
+use std::collections::{HashMap, VecDeque};
+
+/// A client's requests that are not answered.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// How many there may be.
+    depth: u32,
+    unanswered: u32,
+}
+
+/// The messages of all such clients.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    clients: HashMap<ClientId, Stream>,
+    arrived: VecDeque<(ClientId, [u8; MESSAGE_BYTES])>,
+    replies: VecDeque<(ClientId, [u8; MESSAGE_BYTES])>,
+}
+
+impl Streams {
+    /// A client has come, which may have so many requests without an answer.
+    pub fn insert(&mut self, client: ClientId, depth: u32) {
+        self.clients.insert(client, Stream { depth, unanswered: 0 });
+    }
+
+    pub fn remove(&mut self, client: ClientId) {
+        if self.clients.remove(&client).is_some() {
+            self.arrived.retain(|&(from, _)| from != client);
+            self.replies.retain(|&(to, _)| to != client);
+        }
+    }
+
+    /// A message has come. Returns whether the client keeps to its terms. Of a client that has gone nothing is heard.
+    pub fn hear(&mut self, client: ClientId, message: [u8; MESSAGE_BYTES]) -> bool {
+        let Some(stream) = self.clients.get_mut(&client) else { return true };
+        if stream.unanswered >= stream.depth {
+            return false;
+        }
+        stream.unanswered += 1;
+        self.arrived.push_back((client, message));
+        true
+    }
+
+    /// The next message that has come, as what it says.
+    pub fn take_in(&mut self) -> Option<(ClientId, Heard)> {
+        let (client, message) = self.arrived.pop_front()?;
+        let request = Request::decode(message).ok().map(|request| request.body);
+        Some((client, Heard::Request { sequence: sequence_of(&message), request, data: Vec::new() }))
+    }
+
+    pub fn reply(&mut self, client: ClientId, reply: Reply) {
+        if let Some(stream) = self.clients.get_mut(&client) {
+            stream.unanswered = stream.unanswered.saturating_sub(1);
+            self.replies.push_back((client, reply.encode()));
+        }
+    }
+
+    /// The next reply to be sent.
+    pub fn poll_reply(&mut self) -> Option<(ClientId, [u8; MESSAGE_BYTES])> {
+        self.replies.pop_front()
+    }
+}
