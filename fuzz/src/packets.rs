@@ -49,7 +49,7 @@ impl World {
         let destination = |operation| {
             let key =
                 regions.derive(region, HostAddress::from(client.ip()), CLIENT, operation).expect("allowed");
-            Destination { address: node, client: CLIENT, region, key }
+            Destination { address: node, client: CLIENT, region, key: key.set_up() }
         };
         let [reads, writes, atomics] = types.map(destination);
         let change_timeout = Duration::from_micros(100);
@@ -105,13 +105,14 @@ impl World {
 
     /// Hands over what the ends send, and keeps it for the attacker.
     fn exchange(&mut self) {
-        while let Some((_, packet)) = self.initiator.poll_transmit() {
+        let mut packet = Vec::new();
+        while self.initiator.poll_transmit(&mut packet).is_some() {
             self.deliver(&packet, true);
-            self.seen.push(packet);
+            self.seen.push(std::mem::take(&mut packet));
         }
-        while let Some((_, packet)) = self.responder.poll_transmit() {
+        while self.responder.poll_transmit(&mut packet).is_some() {
             self.deliver(&packet, false);
-            self.seen.push(packet);
+            self.seen.push(std::mem::take(&mut packet));
         }
     }
 

@@ -11,6 +11,7 @@ use portcullis_onerma::{
     RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, Status, UdpSocket,
 };
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -37,11 +38,18 @@ fn socket() -> (UdpSocket, SocketAddr) {
 /// Sends back what comes.
 fn echo(mut socket: UdpSocket, stop: &AtomicBool) {
     pin(0);
-    let mut back = Vec::new();
+    let mut back = VecDeque::new();
     while !stop.load(Ordering::Relaxed) {
-        socket.receive(|from, datagram| back.push((from, datagram.to_vec()))).expect("receives");
-        let mut all = back.drain(..);
-        socket.send(|| all.next()).expect("sends");
+        let keep = |from, datagram: &mut [u8]| {
+            back.push_back((from, <[u8; BYTES]>::try_from(&*datagram).expect("its length")));
+        };
+        socket.receive(keep).expect("receives");
+        let poll = |bytes: &mut Vec<u8>| {
+            let (to, datagram) = back.pop_front()?;
+            bytes.extend_from_slice(&datagram);
+            Some(to)
+        };
+        socket.send(poll).expect("sends");
     }
 }
 
@@ -51,14 +59,14 @@ fn serve(mut responder: Responder<Mapping>, mut socket: UdpSocket, stop: &Atomic
     while !stop.load(Ordering::Relaxed) {
         let now = began.elapsed();
         socket.receive(|from, packet| responder.handle_packet(from, packet, now)).expect("receives");
-        socket.send(|| responder.poll_transmit()).expect("sends");
+        socket.send(|packet| responder.poll_transmit(packet)).expect("sends");
     }
 }
 
 /// What is measured: `begin` hands over what to send for one exchange, `taken` says how many exchanges a datagram ended.
 trait Exchange {
     fn begin(&mut self, now: Duration);
-    fn transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)>;
+    fn transmit(&mut self, datagram: &mut Vec<u8>) -> Option<SocketAddr>;
     fn taken(&mut self, from: SocketAddr, datagram: &mut [u8], now: Duration) -> usize;
 }
 
@@ -72,9 +80,10 @@ impl Exchange for Bare {
         self.waiting += 1;
     }
 
-    fn transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+    fn transmit(&mut self, datagram: &mut Vec<u8>) -> Option<SocketAddr> {
         self.waiting = self.waiting.checked_sub(1)?;
-        Some((self.to, vec![7; BYTES]))
+        datagram.extend_from_slice(&[7; BYTES]);
+        Some(self.to)
     }
 
     fn taken(&mut self, _: SocketAddr, datagram: &mut [u8], _: Duration) -> usize {
@@ -86,23 +95,31 @@ impl Exchange for Bare {
 struct Reads {
     initiator: Initiator,
     to: Destination,
+    /// Buffers of reads that have ended.
+    buffers: Vec<Vec<u8>>,
 }
 
 impl Exchange for Reads {
     fn begin(&mut self, now: Duration) {
-        let action = Action::Read(vec![0; BYTES]);
+        let action = Action::Read(self.buffers.pop().unwrap_or_else(|| vec![0; BYTES]));
         let command = Command { action, to: self.to.clone(), address: 0, class: ServiceClass::Latency };
         self.initiator.issue(command, now).expect("a slot");
     }
 
-    fn transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
-        self.initiator.poll_transmit()
+    fn transmit(&mut self, datagram: &mut Vec<u8>) -> Option<SocketAddr> {
+        self.initiator.poll_transmit(datagram)
     }
 
     fn taken(&mut self, from: SocketAddr, datagram: &mut [u8], now: Duration) -> usize {
         self.initiator.handle_packet(from, datagram, now);
         let ends = std::iter::from_fn(|| self.initiator.poll_completion());
-        ends.inspect(|end| assert_eq!(end.status, Status::Ok)).count()
+        let buffers = ends.map(|end| {
+            assert_eq!(end.status, Status::Ok);
+            end.buffer
+        });
+        let before = self.buffers.len();
+        self.buffers.extend(buffers);
+        self.buffers.len() - before
     }
 }
 
@@ -122,7 +139,7 @@ fn measure(exchange: &mut impl Exchange, socket: &mut UdpSocket) -> Figures {
     let began = Instant::now();
     let turn = |exchange: &mut _, socket: &mut UdpSocket| {
         let exchange: &mut dyn Exchange = exchange;
-        socket.send(|| exchange.transmit()).expect("sends");
+        socket.send(|datagram| exchange.transmit(datagram)).expect("sends");
         let (now, mut ended) = (began.elapsed(), 0);
         socket.receive(|from, datagram| ended += exchange.taken(from, datagram, now)).expect("receives");
         ended
@@ -169,7 +186,10 @@ fn node(client: SocketAddr, node: SocketAddr) -> (Responder<Mapping>, Destinatio
         finished_max: 1,
     };
     let memory = Mapping::shareable("memory", 4096).expect("memory");
-    (Responder::new(memory, regions, limits), Destination { address: node, client: 1, region, key })
+    (
+        Responder::new(memory, regions, limits),
+        Destination { address: node, client: 1, region, key: key.set_up() },
+    )
 }
 
 fn round() -> Round {
@@ -194,7 +214,8 @@ fn round() -> Round {
     };
     let reads = std::thread::scope(|scope| {
         scope.spawn(|| serve(responder, theirs, &stop));
-        let figures = measure(&mut Reads { initiator: Initiator::new(limits), to }, &mut ours);
+        let figures =
+            measure(&mut Reads { initiator: Initiator::new(limits), to, buffers: Vec::new() }, &mut ours);
         stop.store(true, Ordering::Relaxed);
         figures
     });

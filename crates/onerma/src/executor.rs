@@ -135,9 +135,9 @@ impl Executor {
         (self.local.window(), self.flows.get(&(to, operation)).map(Flow::window))
     }
 
-    /// The next packet to send, and to whom.
-    pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
-        self.initiator.poll_transmit()
+    /// Appends the next packet to send to `packet`, and returns where it goes.
+    pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
+        self.initiator.poll_transmit(packet)
     }
 
     /// The next transfer that has ended.

@@ -3,15 +3,21 @@
 //! Each operation ends exactly once, with a [`Status`] and with what it took, and never later than its time-outs. Whatever
 //! fails is the caller's to repeat: an operation is sent once.
 
+mod slot;
+
 use crate::OPERATION_MAX;
 use crate::arrivals::Arrivals;
 use crate::atomic::Atomic;
-use crate::keys::{Cipher, Counter, DerivedKey, OperationType, RegionKey, Sender};
+use crate::cipher::{Counter, Sender};
+use crate::deadlines::Deadlines;
+use crate::keys::{OperationKey, OperationType, RegionKey};
+use crate::outbox::Outbox;
 use crate::packet::{HEADER_BYTES, Header, Kind, parts};
 use crate::regions::RegionId;
 use crate::status::Status;
 use portcullis_errors::{Coded, ErrorCode};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use slot::{Sent, Slot};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 use zeroize::Zeroize;
@@ -59,8 +65,8 @@ pub struct Destination {
     pub client: u64,
     /// The region.
     pub region: RegionId,
-    /// The key for this client and for one type of operation.
-    pub key: DerivedKey,
+    /// The key for this client and for one type of operation, set up once for all of them.
+    pub key: OperationKey,
 }
 
 /// What an operation does.
@@ -158,68 +164,6 @@ pub struct Completion {
     pub buffer: Vec<u8>,
 }
 
-/// A command in its slot.
-#[derive(Debug)]
-struct Slot {
-    operation: OperationType,
-    to: SocketAddr,
-    client: u64,
-    region: RegionId,
-    cipher: Cipher,
-    address: u64,
-    buffer: Vec<u8>,
-    class: ServiceClass,
-    issued: Duration,
-    sent: Option<Sent>,
-}
-
-/// A command whose request was sent.
-#[derive(Debug)]
-struct Sent {
-    number: u64,
-    at: Duration,
-    deadline: Duration,
-    arrivals: Arrivals,
-    /// The responder's salt for a change, once it is known.
-    salt: u64,
-    /// How often the initiator has asked what became of it.
-    asks: u32,
-    /// The word that was there before an atomic, once it is known to have happened.
-    before: Option<u64>,
-}
-
-impl Sent {
-    /// Waits for the next answer until `deadline`.
-    fn postpone(&mut self, id: SlotId, deadline: Duration, deadlines: &mut BTreeSet<(Duration, SlotId)>) {
-        deadlines.remove(&(self.deadline, id));
-        self.deadline = deadline;
-        deadlines.insert((deadline, id));
-    }
-}
-
-impl Slot {
-    fn length(&self) -> u32 {
-        u32::try_from(self.buffer.len()).expect("a longer command is not taken")
-    }
-
-    fn header(&self, kind: Kind, sent: (u64, u64)) -> Header {
-        let (client, region, address, (operation, salt)) = (self.client, self.region, self.address, sent);
-        let length = self.length();
-        Header {
-            kind,
-            of: self.operation,
-            length,
-            client,
-            region,
-            operation,
-            counter: 0,
-            salt,
-            address,
-            offset: 0,
-        }
-    }
-}
-
 /// A client's end of all its operations.
 #[derive(Debug)]
 pub struct Initiator {
@@ -231,9 +175,8 @@ pub struct Initiator {
     queues: [VecDeque<SlotId>; 2],
     /// What is left of the solicitation window.
     window: u32,
-    by_number: HashMap<u64, SlotId>,
-    deadlines: BTreeSet<(Duration, SlotId)>,
-    out: VecDeque<(SocketAddr, Vec<u8>)>,
+    deadlines: Deadlines,
+    out: Outbox,
     completions: VecDeque<Completion>,
 }
 
@@ -252,9 +195,8 @@ impl Initiator {
             free: (0..limits.slots).rev().map(SlotId).collect(),
             queues: [VecDeque::new(), VecDeque::new()],
             window: limits.window,
-            by_number: HashMap::new(),
-            deadlines: BTreeSet::new(),
-            out: VecDeque::new(),
+            deadlines: Deadlines::new(limits.slots),
+            out: Outbox::new(Sender::Initiator),
             completions: VecDeque::new(),
         }
     }
@@ -286,18 +228,17 @@ impl Initiator {
         let Command { action, to, address, class } = command;
         let (operation, buffer) = (action.operation(), action.into_data());
         let Destination { address: to, client, region, key } = to;
-        let cipher = key.cipher();
         let entry =
-            Slot { operation, to, client, region, cipher, address, buffer, class, issued: now, sent: None };
+            Slot { operation, to, client, region, key, address, buffer, class, issued: now, sent: None };
         self.slots[slot.0 as usize] = Some(entry);
         self.queues[class as usize].push_back(slot);
         self.dispatch(now);
         Ok(slot)
     }
 
-    /// The next packet to send, and to whom.
-    pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
-        self.out.pop_front()
+    /// Appends the next packet to send to `packet`, and returns where it goes.
+    pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
+        self.out.poll(packet)
     }
 
     /// The next operation that has ended.
@@ -310,13 +251,13 @@ impl Initiator {
     pub fn next_timeout(&self) -> Option<Duration> {
         let waiting = self.queues.iter().filter_map(VecDeque::front);
         let dispatch = waiting.map(|&slot| self.slot(slot).issued + self.limits.dispatch_timeout).min();
-        let answer = self.deadlines.first().map(|&(deadline, _)| deadline);
+        let answer = self.deadlines.first().map(|(deadline, _)| deadline);
         dispatch.into_iter().chain(answer).min()
     }
 
     /// Ends what has run out of time.
     pub fn handle_timeout(&mut self, now: Duration) {
-        while let Some(&(deadline, slot)) = self.deadlines.first()
+        while let Some((deadline, slot)) = self.deadlines.first()
             && deadline <= now
         {
             self.run_out(slot, now);
@@ -334,17 +275,16 @@ impl Initiator {
     /// Takes a packet in. It is decrypted in place. What is not the answer to an operation under way changes nothing.
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
         let Some((header, _)) = Header::parse(packet) else { return };
-        let Some(&slot_id) = self.by_number.get(&header.operation) else { return };
-        let slot = self.slot(slot_id);
-        let is_answer = slot.to == from
-            && (slot.operation, slot.length(), slot.client, slot.region, slot.address)
-                == (header.of, header.length, header.client, header.region, header.address);
-        if !is_answer {
+        let slot_id = SlotId(header.slot);
+        let Some(Some(slot)) = self.slots.get(header.slot as usize) else { return };
+        // A slot has had other operations before.
+        let Some(sent) = slot.sent.as_ref().filter(|sent| sent.number == header.operation) else { return };
+        if !slot.is_answer(from, &header) {
             return;
         }
         // Once a change's data is on its way the change may happen. Somebody on the path can repeat or alter its request, and
         // a refusal of that copy says nothing about the change.
-        let is_decided_by_data = slot.sent.as_ref().is_some_and(|sent| sent.salt != 0);
+        let is_decided_by_data = sent.salt != 0;
         if header.kind == Kind::Unknown {
             // It is not sealed, so whoever sees the request can make it up: as it could drop the request.
             if !is_decided_by_data {
@@ -354,7 +294,9 @@ impl Initiator {
             return;
         }
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
-        let Some(body) = slot.cipher.open(Sender::Responder, header.counter, head, body) else { return };
+        let Some(body) = slot.key.cipher().open(Sender::Responder, header.counter, head, body) else {
+            return;
+        };
         let ended = match header.kind {
             Kind::ReadData => self.take_data(slot_id, &header, body),
             Kind::Solicit => {
@@ -400,16 +342,14 @@ impl Initiator {
 
     fn request(&mut self, id: SlotId, number: u64, now: Duration) {
         let deadline = now + self.limits.timeout;
-        let slot = self.slot_mut(id);
-        let header = Header { counter: number, ..slot.header(Kind::Request, (number, 0)) };
-        let packet = header.seal(Sender::Initiator, &slot.cipher, &[]);
+        let Self { slots, out, .. } = self;
+        let slot = slots[id.0 as usize].as_mut().expect("a slot in use has a command");
+        let header = slot.header(Kind::Request, id, number, (number, 0));
+        out.seal(slot.to, slot.key.cipher(), &header, 0, |_| {});
         let arrivals = Arrivals::default();
-        slot.sent = Some(Sent { number, at: now, deadline, arrivals, salt: 0, asks: 0, before: None });
-        let (to, length) = (slot.to, slot.length());
-        self.window -= length;
-        self.by_number.insert(number, id);
-        self.deadlines.insert((deadline, id));
-        self.out.push_back((to, packet));
+        slot.sent = Some(Sent { number, at: now, arrivals, salt: 0, asks: 0, before: None });
+        self.window -= slot.length();
+        self.deadlines.set(id, deadline);
     }
 
     /// Takes in a part of what is read.
@@ -420,6 +360,9 @@ impl Initiator {
         let start = header.offset as usize;
         slot.buffer[start..start + body.len()].copy_from_slice(body);
         let end = header.offset + u32::try_from(body.len()).expect("a body is shorter than an operation");
+        if header.offset == 0 && end == length {
+            return Some(Status::Ok);
+        }
         sent.arrivals.add(header.offset, end);
         sent.arrivals.is_all(length).then_some(Status::Ok)
     }
@@ -454,10 +397,10 @@ impl Initiator {
             return;
         };
         sent.asks += 1;
-        sent.postpone(id, deadline, deadlines);
+        deadlines.set(id, deadline);
         let names = (sent.number, sent.salt);
-        let ask = Header { counter: number, ..slot.header(Kind::Ask, names) };
-        out.push_back((slot.to, ask.seal(Sender::Initiator, &slot.cipher, &[])));
+        let ask = slot.header(Kind::Ask, id, number, names);
+        out.seal(slot.to, slot.key.cipher(), &ask, 0, |_| {});
     }
 
     /// The responder asks for the data of a change: sends it, once.
@@ -474,13 +417,13 @@ impl Initiator {
         let sent = slot.sent.as_mut().expect("what is asked for was sent");
         sent.salt = header.salt;
         // The responder has begun to wait before now, so it ends to wait before this operation times out.
-        sent.postpone(id, deadline, deadlines);
-        let answer = slot.header(Kind::ChangeData, (header.operation, header.salt));
-        for (offset, length) in parts(answer.length, packet_max) {
+        deadlines.set(id, deadline);
+        let names = (header.operation, header.salt);
+        for (offset, length) in parts(slot.length(), packet_max) {
             let Some(number) = counter.next() else { return };
-            let body = &slot.buffer[offset as usize..(offset + length) as usize];
-            let packet = Header { counter: number, offset, ..answer };
-            out.push_back((slot.to, packet.seal(Sender::Initiator, &slot.cipher, body)));
+            let data = &slot.buffer[offset as usize..(offset + length) as usize];
+            let packet = Header { offset, ..slot.header(Kind::ChangeData, id, number, names) };
+            out.seal(slot.to, slot.key.cipher(), &packet, data.len(), |body| body.copy_from_slice(data));
         }
     }
 
@@ -494,8 +437,7 @@ impl Initiator {
         }
         let started = match &slot.sent {
             Some(sent) => {
-                self.by_number.remove(&sent.number);
-                self.deadlines.remove(&(sent.deadline, id));
+                self.deadlines.remove(id);
                 self.window += length;
                 sent.at
             }

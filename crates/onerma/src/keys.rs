@@ -3,8 +3,25 @@
 //!
 //! # Derivation
 //! 1RMA derives a key with one AES block over initiator address, process and operation type. Today's addresses are too long
-//! for one block, and a permission has more to it. So a derived key is HMAC-SHA256 under the region key, over a label and
-//! all of [`KeyTerms`], each of fixed length, so that no two sets of terms have the same encoding.
+//! for one block, and a permission has more to it. So a key is derived in two steps, each an HMAC-SHA256:
+//!
+//! ```text
+//! DerivationKey = HMAC(K_r, "portcullis one-shot region " | incarnation, index, generation, base, length, rights)
+//! K_d           = HMAC(DerivationKey, "portcullis one-shot holder " | initiator, client, operation type)
+//! ```
+//!
+//! Why there are two steps: a node does the first when a region enters its table or gets another key, and keeps what comes of
+//! it with the region, one for each region. The second one is for each packet, and hashes two blocks: HMAC's keyed states
+//! are kept, and the terms fit into one block with their padding. A node keeps nothing for a client or a holder of a key.
+//!
+//! Why that is sound, if HMAC-SHA256 is a pseudorandom function:
+//! - The first step's results are then like random keys of their own, one for each set of region terms. Each is used for
+//!   nothing but the second step. So the second step's results are like random keys too, one for each set of both terms.
+//! - Each step has one encoding: a label of its own and fields of fixed length. No two sets of terms have the same one.
+//! - `K_r` is used for nothing but the first step, in this protocol. The labels keep another protocol apart that would use it
+//!   as well, if that has labels of its own.
+//! - A holder has `K_d` alone. From it neither the key above it nor the `K_d` of another holder can be computed.
+//! - Whoever knows `K_r` knows all keys below it. That are the node and who has chosen `K_r`.
 //!
 //! # Why no nonce is used twice
 //! AES-GCM loses everything if a key meets one nonce twice. A nonce is the sender's role and the sender's counter, which
@@ -15,15 +32,24 @@
 //!   of the terms, so no key of its earlier run comes again, whoever chose the region key.
 //!
 //! So neither side has to remember a counter over its own restart. A counter that reaches its end sends nothing more
-//! ([`Counter`]).
+//! ([`Counter`](crate::cipher::Counter)).
 
-use ring::{aead, hmac};
+use crate::cipher::Cipher;
+use crate::regions::Allowed;
+use ring::hmac;
+use std::sync::Arc;
 use zeroize::Zeroize;
 
 /// Bytes of a region key.
 pub(crate) const REGION_KEY_BYTES: usize = 32;
-/// Says what a derived key is for. Another protocol with the same region key would have another.
-const LABEL: &[u8; 24] = b"portcullis one-shot key ";
+/// Says what the first step of a derivation is for.
+const REGION_LABEL: &[u8; 27] = b"portcullis one-shot region ";
+/// Says what the second step is for.
+const HOLDER_LABEL: &[u8; 27] = b"portcullis one-shot holder ";
+/// Bytes of what the second step hashes.
+const HOLDER_BYTES: usize = HOLDER_LABEL.len() + 16 + 8 + 1;
+/// The longest message that SHA-256 hashes as one block: its padding takes a byte, and its length eight.
+const ONE_BLOCK: usize = 64 - 9;
 
 /// The key of a region, `K_r`. The node never sends it. Whoever may give the region another key chooses the next one.
 #[derive(Clone)]
@@ -41,13 +67,15 @@ impl RegionKey {
         self.0
     }
 
-    /// The key for these terms.
+    /// The first step of a derivation: the key from which those of the region's holders are derived.
     #[must_use]
-    pub fn derive(&self, terms: &KeyTerms) -> DerivedKey {
+    pub fn derivation_key(&self, terms: &RegionTerms) -> DerivationKey {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
         let mut derived = [0; 32];
         derived.copy_from_slice(hmac::sign(&key, &terms.encode()).as_ref());
-        DerivedKey(derived)
+        let derivation = DerivationKey::from_bytes(&derived);
+        derived.zeroize();
+        derivation
     }
 }
 
@@ -63,17 +91,12 @@ impl std::fmt::Debug for RegionKey {
     }
 }
 
-/// What a derived key is for. The two ends use one key for an operation, so they must agree about all of this.
+/// What a region is, for the first step of a derivation. The two ends use one key for an operation, so they must agree about
+/// all of this and of [`HolderTerms`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeyTerms {
+pub struct RegionTerms {
     /// The run of the node that has the region.
     pub incarnation: u64,
-    /// Where requests come from.
-    pub initiator: HostAddress,
-    /// The node's number for the client.
-    pub client: u64,
-    /// What the key allows.
-    pub operation: OperationType,
     /// The region's place in the node's table.
     pub index: u32,
     /// How often that place has been used. With it a key opens one permission and no later one.
@@ -82,29 +105,81 @@ pub struct KeyTerms {
     pub base: u64,
     /// Bytes of the region.
     pub length: u64,
+    /// What may be done with the region.
+    pub allowed: Allowed,
 }
 
-impl KeyTerms {
-    fn encode(&self) -> [u8; 24 + 8 + 16 + 8 + 1 + 4 + 4 + 8 + 8] {
-        let mut bytes = [0; 81];
-        let parts: [&[u8]; 9] = [
-            LABEL,
+impl RegionTerms {
+    fn encode(&self) -> [u8; REGION_LABEL.len() + 8 + 4 + 4 + 8 + 8 + 1] {
+        encode([
+            REGION_LABEL,
             &self.incarnation.to_le_bytes(),
-            &self.initiator.0,
-            &self.client.to_le_bytes(),
-            &[self.operation as u8],
             &self.index.to_le_bytes(),
             &self.generation.to_le_bytes(),
             &self.base.to_le_bytes(),
             &self.length.to_le_bytes(),
-        ];
-        let mut at = 0;
-        for part in parts {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        assert_eq!(at, bytes.len(), "each part has its place");
-        bytes
+            &[self.allowed.bits()],
+        ])
+    }
+}
+
+/// Who holds a key and what for: the second step of a derivation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HolderTerms {
+    /// Where requests come from.
+    pub initiator: HostAddress,
+    /// The node's number for the client.
+    pub client: u64,
+    /// What the key allows.
+    pub operation: OperationType,
+}
+
+impl HolderTerms {
+    fn encode(&self) -> [u8; HOLDER_BYTES] {
+        encode([HOLDER_LABEL, &self.initiator.0, &self.client.to_le_bytes(), &[self.operation as u8]])
+    }
+}
+
+const _: () = assert!(HOLDER_BYTES <= ONE_BLOCK, "each packet's derivation hashes one block of terms");
+
+/// Puts parts one behind another.
+fn encode<const PARTS: usize, const BYTES: usize>(parts: [&[u8]; PARTS]) -> [u8; BYTES] {
+    let (mut bytes, mut at) = ([0; BYTES], 0);
+    for part in parts {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    assert_eq!(at, BYTES, "each part has its place");
+    bytes
+}
+
+/// What the keys of a region's holders are derived from. The node never sends it.
+#[derive(Clone)]
+pub struct DerivationKey(hmac::Key);
+
+impl DerivationKey {
+    fn from_bytes(bytes: &[u8; 32]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    /// A key that everybody knows, for places without a region. Nothing is derived from it. It overwrites the key of a region
+    /// that has gone: ring's keys do not do that themselves.
+    pub(crate) fn blank() -> Self {
+        Self::from_bytes(&[0; 32])
+    }
+
+    /// The second step of a derivation: the key of a holder.
+    #[must_use]
+    pub fn derive(&self, terms: &HolderTerms) -> DerivedKey {
+        let mut derived = [0; 32];
+        derived.copy_from_slice(hmac::sign(&self.0, &terms.encode()).as_ref());
+        DerivedKey(derived)
+    }
+}
+
+impl std::fmt::Debug for DerivationKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DerivationKey(…)")
     }
 }
 
@@ -163,11 +238,15 @@ impl DerivedKey {
         self.0
     }
 
-    /// Ready to seal and open. Setting a key up takes as long as sealing a short packet.
+    /// The key ready for operations. Setting it up takes longer than sealing a short packet, so a client does it once.
+    #[must_use]
+    pub fn set_up(&self) -> OperationKey {
+        OperationKey(Arc::new(self.cipher()))
+    }
+
+    /// Ready to seal and open.
     pub(crate) fn cipher(&self) -> Cipher {
-        let key =
-            aead::UnboundKey::new(&aead::AES_256_GCM, &self.0).expect("the key is as long as AES-256 wants");
-        Cipher(aead::LessSafeKey::new(key))
+        Cipher::new(&self.0)
     }
 }
 
@@ -183,62 +262,19 @@ impl std::fmt::Debug for DerivedKey {
     }
 }
 
-/// Who seals a packet: a part of its nonce.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sender {
-    Initiator = 1,
-    Responder = 2,
-}
+/// A derived key, set up. Clones share it.
+#[derive(Clone)]
+pub struct OperationKey(Arc<Cipher>);
 
-/// A derived key, set up.
-#[derive(Debug)]
-pub(crate) struct Cipher(aead::LessSafeKey);
-
-impl Cipher {
-    fn nonce(sender: Sender, counter: u64) -> aead::Nonce {
-        let mut bytes = [0; aead::NONCE_LEN];
-        bytes[0] = sender as u8;
-        bytes[4..].copy_from_slice(&counter.to_be_bytes());
-        aead::Nonce::assume_unique_for_key(bytes)
-    }
-
-    /// Encrypts the bytes of `packet` from `header` on, appends the tag, and authenticates the header with them. `counter`
-    /// must be new.
-    pub fn seal(&self, sender: Sender, counter: u64, packet: &mut Vec<u8>, header: usize) {
-        let (head, body) = packet.split_at_mut(header);
-        let tag =
-            self.0.seal_in_place_separate_tag(Self::nonce(sender, counter), aead::Aad::from(&*head), body);
-        packet.extend_from_slice(tag.expect("packets are far shorter than AES-GCM allows").as_ref());
-    }
-
-    /// Decrypts what is behind the header. `None`: somebody else has made the packet, or it was changed on its way.
-    pub fn open<'a>(
-        &self,
-        sender: Sender,
-        counter: u64,
-        header: &[u8],
-        body: &'a mut [u8],
-    ) -> Option<&'a [u8]> {
-        let opened = self.0.open_in_place(Self::nonce(sender, counter), aead::Aad::from(header), body);
-        opened.ok().map(|plain| &*plain)
+impl OperationKey {
+    pub(crate) fn cipher(&self) -> &Cipher {
+        &self.0
     }
 }
 
-/// A sender's counter: each value once.
-#[derive(Debug)]
-pub(crate) struct Counter(u64);
-
-impl Counter {
-    /// From one on: zero stands for no packet.
-    pub fn new() -> Self {
-        Self(1)
-    }
-
-    /// The next value. `None`: there are no more, and nothing may be sent any more.
-    pub fn next(&mut self) -> Option<u64> {
-        let value = self.0;
-        self.0 = value.checked_add(1)?;
-        Some(value)
+impl std::fmt::Debug for OperationKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OperationKey(…)")
     }
 }
 
@@ -246,65 +282,59 @@ impl Counter {
 mod tests {
     use super::*;
 
-    fn terms() -> KeyTerms {
-        KeyTerms {
-            incarnation: 1,
-            initiator: HostAddress([2; 16]),
-            client: 3,
-            operation: OperationType::Read,
-            index: 4,
-            generation: 5,
-            base: 6,
-            length: 7,
-        }
+    const REGION: RegionTerms =
+        RegionTerms { incarnation: 1, index: 4, generation: 5, base: 6, length: 7, allowed: Allowed::NONE };
+    const HOLDER: HolderTerms =
+        HolderTerms { initiator: HostAddress([2; 16]), client: 3, operation: OperationType::Read };
+
+    fn derive(region: &RegionTerms, holder: &HolderTerms) -> [u8; 32] {
+        RegionKey::new([9; 32]).derivation_key(region).derive(holder).to_bytes()
     }
 
     #[test]
     fn each_term_makes_another_key() {
-        let region = RegionKey::new([9; 32]);
-        let own = terms();
-        let others = [
-            KeyTerms { incarnation: 2, ..own },
-            KeyTerms { initiator: HostAddress([3; 16]), ..own },
-            KeyTerms { client: 4, ..own },
-            KeyTerms { operation: OperationType::Write, ..own },
-            KeyTerms { index: 5, ..own },
-            KeyTerms { generation: 6, ..own },
-            KeyTerms { base: 7, ..own },
-            KeyTerms { length: 8, ..own },
+        let regions = [
+            REGION,
+            RegionTerms { incarnation: 2, ..REGION },
+            RegionTerms { index: 5, ..REGION },
+            RegionTerms { generation: 6, ..REGION },
+            RegionTerms { base: 7, ..REGION },
+            RegionTerms { length: 8, ..REGION },
+            RegionTerms { allowed: Allowed::these(&[OperationType::Read]), ..REGION },
         ];
-        let mut keys: Vec<_> = others.iter().map(|terms| region.derive(terms).to_bytes()).collect();
-        keys.push(region.derive(&own).to_bytes());
-        keys.push(RegionKey::new([8; 32]).derive(&own).to_bytes());
+        let holders = [
+            HOLDER,
+            HolderTerms { initiator: HostAddress([3; 16]), ..HOLDER },
+            HolderTerms { client: 4, ..HOLDER },
+            HolderTerms { operation: OperationType::Write, ..HOLDER },
+        ];
+        let all = regions.iter().flat_map(|region| holders.iter().map(|holder| derive(region, holder)));
+        let mut keys: Vec<_> = all.collect();
+        keys.push(RegionKey::new([8; 32]).derivation_key(&REGION).derive(&HOLDER).to_bytes());
         keys.sort_unstable();
         keys.dedup();
-        assert_eq!(keys.len(), 10);
-        assert_eq!(region.derive(&own).to_bytes(), region.derive(&own).to_bytes());
+        assert_eq!(keys.len(), 7 * 4 + 1);
+        assert_eq!(derive(&REGION, &HOLDER), derive(&REGION, &HOLDER));
     }
 
+    /// What the documentation of this module says, written out.
     #[test]
-    fn what_is_sealed_opens_for_its_sender_its_counter_and_its_header_only() {
-        let cipher = RegionKey::new([9; 32]).derive(&terms()).cipher();
-        let mut packet = b"head and body".to_vec();
-        cipher.seal(Sender::Initiator, 7, &mut packet, 4);
-        assert!(!packet.windows(4).any(|part| part == b"body"), "it is not encrypted");
-        let open = |sender, counter, packet: &[u8]| {
-            let (head, body) = packet.split_at(4);
-            cipher.open(sender, counter, head, &mut body.to_vec()).map(<[u8]>::to_vec)
+    fn a_key_is_two_hmacs_over_labels_and_terms() {
+        let sign = |key: &[u8], parts: &[&[u8]]| {
+            let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+            hmac::sign(&key, &parts.concat()).as_ref().to_vec()
         };
-        assert_eq!(open(Sender::Initiator, 7, &packet).as_deref(), Some(&b" and body"[..]));
-        assert_eq!(open(Sender::Responder, 7, &packet), None);
-        assert_eq!(open(Sender::Initiator, 8, &packet), None);
-        for at in 0..packet.len() {
-            let mut changed = packet.clone();
-            changed[at] ^= 1;
-            assert_eq!(open(Sender::Initiator, 7, &changed), None, "byte {at}");
-        }
-    }
-
-    #[test]
-    fn a_counter_ends_instead_of_beginning_anew() {
-        let mut counter = Counter(u64::MAX - 1);
-        assert_eq!((counter.next(), counter.next(), counter.next()), (Some(u64::MAX - 1), None, None));
+        let region: [&[u8]; 7] = [
+            b"portcullis one-shot region ",
+            &1u64.to_le_bytes(),
+            &4u32.to_le_bytes(),
+            &5u32.to_le_bytes(),
+            &6u64.to_le_bytes(),
+            &7u64.to_le_bytes(),
+            &[0],
+        ];
+        let above = sign(&[9; 32], &region);
+        let holder: [&[u8]; 4] = [b"portcullis one-shot holder ", &[2; 16], &3u64.to_le_bytes(), &[1]];
+        assert_eq!(derive(&REGION, &HOLDER).to_vec(), sign(&above, &holder));
     }
 }

@@ -10,10 +10,13 @@
 
 mod arrivals;
 mod atomic;
+mod cipher;
 mod congestion;
+mod deadlines;
 mod executor;
 mod initiator;
 mod keys;
+mod outbox;
 mod packet;
 mod regions;
 mod responder;
@@ -21,13 +24,16 @@ mod status;
 mod udp;
 
 pub use atomic::Atomic;
+pub use cipher::{IS_ENCRYPTED, TAG_BYTES};
 pub use congestion::{Congestion, CongestionParameters};
 pub use executor::{Executor, ExecutorLimits, NotBegun, Transfer, TransferEnd, TransferId};
 pub use initiator::{
     Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
 };
-pub use keys::{DerivedKey, HostAddress, KeyTerms, OperationType, RegionKey};
-pub use packet::{HEADER_BYTES, TAG_BYTES};
+pub use keys::{
+    DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationKey, OperationType, RegionKey, RegionTerms,
+};
+pub use packet::HEADER_BYTES;
 pub use regions::{Allowed, NoRoom, Region, RegionId, RegionTable};
 pub use responder::{Refused, Responder, ResponderCounters, ResponderLimits};
 pub use status::Status;

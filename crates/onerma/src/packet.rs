@@ -5,15 +5,14 @@
 
 use crate::OPERATION_MAX;
 use crate::atomic::{ATOMIC_BYTES, WORD_BYTES};
-use crate::keys::{Cipher, OperationType, REGION_KEY_BYTES, Sender};
+use crate::cipher::TAG_BYTES;
+use crate::keys::{OperationType, REGION_KEY_BYTES};
 use crate::regions::RegionId;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a packet's header.
 pub const HEADER_BYTES: usize = size_of::<Layout>();
-/// Bytes of a packet's tag.
-pub const TAG_BYTES: usize = 16;
 
 const VERSION: u8 = 1;
 
@@ -105,6 +104,8 @@ pub(crate) struct Header {
     pub region: RegionId,
     /// The counter of the operation's first packet, which tells the operation from all others of the client.
     pub operation: u64,
+    /// Where the initiator keeps the operation. The responder gives it back as it came, and it means nothing else.
+    pub slot: u32,
     /// The sender's counter for this packet: its nonce.
     pub counter: u64,
     /// The responder's counter of the packet that solicits a change, in that packet and all after it: without the salt of
@@ -132,7 +133,7 @@ struct Layout {
     salt: U64,
     address: U64,
     offset: U32,
-    reserved_too: U32,
+    slot: U32,
 }
 
 impl Header {
@@ -152,17 +153,9 @@ impl Header {
             salt: self.salt.into(),
             address: self.address.into(),
             offset: self.offset.into(),
-            reserved_too: 0.into(),
+            slot: self.slot.into(),
         };
         zerocopy::transmute!(layout)
-    }
-
-    /// The packet with this header and this body, sealed. The header's counter must be new.
-    pub fn seal(&self, sender: Sender, cipher: &Cipher, body: &[u8]) -> Vec<u8> {
-        let mut packet = self.encode().to_vec();
-        packet.extend_from_slice(body);
-        cipher.seal(sender, self.counter, &mut packet, HEADER_BYTES);
-        packet
     }
 
     /// What a packet claims, and the length of its body. `None`: no packet of this protocol is like that.
@@ -183,9 +176,9 @@ impl Header {
             salt: layout.salt.get(),
             address: layout.address.get(),
             offset: layout.offset.get(),
+            slot: layout.slot.get(),
         };
-        let is_of_this_version =
-            layout.version == VERSION && layout.reserved == 0 && layout.reserved_too.get() == 0;
+        let is_of_this_version = layout.version == VERSION && layout.reserved == 0;
         let end = u64::from(header.offset) + u64::try_from(body).ok()?;
         let has_sense = has_length(of, header.length)
             && end <= u64::from(header.length)
@@ -220,6 +213,7 @@ mod tests {
             client: 2,
             region,
             operation: 5,
+            slot: 9,
             counter: 6,
             salt: 7,
             address: 8,

@@ -1,6 +1,8 @@
 //! The registered region table (1RMA §4.3): which bytes each region is, and its key. Its size is fixed.
 
-use crate::keys::{DerivedKey, HostAddress, KeyTerms, OperationType, RegionKey};
+use crate::keys::{
+    DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationType, RegionKey, RegionTerms,
+};
 use portcullis_errors::{Coded, ErrorCode};
 
 /// A region, by its place in the table and by how often that place has been used.
@@ -30,10 +32,18 @@ pub struct Region {
 pub struct Allowed(u8);
 
 impl Allowed {
+    /// No type.
+    pub const NONE: Self = Self(0);
+
     /// These types.
     #[must_use]
     pub fn these(types: &[OperationType]) -> Self {
         Self(types.iter().fold(0, |all, &it| all | 1 << it as u8))
+    }
+
+    /// A bit for each type.
+    pub(crate) fn bits(self) -> u8 {
+        self.0
     }
 
     /// Whether this type is one of them.
@@ -54,10 +64,12 @@ impl Coded for NoRoom {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
     generation: u32,
     region: Option<Region>,
+    /// What the keys of the region's holders are derived from. Blank without a region.
+    derivation: DerivationKey,
     /// Which of the table's keys the region has.
     version: u64,
 }
@@ -94,14 +106,21 @@ impl RegionTable {
                 if next >= self.size {
                     return Err(NoRoom(self.size));
                 }
-                self.places.push(Place::default());
+                self.places.push(Place {
+                    generation: 0,
+                    region: None,
+                    derivation: DerivationKey::blank(),
+                    version: 0,
+                });
                 next
             }
         };
         self.versions += 1;
         let place = &mut self.places[index as usize];
+        let id = RegionId { index, generation: place.generation };
+        place.derivation = region.derivation_key(self.incarnation, id);
         (place.region, place.version) = (Some(region), self.versions);
-        Ok(RegionId { index, generation: place.generation })
+        Ok(id)
     }
 
     /// Invalidates a region: from here on no key opens it. Returns whether there was one.
@@ -110,6 +129,7 @@ impl RegionTable {
         if place.generation != id.generation || place.region.take().is_none() {
             return false;
         }
+        place.derivation = DerivationKey::blank();
         if let Some(next) = place.generation.checked_add(1) {
             place.generation = next;
             self.free.push(id.index);
@@ -125,6 +145,7 @@ impl RegionTable {
             Some(region) if place.generation == id.generation => {
                 self.versions += 1;
                 (region.key, place.version) = (key, self.versions);
+                place.derivation = region.derivation_key(self.incarnation, id);
                 true
             }
             _ => false,
@@ -155,14 +176,21 @@ impl RegionTable {
         operation: OperationType,
     ) -> Option<DerivedKey> {
         let region = self.get(id)?;
-        let RegionId { index, generation } = id;
-        let (incarnation, base, length) = (self.incarnation, region.base, region.length);
-        let terms = KeyTerms { incarnation, initiator, client, operation, index, generation, base, length };
-        region.allowed.has(operation).then(|| region.key.derive(&terms))
+        let derivation = &self.places[id.index as usize].derivation;
+        region
+            .allowed
+            .has(operation)
+            .then(|| derivation.derive(&HolderTerms { initiator, client, operation }))
     }
 }
 
 impl Region {
+    /// The first step of the derivation of keys for this region.
+    fn derivation_key(&self, incarnation: u64, id: RegionId) -> DerivationKey {
+        let (RegionId { index, generation }, &Self { base, length, allowed, .. }) = (id, self);
+        self.key.derivation_key(&RegionTerms { incarnation, index, generation, base, length, allowed })
+    }
+
     /// Where these bytes of the region are in the node's memory. `None`: they are not all in the region.
     #[must_use]
     pub fn place(&self, address: u64, length: u32) -> Option<u64> {
@@ -200,6 +228,25 @@ mod tests {
         assert!(key(&table, second).expect("a key") != before);
         assert!(!table.remove(first), "the old id names nothing");
         assert!(table.rekey(second, RegionKey::new([2; 32])) && !table.rekey(first, RegionKey::new([3; 32])));
+    }
+
+    #[test]
+    fn a_key_is_for_the_rights_that_the_region_has_and_for_its_latest_key() {
+        let mut table = RegionTable::new(1, 1);
+        let key = |table: &RegionTable, id| {
+            table.derive(id, HostAddress([0; 16]), 1, OperationType::Read).map(|key| key.to_bytes())
+        };
+        let id = table.insert(region()).expect("room");
+        let before = key(&table, id).expect("a key");
+        let mut other = RegionTable::new(1, 1);
+        let wide = Allowed::these(&[OperationType::Read, OperationType::Write]);
+        let same_id = other.insert(Region { allowed: wide, ..region() }).expect("room");
+        assert_eq!(same_id, id);
+        assert!(key(&other, same_id).expect("a key") != before, "rights are among the terms");
+        assert!(table.rekey(id, RegionKey::new([2; 32])));
+        assert!(key(&table, id).expect("a key") != before);
+        assert!(table.rekey(id, RegionKey::new([1; 32])));
+        assert!(key(&table, id).expect("a key") == before, "the same terms and the same key");
     }
 
     #[test]

@@ -9,7 +9,9 @@
 mod changes;
 
 use crate::atomic::{Atomic, WORD_BYTES};
-use crate::keys::{Cipher, Counter, HostAddress, OperationType, RegionKey, Sender};
+use crate::cipher::{Cipher, Counter, Sender};
+use crate::keys::{HostAddress, OperationType, RegionKey};
+use crate::outbox::Outbox;
 use crate::packet::{HEADER_BYTES, Header, Kind, parts};
 use crate::regions::{RegionId, RegionTable};
 use changes::{Begun, Change, Changes, Fate, Finished};
@@ -97,7 +99,7 @@ pub struct Responder<M> {
     waiting: u64,
     changes: Changes,
     finished: Finished,
-    out: VecDeque<(SocketAddr, Vec<u8>)>,
+    out: Outbox,
     refusals: VecDeque<Refused>,
     counters: ResponderCounters,
 }
@@ -115,7 +117,7 @@ impl<M: Memory> Responder<M> {
             waiting: 0,
             changes: Changes::new(limits.changes_max, limits.client_changes_max),
             finished: Finished::new(limits.finished_max),
-            out: VecDeque::new(),
+            out: Outbox::new(Sender::Responder),
             refusals: VecDeque::new(),
             counters: ResponderCounters::default(),
         }
@@ -169,14 +171,14 @@ impl<M: Memory> Responder<M> {
         }
     }
 
-    /// The next packet to send, and to whom.
-    pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+    /// Appends the next packet to send to `packet`, and returns where it goes.
+    pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
         while self.out.is_empty() {
             let read = self.reads.pop_front()?;
             self.waiting -= u64::from(read.header.length);
             self.serve(&read);
         }
-        self.out.pop_front()
+        self.out.poll(packet)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
@@ -199,7 +201,7 @@ impl<M: Memory> Responder<M> {
         self.refusals.push_back(Refused { from: to.ip().into(), client, region, is_authentic });
         // Not sealed, so its counter means nothing.
         let answer = Header { kind: Kind::Unknown, salt: 0, offset: 0, ..*header };
-        self.out.push_back((to, answer.encode().to_vec()));
+        self.out.add_bare(to, &answer);
     }
 
     /// Where in memory an operation is. An operation that is not all in its region is refused.
@@ -242,8 +244,8 @@ impl<M: Memory> Responder<M> {
     }
 
     fn answer_as(&mut self, counter: u64, to: SocketAddr, header: &Header, cipher: &Cipher, body: &[u8]) {
-        let packet = Header { counter, ..*header }.seal(Sender::Responder, cipher, body);
-        self.out.push_back((to, packet));
+        let header = Header { counter, ..*header };
+        self.out.seal(to, cipher, &header, body.len(), |room| room.copy_from_slice(body));
     }
 
     /// Sends what a read has asked for.
@@ -257,9 +259,13 @@ impl<M: Memory> Responder<M> {
         };
         self.counters.reads += 1;
         for (offset, length) in parts(header.length, self.limits.packet_max) {
-            let mut body = vec![0; length as usize];
-            self.memory.read(place + u64::from(offset), &mut body);
-            self.answer(*to, &Header { kind: Kind::ReadData, offset, ..*header }, cipher, &body);
+            // A responder that has sent 2⁶⁴ packets sends none any more.
+            let Some(counter) = self.counter.next() else { return };
+            let header = Header { kind: Kind::ReadData, offset, counter, ..*header };
+            let Self { memory, out, .. } = self;
+            out.seal(*to, cipher, &header, length as usize, |body| {
+                memory.read(place + u64::from(offset), body);
+            });
         }
     }
 

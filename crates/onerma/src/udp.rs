@@ -19,8 +19,6 @@ pub struct UdpSocket {
     state: UdpSocketState,
     arrivals: Box<[u8]>,
     burst: Burst,
-    /// The datagram that did not fit into the burst.
-    next: Option<(SocketAddr, Vec<u8>)>,
 }
 
 /// Datagrams for one destination that leave together. All are as long as the first, but for the last.
@@ -29,32 +27,45 @@ struct Burst {
     to: Option<SocketAddr>,
     segment: usize,
     count: usize,
+    /// Bytes of the burst's datagrams.
+    length: usize,
+    /// These bytes, and behind them those of the datagram that did not fit.
     bytes: Vec<u8>,
+    /// Where that one goes.
+    next: Option<SocketAddr>,
 }
 
 impl Burst {
+    /// Fills the burst with what `poll` appends.
+    fn fill(&mut self, most: usize, mut poll: impl FnMut(&mut Vec<u8>) -> Option<SocketAddr>) {
+        while let Some(to) = self.next.take().or_else(|| poll(&mut self.bytes)) {
+            let datagram = self.bytes.len() - self.length;
+            if !self.has_room_for(to, datagram, most) {
+                self.next = Some(to);
+                return;
+            }
+            if self.count == 0 {
+                (self.to, self.segment) = (Some(to), datagram);
+            }
+            self.length += datagram;
+            self.count += 1;
+        }
+    }
+
     /// Whether another datagram can leave with those that are there.
-    fn has_room_for(&self, to: SocketAddr, datagram: &[u8], most: usize) -> bool {
-        let is_last_full = self.bytes.len() == self.count * self.segment;
+    fn has_room_for(&self, to: SocketAddr, datagram: usize, most: usize) -> bool {
+        let is_last_full = self.length == self.count * self.segment;
         self.count == 0
             || self.to == Some(to)
                 && self.count < most
                 && is_last_full
-                && datagram.len() <= self.segment
-                && self.bytes.len() + datagram.len() <= BURST_BYTES_MAX
-    }
-
-    fn add(&mut self, to: SocketAddr, datagram: &[u8]) {
-        if self.count == 0 {
-            (self.to, self.segment) = (Some(to), datagram.len());
-        }
-        self.bytes.extend_from_slice(datagram);
-        self.count += 1;
+                && datagram <= self.segment
+                && self.length + datagram <= BURST_BYTES_MAX
     }
 
     fn clear(&mut self) {
-        (self.to, self.count) = (None, 0);
-        self.bytes.clear();
+        self.bytes.drain(..self.length);
+        (self.to, self.count, self.length) = (None, 0, 0);
     }
 }
 
@@ -67,7 +78,7 @@ impl UdpSocket {
         let socket = std::net::UdpSocket::bind(address)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let arrivals = vec![0; BATCH_SIZE * ARRIVAL_BYTES_MAX].into_boxed_slice();
-        Ok(Self { socket, state, arrivals, burst: Burst::default(), next: None })
+        Ok(Self { socket, state, arrivals, burst: Burst::default() })
     }
 
     /// Its own address.
@@ -78,27 +89,21 @@ impl UdpSocket {
         self.socket.local_addr()
     }
 
-    /// Sends datagrams until there are no more, or the system has no room: then the next call goes on. Returns how many have
-    /// left.
+    /// Sends datagrams until there are no more, or the system has no room: then the next call goes on. Each call of `poll`
+    /// appends one datagram to the bytes that it is given, and returns where that goes. Returns how many have left.
     ///
     /// # Errors
     /// The system refuses a datagram, for instance because it is too long for the path
     /// ([`quinn_udp::is_msg_size_err`]). It is lost, and those of its burst with it: the next call goes on behind them.
-    pub fn send(&mut self, mut poll: impl FnMut() -> Option<(SocketAddr, Vec<u8>)>) -> io::Result<usize> {
+    pub fn send(&mut self, mut poll: impl FnMut(&mut Vec<u8>) -> Option<SocketAddr>) -> io::Result<usize> {
         let most = self.state.max_gso_segments();
         let mut sent = 0;
         loop {
-            while let Some((to, datagram)) = self.next.take().or_else(&mut poll) {
-                if !self.burst.has_room_for(to, &datagram, most) {
-                    self.next = Some((to, datagram));
-                    break;
-                }
-                self.burst.add(to, &datagram);
-            }
+            self.burst.fill(most, &mut poll);
             let Some(destination) = self.burst.to else { return Ok(sent) };
             let segment_size = (self.burst.count > 1).then_some(self.burst.segment);
-            let transmit =
-                Transmit { destination, ecn: None, contents: &self.burst.bytes, segment_size, src_ip: None };
+            let contents = &self.burst.bytes[..self.burst.length];
+            let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
             match self.state.try_send(UdpSockRef::from(&self.socket), &transmit) {
                 Ok(()) => {
                     sent += self.burst.count;

@@ -10,7 +10,7 @@ use portcullis_onerma::{
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rig::{Client, INITIATOR, Node, RESPONDER, at};
+use rig::{Client, INITIATOR, Node, RESPONDER, at, next};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -81,12 +81,12 @@ impl Path {
 
     /// Sends what is to be sent, and goes on to what happens next. Returns whether anything does.
     fn step(&mut self) -> bool {
-        while let Some((to, packet)) = self.executor.poll_transmit() {
+        while let Some((to, packet)) = next(|it| self.executor.poll_transmit(it)) {
             assert_eq!(to, self.node.address);
             self.sent.push(self.now);
             self.fly(true, packet);
         }
-        while let Some((_, packet)) = self.node.responder.poll_transmit() {
+        while let Some((_, packet)) = next(|it| self.node.responder.poll_transmit(it)) {
             self.fly(false, packet);
         }
         let arrival = self.flying.iter().map(|it| it.0).min();
@@ -315,7 +315,7 @@ fn operations_without_an_answer_are_no_more_than_the_windows_say() {
             keep_busy(&mut path);
             path.now += at(1);
             path.executor.handle_timeout(path.now);
-            while path.executor.poll_transmit().is_some() {}
+            while next(|it| path.executor.poll_transmit(it)).is_some() {}
             most = most.max(path.executor.operations());
         }
         let most = f64::from(u32::try_from(most).expect("few"));

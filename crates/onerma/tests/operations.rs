@@ -7,7 +7,7 @@ use portcullis_onerma::{
     Action, Atomic, Command, HEADER_BYTES, InitiatorLimits, NotIssued, OperationType, RegionKey,
     ResponderLimits, ServiceClass, Status, TAG_BYTES,
 };
-use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange};
+use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange, next};
 
 #[test]
 fn what_is_written_is_read_back_in_any_length() {
@@ -87,7 +87,7 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
         client.read(&reads, 0, 64, at(0));
         client.write(&writes, 0, &[7; 64], at(0));
         // The requests have been authenticated, and the read waits to be served.
-        while let Some((_, mut packet)) = client.initiator.poll_transmit() {
+        while let Some((_, mut packet)) = next(|it| client.initiator.poll_transmit(it)) {
             node.responder.handle_packet(client.address, &mut packet, at(1));
         }
         if rekey {
@@ -95,7 +95,7 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
         } else {
             assert!(node.responder.regions().remove(region));
         }
-        while let Some((_, mut packet)) = node.responder.poll_transmit() {
+        while let Some((_, mut packet)) = next(|it| node.responder.poll_transmit(it)) {
             client.initiator.handle_packet(node.address, &mut packet, at(2));
         }
         exchange(&mut node, &mut client, at(3));
@@ -122,7 +122,7 @@ fn nothing_enters_service_without_room_for_the_largest_operation_and_waits_no_lo
     let region = node.region(0, 4096);
     let reads = node.grant(region, &client, OperationType::Read);
     let slots: Vec<_> = [64, 64, 4096].map(|length| client.read(&reads, 0, length, at(0))).to_vec();
-    let under_way: Vec<_> = std::iter::from_fn(|| client.initiator.poll_transmit()).collect();
+    let under_way: Vec<_> = std::iter::from_fn(|| next(|it| client.initiator.poll_transmit(it))).collect();
     assert_eq!(under_way.len(), 1 + 1, "two small ones leave less than the largest may need");
     assert_eq!(client.initiator.next_timeout(), Some(at(50)));
     client.initiator.handle_timeout(at(50));
@@ -171,7 +171,7 @@ fn a_congested_responder_nacks_and_the_window_is_refunded_at_once() {
         client.read(&reads, 0, 4096, at(0));
         client.write(&writes, 0, &[1; 64], at(0));
     }
-    while let Some((_, mut packet)) = client.initiator.poll_transmit() {
+    while let Some((_, mut packet)) = next(|it| client.initiator.poll_transmit(it)) {
         node.responder.handle_packet(client.address, &mut packet, at(0));
     }
     exchange(&mut node, &mut client, at(1));
@@ -187,16 +187,16 @@ fn a_write_that_times_out_at_its_client_never_happens_later() {
     let region = node.region(0, 4096);
     let writes = node.grant(region, &client, OperationType::Write);
     client.write(&writes, 0, &[7; 64], at(0));
-    let (_, mut request) = client.initiator.poll_transmit().expect("a request");
+    let (_, mut request) = next(|it| client.initiator.poll_transmit(it)).expect("a request");
     node.responder.handle_packet(client.address, &mut request, at(10));
-    let (_, mut solicit) = node.responder.poll_transmit().expect("a solicitation");
+    let (_, mut solicit) = next(|it| node.responder.poll_transmit(it)).expect("a solicitation");
     client.initiator.handle_packet(node.address, &mut solicit, at(60));
-    let (_, mut data) = client.initiator.poll_transmit().expect("the data");
+    let (_, mut data) = next(|it| client.initiator.poll_transmit(it)).expect("the data");
     assert_eq!(client.initiator.next_timeout(), Some(at(60 + 110)), "later than the responder's: 10 + 100");
     client.initiator.handle_timeout(at(170));
     assert_eq!(client.completed().expect("an end").status, Status::Timeout);
     node.responder.handle_packet(client.address, &mut data, at(170));
-    assert!(node.responder.poll_transmit().is_none());
+    assert!(next(|it| node.responder.poll_transmit(it)).is_none());
     assert_eq!((node.bytes(0, 64), node.responder.counters().unwanted), (vec![0; 64], 1));
 }
 
@@ -214,8 +214,9 @@ fn whoever_has_no_key_gets_fewer_bytes_than_it_sends_and_learns_nothing() {
             }
             let sent = packet.len();
             node.responder.handle_packet(stranger.address, &mut packet, at(0));
-            let answered: usize =
-                std::iter::from_fn(|| node.responder.poll_transmit()).map(|(_, it)| it.len()).sum();
+            let answered: usize = std::iter::from_fn(|| next(|it| node.responder.poll_transmit(it)))
+                .map(|(_, it)| it.len())
+                .sum();
             assert!(answered <= sent, "{answered} bytes for {sent}");
             assert!(answered == 0 || answered == HEADER_BYTES && sent >= HEADER_BYTES + TAG_BYTES);
         }
@@ -233,11 +234,11 @@ fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
         let region = node.region(0, 4096);
         let writes = node.grant(region, &client, OperationType::Write);
         client.write(&writes, 0, &[7; 64], at(0));
-        let (_, request) = client.initiator.poll_transmit().expect("a request");
+        let (_, request) = next(|it| client.initiator.poll_transmit(it)).expect("a request");
         node.responder.handle_packet(client.address, &mut request.clone(), at(0));
-        let (_, mut solicit) = node.responder.poll_transmit().expect("a solicitation");
+        let (_, mut solicit) = next(|it| node.responder.poll_transmit(it)).expect("a solicitation");
         client.initiator.handle_packet(node.address, &mut solicit, at(1));
-        let (_, mut data) = client.initiator.poll_transmit().expect("the data");
+        let (_, mut data) = next(|it| client.initiator.poll_transmit(it)).expect("the data");
         if alter {
             let mut copy = request.clone();
             *copy.last_mut().expect("a tag") ^= 1;
@@ -248,11 +249,11 @@ fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
             let mut other = Client::new(2, INITIATOR);
             let theirs = node.grant(region, &other, OperationType::Write);
             other.write(&theirs, 64, &[8; 64], at(101));
-            let (_, mut packet) = other.initiator.poll_transmit().expect("a request");
+            let (_, mut packet) = next(|it| other.initiator.poll_transmit(it)).expect("a request");
             node.responder.handle_packet(other.address, &mut packet, at(101));
             node.responder.handle_packet(client.address, &mut request.clone(), at(101));
         }
-        while let Some((to, mut answer)) = node.responder.poll_transmit() {
+        while let Some((to, mut answer)) = next(|it| node.responder.poll_transmit(it)) {
             if to == client.address {
                 client.initiator.handle_packet(
                     node.address,
@@ -307,11 +308,11 @@ fn atomics_tell_what_was_there_before() {
 
 /// Takes an atomic as far as its data: the packet that has it happen.
 fn up_to_the_data(node: &mut Node, client: &mut Client) -> Vec<u8> {
-    let (_, mut request) = client.initiator.poll_transmit().expect("a request");
+    let (_, mut request) = next(|it| client.initiator.poll_transmit(it)).expect("a request");
     node.responder.handle_packet(client.address, &mut request, at(0));
-    let (_, mut solicit) = node.responder.poll_transmit().expect("a solicitation");
+    let (_, mut solicit) = next(|it| node.responder.poll_transmit(it)).expect("a solicitation");
     client.initiator.handle_packet(node.address, &mut solicit, at(1));
-    client.initiator.poll_transmit().expect("the data").1
+    next(|it| client.initiator.poll_transmit(it)).expect("the data").1
 }
 
 #[test]
@@ -320,7 +321,7 @@ fn an_atomic_whose_answer_is_lost_is_asked_for_and_not_repeated() {
     client.act(&atomics, 0, Action::Atomic(Atomic::FetchAndAdd { add: 3 }), at(0));
     let data = up_to_the_data(&mut node, &mut client);
     node.responder.handle_packet(client.address, &mut data.clone(), at(2));
-    assert!(node.responder.poll_transmit().is_some(), "the answer, which is lost");
+    assert!(next(|it| node.responder.poll_transmit(it)).is_some(), "the answer, which is lost");
     client.initiator.handle_timeout(at(111));
     assert!(client.completed().is_none(), "the node is asked first");
     // The data comes once more.
@@ -351,7 +352,7 @@ fn an_atomic_that_the_node_has_forgotten_is_uncertain() {
         client.act(&atomics, 0, Action::Atomic(Atomic::FetchAndAdd { add: 1 }), at(0));
         let mut data = up_to_the_data(&mut node, &mut client);
         node.responder.handle_packet(client.address, &mut data, at(2));
-        let (_, mut answer) = node.responder.poll_transmit().expect("the answer");
+        let (_, mut answer) = next(|it| node.responder.poll_transmit(it)).expect("the answer");
         if !lost {
             client.initiator.handle_packet(node.address, &mut answer, at(3));
         }
@@ -371,7 +372,7 @@ fn a_node_that_never_answers_is_asked_for_a_bounded_time() {
     let mut asked = 0;
     while let Some(deadline) = client.initiator.next_timeout() {
         client.initiator.handle_timeout(deadline);
-        asked += std::iter::from_fn(|| client.initiator.poll_transmit()).count();
+        asked += std::iter::from_fn(|| next(|it| client.initiator.poll_transmit(it))).count();
         assert!(deadline <= at(1 + 4 * 110));
     }
     let end = client.completed().expect("an end");

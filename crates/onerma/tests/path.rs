@@ -7,7 +7,7 @@ use portcullis_memory::Memory;
 use portcullis_onerma::{Action, Atomic, Destination, HEADER_BYTES, OperationType, SlotId, Status};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rig::{Client, INITIATOR, Node, RESPONDER, at};
+use rig::{Client, INITIATOR, Node, RESPONDER, at, next};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -132,12 +132,14 @@ impl World {
         for client in &mut self.clients {
             let (from, id) = (client.address, client.id);
             sent.extend(
-                std::iter::from_fn(|| client.initiator.poll_transmit()).map(|(to, it)| (from, to, id, it)),
+                std::iter::from_fn(|| next(|it| client.initiator.poll_transmit(it)))
+                    .map(|(to, it)| (from, to, id, it)),
             );
         }
         let from = self.node.address;
         sent.extend(
-            std::iter::from_fn(|| self.node.responder.poll_transmit()).map(|(to, it)| (from, to, 0, it)),
+            std::iter::from_fn(|| next(|it| self.node.responder.poll_transmit(it)))
+                .map(|(to, it)| (from, to, 0, it)),
         );
         for (from, to, _, bytes) in sent {
             self.check_nonce(from, &bytes);

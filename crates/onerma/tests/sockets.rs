@@ -66,7 +66,7 @@ fn serve(mut node: Node, mut socket: UdpSocket, stop: &AtomicBool) {
         let came =
             socket.receive(|from, packet| responder.handle_packet(from, packet, now)).expect("receives");
         responder.handle_timeout(began.elapsed());
-        let left = socket.send(|| responder.poll_transmit()).expect("sends");
+        let left = socket.send(|it| responder.poll_transmit(it)).expect("sends");
         if came + left == 0 {
             std::thread::yield_now();
         }
@@ -94,7 +94,7 @@ impl Session {
         self.executor.begin(transfer, self.began.elapsed()).expect("there is room");
         loop {
             let Self { executor, socket, began, .. } = self;
-            let left = socket.send(|| executor.poll_transmit()).expect("sends");
+            let left = socket.send(|it| executor.poll_transmit(it)).expect("sends");
             let now = began.elapsed();
             let came =
                 socket.receive(|from, packet| executor.handle_packet(from, packet, now)).expect("receives");
@@ -183,7 +183,12 @@ fn attack(node: SocketAddr, seed: u64, mut socket: UdpSocket, stop: &AtomicBool)
             })
             .expect("receives");
         let mut on = on.into_iter();
-        if socket.send(|| on.next()).expect("sends") == 0 {
+        let poll = |bytes: &mut Vec<u8>| {
+            let (to, packet) = on.next()?;
+            bytes.extend_from_slice(&packet);
+            Some(to)
+        };
+        if socket.send(poll).expect("sends") == 0 {
             std::thread::yield_now();
         }
     }

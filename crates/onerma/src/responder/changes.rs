@@ -203,8 +203,8 @@ mod tests {
     fn header(client: u64, operation: u64, salt: u64) -> Header {
         let region = RegionId { index: 0, generation: 0 };
         let (kind, of) = (Kind::Ask, OperationType::Atomic);
-        let (length, address, offset, counter) = (24, 0, 0, 1);
-        Header { kind, of, length, client, region, operation, counter, salt, address, offset }
+        let (length, address, offset, counter, slot) = (24, 0, 0, 1, 0);
+        Header { kind, of, length, client, region, operation, slot, counter, salt, address, offset }
     }
 
     /// A hostile client asks with somebody else's salt, and with its own name for the operation or the other's.

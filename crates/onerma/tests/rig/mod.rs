@@ -69,7 +69,7 @@ impl Node {
         let host = HostAddress::from(to.address.ip());
         let key =
             self.responder.regions().derive(region, host, to.id, operation).expect("the region allows it");
-        Destination { address: self.address, client: to.id, region, key }
+        Destination { address: self.address, client: to.id, region, key: key.set_up() }
     }
 
     pub fn bytes(&self, address: u64, length: usize) -> Vec<u8> {
@@ -103,16 +103,22 @@ impl Client {
     }
 }
 
+/// The next packet of an end, with where it goes.
+pub fn next(poll: impl FnOnce(&mut Vec<u8>) -> Option<SocketAddr>) -> Option<(SocketAddr, Vec<u8>)> {
+    let mut packet = Vec::new();
+    poll(&mut packet).map(|to| (to, packet))
+}
+
 /// Hands packets over, each at once and once, until there are none.
 pub fn exchange(node: &mut Node, client: &mut Client, now: Duration) {
     loop {
         let mut moved = false;
-        while let Some((to, mut packet)) = client.initiator.poll_transmit() {
+        while let Some((to, mut packet)) = next(|it| client.initiator.poll_transmit(it)) {
             assert_eq!(to, node.address);
             node.responder.handle_packet(client.address, &mut packet, now);
             moved = true;
         }
-        while let Some((to, mut packet)) = node.responder.poll_transmit() {
+        while let Some((to, mut packet)) = next(|it| node.responder.poll_transmit(it)) {
             moved = true;
             if to == client.address {
                 client.initiator.handle_packet(node.address, &mut packet, now);

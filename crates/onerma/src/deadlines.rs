@@ -1,0 +1,109 @@
+//! The deadlines of command slots, the earliest first.
+
+use crate::initiator::SlotId;
+use std::time::Duration;
+
+/// Deadlines as a list that runs through an array with a place for each slot. Deadlines nearly always come in order, so a
+/// new one goes to the end, and any can be taken out at once.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    places: Vec<Option<Place>>,
+    first: Option<SlotId>,
+    last: Option<SlotId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    deadline: Duration,
+    before: Option<SlotId>,
+    after: Option<SlotId>,
+}
+
+impl Deadlines {
+    /// No deadlines, and room for one of each slot.
+    pub fn new(slots: u32) -> Self {
+        Self { places: vec![None; slots as usize], first: None, last: None }
+    }
+
+    /// The earliest.
+    pub fn first(&self) -> Option<(Duration, SlotId)> {
+        self.first.map(|slot| (self.place(slot).deadline, slot))
+    }
+
+    /// Gives a slot a deadline, instead of the one that it may have.
+    pub fn set(&mut self, slot: SlotId, deadline: Duration) {
+        self.remove(slot);
+        let (mut before, mut after) = (self.last, None);
+        while let Some(other) = before
+            && self.place(other).deadline > deadline
+        {
+            (before, after) = (self.place(other).before, Some(other));
+        }
+        self.places[slot.0 as usize] = Some(Place { deadline, before, after });
+        self.join(before, Some(slot));
+        self.join(Some(slot), after);
+    }
+
+    /// Takes a slot's deadline away, if it has one.
+    pub fn remove(&mut self, slot: SlotId) {
+        if let Some(Place { before, after, .. }) = self.places[slot.0 as usize].take() {
+            self.join(before, after);
+        }
+    }
+
+    /// Makes two neighbours. `None` is the end of the list.
+    fn join(&mut self, before: Option<SlotId>, after: Option<SlotId>) {
+        match before {
+            Some(slot) => self.place_mut(slot).after = after,
+            None => self.first = after,
+        }
+        match after {
+            Some(slot) => self.place_mut(slot).before = before,
+            None => self.last = before,
+        }
+    }
+
+    fn place(&self, slot: SlotId) -> &Place {
+        self.places[slot.0 as usize].as_ref().expect("what is in the list has a place")
+    }
+
+    fn place_mut(&mut self, slot: SlotId) -> &mut Place {
+        self.places[slot.0 as usize].as_mut().expect("what is in the list has a place")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn the_earliest_comes_first(changes in prop::collection::vec((0u32..8, prop::option::of(0u64..20)), 0..60)) {
+            let (mut deadlines, mut expected) = (Deadlines::new(8), BTreeMap::new());
+            for (slot, deadline) in changes {
+                match deadline {
+                    Some(deadline) => {
+                        deadlines.set(SlotId(slot), Duration::from_secs(deadline));
+                        expected.insert(slot, deadline);
+                    }
+                    None => {
+                        deadlines.remove(SlotId(slot));
+                        expected.remove(&slot);
+                    }
+                }
+                let earliest = expected.values().min().map(|&it| Duration::from_secs(it));
+                prop_assert_eq!(deadlines.first().map(|it| it.0), earliest);
+            }
+            let mut before = Duration::ZERO;
+            while let Some((deadline, slot)) = deadlines.first() {
+                prop_assert!(before <= deadline);
+                before = deadline;
+                deadlines.remove(slot);
+                prop_assert_eq!(expected.remove(&slot.0).map(Duration::from_secs), Some(deadline));
+            }
+            prop_assert!(expected.is_empty());
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A command in its slot.
+
+use crate::arrivals::Arrivals;
+use crate::initiator::{ServiceClass, SlotId};
+use crate::keys::{OperationKey, OperationType};
+use crate::packet::{Header, Kind};
+use crate::regions::RegionId;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A command in its slot.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub operation: OperationType,
+    pub to: SocketAddr,
+    pub client: u64,
+    pub region: RegionId,
+    pub key: OperationKey,
+    pub address: u64,
+    pub buffer: Vec<u8>,
+    pub class: ServiceClass,
+    pub issued: Duration,
+    pub sent: Option<Sent>,
+}
+
+/// A command whose request was sent.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub number: u64,
+    pub at: Duration,
+    pub arrivals: Arrivals,
+    /// The responder's salt for a change, once it is known.
+    pub salt: u64,
+    /// How often the initiator has asked what became of it.
+    pub asks: u32,
+    /// The word that was there before an atomic, once it is known to have happened.
+    pub before: Option<u64>,
+}
+
+impl Slot {
+    pub fn length(&self) -> u32 {
+        u32::try_from(self.buffer.len()).expect("a longer command is not taken")
+    }
+
+    /// The header of a packet under this counter. `id` is the slot's own, `operation` and `salt` are what is known of them.
+    pub fn header(&self, kind: Kind, id: SlotId, counter: u64, (operation, salt): (u64, u64)) -> Header {
+        Header {
+            kind,
+            of: self.operation,
+            length: self.length(),
+            client: self.client,
+            region: self.region,
+            operation,
+            slot: id.0,
+            counter,
+            salt,
+            address: self.address,
+            offset: 0,
+        }
+    }
+
+    /// Whether a header with a number of this slot's operation is of an answer to it.
+    pub fn is_answer(&self, from: SocketAddr, header: &Header) -> bool {
+        self.to == from
+            && (self.operation, self.length(), self.client, self.region, self.address)
+                == (header.of, header.length, header.client, header.region, header.address)
+    }
+}
