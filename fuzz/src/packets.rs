@@ -28,9 +28,7 @@ struct World {
     initiator: Initiator,
     node: SocketAddr,
     client: SocketAddr,
-    reads: Destination,
-    writes: Destination,
-    atomics: Destination,
+    destination: Destination,
     seen: Vec<Vec<u8>>,
     now: Duration,
     issued: usize,
@@ -43,15 +41,11 @@ impl World {
         let mut regions = RegionTable::new(1, 4);
         let types = [OperationType::Read, OperationType::Write, OperationType::Atomic];
         let (key, allowed) = (RegionKey::new([5; 32]), Allowed::these(&types));
-        let region = Region { key, base: BASE, length: LENGTH, allowed };
+        let region = Region { key, address: 0, length: LENGTH, offset: BASE, lifetime_word: None, allowed };
         let region = regions.insert(region).expect("room");
         let (node, client) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 2)));
-        let destination = |operation| {
-            let key =
-                regions.derive(region, HostAddress::from(client.ip()), CLIENT, operation).expect("allowed");
-            Destination { address: node, client: CLIENT, region, key: key.set_up() }
-        };
-        let [reads, writes, atomics] = types.map(destination);
+        let key = regions.derive(region, HostAddress::from(client.ip()), CLIENT).expect("it is there");
+        let destination = Destination { address: node, client: CLIENT, region, key: key.set_up() };
         let change_timeout = Duration::from_micros(100);
         let responder = ResponderLimits {
             packet_max: 1280,
@@ -74,9 +68,7 @@ impl World {
             initiator: Initiator::new(initiator),
             node,
             client,
-            reads,
-            writes,
-            atomics,
+            destination,
             seen: Vec::new(),
             now: Duration::ZERO,
             issued: 0,
@@ -85,12 +77,8 @@ impl World {
     }
 
     fn issue(&mut self, action: Action, address: u64) {
-        let to = match action.operation() {
-            OperationType::Read => &self.reads,
-            OperationType::Write => &self.writes,
-            _ => &self.atomics,
-        };
-        let command = Command { action, to: to.clone(), address, class: ServiceClass::Latency };
+        let to = self.destination.clone();
+        let command = Command { action, to, address, class: ServiceClass::Latency };
         self.issued += usize::from(self.initiator.issue(command, self.now).is_ok());
     }
 

@@ -18,7 +18,7 @@ use audit::AuditOptions;
 use clap::{ArgMatches, Args};
 use limits::LimitOptions;
 use listen::Place;
-use portcullis::host::{Host, HostConfig, HostError, RdmaConfig, RdmaListen};
+use portcullis::host::{Host, HostConfig, HostError, NetworkListen, RdmaConfig};
 use portcullis::{
     Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, Quota, Reductions,
     ViolationLimits,
@@ -284,8 +284,8 @@ impl Options {
             Address::Rdma(address) => Some((address.clone(), place.tenant.clone())),
             Address::Shm(_) => None,
         });
-        let listen: Vec<RdmaListen> = places
-            .map(|(address, tenant)| RdmaListen {
+        let listen: Vec<NetworkListen> = places
+            .map(|(address, tenant)| NetworkListen {
                 address,
                 security: security.clone(),
                 plain_anywhere: self.dangerous_no_certificates,

@@ -35,7 +35,7 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
     /// Has a worker of the chunk pool fail: for tests.
     fn break_worker(&self);
 
-    /// Ends the node: first the acceptor, then the node's thread.
+    /// Ends the node: first the acceptors, then the node's thread.
     fn stop(&self);
 }
 
@@ -43,7 +43,7 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct NodeOn<F: Fabric> {
     pub engine: NodeEngine<F>,
-    pub acceptor: AcceptorPlace,
+    pub acceptors: AcceptorPlace,
 }
 
 impl<F: Fabric> RunningNode for NodeOn<F> {
@@ -60,7 +60,7 @@ impl<F: Fabric> RunningNode for NodeOn<F> {
     }
 
     fn stop(&self) {
-        self.acceptor.clear();
+        self.acceptors.clear();
         self.engine.stop();
     }
 }

@@ -3,14 +3,16 @@
 #[cfg(feature = "rdma")]
 use portcullis_ibverbs::IbEndpoint;
 use portcullis_memory::ArenaMemory;
+#[cfg(feature = "udp")]
+use portcullis_onerma::UdpEndpoint;
 use portcullis_nic::{
-    Completion, Endpoint, EndpointSize, Lkey, Pollable, ReceiveRequest, VerbsEndpoint, WorkRequest,
+    Completion, Endpoint, EndpointSize, Lkey, OneShotRequest, Pollable, ReceiveRequest, VerbsEndpoint, WorkRequest,
 };
 use portcullis_softnic::PortEndpoint;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// A session's end: a port of the software NIC, or an end on an RDMA device.
+/// A session's end: a port of the software NIC, an end on an RDMA device, or an end over UDP.
 #[derive(Debug)]
 #[cfg_attr(
     feature = "rdma",
@@ -25,6 +27,9 @@ pub enum SessionEndpoint {
     /// An end on an RDMA device.
     #[cfg(feature = "rdma")]
     Rdma(IbEndpoint),
+    /// An end over UDP.
+    #[cfg(feature = "udp")]
+    Udp(UdpEndpoint),
 }
 
 impl SessionEndpoint {
@@ -35,6 +40,8 @@ impl SessionEndpoint {
             Self::Port(port) => Some(port),
             #[cfg(feature = "rdma")]
             Self::Rdma(_) => None,
+            #[cfg(feature = "udp")]
+            Self::Udp(_) => None,
         }
     }
 
@@ -43,7 +50,7 @@ impl SessionEndpoint {
     pub fn rdma(&mut self) -> Option<&mut IbEndpoint> {
         match self {
             Self::Rdma(rdma) => Some(rdma),
-            Self::Port(_) => None,
+            _ => None,
         }
     }
 }
@@ -55,6 +62,8 @@ macro_rules! forward {
             Self::Port(port) => port.$call($($argument),*),
             #[cfg(feature = "rdma")]
             Self::Rdma(rdma) => rdma.$call($($argument),*),
+            #[cfg(feature = "udp")]
+            Self::Udp(udp) => udp.$call($($argument),*),
         }
     };
 }
@@ -117,6 +126,14 @@ impl VerbsEndpoint for SessionEndpoint {
 
     fn asking_rebuilt(&mut self, place: usize) {
         forward!(self.asking_rebuilt(place));
+    }
+
+    fn has_one_shots(&self) -> bool {
+        forward!(self.has_one_shots())
+    }
+
+    fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
+        forward!(self.post_one_shot(requests))
     }
 
     #[inline]

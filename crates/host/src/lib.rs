@@ -7,12 +7,18 @@ pub use endpoint::SessionEndpoint;
 pub use engine::pin;
 pub use local::{LocalClient, LocalDoor, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce};
+#[cfg(any(feature = "rdma", feature = "udp"))]
+pub use network::NetworkListen;
+#[cfg(any(feature = "rdma", feature = "udp"))]
+pub use portcullis_attach::tls::ListenError;
 pub use portcullis_attach::unix::SocketAccess;
 pub use portcullis_node::Counters as NodeCounters;
 pub use portcullis_node::{ConfigError, StartError};
 #[cfg(feature = "rdma")]
-pub use rdma::{ListenError, MemlockTooLow, NoLibrary, OpenError, RdmaConfig, RdmaListen, Unenforced};
+pub use rdma::{MemlockTooLow, NoLibrary, OpenError, RdmaConfig, Unenforced};
 pub use sockets::{Listen, Sockets};
+#[cfg(feature = "udp")]
+pub use udp::UdpConfig;
 pub use wall::{NoWallTime, WallTime};
 
 pub mod admin;
@@ -23,12 +29,16 @@ mod engine;
 mod fabric;
 mod local;
 mod machine_memory;
+#[cfg(any(feature = "rdma", feature = "udp"))]
+mod network;
 mod outlet;
 #[cfg(feature = "rdma")]
 pub mod rdma;
 mod resident;
 mod sockets;
 pub mod software;
+#[cfg(feature = "udp")]
+pub mod udp;
 mod wall;
 
 use admin::{Admin, AdminServer};
@@ -98,6 +108,9 @@ pub struct HostConfig {
     /// The RDMA device that the node is on. `None`: the software NIC.
     #[cfg(feature = "rdma")]
     pub rdma: Option<RdmaConfig>,
+    /// Where clients come over UDP, if the node is on the software NIC. `None`: nowhere.
+    #[cfg(feature = "udp")]
+    pub udp: Option<UdpConfig>,
     /// The file of the audit log.
     pub audit: Option<PathBuf>,
     /// The path of the operator's socket (see [`admin`]).
@@ -158,7 +171,7 @@ pub enum HostError {
     #[error(transparent)]
     Memlock(#[from] MemlockTooLow),
     /// It cannot listen for clients over TCP.
-    #[cfg(feature = "rdma")]
+    #[cfg(any(feature = "rdma", feature = "udp"))]
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// It cannot listen at a Unix socket.
@@ -201,7 +214,7 @@ impl Coded for HostError {
             Self::Memory(error) => error.code(),
             #[cfg(feature = "rdma")]
             Self::Memlock(error) => error.code(),
-            #[cfg(feature = "rdma")]
+            #[cfg(any(feature = "rdma", feature = "udp"))]
             Self::Listen(error) => error.code(),
             Self::Socket { .. } => ErrorCode::Socket,
             Self::Audit { .. } => ErrorCode::AuditLog,
@@ -223,7 +236,7 @@ impl HostError {
             Self::Device(error) => !matches!(error, OpenError::Choice { .. }),
             #[cfg(feature = "rdma")]
             Self::Unenforced(_) | Self::Memlock(_) => false,
-            #[cfg(feature = "rdma")]
+            #[cfg(any(feature = "rdma", feature = "udp"))]
             Self::Listen(error) => matches!(error, ListenError::Machine { .. }),
             #[cfg(feature = "rdma")]
             Self::Trial(_) => true,
@@ -317,7 +330,7 @@ impl Host {
 
     /// Where clients on other machines connect, with the ports chosen for port 0.
     #[must_use]
-    pub fn rdma_addresses(&self) -> &[SocketAddr] {
+    pub fn network_addresses(&self) -> &[SocketAddr] {
         &self.on.addresses
     }
 

@@ -5,13 +5,23 @@ use crate::admin::{Order, OrderOutcome};
 use crate::engine::{Engine, EngineGone, Resident, TurnCounts};
 use crate::fabric::{Fabric, Made};
 use crate::outlet::Outlet;
+#[cfg(feature = "udp")]
+use crate::udp::UdpEnd;
 use portcullis_attach::Acceptor;
 use portcullis_memory::{Watched, ends};
+#[cfg(feature = "udp")]
+use portcullis_nic::Nic;
 use portcullis_nic::VerbsError;
 use portcullis_node::{Node, StartError};
+#[cfg(feature = "udp")]
+use portcullis_onerma::UdpSocket;
+#[cfg(feature = "udp")]
+use portcullis_protocol::Incarnation;
 use portcullis_protocol::{ClientId, Moment, Refusal};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
+#[cfg(feature = "udp")]
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most clients that are evicted in one turn.
@@ -31,20 +41,20 @@ pub(crate) enum NotAdmitted {
     Ended(#[from] EngineGone),
 }
 
-/// Where the acceptor is put once it exists. It needs the engine to admit clients, so the engine is made first.
+/// Where acceptors are put once they exist. They need the engine to admit clients, so the engine is made first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AcceptorPlace(Arc<Mutex<Option<Acceptor>>>);
+pub(crate) struct AcceptorPlace(Arc<Mutex<Vec<Acceptor>>>);
 
 impl AcceptorPlace {
     pub fn put(&self, acceptor: Acceptor) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(acceptor);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(acceptor);
     }
 
-    /// Ends the acceptor, and waits until it has ended.
+    /// Ends the acceptors, and waits until they have ended.
     pub fn clear(&self) {
-        // It is dropped outside the lock: its thread may be waiting for the engine, and the engine for the lock.
-        let acceptor = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(acceptor);
+        // They are dropped outside the lock: their threads may be waiting for the engine, and the engine for the lock.
+        let acceptors = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(acceptors);
     }
 }
 
@@ -58,10 +68,15 @@ pub(crate) struct NodeResident<F: Fabric> {
     /// What is left of the ends of evicted clients that have not hung up yet: freeing it may take milliseconds, for
     /// which others' operations would wait here.
     remains: HashMap<ClientId, F::Remains>,
-    /// Evicted, and the acceptor is not told yet.
+    /// Evicted, and the acceptors are not told yet.
     evicted: Vec<ClientId>,
+    /// Messages to clients without queue pairs that the acceptors do not have yet.
+    replies: Vec<(u64, Vec<u8>)>,
+    /// The end of operations without queue pairs, if there are such clients.
+    #[cfg(feature = "udp")]
+    udp: Option<UdpEnd<<F::Nic as Nic>::Memory>>,
     records: Option<Outlet>,
-    acceptor: AcceptorPlace,
+    acceptors: AcceptorPlace,
     /// The node takes no turns.
     is_held: bool,
 }
@@ -71,7 +86,7 @@ impl<F: Fabric> NodeResident<F> {
         nic: &mut F::Nic,
         run: Run,
         records: Option<Outlet>,
-        acceptor: AcceptorPlace,
+        acceptors: AcceptorPlace,
     ) -> Result<Self, StartError> {
         Ok(Self {
             node: Node::new(nic, run.config, run.incarnation, run.secret)?,
@@ -79,8 +94,11 @@ impl<F: Fabric> NodeResident<F> {
             farewells: HashMap::new(),
             remains: HashMap::new(),
             evicted: Vec::new(),
+            replies: Vec::new(),
+            #[cfg(feature = "udp")]
+            udp: None,
             records,
-            acceptor,
+            acceptors,
             is_held: false,
         })
     }
@@ -150,24 +168,71 @@ impl<F: Fabric> NodeResident<F> {
         // Never waits: the lock is held only for a moment, and its holder may wait for this thread. A later turn tries
         // again.
         if !self.evicted.is_empty()
-            && let Ok(acceptor) = self.acceptor.0.try_lock()
+            && let Ok(acceptors) = self.acceptors.0.try_lock()
         {
             for client in self.evicted.drain(..) {
-                if let Some(acceptor) = acceptor.as_ref() {
-                    acceptor.evict(client.0);
-                }
+                // Those that do not know it have another's clients.
+                acceptors.iter().for_each(|acceptor| acceptor.evict(client.0));
             }
         }
         shown_out == SHOWN_OUT_PER_TURN
+    }
+
+    /// Hands the node's messages for clients without queue pairs to the acceptors, whose connections carry them.
+    fn send_replies(&mut self) {
+        while let Some((client, message)) = self.node.poll_reply() {
+            self.replies.push((client.0, message.to_vec()));
+        }
+        // Never waits, as above.
+        if !self.replies.is_empty()
+            && let Ok(acceptors) = self.acceptors.0.try_lock()
+        {
+            let [others @ .., last] = &acceptors[..] else { return };
+            others.iter().for_each(|acceptor| acceptor.say(self.replies.iter().cloned()));
+            last.say(self.replies.drain(..));
+        }
+    }
+
+    /// Has clients without queue pairs served.
+    #[cfg(feature = "udp")]
+    pub fn serve_udp(&mut self, config: &crate::UdpConfig, incarnation: Incarnation, sockets: Vec<UdpSocket>)
+    where
+        <F::Nic as Nic>::Memory: Debug + Send + 'static,
+    {
+        let end = crate::udp::make_end(config, incarnation, self.node.memory());
+        self.node.lend_regions(Box::new(crate::udp::regions(&end)));
+        self.udp = Some(UdpEnd::new(end, sockets));
+    }
+
+    #[cfg(feature = "udp")]
+    fn admit_without_queue_pairs(
+        &mut self,
+        nic: &mut F::Nic,
+        tenant: &str,
+        (host, depth): ([u8; 16], u32),
+        now: Moment,
+    ) -> Result<ClientId, NotAdmitted> {
+        let admission = self.node.admit(nic, tenant, now)?;
+        let attached = self.node.attach_without_queue_pairs(admission.tenant, host, depth, now);
+        if attached.is_err() {
+            self.node.abandon(nic, admission.tenant, now);
+        }
+        Ok(attached?)
     }
 }
 
 impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     fn turn(&mut self, nic: &mut F::Nic, now: Moment) -> bool {
+        // Operations without queue pairs take the node's CPU, and none of the node's turns.
+        #[cfg(feature = "udp")]
+        let served = self.udp.as_mut().is_some_and(|udp| udp.turn(&mut self.node, now));
+        #[cfg(not(feature = "udp"))]
+        let served = false;
         if self.is_held {
-            return false;
+            return served;
         }
-        let mut worked = self.node.turn(nic, now);
+        let mut worked = self.node.turn(nic, now) | served;
+        self.send_replies();
         if worked || !self.evicted.is_empty() {
             worked |= self.show_out_evicted(nic, now);
         }
@@ -178,7 +243,12 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     }
 
     fn next_wake(&self) -> Option<Moment> {
-        if self.is_held { None } else { self.node.next_wake() }
+        #[cfg(feature = "udp")]
+        let udp = self.udp.as_ref().and_then(UdpEnd::next_wake);
+        #[cfg(not(feature = "udp"))]
+        let udp = None;
+        let node = if self.is_held { None } else { self.node.next_wake() };
+        node.into_iter().chain(udp).min()
     }
 
     fn end(&mut self, nic: &mut F::Nic, now: Moment) {
@@ -203,6 +273,31 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     ) -> Result<(ClientId, F::Reply), NotAdmitted> {
         let tenant = tenant.to_owned();
         self.call(move |nic, resident, now| resident.admit(nic, (&tenant, process), request, now))?
+    }
+
+    /// Admits a client of the tenant called `tenant` that has no queue pairs: its packets come from `host`, and it may have
+    /// `depth` requests without an answer.
+    #[cfg(feature = "udp")]
+    pub fn admit_without_queue_pairs(
+        &self,
+        tenant: &str,
+        host: [u8; 16],
+        depth: u32,
+    ) -> Result<ClientId, NotAdmitted> {
+        let tenant = tenant.to_owned();
+        self.call(move |nic, resident, now| {
+            resident.admit_without_queue_pairs(nic, &tenant, (host, depth), now)
+        })?
+    }
+
+    /// A message of a client without queue pairs has come. Does not wait.
+    #[cfg(feature = "udp")]
+    pub fn hear(
+        &self,
+        client: ClientId,
+        message: [u8; portcullis_protocol::MESSAGE_BYTES],
+    ) -> Result<(), EngineGone> {
+        self.post(move |_, resident, _| resident.node.hear(client, message))
     }
 
     /// What is over when the node evicts this client of its own process, or has done so already, and when the engine ends.

@@ -54,7 +54,11 @@ impl Waker {
         Ok(event)
     }
 
-    fn watch(&self, event: &OwnedFd) -> rustix::io::Result<()> {
+    /// Has the engine wait for this descriptor too, until it is closed.
+    ///
+    /// # Errors
+    /// The machine has no more room for that.
+    pub fn watch(&self, event: impl AsFd) -> rustix::io::Result<()> {
         // Edge-triggered: a write wakes the engine once, and nothing has to be read back.
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&self.inner.epoll, event, EventData::new_u64(0), flags)

@@ -137,6 +137,12 @@ impl<N: Nic> Node<N> {
         self.incarnation
     }
 
+    /// The memory that the node lends, for the end of operations that do not go over its NIC.
+    #[must_use]
+    pub fn memory(&self) -> N::Memory {
+        self.memory.clone()
+    }
+
     /// The configuration that the node runs with.
     #[must_use]
     pub fn config(&self) -> &NodeConfig {

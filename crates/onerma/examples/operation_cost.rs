@@ -55,11 +55,18 @@ impl World {
         let [client, node] = [2, 1].map(|host| SocketAddr::from(([10, 0, 0, host], 1)));
         let mut regions = RegionTable::new(1, 1);
         let allowed = Allowed::these(&[OperationType::Read]);
-        let region = Region { key: RegionKey::new([7; 32]), base: 0, length: 4096, allowed };
+        let region = Region {
+            key: RegionKey::new([7; 32]),
+            address: 0,
+            length: 4096,
+            offset: 0,
+            lifetime_word: None,
+            allowed,
+        };
         let region = regions.insert(region).expect("room");
         let host = HostAddress::from(client.ip());
         let keys = (0..u64::from(clients)).map(|client| {
-            let key = regions.derive(region, host, client, OperationType::Read).expect("it is allowed");
+            let key = regions.derive(region, host, client).expect("it is there");
             Destination { address: node, client, region, key: key.set_up() }
         });
         let keys = keys.collect();

@@ -173,10 +173,17 @@ fn measure(exchange: &mut impl Exchange, socket: &mut UdpSocket) -> Figures {
 fn node(client: SocketAddr, node: SocketAddr) -> (Responder<Mapping>, Destination) {
     let mut regions = RegionTable::new(1, 1);
     let allowed = Allowed::these(&[OperationType::Read]);
-    let region = Region { key: RegionKey::new([7; 32]), base: 0, length: 4096, allowed };
+    let region = Region {
+        key: RegionKey::new([7; 32]),
+        address: 0,
+        length: 4096,
+        offset: 0,
+        lifetime_word: None,
+        allowed,
+    };
     let region = regions.insert(region).expect("room");
     let host = HostAddress::from(client.ip());
-    let key = regions.derive(region, host, 1, OperationType::Read).expect("it is allowed");
+    let key = regions.derive(region, host, 1).expect("it is there");
     let limits = ResponderLimits {
         packet_max: 1280,
         waiting_max: 1 << 20,

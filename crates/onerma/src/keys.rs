@@ -7,8 +7,12 @@
 //!
 //! ```text
 //! DerivationKey = HMAC(K_r, "portcullis one-shot region " | incarnation, index, generation, base, length, rights)
-//! K_d           = HMAC(DerivationKey, "portcullis one-shot holder " | initiator, client, operation type)
+//! K_d           = HMAC(DerivationKey, "portcullis one-shot holder " | initiator, client)
 //! ```
+//!
+//! 1RMA has a key for each type of operation. Here the types that a region allows are terms of the first step (rights), and a
+//! region belongs to one permission: a holder has one key, which is good for these types and for no other. The type of an
+//! operation is in each packet's header, which is authenticated.
 //!
 //! Why there are two steps: a node does the first when a region enters its table or gets another key, and keeps what comes of
 //! it with the region, one for each region. The second one is for each packet, and hashes two blocks: HMAC's keyed states
@@ -47,7 +51,7 @@ const REGION_LABEL: &[u8; 27] = b"portcullis one-shot region ";
 /// Says what the second step is for.
 const HOLDER_LABEL: &[u8; 27] = b"portcullis one-shot holder ";
 /// Bytes of what the second step hashes.
-const HOLDER_BYTES: usize = HOLDER_LABEL.len() + 16 + 8 + 1;
+const HOLDER_BYTES: usize = HOLDER_LABEL.len() + 16 + 8;
 /// The longest message that SHA-256 hashes as one block: its padding takes a byte, and its length eight.
 const ONE_BLOCK: usize = 64 - 9;
 
@@ -101,8 +105,8 @@ pub struct RegionTerms {
     pub index: u32,
     /// How often that place has been used. With it a key opens one permission and no later one.
     pub generation: u32,
-    /// The region's first byte in the node's memory.
-    pub base: u64,
+    /// The region's first byte, as its holders name it.
+    pub address: u64,
     /// Bytes of the region.
     pub length: u64,
     /// What may be done with the region.
@@ -116,7 +120,7 @@ impl RegionTerms {
             &self.incarnation.to_le_bytes(),
             &self.index.to_le_bytes(),
             &self.generation.to_le_bytes(),
-            &self.base.to_le_bytes(),
+            &self.address.to_le_bytes(),
             &self.length.to_le_bytes(),
             &[self.allowed.bits()],
         ])
@@ -130,13 +134,11 @@ pub struct HolderTerms {
     pub initiator: HostAddress,
     /// The node's number for the client.
     pub client: u64,
-    /// What the key allows.
-    pub operation: OperationType,
 }
 
 impl HolderTerms {
     fn encode(&self) -> [u8; HOLDER_BYTES] {
-        encode([HOLDER_LABEL, &self.initiator.0, &self.client.to_le_bytes(), &[self.operation as u8]])
+        encode([HOLDER_LABEL, &self.initiator.0, &self.client.to_le_bytes()])
     }
 }
 
@@ -220,7 +222,7 @@ impl OperationType {
     }
 }
 
-/// The key of one holder of a region for one type of operations, `K_d`. It is sent to its holder over an encrypted control
+/// The key of one holder of a region, `K_d`, for the types of operations that the region allows. It is sent to its holder over an encrypted control
 /// connection, and never in an operation. Keys cannot be compared: that would take longer the more bytes are equal.
 #[derive(Clone)]
 pub struct DerivedKey([u8; 32]);
@@ -282,10 +284,15 @@ impl std::fmt::Debug for OperationKey {
 mod tests {
     use super::*;
 
-    const REGION: RegionTerms =
-        RegionTerms { incarnation: 1, index: 4, generation: 5, base: 6, length: 7, allowed: Allowed::NONE };
-    const HOLDER: HolderTerms =
-        HolderTerms { initiator: HostAddress([2; 16]), client: 3, operation: OperationType::Read };
+    const REGION: RegionTerms = RegionTerms {
+        incarnation: 1,
+        index: 4,
+        generation: 5,
+        address: 6,
+        length: 7,
+        allowed: Allowed::NONE,
+    };
+    const HOLDER: HolderTerms = HolderTerms { initiator: HostAddress([2; 16]), client: 3 };
 
     fn derive(region: &RegionTerms, holder: &HolderTerms) -> [u8; 32] {
         RegionKey::new([9; 32]).derivation_key(region).derive(holder).to_bytes()
@@ -298,7 +305,7 @@ mod tests {
             RegionTerms { incarnation: 2, ..REGION },
             RegionTerms { index: 5, ..REGION },
             RegionTerms { generation: 6, ..REGION },
-            RegionTerms { base: 7, ..REGION },
+            RegionTerms { address: 7, ..REGION },
             RegionTerms { length: 8, ..REGION },
             RegionTerms { allowed: Allowed::these(&[OperationType::Read]), ..REGION },
         ];
@@ -306,14 +313,13 @@ mod tests {
             HOLDER,
             HolderTerms { initiator: HostAddress([3; 16]), ..HOLDER },
             HolderTerms { client: 4, ..HOLDER },
-            HolderTerms { operation: OperationType::Write, ..HOLDER },
         ];
         let all = regions.iter().flat_map(|region| holders.iter().map(|holder| derive(region, holder)));
         let mut keys: Vec<_> = all.collect();
         keys.push(RegionKey::new([8; 32]).derivation_key(&REGION).derive(&HOLDER).to_bytes());
         keys.sort_unstable();
         keys.dedup();
-        assert_eq!(keys.len(), 7 * 4 + 1);
+        assert_eq!(keys.len(), 7 * 3 + 1);
         assert_eq!(derive(&REGION, &HOLDER), derive(&REGION, &HOLDER));
     }
 
@@ -334,7 +340,7 @@ mod tests {
             &[0],
         ];
         let above = sign(&[9; 32], &region);
-        let holder: [&[u8]; 4] = [b"portcullis one-shot holder ", &[2; 16], &3u64.to_le_bytes(), &[1]];
+        let holder: [&[u8]; 3] = [b"portcullis one-shot holder ", &[2; 16], &3u64.to_le_bytes()];
         assert_eq!(derive(&REGION, &HOLDER).to_vec(), sign(&above, &holder));
     }
 }

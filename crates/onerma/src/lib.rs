@@ -13,6 +13,7 @@ mod atomic;
 mod cipher;
 mod congestion;
 mod deadlines;
+mod endpoint;
 mod executor;
 mod initiator;
 mod keys;
@@ -26,6 +27,7 @@ mod udp;
 pub use atomic::Atomic;
 pub use cipher::{IS_ENCRYPTED, TAG_BYTES};
 pub use congestion::{Congestion, CongestionParameters};
+pub use endpoint::{ControlLink, NodeEnd, UdpEndpoint};
 pub use executor::{Executor, ExecutorLimits, NotBegun, Transfer, TransferEnd, TransferId};
 pub use initiator::{
     Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
@@ -35,7 +37,7 @@ pub use keys::{
 };
 pub use packet::HEADER_BYTES;
 pub use regions::{Allowed, NoRoom, Region, RegionId, RegionTable};
-pub use responder::{Refused, Responder, ResponderCounters, ResponderLimits};
+pub use responder::{Refused, Reproach, Responder, ResponderCounters, ResponderLimits};
 pub use status::Status;
 pub use udp::UdpSocket;
 

@@ -4,6 +4,7 @@ use crate::keys::{
     DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationType, RegionKey, RegionTerms,
 };
 use portcullis_errors::{Coded, ErrorCode};
+use std::collections::VecDeque;
 
 /// A region, by its place in the table and by how often that place has been used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -19,10 +20,15 @@ pub struct RegionId {
 pub struct Region {
     /// Its key.
     pub key: RegionKey,
-    /// Its first byte in the node's memory.
-    pub base: u64,
+    /// Its first byte, as its holders name it.
+    pub address: u64,
     /// Its length in bytes.
     pub length: u64,
+    /// Where its first byte is in the node's memory.
+    pub offset: u64,
+    /// The address of a word outside the region on which holders may do atomics, whatever the region allows: that of the
+    /// permission's lifetime. It needs no place among the terms of the key: nobody asks for another.
+    pub lifetime_word: Option<u64>,
     /// What may be done with it.
     pub allowed: Allowed,
 }
@@ -68,7 +74,8 @@ impl Coded for NoRoom {
 struct Place {
     generation: u32,
     region: Option<Region>,
-    /// What the keys of the region's holders are derived from. Blank without a region.
+    /// What the keys of the region's holders are derived from. If there is no region, those of the one before: whoever shows
+    /// such a key is late.
     derivation: DerivationKey,
     /// Which of the table's keys the region has.
     version: u64,
@@ -80,8 +87,9 @@ pub struct RegionTable {
     incarnation: u64,
     size: u32,
     places: Vec<Place>,
-    /// Places that can be taken, the latest last.
-    free: Vec<u32>,
+    /// Places that can be taken, the latest last. The one that has been free for longest is taken first, so that late
+    /// operations are known as such for as long as possible.
+    free: VecDeque<u32>,
     /// Keys that regions have been given so far.
     versions: u64,
 }
@@ -91,7 +99,7 @@ impl RegionTable {
     /// earlier run comes again.
     #[must_use]
     pub fn new(incarnation: u64, size: u32) -> Self {
-        Self { incarnation, size, places: Vec::new(), free: Vec::new(), versions: 0 }
+        Self { incarnation, size, places: Vec::new(), free: VecDeque::new(), versions: 0 }
     }
 
     /// Takes a region in.
@@ -99,7 +107,7 @@ impl RegionTable {
     /// # Errors
     /// The table is full. A place that has been used 2³² times is not used again.
     pub fn insert(&mut self, region: Region) -> Result<RegionId, NoRoom> {
-        let index = match self.free.pop() {
+        let index = match self.free.pop_front() {
             Some(index) => index,
             None => {
                 let next = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
@@ -129,10 +137,9 @@ impl RegionTable {
         if place.generation != id.generation || place.region.take().is_none() {
             return false;
         }
-        place.derivation = DerivationKey::blank();
         if let Some(next) = place.generation.checked_add(1) {
             place.generation = next;
-            self.free.push(id.index);
+            self.free.push_back(id.index);
         }
         true
     }
@@ -166,36 +173,45 @@ impl RegionTable {
         (place.generation == id.generation && place.region.is_some()).then_some(place.version)
     }
 
-    /// The key of a client for operations of one type. `None`: there is no such region, or it does not allow them.
+    /// The key of a client. `None`: there is no such region.
     #[must_use]
-    pub fn derive(
+    pub fn derive(&self, id: RegionId, initiator: HostAddress, client: u64) -> Option<DerivedKey> {
+        self.get(id)?;
+        let derivation = &self.places[id.index as usize].derivation;
+        Some(derivation.derive(&HolderTerms { initiator, client }))
+    }
+
+    /// The key that a client had for a region that has ended. `None`: there is none, or the place has another region by now.
+    pub(crate) fn derive_ended(
         &self,
         id: RegionId,
         initiator: HostAddress,
         client: u64,
-        operation: OperationType,
     ) -> Option<DerivedKey> {
-        let region = self.get(id)?;
-        let derivation = &self.places[id.index as usize].derivation;
-        region
-            .allowed
-            .has(operation)
-            .then(|| derivation.derive(&HolderTerms { initiator, client, operation }))
+        let place = self.places.get(id.index as usize)?;
+        let is_the_last = place.region.is_none() && place.generation.checked_sub(1) == Some(id.generation);
+        is_the_last.then(|| place.derivation.derive(&HolderTerms { initiator, client }))
     }
 }
 
 impl Region {
     /// The first step of the derivation of keys for this region.
     fn derivation_key(&self, incarnation: u64, id: RegionId) -> DerivationKey {
-        let (RegionId { index, generation }, &Self { base, length, allowed, .. }) = (id, self);
-        self.key.derivation_key(&RegionTerms { incarnation, index, generation, base, length, allowed })
+        let (RegionId { index, generation }, &Self { address, length, allowed, .. }) = (id, self);
+        self.key.derivation_key(&RegionTerms { incarnation, index, generation, address, length, allowed })
     }
 
     /// Where these bytes of the region are in the node's memory. `None`: they are not all in the region.
     #[must_use]
     pub fn place(&self, address: u64, length: u32) -> Option<u64> {
-        let end = address.checked_add(length.into())?;
-        (end <= self.length).then(|| self.base.checked_add(address))?
+        let end = address.checked_sub(self.address)?.checked_add(length.into())?;
+        (end <= self.length).then(|| self.offset.checked_add(address - self.address))?
+    }
+
+    /// Where the lifetime word is in the node's memory, if that is its address.
+    pub(crate) fn place_of_lifetime_word(&self, address: u64) -> Option<u64> {
+        let word = self.lifetime_word.filter(|&word| word == address)?;
+        Some(word.wrapping_sub(self.address).wrapping_add(self.offset))
     }
 }
 
@@ -206,8 +222,10 @@ mod tests {
     fn region() -> Region {
         Region {
             key: RegionKey::new([1; 32]),
-            base: 4096,
+            address: 0,
             length: 64,
+            offset: 4096,
+            lifetime_word: None,
             allowed: Allowed::these(&[OperationType::Read]),
         }
     }
@@ -215,9 +233,8 @@ mod tests {
     #[test]
     fn a_place_that_is_used_again_is_another_region_with_another_key() {
         let mut table = RegionTable::new(1, 1);
-        let key = |table: &RegionTable, id| {
-            table.derive(id, HostAddress([0; 16]), 1, OperationType::Read).map(|key| key.to_bytes())
-        };
+        let key =
+            |table: &RegionTable, id| table.derive(id, HostAddress([0; 16]), 1).map(|key| key.to_bytes());
         let first = table.insert(region()).expect("room");
         assert_eq!(table.insert(region()), Err(NoRoom(1)));
         let before = key(&table, first).expect("a key");
@@ -233,9 +250,8 @@ mod tests {
     #[test]
     fn a_key_is_for_the_rights_that_the_region_has_and_for_its_latest_key() {
         let mut table = RegionTable::new(1, 1);
-        let key = |table: &RegionTable, id| {
-            table.derive(id, HostAddress([0; 16]), 1, OperationType::Read).map(|key| key.to_bytes())
-        };
+        let key =
+            |table: &RegionTable, id| table.derive(id, HostAddress([0; 16]), 1).map(|key| key.to_bytes());
         let id = table.insert(region()).expect("room");
         let before = key(&table, id).expect("a key");
         let mut other = RegionTable::new(1, 1);
@@ -253,8 +269,7 @@ mod tests {
     fn a_region_has_its_own_bytes_and_its_own_rights_only() {
         let mut table = RegionTable::new(1, 4);
         let id = table.insert(region()).expect("room");
-        let derive = |operation| table.derive(id, HostAddress([0; 16]), 1, operation);
-        assert!(derive(OperationType::Read).is_some() && derive(OperationType::Write).is_none());
+        assert!(table.derive(id, HostAddress([0; 16]), 1).is_some());
         let region = region();
         assert_eq!((region.place(0, 64), region.place(60, 4)), (Some(4096), Some(4156)));
         assert_eq!((region.place(0, 65), region.place(64, 1), region.place(u64::MAX, 1)), (None, None, None));

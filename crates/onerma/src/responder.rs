@@ -74,8 +74,29 @@ pub struct Refused {
     pub client: u64,
     /// What it was for.
     pub region: RegionId,
-    /// Whether the client's key was right, and its range or its operation was not.
-    pub is_authentic: bool,
+    /// The type of the operation.
+    pub operation: OperationType,
+    /// Its first byte, as the initiator names it.
+    pub address: u64,
+    /// Its bytes.
+    pub length: u32,
+    /// Why it was refused.
+    pub reproach: Reproach,
+}
+
+/// Why an access was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reproach {
+    /// No key that the node knows has sealed it: anybody may have sent it.
+    Unproven,
+    /// Its client's key was right, until the region ended. Somebody on the path may have sent a copy.
+    Ended,
+    /// Its client's key is right, and the region does not allow such operations.
+    Right,
+    /// Its client's key is right, and not all of its bytes are in the region.
+    Range,
+    /// Its client's key is right, and it is an atomic on no word.
+    Alignment,
 }
 
 /// A read that waits to be served.
@@ -151,32 +172,33 @@ impl<M: Memory> Responder<M> {
             return;
         }
         let initiator = HostAddress::from(from.ip());
-        let derived = self.regions.derive(header.region, initiator, header.client, header.of);
-        let cipher = derived.map(|key| key.cipher());
+        let Some(derived) = self.regions.derive(header.region, initiator, header.client) else {
+            self.reject(from, &header, packet);
+            return;
+        };
+        // A key that is set up has half a kilobyte: it is made here, and moved no more than once.
+        let cipher = derived.cipher();
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
-        let opened = cipher.and_then(|cipher| {
-            let body = cipher.open(Sender::Initiator, header.counter, head, body)?;
-            Some((cipher, body))
-        });
-        match (opened, header.kind) {
-            (None, Kind::Request) => self.refuse(from, &header, false),
-            // Who may have made up the packet is told nothing about changes of others.
-            (None, _) => self.counters.unwanted += 1,
-            (Some((cipher, _)), Kind::Request) if header.of.is_change() => {
-                self.begin_change(from, header, &cipher, now);
+        let Some(body) = cipher.open(Sender::Initiator, header.counter, head, body) else {
+            self.turn_away(from, &header, Reproach::Unproven);
+            return;
+        };
+        match header.kind {
+            Kind::Request if header.of.is_change() => self.begin_change(from, header, &cipher, now),
+            Kind::Request => {
+                if let Some(version) = self.admit_read(from, &header, &cipher) {
+                    self.reads.push_back(WaitingRead { to: from, header, cipher, version });
+                }
             }
-            (Some((cipher, _)), Kind::Request) => self.queue_read(from, header, cipher),
-            (Some((cipher, _)), Kind::Ask) => self.tell(from, &header, &cipher),
-            (Some((cipher, body)), _) => self.go_on_with_change(from, &header, &cipher, body),
+            Kind::Ask => self.tell(from, &header, &cipher),
+            _ => self.go_on_with_change(from, &header, &cipher, body),
         }
     }
 
     /// Appends the next packet to send to `packet`, and returns where it goes.
     pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
         while self.out.is_empty() {
-            let read = self.reads.pop_front()?;
-            self.waiting -= u64::from(read.header.length);
-            self.serve(&read);
+            self.serve_next()?;
         }
         self.out.poll(packet)
     }
@@ -192,43 +214,51 @@ impl<M: Memory> Responder<M> {
         self.counters.changes_timed_out += self.changes.expire(now);
     }
 
-    fn refuse(&mut self, to: SocketAddr, header: &Header, is_authentic: bool) {
+    /// There is no such region. It may have ended a moment ago.
+    fn reject(&mut self, from: SocketAddr, header: &Header, packet: &mut [u8]) {
+        let ended = self.regions.derive_ended(header.region, from.ip().into(), header.client);
+        let (head, body) = packet.split_at_mut(HEADER_BYTES);
+        let is_late = ended
+            .is_some_and(|key| key.cipher().open(Sender::Initiator, header.counter, head, body).is_some());
+        self.turn_away(from, header, if is_late { Reproach::Ended } else { Reproach::Unproven });
+    }
+
+    /// A packet is not to be acted upon.
+    fn turn_away(&mut self, from: SocketAddr, header: &Header, reproach: Reproach) {
+        if header.kind == Kind::Request {
+            self.refuse(from, header, reproach);
+        } else {
+            // Who may have made up the packet is told nothing about changes of others.
+            self.counters.unwanted += 1;
+        }
+    }
+
+    fn refuse(&mut self, to: SocketAddr, header: &Header, reproach: Reproach) {
         self.counters.refused += 1;
         if self.refusals.len() == REFUSALS_MAX {
             self.refusals.pop_front();
         }
-        let (client, region) = (header.client, header.region);
-        self.refusals.push_back(Refused { from: to.ip().into(), client, region, is_authentic });
+        let Header { client, region, of: operation, address, length, .. } = *header;
+        let from = to.ip().into();
+        self.refusals.push_back(Refused { from, client, region, operation, address, length, reproach });
         // Not sealed, so its counter means nothing.
         let answer = Header { kind: Kind::Unknown, salt: 0, offset: 0, ..*header };
         self.out.add_bare(to, &answer);
     }
 
-    /// Where in memory an operation is. An operation that is not all in its region is refused.
-    fn place(&self, header: &Header) -> Option<u64> {
-        let region = self.regions.get(header.region)?;
-        match header.of {
-            OperationType::Read | OperationType::Write => {
-                region.place(header.address, header.length).filter(|_| header.length > 0)
-            }
-            OperationType::Atomic => region
-                .place(header.address, WORD_BYTES)
-                .filter(|place| place.is_multiple_of(WORD_BYTES.into())),
-            OperationType::Rekey => Some(region.base).filter(|_| header.address == 0),
+    /// Whether a read may wait to be served: then its bytes count, and the region's version is returned.
+    fn admit_read(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher) -> Option<u64> {
+        if let Err(reproach) = place(&self.regions, header) {
+            self.refuse(from, header, reproach);
+            return None;
         }
-    }
-
-    fn queue_read(&mut self, from: SocketAddr, header: Header, cipher: Cipher) {
-        let (Some(_), Some(version)) = (self.place(&header), self.regions.version(header.region)) else {
-            self.refuse(from, &header, true);
-            return;
-        };
+        let version = self.regions.version(header.region)?;
         if self.waiting + u64::from(header.length) > self.limits.waiting_max {
-            self.nack(from, &header, &cipher);
-            return;
+            self.nack(from, header, cipher);
+            return None;
         }
         self.waiting += u64::from(header.length);
-        self.reads.push_back(WaitingRead { to: from, header, cipher, version });
+        Some(version)
     }
 
     fn nack(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
@@ -248,32 +278,35 @@ impl<M: Memory> Responder<M> {
         self.out.seal(to, cipher, &header, body.len(), |room| room.copy_from_slice(body));
     }
 
-    /// Sends what a read has asked for.
-    fn serve(&mut self, read: &WaitingRead) {
-        let WaitingRead { to, header, cipher, version } = read;
-        let place = self.place(header).filter(|_| self.regions.version(header.region) == Some(*version));
-        let Some(place) = place else {
+    /// Sends what the read that has waited for longest has asked for. `None`: none waits.
+    fn serve_next(&mut self) -> Option<()> {
+        let WaitingRead { to, header, cipher, version } = self.reads.front()?;
+        self.waiting -= u64::from(header.length);
+        let is_live = self.regions.version(header.region) == Some(*version);
+        if let (Ok(place), true) = (place(&self.regions, header), is_live) {
+            self.counters.reads += 1;
+            for (offset, length) in parts(header.length, self.limits.packet_max) {
+                // A responder that has sent 2⁶⁴ packets sends none any more.
+                let Some(counter) = self.counter.next() else { break };
+                let part = Header { kind: Kind::ReadData, offset, counter, ..*header };
+                let fill = |body: &mut [u8]| self.memory.read(place + u64::from(offset), body);
+                self.out.seal(*to, cipher, &part, length as usize, fill);
+            }
+        } else {
             // The permission has ended while the read waited.
-            self.refuse(*to, header, true);
-            return;
-        };
-        self.counters.reads += 1;
-        for (offset, length) in parts(header.length, self.limits.packet_max) {
-            // A responder that has sent 2⁶⁴ packets sends none any more.
-            let Some(counter) = self.counter.next() else { return };
-            let header = Header { kind: Kind::ReadData, offset, counter, ..*header };
-            let Self { memory, out, .. } = self;
-            out.seal(*to, cipher, &header, length as usize, |body| {
-                memory.read(place + u64::from(offset), body);
-            });
+            let (to, header) = (*to, *header);
+            self.refuse(to, &header, Reproach::Ended);
         }
+        self.reads.pop_front();
+        Some(())
     }
 
     fn begin_change(&mut self, from: SocketAddr, header: Header, cipher: &Cipher, now: Duration) {
-        let (Some(_), Some(version)) = (self.place(&header), self.regions.version(header.region)) else {
-            self.refuse(from, &header, true);
+        if let Err(reproach) = place(&self.regions, &header) {
+            self.refuse(from, &header, reproach);
             return;
-        };
+        }
+        let version = self.regions.version(header.region).expect("what has a place is there");
         // A responder that has sent 2⁶⁴ packets takes no changes any more.
         let Some(salt) = self.counter.next() else { return };
         match self.changes.begin(from, header, (salt, version), now + self.limits.change_timeout) {
@@ -291,14 +324,17 @@ impl<M: Memory> Responder<M> {
         let Some(mut change) = self.changes.add(header, body) else { return };
         let is_live = self.regions.version(header.region) == Some(change.version);
         // Otherwise the permission has ended meanwhile, or the client does not keep to the protocol.
-        let done =
-            self.place(header).filter(|_| is_live).and_then(|place| self.carry_out(header, place, &change));
+        let place = place(&self.regions, header).ok().filter(|_| is_live);
+        let done = place.and_then(|place| self.carry_out(header, place, &change));
         if header.of == OperationType::Rekey {
             change.bytes.zeroize();
         }
         match done {
             Some(before) => self.say_done(from, header, cipher, before),
-            None => self.refuse(from, header, true),
+            None => {
+                let reproach = if is_live { Reproach::Range } else { Reproach::Ended };
+                self.refuse(from, header, reproach);
+            }
         }
     }
 
@@ -347,4 +383,32 @@ impl<M: Memory> Responder<M> {
         };
         self.answer(to, &Header { kind, ..*header }, cipher, &[]);
     }
+}
+
+/// Where in memory an operation is.
+///
+/// # Errors
+/// The region does not open this to its holder.
+fn place(regions: &RegionTable, header: &Header) -> Result<u64, Reproach> {
+    let region = regions.get(header.region).ok_or(Reproach::Ended)?;
+    if header.of == OperationType::Atomic
+        && let Some(place) = region.place_of_lifetime_word(header.address)
+    {
+        return aligned(place);
+    }
+    if !region.allowed.has(header.of) {
+        return Err(Reproach::Right);
+    }
+    match header.of {
+        OperationType::Read | OperationType::Write => {
+            region.place(header.address, header.length).filter(|_| header.length > 0).ok_or(Reproach::Range)
+        }
+        OperationType::Atomic => aligned(region.place(header.address, WORD_BYTES).ok_or(Reproach::Range)?),
+        OperationType::Rekey if header.address == 0 => Ok(region.offset),
+        OperationType::Rekey => Err(Reproach::Range),
+    }
+}
+
+fn aligned(place: u64) -> Result<u64, Reproach> {
+    if place.is_multiple_of(WORD_BYTES.into()) { Ok(place) } else { Err(Reproach::Alignment) }
 }

@@ -6,6 +6,7 @@
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes that one system call may hand over for one destination: the most that an IP packet can say.
 const BURST_BYTES_MAX: usize = 65_000;
@@ -66,6 +67,12 @@ impl Burst {
     fn clear(&mut self) {
         self.bytes.drain(..self.length);
         (self.to, self.count, self.length) = (None, 0, 0);
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -52,7 +52,7 @@ impl Path {
         let (mut node, client) = (Node::new(responder), Client::new(1, many));
         let region = node.region(0, 48_000);
         let [reads, writes, atomics] = [OperationType::Read, OperationType::Write, OperationType::Atomic]
-            .map(|operation| node.grant(region, &client, operation));
+            .map(|_| node.grant(region, &client));
         Self {
             node,
             executor: Executor::new(client.initiator, limits),
@@ -332,7 +332,7 @@ fn what_there_is_no_room_for_comes_back() {
     let mut executor = Executor::new(client.initiator, ExecutorLimits { transfers: 1, ..LIMITS });
     let mut node = Node::new(RESPONDER);
     let region = node.region(0, 64);
-    let to = node.grant(region, &Client::new(1, INITIATOR), OperationType::Write);
+    let to = node.grant(region, &Client::new(1, INITIATOR));
     let transfer = |length| Transfer {
         action: Action::Write(vec![7; length]),
         to: to.clone(),

@@ -4,7 +4,7 @@ mod rig;
 
 use portcullis_memory::Memory;
 use portcullis_onerma::{
-    Action, Atomic, Command, HEADER_BYTES, InitiatorLimits, NotIssued, OperationType, RegionKey,
+    Action, Atomic, Command, HEADER_BYTES, InitiatorLimits, NotIssued, OperationType, RegionKey, Reproach,
     ResponderLimits, ServiceClass, Status, TAG_BYTES,
 };
 use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange, next};
@@ -13,8 +13,8 @@ use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange, next};
 fn what_is_written_is_read_back_in_any_length() {
     let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
     let region = node.region(4096, 8192);
-    let reads = node.grant(region, &client, OperationType::Read);
-    let writes = node.grant(region, &client, OperationType::Write);
+    let reads = node.grant(region, &client);
+    let writes = node.grant(region, &client);
     for length in [1, 7, 64, 1200, 1201, 4095, 4096] {
         let bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at % 253).expect("it is small")).collect();
         client.write(&writes, 100, &bytes, at(0));
@@ -35,10 +35,11 @@ fn a_key_opens_its_own_bytes_for_its_own_client_on_its_own_host_and_nothing_else
     let wide = InitiatorLimits { slots: 32, window: 1 << 20, ..INITIATOR };
     let (mut node, mut client, mut other) =
         (Node::new(RESPONDER), Client::new(1, wide), Client::new(2, wide));
-    let region = node.region(4096, 64);
+    let region = node.region_for(4096, 64, &[OperationType::Read]);
+    let writable = node.region_for(4096, 64, &[OperationType::Write]);
     let neighbour = node.region(4160, 64);
-    let reads = node.grant(region, &client, OperationType::Read);
-    let writes = node.grant(region, &client, OperationType::Write);
+    let reads = node.grant(region, &client);
+    let writes = node.grant(writable, &client);
     let before = node.bytes(0, 8192);
     // Beyond the region.
     for (address, length) in [(0, 65), (64, 1), (60, 8), (u64::MAX, 1), (1 << 40, 8)] {
@@ -71,10 +72,54 @@ fn a_key_opens_its_own_bytes_for_its_own_client_on_its_own_host_and_nothing_else
     let refusals: Vec<_> = std::iter::from_fn(|| node.responder.poll_refusal()).collect();
     assert_eq!(refusals.len(), 18);
     assert_eq!(
-        refusals.iter().filter(|it| it.is_authentic).count(),
-        10,
+        refusals.iter().filter(|it| it.reproach != Reproach::Unproven).count(),
+        12,
         "these can be charged to the client"
     );
+    assert_eq!(refusals.iter().filter(|it| it.reproach == Reproach::Right).count(), 2);
+}
+
+#[test]
+fn the_lifetime_word_is_open_to_atomics_of_each_holder_and_to_nothing_else() {
+    let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
+    let region = node.region_for(4096, 64, &[OperationType::Read]);
+    let to = node.grant(region, &client);
+    node.memory.store(4088, 7);
+    client.act(&to, WORD, Action::Atomic(Atomic::CompareAndSwap { expected: 7, new: 9 }), at(0));
+    exchange(&mut node, &mut client, at(1));
+    let done = client.completed().expect("it ended");
+    assert_eq!((done.status, done.before, node.memory.load(4088)), (Status::Ok, Some(7), 9));
+    // Other words, other types.
+    client.act(&to, WORD.wrapping_sub(8), Action::Atomic(Atomic::FetchAndAdd { add: 1 }), at(2));
+    client.act(&to, 0, Action::Atomic(Atomic::FetchAndAdd { add: 1 }), at(2));
+    client.read(&to, WORD, 8, at(2));
+    client.write(&to, WORD, &[1; 8], at(2));
+    exchange(&mut node, &mut client, at(3));
+    for _ in 0..4 {
+        let refused = client.completed().expect("it ended");
+        assert_eq!(refused.status, Status::RemoteAuthenticationFailure);
+    }
+    assert_eq!(node.memory.load(4088), 9);
+}
+
+#[test]
+fn an_operation_on_a_region_that_has_ended_is_proven_to_be_late_as_long_as_its_place_is_free() {
+    let (mut node, mut client, mut thief) =
+        (Node::new(RESPONDER), Client::new(1, INITIATOR), Client::new(2, INITIATOR));
+    let region = node.region(4096, 64);
+    let to = node.grant(region, &client);
+    assert!(node.responder.regions().remove(region));
+    let reproach = |node: &mut Node, client: &mut Client| {
+        client.read(&to, 0, 8, at(0));
+        exchange(node, client, at(1));
+        let ended = client.completed().expect("it ended");
+        assert_eq!(ended.status, Status::RemoteAuthenticationFailure);
+        node.responder.poll_refusal().expect("it was refused").reproach
+    };
+    assert_eq!(reproach(&mut node, &mut client), Reproach::Ended);
+    assert_eq!(reproach(&mut node, &mut thief), Reproach::Unproven);
+    let _ = node.region(0, 64);
+    assert_eq!(reproach(&mut node, &mut client), Reproach::Unproven);
 }
 
 #[test]
@@ -82,8 +127,8 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
     for rekey in [false, true] {
         let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
         let region = node.region(0, 4096);
-        let reads = node.grant(region, &client, OperationType::Read);
-        let writes = node.grant(region, &client, OperationType::Write);
+        let reads = node.grant(region, &client);
+        let writes = node.grant(region, &client);
         client.read(&reads, 0, 64, at(0));
         client.write(&writes, 0, &[7; 64], at(0));
         // The requests have been authenticated, and the read waits to be served.
@@ -107,7 +152,7 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
         assert_eq!(write.status, Status::Timeout);
         assert_eq!(node.bytes(0, 64), [0; 64]);
         if rekey {
-            let again = node.grant(region, &client, OperationType::Read);
+            let again = node.grant(region, &client);
             client.read(&again, 0, 64, at(500));
             exchange(&mut node, &mut client, at(501));
             assert_eq!(client.completed().expect("an end").status, Status::Ok);
@@ -120,7 +165,7 @@ fn nothing_enters_service_without_room_for_the_largest_operation_and_waits_no_lo
     let limits = InitiatorLimits { slots: 4, window: 4096 + 64, ..INITIATOR };
     let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, limits));
     let region = node.region(0, 4096);
-    let reads = node.grant(region, &client, OperationType::Read);
+    let reads = node.grant(region, &client);
     let slots: Vec<_> = [64, 64, 4096].map(|length| client.read(&reads, 0, length, at(0))).to_vec();
     let under_way: Vec<_> = std::iter::from_fn(|| next(|it| client.initiator.poll_transmit(it))).collect();
     assert_eq!(under_way.len(), 1 + 1, "two small ones leave less than the largest may need");
@@ -142,7 +187,7 @@ fn commands_of_the_other_class_go_first_and_there_are_no_more_than_there_are_slo
     let limits = InitiatorLimits { slots: 3, window: 4096, ..INITIATOR };
     let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, limits));
     let region = node.region(0, 4096);
-    let to = node.grant(region, &client, OperationType::Read);
+    let to = node.grant(region, &client);
     let command =
         |class, length| Command { action: Action::Read(vec![0; length]), to: to.clone(), address: 0, class };
     let [first, bulk, latency] = [ServiceClass::Bulk, ServiceClass::Bulk, ServiceClass::Latency]
@@ -165,8 +210,8 @@ fn a_congested_responder_nacks_and_the_window_is_refunded_at_once() {
     let limits = ResponderLimits { waiting_max: 4096, changes_max: 1, ..RESPONDER };
     let (mut node, mut client) = (Node::new(limits), Client::new(1, INITIATOR));
     let region = node.region(0, 4096);
-    let reads = node.grant(region, &client, OperationType::Read);
-    let writes = node.grant(region, &client, OperationType::Write);
+    let reads = node.grant(region, &client);
+    let writes = node.grant(region, &client);
     for _ in 0..2 {
         client.read(&reads, 0, 4096, at(0));
         client.write(&writes, 0, &[1; 64], at(0));
@@ -185,7 +230,7 @@ fn a_congested_responder_nacks_and_the_window_is_refunded_at_once() {
 fn a_write_that_times_out_at_its_client_never_happens_later() {
     let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
     let region = node.region(0, 4096);
-    let writes = node.grant(region, &client, OperationType::Write);
+    let writes = node.grant(region, &client);
     client.write(&writes, 0, &[7; 64], at(0));
     let (_, mut request) = next(|it| client.initiator.poll_transmit(it)).expect("a request");
     node.responder.handle_packet(client.address, &mut request, at(10));
@@ -232,7 +277,7 @@ fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
     for alter in [false, true] {
         let (mut node, mut client) = (Node::new(limits), Client::new(1, INITIATOR));
         let region = node.region(0, 4096);
-        let writes = node.grant(region, &client, OperationType::Write);
+        let writes = node.grant(region, &client);
         client.write(&writes, 0, &[7; 64], at(0));
         let (_, request) = next(|it| client.initiator.poll_transmit(it)).expect("a request");
         node.responder.handle_packet(client.address, &mut request.clone(), at(0));
@@ -247,7 +292,7 @@ fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
             // The first write has run out of time at the node, and another one is there.
             node.responder.handle_timeout(at(101));
             let mut other = Client::new(2, INITIATOR);
-            let theirs = node.grant(region, &other, OperationType::Write);
+            let theirs = node.grant(region, &other);
             other.write(&theirs, 64, &[8; 64], at(101));
             let (_, mut packet) = next(|it| other.initiator.poll_transmit(it)).expect("a request");
             node.responder.handle_packet(other.address, &mut packet, at(101));
@@ -279,7 +324,7 @@ const WORD: u64 = 8192;
 fn with_a_word(limits: ResponderLimits) -> (Node, Client, portcullis_onerma::Destination) {
     let (mut node, client) = (Node::new(limits), Client::new(1, INITIATOR));
     let region = node.region(WORD, 64);
-    let atomics = node.grant(region, &client, OperationType::Atomic);
+    let atomics = node.grant(region, &client);
     (node, client, atomics)
 }
 
@@ -385,8 +430,8 @@ fn a_third_party_with_a_key_for_it_gives_a_region_another_key() {
     let (mut node, mut client) = (Node::new(RESPONDER), Client::new(1, INITIATOR));
     let mut manager = Client::new(2, INITIATOR);
     let region = node.region(0, 64);
-    let reads = node.grant(region, &client, OperationType::Read);
-    let rekeys = node.grant(region, &manager, OperationType::Rekey);
+    let reads = node.grant(region, &client);
+    let rekeys = node.grant(region, &manager);
     manager.act(&rekeys, 0, Action::Rekey(RegionKey::new([99; 32])), at(0));
     exchange(&mut node, &mut manager, at(1));
     assert_eq!(manager.completed().expect("an end").status, Status::Ok);
@@ -397,7 +442,7 @@ fn a_third_party_with_a_key_for_it_gives_a_region_another_key() {
     manager.act(&rekeys, 0, Action::Rekey(RegionKey::new([98; 32])), at(4));
     exchange(&mut node, &mut manager, at(5));
     assert_eq!(manager.completed().expect("an end").status, Status::RemoteAuthenticationFailure);
-    let again = node.grant(region, &client, OperationType::Read);
+    let again = node.grant(region, &client);
     client.read(&again, 0, 8, at(6));
     exchange(&mut node, &mut client, at(7));
     assert_eq!(client.completed().expect("an end").status, Status::Ok);

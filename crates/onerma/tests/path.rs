@@ -67,9 +67,9 @@ impl World {
         let keys = clients.iter().map(|client| {
             let region = node.region(client.id * 4096, BYTES as u64);
             let word = node.region(client.id * 4096 + WORD, 8);
-            let [reads, writes] = [OperationType::Read, OperationType::Write]
-                .map(|operation| node.grant(region, client, operation));
-            [reads, writes, node.grant(word, client, OperationType::Atomic)]
+            let [reads, writes] =
+                [OperationType::Read, OperationType::Write].map(|_| node.grant(region, client));
+            [reads, writes, node.grant(word, client)]
         });
         let keys = keys.collect();
         Self {

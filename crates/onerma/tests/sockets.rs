@@ -122,7 +122,7 @@ fn start<'scope>(
     let client = Client { address: own, ..Client::new(1, INITIATOR) };
     let region = node.region(0, REGION);
     let keys = [OperationType::Read, OperationType::Write, OperationType::Atomic]
-        .map(|operation| node.grant(region, &client, operation));
+        .map(|_| node.grant(region, &client));
     let memory = node.memory.clone();
     scope.spawn(move || serve(node, theirs, stop));
     let executor = Executor::new(client.initiator, LIMITS);

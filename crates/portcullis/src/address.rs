@@ -1,4 +1,4 @@
-//! The address of a node: its two forms, and how they are read and printed.
+//! The address of a node: its three forms, and how they are read and printed.
 
 use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
@@ -14,6 +14,10 @@ pub enum Address {
     /// queue pairs.
     #[cfg(feature = "rdma")]
     Rdma(String),
+    /// `udp:HOST:PORT`: a node that is reached over UDP, with every access encrypted. At that TCP port the client proves who it
+    /// is.
+    #[cfg(feature = "udp")]
+    Udp(String),
 }
 
 /// Why a text is no address that a session can be opened at.
@@ -22,8 +26,8 @@ pub enum Address {
 pub enum UnknownAddress {
     /// The text has the form of no address.
     #[error(
-        "{0:?} is no node's address: give shm:PATH, for example shm:/run/portcullis.sock, or rdma:HOST:PORT, for \
-         example rdma:node1:7471"
+        "{0:?} is no node's address: give shm:PATH, for example shm:/run/portcullis.sock, rdma:HOST:PORT, for example \
+         rdma:node1:7471, or udp:HOST:PORT, for example udp:node1:7472"
     )]
     Malformed(String),
     /// The address is one over RDMA, and this program was built without RDMA.
@@ -32,6 +36,12 @@ pub enum UnknownAddress {
          feature \"rdma\""
     )]
     WithoutRdma(String),
+    /// The address is one over UDP, and this program was built without UDP.
+    #[error(
+        "{0:?} is a node's address over UDP, and this program was built without: build the crate portcullis with its \
+         feature \"udp\""
+    )]
+    WithoutUdp(String),
 }
 
 impl Coded for UnknownAddress {
@@ -39,6 +49,7 @@ impl Coded for UnknownAddress {
         match self {
             Self::Malformed(_) => ErrorCode::UnknownAddress,
             Self::WithoutRdma(_) => ErrorCode::WithoutRdma,
+            Self::WithoutUdp(_) => ErrorCode::WithoutUdp,
         }
     }
 }
@@ -50,6 +61,7 @@ impl FromStr for Address {
         match text.split_once(':') {
             Some(("shm", path)) if !path.is_empty() => Ok(Self::Shm(PathBuf::from(path))),
             Some(("rdma", place)) if place.contains(':') => over_rdma(text, place),
+            Some(("udp", place)) if place.contains(':') => over_udp(text, place),
             _ => Err(UnknownAddress::Malformed(text.to_owned())),
         }
     }
@@ -65,12 +77,24 @@ fn over_rdma(text: &str, _: &str) -> Result<Address, UnknownAddress> {
     Err(UnknownAddress::WithoutRdma(text.to_owned()))
 }
 
+#[cfg(feature = "udp")]
+fn over_udp(_: &str, place: &str) -> Result<Address, UnknownAddress> {
+    Ok(Address::Udp(place.to_owned()))
+}
+
+#[cfg(not(feature = "udp"))]
+fn over_udp(text: &str, _: &str) -> Result<Address, UnknownAddress> {
+    Err(UnknownAddress::WithoutUdp(text.to_owned()))
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shm(path) => write!(f, "shm:{}", path.display()),
             #[cfg(feature = "rdma")]
             Self::Rdma(place) => write!(f, "rdma:{place}"),
+            #[cfg(feature = "udp")]
+            Self::Udp(place) => write!(f, "udp:{place}"),
         }
     }
 }
@@ -132,6 +156,13 @@ mod tests {
     fn addresses_over_rdma_read_back() {
         reads_back("rdma:node1:7471");
         reads_back("rdma:[fd00::1]:7471");
+    }
+
+    #[cfg(feature = "udp")]
+    #[test]
+    fn addresses_over_udp_read_back() {
+        reads_back("udp:node1:7472");
+        reads_back("udp:[fd00::1]:7472");
     }
 
     #[cfg(not(feature = "rdma"))]

@@ -1,15 +1,17 @@
 //! A node inside a program, on the software NIC or on an RDMA device. A host has a thread that drives the node, the
 //! addresses that clients come to, and the audit log.
 
+#[cfg(feature = "udp")]
+pub use portcullis_host::UdpConfig;
 pub use portcullis_host::software::{AttachedPort, attach as attach_port};
 pub use portcullis_host::{
     AuditStatus, ConfigError, HostConfig, HostError, Listen, NoWallTime, NodeCounters, NotEnoughMemory,
     PortLimits, Scarce, SocketAccess, Sockets, StartError, WallTime, admin, pin,
 };
+#[cfg(any(feature = "rdma", feature = "udp"))]
+pub use portcullis_host::{ListenError, NetworkListen};
 #[cfg(feature = "rdma")]
-pub use portcullis_host::{
-    ListenError, MemlockTooLow, NoLibrary, OpenError, RdmaConfig, RdmaListen, Unenforced,
-};
+pub use portcullis_host::{MemlockTooLow, NoLibrary, OpenError, RdmaConfig, Unenforced};
 
 use crate::session::Opener;
 use crate::{ConnectError, Session, SessionOptions};

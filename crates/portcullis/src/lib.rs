@@ -37,6 +37,8 @@ mod keeper;
 mod rdma;
 mod retryable;
 mod session;
+#[cfg(feature = "udp")]
+mod udp;
 
 pub use address::{Address, UnknownAddress};
 pub use chunk_allocator::{ChunkAllocator, ChunkOptions};
@@ -68,11 +70,16 @@ pub use portcullis_protocol::{
     UnknownRights, UnknownSharing,
 };
 pub use portcullis_softnic::PortEndpoint;
-#[cfg(feature = "rdma")]
-pub use rdma::{
-    ClientIdentity, ClientSecurity, DeviceChoice, IbEndpoint, IdentityError, NodeIdentity, NodeLife,
-    NodeSecurity, RdmaAttachError, RdmaOptions,
+#[cfg(any(feature = "rdma", feature = "udp"))]
+pub use portcullis_attach::tls::{
+    AttachError as TlsAttachError, ClientIdentity, ClientSecurity, IdentityError, NodeIdentity, NodeSecurity,
 };
+#[cfg(feature = "udp")]
+pub use portcullis_onerma::UdpEndpoint;
+#[cfg(feature = "rdma")]
+pub use rdma::{DeviceChoice, IbEndpoint, NodeLife, RdmaAttachError, RdmaOptions};
+#[cfg(feature = "udp")]
+pub use udp::{UdpError, UdpOptions};
 pub use session::{
     Chunk, ConnectError, NotAllAllocated, NotAllFreed, Session, SessionOptions, connect, connect_with,
 };

@@ -1,12 +1,11 @@
 //! A session with a node on another machine: a control connection, and queue pairs on a device of this machine.
 
 pub use portcullis_attach::tls::AttachError as RdmaAttachError;
-pub use portcullis_attach::tls::{ClientIdentity, ClientSecurity, IdentityError, NodeIdentity, NodeSecurity};
 pub use portcullis_ibverbs::{DeviceChoice, IbEndpoint, NodeLife};
 
 use crate::SessionOptions;
 use crate::session::ConnectError;
-use portcullis_attach::tls::{Connection, Ends, Terms, attach};
+use portcullis_attach::tls::{ClientSecurity, Connection, Ends, Terms, attach};
 use portcullis_host::rdma::client_end;
 use portcullis_nic::GuaranteeSet;
 use rustix::fd::{AsFd, BorrowedFd};

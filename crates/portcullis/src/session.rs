@@ -13,6 +13,8 @@ use crate::held::Dropped;
 use crate::keeper::{Keeper, Kept};
 #[cfg(feature = "rdma")]
 use crate::rdma::{self, RdmaAttachError, RdmaOptions};
+#[cfg(feature = "udp")]
+use crate::udp::{self, UdpError, UdpOptions};
 use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome,
@@ -45,9 +47,12 @@ pub struct SessionOptions {
     pub arena_bytes: u64,
     /// The client's limits.
     pub client: ClientConfig,
-    /// Options for nodes on other machines.
+    /// Options for nodes that are reached over RDMA.
     #[cfg(feature = "rdma")]
     pub rdma: RdmaOptions,
+    /// Options for nodes that are reached over UDP.
+    #[cfg(feature = "udp")]
+    pub udp: UdpOptions,
 }
 
 impl Default for SessionOptions {
@@ -57,6 +62,8 @@ impl Default for SessionOptions {
             client: ClientConfig::default(),
             #[cfg(feature = "rdma")]
             rdma: RdmaOptions::default(),
+            #[cfg(feature = "udp")]
+            udp: UdpOptions::default(),
         }
     }
 }
@@ -75,6 +82,10 @@ pub enum ConnectError {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Rdma(#[from] RdmaAttachError),
+    /// There is no session over UDP.
+    #[cfg(feature = "udp")]
+    #[error(transparent)]
+    Udp(#[from] UdpError),
     /// The RDMA device could not connect its queue pairs to the node's.
     #[cfg(feature = "rdma")]
     #[error("the RDMA device fails: {0}")]
@@ -94,6 +105,8 @@ impl Coded for ConnectError {
             Self::Attach(error) => error.code(),
             #[cfg(feature = "rdma")]
             Self::Rdma(error) => error.code(),
+            #[cfg(feature = "udp")]
+            Self::Udp(error) => error.code(),
             #[cfg(feature = "rdma")]
             Self::Device(error) => error.code(),
             Self::Client(error) => error.code(),
@@ -124,6 +137,11 @@ pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, C
         Address::Rdma(place) => {
             let (endpoint, number, unenforced) = rdma::connect(&place, &options, ATTACH_WITHIN)?;
             (SessionEndpoint::Rdma(endpoint), number, unenforced)
+        }
+        #[cfg(feature = "udp")]
+        Address::Udp(place) => {
+            let (endpoint, number) = udp::connect(&place, &options, ATTACH_WITHIN)?;
+            (SessionEndpoint::Udp(endpoint), number, GuaranteeSet::NONE)
         }
     };
     let (address, client) = (address.to_owned(), options.client);

@@ -15,6 +15,16 @@ pub struct Peer {
     pub listener: usize,
 }
 
+impl Peer {
+    /// The tenant that it acts for: the one that its certificate names, else the one that the listener has, else one for its
+    /// address.
+    #[must_use]
+    pub fn tenant_or(&self, of_listener: Option<&str>) -> String {
+        let named = self.tenant.as_deref().or(of_listener);
+        named.map_or_else(|| format!("address:{}", self.address.ip().to_canonical()), str::to_owned)
+    }
+}
+
 /// A client that was admitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Admitted {

@@ -143,16 +143,27 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
         &self,
         work: impl FnOnce(&mut D::Nic, &mut R, Moment) -> T + Send + 'static,
     ) -> Result<T, EngineGone> {
-        let Handle { commands, signals, bell, .. } = &*self.handle;
         let (answer, result) = sync_channel(1);
-        let command: Command<D, R> = Box::new(move |nic, resident, now| {
+        self.post(move |nic, resident, now| {
             // If the caller's thread has died, the answer is not needed.
             let _ = answer.send(work(nic, resident, now));
-        });
-        signals.pending.fetch_add(1, Ordering::SeqCst);
-        commands.send(command).map_err(|_| EngineGone)?;
-        bell.ring();
+        })?;
         result.recv().map_err(|_| EngineGone)
+    }
+
+    /// The same without waiting for it. Work that is handed over in one order is done in that order.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn post(
+        &self,
+        work: impl FnOnce(&mut D::Nic, &mut R, Moment) + Send + 'static,
+    ) -> Result<(), EngineGone> {
+        let Handle { commands, signals, bell, .. } = &*self.handle;
+        signals.pending.fetch_add(1, Ordering::SeqCst);
+        commands.send(Box::new(work)).map_err(|_| EngineGone)?;
+        bell.ring();
+        Ok(())
     }
 
     /// How long its turns with work took, each from its middle to the middle of the next. Time in which other programs

@@ -55,9 +55,7 @@ impl AdmissionPolicy for TcpPolicy {
     }
 
     fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason> {
-        let named = self.tenants.get(peer.listener).cloned().flatten();
-        let tenant = peer.tenant.clone().or(named);
-        let tenant = tenant.unwrap_or_else(|| format!("address:{}", peer.address.ip().to_canonical()));
+        let tenant = peer.tenant_or(self.tenants.get(peer.listener).and_then(Option::as_deref));
         // Its process is on another machine.
         let (client, ends) = self.entry.admit(&tenant, None, ends)?;
         Ok(Admitted { client: client.0, ends })

@@ -6,7 +6,6 @@ mod driver;
 mod scout;
 
 pub use choice::Unenforced;
-pub use portcullis_attach::tls::ListenError;
 pub use portcullis_ibverbs::{MemlockTooLow, NoLibrary, OpenError};
 
 use crate::backend::{NodeOn, Started};
@@ -14,11 +13,13 @@ use crate::engine::{Engine, EngineOptions};
 use crate::fabric::{Fabric, Made, NodeEngine};
 use crate::outlet::Outlet;
 use crate::resident::{AcceptorPlace, Departure, NodeResident};
-use crate::{HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, SessionEndpoint, machine};
+use crate::{
+    HostConfig, HostError, LocalClient, LocalDoor, LocalError, NetworkListen, Run, SessionEndpoint, machine,
+};
 use admission::{Entry, TcpPolicy};
 use choice::choose;
 use driver::DeviceDriver;
-use portcullis_attach::tls::{Ends, Listener, NodeSecurity, Terms, TlsHandshake};
+use portcullis_attach::tls::{Ends, Listener, Terms, TlsHandshake};
 use portcullis_attach::{Acceptor, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_ibverbs::{
@@ -38,25 +39,12 @@ pub struct RdmaConfig {
     /// The device.
     pub device: DeviceChoice,
     /// The ports that clients connect to.
-    pub listen: Vec<RdmaListen>,
+    pub listen: Vec<NetworkListen>,
     /// Take the best mechanism whose guarantees the device keeps, instead of
     /// [`NodeConfig::mechanism`](portcullis_node::NodeConfig::mechanism).
     pub pick_mechanism: bool,
     /// Guarantees that the node does without if the device does not keep them.
     pub allow_unenforced: Vec<Guarantee>,
-}
-
-/// A TCP port that clients connect to.
-#[derive(Clone, Debug)]
-pub struct RdmaListen {
-    /// `HOST:PORT`; port 0 means any free port.
-    pub address: String,
-    /// How node and clients prove their identity.
-    pub security: NodeSecurity,
-    /// Without certificates, listen also where other machines can connect.
-    pub plain_anywhere: bool,
-    /// The tenant that its clients act for, if they have no certificates. `None`: the address that each comes from.
-    pub tenant: Option<String>,
 }
 
 /// The fabric of RDMA devices: a client's end is a set of connected queue pairs.
@@ -101,8 +89,14 @@ pub(crate) fn start(
             "a node on an RDMA device has no port in shared memory: let clients come to rdma:HOST:PORT",
         ));
     }
+    #[cfg(feature = "udp")]
+    if config.udp.is_some() {
+        return Err(HostError::Config(
+            "a node on an RDMA device takes no clients over UDP: start another one on the software NIC for them",
+        ));
+    }
     let mut listeners = Vec::new();
-    for RdmaListen { address, security, plain_anywhere, .. } in &rdma.listen {
+    for NetworkListen { address, security, plain_anywhere, .. } in &rdma.listen {
         listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
     }
     let addresses = listeners.iter().map(Listener::local_address).collect();
@@ -111,9 +105,9 @@ pub(crate) fn start(
     let (mechanism, unenforced) = choose(rdma, run.config.mechanism)?;
     run.config.mechanism = mechanism;
     let terms = admission::terms(&run.config, config.port, &unenforced);
-    let acceptor = AcceptorPlace::default();
+    let acceptors = AcceptorPlace::default();
     let options = EngineOptions { processor: config.processor, zero: run.zero };
-    let resident = NodeResident::new(&mut nic, run, records, acceptor.clone())?;
+    let resident = NodeResident::new(&mut nic, run, records, acceptors.clone())?;
     let driver = DeviceDriver::new(nic).map_err(machine("no event for the node".to_owned()))?;
     let engine: NodeEngine<Rdma> = Engine::start(driver, resident, options)
         .map_err(machine("cannot start the node's thread".to_owned()))?;
@@ -123,10 +117,10 @@ pub(crate) fn start(
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
         let policy = TcpPolicy { entry: Arc::clone(&entry), tenants };
         let started = Acceptor::start::<TlsHandshake>(listeners, Box::new(policy), Limits::TCP);
-        acceptor.put(started.map_err(machine("cannot take clients in".to_owned()))?);
+        acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
     }
     Ok(Started {
-        node: Arc::new(NodeOn { engine, acceptor }),
+        node: Arc::new(NodeOn { engine, acceptors }),
         local_door: Arc::new(LocalQueuePairs { entry, device: rdma.device.clone() }),
         mechanism,
         unenforced,
@@ -136,7 +130,7 @@ pub(crate) fn start(
 }
 
 /// Tenants known beforehand: those with a name, and one more where others may come.
-fn tenants_at_least(listen: &[RdmaListen]) -> u64 {
+fn tenants_at_least(listen: &[NetworkListen]) -> u64 {
     let tenants: HashSet<Option<&str>> = listen.iter().map(|listen| listen.tenant.as_deref()).collect();
     tenants.len().max(1) as u64
 }

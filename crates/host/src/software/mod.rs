@@ -74,13 +74,20 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
         let failed = |source| HostError::Socket { path: listen.path.clone(), source };
         listeners.push(bound.map_err(failed)?);
     }
+    #[cfg(feature = "udp")]
+    let ports = config.udp.as_ref().map(crate::udp::listen).transpose()?.unwrap_or_default();
     let no_engine = || machine("cannot start the engine".to_owned());
     let mut nic = SoftNic::new();
     let waker = Waker::new().map_err(|error| no_engine()(std::io::Error::other(error)))?;
-    let acceptor = AcceptorPlace::default();
+    let acceptors = AcceptorPlace::default();
     let (mechanism, zero) = (run.config.mechanism, run.zero);
     let offers = Arc::new(Offers::new(&run.config, config.port, waker.clone()));
-    let resident = NodeResident::new(&mut nic, run, records, acceptor.clone())?;
+    #[cfg(feature = "udp")]
+    let incarnation = run.incarnation;
+    #[cfg_attr(not(feature = "udp"), expect(unused_mut, reason = "it serves no UDP"))]
+    let mut resident = NodeResident::new(&mut nic, run, records, acceptors.clone())?;
+    #[cfg(feature = "udp")]
+    let udp = Udp::prepare(config, ports, &mut resident, (incarnation, &waker))?;
     let driver = SoftwareDriver { nic, waker };
     let options = EngineOptions { processor: config.processor, zero };
     let engine: NodeEngine<Software> = Engine::start(driver, resident, options).map_err(no_engine())?;
@@ -89,16 +96,64 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
         let policy = SocketPolicy { engine: engine.clone(), offers: Arc::clone(&offers), tenants };
         let limits = Limits::UNIX.within_descriptors(DESCRIPTORS_EACH);
         let started = Acceptor::start::<UnixHandshake<SocketPolicy>>(listeners, policy, limits);
-        acceptor.put(started.map_err(machine("cannot take clients in".to_owned()))?);
+        acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
     }
+    #[cfg(feature = "udp")]
+    let addresses = match udp {
+        Some(udp) => udp.start(engine.clone(), &acceptors)?,
+        None => Vec::new(),
+    };
+    #[cfg(not(feature = "udp"))]
+    let addresses = Vec::new();
     Ok(Started {
-        node: Arc::new(NodeOn { engine: engine.clone(), acceptor }),
+        node: Arc::new(NodeOn { engine: engine.clone(), acceptors }),
         local_door: Arc::new(LocalPorts { engine, offers }),
         mechanism,
         unenforced: Vec::new(),
         tenants_max: None,
-        addresses: Vec::new(),
+        addresses,
     })
+}
+
+/// What is needed to take clients over UDP in.
+#[cfg(feature = "udp")]
+struct Udp {
+    config: crate::UdpConfig,
+    listeners: Vec<portcullis_attach::tls::Listener>,
+    terms: Vec<portcullis_attach::tls::OneShotTerms>,
+}
+
+#[cfg(feature = "udp")]
+impl Udp {
+    /// Has a node serve clients over UDP at these ports, and its engine wake for their datagrams.
+    fn prepare(
+        config: &HostConfig,
+        ports: Vec<crate::udp::Port>,
+        resident: &mut NodeResident<Software>,
+        (incarnation, waker): (portcullis_protocol::Incarnation, &Waker),
+    ) -> Result<Option<Self>, HostError> {
+        let Some(udp) = &config.udp else { return Ok(None) };
+        let (listeners, terms, sockets) = crate::udp::apart(udp, ports, config.port.control_depth);
+        for socket in &sockets {
+            let watched = waker.watch(socket).map_err(std::io::Error::from);
+            watched.map_err(machine("cannot wait for datagrams".to_owned()))?;
+        }
+        resident.serve_udp(udp, incarnation, sockets);
+        Ok(Some(Self { config: udp.clone(), listeners, terms }))
+    }
+
+    /// Starts taking clients in. Returns where they connect.
+    fn start(
+        self,
+        engine: NodeEngine<Software>,
+        acceptors: &AcceptorPlace,
+    ) -> Result<Vec<std::net::SocketAddr>, HostError> {
+        let Self { config, listeners, terms } = self;
+        let addresses = listeners.iter().map(portcullis_attach::tls::Listener::local_address).collect();
+        let started = crate::udp::start_acceptor(&config, listeners, terms, engine);
+        acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
+        Ok(addresses)
+    }
 }
 
 /// Makes ports for clients in the node's own process.

@@ -22,14 +22,14 @@ pub struct OpenRegion {
     pub host: [u8; 16],
     /// Where its bytes start, as the holder names them.
     pub address: RemoteAddress,
+    /// Where they start in the node's memory.
+    pub offset: u64,
     /// How many bytes.
     pub length: u64,
     /// The permission's lifetime word, on which the holder may do atomics, whatever the rights.
     pub lifetime_word: RemoteAddress,
     /// What the holder may do with the bytes.
     pub rights: Rights,
-    /// What is to be taken from an address to get the place in the node's memory.
-    pub origin: u64,
 }
 
 /// The node's table of regions (1RMA §4.3), as the node needs it.
@@ -141,10 +141,10 @@ impl RegionKeys {
             client: exposure.client,
             host: guest.host,
             address: exposure.address,
+            offset: offset(exposure.address),
             length: exposure.length,
             lifetime_word: exposure.lifetime_word(),
             rights: exposure.rights,
-            origin: exposure.address.0 - offset(exposure.address),
         };
         let opened = self.regions.open(region);
         let (region, key) = opened.ok_or(Refusal::NodeFull { limit: self.places() })?;

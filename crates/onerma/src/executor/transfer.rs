@@ -38,6 +38,8 @@ pub struct TransferEnd {
     pub is_uncertain: bool,
     /// The word that was there before an atomic that has succeeded.
     pub before: Option<u64>,
+    /// Whether it was a read.
+    pub is_read: bool,
     /// The buffer of a read or a write. A read that has not succeeded leaves no promise about its bytes.
     pub buffer: Vec<u8>,
     /// Operations that it took, those that were repeated included.
@@ -167,6 +169,7 @@ impl UnderWay {
 
     pub fn into_end(self, id: TransferId) -> TransferEnd {
         let is_change = self.transfer.action.operation().is_change();
+        let is_read = matches!(self.transfer.action, Action::Read(_));
         let buffer = match self.transfer.action {
             Action::Read(buffer) | Action::Write(buffer) => buffer,
             Action::Atomic(_) | Action::Rekey(_) => Vec::new(),
@@ -174,6 +177,6 @@ impl UnderWay {
         let status = self.failure.unwrap_or(Status::Ok);
         let is_uncertain = status != Status::Ok && is_change && self.has_effect;
         let (before, operations) = (self.before, self.operations);
-        TransferEnd { id, status, is_uncertain, before, buffer, operations }
+        TransferEnd { id, status, is_uncertain, before, is_read, buffer, operations }
     }
 }

@@ -12,6 +12,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub const MEMORY: u64 = 1 << 16;
+/// Where regions' holders find the lifetime word: eight bytes before their region, which begins at zero for them.
+pub const WORD: u64 = 0u64.wrapping_sub(8);
 pub const INCARNATION: u64 = 77;
 
 pub const INITIATOR: InitiatorLimits = InitiatorLimits {
@@ -58,17 +60,20 @@ impl Node {
     }
 
     pub fn region(&mut self, base: u64, length: u64) -> RegionId {
+        self.region_for(base, length, &OperationType::ALL)
+    }
+
+    pub fn region_for(&mut self, base: u64, length: u64, types: &[OperationType]) -> RegionId {
         let key = RegionKey::new([u8::try_from(base % 251).expect("it is small"); 32]);
-        let allowed = Allowed::these(&OperationType::ALL);
-        let region = Region { key, base, length, allowed };
+        let allowed = Allowed::these(types);
+        let region = Region { key, address: 0, length, offset: base, lifetime_word: Some(WORD), allowed };
         self.responder.regions().insert(region).expect("room")
     }
 
     /// Where a client's operations on a region go, with its key.
-    pub fn grant(&mut self, region: RegionId, to: &Client, operation: OperationType) -> Destination {
+    pub fn grant(&mut self, region: RegionId, to: &Client) -> Destination {
         let host = HostAddress::from(to.address.ip());
-        let key =
-            self.responder.regions().derive(region, host, to.id, operation).expect("the region allows it");
+        let key = self.responder.regions().derive(region, host, to.id).expect("the region is there");
         Destination { address: self.address, client: to.id, region, key: key.set_up() }
     }
 

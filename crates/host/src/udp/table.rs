@@ -1,0 +1,57 @@
+//! The table of regions, as the node fills it.
+
+use portcullis_nic::{Memory, RemoteAddress};
+use portcullis_node::{OpenRegion, Regions};
+use portcullis_onerma::{Allowed, HostAddress, OperationType, Region, RegionId, RegionKey, Responder};
+use portcullis_protocol::{HolderKey, RegionName, Rights};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The regions of a responder that somebody else drives, on the same thread.
+#[derive(Debug)]
+pub(crate) struct SharedRegions<M>(Arc<Mutex<Responder<M>>>);
+
+impl<M> SharedRegions<M> {
+    pub fn new(end: Arc<Mutex<Responder<M>>>) -> Self {
+        Self(end)
+    }
+}
+
+fn allowed(rights: Rights) -> Allowed {
+    let of = [
+        (Rights::READ, OperationType::Read),
+        (Rights::WRITE, OperationType::Write),
+        (Rights::ATOMIC, OperationType::Atomic),
+    ];
+    let types: Vec<OperationType> =
+        of.into_iter().filter(|(right, _)| rights.contains(*right)).map(|(_, it)| it).collect();
+    Allowed::these(&types)
+}
+
+impl<M: Memory + Debug + Send> Regions for SharedRegions<M> {
+    fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)> {
+        let OpenRegion { client, host, address, offset, length, lifetime_word, rights } = region;
+        let mut key = [0; 32];
+        // A machine without random numbers opens nothing.
+        getrandom::fill(&mut key).ok()?;
+        let RemoteAddress(address) = address;
+        let region = Region {
+            key: RegionKey::new(key),
+            address,
+            length,
+            offset,
+            lifetime_word: Some(lifetime_word.0),
+            allowed: allowed(rights),
+        };
+        let mut end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = end.regions().insert(region).ok()?;
+        let key = end.regions().derive(id, HostAddress(host), client.0).expect("it was just opened");
+        Some((RegionName { index: id.index, generation: id.generation }, HolderKey(key.to_bytes())))
+    }
+
+    fn close(&mut self, region: RegionName) {
+        let id = RegionId { index: region.index, generation: region.generation };
+        let mut end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(end.regions().remove(id), "a region is closed once");
+    }
+}

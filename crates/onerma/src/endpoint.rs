@@ -1,0 +1,314 @@
+//! A client's end over UDP: its operations are datagrams, its control messages travel over a connection that somebody else has
+//! made ([`ControlLink`]).
+//!
+//! The end makes progress in calls, and only there: whoever begins something polls, waits or arms. It has no queue pairs, so
+//! whatever is posted to one is not taken.
+
+mod control;
+mod wait;
+
+pub use control::ControlLink;
+
+use crate::executor::{Executor, ExecutorLimits, Transfer, TransferEnd, TransferId};
+use crate::initiator::{Action, Destination, Initiator, InitiatorLimits, ServiceClass};
+use crate::keys::{DerivedKey, OperationKey};
+use crate::{Atomic, RegionId, Status as Ended, UdpSocket};
+use control::Control;
+use portcullis_memory::{ArenaMemory, Mapping, Memory};
+use portcullis_nic::{
+    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, LocalSpan, OneShotRequest, OneShotVerb,
+    Pollable, ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
+};
+use portcullis_protocol::RegionName;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+use wait::Watch;
+
+/// Region keys that are kept set up. More than a client uses by turns costs setting them up again.
+const KEYS_MAX: usize = 4096;
+/// Small transfers are served before large ones: up to so many bytes.
+const LATENCY_BYTES_MAX: u32 = 4096;
+/// Batches of datagrams that one poll takes in, which bounds its time.
+const BATCHES_MAX: usize = 8;
+
+/// What an end has to know of its node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeEnd {
+    /// Where the node's end of operations is.
+    pub address: SocketAddr,
+    /// The node's number for this client.
+    pub client: u64,
+    /// Control messages that may be under way in each direction.
+    pub control_depth: u32,
+    /// Bytes of a control message.
+    pub message_bytes: u32,
+}
+
+/// An operation that is under way.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    request: u64,
+    local: LocalSpan,
+}
+
+/// A client's end.
+#[derive(Debug)]
+pub struct UdpEndpoint {
+    node: NodeEnd,
+    arena: ArenaMemory,
+    size: EndpointSize,
+    executor: Executor,
+    transfers: usize,
+    socket: UdpSocket,
+    control: Control,
+    /// Keys by region.
+    keys: HashMap<RegionName, OperationKey>,
+    under_way: HashMap<TransferId, UnderWay>,
+    completions: VecDeque<Completion>,
+    watch: Watch,
+    /// Moment zero of the executor's time.
+    began: Instant,
+}
+
+impl UdpEndpoint {
+    /// An end with so many bytes of buffers. `socket` sends from the host for which the node derives keys.
+    ///
+    /// # Errors
+    /// The machine does not have enough.
+    pub fn new(
+        node: NodeEnd,
+        buffers: u64,
+        socket: UdpSocket,
+        link: Box<dyn ControlLink>,
+        limits: (InitiatorLimits, ExecutorLimits),
+    ) -> std::io::Result<Self> {
+        let size = EndpointSize {
+            data_queue_pairs: 0,
+            chunk_queue_pairs: 0,
+            send_depth: 1,
+            control_depth: node.control_depth,
+            message_bytes: node.message_bytes,
+            arena_bytes: 0,
+        };
+        let size = size.with_buffers(buffers);
+        let memory = Mapping::private(size.arena_bytes).map_err(std::io::Error::other)?;
+        let watch = Watch::new(&socket, &*link)?;
+        let (initiator, executor) = limits;
+        Ok(Self {
+            node,
+            arena: ArenaMemory::whole(memory, size.arena_bytes),
+            size,
+            transfers: executor.transfers,
+            executor: Executor::new(Initiator::new(initiator), executor),
+            socket,
+            control: Control::new(link),
+            keys: HashMap::new(),
+            under_way: HashMap::new(),
+            completions: VecDeque::new(),
+            watch,
+            began: Instant::now(),
+        })
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn destination(&mut self, request: &OneShotRequest) -> Destination {
+        let OneShotRequest { region, key, .. } = *request;
+        if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&region) {
+            self.keys.clear();
+        }
+        let set_up = || DerivedKey::from_bytes(key.0).set_up();
+        let key = self.keys.entry(region).or_insert_with(set_up).clone();
+        let RegionName { index, generation } = region;
+        let region = RegionId { index, generation };
+        Destination { address: self.node.address, client: self.node.client, region, key }
+    }
+
+    fn transfer(&mut self, request: &OneShotRequest) -> Transfer {
+        let to = self.destination(request);
+        let OneShotRequest { address, local, verb, .. } = *request;
+        let length = local.length as usize;
+        let (action, may_repeat) = match verb {
+            OneShotVerb::Read => (Action::Read(vec![0; length]), true),
+            OneShotVerb::Write { may_repeat } => {
+                let mut bytes = vec![0; length];
+                self.arena.read(local.address, &mut bytes);
+                (Action::Write(bytes), may_repeat)
+            }
+            OneShotVerb::CompareAndSwap { compare, swap } => {
+                (Action::Atomic(Atomic::CompareAndSwap { expected: compare, new: swap }), false)
+            }
+            OneShotVerb::FetchAndAdd { add } => (Action::Atomic(Atomic::FetchAndAdd { add }), false),
+        };
+        let class =
+            if local.length <= LATENCY_BYTES_MAX { ServiceClass::Latency } else { ServiceClass::Bulk };
+        Transfer { action, to, address: address.0, class, may_repeat }
+    }
+
+    /// Sends what is to be sent, takes in what has come, and ends what has ended.
+    fn proceed(&mut self) {
+        self.transmit();
+        if self.executor.pending() > 0 {
+            self.receive();
+            let now = self.now();
+            if self.executor.next_timeout().is_some_and(|due| due <= now) {
+                self.executor.handle_timeout(now);
+            }
+            while let Some(end) = self.executor.poll_end() {
+                self.end(end);
+            }
+            self.transmit();
+        }
+        self.control.proceed(&self.arena, &mut self.completions);
+    }
+
+    fn transmit(&mut self) {
+        let Self { socket, executor, .. } = self;
+        // A datagram that the system refuses is lost, like one that is lost on its way. What waits for it has time-outs.
+        while let Err(error) = socket.send(|packet| executor.poll_transmit(packet)) {
+            tracing::debug!(%error, "a datagram was not sent");
+        }
+    }
+
+    fn receive(&mut self) {
+        let now = self.now();
+        let Self { socket, executor, .. } = self;
+        for _ in 0..BATCHES_MAX {
+            match socket.receive(|from, packet| executor.handle_packet(from, packet, now)) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the socket reports an error");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, end: TransferEnd) {
+        let UnderWay { request, local } =
+            self.under_way.remove(&end.id).expect("each transfer is a request's");
+        let status = match end.status {
+            Ended::Ok => {
+                self.store(local, &end);
+                Status::Success
+            }
+            Ended::RemoteAuthenticationFailure => Status::RemoteAccessError,
+            Ended::Nack | Ended::Timeout | Ended::DispatchTimeout => Status::RetryExceededError,
+        };
+        let (queue_pair, kind) = (Self::ONE_SHOT, CompletionKind::Send);
+        self.completions.push_back(Completion { request, queue_pair, status, kind });
+    }
+
+    /// Puts what an operation has brought into the arena. The buffer of a write holds what is there already.
+    fn store(&mut self, local: LocalSpan, end: &TransferEnd) {
+        match end.before {
+            Some(before) => self.arena.store(local.address, before),
+            None if end.is_read => self.arena.write(local.address, &end.buffer),
+            None => {}
+        }
+    }
+
+    /// When something is due that no arrival announces.
+    fn due_in(&self) -> Option<Duration> {
+        self.executor.next_timeout().map(|due| due.saturating_sub(self.now()))
+    }
+}
+
+impl Endpoint for UdpEndpoint {
+    type Memory = ArenaMemory;
+
+    fn arena(&self) -> &ArenaMemory {
+        &self.arena
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        self.control.look();
+        self.proceed();
+        if self.completions.is_empty() {
+            let at_most = self.due_in().map_or(at_most, |due| due.min(at_most));
+            self.watch.wait(&self.socket, &self.control, at_most);
+        }
+    }
+
+    fn node_alive(&mut self) -> bool {
+        self.control.look();
+        self.control.proceed(&self.arena, &mut self.completions);
+        self.control.is_alive()
+    }
+}
+
+impl Pollable for UdpEndpoint {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.watch.descriptor()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.control.look();
+        self.proceed();
+        self.watch.arm(&self.control, self.due_in());
+        self.completions.is_empty() && self.control.is_alive()
+    }
+}
+
+impl VerbsEndpoint for UdpEndpoint {
+    fn size(&self) -> EndpointSize {
+        self.size
+    }
+
+    fn arena_key(&self) -> Lkey {
+        Lkey(0)
+    }
+
+    fn post(&mut self, _queue_pair: u32, _requests: &[WorkRequest]) -> usize {
+        0
+    }
+
+    fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
+        self.control.post(&self.arena, requests, &mut self.completions)
+    }
+
+    fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
+        self.control.post_receive(requests)
+    }
+
+    fn has_one_shots(&self) -> bool {
+        true
+    }
+
+    fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
+        let room = self.transfers.saturating_sub(self.executor.pending());
+        for request in requests.iter().take(room) {
+            let transfer = self.transfer(request);
+            let now = self.now();
+            match self.executor.begin(transfer, now) {
+                Ok(id) => {
+                    self.under_way.insert(id, UnderWay { request: request.id, local: request.local });
+                }
+                // It moves nothing, so it is done: other ends see no difference either.
+                Err(_) => self.completions.push_back(Completion {
+                    request: request.id,
+                    queue_pair: Self::ONE_SHOT,
+                    status: Status::Success,
+                    kind: CompletionKind::Send,
+                }),
+            }
+        }
+        requests.len().min(room)
+    }
+
+    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
+        if self.completions.is_empty() {
+            self.proceed();
+        }
+        let taken = self.completions.len().min(most);
+        into.extend(self.completions.drain(..taken));
+        taken
+    }
+
+    fn rebuilt(&mut self, _queue_pair: u32) {}
+}

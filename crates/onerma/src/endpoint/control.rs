@@ -1,0 +1,119 @@
+//! Control messages of a client's end: what the client posts to its control queue pair on other ends goes over a link here.
+
+use portcullis_memory::{ArenaMemory, Memory};
+use portcullis_nic::{
+    Completion, CompletionKind, LocalSpan, Operation, ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
+};
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+
+/// Looks for a message that nobody has asked for: one in so many. Each costs a system call.
+const LOOK_EVERY: u32 = 256;
+
+/// What carries control messages to the node and back. No call waits.
+pub trait ControlLink: Debug + Send {
+    /// Sends a message, now or with a later call.
+    fn say(&mut self, message: &[u8]);
+
+    /// Sends what there was no room for.
+    fn go_on(&mut self);
+
+    /// Whether something waits for room.
+    fn is_behind(&self) -> bool;
+
+    /// The next message of the node, if one is there.
+    fn hear(&mut self) -> Option<Vec<u8>>;
+
+    /// Whether the node still held its end when the link was last used.
+    fn is_alive(&self) -> bool;
+
+    /// Becomes readable when a message has come, or the node has gone.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+}
+
+/// The messages of one end.
+#[derive(Debug)]
+pub(super) struct Control {
+    link: Box<dyn ControlLink>,
+    receives: VecDeque<ReceiveRequest>,
+    /// Requests without an answer.
+    unanswered: u32,
+    looks: u32,
+}
+
+impl Control {
+    pub fn new(link: Box<dyn ControlLink>) -> Self {
+        Self { link, receives: VecDeque::new(), unanswered: 0, looks: 0 }
+    }
+
+    pub fn post(
+        &mut self,
+        arena: &ArenaMemory,
+        requests: &[WorkRequest],
+        completions: &mut VecDeque<Completion>,
+    ) -> usize {
+        for request in requests {
+            let Operation::Send { local } = request.operation else {
+                unreachable!("a control queue pair carries messages only: {request:?}")
+            };
+            let mut message = vec![0; local.length as usize];
+            arena.read(local.address, &mut message);
+            self.link.say(&message);
+            self.unanswered += 1;
+            if request.signalled {
+                completions.push_back(completion(request.id, CompletionKind::Send));
+            }
+        }
+        requests.len()
+    }
+
+    pub fn post_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
+        self.receives.extend(requests);
+        requests.len()
+    }
+
+    /// Takes in messages that have come, as far as there are receives for them.
+    pub fn proceed(&mut self, arena: &ArenaMemory, completions: &mut VecDeque<Completion>) {
+        self.looks = self.looks.wrapping_add(1);
+        if self.unanswered == 0 && !self.looks.is_multiple_of(LOOK_EVERY) {
+            return;
+        }
+        self.link.go_on();
+        while !self.receives.is_empty()
+            && let Some(message) = self.link.hear()
+        {
+            self.unanswered = self.unanswered.saturating_sub(1);
+            let receive = self.receives.pop_front().expect("there is one");
+            let LocalSpan { address, length, .. } = receive.local;
+            // A node whose message is too long breaks the protocol. The client finds out: the rest is missing.
+            let there = message.len().min(length as usize);
+            arena.write(address, &message[..there]);
+            let length = u32::try_from(there).expect("it fits a span");
+            completions
+                .push_back(completion(receive.id, CompletionKind::Receive { length, invalidated: None }));
+        }
+    }
+
+    /// Looks at the link with the next [`proceed`](Self::proceed) in any case.
+    pub fn look(&mut self) {
+        self.looks = LOOK_EVERY - 1;
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.link.is_alive()
+    }
+
+    pub fn is_behind(&self) -> bool {
+        self.link.is_behind()
+    }
+
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.link.descriptor()
+    }
+}
+
+fn completion(request: u64, kind: CompletionKind) -> Completion {
+    let queue_pair = super::UdpEndpoint::CONTROL;
+    Completion { request, queue_pair, status: Status::Success, kind }
+}
