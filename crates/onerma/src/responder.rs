@@ -151,32 +151,33 @@ impl<M: Memory> Responder<M> {
             return;
         }
         let initiator = HostAddress::from(from.ip());
-        let derived = self.regions.derive(header.region, initiator, header.client, header.of);
-        let cipher = derived.map(|key| key.cipher());
+        let Some(derived) = self.regions.derive(header.region, initiator, header.client, header.of) else {
+            self.reject(from, &header);
+            return;
+        };
+        // A key that is set up has half a kilobyte: it is made here, and moved no more than once.
+        let cipher = derived.cipher();
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
-        let opened = cipher.and_then(|cipher| {
-            let body = cipher.open(Sender::Initiator, header.counter, head, body)?;
-            Some((cipher, body))
-        });
-        match (opened, header.kind) {
-            (None, Kind::Request) => self.refuse(from, &header, false),
-            // Who may have made up the packet is told nothing about changes of others.
-            (None, _) => self.counters.unwanted += 1,
-            (Some((cipher, _)), Kind::Request) if header.of.is_change() => {
-                self.begin_change(from, header, &cipher, now);
+        let Some(body) = cipher.open(Sender::Initiator, header.counter, head, body) else {
+            self.reject(from, &header);
+            return;
+        };
+        match header.kind {
+            Kind::Request if header.of.is_change() => self.begin_change(from, header, &cipher, now),
+            Kind::Request => {
+                if let Some(version) = self.admit_read(from, &header, &cipher) {
+                    self.reads.push_back(WaitingRead { to: from, header, cipher, version });
+                }
             }
-            (Some((cipher, _)), Kind::Request) => self.queue_read(from, header, cipher),
-            (Some((cipher, _)), Kind::Ask) => self.tell(from, &header, &cipher),
-            (Some((cipher, body)), _) => self.go_on_with_change(from, &header, &cipher, body),
+            Kind::Ask => self.tell(from, &header, &cipher),
+            _ => self.go_on_with_change(from, &header, &cipher, body),
         }
     }
 
     /// Appends the next packet to send to `packet`, and returns where it goes.
     pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
         while self.out.is_empty() {
-            let read = self.reads.pop_front()?;
-            self.waiting -= u64::from(read.header.length);
-            self.serve(&read);
+            self.serve_next()?;
         }
         self.out.poll(packet)
     }
@@ -192,6 +193,16 @@ impl<M: Memory> Responder<M> {
         self.counters.changes_timed_out += self.changes.expire(now);
     }
 
+    /// A packet was not authentic.
+    fn reject(&mut self, from: SocketAddr, header: &Header) {
+        if header.kind == Kind::Request {
+            self.refuse(from, header, false);
+        } else {
+            // Who may have made up the packet is told nothing about changes of others.
+            self.counters.unwanted += 1;
+        }
+    }
+
     fn refuse(&mut self, to: SocketAddr, header: &Header, is_authentic: bool) {
         self.counters.refused += 1;
         if self.refusals.len() == REFUSALS_MAX {
@@ -204,31 +215,19 @@ impl<M: Memory> Responder<M> {
         self.out.add_bare(to, &answer);
     }
 
-    /// Where in memory an operation is. An operation that is not all in its region is refused.
-    fn place(&self, header: &Header) -> Option<u64> {
-        let region = self.regions.get(header.region)?;
-        match header.of {
-            OperationType::Read | OperationType::Write => {
-                region.place(header.address, header.length).filter(|_| header.length > 0)
-            }
-            OperationType::Atomic => region
-                .place(header.address, WORD_BYTES)
-                .filter(|place| place.is_multiple_of(WORD_BYTES.into())),
-            OperationType::Rekey => Some(region.base).filter(|_| header.address == 0),
-        }
-    }
-
-    fn queue_read(&mut self, from: SocketAddr, header: Header, cipher: Cipher) {
-        let (Some(_), Some(version)) = (self.place(&header), self.regions.version(header.region)) else {
-            self.refuse(from, &header, true);
-            return;
+    /// Whether a read may wait to be served: then its bytes count, and the region's version is returned.
+    fn admit_read(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher) -> Option<u64> {
+        let (Some(_), Some(version)) = (place(&self.regions, header), self.regions.version(header.region))
+        else {
+            self.refuse(from, header, true);
+            return None;
         };
         if self.waiting + u64::from(header.length) > self.limits.waiting_max {
-            self.nack(from, &header, &cipher);
-            return;
+            self.nack(from, header, cipher);
+            return None;
         }
         self.waiting += u64::from(header.length);
-        self.reads.push_back(WaitingRead { to: from, header, cipher, version });
+        Some(version)
     }
 
     fn nack(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
@@ -248,29 +247,32 @@ impl<M: Memory> Responder<M> {
         self.out.seal(to, cipher, &header, body.len(), |room| room.copy_from_slice(body));
     }
 
-    /// Sends what a read has asked for.
-    fn serve(&mut self, read: &WaitingRead) {
-        let WaitingRead { to, header, cipher, version } = read;
-        let place = self.place(header).filter(|_| self.regions.version(header.region) == Some(*version));
-        let Some(place) = place else {
+    /// Sends what the read that has waited for longest has asked for. `None`: none waits.
+    fn serve_next(&mut self) -> Option<()> {
+        let WaitingRead { to, header, cipher, version } = self.reads.front()?;
+        self.waiting -= u64::from(header.length);
+        let is_live = self.regions.version(header.region) == Some(*version);
+        if let Some(place) = place(&self.regions, header).filter(|_| is_live) {
+            self.counters.reads += 1;
+            for (offset, length) in parts(header.length, self.limits.packet_max) {
+                // A responder that has sent 2⁶⁴ packets sends none any more.
+                let Some(counter) = self.counter.next() else { break };
+                let part = Header { kind: Kind::ReadData, offset, counter, ..*header };
+                let fill = |body: &mut [u8]| self.memory.read(place + u64::from(offset), body);
+                self.out.seal(*to, cipher, &part, length as usize, fill);
+            }
+        } else {
             // The permission has ended while the read waited.
-            self.refuse(*to, header, true);
-            return;
-        };
-        self.counters.reads += 1;
-        for (offset, length) in parts(header.length, self.limits.packet_max) {
-            // A responder that has sent 2⁶⁴ packets sends none any more.
-            let Some(counter) = self.counter.next() else { return };
-            let header = Header { kind: Kind::ReadData, offset, counter, ..*header };
-            let Self { memory, out, .. } = self;
-            out.seal(*to, cipher, &header, length as usize, |body| {
-                memory.read(place + u64::from(offset), body);
-            });
+            let (to, header) = (*to, *header);
+            self.refuse(to, &header, true);
         }
+        self.reads.pop_front();
+        Some(())
     }
 
     fn begin_change(&mut self, from: SocketAddr, header: Header, cipher: &Cipher, now: Duration) {
-        let (Some(_), Some(version)) = (self.place(&header), self.regions.version(header.region)) else {
+        let (Some(_), Some(version)) = (place(&self.regions, &header), self.regions.version(header.region))
+        else {
             self.refuse(from, &header, true);
             return;
         };
@@ -291,8 +293,9 @@ impl<M: Memory> Responder<M> {
         let Some(mut change) = self.changes.add(header, body) else { return };
         let is_live = self.regions.version(header.region) == Some(change.version);
         // Otherwise the permission has ended meanwhile, or the client does not keep to the protocol.
-        let done =
-            self.place(header).filter(|_| is_live).and_then(|place| self.carry_out(header, place, &change));
+        let done = place(&self.regions, header)
+            .filter(|_| is_live)
+            .and_then(|place| self.carry_out(header, place, &change));
         if header.of == OperationType::Rekey {
             change.bytes.zeroize();
         }
@@ -346,5 +349,19 @@ impl<M: Memory> Responder<M> {
             Fate::Forgotten => Kind::Forgotten,
         };
         self.answer(to, &Header { kind, ..*header }, cipher, &[]);
+    }
+}
+
+/// Where in memory an operation is. An operation that is not all in its region is refused.
+fn place(regions: &RegionTable, header: &Header) -> Option<u64> {
+    let region = regions.get(header.region)?;
+    match header.of {
+        OperationType::Read | OperationType::Write => {
+            region.place(header.address, header.length).filter(|_| header.length > 0)
+        }
+        OperationType::Atomic => {
+            region.place(header.address, WORD_BYTES).filter(|place| place.is_multiple_of(WORD_BYTES.into()))
+        }
+        OperationType::Rekey => Some(region.base).filter(|_| header.address == 0),
     }
 }
