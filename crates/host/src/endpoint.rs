@@ -3,11 +3,12 @@
 #[cfg(feature = "rdma")]
 use portcullis_ibverbs::IbEndpoint;
 use portcullis_memory::ArenaMemory;
+use portcullis_nic::{
+    Completion, Endpoint, EndpointSize, Lkey, OneShotRequest, Pollable, ReceiveRequest, VerbsEndpoint,
+    WorkRequest,
+};
 #[cfg(feature = "udp")]
 use portcullis_onerma::UdpEndpoint;
-use portcullis_nic::{
-    Completion, Endpoint, EndpointSize, Lkey, OneShotRequest, Pollable, ReceiveRequest, VerbsEndpoint, WorkRequest,
-};
 use portcullis_softnic::PortEndpoint;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

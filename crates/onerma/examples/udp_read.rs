@@ -2,13 +2,18 @@
 //! and 64 under way. Both ends poll. Rounds take turns; ratios are of one round.
 //!
 //!     cargo run --release -p portcullis-onerma --example udp_read
+//!
+//! The same without encryption, to see what that costs:
+//!
+//!     PORTCULLIS_DANGEROUS_PLAIN=1 cargo run --release -p portcullis-onerma --features dangerous-plain --example udp_read
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use portcullis_memory::Mapping;
 use portcullis_onerma::{
-    Action, Allowed, Command, Destination, HostAddress, Initiator, InitiatorLimits, OperationType, Region,
-    RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, Status, UdpSocket,
+    Action, Allowed, Command, Destination, HostAddress, IS_ENCRYPTED, Initiator, InitiatorLimits,
+    OperationType, Region, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, Status,
+    UdpSocket,
 };
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::VecDeque;
@@ -238,6 +243,9 @@ fn main() {
     pin(1);
     let rounds: Vec<Round> = (0..ROUNDS).map(|_| round()).collect();
     let of = |value: fn(&Round) -> f64| spread(rounds.iter().map(value).collect());
+    if !IS_ENCRYPTED {
+        println!("NOT ENCRYPTED (dangerous-plain): packets go out as they are");
+    }
     println!("medians of {ROUNDS} rounds (least-most); {BYTES} bytes");
     println!(
         "one at a time [usec]: datagram {}, read {}",

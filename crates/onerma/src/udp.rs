@@ -10,6 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes that one system call may hand over for one destination: the most that an IP packet can say.
 const BURST_BYTES_MAX: usize = 65_000;
+/// Datagrams that one system call hands over, and that one call of [`UdpSocket::receive`] does. More would save few system
+/// calls more, and the other end would have nothing to do until the last of them is ready: with many datagrams between two
+/// ends both are to work at once.
+const BURST_DATAGRAMS_MAX: usize = 32;
 /// Room for what arrives together from one sender.
 const ARRIVAL_BYTES_MAX: usize = 1 << 16;
 
@@ -19,6 +23,10 @@ pub struct UdpSocket {
     socket: std::net::UdpSocket,
     state: UdpSocketState,
     arrivals: Box<[u8]>,
+    /// What the system says of these.
+    metas: [RecvMeta; BATCH_SIZE],
+    /// Those that have been handed over, and those that are there.
+    taken: (usize, usize),
     burst: Burst,
 }
 
@@ -85,7 +93,8 @@ impl UdpSocket {
         let socket = std::net::UdpSocket::bind(address)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let arrivals = vec![0; BATCH_SIZE * ARRIVAL_BYTES_MAX].into_boxed_slice();
-        Ok(Self { socket, state, arrivals, burst: Burst::default() })
+        let metas = [RecvMeta::default(); BATCH_SIZE];
+        Ok(Self { socket, state, arrivals, metas, taken: (0, 0), burst: Burst::default() })
     }
 
     /// Its own address.
@@ -103,7 +112,7 @@ impl UdpSocket {
     /// The system refuses a datagram, for instance because it is too long for the path
     /// ([`quinn_udp::is_msg_size_err`]). It is lost, and those of its burst with it: the next call goes on behind them.
     pub fn send(&mut self, mut poll: impl FnMut(&mut Vec<u8>) -> Option<SocketAddr>) -> io::Result<usize> {
-        let most = self.state.max_gso_segments();
+        let most = self.state.max_gso_segments().min(BURST_DATAGRAMS_MAX);
         let mut sent = 0;
         loop {
             self.burst.fill(most, &mut poll);
@@ -125,32 +134,43 @@ impl UdpSocket {
         }
     }
 
-    /// Hands over what has arrived, up to a batch. Returns how many datagrams that were.
+    /// Hands over what has arrived, up to a burst; the next call goes on. Returns how many datagrams that were.
     ///
     /// # Errors
     /// The system reports an error of the socket. What the path says of single datagrams is none.
     pub fn receive(&mut self, mut each: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<usize> {
-        let mut metas = [RecvMeta::default(); BATCH_SIZE];
-        let mut rooms = self.arrivals.chunks_exact_mut(ARRIVAL_BYTES_MAX);
-        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
-            std::array::from_fn(|_| IoSliceMut::new(rooms.next().expect("one for each")));
-        let batch = match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut metas) {
-            Ok(batch) => batch,
-            // A port that nobody has any more: whoever waits for its answer hears a time-out.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) =>
-            {
-                return Ok(0);
-            }
-            Err(error) => return Err(error),
-        };
+        if self.taken.0 == self.taken.1 {
+            self.taken = (0, self.take_in()?);
+        }
+        let (first, last) = self.taken;
+        let rooms = self.arrivals.chunks_exact_mut(ARRIVAL_BYTES_MAX);
         let mut count = 0;
-        for (meta, room) in metas.iter().zip(&mut slices).take(batch) {
+        for (meta, room) in self.metas.iter().zip(rooms).take(last).skip(first) {
+            if count >= BURST_DATAGRAMS_MAX {
+                break;
+            }
             for datagram in room[..meta.len].chunks_mut(meta.stride.max(1)) {
                 each(meta.addr, datagram);
                 count += 1;
             }
+            self.taken.0 += 1;
         }
         Ok(count)
+    }
+
+    /// Takes over what the system has, and returns how many arrivals that are, each with one datagram or several.
+    fn take_in(&mut self) -> io::Result<usize> {
+        let mut rooms = self.arrivals.chunks_exact_mut(ARRIVAL_BYTES_MAX);
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| IoSliceMut::new(rooms.next().expect("one for each")));
+        match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut self.metas) {
+            // A port that nobody has any more: whoever waits for its answer hears a time-out.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) =>
+            {
+                Ok(0)
+            }
+            batch => batch,
+        }
     }
 }

@@ -45,6 +45,10 @@ pub use chunk_allocator::{ChunkAllocator, ChunkOptions};
 pub use clock::{Clock, ProcessClock};
 pub use held::{AtDrop, Permission};
 pub use keeper::{Kept, Tending};
+#[cfg(any(feature = "rdma", feature = "udp"))]
+pub use portcullis_attach::tls::{
+    AttachError as TlsAttachError, ClientIdentity, ClientSecurity, IdentityError, NodeIdentity, NodeSecurity,
+};
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, ClassOccupancy, Client, ClientConfig,
     Counters as ClientCounters, Error, Lease, Located, NotFreed, NotRevoked, Occupancy, Operation, Outcome,
@@ -63,6 +67,8 @@ pub use portcullis_node::{
     AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedChunk, AuditedMember, AuditedName,
     AuditedPermission, ChunkLimits, NodeConfig, Quota, Reductions, UnknownAuditEvent, ViolationLimits,
 };
+#[cfg(feature = "udp")]
+pub use portcullis_onerma::UdpEndpoint;
 pub use portcullis_protocol::{
     BadName, ChunkTerms, ClientId, Credential, DirectoryName, Entry, HandedOutBy, Incarnation, Keep,
     Lifetime, Mechanism, Moment, Named, NoLifetime, ObjectName, ObjectRef, Part, PermissionId, Refusal,
@@ -70,16 +76,10 @@ pub use portcullis_protocol::{
     UnknownRights, UnknownSharing,
 };
 pub use portcullis_softnic::PortEndpoint;
-#[cfg(any(feature = "rdma", feature = "udp"))]
-pub use portcullis_attach::tls::{
-    AttachError as TlsAttachError, ClientIdentity, ClientSecurity, IdentityError, NodeIdentity, NodeSecurity,
-};
-#[cfg(feature = "udp")]
-pub use portcullis_onerma::UdpEndpoint;
 #[cfg(feature = "rdma")]
 pub use rdma::{DeviceChoice, IbEndpoint, NodeLife, RdmaAttachError, RdmaOptions};
-#[cfg(feature = "udp")]
-pub use udp::{UdpError, UdpOptions};
 pub use session::{
     Chunk, ConnectError, NotAllAllocated, NotAllFreed, Session, SessionOptions, connect, connect_with,
 };
+#[cfg(feature = "udp")]
+pub use udp::{UdpError, UdpOptions};

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub const MEMORY: u64 = 1 << 16;
 /// Where regions' holders find the lifetime word: eight bytes before their region, which begins at zero for them.
-pub const WORD: u64 = 0u64.wrapping_sub(8);
+pub const LIFETIME_WORD: u64 = 0u64.wrapping_sub(8);
 pub const INCARNATION: u64 = 77;
 
 pub const INITIATOR: InitiatorLimits = InitiatorLimits {
@@ -66,7 +66,8 @@ impl Node {
     pub fn region_for(&mut self, base: u64, length: u64, types: &[OperationType]) -> RegionId {
         let key = RegionKey::new([u8::try_from(base % 251).expect("it is small"); 32]);
         let allowed = Allowed::these(types);
-        let region = Region { key, address: 0, length, offset: base, lifetime_word: Some(WORD), allowed };
+        let region =
+            Region { key, address: 0, length, offset: base, lifetime_word: Some(LIFETIME_WORD), allowed };
         self.responder.regions().insert(region).expect("room")
     }
 
