@@ -18,7 +18,7 @@ use audit::AuditOptions;
 use clap::{ArgMatches, Args};
 use limits::LimitOptions;
 use listen::Place;
-use portcullis::host::{Host, HostConfig, HostError, NetworkListen, RdmaConfig};
+use portcullis::host::{Host, HostConfig, HostError, NetworkListen, RdmaConfig, UdpConfig};
 use portcullis::{
     Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, Quota, Reductions,
     ViolationLimits,
@@ -59,6 +59,10 @@ Examples:
   # Without certificates, for clients of this machine: tenants are called
   # address:127.0.0.1.
   portcullis serve --listen rdma:127.0.0.1:7471
+  # Over UDP, for any machine: each access is encrypted for its holder. Without
+  # certificates for this machine only, as above. shm: and udp: may go together.
+  portcullis serve --listen udp:0.0.0.0:7472 --listen shm:/run/portcullis.sock \\
+      --certificates /etc/portcullis --name node1
   # What a file and the options say together, and what is default.
   portcullis serve --config /etc/portcullis.toml --print-config
 
@@ -99,8 +103,9 @@ pub struct Options {
     /// Take all the memory now, so that no operation waits for the kernel to find a page.
     #[arg(long, conflicts_with = "overcommit")]
     fill_memory: bool,
-    /// An address for clients: shm:PATH for the software NIC, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME all
-    /// its clients act for one tenant; may be given several times.
+    /// An address for clients: shm:PATH for processes of this machine, udp:HOST:PORT for any machine, with every access
+    /// encrypted, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME all its clients act for one tenant; may be given
+    /// several times, and shm: and udp: together.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
     listen: Vec<Place>,
     #[command(flatten)]
@@ -189,6 +194,17 @@ pub struct Options {
     /// How long a tenant is barred after its clients have guessed keys.
     #[arg(long, value_name = "TIME", default_value = "600s")]
     bar_for: Lifetime,
+    /// Places in the table of regions: permissions that clients over UDP may hold together.
+    #[arg(long, value_name = "N", default_value_t = UdpConfig::REGIONS_MAX)]
+    regions: u32,
+    /// Places of that table that a tenant may have [default: all].
+    #[arg(long, value_name = "N")]
+    quota_regions: Option<u32>,
+    /// Bytes of the largest UDP datagram to send and take. Clients find out what their path carries; say less where large
+    /// ones are lost.
+    #[arg(long, value_name = "BYTES", default_value_t = UdpConfig::default().datagram_max,
+          value_parser = clap::value_parser!(u32).range(1232..=65507))]
+    datagram_max: u32,
     /// Spare queue pairs of a client: one takes over when a refused access breaks the queue pair in use.
     #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]
     spare_queue_pairs: u32,
@@ -261,6 +277,7 @@ impl Options {
             chunks_ready: self.chunks_ready,
             clients_max: self.clients_max,
             spare_queue_pairs: self.spare_queue_pairs,
+            tenant_regions_max: self.quota_regions.unwrap_or(self.regions),
             ..NodeConfig::default()
         };
         Ok(HostConfig {
@@ -269,6 +286,7 @@ impl Options {
             sockets: self.sockets.sockets(),
             overcommit: self.overcommit,
             rdma: self.rdma()?,
+            udp: self.udp()?,
             audit: self.audit.audit.clone(),
             admin: self.admin.admin.clone(),
             processor: self.processor,
@@ -278,20 +296,11 @@ impl Options {
 
     /// The RDMA part, if the node listens there.
     fn rdma(&self) -> Result<Option<RdmaConfig>, IdentityError> {
-        let papers = self.certificates.as_deref().zip(self.name.as_deref());
-        let security = node_security(papers)?;
         let places = self.listen.iter().filter_map(|place| match &place.address {
             Address::Rdma(address) => Some((address.clone(), place.tenant.clone())),
-            Address::Shm(_) => None,
+            Address::Shm(_) | Address::Udp(_) => None,
         });
-        let listen: Vec<NetworkListen> = places
-            .map(|(address, tenant)| NetworkListen {
-                address,
-                security: security.clone(),
-                plain_anywhere: self.dangerous_no_certificates,
-                tenant,
-            })
-            .collect();
+        let listen = self.network(places)?;
         Ok((!listen.is_empty()).then(|| RdmaConfig {
             device: self.device.choice(),
             listen,
@@ -300,11 +309,40 @@ impl Options {
         }))
     }
 
+    /// The UDP part, if clients come over UDP.
+    fn udp(&self) -> Result<Option<UdpConfig>, IdentityError> {
+        let places = self.listen.iter().filter_map(|place| match &place.address {
+            Address::Udp(address) => Some((address.clone(), place.tenant.clone())),
+            Address::Shm(_) | Address::Rdma(_) => None,
+        });
+        let listen = self.network(places)?;
+        let (regions_max, datagram_max) = (self.regions, self.datagram_max);
+        Ok((!listen.is_empty()).then_some(UdpConfig { listen, regions_max, datagram_max }))
+    }
+
+    /// Places at which clients attach over TCP.
+    fn network(
+        &self,
+        places: impl Iterator<Item = (String, Option<String>)>,
+    ) -> Result<Vec<NetworkListen>, IdentityError> {
+        let papers = self.certificates.as_deref().zip(self.name.as_deref());
+        let security = node_security(papers)?;
+        let listen = |(address, tenant)| NetworkListen {
+            address,
+            security: security.clone(),
+            plain_anywhere: self.dangerous_no_certificates,
+            tenant,
+        };
+        Ok(places.map(listen).collect())
+    }
+
     /// What the library would not check, or too late.
     fn check(&self) -> Result<(), NotServed> {
         let wrong = |text: &str| Err(NotServed::Call(text.to_owned()));
         if self.listen.is_empty() {
-            return wrong("nobody could come: say --listen shm:PATH or --listen rdma:HOST:PORT");
+            return wrong(
+                "nobody could come: say --listen shm:PATH, --listen rdma:HOST:PORT or --listen udp:HOST:PORT",
+            );
         }
         match (&self.certificates, &self.name) {
             (Some(_), None) => {
@@ -326,22 +364,24 @@ impl Options {
     }
 
     fn check_places(&self) -> Result<(), NotServed> {
-        let sockets = self.listen.iter().filter(|place| matches!(place.address, Address::Shm(_))).count();
-        if sockets > 0 && sockets < self.listen.len() {
+        let on_device = self.listen.iter().filter(|place| matches!(place.address, Address::Rdma(_))).count();
+        if on_device > 0 && on_device < self.listen.len() {
             return Err(NotServed::Call(
-                "--listen: a node is on one NIC: at shm:PATH it is the software NIC, at rdma:HOST:PORT a device".to_owned(),
+                "--listen: a node is on one NIC: at shm:PATH and udp:HOST:PORT it is the software NIC, at rdma:HOST:PORT \
+                 a device"
+                    .to_owned(),
             ));
         }
         for (position, listen) in self.listen.iter().enumerate() {
             if self.listen[..position].iter().any(|earlier| earlier.address == listen.address)
-                && !matches!(&listen.address, Address::Rdma(place) if place.ends_with(":0"))
+                && !listen.is_any_port()
             {
                 let address = &listen.address;
                 return Err(NotServed::Call(format!(
                     "--listen names {address} twice: give each address one tenant"
                 )));
             }
-            if self.certificates.is_some() && listen.tenant.is_some() {
+            if self.certificates.is_some() && listen.is_on_network() && listen.tenant.is_some() {
                 return Err(NotServed::Call(
                     "with certificates it is these that name the tenant: leave ?tenant= out".to_owned(),
                 ));

@@ -101,6 +101,7 @@ error_codes! {
     // Attaching to a node.
     UnknownAddress = 301, "unknown-address", "The text is no node's address.";
     WithoutRdma = 302, "without-rdma", "The address needs RDMA, and the program was built without.";
+    WithoutUdp = 300, "without-udp", "The address needs UDP, and the program was built without.";
     PlainBeyondLoopback = 303, "plain-beyond-loopback", "Without certificates a node is reached, and listens, on loopback only.";
     NoNode = 304, "no-node", "Nobody listens at the address.";
     AttachRefused = 305, "attach-refused", "The node does not let the client in.";
@@ -121,6 +122,7 @@ error_codes! {
     EndNowhere = 332, "end-nowhere", "A queue pair's address is none that packets could go to.";
     EndNumber = 333, "end-number", "A queue pair's number is none.";
     EndTwice = 334, "end-twice", "The client named a queue pair twice.";
+    NoPath = 335, "no-path", "The node's UDP port does not answer.";
     TenantNameLength = 341, "tenant-name-length", "A tenant's name has too few letters or too many.";
     TenantNameLetters = 342, "tenant-name-letters", "A tenant's name has letters that none may have.";
     TenantNameReserved = 343, "tenant-name-reserved", "A tenant's name is kept for other uses.";

@@ -20,6 +20,11 @@ use transfer::{Part, UnderWay};
 
 pub use transfer::{Transfer, TransferEnd, TransferId};
 
+/// A congestion window's target, in round trips.
+const TARGET_ROUND_TRIPS: u32 = 4;
+/// The shortest target.
+const TARGET_LEAST: Duration = Duration::from_millis(1);
+
 /// The sizes and the pace of an executor.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ExecutorLimits {
@@ -33,6 +38,17 @@ pub struct ExecutorLimits {
     pub remote_target: Duration,
     /// The round trip, until one was measured.
     pub rtt: Duration,
+}
+
+impl ExecutorLimits {
+    /// The limits for paths with such a round trip, for 1,024 transfers that go on for two seconds. The targets are a few round
+    /// trips (1RMA §6.1), but not shorter than processes wait for a processor.
+    #[must_use]
+    pub fn for_round_trip(rtt: Duration) -> Self {
+        let target = (rtt * TARGET_ROUND_TRIPS).max(TARGET_LEAST);
+        let patience = Duration::from_secs(2);
+        Self { transfers: 1024, patience, local_target: target, remote_target: target, rtt }
+    }
 }
 
 /// Why a transfer was not taken.

@@ -12,7 +12,7 @@ use crate::cipher::{Counter, Sender};
 use crate::deadlines::Deadlines;
 use crate::keys::{OperationKey, OperationType, RegionKey};
 use crate::outbox::Outbox;
-use crate::packet::{HEADER_BYTES, Header, Kind, parts};
+use crate::packet::{AnswerSize, HEADER_BYTES, Header, Kind, parts};
 use crate::regions::RegionId;
 use crate::status::Status;
 use portcullis_errors::{Coded, ErrorCode};
@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use zeroize::Zeroize;
 
-/// How often an initiator asks what became of an atomic whose answer it has not heard.
+/// How often an initiator asks what became of a change whose answer it has not heard.
 const ASKS_MAX: u32 = 3;
 
 /// The sizes of an initiator.
@@ -32,14 +32,14 @@ pub struct InitiatorLimits {
     pub slots: u32,
     /// Bytes of the solicitation window: what may be on its way here or be asked for by responders.
     pub window: u32,
-    /// Bytes of the largest packet that it sends.
+    /// Bytes of the largest packet that it sends, and can be sent.
     pub packet_max: usize,
     /// How long a command may wait for room in the window.
     pub dispatch_timeout: Duration,
     /// How long an operation may wait for its answer; a change twice, since it has two round trips. It must be longer than the
     /// responders' `change_timeout`, by more than their clocks and this one differ: then a change that has timed out here has
-    /// either happened or never will (1RMA §5.1). For an atomic the initiator then asks, three times at most, and waits as
-    /// long for each answer.
+    /// either happened or never will (1RMA §5.1). The initiator then asks, three times at most, and waits as long for each
+    /// answer.
     pub timeout: Duration,
 }
 
@@ -341,10 +341,12 @@ impl Initiator {
     }
 
     fn request(&mut self, id: SlotId, number: u64, now: Duration) {
-        let deadline = now + self.limits.timeout;
+        let InitiatorLimits { timeout, packet_max, .. } = self.limits;
+        let deadline = now + timeout;
         let Self { slots, out, .. } = self;
         let slot = slots[id.0 as usize].as_mut().expect("a slot in use has a command");
-        let header = slot.header(Kind::Request, id, number, (number, 0));
+        let answers = AnswerSize::of(packet_max);
+        let header = Header { answers, ..slot.header(Kind::Request, id, number, (number, 0)) };
         out.seal(slot.to, slot.key.cipher(), &header, 0, |_| {});
         let arrivals = Arrivals::default();
         slot.sent = Some(Sent { number, at: now, arrivals, salt: 0, asks: 0, before: None });
@@ -374,24 +376,21 @@ impl Initiator {
         Some(Status::Ok)
     }
 
-    /// The responder says that an atomic has not happened, or that it does not know any more.
+    /// The responder says that a change has not happened, or that it does not know any more.
     fn take_fate(&mut self, id: SlotId, header: &Header, may_have_happened: bool) -> Option<Status> {
-        let sent = self.slot_mut(id).sent.as_mut().filter(|it| it.asks > 0 && it.salt == header.salt)?;
+        let sent = self.slot_mut(id).sent.as_mut().filter(|it| it.salt != 0 && it.salt == header.salt)?;
         if !may_have_happened {
             sent.salt = 0;
         }
         Some(Status::Timeout)
     }
 
-    /// An operation's answer has not come in time. Of an atomic whose data was sent the responder may still know.
+    /// An operation's answer has not come in time. Of a change whose data was sent the responder may still know.
     fn run_out(&mut self, id: SlotId, now: Duration) {
         let deadline = now + self.limits.timeout;
         let Self { slots, counter, out, deadlines, .. } = self;
         let slot = slots[id.0 as usize].as_mut().expect("a slot in use has a command");
-        let asking = slot
-            .sent
-            .as_mut()
-            .filter(|sent| slot.operation == OperationType::Atomic && sent.salt != 0 && sent.asks < ASKS_MAX);
+        let asking = slot.sent.as_mut().filter(|sent| sent.salt != 0 && sent.asks < ASKS_MAX);
         let (Some(sent), Some(number)) = (asking, counter.next()) else {
             self.end(id, Status::Timeout, now);
             return;

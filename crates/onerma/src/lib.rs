@@ -19,6 +19,7 @@ mod initiator;
 mod keys;
 mod outbox;
 mod packet;
+mod probe;
 mod regions;
 mod responder;
 mod status;
@@ -36,6 +37,7 @@ pub use keys::{
     DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationKey, OperationType, RegionKey, RegionTerms,
 };
 pub use packet::HEADER_BYTES;
+pub use probe::{Path, PathError, find_path};
 pub use regions::{Allowed, NoRoom, Region, RegionId, RegionTable};
 pub use responder::{Refused, Reproach, Responder, ResponderCounters, ResponderLimits};
 pub use status::Status;

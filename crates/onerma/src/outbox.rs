@@ -48,6 +48,12 @@ impl Outbox {
         self.add(to, header, 0);
     }
 
+    /// Adds bytes that are no packet of an operation.
+    pub fn add_bytes(&mut self, to: SocketAddr, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.packets.push_back((to, bytes.len()));
+    }
+
     fn add(&mut self, to: SocketAddr, header: &Header, rest: usize) -> &mut [u8] {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&header.encode());
@@ -76,7 +82,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::keys::OperationType;
-    use crate::packet::Kind;
+    use crate::packet::{AnswerSize, Kind};
     use crate::regions::RegionId;
 
     #[test]
@@ -94,6 +100,7 @@ mod tests {
             salt: 0,
             address: 8,
             offset: 0,
+            answers: AnswerSize::of(0),
         };
         let (mut next, mut packet) = (1, Vec::new());
         for counter in 1..=10_000 {

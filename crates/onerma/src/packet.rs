@@ -7,6 +7,7 @@ use crate::OPERATION_MAX;
 use crate::atomic::{ATOMIC_BYTES, WORD_BYTES};
 use crate::cipher::TAG_BYTES;
 use crate::keys::{OperationType, REGION_KEY_BYTES};
+use crate::probe::EVERY_PATH;
 use crate::regions::RegionId;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,7 +15,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of a packet's header.
 pub const HEADER_BYTES: usize = size_of::<Layout>();
 
-const VERSION: u8 = 1;
+/// The version of the protocol, which each packet begins with.
+pub(crate) const VERSION: u8 = 1;
+/// In what a request counts how long its answers may be.
+const ANSWER_UNIT: usize = 64;
 
 /// The kinds of packets. A read has two hops; what changes something has four (1RMA Fig. 3, Fig. 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -36,9 +40,9 @@ pub(crate) enum Kind {
     /// To the initiator: the responder does not know the key. Whoever has no key can seal nothing, so this kind is not
     /// sealed.
     Unknown = 7,
-    /// To the responder: has the atomic with that salt happened? If it has not, it never will.
+    /// To the responder: has the change with that salt happened? If it has not, it never will.
     Ask = 8,
-    /// To the initiator: it has not.
+    /// To the initiator: the change has not happened, and never will.
     NotDone = 9,
     /// To the initiator: it was long ago, and the responder does not know any more.
     Forgotten = 10,
@@ -68,7 +72,7 @@ impl Kind {
             Self::Request | Self::Nack | Self::Unknown => true,
             Self::ReadData => operation == OperationType::Read,
             Self::Solicit | Self::ChangeData | Self::Done => operation.is_change(),
-            Self::Ask | Self::NotDone | Self::Forgotten => operation == OperationType::Atomic,
+            Self::Ask | Self::NotDone | Self::Forgotten => operation.is_change(),
         }
     }
 
@@ -115,6 +119,24 @@ pub(crate) struct Header {
     pub address: u64,
     /// The body's first byte, from the start of the operation.
     pub offset: u32,
+    /// In a request: how long datagrams its initiator can be sent. Of no meaning in others.
+    pub answers: AnswerSize,
+}
+
+/// How long datagrams an initiator can be sent, in units that fit a byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AnswerSize(u8);
+
+impl AnswerSize {
+    /// At most so many bytes.
+    pub fn of(bytes: usize) -> Self {
+        Self(u8::try_from(bytes / ANSWER_UNIT).unwrap_or(u8::MAX))
+    }
+
+    /// How many bytes. No path carries less than the smallest that is said here, so nobody has an answer cut finer.
+    pub fn bytes(self) -> usize {
+        (usize::from(self.0) * ANSWER_UNIT).max(EVERY_PATH / ANSWER_UNIT * ANSWER_UNIT)
+    }
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -123,7 +145,7 @@ struct Layout {
     version: u8,
     kind: u8,
     of: u8,
-    reserved: u8,
+    answers: u8,
     length: U32,
     client: U64,
     index: U32,
@@ -143,7 +165,7 @@ impl Header {
             version: VERSION,
             kind: self.kind as u8,
             of: self.of as u8,
-            reserved: 0,
+            answers: self.answers.0,
             length: self.length.into(),
             client: self.client.into(),
             index: self.region.index.into(),
@@ -177,15 +199,15 @@ impl Header {
             address: layout.address.get(),
             offset: layout.offset.get(),
             slot: layout.slot.get(),
+            answers: AnswerSize(layout.answers),
         };
-        let is_of_this_version = layout.version == VERSION && layout.reserved == 0;
         let end = u64::from(header.offset) + u64::try_from(body).ok()?;
         let has_sense = has_length(of, header.length)
             && end <= u64::from(header.length)
             && kind.is_of(of)
             && kind.may_have(body, of)
             && header.counter > 0;
-        (is_of_this_version && has_sense).then_some((header, body))
+        (layout.version == VERSION && has_sense).then_some((header, body))
     }
 }
 
@@ -218,6 +240,7 @@ mod tests {
             salt: 7,
             address: 8,
             offset: 0,
+            answers: AnswerSize(9),
         }
     }
 

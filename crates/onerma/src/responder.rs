@@ -3,7 +3,7 @@
 //! Nothing is done for a packet that was not authenticated, except that its sender is told so with fewer bytes than it sent.
 //! A read is served from a bounded queue. A change (a write, an atomic, a rekey) happens only when all its data has come for
 //! a salt that this responder has drawn for this one time, and within a time-out: whoever repeats packets repeats nothing.
-//! What is kept of an operation goes with the operation, but for the outcome of the latest atomics: their clients may ask.
+//! What is kept of an operation goes with the operation, but for the outcome of the latest changes: their clients may ask.
 //! Keys are derived for each packet and kept nowhere.
 
 mod changes;
@@ -13,6 +13,7 @@ use crate::cipher::{Cipher, Counter, Sender};
 use crate::keys::{HostAddress, OperationType, RegionKey};
 use crate::outbox::Outbox;
 use crate::packet::{HEADER_BYTES, Header, Kind, parts};
+use crate::probe;
 use crate::regions::{RegionId, RegionTable};
 use changes::{Begun, Change, Changes, Fate, Finished};
 use portcullis_memory::Memory;
@@ -37,7 +38,7 @@ pub struct ResponderLimits {
     pub client_changes_max: usize,
     /// How long a change may be under way.
     pub change_timeout: Duration,
-    /// Atomics that are remembered when they have happened. Clients whose answers were lost ask for them: whoever asks too
+    /// Changes that are remembered when they have happened. Clients whose answers were lost ask for them: whoever asks too
     /// late is told that it is not known any more.
     pub finished_max: usize,
 }
@@ -162,6 +163,10 @@ impl<M: Memory> Responder<M> {
 
     /// Takes a packet in. It is decrypted in place.
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
+        if packet.len() <= self.limits.packet_max && probe::answer(packet) {
+            self.out.add_bytes(from, packet);
+            return;
+        }
         let parsed = Header::parse(packet).filter(|(header, _)| header.kind.is_to_responder());
         let Some((header, _)) = parsed else {
             self.counters.malformed += 1;
@@ -217,10 +222,18 @@ impl<M: Memory> Responder<M> {
     /// There is no such region. It may have ended a moment ago.
     fn reject(&mut self, from: SocketAddr, header: &Header, packet: &mut [u8]) {
         let ended = self.regions.derive_ended(header.region, from.ip().into(), header.client);
+        let Some(cipher) = ended.map(|key| key.cipher()) else {
+            self.turn_away(from, header, Reproach::Unproven);
+            return;
+        };
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
-        let is_late = ended
-            .is_some_and(|key| key.cipher().open(Sender::Initiator, header.counter, head, body).is_some());
-        self.turn_away(from, header, if is_late { Reproach::Ended } else { Reproach::Unproven });
+        let is_late = cipher.open(Sender::Initiator, header.counter, head, body).is_some();
+        match (is_late, header.kind) {
+            (false, _) => self.turn_away(from, header, Reproach::Unproven),
+            (true, Kind::Request) => self.refuse(from, header, Reproach::Ended),
+            // Its client need not wait for its time-outs.
+            (true, _) => self.tell(from, header, &cipher),
+        }
     }
 
     /// A packet is not to be acted upon.
@@ -234,6 +247,13 @@ impl<M: Memory> Responder<M> {
     }
 
     fn refuse(&mut self, to: SocketAddr, header: &Header, reproach: Reproach) {
+        self.note_refusal(to, header, reproach);
+        // Not sealed, so its counter means nothing.
+        let answer = Header { kind: Kind::Unknown, salt: 0, offset: 0, ..*header };
+        self.out.add_bare(to, &answer);
+    }
+
+    fn note_refusal(&mut self, to: SocketAddr, header: &Header, reproach: Reproach) {
         self.counters.refused += 1;
         if self.refusals.len() == REFUSALS_MAX {
             self.refusals.pop_front();
@@ -241,9 +261,6 @@ impl<M: Memory> Responder<M> {
         let Header { client, region, of: operation, address, length, .. } = *header;
         let from = to.ip().into();
         self.refusals.push_back(Refused { from, client, region, operation, address, length, reproach });
-        // Not sealed, so its counter means nothing.
-        let answer = Header { kind: Kind::Unknown, salt: 0, offset: 0, ..*header };
-        self.out.add_bare(to, &answer);
     }
 
     /// Whether a read may wait to be served: then its bytes count, and the region's version is returned.
@@ -285,7 +302,7 @@ impl<M: Memory> Responder<M> {
         let is_live = self.regions.version(header.region) == Some(*version);
         if let (Ok(place), true) = (place(&self.regions, header), is_live) {
             self.counters.reads += 1;
-            for (offset, length) in parts(header.length, self.limits.packet_max) {
+            for (offset, length) in parts(header.length, self.limits.packet_max.min(header.answers.bytes())) {
                 // A responder that has sent 2⁶⁴ packets sends none any more.
                 let Some(counter) = self.counter.next() else { break };
                 let part = Header { kind: Kind::ReadData, offset, counter, ..*header };
@@ -333,7 +350,8 @@ impl<M: Memory> Responder<M> {
             Some(before) => self.say_done(from, header, cipher, before),
             None => {
                 let reproach = if is_live { Reproach::Range } else { Reproach::Ended };
-                self.refuse(from, header, reproach);
+                self.note_refusal(from, header, reproach);
+                self.answer(from, &Header { kind: Kind::NotDone, offset: 0, ..*header }, cipher, &[]);
             }
         }
     }
@@ -343,6 +361,7 @@ impl<M: Memory> Responder<M> {
         match header.of {
             OperationType::Write => {
                 self.memory.write(place, &change.bytes);
+                self.finished.add(header, 0);
                 self.counters.writes += 1;
                 Some(0)
             }
@@ -359,6 +378,7 @@ impl<M: Memory> Responder<M> {
             OperationType::Rekey => {
                 let key = RegionKey::new(change.bytes.as_slice().try_into().expect("the length was checked"));
                 assert!(self.regions.rekey(header.region, key), "a region with a place is there");
+                self.finished.add(header, 0);
                 self.counters.rekeys += 1;
                 Some(0)
             }
@@ -373,7 +393,7 @@ impl<M: Memory> Responder<M> {
         self.answer(to, &Header { kind: Kind::Done, offset: 0, ..*header }, cipher, body);
     }
 
-    /// Says what became of an atomic. If it has not happened it never will.
+    /// Says what became of a change. If it has not happened it never will.
     fn tell(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
         self.changes.cancel(header);
         let kind = match self.finished.fate(header) {

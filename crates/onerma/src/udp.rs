@@ -4,9 +4,12 @@
 //! It never waits. Whoever drives it polls, yields or sleeps.
 
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 /// Bytes that one system call may hand over for one destination: the most that an IP packet can say.
 const BURST_BYTES_MAX: usize = 65_000;
@@ -131,6 +134,18 @@ impl UdpSocket {
                     return Err(error);
                 }
             }
+        }
+    }
+
+    /// Waits until something has arrived, or `at_most` is over.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn wait(&self, at_most: Duration) -> io::Result<()> {
+        let mut arrivals = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
+        match poll(&mut arrivals, Timespec::try_from(at_most).ok().as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 

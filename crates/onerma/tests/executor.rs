@@ -153,7 +153,7 @@ fn transfers_of_any_size_arrive_whole_also_where_packets_are_lost() {
 fn a_write_whose_answer_is_lost_is_not_written_over_what_others_wrote_since() {
     let mut uncertain = 0;
     for seed in 0..200 {
-        let mut path = Path::new(RESPONDER, 0.2, seed);
+        let mut path = Path::new(RESPONDER, 0.4, seed);
         path.begin(Action::Write(vec![7; 64]), ServiceClass::Latency, false);
         // Another client writes as soon as the write has happened, or its transfer has ended.
         while path.node.bytes(0, 64) != [7; 64] && path.executor.pending() > 0 && path.step() {}

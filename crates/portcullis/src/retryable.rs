@@ -11,7 +11,13 @@ impl ConnectError {
             Self::Address(_) => false,
             Self::Attach(error) => !matches!(error, PortAttachError::NotANode { .. }),
             #[cfg(feature = "rdma")]
-            Self::Rdma(error) => over_rdma(error),
+            Self::Rdma(error) => over_tcp(error),
+            #[cfg(feature = "udp")]
+            Self::Udp(crate::UdpError::Attach(error)) => over_tcp(error),
+            #[cfg(feature = "udp")]
+            Self::Udp(error) => {
+                !matches!(error, crate::UdpError::Path(portcullis_onerma::PathError::TooShort(_)))
+            }
             #[cfg(feature = "rdma")]
             Self::Device(_) => true,
             Self::Client(error) => error.is_retryable(),
@@ -20,9 +26,9 @@ impl ConnectError {
     }
 }
 
-#[cfg(feature = "rdma")]
-fn over_rdma(error: &crate::RdmaAttachError) -> bool {
-    use crate::RdmaAttachError::{HungUp, NoNode, Refused, Silent};
+#[cfg(any(feature = "rdma", feature = "udp"))]
+fn over_tcp(error: &portcullis_attach::tls::AttachError) -> bool {
+    use portcullis_attach::tls::AttachError::{HungUp, NoNode, Refused, Silent};
     matches!(error, NoNode { .. } | Silent { .. } | HungUp { .. } | Refused(_))
 }
 

@@ -3,8 +3,8 @@
 use super::Options;
 use super::sockets::audience;
 use crate::output::say;
-use portcullis::Address;
 use portcullis::host::Host;
+use portcullis::{Address, Mechanism};
 use serde::Serialize;
 
 /// The output of `--json`.
@@ -33,6 +33,18 @@ struct Socket {
 }
 
 impl Options {
+    /// Whether clients of this machine attach at sockets: the node provides their ports.
+    fn has_sockets(&self) -> bool {
+        self.listen.iter().any(|place| place.socket().is_some())
+    }
+
+    /// What enforces permissions: of clients over UDP always region keys.
+    fn protection_of(&self, host: &Host) -> &'static str {
+        let is_udp = |place: &super::Place| matches!(place.address, Address::Udp(_));
+        let all_over_udp = self.listen.iter().all(is_udp);
+        if all_over_udp { Mechanism::RegionKey.name() } else { host.mechanism().name() }
+    }
+
     /// The sockets, each with who may open it.
     fn audiences(&self) -> Vec<Socket> {
         let listens = self.listen.iter().filter_map(super::Place::socket);
@@ -47,20 +59,20 @@ impl Options {
 
 /// Prints where a node listens, for which clients, and with which protection.
 pub fn announce(options: &Options, host: &Host) {
-    let mut got = host.rdma_addresses().iter().copied();
+    let mut got = host.network_addresses().iter().copied();
     let listening: Vec<String> = options
         .listen
         .iter()
-        .map(|place| place.written(matches!(place.address, Address::Rdma(_)).then(|| got.next()).flatten()))
+        .map(|place| place.written(place.is_on_network().then(|| got.next()).flatten()))
         .collect();
     let unenforced = host.unenforced().iter().map(|guarantee| guarantee.name()).collect();
     let said = Listening {
         listening,
         process: std::process::id(),
-        protection: host.mechanism().name(),
+        protection: options.protection_of(host),
         unenforced,
         sockets: options.audiences(),
-        ports_memory: host.rdma_addresses().is_empty().then_some(options.ports_memory),
+        ports_memory: options.has_sockets().then_some(options.ports_memory),
         tenants_max: host.tenants_max(),
     };
     if options.json {

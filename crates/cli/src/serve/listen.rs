@@ -50,15 +50,26 @@ impl Place {
     pub fn socket(&self) -> Option<Listen> {
         match &self.address {
             Address::Shm(path) => Some(Listen { path: path.clone(), tenant: self.tenant.clone() }),
-            Address::Rdma(_) => None,
+            Address::Rdma(_) | Address::Udp(_) => None,
         }
+    }
+
+    /// Whether clients attach there over TCP, from this machine or others.
+    pub fn is_on_network(&self) -> bool {
+        matches!(self.address, Address::Rdma(_) | Address::Udp(_))
+    }
+
+    /// Whether the kernel is to choose the port.
+    pub fn is_any_port(&self) -> bool {
+        matches!(&self.address, Address::Rdma(place) | Address::Udp(place) if place.ends_with(":0"))
     }
 
     /// The place as text, with the port that was assigned, if any.
     pub fn written(&self, got: Option<std::net::SocketAddr>) -> String {
         let tenant = self.tenant.as_ref().map(|name| format!("{TENANT}{name}")).unwrap_or_default();
         let address = match (&self.address, got) {
-            (Address::Rdma(place), Some(got)) if place.ends_with(":0") => Address::Rdma(got.to_string()),
+            (Address::Rdma(_), Some(got)) if self.is_any_port() => Address::Rdma(got.to_string()),
+            (Address::Udp(_), Some(got)) if self.is_any_port() => Address::Udp(got.to_string()),
             (address, _) => address.clone(),
         };
         format!("{address}{tenant}")
@@ -71,7 +82,9 @@ mod tests {
 
     #[test]
     fn listeners_read_back_as_they_were_written() {
-        for text in ["shm:/run/a.sock", "shm:/run/a.sock?tenant=orange", "rdma:0.0.0.0:7471"] {
+        for text in
+            ["shm:/run/a.sock", "shm:/run/a.sock?tenant=orange", "rdma:0.0.0.0:7471", "udp:0.0.0.0:7472"]
+        {
             assert_eq!(parse(text).expect("a place").written(None), text);
         }
         let got = "127.0.0.1:4711".parse().ok();

@@ -3,7 +3,7 @@
 use crate::arrivals::Arrivals;
 use crate::initiator::{ServiceClass, SlotId};
 use crate::keys::{OperationKey, OperationType};
-use crate::packet::{Header, Kind};
+use crate::packet::{AnswerSize, Header, Kind};
 use crate::regions::RegionId;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -56,6 +56,7 @@ impl Slot {
             salt,
             address: self.address,
             offset: 0,
+            answers: AnswerSize::of(0),
         }
     }
 

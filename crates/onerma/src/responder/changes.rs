@@ -1,5 +1,5 @@
-//! Changes (writes, atomics, rekeys) under way: from the solicitation to the last byte of their data. And the atomics that
-//! are finished, as far back as the memory for them reaches.
+//! Changes (writes, atomics, rekeys) under way: from the solicitation to the last byte of their data. And those that are
+//! finished, as far back as the memory for them reaches.
 
 use crate::arrivals::Arrivals;
 use crate::packet::Header;
@@ -138,7 +138,7 @@ impl Changes {
     }
 }
 
-/// What became of an atomic.
+/// What became of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     /// It has happened, and this word was there before.
@@ -149,7 +149,7 @@ pub(super) enum Fate {
     Forgotten,
 }
 
-/// The latest atomics that have happened.
+/// The latest changes that have happened.
 #[derive(Debug)]
 pub(super) struct Finished {
     most: usize,
@@ -166,7 +166,7 @@ impl Finished {
         Self { most, by_salt: HashMap::new(), order: VecDeque::new(), forgotten: 0 }
     }
 
-    /// Notes an atomic that has happened.
+    /// Notes a change that has happened. `before`: the word that was there, for an atomic.
     pub fn add(&mut self, header: &Header, before: u64) {
         self.by_salt.insert(header.salt, (header.client, header.operation, before));
         self.order.push_back(header.salt);
@@ -178,7 +178,7 @@ impl Finished {
         }
     }
 
-    /// What became of an atomic that is not under way.
+    /// What became of a change that is not under way.
     pub fn fate(&self, header: &Header) -> Fate {
         match self.by_salt.get(&header.salt) {
             Some(&(client, operation, before))
@@ -197,14 +197,15 @@ impl Finished {
 mod tests {
     use super::*;
     use crate::keys::OperationType;
-    use crate::packet::Kind;
+    use crate::packet::{AnswerSize, Kind};
     use crate::regions::RegionId;
 
     fn header(client: u64, operation: u64, salt: u64) -> Header {
         let region = RegionId { index: 0, generation: 0 };
         let (kind, of) = (Kind::Ask, OperationType::Atomic);
         let (length, address, offset, counter, slot) = (24, 0, 0, 1, 0);
-        Header { kind, of, length, client, region, operation, slot, counter, salt, address, offset }
+        let answers = AnswerSize::of(0);
+        Header { kind, of, length, client, region, operation, slot, counter, salt, address, offset, answers }
     }
 
     /// A hostile client asks with somebody else's salt, and with its own name for the operation or the other's.

@@ -1,6 +1,6 @@
 //! The tests' way to the RDMA device of this machine.
 
-use portcullis::host::{HostConfig, RdmaConfig, RdmaListen};
+use portcullis::host::{HostConfig, NetworkListen, RdmaConfig};
 use portcullis::{Guarantee, NodeSecurity};
 
 /// Whether the tests run on the device: with `PORTCULLIS_NIC=ibverbs`.
@@ -14,7 +14,7 @@ pub fn is_wanted() -> bool {
 
 /// Adds a port on this machine for the clients of one tenant.
 pub fn port(config: HostConfig) -> HostConfig {
-    let red = RdmaListen {
+    let red = NetworkListen {
         address: "127.0.0.1:0".to_owned(),
         security: NodeSecurity::Plain,
         plain_anywhere: false,

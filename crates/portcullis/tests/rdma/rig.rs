@@ -3,7 +3,7 @@
 use crate::attacker::Attacker;
 use crate::audit::Audit;
 use crate::besieged::Besieged;
-use portcullis::host::{Host, HostConfig, RdmaConfig, RdmaListen};
+use portcullis::host::{Host, HostConfig, NetworkListen, RdmaConfig};
 use portcullis::{DeviceChoice, Guarantee, Lifetime, Mechanism, NodeConfig, NodeSecurity, ViolationLimits};
 use std::ops::Deref;
 use std::path::Path;
@@ -42,7 +42,7 @@ pub fn node(node: NodeConfig, folder: &Path) -> Host {
 
 /// The same on a chosen device.
 pub fn node_on(device: DeviceChoice, node: NodeConfig, folder: &Path) -> Host {
-    let red = RdmaListen {
+    let red = NetworkListen {
         address: "127.0.0.1:0".to_owned(),
         security: NodeSecurity::Plain,
         plain_anywhere: false,

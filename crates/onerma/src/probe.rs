@@ -1,0 +1,153 @@
+//! What a client asks before it has a key for anything: whether the node's UDP port answers, how long that takes, and how large
+//! datagrams the path carries in both directions.
+//!
+//! A probe is not sealed. Its answer has as many bytes, so nobody gets a node to send more than it was sent; it says nothing.
+//! Somebody on the path can make answers up, as it could lose all datagrams: then operations run into their time-outs.
+
+use crate::packet::VERSION;
+use crate::{HEADER_BYTES, OPERATION_MAX, TAG_BYTES, UdpSocket};
+use portcullis_errors::{Coded, ErrorCode};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The first bytes of a probe and of its answer.
+pub(crate) const PROBE: [u8; 4] = [VERSION, 0xF0, 0, 0];
+/// The same of an answer.
+const ANSWER: [u8; 4] = [VERSION, 0xF1, 0, 0];
+
+/// Bytes of a datagram that every path of IPv6 carries, beside the headers of IPv6 and UDP.
+pub(crate) const EVERY_PATH: usize = 1280 - 48;
+/// The same for Ethernet.
+const ETHERNET: usize = 1500 - 48;
+/// The longest datagram that there is anything for: a whole operation in one.
+const LONGEST: usize = OPERATION_MAX as usize + HEADER_BYTES + TAG_BYTES;
+/// How long answers are waited for before it is asked again.
+const ROUND: Duration = Duration::from_millis(50);
+/// How long answers for larger datagrams are waited for once a smaller one has come.
+const LINGER: Duration = Duration::from_millis(5);
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Layout {
+    head: [u8; 4],
+    token: U64,
+}
+
+/// Makes the answer of a probe of it. Returns whether it is one.
+pub(crate) fn answer(packet: &mut [u8]) -> bool {
+    match Layout::mut_from_prefix(packet) {
+        Ok((layout, rest)) if layout.head == PROBE => {
+            layout.head = ANSWER;
+            rest.fill(0);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// What a path is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// Bytes of the largest datagram that it was seen to carry in both directions.
+    pub datagram_max: u32,
+    /// The shortest round trip.
+    pub round_trip: Duration,
+}
+
+/// Why there is no path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// Nothing came back.
+    #[error(
+        "the node's UDP port {to} does not answer within {within:?}, although its TCP port does: see that nothing between \
+         (a firewall) holds UDP datagrams of {bytes} bytes back"
+    )]
+    Silent {
+        /// Where.
+        to: SocketAddr,
+        /// How long was waited.
+        within: Duration,
+        /// Bytes of the smallest datagram that was tried.
+        bytes: usize,
+    },
+    /// The largest datagram was chosen, and it is too short for an operation.
+    #[error("datagrams of {0} bytes have no room for operations: {EVERY_PATH} bytes are the least")]
+    TooShort(u32),
+    /// The machine refuses.
+    #[error("this machine's UDP socket fails: {0}")]
+    Machine(#[from] std::io::Error),
+}
+
+impl Coded for PathError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Silent { .. } => ErrorCode::NoPath,
+            Self::TooShort(_) => ErrorCode::InvalidArgument,
+            Self::Machine(_) => ErrorCode::Machine,
+        }
+    }
+}
+
+/// Finds out what the path to a node's end is like, with datagrams of at most `most` bytes. Waits for at most `within`.
+///
+/// # Errors
+/// Nothing comes back, or the machine refuses.
+pub fn find_path(
+    socket: &mut UdpSocket,
+    to: SocketAddr,
+    most: u32,
+    within: Duration,
+) -> Result<Path, PathError> {
+    let most_bytes = usize::try_from(most).unwrap_or(usize::MAX).min(LONGEST);
+    if most_bytes < EVERY_PATH {
+        return Err(PathError::TooShort(most));
+    }
+    let mut sizes = vec![EVERY_PATH, ETHERNET.min(most_bytes), most_bytes];
+    sizes.dedup();
+    let began = Instant::now();
+    let mut token = 0;
+    while began.elapsed() < within {
+        token += 1;
+        if let Some(path) = ask(socket, to, &sizes, token)? {
+            return Ok(path);
+        }
+    }
+    Err(PathError::Silent { to, within, bytes: EVERY_PATH })
+}
+
+/// Sends one probe of each size, and waits for a while for what comes back.
+fn ask(
+    socket: &mut UdpSocket,
+    to: SocketAddr,
+    sizes: &[usize],
+    token: u64,
+) -> Result<Option<Path>, PathError> {
+    let (began, mut left) = (Instant::now(), sizes.iter());
+    let mut probe = |packet: &mut Vec<u8>| {
+        let &bytes = left.next()?;
+        let layout = Layout { head: PROBE, token: U64::new(token) };
+        packet.extend_from_slice(layout.as_bytes());
+        packet.resize(packet.len() + bytes - size_of::<Layout>(), 0);
+        Some(to)
+    };
+    // What is too long for this machine's own link is refused here.
+    while socket.send(&mut probe).is_err() {}
+    let (mut longest, mut round_trip, mut until) = (0, ROUND, ROUND);
+    while began.elapsed() < until && longest < sizes[sizes.len() - 1] {
+        socket.wait(until.saturating_sub(began.elapsed()))?;
+        socket.receive(|from, packet| {
+            let is_answer = Layout::ref_from_prefix(packet)
+                .is_ok_and(|(layout, _)| layout.head == ANSWER && layout.token.get() == token);
+            if from == to && is_answer {
+                longest = longest.max(packet.len());
+                round_trip = round_trip.min(began.elapsed());
+                until = began.elapsed() + LINGER;
+            }
+        })?;
+    }
+    let datagram_max = u32::try_from(longest).expect("no datagram is longer");
+    Ok((longest > 0).then_some(Path { datagram_max, round_trip }))
+}
