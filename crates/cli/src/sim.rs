@@ -18,6 +18,7 @@ Examples:
   portcullis sim --seed 42 --json          # one run, as a JSON object
   portcullis sim --seed 42 --trace         # one run, with what happened in it
   portcullis sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
+  portcullis sim --udp 100                 # all clients over UDP
   portcullis sim --programs tables         # users of a hash table that die
   portcullis sim --programs queues         # users of a queue that die
   portcullis sim --programs chunks         # clients of chunks that die
@@ -59,6 +60,9 @@ pub struct Options {
     /// How many of the clients are hostile.
     #[arg(long)]
     hostile: Option<u32>,
+    /// How many of a hundred clients are over UDP; only workers are.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    udp: Option<u32>,
     /// Tenants.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     tenants: Option<u32>,
@@ -182,6 +186,7 @@ impl Options {
             duration_ns: self.duration_ns().unwrap_or(drawn.duration_ns),
             faults: faults.map_or(drawn.faults, <[FaultKind]>::to_vec),
             fill: self.fill,
+            udp: self.udp.unwrap_or(drawn.udp),
             think_ns: self.think.unwrap_or(drawn.think_ns),
             ..drawn
         }
@@ -327,6 +332,7 @@ mod tests {
         let faults = proptest::sample::subsequence(FaultKind::ALL.to_vec(), 0..=FaultKind::ALL.len());
         let times = (any::<u64>(), proptest::option::of(any::<u64>()));
         let programs = proptest::sample::select(Programs::ALL.to_vec());
+        let programs = (programs, 0u32..101);
         (any::<u64>(), sizes, 0u32..100, faults, times, any::<bool>(), programs).prop_map(
             |(
                 seed,
@@ -335,13 +341,13 @@ mod tests {
                 faults,
                 (duration_ns, think),
                 fill,
-                programs,
+                (programs, udp),
             )| {
                 let drawn = Plan::draw(seed).with(programs);
                 let hostile = clients * hostile as usize / 100;
                 let think_ns = think.unwrap_or(drawn.think_ns);
                 let sizes = Plan { nodes, clients, tenants, held, hostile, ..drawn };
-                Plan { duration_ns, faults, think_ns, fill, ..sizes }
+                Plan { duration_ns, faults, think_ns, fill, udp, ..sizes }
             },
         )
     }

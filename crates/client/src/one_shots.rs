@@ -7,6 +7,7 @@ use crate::access::Action;
 use crate::carrier::{Begun, Carrier, Link, Posting};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{Completion, OneShotRequest, OneShotVerb, Status, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Credential, Moment};
 use std::collections::VecDeque;
 
@@ -43,7 +44,9 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
         }
         let verb = match access.action {
             Action::Read => OneShotVerb::Read,
-            Action::Write => OneShotVerb::Write { may_repeat: access.is_exclusive },
+            Action::Write => OneShotVerb::Write {
+                may_repeat: access.is_exclusive || planted::is(Fault::UncertainWriteRepeated),
+            },
             Action::CompareAndSwap { compare, swap } => OneShotVerb::CompareAndSwap { compare, swap },
             Action::FetchAndAdd { add } => OneShotVerb::FetchAndAdd { add },
         };

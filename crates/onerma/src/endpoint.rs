@@ -5,19 +5,20 @@
 //! whatever is posted to one is not taken.
 
 mod control;
+mod translation;
 mod wait;
 
 pub use control::ControlLink;
 
 use crate::executor::{Executor, ExecutorLimits, Transfer, TransferEnd, TransferId};
-use crate::initiator::{Action, Destination, Initiator, InitiatorLimits, ServiceClass};
+use crate::initiator::{Destination, Initiator, InitiatorLimits};
 use crate::keys::{DerivedKey, OperationKey};
-use crate::{Atomic, RegionId, Status as Ended, UdpSocket};
+use crate::{RegionId, UdpSocket};
 use control::Control;
-use portcullis_memory::{ArenaMemory, Mapping, Memory};
+use portcullis_memory::{ArenaMemory, Mapping};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, LocalSpan, OneShotRequest, OneShotVerb,
-    Pollable, ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, LocalSpan, OneShotRequest, Pollable,
+    ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::RegionName;
 use std::collections::{HashMap, VecDeque};
@@ -28,8 +29,6 @@ use wait::Watch;
 
 /// Region keys that are kept set up. More than a client uses by turns costs setting them up again.
 const KEYS_MAX: usize = 4096;
-/// Small transfers are served before large ones: up to so many bytes.
-const LATENCY_BYTES_MAX: u32 = 4096;
 /// Batches of datagrams that one poll takes in, which bounds its time.
 const BATCHES_MAX: usize = 8;
 
@@ -130,23 +129,7 @@ impl UdpEndpoint {
 
     fn transfer(&mut self, request: &OneShotRequest) -> Transfer {
         let to = self.destination(request);
-        let OneShotRequest { address, local, verb, .. } = *request;
-        let length = local.length as usize;
-        let (action, may_repeat) = match verb {
-            OneShotVerb::Read => (Action::Read(vec![0; length]), true),
-            OneShotVerb::Write { may_repeat } => {
-                let mut bytes = vec![0; length];
-                self.arena.read(local.address, &mut bytes);
-                (Action::Write(bytes), may_repeat)
-            }
-            OneShotVerb::CompareAndSwap { compare, swap } => {
-                (Action::Atomic(Atomic::CompareAndSwap { expected: compare, new: swap }), false)
-            }
-            OneShotVerb::FetchAndAdd { add } => (Action::Atomic(Atomic::FetchAndAdd { add }), false),
-        };
-        let class =
-            if local.length <= LATENCY_BYTES_MAX { ServiceClass::Latency } else { ServiceClass::Bulk };
-        Transfer { action, to, address: address.0, class, may_repeat }
+        Transfer::of_request(request, to, &self.arena)
     }
 
     /// Sends what is to be sent, takes in what has come, and ends what has ended.
@@ -192,25 +175,12 @@ impl UdpEndpoint {
     fn end(&mut self, end: TransferEnd) {
         let UnderWay { request, local } =
             self.under_way.remove(&end.id).expect("each transfer is a request's");
-        let status = match end.status {
-            Ended::Ok => {
-                self.store(local, &end);
-                Status::Success
-            }
-            Ended::RemoteAuthenticationFailure => Status::RemoteAccessError,
-            Ended::Nack | Ended::Timeout | Ended::DispatchTimeout => Status::RetryExceededError,
-        };
+        let status = end.verbs_status();
+        if status == Status::Success {
+            end.store(local, &self.arena);
+        }
         let (queue_pair, kind) = (Self::ONE_SHOT, CompletionKind::Send);
         self.completions.push_back(Completion { request, queue_pair, status, kind });
-    }
-
-    /// Puts what an operation has brought into the arena. The buffer of a write holds what is there already.
-    fn store(&mut self, local: LocalSpan, end: &TransferEnd) {
-        match end.before {
-            Some(before) => self.arena.store(local.address, before),
-            None if end.is_read => self.arena.write(local.address, &end.buffer),
-            None => {}
-        }
     }
 
     /// When something is due that no arrival announces.

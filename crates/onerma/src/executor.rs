@@ -145,6 +145,12 @@ impl Executor {
         self.parts.len()
     }
 
+    /// The transfer whose operation has this slot, which is in each of the operation's packets.
+    #[must_use]
+    pub fn transfer_in(&self, slot: SlotId) -> Option<TransferId> {
+        self.parts.get(&slot).map(|&(id, _)| id)
+    }
+
     /// Operations of a destination and direction that may be under way, for this host's window and for the flow's.
     #[must_use]
     pub fn windows(&self, to: SocketAddr, operation: OperationType) -> (f64, Option<f64>) {

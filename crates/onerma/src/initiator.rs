@@ -16,6 +16,7 @@ use crate::packet::{AnswerSize, HEADER_BYTES, Header, Kind, parts};
 use crate::regions::RegionId;
 use crate::status::Status;
 use portcullis_errors::{Coded, ErrorCode};
+use portcullis_protocol::planted::{self, Fault};
 use slot::{Sent, Slot};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -284,7 +285,7 @@ impl Initiator {
         }
         // Once a change's data is on its way the change may happen. Somebody on the path can repeat or alter its request, and
         // a refusal of that copy says nothing about the change.
-        let is_decided_by_data = sent.salt != 0;
+        let is_decided_by_data = sent.salt != 0 && !planted::is(Fault::CopysRefusalBelieved);
         if header.kind == Kind::Unknown {
             // It is not sealed, so whoever sees the request can make it up: as it could drop the request.
             if !is_decided_by_data {
@@ -351,7 +352,9 @@ impl Initiator {
         let arrivals = Arrivals::default();
         slot.sent = Some(Sent { number, at: now, arrivals, salt: 0, asks: 0, before: None });
         self.window -= slot.length();
-        self.deadlines.set(id, deadline);
+        if !(slot.operation == OperationType::Read && planted::is(Fault::DeadlineForgotten)) {
+            self.deadlines.set(id, deadline);
+        }
     }
 
     /// Takes in a part of what is read.
@@ -437,7 +440,7 @@ impl Initiator {
         let started = match &slot.sent {
             Some(sent) => {
                 self.deadlines.remove(id);
-                self.window += length;
+                self.window += if planted::is(Fault::WindowNotRefunded) { 0 } else { length };
                 sent.at
             }
             None => {

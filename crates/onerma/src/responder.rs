@@ -17,6 +17,9 @@ use crate::probe;
 use crate::regions::{RegionId, RegionTable};
 use changes::{Begun, Change, Changes, Fate, Finished};
 use portcullis_memory::Memory;
+use portcullis_nic::{Access, AccessFault, RefusedAccess, RemoteAddress, Rkey};
+use portcullis_protocol::planted::{self, Fault};
+use portcullis_protocol::{ClientId, RegionName};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -100,14 +103,43 @@ pub enum Reproach {
     Alignment,
 }
 
+impl Refused {
+    /// Whom the node may charge with it, and for what. `None`: no key has sealed it, so anybody may have sent it.
+    #[must_use]
+    pub fn to_charge(&self) -> Option<(ClientId, RegionName, RefusedAccess)> {
+        let fault = match self.reproach {
+            Reproach::Unproven if !planted::is(Fault::UnprovenCharged) => return None,
+            Reproach::Ended => AccessFault::StaleKey,
+            Reproach::Unproven | Reproach::Right => AccessFault::MissingRight,
+            Reproach::Range => AccessFault::OutsideRange,
+            Reproach::Alignment => AccessFault::Misaligned,
+        };
+        let needs = match self.operation {
+            OperationType::Read => Access::REMOTE_READ,
+            OperationType::Write => Access::REMOTE_WRITE,
+            OperationType::Atomic | OperationType::Rekey => Access::REMOTE_ATOMIC,
+        };
+        let region = RegionName { index: self.region.index, generation: self.region.generation };
+        let access = RefusedAccess {
+            address: RemoteAddress(self.address),
+            length: self.length.into(),
+            needs,
+            rkey: Rkey(region.index),
+            fault,
+        };
+        Some((ClientId(self.client), region, access))
+    }
+}
+
 /// A read that waits to be served.
 #[derive(Debug)]
 struct WaitingRead {
     to: SocketAddr,
     header: Header,
     cipher: Cipher,
-    /// What the region's version was when the request was authenticated.
+    /// What the region's version was when the request was authenticated, and where its bytes were.
     version: u64,
+    place: u64,
 }
 
 /// A node's end of all operations on its memory.
@@ -191,8 +223,8 @@ impl<M: Memory> Responder<M> {
         match header.kind {
             Kind::Request if header.of.is_change() => self.begin_change(from, header, &cipher, now),
             Kind::Request => {
-                if let Some(version) = self.admit_read(from, &header, &cipher) {
-                    self.reads.push_back(WaitingRead { to: from, header, cipher, version });
+                if let Some((version, place)) = self.admit_read(from, &header, &cipher) {
+                    self.reads.push_back(WaitingRead { to: from, header, cipher, version, place });
                 }
             }
             Kind::Ask => self.tell(from, &header, &cipher),
@@ -263,19 +295,22 @@ impl<M: Memory> Responder<M> {
         self.refusals.push_back(Refused { from, client, region, operation, address, length, reproach });
     }
 
-    /// Whether a read may wait to be served: then its bytes count, and the region's version is returned.
-    fn admit_read(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher) -> Option<u64> {
-        if let Err(reproach) = place(&self.regions, header) {
-            self.refuse(from, header, reproach);
-            return None;
-        }
+    /// Whether a read may wait to be served: then its bytes count, and the region's version and the bytes' place are returned.
+    fn admit_read(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher) -> Option<(u64, u64)> {
+        let place = match place(&self.regions, header) {
+            Ok(place) => place,
+            Err(reproach) => {
+                self.refuse(from, header, reproach);
+                return None;
+            }
+        };
         let version = self.regions.version(header.region)?;
         if self.waiting + u64::from(header.length) > self.limits.waiting_max {
             self.nack(from, header, cipher);
             return None;
         }
         self.waiting += u64::from(header.length);
-        Some(version)
+        Some((version, place))
     }
 
     fn nack(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
@@ -297,14 +332,18 @@ impl<M: Memory> Responder<M> {
 
     /// Sends what the read that has waited for longest has asked for. `None`: none waits.
     fn serve_next(&mut self) -> Option<()> {
-        let WaitingRead { to, header, cipher, version } = self.reads.front()?;
+        let WaitingRead { to, header, cipher, version, place } = self.reads.front()?;
         self.waiting -= u64::from(header.length);
+        // A region keeps its bytes for as long as it has its version.
         let is_live = self.regions.version(header.region) == Some(*version);
-        if let (Ok(place), true) = (place(&self.regions, header), is_live) {
+        if is_live || planted::is(Fault::WaitingReadServedLate) {
             self.counters.reads += 1;
+            let mut first = None;
             for (offset, length) in parts(header.length, self.limits.packet_max.min(header.answers.bytes())) {
                 // A responder that has sent 2⁶⁴ packets sends none any more.
                 let Some(counter) = self.counter.next() else { break };
+                let first = *first.get_or_insert(counter);
+                let counter = if planted::is(Fault::PartsShareCounter) { first } else { counter };
                 let part = Header { kind: Kind::ReadData, offset, counter, ..*header };
                 let fill = |body: &mut [u8]| self.memory.read(place + u64::from(offset), body);
                 self.out.seal(*to, cipher, &part, length as usize, fill);
@@ -416,7 +455,7 @@ fn place(regions: &RegionTable, header: &Header) -> Result<u64, Reproach> {
     {
         return aligned(place);
     }
-    if !region.allowed.has(header.of) {
+    if !region.allowed.has(header.of) && !planted::is(Fault::OperationRightNotChecked) {
         return Err(Reproach::Right);
     }
     match header.of {

@@ -118,6 +118,40 @@ pub enum Fault {
     ChunkUsesNotCounted,
     /// The chunks of a client that is gone are not freed.
     DepartedKeepChunks,
+    /// A region stays open when its permission ends.
+    RegionStaysOpen,
+    /// An operation on a region needs no right.
+    OperationRightNotChecked,
+    /// A region reaches one byte too far.
+    RegionOneByteLong,
+    /// A change is carried out again for a repeated copy of its data.
+    ChangeCarriedOutAgain,
+    /// A change's data counts for any salt of its operation.
+    SaltNotCompared,
+    /// A change that has happened is forgotten at once, and said not to have happened.
+    FinishedForgotten,
+    /// The packets of one read are sealed under one counter.
+    PartsShareCounter,
+    /// A write of which nobody knows whether it has happened is repeated although others may write there.
+    UncertainWriteRepeated,
+    /// The key of a region works for every client.
+    HolderNotAmongTerms,
+    /// A read that waits is served although its permission has ended.
+    WaitingReadServedLate,
+    /// A region is opened while the NIC still exposes an ended permission over its object.
+    OpenedWhileBound,
+    /// An operation that nobody has sealed is charged to the client whose name it bears.
+    UnprovenCharged,
+    /// What an operation has taken of the solicitation window does not come back.
+    WindowNotRefunded,
+    /// A read without an answer waits for ever.
+    DeadlineForgotten,
+    /// A refusal ends a change although its data is on its way.
+    CopysRefusalBelieved,
+    /// A transfer whose time is over goes on being repeated.
+    RepeatedBeyondPatience,
+    /// A transfer that may have happened in part is said to have been refused.
+    RefusedAfterEffect,
 }
 
 impl Fault {
@@ -153,6 +187,27 @@ impl Fault {
     /// Those of the chunks that the NIC hands out. The simulator's checkers find them.
     pub const OF_CHUNKS: [Self; 4] =
         [Self::ChunkNotZeroed, Self::ChunkStaysBound, Self::ChunkUsesNotCounted, Self::DepartedKeepChunks];
+
+    /// Those of clients over UDP. The simulator's checkers find them.
+    pub const OF_UDP: [Self; 17] = [
+        Self::RegionStaysOpen,
+        Self::OperationRightNotChecked,
+        Self::RegionOneByteLong,
+        Self::ChangeCarriedOutAgain,
+        Self::SaltNotCompared,
+        Self::FinishedForgotten,
+        Self::PartsShareCounter,
+        Self::UncertainWriteRepeated,
+        Self::HolderNotAmongTerms,
+        Self::WaitingReadServedLate,
+        Self::OpenedWhileBound,
+        Self::UnprovenCharged,
+        Self::WindowNotRefunded,
+        Self::DeadlineForgotten,
+        Self::CopysRefusalBelieved,
+        Self::RepeatedBeyondPatience,
+        Self::RefusedAfterEffect,
+    ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.
     pub const ALL: [Self; 35] = [

@@ -12,11 +12,13 @@ use crate::memory::SimMemory;
 use crate::network::Network;
 use crate::nic::NicFaults;
 use crate::oracle::{Allocations, LONGEST_KEEP, Oracle, Promise, QueuePairOf, SessionId, WorkerOf};
+use crate::over_udp::{NodeEnd, Paths, SharedSocket, Terms, is_over_udp};
 use crate::plan::{FaultKind, NodePlan, Plan};
 use crate::scene::{Gossip, SimClient};
 use crate::trace::Trace;
 use portcullis_protocol::{ClientId, Mechanism, Moment};
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 
 /// The most time, after the work, in which everything that was begun must end.
 const WIND_DOWN: Nanos = 400 * MILLISECOND;
@@ -42,6 +44,8 @@ pub(crate) struct SessionRecord {
     pub next_reply: u32,
     /// The same for the replies of its two workers, with the queue pair that they come from: its number and its first packet.
     pub next_worker_reply: [((u32, u32), u32); 2],
+    /// The address and the socket of a client over UDP.
+    pub socket: Option<(SocketAddr, SharedSocket)>,
 }
 
 /// Whose queue pair it is, and which of the client's.
@@ -60,6 +64,9 @@ pub(crate) struct Cluster {
     pub now: Nanos,
     pub events: Events,
     pub network: Network,
+    /// The ways of clients over UDP.
+    pub paths: Paths,
+    pub terms: Terms,
     pub nodes: Vec<NodeHost>,
     pub clients: Vec<ClientHost>,
     pub oracle: Oracle,
@@ -121,7 +128,10 @@ impl Cluster {
             })
             .collect();
         let network = Network::new(node_plan.latency, node_plan.jitter, Dice::new(plan.seed, 51));
+        let terms = Terms::draw(&plan, node_plan.latency);
         let mut cluster = Self {
+            paths: Paths::new(&plan, &terms),
+            terms,
             trace: Trace::new(plan.readable),
             gossip: (0..plan.nodes).map(|_| Gossip::new(plan.tenants + plan.hostile)).collect(),
             commons: Commons::default(),
@@ -191,6 +201,8 @@ impl Cluster {
                     self.deliver(&packet);
                 }
             }
+            Event::Datagram(place) => self.deliver_datagram(place),
+            Event::Message(place) => self.deliver_message(place),
             Event::NodeTurn(node) => self.node_turn(node),
             Event::NodeNic(node) => self.node_nic_turn(node),
             Event::ClientTurn(client) => self.client_turn(client),
@@ -207,6 +219,7 @@ impl Cluster {
     fn wind_down(&mut self) {
         self.winding_down = true;
         self.network.heal();
+        self.paths.heal();
         for node in &mut self.nodes {
             node.paused_until = 0;
             if let Some(running) = &mut node.running {
@@ -296,6 +309,7 @@ impl Cluster {
             left.chunks_held,
         ];
         let there = [left.clients, left.tenants, left.postponed];
+        let open = running.over_udp.as_ref().map_or(0, NodeEnd::open_regions);
         let objects = running.nic.nic.core().objects();
         let of_pool = running.of_pool;
         let bare = (objects.domains, objects.keys, objects.queue_pairs)
@@ -310,10 +324,17 @@ impl Cluster {
             );
             self.oracle.fail(Promise::Truth, self.now, what);
         }
-        if held != [0; 7] || there != [0; 3] || !bare || objects.completion_queues != queues {
-            let what = format!("node {node} keeps {left:?}, its NIC {objects:?}");
+        if open > 0 || held != [0; 7] || there != [0; 3] || !bare || objects.completion_queues != queues {
+            let what = format!("node {node} keeps {left:?}, its NIC {objects:?}, {open} regions");
             self.oracle.fail(Promise::Rest, self.now, what);
         }
+    }
+}
+
+impl Cluster {
+    /// Whether any client is over UDP.
+    pub fn has_clients_over_udp(&self) -> bool {
+        (0..self.plan.clients).any(|client| is_over_udp(&self.plan, client))
     }
 }
 

@@ -164,7 +164,7 @@ pub(crate) fn summary(packet: &Packet) -> String {
     format!("#{number} {} -> {}: {what}", packet.from.number, packet.to.number)
 }
 
-fn message(bytes: &[u8]) -> String {
+pub(crate) fn message(bytes: &[u8]) -> String {
     use portcullis_protocol::{Reply, Request};
     let Some(head) = bytes.first_chunk() else { return format!("{} bytes", bytes.len()) };
     match (Request::decode(*head), Reply::decode(*head)) {

@@ -2,11 +2,12 @@
 
 use crate::memory::SimMemory;
 use crate::nic::SimNic;
+use crate::over_udp::OneShotEnd;
 use crate::strand::StrandClock;
 use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
-    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, Nic, QpAddress, QpId, ReceiveRequest,
-    VerbsEndpoint, VerbsError, WorkRequest,
+    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, Nic, OneShotRequest, QpAddress, QpId,
+    ReceiveRequest, VerbsEndpoint, VerbsError, WorkRequest,
 };
 use portcullis_node::{Admission, ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
@@ -68,11 +69,19 @@ pub(crate) trait ReachesClients {
     }
 }
 
+/// What an end is made of.
+#[derive(Debug)]
+enum Made {
+    /// Queues of the machine's NIC.
+    OfQueues { nic: SharedNic, queues: Box<ClientQueues<SimMemory>> },
+    /// A socket and a control connection.
+    OverUdp(Box<OneShotEnd>),
+}
+
 /// A client's end. Dropping it removes its objects on the NIC.
 #[derive(Debug)]
 pub(crate) struct SimEndpoint {
-    nic: SharedNic,
-    queues: ClientQueues<SimMemory>,
+    made: Made,
     /// Completions arrive late while this is set.
     late: Switch,
     node_gone: Switch,
@@ -85,28 +94,50 @@ impl SimEndpoint {
     /// Creates the end. [`SimEndpoint::connect`] connects it.
     fn new(nic: SharedNic, size: EndpointSize) -> Result<Self, VerbsError> {
         let queues = ClientQueues::new(&mut *nic.borrow_mut(), size)?;
+        Ok(Self::made(Made::OfQueues { nic, queues: Box::new(queues) }))
+    }
+
+    /// An end over UDP.
+    pub fn over_udp(end: OneShotEnd) -> Self {
+        Self::made(Made::OverUdp(Box::new(end)))
+    }
+
+    fn made(made: Made) -> Self {
         let (late, node_gone, is_gone) = (Switch::default(), Switch::default(), Switch::default());
-        Ok(Self { nic, queues, late, node_gone, is_gone, clock: None })
+        Self { made, late, node_gone, is_gone, clock: None }
+    }
+
+    /// Whether it is over UDP.
+    pub fn is_over_udp(&self) -> bool {
+        matches!(self.made, Made::OverUdp(_))
     }
 
     /// The addresses of the control queue pair and the data queue pairs, with those for chunks.
     pub fn addresses(&self) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
-        self.queues.addresses(&*self.nic.borrow())
+        match &self.made {
+            Made::OfQueues { nic, queues } => queues.addresses(&*nic.borrow()),
+            Made::OverUdp(_) => Err(NO_QUEUES),
+        }
     }
 
     /// The numbers of the queue pairs on which it asks for chunks.
     pub fn asking(&self) -> Result<Vec<QpAddress>, VerbsError> {
-        let nic = self.nic.borrow();
-        self.queues.asking().iter().map(|&qp| nic.qp_address(qp)).collect()
+        let Made::OfQueues { nic, queues } = &self.made else { return Ok(Vec::new()) };
+        let nic = nic.borrow();
+        queues.asking().iter().map(|&qp| nic.qp_address(qp)).collect()
     }
 
     fn far_ends(&self) -> Vec<FarEnd> {
-        let end = |&qp| FarEnd { nic: self.nic.clone(), qp, is_gone: self.is_gone.clone() };
-        self.queues.asking().iter().map(end).collect()
+        let Made::OfQueues { nic, queues } = &self.made else { return Vec::new() };
+        let end = |&qp| FarEnd { nic: nic.clone(), qp, is_gone: self.is_gone.clone() };
+        queues.asking().iter().map(end).collect()
     }
 
     fn connect(&mut self, control: QpAddress, data: Vec<QpAddress>) -> Result<(), VerbsError> {
-        self.queues.connect(&mut *self.nic.borrow_mut(), control, data)
+        match &mut self.made {
+            Made::OfQueues { nic, queues } => queues.connect(&mut *nic.borrow_mut(), control, data),
+            Made::OverUdp(_) => Err(NO_QUEUES),
+        }
     }
 
     /// Makes waits hand the turn over to this clock.
@@ -119,6 +150,9 @@ impl SimEndpoint {
         (self.late.clone(), self.node_gone.clone())
     }
 }
+
+/// An end over UDP has no queue pairs.
+const NO_QUEUES: VerbsError = VerbsError::NoSuch { what: "queue pair" };
 
 /// Attaches an admitted client: connects ends on both sides, and registers the client with the node.
 ///
@@ -145,7 +179,9 @@ pub(crate) fn join<H: Hook<SimNic> + ReachesClients>(
 impl Drop for SimEndpoint {
     fn drop(&mut self) {
         self.is_gone.set(true);
-        self.queues.end(&mut *self.nic.borrow_mut());
+        if let Made::OfQueues { nic, queues } = &mut self.made {
+            queues.end(&mut *nic.borrow_mut());
+        }
     }
 }
 
@@ -153,7 +189,10 @@ impl Endpoint for SimEndpoint {
     type Memory = SimMemory;
 
     fn arena(&self) -> &SimMemory {
-        self.queues.arena()
+        match &self.made {
+            Made::OfQueues { queues, .. } => queues.arena(),
+            Made::OverUdp(end) => end.arena(),
+        }
     }
 
     fn wait(&mut self, at_most: Duration) {
@@ -169,43 +208,75 @@ impl Endpoint for SimEndpoint {
 
 impl VerbsEndpoint for SimEndpoint {
     fn size(&self) -> EndpointSize {
-        *self.queues.size()
+        match &self.made {
+            Made::OfQueues { queues, .. } => *queues.size(),
+            Made::OverUdp(end) => *end.size(),
+        }
     }
 
     fn arena_key(&self) -> Lkey {
-        self.queues.arena_key()
+        match &self.made {
+            Made::OfQueues { queues, .. } => queues.arena_key(),
+            Made::OverUdp(_) => Lkey(0),
+        }
     }
 
     fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
-        self.queues.post(&mut *self.nic.borrow_mut(), queue_pair, requests).unwrap_or(0)
+        let Made::OfQueues { nic, queues } = &mut self.made else { return 0 };
+        queues.post(&mut *nic.borrow_mut(), queue_pair, requests).unwrap_or(0)
     }
 
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
-        self.queues.post_control(&mut *self.nic.borrow_mut(), requests).unwrap_or(0)
+        match &mut self.made {
+            Made::OfQueues { nic, queues } => {
+                queues.post_control(&mut *nic.borrow_mut(), requests).unwrap_or(0)
+            }
+            Made::OverUdp(end) => end.post_control(requests),
+        }
     }
 
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
-        self.queues.post_control_receive(&mut *self.nic.borrow_mut(), requests).unwrap_or(0)
+        match &mut self.made {
+            Made::OfQueues { nic, queues } => {
+                queues.post_control_receive(&mut *nic.borrow_mut(), requests).unwrap_or(0)
+            }
+            Made::OverUdp(end) => end.post_receive(requests),
+        }
     }
 
     fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
-        self.queues.post_asking(&mut *self.nic.borrow_mut(), place, requests).unwrap_or(0)
+        let Made::OfQueues { nic, queues } = &mut self.made else { return 0 };
+        queues.post_asking(&mut *nic.borrow_mut(), place, requests).unwrap_or(0)
     }
 
     fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
-        self.queues.post_asking_receive(&mut *self.nic.borrow_mut(), place, requests).unwrap_or(0)
+        let Made::OfQueues { nic, queues } = &mut self.made else { return 0 };
+        queues.post_asking_receive(&mut *nic.borrow_mut(), place, requests).unwrap_or(0)
+    }
+
+    fn has_one_shots(&self) -> bool {
+        self.is_over_udp()
+    }
+
+    fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
+        let Made::OverUdp(end) = &mut self.made else { return 0 };
+        end.post(requests)
     }
 
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         if self.late.get() {
             return 0;
         }
-        self.queues.poll(&mut *self.nic.borrow_mut(), most, into).unwrap_or(0)
+        match &mut self.made {
+            Made::OfQueues { nic, queues } => queues.poll(&mut *nic.borrow_mut(), most, into).unwrap_or(0),
+            Made::OverUdp(end) => end.poll(most, into),
+        }
     }
 
     fn rebuilt(&mut self, queue_pair: u32) {
+        let Made::OfQueues { nic, queues } = &mut self.made else { return };
         // The simulated machine's own NIC never refuses these steps.
-        let _ = self.queues.rebuilt(&mut *self.nic.borrow_mut(), queue_pair);
+        let _ = queues.rebuilt(&mut *nic.borrow_mut(), queue_pair);
     }
 }
 
@@ -217,10 +288,15 @@ pub(crate) fn scratch(size: &EndpointSize) -> u64 {
 impl SimEndpoint {
     /// Sends any bytes as a control message, from the end of the arena.
     pub fn send_raw(&mut self, bytes: &[u8]) -> usize {
-        let address = scratch(self.queues.size());
-        self.queues.arena().write(address, bytes);
+        let address = scratch(&self.size());
+        let mut bytes = bytes.to_vec();
+        if self.is_over_udp() {
+            // A control connection carries messages of one length.
+            bytes.resize(portcullis_protocol::MESSAGE_BYTES, 0);
+        }
+        self.arena().write(address, &bytes);
         let length = u32::try_from(bytes.len()).unwrap_or(0);
-        let local = portcullis_nic::LocalSpan { address, length, lkey: self.queues.arena_key() };
+        let local = portcullis_nic::LocalSpan { address, length, lkey: self.arena_key() };
         let operation = portcullis_nic::Operation::Send { local };
         self.post_control(&[WorkRequest { id: RAW, signalled: true, operation }])
     }

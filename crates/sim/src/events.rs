@@ -10,6 +10,10 @@ use std::collections::BinaryHeap;
 pub(crate) enum Event {
     /// A packet arrives, by its place.
     Packet(u32),
+    /// A datagram is at the switch or arrives, by its place.
+    Datagram(u32),
+    /// A control message of a client over UDP arrives, by its place.
+    Message(u32),
     NodeTurn(usize),
     NodeNic(usize),
     ClientTurn(usize),

@@ -4,6 +4,7 @@ use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::network::{Cut, MachineId};
 use crate::nic::NicFaults;
+use crate::over_udp::Habits;
 use crate::plan::{FaultKind, Plan};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,11 @@ pub(crate) enum Fault {
         time: Nanos,
         cut: Cut,
     },
+    Path {
+        client: usize,
+        time: Nanos,
+        habits: Habits,
+    },
     Nic {
         node: usize,
         time: Nanos,
@@ -66,6 +72,7 @@ impl Fault {
             Self::NodeClock { .. } => FaultKind::NodeClock,
             Self::Cut { .. } => FaultKind::Cut,
             Self::Nic { .. } => FaultKind::Nic,
+            Self::Path { .. } => FaultKind::Path,
         }
     }
 }
@@ -135,6 +142,7 @@ fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
             let time = if trying { dice.of(PATIENCE) } else { pause(dice) };
             Fault::Cut { from, to, time, cut }
         }
+        FaultKind::Path => Fault::Path { client, time: pause(dice), habits: Habits::draw(dice) },
         FaultKind::Nic => {
             let mut rate = || if dice.per_mille(400) { dice.magnitude(1..300) } else { 0 };
             let faults =

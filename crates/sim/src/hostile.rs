@@ -2,6 +2,7 @@
 //! malformed messages.
 
 mod chunks;
+mod one_shots;
 
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
@@ -97,6 +98,7 @@ impl Hostile {
             4 => self.let_one_go(client, scene),
             5 => self.send_nonsense(client.endpoint()),
             6 => self.ask_for_anything(client.endpoint(), scene),
+            _ if client.endpoint().is_over_udp() => self.stray_without_queue_pair(client.endpoint(), scene),
             _ => self.stray(client, scene),
         }
     }

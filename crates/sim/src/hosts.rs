@@ -8,6 +8,7 @@ use crate::hostile::Hostile;
 use crate::memory::Touch;
 use crate::nic::NodeNic;
 use crate::oracle::SessionId;
+use crate::over_udp::NodeEnd;
 use crate::scene::SimClient;
 use crate::worker::Worker;
 use portcullis_node::{ClientEnds, Node};
@@ -46,8 +47,10 @@ impl Alarm {
 pub(crate) struct RunningNode {
     pub nic: NodeNic,
     pub node: Node<NodeNic>,
-    /// The attached clients, by the node's id.
-    pub clients: HashMap<ClientId, (SessionId, ClientEnds)>,
+    /// The attached clients, by the node's id. Those over UDP have no ends.
+    pub clients: HashMap<ClientId, (SessionId, Option<ClientEnds>)>,
+    /// Its end of operations without queue pairs, where there are clients over UDP.
+    pub over_udp: Option<NodeEnd>,
     /// What the pool of chunks has on the NIC, which stays.
     pub of_pool: ObjectCounts,
 }

@@ -12,6 +12,7 @@ use crate::hosts::{RunningNode, Stay, Work};
 use crate::network::{Cut, port_address};
 use crate::nic::{Disturbance, NodeNic};
 use crate::oracle::{SessionId, WorkerOf};
+use crate::over_udp::{NodeEnd, is_over_udp};
 use crate::plan::Programs;
 use crate::turns::nic_time;
 use crate::worker::Worker;
@@ -31,6 +32,8 @@ const LARGE_ARENA_BYTES: u64 = 4 << 20;
 const FOUNDER: usize = 0;
 /// The first of the random streams from which workers draw what they do with names.
 const SHARING: u64 = 5_000_000;
+/// The random stream from which a node draws the keys of regions.
+const REGION_KEYS: u64 = 4;
 /// The longest, after its NIC's faults, that a node may take to rebuild a pool of chunks, also where its clock is wrong.
 pub(crate) const REBUILT_AFTER: Nanos = 30 * MILLISECOND;
 /// How long a client that is shown out takes to learn of it.
@@ -80,12 +83,28 @@ impl Cluster {
             let first = 1 + self.node_plan.config.spare_queue_pairs;
             self.oracle.hands_out_chunks(node, limits, memory.unnoted(), first);
         }
+        let over_udp = self.end_of_a_node(&mut started, &nic, incarnation);
         let of_pool = objects_of_pool(&mut nic, mechanism);
         let host = &mut self.nodes[node];
-        host.running = Some(RunningNode { nic, node: started, clients: Default::default(), of_pool });
+        host.running =
+            Some(RunningNode { nic, node: started, clients: Default::default(), over_udp, of_pool });
         host.paused_until = 0;
         self.gossip[node] = self.gossip[node].after_restart();
         self.wake_node(node, self.now + 1);
+    }
+
+    /// The end of operations without queue pairs, and its table of regions for the node.
+    fn end_of_a_node(
+        &mut self,
+        node: &mut Node<NodeNic>,
+        nic: &NodeNic,
+        incarnation: Incarnation,
+    ) -> Option<NodeEnd> {
+        let (pool, _) = nic.hook.pool.as_ref().filter(|_| self.has_clients_over_udp())?;
+        let dice = Dice::new(incarnation.0, REGION_KEYS);
+        let (end, regions) = NodeEnd::new(pool, incarnation, self.terms.responder, dice);
+        node.lend_regions(regions);
+        Some(end)
     }
 
     /// In every third run the counters cross 32 bits, so that code that compares only the low half is found.
@@ -130,6 +149,7 @@ impl Cluster {
         let changed = running.nic.hook.take_changed();
         let mut its: Vec<(ClientId, SessionId, bool)> = Vec::new();
         for (id, (session, ends)) in &running.clients {
+            let Some(ends) = ends else { continue };
             let mut of_it = changed.iter().filter(|(qp, _)| ends.chunks.asking.contains(qp)).peekable();
             if of_it.peek().is_some() {
                 its.push((*id, *session, of_it.all(|&(_, works)| works)));
@@ -156,7 +176,7 @@ impl Cluster {
         // The audit records are read before the client's id is forgotten.
         self.read_audit(node, node_now);
         let Some(running) = &mut self.nodes[node].running else { return };
-        if let Some((_, ends)) = running.clients.remove(&id) {
+        if let Some((_, Some(ends))) = running.clients.remove(&id) {
             running.nic.hook.let_go(&ends.chunks.asking);
         }
         let touches = running.take_touches();
@@ -194,6 +214,9 @@ impl Cluster {
                 return None;
             }
         };
+        if is_over_udp(&self.plan, client) {
+            return self.enter_over_udp(client, node, admission, node_now);
+        }
         let size = self.end_of_a_client(admission.chunks.is_some());
         let running = self.nodes[node].running.as_mut()?;
         let own = self.clients[client].nic.clone();
@@ -202,13 +225,14 @@ impl Cluster {
         let (endpoint, ends, id) = join(node_side, admission, process, (own, size), node_now).ok()?;
         let hostile = self.clients[client].hostile;
         let session = self.oracle.session_began(node, tenant, hostile, node_now);
-        running.clients.insert(id, (session, ends));
+        running.clients.insert(id, (session, Some(ends)));
         self.sessions.push(SessionRecord {
             client,
             node,
             id: Some(id),
             next_reply: 0,
             next_worker_reply: [((0, 0), 0); 2],
+            socket: None,
         });
         let machine = self.nodes.len() + client;
         let (control, data) = endpoint.addresses().ok()?;
@@ -223,7 +247,7 @@ impl Cluster {
     }
 
     /// What a client's end is made of. `asks_nic`: for chunks.
-    fn end_of_a_client(&self, asks_nic: bool) -> EndpointSize {
+    pub fn end_of_a_client(&self, asks_nic: bool) -> EndpointSize {
         let chunk_queue_pairs = if asks_nic { CHUNK_QUEUE_PAIRS } else { 0 };
         EndpointSize {
             chunk_queue_pairs: u32::try_from(chunk_queue_pairs).unwrap_or(0),
@@ -283,6 +307,7 @@ impl Cluster {
         let mut library = Client::new(endpoint, config).ok()?;
         library.poll(host.clock.read(self.now));
         host.stay = Some(Stay { session, node, client: Some(library), work, switches });
+        self.empty_socket(session);
         self.trace.note(self.now, &[7, client as u64, node as u64], || {
             format!("client {client} attaches to node {node} as session {session}")
         });
@@ -383,6 +408,9 @@ impl Cluster {
                 self.wake_node(node, now + 1);
             }
             Fault::Cut { from, to, time, cut } => self.cut(from, to, time, cut),
+            Fault::Path { client, time, habits } => {
+                self.paths.attack(self.nodes.len() + client, now + time, habits);
+            }
             Fault::Nic { node, time, faults } => self.spoil_nic(node, time, faults),
         }
     }

@@ -79,6 +79,21 @@ impl Network {
         Some(arrival)
     }
 
+    /// How much later a datagram, or a message over a connection that loses nothing, arrives for what disturbs its way. `None`:
+    /// never.
+    pub fn delay(&mut self, now: Nanos, way: (MachineId, MachineId), is_sure: bool) -> Option<Nanos> {
+        self.disturbances.retain(|it| it.until > now);
+        let mut delay = 0;
+        for it in self.disturbances.iter().filter(|it| (it.from, it.to) == way) {
+            match it.cut {
+                Cut::Lost if !is_sure => return None,
+                Cut::Lost | Cut::Held => delay = delay.max(it.until - now),
+                Cut::Slow(extra) => delay += extra,
+            }
+        }
+        Some(delay)
+    }
+
     /// Forgets the flows of a machine that was restarted.
     pub fn forget(&mut self, machine: MachineId) {
         self.arrivals.retain(|&(from, _, to), _| from != machine && to != machine);

@@ -15,6 +15,9 @@ const CHUNKS: u64 = 5;
 /// The random stream that says whether a node's NIC has what chains need, such as binds for other queue pairs.
 const CHAINS: u64 = 7;
 
+/// The random stream that says how many clients are over UDP, and whether somebody is on their paths.
+const UDP: u64 = 8;
+
 /// Kinds of faults, with the names that reports use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -37,11 +40,13 @@ pub enum FaultKind {
     Cut,
     /// A node's NIC fails: binds, windows, regions, rebuilds, polls.
     Nic,
+    /// Somebody is on the path of a client over UDP: loses, keeps, repeats, cuts, alters, reflects and makes up datagrams.
+    Path,
 }
 
 impl FaultKind {
     /// All kinds of faults.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ClientStop,
         Self::ClientPause,
         Self::LateCompletions,
@@ -51,6 +56,7 @@ impl FaultKind {
         Self::NodeClock,
         Self::Cut,
         Self::Nic,
+        Self::Path,
     ];
 
     /// The name in reports and on the command line.
@@ -66,6 +72,7 @@ impl FaultKind {
             Self::NodeClock => "node-clock",
             Self::Cut => "cut",
             Self::Nic => "nic",
+            Self::Path => "path",
         }
     }
 }
@@ -83,7 +90,7 @@ impl std::str::FromStr for FaultKind {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no fault is called {0:?}: use client-stop, client-pause, late-completions, client-clock, node-stop, \
-         node-pause, node-clock, cut or nic"
+         node-pause, node-clock, cut, nic or path"
 )]
 pub struct UnknownFaultKind(String);
 
@@ -151,6 +158,8 @@ pub struct Plan {
     pub fill: bool,
     /// What the honest clients are.
     pub programs: Programs,
+    /// How many of a hundred clients are over UDP, where clients are workers and do not fill up. Each draws whether it is one.
+    pub udp: u32,
     /// Honest clients give objects names and share them with other tenants.
     pub sharing: bool,
     /// Whether the run keeps a readable trace.
@@ -167,7 +176,18 @@ impl Plan {
         let hostile = if dice.per_mille(700) { 1 + dice.index(2) } else { 0 };
         let mut faults = Vec::new();
         if !dice.per_mille(150) {
-            faults.extend(FaultKind::ALL.into_iter().filter(|_| dice.per_mille(350)));
+            let others = FaultKind::ALL.into_iter().filter(|&kind| kind != FaultKind::Path);
+            faults.extend(others.filter(|_| dice.per_mille(350)));
+        }
+        // A stream of its own, so that all else of the plan is as it would be without.
+        let mut udp_dice = Dice::new(seed, UDP);
+        let udp = match udp_dice.of(0..100) {
+            0..75 => 0,
+            75..85 => 100,
+            _ => u32::try_from(udp_dice.of(10..90)).unwrap_or(50),
+        };
+        if udp > 0 && udp_dice.per_mille(500) {
+            faults.push(FaultKind::Path);
         }
         Self {
             seed,
@@ -181,6 +201,7 @@ impl Plan {
             think_ns: dice.magnitude(2 * MICROSECOND..60 * MICROSECOND),
             fill: false,
             programs: Programs::Workers,
+            udp,
             // A stream of its own, so that all else of the plan is as it would be without.
             sharing: Dice::new(seed, SHARING).per_mille(350),
             readable: false,
@@ -395,10 +416,14 @@ impl Plan {
             others => format!(" --programs {}", others.name()),
         };
         // Usually the seed implies it.
+        let udp = match self.udp {
+            udp if udp == Self::draw(self.seed).udp => String::new(),
+            udp => format!(" --udp {udp}"),
+        };
         let own = self.think_ns == Self::draw(self.seed).think_ns;
         let think = if own { String::new() } else { format!(" --think {}", micros(self.think_ns)) };
         format!(
-            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{programs}{think} --trace",
+            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{programs}{udp}{think} --trace",
             self.seed,
             self.nodes,
             self.clients,

@@ -5,7 +5,9 @@ use crate::endpoint::SimEndpoint;
 use crate::oracle::{Oracle, Promise, SessionId};
 use crate::trace::Trace;
 use portcullis_client::Client;
-use portcullis_protocol::{Credential, Moment, ObjectRef, PermissionId, RemoteAddress, Rkey};
+use portcullis_protocol::{
+    Credential, HolderKey, Moment, ObjectRef, PermissionId, RegionName, RemoteAddress, Rkey,
+};
 use std::collections::VecDeque;
 
 pub(crate) type SimClient = Client<SimEndpoint>;
@@ -24,6 +26,8 @@ pub(crate) struct Sighting {
     pub word: (RemoteAddress, Rkey),
     /// The id of the permission.
     pub permission: PermissionId,
+    /// The region and its key, if its holder is over UDP.
+    pub region: Option<(RegionName, HolderKey)>,
 }
 
 /// What clients know of each other: shared objects and, for hostile ones, all keys.
@@ -95,7 +99,7 @@ pub(crate) struct Scene<'a> {
     pub winding_down: bool,
     /// Faults have touched this client, so its operations may be interrupted.
     pub excused: bool,
-    /// Faults have touched clocks, so a permission may end earlier than its holder expects.
+    /// Faults have touched clocks, or somebody on the path says so: a permission may end earlier than its holder expects.
     pub clocks_off: bool,
 }
 

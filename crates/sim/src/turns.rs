@@ -84,6 +84,8 @@ impl Cluster {
         if host.nic_sound_from <= self.now {
             running.nic.hook.faults = NicFaults::default();
         }
+        let more = self.one_shot_turn(node, node_now);
+        let Some(running) = &mut self.nodes[node].running else { return };
         let worked = running.node.turn(&mut running.nic, node_now);
         let touches = running.take_touches();
         let next = running.node.next_wake();
@@ -96,8 +98,9 @@ impl Cluster {
         self.oracle.node_touched(node, &touches, self.now, node_now);
         self.show_out_evicted(node);
         self.tell_of_workers(node);
+        self.carry_replies(node);
         self.wake_node_nic(node);
-        if worked {
+        if worked || more {
             self.wake_node(node, self.now + NODE_TURN);
         } else if let Some(next) = next {
             let at = self.nodes[node].clock.when(next, self.now).max(self.now + NODE_IDLE_TURN);
@@ -165,6 +168,9 @@ impl Cluster {
         let host = &mut self.clients[client];
         let moment = host.clock.read(now);
         let Some(mut stay) = host.stay.take() else { return };
+        self.wind_socket(stay.session);
+        let (excused, attacked) = (self.is_udp_excused(client), self.is_attacked(client));
+        let host = &mut self.clients[client];
         stay.switches.0.set(host.late_until > now);
         let may_begin = now >= host.next_action;
         if may_begin {
@@ -180,8 +186,8 @@ impl Cluster {
             gossip: &mut self.gossip[stay.node],
             trace: &mut self.trace,
             winding_down: self.winding_down,
-            excused: host.excused_until > now || host.let_down,
-            clocks_off: host.clock_off || self.nodes[stay.node].clock_off,
+            excused: host.excused_until > now || host.let_down || excused,
+            clocks_off: host.clock_off || self.nodes[stay.node].clock_off || attacked,
         };
         let Some(library) = &mut stay.client else {
             let turned = if let Work::Application(application) = &mut stay.work {
@@ -211,6 +217,8 @@ impl Cluster {
         let rest = host.late_until.max(next);
         let at = wake.map_or(rest, |wake| host.clock.when(wake, now).max(now + MICROSECOND).min(rest));
         self.client_nic_turn_now(client);
+        let due = self.empty_socket(session);
+        let at = due.map_or(at, |due| at.min(due.max(now + MICROSECOND)));
         if lost || done {
             self.leave(client, session, lost);
         } else {

@@ -4,14 +4,14 @@ mod sharing;
 
 use crate::dice::Dice;
 use crate::memory::SimMemory;
-use crate::oracle::{Kind, LONGEST_KEEP, Promise};
+use crate::oracle::{Kind, LONGEST_KEEP, Promise, key_of};
 use crate::scene::{Scene, Sighting, SimClient};
 use portcullis_client::{
     Acquire, Allocate, Answer, Buffer, Call, Error, Lease, Operation, Outcome, Permission, Rejected,
 };
 use portcullis_nic::RemoteSpan;
 use portcullis_protocol::{
-    LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
+    Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
 };
 use portcullis_softnic::core::WireRequest;
 use sharing::Names;
@@ -244,8 +244,13 @@ impl Worker {
 /// What a hostile client could learn of a permission.
 pub(crate) fn sighting(permission: &Permission) -> Sighting {
     let credential = permission.credential();
-    let key = credential.buffer_key().unwrap_or_default();
-    let word_key = credential.lifetime_key().unwrap_or_default();
+    let region = match credential {
+        Credential::RegionKey { region, key } => Some((region, key)),
+        _ => None,
+    };
+    let stands = region.map(|(region, _)| key_of(region));
+    let key = credential.buffer_key().or(stands).unwrap_or_default();
+    let word_key = credential.lifetime_key().or(stands).unwrap_or_default();
     let word = RemoteAddress(permission.id().header.0 + LIFETIME_OFFSET);
     Sighting {
         object: permission.object(),
@@ -254,6 +259,7 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
         key,
         word: (word, word_key),
         permission: permission.id(),
+        region,
     }
 }
 
@@ -591,8 +597,7 @@ fn longer(lease: &Lease, by: Lifetime) -> Moment {
 
 /// The remote address and key of an operation.
 fn remote(permission: &Permission, offset: u64) -> RemoteSpan {
-    let rkey = permission.credential().buffer_key().unwrap_or_default();
-    RemoteSpan { address: RemoteAddress(permission.address().0 + offset), rkey }
+    RemoteSpan { address: RemoteAddress(permission.address().0 + offset), rkey: sighting(permission).key }
 }
 
 /// Eight bytes that no other client writes.

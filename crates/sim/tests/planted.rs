@@ -13,11 +13,24 @@ const SEEDS: u64 = 1_000;
 const SEEDS_FOR_RARE_ONES: u64 = 4_000;
 /// The same for those of chunks.
 const SEEDS_OF_CHUNKS: u64 = 60;
+/// The same for those of clients over UDP.
+const SEEDS_OF_UDP: u64 = 300;
 /// The same for those of a structure. Such runs are long.
 const SEEDS_OF_STRUCTURES: u64 = 80;
 
 fn is_of_a_structure(fault: Fault) -> bool {
     Fault::OF_RACES.contains(&fault) || Fault::OF_QUEUES.contains(&fault)
+}
+
+fn is_of_udp(fault: Fault) -> bool {
+    Fault::OF_UDP.contains(&fault)
+}
+
+/// All clients are over UDP, and somebody is on the path.
+fn over_udp(drawn: Plan) -> Plan {
+    let path = (!drawn.faults.contains(&FaultKind::Path)).then_some(FaultKind::Path);
+    let faults = drawn.faults.iter().copied().chain(path).collect();
+    Plan { udp: 100, faults, ..drawn }
 }
 
 fn is_of_chunks(fault: Fault) -> bool {
@@ -41,6 +54,11 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
                 if Fault::OF_QUEUES.contains(&fault) { Programs::Queues } else { Programs::Tables };
             Plan { faults, ..drawn }.with(programs)
         }
+        // Windows and regions over the same objects.
+        Fault::OpenedWhileBound => Plan { udp: 50, hostile: drawn.clients / 2, ..drawn },
+        // Nothing else makes time-outs.
+        Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
+        _ if is_of_udp(fault) => over_udp(drawn),
         _ if is_of_chunks(fault) => drawn.with(Programs::Chunks),
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
         _ => drawn,
@@ -55,6 +73,8 @@ fn found(fault: Fault) -> Option<(u64, Promise, String)> {
         _ if rare => SEEDS_FOR_RARE_ONES,
         _ if is_of_a_structure(fault) => SEEDS_OF_STRUCTURES,
         _ if is_of_chunks(fault) => SEEDS_OF_CHUNKS,
+        Fault::OpenedWhileBound => SEEDS_FOR_RARE_ONES,
+        _ if is_of_udp(fault) => SEEDS_OF_UDP,
         _ => SEEDS,
     };
     (0..seeds).find_map(|seed| {
@@ -88,6 +108,7 @@ macro_rules! faults {
         #[test]
         fn every_fault_has_its_test() {
             let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES).chain(&Fault::OF_CHUNKS);
+            let faults = faults.chain(&Fault::OF_UDP);
             let missing: Vec<_> = faults.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
@@ -145,6 +166,23 @@ faults! {
     chunk_stays_bound: ChunkStaysBound by Access | Service | Isolation;
     chunk_uses_not_counted: ChunkUsesNotCounted by Reference | Access;
     departed_keep_chunks: DepartedKeepChunks by Rest;
+    region_stays_open: RegionStaysOpen by Access | Reuse | Rest;
+    operation_right_not_checked: OperationRightNotChecked by Access;
+    region_one_byte_long: RegionOneByteLong by Access;
+    change_carried_out_again: ChangeCarriedOutAgain by Once;
+    salt_not_compared: SaltNotCompared by Once;
+    finished_forgotten: FinishedForgotten by Once | Truth;
+    parts_share_counter: PartsShareCounter by Nonce;
+    uncertain_write_repeated: UncertainWriteRepeated by Once;
+    holder_not_among_terms: HolderNotAmongTerms by Access;
+    waiting_read_served_late: WaitingReadServedLate by Access | Reuse;
+    opened_while_bound: OpenedWhileBound by Reuse;
+    unproven_charged: UnprovenCharged by Proof;
+    window_not_refunded: WindowNotRefunded by Isolation;
+    deadline_forgotten: DeadlineForgotten by Timeliness;
+    copys_refusal_believed: CopysRefusalBelieved by Truth;
+    repeated_beyond_patience: RepeatedBeyondPatience by Timeliness;
+    refused_after_effect: RefusedAfterEffect by Truth;
 }
 
 #[test]

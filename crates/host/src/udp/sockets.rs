@@ -1,10 +1,10 @@
 //! The sockets of a node, on the engine's thread: datagrams come in and go out in batches, and whatever is refused is told to
 //! the node.
 
-use portcullis_nic::{Access, AccessFault, Memory, Nic, RefusedAccess, RemoteAddress, Rkey};
+use portcullis_nic::{Memory, Nic};
 use portcullis_node::Node;
-use portcullis_onerma::{OperationType, Refused, Reproach, Responder, UdpSocket};
-use portcullis_protocol::{ClientId, Moment, RegionName};
+use portcullis_onerma::{Refused, Responder, UdpSocket};
+use portcullis_protocol::Moment;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,27 +98,9 @@ impl Socket {
     }
 }
 
-/// Has the node charge a refused operation. Of what no key has sealed the node hears nothing: anybody may have sent it.
+/// Has the node charge a refused operation. Of what no key has sealed the node hears nothing.
 fn tell<N: Nic>(node: &mut Node<N>, refused: &Refused, now: Moment) {
-    let fault = match refused.reproach {
-        Reproach::Unproven => return,
-        Reproach::Ended => AccessFault::StaleKey,
-        Reproach::Right => AccessFault::MissingRight,
-        Reproach::Range => AccessFault::OutsideRange,
-        Reproach::Alignment => AccessFault::Misaligned,
-    };
-    let needs = match refused.operation {
-        OperationType::Read => Access::REMOTE_READ,
-        OperationType::Write => Access::REMOTE_WRITE,
-        OperationType::Atomic | OperationType::Rekey => Access::REMOTE_ATOMIC,
-    };
-    let region = RegionName { index: refused.region.index, generation: refused.region.generation };
-    let access = RefusedAccess {
-        address: RemoteAddress(refused.address),
-        length: refused.length.into(),
-        needs,
-        rkey: Rkey(region.index),
-        fault,
-    };
-    node.handle_refused_operation(ClientId(refused.client), region, access, now);
+    if let Some((client, region, access)) = refused.to_charge() {
+        node.handle_refused_operation(client, region, access, now);
+    }
 }

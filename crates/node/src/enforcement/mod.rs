@@ -365,8 +365,7 @@ impl<N: Nic> Enforcement<N> {
         remains.unborn.splice(..0, starting.iter().map(|exposure| exposure.permission));
         remains.residues.extend(ending.iter().map(|ended| ended.withdrawal.residue()));
         if let Some(region_keys) = &mut self.region_keys {
-            remains.unborn.extend(region_keys.end_tenant(tenant).iter().map(|exposure| exposure.permission));
-            remains.residues.iter().for_each(|residue| region_keys.take_note(&Outcome::Withdrawn(*residue)));
+            region_keys.end_tenant(tenant, &mut remains, &mut self.outcomes);
         }
         remains
     }
@@ -408,8 +407,7 @@ impl<N: Nic> Enforcement<N> {
         if let Some(region_keys) = &mut self.region_keys {
             region_keys.begin_closing(withdrawal.object);
             if let Some(region) = exposing.region {
-                region_keys.withdraw(&ended, region, &mut self.outcomes);
-                return;
+                return region_keys.withdraw(ended, region);
             }
         }
         self.work_mut(withdrawal.tenant).ending.push(ended);
@@ -455,6 +453,7 @@ impl<N: Nic> Enforcement<N> {
         };
         let done = self.mechanism.carry_out(&mut around, &mut work.starting, &mut work.ending);
         if let Some(region_keys) = &mut self.region_keys {
+            region_keys.report_ended(tenant, around.outcomes);
             around.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));
             self.noted = around.outcomes.len();
             region_keys.proceed(&mut around);

@@ -4,9 +4,10 @@
 //! A permission is set up, and taken down, when the call returns: no request of the NIC is awaited, and no queue pair breaks.
 //! The table is behind [`Regions`], which knows keys and packets. This module knows neither.
 
-use super::{Ended, Exposing, Outcome, Surroundings};
+use super::{Ended, Exposing, Outcome, Remains, Surroundings};
 use crate::books::{Exposure, ObjectId, offset};
 use portcullis_nic::Nic;
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
     ClientId, Credential, HolderKey, Refusal, RegionName, RemoteAddress, Rights, TenantId,
 };
@@ -62,12 +63,15 @@ pub(crate) struct RegionKeys {
     closing: HashMap<ObjectId, u32>,
     /// Permissions that wait for that.
     waiting: Vec<Exposure>,
+    /// Permissions that were taken down, of which the books have not heard yet.
+    ended: Vec<Ended>,
 }
 
 impl RegionKeys {
     pub fn new(regions: Box<dyn Regions>, tenant_max: u32) -> Self {
         let (clients, taken, closing) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { regions, clients, tenant_max, taken, closing, waiting: Vec::new() }
+        let (waiting, ended) = (Vec::new(), Vec::new());
+        Self { regions, clients, tenant_max, taken, closing, waiting, ended }
     }
 
     pub fn enter_client(&mut self, client: ClientId, tenant: TenantId, host: [u8; 16]) {
@@ -85,7 +89,9 @@ impl RegionKeys {
 
     /// Notes that the NIC is to take a permission over this object down.
     pub fn begin_closing(&mut self, object: ObjectId) {
-        *self.closing.entry(object).or_default() += 1;
+        if !planted::is(Fault::OpenedWhileBound) {
+            *self.closing.entry(object).or_default() += 1;
+        }
     }
 
     /// Notes what the NIC has taken down.
@@ -157,22 +163,38 @@ impl RegionKeys {
         self.taken.values().map(|&taken| u64::from(taken)).sum()
     }
 
-    /// Takes a permission down.
-    pub fn withdraw(&mut self, ended: &Ended, region: RegionName, outcomes: &mut Vec<Outcome>) {
-        self.regions.close(region);
+    /// Takes a permission down. [`report_ended`](Self::report_ended) says so.
+    pub fn withdraw(&mut self, ended: Ended, region: RegionName) {
+        if !planted::is(Fault::RegionStaysOpen) {
+            self.regions.close(region);
+        }
         let tenant = ended.withdrawal.tenant;
         let taken = self.taken.get_mut(&tenant).expect("a permission that is set up has a place");
         *taken -= 1;
         if *taken == 0 {
             self.taken.remove(&tenant);
         }
-        outcomes.push(Outcome::Withdrawn(ended.withdrawal.residue()));
-        outcomes.extend(ended.withdrawal.owed.map(Outcome::Settled));
+        self.ended.push(ended);
     }
 
-    /// A tenant ends. Returns its permissions that were never set up.
-    pub fn end_tenant(&mut self, tenant: TenantId) -> Vec<Exposure> {
+    /// Reports what was taken down of a tenant.
+    pub fn report_ended(&mut self, tenant: TenantId, outcomes: &mut Vec<Outcome>) {
+        for Ended { withdrawal, .. } in self.ended.extract_if(.., |it| it.withdrawal.tenant == tenant) {
+            outcomes.push(Outcome::Withdrawn(withdrawal.residue()));
+            outcomes.extend(withdrawal.owed.map(Outcome::Settled));
+        }
+    }
+
+    /// A tenant ends. Adds its permissions that were never set up, and what is left of those that were taken down: the tenant's
+    /// objects go with it, so the books hear of that now or never.
+    pub fn end_tenant(&mut self, tenant: TenantId, remains: &mut Remains, outcomes: &mut Vec<Outcome>) {
         self.clients.retain(|_, guest| guest.tenant != tenant);
-        self.waiting.extract_if(.., |it| it.tenant == tenant).collect()
+        let waiting = self.waiting.extract_if(.., |it| it.tenant == tenant);
+        remains.unborn.extend(waiting.map(|exposure| exposure.permission));
+        for Ended { withdrawal, .. } in self.ended.extract_if(.., |it| it.withdrawal.tenant == tenant) {
+            remains.residues.push(withdrawal.residue());
+            outcomes.extend(withdrawal.owed.map(Outcome::Settled));
+        }
+        remains.residues.iter().for_each(|residue| self.take_note(&Outcome::Withdrawn(*residue)));
     }
 }

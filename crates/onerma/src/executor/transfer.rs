@@ -4,6 +4,7 @@ use crate::OPERATION_MAX;
 use crate::initiator::{Action, Command, Completion, Destination, ServiceClass};
 use crate::keys::OperationType;
 use crate::status::Status;
+use portcullis_protocol::planted::{self, Fault};
 use std::net::SocketAddr;
 
 /// A read or a write of any length, or one atomic or rekey.
@@ -66,6 +67,8 @@ pub(super) struct UnderWay {
     failure: Option<Status>,
     /// How the latest operation that is to be repeated ended.
     latest: Option<Status>,
+    /// Whether its time is over: nothing of it begins any more.
+    is_over: bool,
     /// Whether a part of it has, or may have, happened.
     has_effect: bool,
     before: Option<u64>,
@@ -87,6 +90,7 @@ impl UnderWay {
             operations: 0,
             failure: None,
             latest: None,
+            is_over: false,
             has_effect: false,
             before: None,
         }
@@ -140,7 +144,7 @@ impl UnderWay {
             if let Action::Read(buffer) = &mut self.transfer.action {
                 buffer[part.offset..][..part.length].copy_from_slice(&completion.buffer);
             }
-        } else if self.may_repeat(&completion) {
+        } else if self.may_repeat(&completion) && !self.is_over {
             self.latest = Some(completion.status);
             self.repeats.push(part);
         } else {
@@ -161,6 +165,7 @@ impl UnderWay {
 
     /// Its time is over: what it has not begun it does not begin.
     pub fn give_up(&mut self) {
+        self.is_over = !planted::is(Fault::RepeatedBeyondPatience);
         if self.has_more() {
             // What never had its turn has waited on this host.
             self.failure = Some(self.latest.unwrap_or(Status::DispatchTimeout));

@@ -3,6 +3,7 @@
 
 use crate::arrivals::Arrivals;
 use crate::packet::Header;
+use portcullis_protocol::planted::{self, Fault};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -74,7 +75,7 @@ impl Changes {
 
     /// Whether a packet claims to be of a change that is under way.
     pub fn wants(&self, header: &Header, from: SocketAddr, now: Duration) -> bool {
-        self.by_salt.get(&header.salt).is_some_and(|change| {
+        self.by_salt.get(&self.salt_of(header)).is_some_and(|change| {
             let Header { of, length, client, region, operation, address, .. } = change.request;
             change.from.ip() == from.ip()
                 && now < change.deadline
@@ -92,7 +93,8 @@ impl Changes {
 
     /// Takes in a part of a change that [`wants`](Self::wants) it. Returns the change if that was the last part.
     pub fn add(&mut self, header: &Header, body: &[u8]) -> Option<Change> {
-        let change = self.by_salt.get_mut(&header.salt)?;
+        let salt = self.salt_of(header);
+        let change = self.by_salt.get_mut(&salt)?;
         let start = header.offset as usize;
         change.bytes[start..start + body.len()].copy_from_slice(body);
         let end = header.offset + u32::try_from(body.len()).expect("a body is shorter than an operation");
@@ -100,7 +102,17 @@ impl Changes {
         if !change.arrivals.is_all(header.length) {
             return None;
         }
-        self.remove(header.salt)
+        if planted::is(Fault::ChangeCarriedOutAgain) {
+            let bytes = change.bytes.clone();
+            return Some(Change { bytes, arrivals: Arrivals::default(), ..*change });
+        }
+        self.remove(salt)
+    }
+
+    /// The salt of the change that a part is of.
+    fn salt_of(&self, header: &Header) -> u64 {
+        let of_client = self.by_client.get(&header.client).filter(|_| planted::is(Fault::SaltNotCompared));
+        of_client.and_then(|it| it.get(&header.operation)).copied().unwrap_or(header.salt)
     }
 
     /// Drops a client's change that is under way: it never happens. What is another client's stays.
@@ -168,6 +180,9 @@ impl Finished {
 
     /// Notes a change that has happened. `before`: the word that was there, for an atomic.
     pub fn add(&mut self, header: &Header, before: u64) {
+        if planted::is(Fault::FinishedForgotten) {
+            return;
+        }
         self.by_salt.insert(header.salt, (header.client, header.operation, before));
         self.order.push_back(header.salt);
         if self.order.len() > self.most

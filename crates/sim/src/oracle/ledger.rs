@@ -35,6 +35,8 @@ pub(super) struct Ledger {
     begun: u64,
     /// For each session, the place of the last executed operation that is no read.
     last: HashMap<SessionId, u64>,
+    /// Sessions whose operations have no order among each other.
+    without_order: HashSet<SessionId>,
     /// Operations that are done and must not be executed again.
     over: HashSet<(SessionId, u64)>,
 }
@@ -64,13 +66,18 @@ impl Ledger {
         }
     }
 
-    /// Notes that the node's NIC has executed a request with this number.
+    /// The operations of a session have no order among each other.
+    pub fn has_no_order(&mut self, session: SessionId) {
+        self.without_order.insert(session);
+    }
+
+    /// Notes that the node's NIC has executed a request with this number. `may_repeat`: its client may send it again.
     pub fn executed(
         &mut self,
         now: Nanos,
         (session, id): (SessionId, u64),
         request: &WireRequest,
-        brought: Vec<u8>,
+        (brought, may_repeat): (Vec<u8>, bool),
     ) -> Option<Failure> {
         if self.over.contains(&(session, id)) {
             return wrong(
@@ -87,7 +94,8 @@ impl Ledger {
                 ),
             );
         }
-        if entry.kind != Kind::Read {
+        let has_order = !self.without_order.contains(&session);
+        if entry.kind != Kind::Read && has_order {
             let last = self.last.entry(session).or_insert(0);
             if std::mem::replace(last, entry.place) >= entry.place {
                 return wrong(
@@ -105,8 +113,10 @@ impl Ledger {
                 format!("operation {id:#x} of session {session} was executed after it was said to be over"),
             );
         }
-        if entry.executed > 1 && entry.kind != Kind::Read {
-            return wrong(now, format!("{:?} {id:#x} of session {session} was executed twice", entry.kind));
+        if entry.executed > 1 && entry.kind != Kind::Read && !may_repeat {
+            let promise = if has_order { Promise::Truth } else { Promise::Once };
+            let what = format!("{:?} {id:#x} of session {session} was executed twice", entry.kind);
+            return Some(Failure { promise, at_ns: now, what });
         }
         None
     }
@@ -189,7 +199,7 @@ mod tests {
         let mut ledger = Ledger::default();
         assert_eq!(ledger.begun(0, (SESSION, 1), Kind::Write, None), None);
         assert_eq!(ledger.ended(1, SESSION, 1, Err(told)), None);
-        ledger.executed(2, (SESSION, 1), &request(), Vec::new()).is_some()
+        ledger.executed(2, (SESSION, 1), &request(), (Vec::new(), false)).is_some()
     }
 
     #[test]
@@ -206,7 +216,7 @@ mod tests {
     fn what_happened_before_it_was_interrupted_is_right() {
         let mut ledger = Ledger::default();
         assert_eq!(ledger.begun(0, (SESSION, 1), Kind::Write, None), None);
-        assert_eq!(ledger.executed(1, (SESSION, 1), &request(), Vec::new()), None);
+        assert_eq!(ledger.executed(1, (SESSION, 1), &request(), (Vec::new(), false)), None);
         assert_eq!(ledger.ended(2, SESSION, 1, Err(Error::Interrupted)), None);
     }
 
@@ -216,7 +226,7 @@ mod tests {
         for id in [1, 2] {
             assert_eq!(ledger.begun(0, (SESSION, id), Kind::Write, None), None);
         }
-        assert_eq!(ledger.executed(1, (SESSION, 2), &request(), Vec::new()), None);
-        assert!(ledger.executed(2, (SESSION, 1), &request(), Vec::new()).is_some());
+        assert_eq!(ledger.executed(1, (SESSION, 2), &request(), (Vec::new(), false)), None);
+        assert!(ledger.executed(2, (SESSION, 1), &request(), (Vec::new(), false)).is_some());
     }
 }

@@ -7,6 +7,7 @@ mod memory_model;
 mod network;
 mod node_model;
 mod objects;
+mod one_shots;
 mod permission;
 mod promise;
 mod requests;
@@ -18,6 +19,7 @@ mod tests;
 pub(crate) use chunks::{Allocations, WorkerOf};
 pub(crate) use ledger::Kind;
 pub(crate) use network::Arrival;
+pub(crate) use one_shots::{ONE_SHOT, key_of};
 pub(crate) use permission::QueuePairOf;
 pub use promise::{Failure, Promise};
 
@@ -25,6 +27,7 @@ use crate::clock::Nanos;
 use crate::memory::{SimMemory, Touch};
 use ledger::Ledger;
 use node_model::NodeModel;
+use one_shots::OneShots;
 use permission::Wanted;
 use portcullis_client::Error;
 use portcullis_protocol::{Lifetime, Moment, PermissionId};
@@ -88,6 +91,7 @@ pub(crate) struct Oracle {
     nodes: Vec<Option<NodeModel>>,
     sessions: Vec<Session>,
     ledger: Ledger,
+    one_shots: OneShots,
     suspects: Vec<Suspect>,
     failures: Vec<Failure>,
     tally: Tally,
@@ -116,6 +120,7 @@ impl Oracle {
             self.nodes.resize_with(node + 1, || None);
         }
         self.suspects.retain(|suspect| suspect.node != node);
+        self.another_life(node);
         self.nodes[node] = Some(NodeModel::new(pool_bytes, linger));
     }
 

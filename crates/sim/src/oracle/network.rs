@@ -2,7 +2,7 @@
 
 use super::permission::Wanted;
 use super::requests::{Asked, part_of};
-use super::{Failure, LONGEST_WAIT, Oracle, Promise, Session, SessionId, Suspect};
+use super::{Failure, LONGEST_WAIT, ONE_SHOT, Oracle, Promise, Session, SessionId, Suspect};
 use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
@@ -149,7 +149,8 @@ impl Oracle {
         }
         self.note_word(arrival, node, wanted);
         let begun = self.as_begun(node, arrival.request);
-        let failure = self.ledger.executed(now, (session, arrival.id), &begun, brought);
+        let may_repeat = self.may_repeat(arrival, wanted.key);
+        let failure = self.ledger.executed(now, (session, arrival.id), &begun, (brought, may_repeat));
         self.note(failure);
     }
 
@@ -164,6 +165,15 @@ impl Oracle {
             rkey_of(request.to_mut()).into_iter().for_each(|key| *key = begun);
         }
         request
+    }
+
+    /// Whether the client may have an access carried out again, of which it has heard nothing: a write where nobody else
+    /// writes.
+    fn may_repeat(&self, arrival: &Arrival<'_>, key: Rkey) -> bool {
+        let is_write = matches!(arrival.request, WireRequest::Write { .. });
+        let node = &self.nodes[self.sessions[arrival.session].node];
+        let known = node.as_ref().and_then(|model| model.by_key(key));
+        arrival.queue_pair == ONE_SHOT && is_write && known.is_some_and(|it| it.sharing == Sharing::Exclusive)
     }
 
     fn changed(&mut self, node: usize, tenant: usize, offset: u64, after: u64) {

@@ -6,7 +6,7 @@ use super::objects::Objects;
 use super::permission::{Known, Wanted, overlaps};
 use super::requests::Requests;
 use super::shares::{Shares, TakenBack, called};
-use super::{Promise, SessionId};
+use super::{Promise, SessionId, key_of};
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
     Credential, Granted, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey, Sharing,
@@ -351,7 +351,11 @@ impl NodeModel {
             });
             list.push(at);
         }
-        for key in credential.keys() {
+        let region = match credential {
+            Credential::RegionKey { region, .. } => Some(key_of(region)),
+            _ => None,
+        };
+        for key in credential.keys().chain(region) {
             self.by_key.insert(key, at);
         }
         self.by_id.insert(known.id, at);

@@ -1,6 +1,6 @@
 //! A permission as the checkers know it from the messages that crossed the network, and not from the node's tables.
 
-use super::SessionId;
+use super::{ONE_SHOT, SessionId, key_of};
 use portcullis_protocol::{
     Credential, Granted, Header, LIFETIME_OFFSET, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey,
     Sharing, WordKeys,
@@ -115,14 +115,19 @@ impl Known {
                 let opens_word = group.of_word().is_some_and(|word| word.has(key));
                 (group.word() == WordKeys::Same || !opens_word, opens_word)
             }
-            Credential::Chunk(_) | Credential::RegionKey { .. } | Credential::Node => (false, false),
+            Credential::RegionKey { region, .. } => (key_of(region) == key, key_of(region) == key),
+            Credential::Chunk(_) | Credential::Node => (false, false),
         }
     }
 
     /// Whether a key of its own works on this queue pair: those of a group work on one each.
     pub fn works_on(&self, key: Rkey, (session, number): QueuePairOf) -> bool {
-        let Credential::Group(group) = self.credential else { return true };
-        session == self.session && group.queue_pair_of(key) == number
+        match self.credential {
+            Credential::Group(group) => session == self.session && group.queue_pair_of(key) == number,
+            // Nobody else can use it: the holder's number is in it.
+            Credential::RegionKey { .. } => session == self.session && number == ONE_SHOT,
+            _ => number != ONE_SHOT,
+        }
     }
 
     /// The buffer's key on the first queue pair, if this is one of its keys on another: as the holder began the access.
@@ -137,6 +142,9 @@ impl Known {
     pub fn covers(&self, wanted: &Wanted) -> Result<(), &'static str> {
         let (word, span) = (self.word(), wanted.span());
         let (opens_buffer, opens_word) = self.opens(wanted.key);
+        if let Credential::RegionKey { .. } = self.credential {
+            return self.region_covers(wanted);
+        }
         let contiguous = word.end == self.buffer.start && opens_buffer && opens_word;
         let reach = if contiguous {
             word.start..self.buffer.end
@@ -151,6 +159,18 @@ impl Known {
         let only_word = !contiguous && opens_word;
         let rights = if only_word { Rights::ATOMIC } else { self.rights };
         if rights.contains(wanted.right) { Ok(()) } else { Err("without its rights") }
+    }
+
+    /// Whether its region allows the access: its bytes with its rights, and atomics on the lifetime word.
+    fn region_covers(&self, wanted: &Wanted) -> Result<(), &'static str> {
+        let span = wanted.span();
+        if span == self.word() && wanted.right == Rights::ATOMIC {
+            return Ok(());
+        }
+        if span.start < self.buffer.start || span.end > self.buffer.end {
+            return Err("outside its range");
+        }
+        if self.rights.contains(wanted.right) { Ok(()) } else { Err("without its rights") }
     }
 
     /// Whether another permission covers these bytes now.

@@ -34,6 +34,16 @@ pub enum Promise {
     Soundness,
     /// What the users of a structure are told fits one order of their operations: nothing is lost, doubled or torn.
     Order,
+    /// No operation without a queue pair that changes something is carried out twice.
+    Once,
+    /// No nonce is used twice under one key.
+    Nonce,
+    /// An operation without a queue pair ends when its time-outs are over, at the latest.
+    Timeliness,
+    /// What nobody has sealed has no effect, and is charged to nobody.
+    Proof,
+    /// A node sends a stranger no more bytes than it has heard from there.
+    Amplification,
     /// At rest nothing is left: no permissions, objects, bytes, headers, windows, queue pairs or requests, and no memory of
     /// a structure that it does not use.
     Rest,
@@ -57,6 +67,11 @@ impl Promise {
             Self::Progress => "progress",
             Self::Soundness => "soundness",
             Self::Order => "order",
+            Self::Once => "once",
+            Self::Nonce => "nonce",
+            Self::Timeliness => "timeliness",
+            Self::Proof => "proof",
+            Self::Amplification => "amplification",
             Self::Rest => "rest",
         }
     }

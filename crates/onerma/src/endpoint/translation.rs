@@ -1,0 +1,63 @@
+//! What a client posts, as a transfer; and the end of a transfer, as a completion says it.
+
+use crate::atomic::Atomic;
+use crate::executor::{Transfer, TransferEnd};
+use crate::initiator::{Action, Destination, ServiceClass};
+use crate::status::Status as Ended;
+use portcullis_memory::Memory;
+use portcullis_nic::{LocalSpan, OneShotRequest, OneShotVerb, Status};
+use portcullis_protocol::planted::{self, Fault};
+
+/// Small transfers are served before large ones: up to so many bytes.
+const LATENCY_BYTES_MAX: u32 = 4096;
+
+impl Transfer {
+    /// The transfer of a request. What it writes is read from the arena here.
+    #[must_use]
+    pub fn of_request<M: Memory>(request: &OneShotRequest, to: Destination, arena: &M) -> Self {
+        let OneShotRequest { address, local, verb, .. } = *request;
+        let length = local.length as usize;
+        let (action, may_repeat) = match verb {
+            OneShotVerb::Read => (Action::Read(vec![0; length]), true),
+            OneShotVerb::Write { may_repeat } => {
+                let mut bytes = vec![0; length];
+                arena.read(local.address, &mut bytes);
+                (Action::Write(bytes), may_repeat)
+            }
+            OneShotVerb::CompareAndSwap { compare, swap } => {
+                (Action::Atomic(Atomic::CompareAndSwap { expected: compare, new: swap }), false)
+            }
+            OneShotVerb::FetchAndAdd { add } => (Action::Atomic(Atomic::FetchAndAdd { add }), false),
+        };
+        let class =
+            if local.length <= LATENCY_BYTES_MAX { ServiceClass::Latency } else { ServiceClass::Bulk };
+        Self { action, to, address: address.0, class, may_repeat }
+    }
+}
+
+impl TransferEnd {
+    /// What the request's completion says of it.
+    #[must_use]
+    pub fn verbs_status(&self) -> Status {
+        match self.status {
+            Ended::Ok => Status::Success,
+            // A part of it, or it at an earlier try, may have happened before its permission ended.
+            Ended::RemoteAuthenticationFailure
+                if self.is_uncertain && !planted::is(Fault::RefusedAfterEffect) =>
+            {
+                Status::RetryExceededError
+            }
+            Ended::RemoteAuthenticationFailure => Status::RemoteAccessError,
+            Ended::Nack | Ended::Timeout | Ended::DispatchTimeout => Status::RetryExceededError,
+        }
+    }
+
+    /// Puts what a transfer that has succeeded has brought into the arena. The buffer of a write holds what is there already.
+    pub fn store<M: Memory>(&self, local: LocalSpan, arena: &M) {
+        match self.before {
+            Some(before) => arena.store(local.address, before),
+            None if self.is_read => arena.write(local.address, &self.buffer),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The network between hosts with one-shot operations (1RMA), in virtual time.
+
+pub(crate) mod network;

@@ -1,0 +1,135 @@
+//! Clients over UDP: their operations are datagrams, and their control messages travel over a connection that loses nothing.
+//!
+//! Both ends of operations are the real ones of `onerma`. The network between them loses, repeats and delays datagrams, and
+//! somebody on the path does worse.
+
+mod attacker;
+mod end;
+mod label;
+mod node_end;
+mod paths;
+mod socket;
+mod turns;
+
+pub(crate) use attacker::Habits;
+pub(crate) use end::OneShotEnd;
+pub(crate) use label::Label;
+pub(crate) use node_end::NodeEnd;
+pub(crate) use paths::{Datagram, Message, Paths};
+pub(crate) use socket::SharedSocket;
+
+use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
+use crate::dice::Dice;
+use crate::network::MachineId;
+use crate::one_shot::network::{Faults, LinkTerms};
+use crate::oracle::SessionId;
+use crate::plan::{Plan, Programs};
+use portcullis_onerma::{ExecutorLimits, InitiatorLimits, OPERATION_MAX, ResponderLimits};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+/// The random stream from which the sizes of both ends and of the network are drawn.
+const TERMS: u64 = 9;
+/// The first of the random streams that say which clients are over UDP.
+const WHO: u64 = 6_000_000;
+/// The port of every node.
+const NODE_PORT: u16 = 7;
+/// The first port of clients.
+const FIRST_PORT: usize = 1024;
+
+/// Whether a client of a run is over UDP.
+pub(crate) fn is_over_udp(plan: &Plan, client: usize) -> bool {
+    let can = plan.programs == Programs::Workers && !plan.fill;
+    can && Dice::new(plan.seed, WHO + client as u64).of(0..100) < plan.udp.into()
+}
+
+/// The host of a machine.
+fn host_of(machine: MachineId) -> Ipv6Addr {
+    Ipv6Addr::from(0xfd00 << 112 | machine as u128 + 1)
+}
+
+/// The machine of a host. `None`: nobody has this address.
+fn machine_of(address: SocketAddr) -> Option<MachineId> {
+    let SocketAddr::V6(address) = address else { return None };
+    let number = u128::from(*address.ip()) ^ 0xfd00 << 112;
+    usize::try_from(number.checked_sub(1)?).ok()
+}
+
+/// Where a node's end is.
+fn address_of_node(node: usize) -> SocketAddr {
+    SocketAddr::from((host_of(node), NODE_PORT))
+}
+
+/// Where a session's end is.
+fn address_of_session(machine: MachineId, session: SessionId) -> SocketAddr {
+    let port = u16::try_from((FIRST_PORT + session) & 0xffff).unwrap_or(u16::MAX);
+    SocketAddr::from((host_of(machine), port))
+}
+
+/// The sizes of both ends, and what the network is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub responder: ResponderLimits,
+    pub initiator: InitiatorLimits,
+    pub executor: ExecutorLimits,
+    pub link: LinkTerms,
+    pub faults: Faults,
+    /// Datagrams that a node takes in in one turn, and packets that it sends.
+    pub per_turn: (usize, usize),
+}
+
+impl Terms {
+    /// The terms of a run.
+    pub fn draw(plan: &Plan, latency: Nanos) -> Self {
+        let mut dice = Dice::new(plan.seed, TERMS);
+        let short = dice.per_mille(400);
+        let mut packet_max =
+            || usize::try_from(if short { dice.of(90..300) } else { 1232 }).unwrap_or(usize::MAX);
+        let (responder_packets, initiator_packets) = (packet_max(), packet_max());
+        let change_timeout = Duration::from_nanos(dice.magnitude(300 * MICROSECOND..2 * MILLISECOND));
+        let patience = Duration::from_nanos(dice.of(2 * MILLISECOND..8 * MILLISECOND));
+        let mut narrow = |range| usize::try_from(dice.magnitude(range)).unwrap_or(usize::MAX);
+        let responder = ResponderLimits {
+            packet_max: responder_packets,
+            waiting_max: 4 << 20,
+            changes_max: 4096,
+            client_changes_max: 256,
+            change_timeout,
+            finished_max: narrow(1..256),
+        };
+        let per_turn = (narrow(1..64), narrow(1..64));
+        let slots = 1 << dice.of(0..6);
+        let initiator = InitiatorLimits {
+            slots,
+            window: OPERATION_MAX * u32::try_from(dice.of(1..5)).unwrap_or(1),
+            packet_max: initiator_packets,
+            dispatch_timeout: patience,
+            timeout: change_timeout + change_timeout / 8 + Duration::from_micros(10),
+        };
+        let rtt = Duration::from_nanos(4 * latency);
+        let executor = ExecutorLimits {
+            transfers: usize::try_from(slots).unwrap_or(1),
+            patience,
+            ..ExecutorLimits::for_round_trip(rtt)
+        };
+        let link = LinkTerms {
+            bits_per_second: dice.magnitude(200_000_000..100_000_000_000),
+            propagation: latency,
+            queue: dice.magnitude(4_000..400_000),
+        };
+        let faults = if dice.per_mille(350) {
+            Faults::default()
+        } else {
+            let jitter = dice.magnitude(1..60_000);
+            Faults { lost: dice.of(0..80), repeated: dice.of(0..120), jitter }
+        };
+        Self { responder, initiator, executor, link, faults, per_turn }
+    }
+
+    /// The longest that an operation may take at a client that looks at the time: its turns to begin, its time in a slot, two
+    /// round trips, and three questions.
+    pub fn longest(&self) -> Duration {
+        let InitiatorLimits { dispatch_timeout, timeout, .. } = self.initiator;
+        self.executor.patience + dispatch_timeout + timeout * 6 + Duration::from_micros(10)
+    }
+}

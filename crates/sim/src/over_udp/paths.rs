@@ -1,0 +1,127 @@
+//! The way of datagrams and of control messages between clients over UDP and nodes.
+
+use super::attacker::{Attacker, Habits};
+use super::{Terms, machine_of};
+use crate::clock::Nanos;
+use crate::dice::Dice;
+use crate::network::MachineId;
+use crate::one_shot::network::Network as Links;
+use crate::oracle::SessionId;
+use crate::plan::Plan;
+use portcullis_slots::{Reuse, Slots};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+/// Bytes of the headers of IPv6, UDP and Ethernet, and between frames.
+const OVERHEAD: u64 = 40 + 8 + 38;
+/// The random stream of the one on the path.
+const ATTACKER: u64 = 52;
+
+/// A datagram on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Datagram {
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    pub bytes: Vec<u8>,
+    /// It has left the switch in the middle.
+    pub is_past_switch: bool,
+}
+
+/// A control message on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub session: SessionId,
+    pub is_to_node: bool,
+    pub bytes: Vec<u8>,
+}
+
+/// The paths of a run.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    links: Links,
+    attacker: Attacker,
+    datagrams: Slots<u32, Box<Datagram>>,
+    messages: Slots<u32, Box<Message>>,
+    /// When the last message of each direction of a session arrives.
+    last: HashMap<(SessionId, bool), Nanos>,
+    dice: Dice,
+}
+
+impl Paths {
+    pub fn new(plan: &Plan, terms: &Terms) -> Self {
+        let hosts = plan.nodes + plan.clients;
+        Self {
+            links: Links::new(hosts, terms.link, terms.faults, plan.seed),
+            attacker: Attacker::new(Dice::new(plan.seed, ATTACKER)),
+            datagrams: Slots::new(Reuse::LatestFirst, u32::MAX),
+            messages: Slots::new(Reuse::LatestFirst, u32::MAX),
+            last: HashMap::new(),
+            dice: Dice::new(plan.seed, ATTACKER + 1),
+        }
+    }
+
+    /// A datagram leaves its host. Returns when and where its copies are at the switch.
+    pub fn leave(&mut self, now: Nanos, datagram: &Datagram) -> Vec<(Nanos, u32)> {
+        let Some(from) = machine_of(datagram.from) else { return Vec::new() };
+        let copies = self.links.leave(from, now, datagram.bytes.len() as u64 + OVERHEAD);
+        copies
+            .into_iter()
+            .flatten()
+            .map(|at| (at, self.datagrams.insert(Box::new(datagram.clone()))))
+            .collect()
+    }
+
+    /// Takes the datagram of an event.
+    pub fn take(&mut self, place: u32) -> Option<Datagram> {
+        self.datagrams.remove(place).map(|it| *it)
+    }
+
+    /// A datagram is at the switch. Returns what leaves it, when and where it arrives: whoever is on the path may have changed
+    /// that.
+    pub fn forward(&mut self, now: Nanos, datagram: Datagram) -> Vec<(Nanos, u32)> {
+        let ends = [machine_of(datagram.from), machine_of(datagram.to)];
+        let out = if ends.into_iter().flatten().any(|machine| self.attacker.is_at(machine, now)) {
+            self.attacker.meet(datagram)
+        } else {
+            vec![(0, datagram)]
+        };
+        let mut arrivals = Vec::new();
+        for (later, mut datagram) in out {
+            let Some(to) = machine_of(datagram.to) else { continue };
+            let bytes = datagram.bytes.len() as u64 + OVERHEAD;
+            datagram.is_past_switch = true;
+            // Whatever is held back joins the queue when it is let go; the queue is only modelled at this moment.
+            let Some(at) = self.links.forward(to, now, bytes) else { continue };
+            arrivals.push((at + later, self.datagrams.insert(Box::new(datagram))));
+        }
+        arrivals
+    }
+
+    /// Somebody is on the path of a machine until then.
+    pub fn attack(&mut self, machine: MachineId, until: Nanos, habits: Habits) {
+        self.attacker.begin(machine, until, habits);
+    }
+
+    /// Nobody is on a path any more.
+    pub fn heal(&mut self) {
+        self.attacker.end();
+    }
+
+    /// When a control message that is sent now arrives, and where it is until then. Messages arrive in their order.
+    pub fn say(&mut self, now: Nanos, not_before: Nanos, message: Message, latency: Nanos) -> (Nanos, u32) {
+        let last = self.last.entry((message.session, message.is_to_node)).or_insert(0);
+        let arrival = (now + latency + self.dice.of(0..latency + 1)).max(not_before).max(*last + 1);
+        *last = arrival;
+        (arrival, self.messages.insert(Box::new(message)))
+    }
+
+    /// Takes the message of an event.
+    pub fn take_message(&mut self, place: u32) -> Option<Message> {
+        self.messages.remove(place).map(|it| *it)
+    }
+
+    /// Whether a full queue has dropped a datagram.
+    pub fn has_dropped(&self) -> bool {
+        self.links.dropped() > 0
+    }
+}
