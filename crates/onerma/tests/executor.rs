@@ -209,7 +209,10 @@ fn a_transfer_that_is_refused_begins_nothing_more_and_ends_when_nothing_is_under
 
 #[test]
 fn nothing_takes_longer_than_its_patience_and_the_end_of_what_is_under_way() {
-    for action in [Action::Read(vec![0; BYTES]), Action::Write(bytes(1))] {
+    // A transfer of one operation has nothing more to begin when its time is over, but for repeats.
+    let short =
+        [Action::Read(vec![0; 8]), Action::Write(vec![1; 8]), Action::Atomic(Atomic::FetchAndAdd { add: 1 })];
+    for action in [Action::Read(vec![0; BYTES]), Action::Write(bytes(1))].into_iter().chain(short) {
         let mut path = Path::new(RESPONDER, 1.0, 1);
         path.begin(action, ServiceClass::Bulk, true);
         let end = path.end();

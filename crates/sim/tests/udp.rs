@@ -5,7 +5,7 @@
 use portcullis_sim::{FaultKind, Plan, campaign};
 
 /// Seeds that are run unless somebody asks for more.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 150;
 
 fn seeds() -> u64 {
     std::env::var("PORTCULLIS_SEEDS").ok().and_then(|number| number.parse().ok()).unwrap_or(SEEDS)

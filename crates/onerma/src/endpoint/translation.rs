@@ -61,3 +61,25 @@ impl TransferEnd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::TransferId;
+
+    /// The first try of a write has happened and its answer was lost, and the second is refused since the permission has ended.
+    #[test]
+    fn what_may_have_happened_is_not_said_to_have_been_refused() {
+        let end = |is_uncertain| TransferEnd {
+            id: TransferId(0),
+            status: Ended::RemoteAuthenticationFailure,
+            is_uncertain,
+            before: None,
+            is_read: false,
+            buffer: Vec::new(),
+            operations: 2,
+        };
+        assert_eq!(end(true).verbs_status(), Status::RetryExceededError);
+        assert_eq!(end(false).verbs_status(), Status::RemoteAccessError);
+    }
+}

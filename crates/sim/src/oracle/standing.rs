@@ -60,8 +60,8 @@ impl Oracle {
     ) {
         let Session { node, tenant, refusals, strays, .. } = self.sessions[session];
         let own = match (asked, refusal) {
-            // A client's own pause delays its rebuilds only.
-            (RequestBody::Recover { .. }, Refusal::Paused { .. }) => refusals > 0,
+            // A client's own pause delays its rebuilds and its workers only.
+            (RequestBody::Recover { .. } | RequestBody::JoinChunks, Refusal::Paused { .. }) => refusals > 0,
             (_, Refusal::Paused { .. }) => false,
             // Late accesses never bar a client.
             _ => strays > 0,

@@ -87,7 +87,7 @@ impl Terms {
             || usize::try_from(if short { dice.of(90..300) } else { 1232 }).unwrap_or(usize::MAX);
         let (responder_packets, initiator_packets) = (packet_max(), packet_max());
         let change_timeout = Duration::from_nanos(dice.magnitude(300 * MICROSECOND..2 * MILLISECOND));
-        let patience = Duration::from_nanos(dice.of(2 * MILLISECOND..8 * MILLISECOND));
+        let patience = Duration::from_nanos(dice.of(4 * MILLISECOND..8 * MILLISECOND));
         let mut narrow = |range| usize::try_from(dice.magnitude(range)).unwrap_or(usize::MAX);
         let responder = ResponderLimits {
             packet_max: responder_packets,
@@ -98,7 +98,8 @@ impl Terms {
             finished_max: narrow(1..256),
         };
         let per_turn = (narrow(1..64), narrow(1..64));
-        let slots = 1 << dice.of(0..6);
+        // Few, so that those that wait for their turn run out of patience only where something is wrong.
+        let slots = 1 << dice.of(0..4);
         let initiator = InitiatorLimits {
             slots,
             window: OPERATION_MAX * u32::try_from(dice.of(1..5)).unwrap_or(1),

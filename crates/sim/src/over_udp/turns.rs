@@ -29,9 +29,11 @@ impl Cluster {
         is_over_udp(&self.plan, client) && (disturbed || self.terms.faults != Default::default())
     }
 
-    /// Whether somebody may be on the path of a client: what it says to the client of permissions may be wrong.
+    /// Whether permissions of a client may seem to end early: somebody may be on its path, and says so; or its node has
+    /// started anew and says so, before the client learns that its control connection has ended.
     pub fn is_attacked(&self, client: usize) -> bool {
-        is_over_udp(&self.plan, client) && self.plan.faults.contains(&FaultKind::Path)
+        let faults = [FaultKind::Path, FaultKind::NodeStop];
+        is_over_udp(&self.plan, client) && faults.iter().any(|kind| self.plan.faults.contains(kind))
     }
 
     /// Attaches an admitted client over UDP.
