@@ -2,8 +2,8 @@
 
 use super::{Name, Options, pingpong};
 use crate::output::{complain, say};
-use crate::samples::Summary;
 use crate::rdma::NicKind;
+use crate::samples::Summary;
 use portcullis::Mechanism;
 use serde::Serialize;
 use std::fmt::Write;
@@ -105,7 +105,12 @@ impl Report {
             " NIC             : {:<20} Protection      : {}",
             self.setting.nic, self.setting.protection
         );
-        let _ = writeln!(text, " Connection type : {:<20} Number of qps   : {}", self.connection(), self.queue_pairs);
+        let _ = writeln!(
+            text,
+            " Connection type : {:<20} Number of qps   : {}",
+            self.connection(),
+            self.queue_pairs
+        );
         let _ = writeln!(
             text,
             " Outstanding     : {:<20} pingpong RTT    : {:.3} usec",
