@@ -61,6 +61,7 @@ pub struct UdpEndpoint {
     size: EndpointSize,
     executor: Executor,
     transfers: usize,
+    datagram_max: u32,
     socket: UdpSocket,
     control: Control,
     /// Keys by region.
@@ -101,6 +102,7 @@ impl UdpEndpoint {
             arena: ArenaMemory::whole(memory, size.arena_bytes),
             size,
             transfers: executor.transfers,
+            datagram_max: u32::try_from(initiator.packet_max).unwrap_or(u32::MAX),
             executor: Executor::new(Initiator::new(initiator), executor),
             socket,
             control: Control::new(link),
@@ -110,6 +112,12 @@ impl UdpEndpoint {
             watch,
             began: Instant::now(),
         })
+    }
+
+    /// Bytes of the largest datagram that goes either way.
+    #[must_use]
+    pub fn datagram_max(&self) -> u32 {
+        self.datagram_max
     }
 
     fn now(&self) -> Duration {

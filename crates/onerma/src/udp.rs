@@ -100,6 +100,12 @@ impl UdpSocket {
         Ok(Self { socket, state, arrivals, metas, taken: (0, 0), burst: Burst::default() })
     }
 
+    /// Datagrams that one system call sends to one destination.
+    #[must_use]
+    pub fn segments_max(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
     /// Its own address.
     ///
     /// # Errors

@@ -95,6 +95,14 @@ impl ControlLink for Link {
     }
 }
 
+/// Datagrams that one system call of this machine sends to one destination (segmentation offload).
+///
+/// # Errors
+/// The machine refuses a socket.
+pub fn udp_segments() -> std::io::Result<usize> {
+    Ok(UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0).into())?.segments_max())
+}
+
 /// Attaches to the node at `HOST:PORT`. Returns the client's end and its number.
 pub(crate) fn connect(
     place: &str,
