@@ -22,7 +22,9 @@ mod udp;
 
 pub use atomic::Atomic;
 pub use congestion::{Congestion, CongestionParameters};
-pub use executor::{Executor, ExecutorLimits, NotBegun, Transfer, TransferEnd, TransferId};
+pub use executor::{
+    Executor, ExecutorCounters, ExecutorLimits, NotBegun, Pace, Signal, Transfer, TransferEnd, TransferId,
+};
 pub use initiator::{
     Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
 };

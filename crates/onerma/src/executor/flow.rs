@@ -1,21 +1,19 @@
 //! A destination and direction: what waits for it, its congestion window, its round trip and its pace.
 
-use super::TransferId;
-use crate::congestion::{Congestion, CongestionParameters};
+use super::{ExecutorLimits, Pace, Signal, TransferId};
+use crate::congestion::Congestion;
 use crate::initiator::{Completion, ServiceClass};
 use crate::status::Status;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Operations that may begin at once although the pace says one after another: a caller that looks at the time now and then
-/// would otherwise fall behind.
-const BURST: u32 = 4;
-
 /// A destination and direction.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// The window for congestion beyond this host.
+    /// The window for congestion beyond this host, or for all of it.
     remote: Congestion,
+    signal: Signal,
+    burst: u32,
     rtt: Duration,
     under_way: u32,
     /// Transfers with more to begin: those of `Latency`, those of `Bulk`, each in turns.
@@ -25,9 +23,20 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub fn new(target: Duration, rtt: Duration) -> Self {
-        let remote = Congestion::new(CongestionParameters::new(target));
-        Self { remote, rtt, under_way: 0, waiting: Default::default(), next: Duration::ZERO }
+    pub fn new(limits: &ExecutorLimits, pace: &Pace) -> Self {
+        let target = match pace.signal {
+            Signal::Apart => limits.remote_target,
+            Signal::Together => limits.local_target + limits.remote_target,
+        };
+        Self {
+            remote: pace.window(target),
+            signal: pace.signal,
+            burst: pace.burst,
+            rtt: limits.rtt,
+            under_way: 0,
+            waiting: Default::default(),
+            next: Duration::ZERO,
+        }
     }
 
     /// Operations that may be under way.
@@ -72,23 +81,31 @@ impl Flow {
     pub fn begun(&mut self, local: f64, now: Duration) {
         self.under_way += 1;
         let apart = self.rtt.div_f64(self.remote.window().min(local));
-        let behind = now.saturating_sub(apart.saturating_mul(BURST - 1));
+        let behind = now.saturating_sub(apart.saturating_mul(self.burst.saturating_sub(1)));
         self.next = self.next.max(behind) + apart;
     }
 
     /// An operation has ended: tells this flow's window and this host's how it went (1RMA §6, Algorithm 1).
     pub fn ended(&mut self, completion: &Completion, local: &mut Congestion, now: Duration) {
         self.under_way -= 1;
-        match completion.status {
-            Status::Ok => {
-                let beyond = completion.total_delay.saturating_sub(completion.issue_delay);
+        let Completion { status, issue_delay, total_delay, .. } = *completion;
+        match (status, self.signal) {
+            (Status::Ok, signal) => {
+                let beyond = total_delay.saturating_sub(issue_delay);
                 self.rtt = (self.rtt * 7 + beyond) / 8;
-                local.succeed(completion.issue_delay, self.rtt, now);
-                self.remote.succeed(beyond, self.rtt, now);
+                match signal {
+                    Signal::Apart => {
+                        local.succeed(issue_delay, self.rtt, now);
+                        self.remote.succeed(beyond, self.rtt, now);
+                    }
+                    Signal::Together => self.remote.succeed(total_delay, self.rtt, now),
+                }
             }
-            Status::DispatchTimeout => local.shed(self.rtt, now),
-            Status::Nack | Status::Timeout => self.remote.shed(self.rtt, now),
-            Status::RemoteAuthenticationFailure => {}
+            (Status::DispatchTimeout, Signal::Apart) => local.shed(self.rtt, now),
+            (Status::Nack | Status::Timeout, _) | (Status::DispatchTimeout, Signal::Together) => {
+                self.remote.shed(self.rtt, now);
+            }
+            (Status::RemoteAuthenticationFailure, _) => {}
         }
     }
 }
