@@ -109,3 +109,77 @@ impl Flow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::CongestionParameters;
+    use crate::initiator::SlotId;
+
+    const RTT: Duration = Duration::from_micros(5);
+    const LIMITS: ExecutorLimits = ExecutorLimits {
+        transfers: 1,
+        patience: Duration::from_secs(1),
+        local_target: Duration::from_micros(1),
+        remote_target: Duration::from_micros(6),
+        rtt: RTT,
+    };
+
+    /// What the local window and the flow's are after an operation that ended like this, when both were 10.
+    fn after(signal: Signal, status: Status, [issue_delay, total_delay]: [u64; 2]) -> [f64; 2] {
+        let pace = Pace { initial: 10.0, signal, ..Pace::default() };
+        let parameters =
+            CongestionParameters { initial: 10.0, ..CongestionParameters::new(LIMITS.local_target) };
+        let (mut flow, mut local) = (Flow::new(&LIMITS, &pace), Congestion::new(parameters));
+        let [issue_delay, total_delay] = [issue_delay, total_delay].map(Duration::from_micros);
+        let (slot, before, is_uncertain, buffer) = (SlotId(0), None, false, Vec::new());
+        flow.begun(local.window(), Duration::ZERO);
+        let end = Completion { slot, status, issue_delay, total_delay, is_uncertain, before, buffer };
+        flow.ended(&end, &mut local, RTT);
+        [local.window(), flow.window()]
+    }
+
+    fn falls(windows: [f64; 2]) -> [bool; 2] {
+        windows.map(|it| it < 10.0)
+    }
+
+    #[test]
+    fn each_window_reacts_to_its_own_delay() {
+        let delays = |delays| falls(after(Signal::Apart, Status::Ok, delays));
+        assert_eq!(delays([0, 5]), [false, false]);
+        assert_eq!(delays([9, 14]), [true, false], "only this host is congested");
+        assert_eq!(delays([0, 9]), [false, true], "only what is beyond it is");
+    }
+
+    #[test]
+    fn each_window_reacts_to_its_own_failures() {
+        let failed = |status| falls(after(Signal::Apart, status, [0, 5]));
+        assert_eq!(failed(Status::DispatchTimeout), [true, false]);
+        assert_eq!([Status::Nack, Status::Timeout].map(failed), [[false, true]; 2]);
+        assert_eq!(failed(Status::RemoteAuthenticationFailure), [false, false]);
+    }
+
+    #[test]
+    fn with_one_signal_the_flow_reacts_to_all_and_the_local_window_to_nothing() {
+        let after = |status, delays| falls(after(Signal::Together, status, delays));
+        assert_eq!(after(Status::Ok, [1, 6]), [false, false], "in all it is below the sum of both targets");
+        assert_eq!(after(Status::Ok, [9, 14]), [false, true]);
+        for status in [Status::DispatchTimeout, Status::Nack, Status::Timeout] {
+            assert_eq!(after(status, [0, 5]), [false, true], "{status}");
+        }
+    }
+
+    #[test]
+    fn the_pace_lets_as_many_begin_at_once_as_the_burst_says() {
+        for burst in [1, 4] {
+            let mut flow = Flow::new(&LIMITS, &Pace { initial: 10.0, burst, ..Pace::default() });
+            let now = Duration::from_secs(1);
+            let mut begun = 0;
+            while flow.may_begin(now) {
+                flow.begun(10.0, now);
+                begun += 1;
+            }
+            assert_eq!(begun, burst);
+        }
+    }
+}

@@ -327,3 +327,105 @@ impl World {
         self.put(self.network.port(host).idle_at(), Event::Serve(host));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_onerma::{
+        Action, ExecutorLimits, InitiatorLimits, ServiceClass, Status, Transfer, TransferEnd,
+    };
+
+    const BYTES: usize = 40_000;
+
+    fn micros(count: u64) -> Duration {
+        Duration::from_micros(count)
+    }
+
+    /// One server and one client, whose transfers are patient.
+    fn pair(faults: Faults, seed: u64) -> (World, Destination) {
+        let link = LinkTerms { bits_per_second: 100_000_000_000, propagation: 500, queue: 1 << 20 };
+        let host = HostTimes { command: 200, fetch: 400, store: 200, packet: 10 };
+        let mut world = World::new(WorldTerms { link, host, framing: 66, faults, seed }, 2);
+        let limits = ResponderLimits {
+            packet_max: 1472,
+            waiting_max: 1 << 16,
+            changes_max: 16,
+            client_changes_max: 16,
+            change_timeout: micros(30),
+            finished_max: 16,
+        };
+        world.add_responder(0, BYTES as u64, limits);
+        let initiator = InitiatorLimits {
+            slots: 64,
+            window: 1 << 16,
+            packet_max: 1472,
+            dispatch_timeout: micros(10),
+            timeout: micros(40),
+        };
+        let limits = ExecutorLimits {
+            transfers: 4,
+            patience: Duration::from_secs(1),
+            local_target: micros(2),
+            remote_target: micros(10),
+            rtt: micros(5),
+        };
+        world.add_executor(1, Executor::new(Initiator::new(initiator), limits));
+        let to = world.grant(0, 1, OperationType::Read);
+        (world, to)
+    }
+
+    fn read(world: &mut World, to: &Destination, bytes: usize) -> (Nanos, TransferEnd) {
+        let action = Action::Read(vec![0; bytes]);
+        let class = ServiceClass::Bulk;
+        let transfer = Transfer { action, to: to.clone(), address: 0, class, may_repeat: false };
+        let begun = world.now();
+        world.with_executor(1, |it, now| it.begin(transfer, now).expect("there is room"));
+        while world.step(begun + 1_000_000_000).is_some() {
+            if let Some(end) = world.with_executor(1, |it, _| it.poll_end()) {
+                return (world.now() - begun, end);
+            }
+        }
+        panic!("the transfer has not ended")
+    }
+
+    #[test]
+    fn a_read_takes_the_sum_of_what_is_on_its_way() {
+        let (mut world, to) = pair(Faults::default(), 1);
+        let (took, end) = read(&mut world, &to, 1000);
+        assert!(end.status == Status::Ok && end.buffer.iter().zip(0..).all(|(&it, at)| it == pattern(at)));
+        // Each datagram is sent by two ports, and crosses two links.
+        let [request, answer] = [146u64, 1146].map(|bytes| 2 * (bytes * 8 / 100) + 2 * 500 + 10);
+        let expected = 200 + request + 400 + answer + 200;
+        assert!(took.abs_diff(expected) <= 6, "{took} and {expected}");
+    }
+
+    #[test]
+    fn what_is_lost_repeated_and_reordered_arrives_whole_and_as_the_seed_says() {
+        let faults = Faults { lost: 50, repeated: 50, jitter: 3_000 };
+        let run = |seed| {
+            let (mut world, to) = pair(faults, seed);
+            let (took, end) = read(&mut world, &to, BYTES);
+            assert_eq!(end.status, Status::Ok);
+            assert!(end.buffer.iter().zip(0..).all(|(&it, at)| it == pattern(at)), "seed {seed}");
+            (took, end.operations)
+        };
+        let all: Vec<_> = (0..20).map(run).collect();
+        assert_eq!(all, (0..20).map(run).collect::<Vec<_>>());
+        assert!(all.iter().any(|it| it.1 > 10), "nothing was lost: {all:?}");
+        let (mut world, to) = pair(Faults::default(), 1);
+        assert_eq!(read(&mut world, &to, BYTES).1.operations, 10);
+    }
+
+    #[test]
+    fn what_goes_to_nobody_ends_all_the_same() {
+        let (mut world, to) = pair(Faults::default(), 1);
+        let nobody = Destination { address: "192.168.0.1:9".parse().expect("an address"), ..to };
+        let action = Action::Read(vec![0; 8]);
+        let class = ServiceClass::Latency;
+        let transfer = Transfer { action, to: nobody, address: 0, class, may_repeat: false };
+        world.with_executor(1, |it, now| it.begin(transfer, now).expect("there is room"));
+        assert_eq!(world.step(30_000), None);
+        assert!(world.step(50_000).is_some(), "it has timed out");
+        assert_eq!(world.with_executor(1, |it, _| it.counters().timeouts), 1);
+    }
+}
