@@ -15,7 +15,7 @@ const FIGURE: &str = "Figure 12";
 const SMALL: usize = 64;
 const SMALL_PER_SECOND: f64 = 10_000.0;
 /// For how long a run counts.
-const SPAN: Nanos = 20 * MILLISECOND;
+const SPAN: Nanos = 10 * MILLISECOND;
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 
