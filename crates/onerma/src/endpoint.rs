@@ -9,9 +9,9 @@ mod wait;
 
 pub use control::ControlLink;
 
-use crate::executor::{Executor, ExecutorLimits, Transfer, TransferEnd, TransferId};
+use crate::executor::{Executor, ExecutorCounters, ExecutorLimits, Pace, Transfer, TransferEnd, TransferId};
 use crate::initiator::{Action, Destination, Initiator, InitiatorLimits, ServiceClass};
-use crate::keys::{DerivedKey, OperationKey};
+use crate::keys::{DerivedKey, OperationKey, OperationType};
 use crate::{Atomic, RegionId, Status as Ended, UdpSocket};
 use control::Control;
 use portcullis_memory::{ArenaMemory, Mapping, Memory};
@@ -83,7 +83,7 @@ impl UdpEndpoint {
         buffers: u64,
         socket: UdpSocket,
         link: Box<dyn ControlLink>,
-        limits: (InitiatorLimits, ExecutorLimits),
+        (initiator, executor, pace): (InitiatorLimits, ExecutorLimits, Pace),
     ) -> std::io::Result<Self> {
         let size = EndpointSize {
             data_queue_pairs: 0,
@@ -96,14 +96,13 @@ impl UdpEndpoint {
         let size = size.with_buffers(buffers);
         let memory = Mapping::private(size.arena_bytes).map_err(std::io::Error::other)?;
         let watch = Watch::new(&socket, &*link)?;
-        let (initiator, executor) = limits;
         Ok(Self {
             node,
             arena: ArenaMemory::whole(memory, size.arena_bytes),
             size,
             transfers: executor.transfers,
             datagram_max: u32::try_from(initiator.packet_max).unwrap_or(u32::MAX),
-            executor: Executor::new(Initiator::new(initiator), executor),
+            executor: Executor::with_pace(Initiator::new(initiator), executor, pace),
             socket,
             control: Control::new(link),
             keys: HashMap::new(),
@@ -118,6 +117,18 @@ impl UdpEndpoint {
     #[must_use]
     pub fn datagram_max(&self) -> u32 {
         self.datagram_max
+    }
+
+    /// How its operations have ended, those that were repeated included.
+    #[must_use]
+    pub fn counters(&self) -> ExecutorCounters {
+        self.executor.counters()
+    }
+
+    /// Operations of one type that may be under way: for this host's congestion window, and for the node's if there was one.
+    #[must_use]
+    pub fn windows(&self, operation: OperationType) -> (f64, Option<f64>) {
+        self.executor.windows(self.node.address, operation)
     }
 
     fn now(&self) -> Duration {

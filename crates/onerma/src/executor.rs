@@ -23,8 +23,9 @@ pub use transfer::{Transfer, TransferEnd, TransferId};
 
 /// A congestion window's target, in round trips.
 const TARGET_ROUND_TRIPS: u32 = 4;
-/// The shortest target.
-const TARGET_LEAST: Duration = Duration::from_millis(1);
+/// The shortest target: processes that share processors with others wait that long for one, at both ends, and a window that
+/// took this for congestion would shrink further the less there is to do.
+const TARGET_LEAST: Duration = Duration::from_millis(10);
 
 /// The sizes and the pace of an executor.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -86,6 +87,13 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// For hosts whose processes take turns on their processors: some operations begin together, so that their datagrams leave
+    /// with one system call, and a window that has shrunk comes back soon.
+    #[must_use]
+    pub fn for_shared_processors() -> Self {
+        Self { initial: 16.0, least: 0.1, burst: 32, ..Self::default() }
+    }
+
     fn window(&self, target: Duration) -> Congestion {
         let Self { initial, least, most, .. } = *self;
         Congestion::new(CongestionParameters { initial, least, most, ..CongestionParameters::new(target) })

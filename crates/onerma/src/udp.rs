@@ -6,6 +6,7 @@
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,6 +20,9 @@ const BURST_BYTES_MAX: usize = 65_000;
 const BURST_DATAGRAMS_MAX: usize = 32;
 /// Room for what arrives together from one sender.
 const ARRIVAL_BYTES_MAX: usize = 1 << 16;
+
+/// Room for datagrams that a socket asks for, in bytes.
+const ROOM_WISHED: usize = 4 << 20;
 
 /// A UDP socket, and what it could not send yet.
 #[derive(Debug)]
@@ -94,6 +98,9 @@ impl UdpSocket {
     /// The system refuses the address, or what the socket needs of it.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = std::net::UdpSocket::bind(address)?;
+        // As much as the machine lets have: what finds no room when it arrives is lost.
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, ROOM_WISHED);
+        let _ = sockopt::set_socket_send_buffer_size(&socket, ROOM_WISHED);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let arrivals = vec![0; BATCH_SIZE * ARRIVAL_BYTES_MAX].into_boxed_slice();
         let metas = [RecvMeta::default(); BATCH_SIZE];
@@ -104,6 +111,14 @@ impl UdpSocket {
     #[must_use]
     pub fn segments_max(&self) -> usize {
         self.state.max_gso_segments()
+    }
+
+    /// Bytes of datagrams that may have arrived and not been received. A part of it is used up by what the system keeps beside
+    /// them.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        // The system says twice what it was asked for, since it counts its own as well.
+        sockopt::socket_recv_buffer_size(&self.socket).map_or(0, |bytes| bytes / 2)
     }
 
     /// Its own address.
