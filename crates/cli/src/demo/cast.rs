@@ -166,6 +166,7 @@ impl Drop for Process {
 }
 
 /// Where nodes are started, and the deadline there.
+#[derive(Clone, Debug)]
 pub struct Ground<'a> {
     /// The folder for sockets.
     pub folder: &'a Path,

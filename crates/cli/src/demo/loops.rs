@@ -1,9 +1,9 @@
 //! The loops that client processes of the demo run.
 
-use super::actor::{Failure, LIFETIME, key_of};
+use super::actor::{Failure, LIFETIME};
 use super::figures::{Guilt, Latency, Traffic};
 use crate::samples::Samples;
-use portcullis::{Allocate, Error, Permission, RemoteAddress, Rkey, Session};
+use portcullis::{Allocate, Error, Permission, RemoteAddress, Session};
 use std::time::{Duration, Instant};
 
 const TRAFFIC_BYTES: usize = 256;
@@ -90,7 +90,7 @@ fn offend_once(session: &mut Session, block: &Permission) -> Result<(bool, Optio
     let beyond = RemoteAddress(block.address().0 + block.length());
     let (bad, good) = (session.buffer(64)?, session.buffer(64)?);
     let now = session.now();
-    let begun = session.client().dangerous_read(now, beyond, Rkey(key_of(block)), bad);
+    let begun = session.client().dangerous_read(now, beyond, block.credential(), bad);
     let guilty = begun.map_err(|rejected| rejected.error)?;
     let honest = session.client().read(now, block, 0, good).map_err(|rejected| rejected.error)?;
     let refused = session.wait(guilty)?.result == Err(Error::Violation);

@@ -4,8 +4,8 @@
 //! A permission is set up, and taken down, when the call returns: no request of the NIC is awaited, and no queue pair breaks.
 //! The table is behind [`Regions`], which knows keys and packets. This module knows neither.
 
-use super::{Ended, Exposing, Outcome, Surroundings};
-use crate::books::{Exposure, ObjectId, offset};
+use super::{Exposing, Outcome, Surroundings};
+use crate::books::{Exposure, ObjectId, PermissionSlot, Residue, Withdrawal, offset};
 use portcullis_nic::Nic;
 use portcullis_protocol::{
     ClientId, Credential, HolderKey, Refusal, RegionName, RemoteAddress, Rights, TenantId,
@@ -62,12 +62,14 @@ pub(crate) struct RegionKeys {
     closing: HashMap<ObjectId, u32>,
     /// Permissions that wait for that.
     waiting: Vec<Exposure>,
+    /// Permissions whose regions are closed, and the books are not told yet.
+    ended: Vec<Withdrawal>,
 }
 
 impl RegionKeys {
     pub fn new(regions: Box<dyn Regions>, tenant_max: u32) -> Self {
         let (clients, taken, closing) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { regions, clients, tenant_max, taken, closing, waiting: Vec::new() }
+        Self { regions, clients, tenant_max, taken, closing, waiting: Vec::new(), ended: Vec::new() }
     }
 
     pub fn enter_client(&mut self, client: ClientId, tenant: TenantId, host: [u8; 16]) {
@@ -110,9 +112,14 @@ impl RegionKeys {
         self.waiting.iter().filter(|it| !self.closing.contains_key(&it.object)).map(|it| it.tenant)
     }
 
-    /// Sets up the permissions of a tenant over whose objects the NIC exposes nothing any more that has ended.
+    /// Tells of the permissions of a tenant that have ended, and sets up those over whose objects the NIC exposes nothing any
+    /// more that has ended.
     pub fn proceed<N: Nic>(&mut self, around: &mut Surroundings<'_, N>) {
         let (tenant, closing) = (around.tenant, &self.closing);
+        for ended in self.ended.extract_if(.., |it| it.tenant == tenant) {
+            around.outcomes.push(Outcome::Withdrawn(ended.residue()));
+            around.outcomes.extend(ended.owed.map(Outcome::Settled));
+        }
         let ready: Vec<Exposure> = self
             .waiting
             .extract_if(.., |it| it.tenant == tenant && !closing.contains_key(&it.object))
@@ -157,22 +164,31 @@ impl RegionKeys {
         self.taken.values().map(|&taken| u64::from(taken)).sum()
     }
 
-    /// Takes a permission down.
-    pub fn withdraw(&mut self, ended: &Ended, region: RegionName, outcomes: &mut Vec<Outcome>) {
+    /// Takes a permission down: from here on its holder's operations have no effect. The books are told with
+    /// [`proceed`](Self::proceed).
+    pub fn withdraw(&mut self, withdrawal: Withdrawal, region: RegionName) {
         self.regions.close(region);
-        let tenant = ended.withdrawal.tenant;
+        let tenant = withdrawal.tenant;
         let taken = self.taken.get_mut(&tenant).expect("a permission that is set up has a place");
         *taken -= 1;
         if *taken == 0 {
             self.taken.remove(&tenant);
         }
-        outcomes.push(Outcome::Withdrawn(ended.withdrawal.residue()));
-        outcomes.extend(ended.withdrawal.owed.map(Outcome::Settled));
+        self.ended.push(withdrawal);
     }
 
-    /// A tenant ends. Returns its permissions that were never set up.
-    pub fn end_tenant(&mut self, tenant: TenantId) -> Vec<Exposure> {
+    /// How much of a tenant's is not told to the books yet.
+    pub fn burden(&self, tenant: TenantId) -> usize {
+        let waiting = self.waiting.iter().filter(|it| it.tenant == tenant).count();
+        waiting + self.ended.iter().filter(|it| it.tenant == tenant).count()
+    }
+
+    /// A tenant ends. Returns its permissions that were never set up, and what is left of those that have ended.
+    pub fn end_tenant(&mut self, tenant: TenantId) -> (Vec<PermissionSlot>, Vec<Residue>) {
         self.clients.retain(|_, guest| guest.tenant != tenant);
-        self.waiting.extract_if(.., |it| it.tenant == tenant).collect()
+        let waiting = self.waiting.extract_if(.., |it| it.tenant == tenant);
+        let unborn = waiting.map(|it| it.permission).collect();
+        let ended = self.ended.extract_if(.., |it| it.tenant == tenant);
+        (unborn, ended.map(|it| it.residue()).collect())
     }
 }
