@@ -3,7 +3,7 @@
 use super::actor::{Failure, LIFETIME};
 use super::figures::{Guilt, Latency, Traffic};
 use crate::samples::Samples;
-use portcullis::{Allocate, Error, Permission, RemoteAddress, Session};
+use portcullis::{Allocate, Error, Permission, RemoteAddress, Session, VerbsEndpoint};
 use std::time::{Duration, Instant};
 
 const TRAFFIC_BYTES: usize = 256;
@@ -64,6 +64,7 @@ pub fn offend(session: &mut Session, rounds: u32) -> Result<Guilt, Failure> {
         refused: 0,
         tried: rounds,
         replayed: 0,
+        breaks: session.client().endpoint().size().data_queue_pairs > 0,
         switches: 0,
         recoveries: 0,
         interrupted_us: 0.0,
@@ -77,7 +78,9 @@ pub fn offend(session: &mut Session, rounds: u32) -> Result<Guilt, Failure> {
             guilt.replayed += 1;
             times.add(interrupted);
         }
-        await_recoveries(session, guilt.refused.into())?;
+        if guilt.breaks {
+            await_recoveries(session, guilt.refused.into())?;
+        }
     }
     let counters = session.client().counters();
     (guilt.switches, guilt.recoveries) = (counters.switches, counters.recoveries);
