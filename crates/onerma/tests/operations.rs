@@ -118,7 +118,7 @@ fn an_operation_on_a_region_that_has_ended_is_proven_to_be_late_as_long_as_its_p
     };
     assert_eq!(reproach(&mut node, &mut client), Reproach::Ended);
     assert_eq!(reproach(&mut node, &mut thief), Reproach::Unproven);
-    let _ = node.region(0, 64);
+    while node.region(0, 64).index != region.index {}
     assert_eq!(reproach(&mut node, &mut client), Reproach::Unproven);
 }
 
