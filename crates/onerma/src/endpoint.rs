@@ -208,6 +208,14 @@ impl UdpEndpoint {
         }
     }
 
+    /// Takes out what has come although nothing is under way: late answers, and what anybody sends. Whoever waits would
+    /// otherwise be woken by it without end.
+    fn discard(&mut self) {
+        if self.executor.pending() == 0 {
+            self.receive();
+        }
+    }
+
     fn end(&mut self, end: TransferEnd) {
         let UnderWay { request, local } =
             self.under_way.remove(&end.id).expect("each transfer is a request's");
@@ -248,6 +256,7 @@ impl Endpoint for UdpEndpoint {
     fn wait(&mut self, at_most: Duration) {
         self.control.look();
         self.proceed();
+        self.discard();
         if self.completions.is_empty() {
             let at_most = self.due_in().map_or(at_most, |due| due.min(at_most));
             self.watch.wait(&self.socket, &self.control, at_most);
@@ -269,6 +278,7 @@ impl Pollable for UdpEndpoint {
     fn arm(&mut self) -> bool {
         self.control.look();
         self.proceed();
+        self.discard();
         self.watch.arm(&self.control, self.due_in());
         self.completions.is_empty() && self.control.is_alive()
     }

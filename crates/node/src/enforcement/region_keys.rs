@@ -140,9 +140,9 @@ impl RegionKeys {
     ) -> Result<Credential, Refusal> {
         // The client has gone meanwhile: the books end the permission as soon as it is set up.
         let guest = self.clients.get(&exposure.client).ok_or(Refusal::NotLive)?;
-        let taken = self.taken.entry(exposure.tenant).or_default();
-        if *taken >= self.tenant_max {
-            return Err(Refusal::Quota { used: (*taken).into(), limit: self.tenant_max.into() });
+        let taken = self.taken.get(&exposure.tenant).copied().unwrap_or_default();
+        if taken >= self.tenant_max {
+            return Err(Refusal::Quota { used: taken.into(), limit: self.tenant_max.into() });
         }
         let region = OpenRegion {
             client: exposure.client,
