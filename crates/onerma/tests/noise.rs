@@ -99,8 +99,14 @@ fn what_comes_for_nothing_does_not_keep_an_event_loop_awake() {
     };
     let limits = (initiator, ExecutorLimits::for_round_trip(Duration::from_micros(50)));
     let node = NodeEnd { address: own, client: 1, control_depth: 4, message_bytes: 64 };
-    let mut end =
-        UdpEndpoint::new(node, 4096, socket, Box::new(Silence(link.into())), limits).expect("an end");
+    let mut end = UdpEndpoint::new(
+        node,
+        4096,
+        socket,
+        Box::new(Silence(link.into())),
+        (limits.0, limits.1, portcullis_onerma::Pace::for_shared_processors()),
+    )
+    .expect("an end");
     let somebody = plain();
     for length in 0..100 {
         somebody.send_to(&vec![7; length], own).expect("sent");
