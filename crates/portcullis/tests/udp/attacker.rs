@@ -2,9 +2,7 @@
 //! region, under any key and in anybody's name.
 
 use crate::rig::{LONG, wait_for};
-use portcullis::{
-    ClientSecurity, Credential, Keep, Lifetime, PermissionId, Rights, Sharing, TlsAttachError,
-};
+use portcullis::{ClientSecurity, Credential, Keep, Lifetime, PermissionId, Rights, Sharing};
 use portcullis_attach::tls::{AttachedWithoutQueuePairs, Talk, attach_without_queue_pairs};
 use portcullis_onerma::{
     Action, Command, DerivedKey, Destination, Initiator, InitiatorLimits, RegionId, ServiceClass, Status,
@@ -14,7 +12,7 @@ use portcullis_protocol::{Granted, MESSAGE_BYTES, Reply, ReplyBody, Request, Req
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-const LIMITS: InitiatorLimits = InitiatorLimits {
+pub const LIMITS: InitiatorLimits = InitiatorLimits {
     slots: 1024,
     window: 1 << 22,
     packet_max: 1232,
@@ -135,10 +133,4 @@ impl Attacker {
 /// A socket at an address of this machine.
 pub fn bind(host: impl Into<IpAddr>) -> UdpSocket {
     UdpSocket::bind((host.into(), 0).into()).expect("a socket")
-}
-
-/// For errors of an attach that a test looks at.
-pub fn attach_error(address: &str) -> TlsAttachError {
-    let plain = ClientSecurity::Plain { anywhere: false };
-    attach_without_queue_pairs(address, &plain, LONG).expect_err("refused")
 }
