@@ -102,6 +102,7 @@ impl Told {
         let order = self.said.iter().map(|word| match word {
             NodeSays::Terms(_) => 1,
             NodeSays::Welcome { .. } => 2,
+            NodeSays::OneShots { .. } => panic!("this node offers queue pairs"),
             NodeSays::Refused(_) => 3,
         });
         let order: Vec<u8> = order.collect();

@@ -2,6 +2,7 @@
 
 mod device;
 mod told;
+mod udp;
 
 use crate::output::complain;
 use crate::rdma::{DeviceOptions, NicKind};
@@ -17,6 +18,7 @@ Examples:
   portcullis doctor                     # the only RDMA device of this machine
   portcullis doctor --device mlx5_0
   portcullis doctor --nic software      # everything holds there
+  portcullis doctor --nic udp           # region keys, and what is there for UDP
   portcullis doctor --nic software --json \\
       | jq -r '.guarantees[] | select(.verdict == \"broken\") | .name'
 
@@ -52,6 +54,9 @@ pub struct Options {
 
 /// Examines a device.
 pub fn run(options: &Options) -> ExitCode {
+    if options.nic == NicKind::Udp {
+        return udp::run(options.json);
+    }
     let chosen = match Device::choose(options.nic, &options.device) {
         Ok(chosen) => chosen,
         Err(error) => {

@@ -151,8 +151,8 @@ fn serve(options: &Options) -> Result<Ended, Trouble> {
 
 /// A session with the node, and the node itself if it is in this process.
 fn session(options: &Options, sizes: Sizes) -> Result<(Session, Option<Host>), Trouble> {
-    let rdma = options.client.rdma()?;
-    let session = SessionOptions { arena_bytes: sizes.arena_bytes(), rdma, ..SessionOptions::default() };
+    let session = options.client.session()?;
+    let session = SessionOptions { arena_bytes: sizes.arena_bytes(), ..session };
     if let Some(address) = &options.node {
         return Ok((connect_with(address, session)?, None));
     }

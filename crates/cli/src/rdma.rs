@@ -1,8 +1,9 @@
-//! Options of commands that use an RDMA device of this machine.
+//! Options of commands that reach nodes over a network: RDMA devices, UDP, and the certificates for both.
 
 use clap::{Args, ValueEnum};
 use portcullis::{
     ClientIdentity, ClientSecurity, DeviceChoice, IdentityError, NodeIdentity, NodeSecurity, RdmaOptions,
+    SessionOptions, UdpOptions,
 };
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,8 @@ pub enum NicKind {
     Software,
     /// An RDMA device, through libibverbs.
     Ibverbs,
+    /// No NIC: encrypted operations over UDP.
+    Udp,
 }
 
 impl NicKind {
@@ -22,6 +25,25 @@ impl NicKind {
         match self {
             Self::Software => "softnic",
             Self::Ibverbs => "ibverbs",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// Where a node listens that is reached in this way over the network, at any port of this machine. `None`: at a socket.
+    pub fn any_port(self) -> Option<&'static str> {
+        match self {
+            Self::Software => None,
+            Self::Ibverbs => Some("rdma:127.0.0.1:0"),
+            Self::Udp => Some("udp:127.0.0.1:0"),
+        }
+    }
+
+    /// The way to a node at this address.
+    pub fn of_address(address: &str) -> Self {
+        match address.split_once(':') {
+            Some(("rdma", _)) => Self::Ibverbs,
+            Some(("udp", _)) => Self::Udp,
+            _ => Self::Software,
         }
     }
 }
@@ -80,7 +102,7 @@ pub fn node_security(certificates: Option<(&Path, &str)>) -> Result<NodeSecurity
     Ok(NodeSecurity::Tls(NodeIdentity::load(&authority, &certificate, &key)?))
 }
 
-/// How a client reaches nodes at `rdma:HOST:PORT`.
+/// How a client reaches nodes at `rdma:HOST:PORT` and `udp:HOST:PORT`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ClientOptions {
     #[command(flatten)]
@@ -91,18 +113,27 @@ pub struct ClientOptions {
     /// The tenant to act for; its certificate is tenant-NAME.pem in that directory.
     #[arg(long, value_name = "NAME", requires = "certificates")]
     pub tenant: Option<String>,
+    /// Bytes of the largest UDP datagram that the path to the node carries [default: found out].
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1232..=65507))]
+    pub datagram_max: Option<u32>,
 }
 
 impl ClientOptions {
-    /// The options in the library's type.
-    pub fn rdma(&self) -> Result<RdmaOptions, IdentityError> {
-        let security = match (&self.certificates, &self.tenant) {
+    /// A session's options.
+    pub fn session(&self) -> Result<SessionOptions, IdentityError> {
+        let security = self.security()?;
+        let udp = UdpOptions { security: security.clone(), datagram_max: self.datagram_max };
+        let rdma = RdmaOptions { device: self.device.choice(), security };
+        Ok(SessionOptions { rdma, udp, ..SessionOptions::default() })
+    }
+
+    fn security(&self) -> Result<ClientSecurity, IdentityError> {
+        Ok(match (&self.certificates, &self.tenant) {
             (Some(directory), Some(tenant)) => {
                 let Papers { authority, certificate, key } = Papers::of(directory, "tenant", tenant);
                 ClientSecurity::Tls(ClientIdentity::load(&authority, &certificate, &key)?)
             }
             _ => ClientSecurity::Plain { anywhere: false },
-        };
-        Ok(RdmaOptions { device: self.device.choice(), security })
+        })
     }
 }

@@ -25,6 +25,7 @@ Examples:
   portcullis sim --seeds 100000 --seed 1000000   # so many seeds from there on
   portcullis sim --hours 8                 # seed after seed, for so long
   portcullis sim --model connectx5         # published results, from unit costs
+  portcullis sim --model 1rma              # the same of 1RMA, from its own code
   portcullis sim --explore chains          # the NIC's chains, in every state
 
 A run is its seed, the options given here, and the commit: the same again gives
@@ -115,6 +116,10 @@ enum Model {
     /// Clusters of ConnectX-5 NICs: Patronus's, with a memory node of four cores and 3 × 32 clients; and OneSidedMW's, whose
     /// NIC allocates memory alone, with one core and six clients.
     Connectx5,
+    /// 1RMA's testbed and simulations: encrypted operations without connections, their congestion control, and NICs of
+    /// 100 Gb/s.
+    #[value(name = "1rma")]
+    OneShot,
 }
 
 /// What is searched in every state.
@@ -126,8 +131,10 @@ enum Explored {
 
 /// Runs `portcullis sim`.
 pub fn run_command(options: &Options) -> ExitCode {
-    if options.model == Some(Model::Connectx5) {
-        return model::connectx5(options.json);
+    match options.model {
+        Some(Model::Connectx5) => return model::connectx5(options.json),
+        Some(Model::OneShot) => return model::one_shot(options.json),
+        None => {}
     }
     if options.explore == Some(Explored::Chains) {
         return explore::chains(options.json, options.states_max);

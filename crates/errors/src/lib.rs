@@ -99,9 +99,9 @@ error_codes! {
     NoChunks = 229, "no-chunks", "The node has no pool of chunks.";
 
     // Attaching to a node.
+    WithoutUdp = 300, "without-udp", "The address needs UDP, and the program was built without.";
     UnknownAddress = 301, "unknown-address", "The text is no node's address.";
     WithoutRdma = 302, "without-rdma", "The address needs RDMA, and the program was built without.";
-    WithoutUdp = 300, "without-udp", "The address needs UDP, and the program was built without.";
     PlainBeyondLoopback = 303, "plain-beyond-loopback", "Without certificates a node is reached, and listens, on loopback only.";
     NoNode = 304, "no-node", "Nobody listens at the address.";
     AttachRefused = 305, "attach-refused", "The node does not let the client in.";

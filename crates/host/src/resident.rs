@@ -233,9 +233,8 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
         }
         let mut worked = self.node.turn(nic, now) | served;
         self.send_replies();
-        if worked || !self.evicted.is_empty() {
-            worked |= self.show_out_evicted(nic, now);
-        }
+        // Also without work: a client's message, which came between two turns, can be the reason.
+        worked |= self.show_out_evicted(nic, now);
         if let Some(records) = &mut self.records {
             worked |= records.fill(|| self.node.poll_audit());
         }

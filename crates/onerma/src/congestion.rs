@@ -19,18 +19,21 @@ pub struct CongestionParameters {
     pub strength: f64,
     /// The smallest window, in operations. Below one, operations are spaced out.
     pub least: f64,
-    /// The largest window, in operations.
+    /// The largest window, in operations (`CWND_MAX`).
     pub most: f64,
+    /// The window before anything was measured, in operations. The paper gives no number. A window grows by a quarter of an
+    /// operation in a round trip, so one that begins far below what the path carries takes long to get there.
+    pub initial: f64,
 }
 
 impl CongestionParameters {
     /// What the window is divided by when load was shed.
     const SHED: f64 = 10.0;
 
-    /// The paper's constants, for this target.
+    /// The paper's constants, for this target. The window begins with one operation.
     #[must_use]
     pub fn new(target: Duration) -> Self {
-        Self { target, increase: 0.25, decrease: 0.5, strength: 0.8, least: 0.01, most: 256.0 }
+        Self { target, increase: 0.25, decrease: 0.5, strength: 0.8, least: 0.01, most: 256.0, initial: 1.0 }
     }
 }
 
@@ -44,10 +47,11 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    /// A window of one operation.
+    /// A window as it is before anything was measured.
     #[must_use]
     pub fn new(parameters: CongestionParameters) -> Self {
-        Self { parameters, window: 1.0, decreased: None }
+        let CongestionParameters { initial, least, most, .. } = parameters;
+        Self { parameters, window: initial.min(most).max(least), decreased: None }
     }
 
     /// Operations that may be under way.
@@ -64,7 +68,7 @@ impl Congestion {
 
     /// An operation has succeeded with this delay. `rtt` is the round trip as measured.
     pub fn succeed(&mut self, delay: Duration, rtt: Duration, now: Duration) {
-        let CongestionParameters { target, increase, decrease, strength, least, most } = self.parameters;
+        let CongestionParameters { target, increase, decrease, strength, least, most, .. } = self.parameters;
         if delay < target {
             self.window += if self.window >= 1.0 { increase / self.window } else { increase };
             self.window = self.window.min(most);
@@ -112,6 +116,20 @@ mod tests {
             let grown = window.window() - before;
             assert!((0.1..=0.25).contains(&grown), "round {round}: {grown}");
         }
+    }
+
+    #[test]
+    fn a_window_begins_where_its_parameters_say_and_within_its_bounds() {
+        let begin = |initial| {
+            Congestion::new(CongestionParameters { initial, most: 64.0, ..CongestionParameters::new(TARGET) })
+                .window()
+        };
+        let windows = [begin(15.0), begin(500.0), begin(0.0)];
+        assert!(
+            windows.iter().zip([15.0, 64.0, 0.01]).all(|(it, expected)| (it - expected).abs() < 1e-9),
+            "{windows:?}"
+        );
+        assert!((Congestion::new(CongestionParameters::new(TARGET)).window() - 1.0).abs() < 1e-9);
     }
 
     #[test]

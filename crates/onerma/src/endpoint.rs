@@ -10,9 +10,9 @@ mod wait;
 
 pub use control::ControlLink;
 
-use crate::executor::{Executor, ExecutorLimits, Transfer, TransferEnd, TransferId};
+use crate::executor::{Executor, ExecutorCounters, ExecutorLimits, Pace, Transfer, TransferEnd, TransferId};
 use crate::initiator::{Destination, Initiator, InitiatorLimits};
-use crate::keys::{DerivedKey, OperationKey};
+use crate::keys::{DerivedKey, OperationKey, OperationType};
 use crate::{RegionId, UdpSocket};
 use control::Control;
 use portcullis_memory::{ArenaMemory, Mapping};
@@ -60,6 +60,7 @@ pub struct UdpEndpoint {
     size: EndpointSize,
     executor: Executor,
     transfers: usize,
+    datagram_max: u32,
     socket: UdpSocket,
     control: Control,
     /// Keys by region.
@@ -81,7 +82,7 @@ impl UdpEndpoint {
         buffers: u64,
         socket: UdpSocket,
         link: Box<dyn ControlLink>,
-        limits: (InitiatorLimits, ExecutorLimits),
+        (initiator, executor, pace): (InitiatorLimits, ExecutorLimits, Pace),
     ) -> std::io::Result<Self> {
         let size = EndpointSize {
             data_queue_pairs: 0,
@@ -94,13 +95,13 @@ impl UdpEndpoint {
         let size = size.with_buffers(buffers);
         let memory = Mapping::private(size.arena_bytes).map_err(std::io::Error::other)?;
         let watch = Watch::new(&socket, &*link)?;
-        let (initiator, executor) = limits;
         Ok(Self {
             node,
             arena: ArenaMemory::whole(memory, size.arena_bytes),
             size,
             transfers: executor.transfers,
-            executor: Executor::new(Initiator::new(initiator), executor),
+            datagram_max: u32::try_from(initiator.packet_max).unwrap_or(u32::MAX),
+            executor: Executor::with_pace(Initiator::new(initiator), executor, pace),
             socket,
             control: Control::new(link),
             keys: HashMap::new(),
@@ -109,6 +110,24 @@ impl UdpEndpoint {
             watch,
             began: Instant::now(),
         })
+    }
+
+    /// Bytes of the largest datagram that goes either way.
+    #[must_use]
+    pub fn datagram_max(&self) -> u32 {
+        self.datagram_max
+    }
+
+    /// How its operations have ended, those that were repeated included.
+    #[must_use]
+    pub fn counters(&self) -> ExecutorCounters {
+        self.executor.counters()
+    }
+
+    /// Operations of one type that may be under way: for this host's congestion window, and for the node's if there was one.
+    #[must_use]
+    pub fn windows(&self, operation: OperationType) -> (f64, Option<f64>) {
+        self.executor.windows(self.node.address, operation)
     }
 
     fn now(&self) -> Duration {
@@ -172,6 +191,14 @@ impl UdpEndpoint {
         }
     }
 
+    /// Takes out what has come although nothing is under way: late answers, and what anybody sends. Whoever waits would
+    /// otherwise be woken by it without end.
+    fn discard(&mut self) {
+        if self.executor.pending() == 0 {
+            self.receive();
+        }
+    }
+
     fn end(&mut self, end: TransferEnd) {
         let UnderWay { request, local } =
             self.under_way.remove(&end.id).expect("each transfer is a request's");
@@ -199,6 +226,7 @@ impl Endpoint for UdpEndpoint {
     fn wait(&mut self, at_most: Duration) {
         self.control.look();
         self.proceed();
+        self.discard();
         if self.completions.is_empty() {
             let at_most = self.due_in().map_or(at_most, |due| due.min(at_most));
             self.watch.wait(&self.socket, &self.control, at_most);
@@ -220,6 +248,7 @@ impl Pollable for UdpEndpoint {
     fn arm(&mut self) -> bool {
         self.control.look();
         self.proceed();
+        self.discard();
         self.watch.arm(&self.control, self.due_in());
         self.completions.is_empty() && self.control.is_alive()
     }

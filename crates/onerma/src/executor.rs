@@ -11,6 +11,7 @@ mod transfer;
 use crate::congestion::{Congestion, CongestionParameters};
 use crate::initiator::{Completion, Initiator, ServiceClass, SlotId};
 use crate::keys::OperationType;
+use crate::status::Status;
 use flow::Flow;
 use portcullis_errors::{Coded, ErrorCode};
 use std::collections::{HashMap, VecDeque};
@@ -22,8 +23,9 @@ pub use transfer::{Transfer, TransferEnd, TransferId};
 
 /// A congestion window's target, in round trips.
 const TARGET_ROUND_TRIPS: u32 = 4;
-/// The shortest target.
-const TARGET_LEAST: Duration = Duration::from_millis(1);
+/// The shortest target: processes that share processors with others wait that long for one, at both ends, and a window that
+/// took this for congestion would shrink further the less there is to do.
+const TARGET_LEAST: Duration = Duration::from_millis(10);
 
 /// The sizes and the pace of an executor.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -48,6 +50,88 @@ impl ExecutorLimits {
         let target = (rtt * TARGET_ROUND_TRIPS).max(TARGET_LEAST);
         let patience = Duration::from_secs(2);
         Self { transfers: 1024, patience, local_target: target, remote_target: target, rtt }
+    }
+}
+
+/// What an executor does with the delays that it measures, and how it begins. The paper leaves the numbers open.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pace {
+    /// The windows before anything was measured, in operations.
+    pub initial: f64,
+    /// The smallest window, in operations. Below one, operations are spaced out.
+    pub least: f64,
+    /// The largest window, in operations.
+    pub most: f64,
+    /// Operations that may begin at once although the pace says one after another: a caller that looks at the time now and
+    /// then would otherwise fall behind.
+    pub burst: u32,
+    /// What a destination's window is steered by.
+    pub signal: Signal,
+}
+
+/// Which delays the windows react to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Signal {
+    /// This host's window reacts to `issue_delay`, a destination's to the rest of `total_delay` (1RMA §6).
+    Apart,
+    /// There is no window for this host. A destination's reacts to `total_delay` and to all failures, and its target is the
+    /// sum of both targets. This is how congestion control is that cannot tell the two: for comparisons (1RMA Fig. 15c).
+    Together,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let CongestionParameters { initial, least, most, .. } = CongestionParameters::new(Duration::ZERO);
+        Self { initial, least, most, burst: 4, signal: Signal::Apart }
+    }
+}
+
+impl Pace {
+    /// For hosts whose processes take turns on their processors: some operations begin together, so that their datagrams leave
+    /// with one system call, and a window that has shrunk comes back soon.
+    #[must_use]
+    pub fn for_shared_processors() -> Self {
+        Self { initial: 16.0, least: 0.1, burst: 32, ..Self::default() }
+    }
+
+    fn window(&self, target: Duration) -> Congestion {
+        let Self { initial, least, most, .. } = *self;
+        Congestion::new(CongestionParameters { initial, least, most, ..CongestionParameters::new(target) })
+    }
+}
+
+/// How the operations of an executor have ended, those that were repeated included.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ExecutorCounters {
+    /// Operations that ended with `OK`.
+    pub ok: u64,
+    /// Operations that ended with `REMOTE_AUTHENTICATION_FAILURE`.
+    pub refused: u64,
+    /// Operations that ended with `NACK`.
+    pub nacks: u64,
+    /// Operations that ended with `TIMEOUT`.
+    pub timeouts: u64,
+    /// Operations that ended with `DISPATCH_TIMEOUT`.
+    pub dispatch_timeouts: u64,
+    /// The sum of `issue_delay` of the operations that ended with `OK`.
+    pub issue_delay: Duration,
+    /// The sum of their `total_delay`.
+    pub total_delay: Duration,
+}
+
+impl ExecutorCounters {
+    fn count(&mut self, completion: &Completion) {
+        match completion.status {
+            Status::Ok => {
+                self.ok += 1;
+                self.issue_delay += completion.issue_delay;
+                self.total_delay += completion.total_delay;
+            }
+            Status::RemoteAuthenticationFailure => self.refused += 1,
+            Status::Nack => self.nacks += 1,
+            Status::Timeout => self.timeouts += 1,
+            Status::DispatchTimeout => self.dispatch_timeouts += 1,
+        }
     }
 }
 
@@ -76,6 +160,7 @@ impl Coded for NotBegun {
 pub struct Executor {
     initiator: Initiator,
     limits: ExecutorLimits,
+    pace: Pace,
     local: Congestion,
     flows: HashMap<(SocketAddr, OperationType), Flow>,
     /// The flows that have something to begin, each once, in turns.
@@ -86,17 +171,30 @@ pub struct Executor {
     deadlines: VecDeque<(Duration, TransferId)>,
     next_id: u64,
     ends: VecDeque<TransferEnd>,
+    counters: ExecutorCounters,
 }
 
 impl Executor {
     /// An executor without transfers. The initiator has no commands.
     #[must_use]
     pub fn new(initiator: Initiator, limits: ExecutorLimits) -> Self {
+        Self::with_pace(initiator, limits, Pace::default())
+    }
+
+    /// An executor without transfers that begins, and reacts, like this. The initiator has no commands.
+    #[must_use]
+    pub fn with_pace(initiator: Initiator, limits: ExecutorLimits, pace: Pace) -> Self {
         assert_eq!(initiator.pending(), 0, "all operations of the initiator are the executor's");
+        // Nothing is told to this host's window if the signals are not told apart, so it must never be the narrow one.
+        let local = match pace.signal {
+            Signal::Apart => pace,
+            Signal::Together => Pace { initial: f64::MAX, most: f64::MAX, ..pace },
+        };
         Self {
             initiator,
             limits,
-            local: Congestion::new(CongestionParameters::new(limits.local_target)),
+            pace,
+            local: local.window(limits.local_target),
             flows: HashMap::new(),
             turns: VecDeque::new(),
             transfers: HashMap::new(),
@@ -104,7 +202,14 @@ impl Executor {
             deadlines: VecDeque::new(),
             next_id: 0,
             ends: VecDeque::new(),
+            counters: ExecutorCounters::default(),
         }
+    }
+
+    /// How its operations have ended.
+    #[must_use]
+    pub fn counters(&self) -> ExecutorCounters {
+        self.counters
     }
 
     /// Takes a transfer, and begins as much of it as may be.
@@ -200,6 +305,7 @@ impl Executor {
     }
 
     fn take_completion(&mut self, completion: Completion, now: Duration) {
+        self.counters.count(&completion);
         let (id, part) = self.parts.remove(&completion.slot).expect("each operation is a transfer's");
         let transfer = self.transfers.get_mut(&id).expect("a transfer ends after its operations");
         let (key, class, waited) = (transfer.flow(), transfer.class(), transfer.has_more());
@@ -239,8 +345,8 @@ impl Executor {
     }
 
     fn enqueue(&mut self, key: (SocketAddr, OperationType), id: TransferId, class: ServiceClass) {
-        let limits = &self.limits;
-        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(limits.remote_target, limits.rtt));
+        let (limits, pace) = (&self.limits, &self.pace);
+        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(limits, pace));
         flow.push(id, class);
         if !self.turns.contains(&key) {
             self.turns.push_back(key);

@@ -29,7 +29,9 @@ pub use atomic::Atomic;
 pub use cipher::{IS_ENCRYPTED, TAG_BYTES};
 pub use congestion::{Congestion, CongestionParameters};
 pub use endpoint::{ControlLink, NodeEnd, UdpEndpoint};
-pub use executor::{Executor, ExecutorLimits, NotBegun, Transfer, TransferEnd, TransferId};
+pub use executor::{
+    Executor, ExecutorCounters, ExecutorLimits, NotBegun, Pace, Signal, Transfer, TransferEnd, TransferId,
+};
 pub use initiator::{
     Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
 };

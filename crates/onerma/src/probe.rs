@@ -7,6 +7,7 @@
 use crate::packet::VERSION;
 use crate::{HEADER_BYTES, OPERATION_MAX, TAG_BYTES, UdpSocket};
 use portcullis_errors::{Coded, ErrorCode};
+use ring::rand::{SecureRandom, SystemRandom};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use zerocopy::little_endian::U64;
@@ -73,6 +74,18 @@ pub enum PathError {
         /// Bytes of the smallest datagram that was tried.
         bytes: usize,
     },
+    /// Answers come, but too late for operations.
+    #[error(
+        "a datagram to the node's UDP port {to} and back takes {round_trip:?}: operations need a path that takes less than {most:?}"
+    )]
+    TooSlow {
+        /// Where.
+        to: SocketAddr,
+        /// How long it takes at least.
+        round_trip: Duration,
+        /// The longest that operations can do with.
+        most: Duration,
+    },
     /// The largest datagram was chosen, and it is too short for an operation.
     #[error("datagrams of {0} bytes have no room for operations: {EVERY_PATH} bytes are the least")]
     TooShort(u32),
@@ -84,7 +97,7 @@ pub enum PathError {
 impl Coded for PathError {
     fn code(&self) -> ErrorCode {
         match self {
-            Self::Silent { .. } => ErrorCode::NoPath,
+            Self::Silent { .. } | Self::TooSlow { .. } => ErrorCode::NoPath,
             Self::TooShort(_) => ErrorCode::InvalidArgument,
             Self::Machine(_) => ErrorCode::Machine,
         }
@@ -108,42 +121,67 @@ pub fn find_path(
     let mut sizes = vec![EVERY_PATH, ETHERNET.min(most_bytes), most_bytes];
     sizes.dedup();
     let began = Instant::now();
-    let mut token = 0;
+    let (mut rounds, mut shortest) = (Vec::new(), None);
     while began.elapsed() < within {
-        token += 1;
-        if let Some(path) = ask(socket, to, &sizes, token)? {
+        rounds.push(Round { token: random()?, began: Instant::now() });
+        let Some(path) = ask(socket, to, &sizes, &rounds)? else { continue };
+        if path.round_trip <= ROUND {
             return Ok(path);
         }
+        // The path, or for a while this process, is too slow.
+        shortest = shortest.into_iter().chain([path.round_trip]).min();
     }
-    Err(PathError::Silent { to, within, bytes: EVERY_PATH })
+    Err(match shortest {
+        Some(round_trip) => PathError::TooSlow { to, round_trip, most: ROUND },
+        None => PathError::Silent { to, within, bytes: EVERY_PATH },
+    })
 }
 
-/// Sends one probe of each size, and waits for a while for what comes back.
+/// Probes that were sent at one time.
+struct Round {
+    token: u64,
+    began: Instant,
+}
+
+/// A token that nobody guesses who does not see the probe.
+fn random() -> std::io::Result<u64> {
+    let mut token = [0; 8];
+    SystemRandom::new().fill(&mut token).map_err(|_| std::io::Error::other("no random numbers"))?;
+    Ok(u64::from_le_bytes(token))
+}
+
+/// Sends one probe of each size, the latest of these rounds, and waits for a while for what comes back. If that is of earlier
+/// rounds alone, the round trip is longer than one waits here.
 fn ask(
     socket: &mut UdpSocket,
     to: SocketAddr,
     sizes: &[usize],
-    token: u64,
+    rounds: &[Round],
 ) -> Result<Option<Path>, PathError> {
-    let (began, mut left) = (Instant::now(), sizes.iter());
+    let [.., Round { token, began }] = rounds else { return Ok(None) };
+    let mut left = sizes.iter();
     let mut probe = |packet: &mut Vec<u8>| {
         let &bytes = left.next()?;
-        let layout = Layout { head: PROBE, token: U64::new(token) };
+        let layout = Layout { head: PROBE, token: U64::new(*token) };
         packet.extend_from_slice(layout.as_bytes());
         packet.resize(packet.len() + bytes - size_of::<Layout>(), 0);
         Some(to)
     };
     // What is too long for this machine's own link is refused here.
     while socket.send(&mut probe).is_err() {}
-    let (mut longest, mut round_trip, mut until) = (0, ROUND, ROUND);
+    let (mut longest, mut round_trip, mut until) = (0, Duration::MAX, ROUND);
     while began.elapsed() < until && longest < sizes[sizes.len() - 1] {
         socket.wait(until.saturating_sub(began.elapsed()))?;
         socket.receive(|from, packet| {
-            let is_answer = Layout::ref_from_prefix(packet)
-                .is_ok_and(|(layout, _)| layout.head == ANSWER && layout.token.get() == token);
-            if from == to && is_answer {
+            let Ok((layout, _)) = Layout::ref_from_prefix(packet) else { return };
+            let asked = rounds.iter().rev().find(|round| round.token == layout.token.get());
+            if let Some(round) = asked
+                && from == to
+                && layout.head == ANSWER
+                && sizes.contains(&packet.len())
+            {
                 longest = longest.max(packet.len());
-                round_trip = round_trip.min(began.elapsed());
+                round_trip = round_trip.min(round.began.elapsed());
                 until = began.elapsed() + LINGER;
             }
         })?;

@@ -71,6 +71,9 @@ impl Coded for NoRoom {
     }
 }
 
+/// Free places that rest, if the table has more.
+const RESTING: usize = 1024;
+
 #[derive(Debug)]
 struct Place {
     generation: u32,
@@ -108,28 +111,22 @@ impl RegionTable {
     /// # Errors
     /// The table is full. A place that has been used 2³² times is not used again.
     pub fn insert(&mut self, region: Region) -> Result<RegionId, NoRoom> {
-        let index = match self.free.pop_front() {
-            Some(index) => index,
-            None => {
-                let next = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
-                if next >= self.size {
-                    return Err(NoRoom(self.size));
-                }
-                self.places.push(Place {
-                    generation: 0,
-                    region: None,
-                    derivation: DerivationKey::blank(),
-                    version: 0,
-                });
-                next
-            }
-        };
+        let index = self.take_place().ok_or(NoRoom(self.size))?;
         self.versions += 1;
         let place = &mut self.places[index as usize];
         let id = RegionId { index, generation: place.generation };
         place.derivation = region.derivation_key(self.incarnation, id);
         (place.region, place.version) = (Some(region), self.versions);
         Ok(id)
+    }
+
+    /// A place for a region. Some places rest before they are used again, as long as the table can grow instead.
+    fn take_place(&mut self) -> Option<u32> {
+        let next = u32::try_from(self.places.len()).ok().filter(|&next| next < self.size);
+        let Some(next) = next.filter(|_| self.free.len() < RESTING) else { return self.free.pop_front() };
+        let derivation = DerivationKey::blank();
+        self.places.push(Place { generation: 0, region: None, derivation, version: 0 });
+        Some(next)
     }
 
     /// Invalidates a region: from here on no key opens it. Returns whether there was one.

@@ -4,7 +4,8 @@
 //! A read is served from a bounded queue. A change (a write, an atomic, a rekey) happens only when all its data has come for
 //! a salt that this responder has drawn for this one time, and within a time-out: whoever repeats packets repeats nothing.
 //! What is kept of an operation goes with the operation, but for the outcome of the latest changes: their clients may ask.
-//! Keys are derived for each packet and kept nowhere.
+//! Keys are derived for each packet and go with its operation. Reads of one holder that wait one behind another share the
+//! key that the first of them was opened with: it is there as long as they wait, and no longer.
 
 mod changes;
 
@@ -22,6 +23,7 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{ClientId, RegionName};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use zeroize::Zeroize;
 
@@ -136,7 +138,7 @@ impl Refused {
 struct WaitingRead {
     to: SocketAddr,
     header: Header,
-    cipher: Cipher,
+    cipher: Arc<Cipher>,
     /// What the region's version was when the request was authenticated, and where its bytes were.
     version: u64,
     place: u64,
@@ -208,13 +210,10 @@ impl<M: Memory> Responder<M> {
             self.counters.unwanted += 1;
             return;
         }
-        let initiator = HostAddress::from(from.ip());
-        let Some(derived) = self.regions.derive(header.region, initiator, header.client) else {
+        let Some(cipher) = self.latest_key(from, &header).or_else(|| self.derive_key(from, &header)) else {
             self.reject(from, &header, packet);
             return;
         };
-        // A key that is set up has half a kilobyte: it is made here, and moved no more than once.
-        let cipher = derived.cipher();
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
         let Some(body) = cipher.open(Sender::Initiator, header.counter, head, body) else {
             self.turn_away(from, &header, Reproach::Unproven);
@@ -249,6 +248,24 @@ impl<M: Memory> Responder<M> {
     /// Lets go what has run out of time: nothing of it happens any more.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.counters.changes_timed_out += self.changes.expire(now);
+    }
+
+    /// The key of a packet.
+    fn derive_key(&self, from: SocketAddr, header: &Header) -> Option<Arc<Cipher>> {
+        let initiator = HostAddress::from(from.ip());
+        let derived = self.regions.derive(header.region, initiator, header.client)?;
+        Some(Arc::new(derived.cipher()))
+    }
+
+    /// The key of the read that came latest, if it still waits and all terms of its key are those of this packet. A holder
+    /// with many reads under way has them opened under a key that is set up once for those that came together.
+    fn latest_key(&self, from: SocketAddr, header: &Header) -> Option<Arc<Cipher>> {
+        let WaitingRead { to, header: latest, cipher, version, .. } = self.reads.back()?;
+        let is_of_one_holder =
+            to.ip() == from.ip() && (latest.client, latest.region) == (header.client, header.region);
+        // The version stands for the region's own terms and its key.
+        let is_one_key = is_of_one_holder && self.regions.version(header.region) == Some(*version);
+        is_one_key.then(|| cipher.clone())
     }
 
     /// There is no such region. It may have ended a moment ago.

@@ -6,8 +6,10 @@
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt;
+use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -17,8 +19,14 @@ const BURST_BYTES_MAX: usize = 65_000;
 /// calls more, and the other end would have nothing to do until the last of them is ready: with many datagrams between two
 /// ends both are to work at once.
 const BURST_DATAGRAMS_MAX: usize = 32;
+/// Senders whose address of this machine is remembered: more than one call of [`UdpSocket::receive`] hands over, so that
+/// whoever answers after each call answers from the right one.
+const CALLED_MAX: usize = 1024;
 /// Room for what arrives together from one sender.
 const ARRIVAL_BYTES_MAX: usize = 1 << 16;
+
+/// Room for datagrams that a socket asks for, in bytes.
+const ROOM_WISHED: usize = 4 << 20;
 
 /// A UDP socket, and what it could not send yet.
 #[derive(Debug)]
@@ -31,6 +39,9 @@ pub struct UdpSocket {
     /// Those that have been handed over, and those that are there.
     taken: (usize, usize),
     burst: Burst,
+    /// Where the latest datagram of each sender came to, if the socket has all of the machine's addresses: answers leave from
+    /// there, since their receivers know the other end by it.
+    called: Option<HashMap<SocketAddr, IpAddr>>,
 }
 
 /// Datagrams for one destination that leave together. All are as long as the first, but for the last.
@@ -94,10 +105,28 @@ impl UdpSocket {
     /// The system refuses the address, or what the socket needs of it.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = std::net::UdpSocket::bind(address)?;
+        // As much as the machine lets have: what finds no room when it arrives is lost.
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, ROOM_WISHED);
+        let _ = sockopt::set_socket_send_buffer_size(&socket, ROOM_WISHED);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let arrivals = vec![0; BATCH_SIZE * ARRIVAL_BYTES_MAX].into_boxed_slice();
         let metas = [RecvMeta::default(); BATCH_SIZE];
-        Ok(Self { socket, state, arrivals, metas, taken: (0, 0), burst: Burst::default() })
+        let called = address.ip().is_unspecified().then(HashMap::new);
+        Ok(Self { socket, state, arrivals, metas, taken: (0, 0), burst: Burst::default(), called })
+    }
+
+    /// Datagrams that one system call sends to one destination.
+    #[must_use]
+    pub fn segments_max(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Bytes of datagrams that may have arrived and not been received. A part of it is used up by what the system keeps beside
+    /// them.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        // The system says twice what it was asked for, since it counts its own as well.
+        sockopt::socket_recv_buffer_size(&self.socket).map_or(0, |bytes| bytes / 2)
     }
 
     /// Its own address.
@@ -122,7 +151,8 @@ impl UdpSocket {
             let Some(destination) = self.burst.to else { return Ok(sent) };
             let segment_size = (self.burst.count > 1).then_some(self.burst.segment);
             let contents = &self.burst.bytes[..self.burst.length];
-            let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
+            let src_ip = self.called.as_ref().and_then(|called| called.get(&destination).copied());
+            let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip };
             match self.state.try_send(UdpSockRef::from(&self.socket), &transmit) {
                 Ok(()) => {
                     sent += self.burst.count;
@@ -137,6 +167,12 @@ impl UdpSocket {
         }
     }
 
+    /// Whether datagrams wait until the system has room for them.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.burst.to.is_some() || self.burst.next.is_some()
+    }
+
     /// Waits until something has arrived, or `at_most` is over.
     ///
     /// # Errors
@@ -149,7 +185,8 @@ impl UdpSocket {
         }
     }
 
-    /// Hands over what has arrived, up to a burst; the next call goes on. Returns how many datagrams that were.
+    /// Hands over what has arrived, up to a burst; the next call goes on. Returns how many datagrams that were, empty ones
+    /// included, which are not handed over: zero means that nothing is left.
     ///
     /// # Errors
     /// The system reports an error of the socket. What the path says of single datagrams is none.
@@ -164,10 +201,18 @@ impl UdpSocket {
             if count >= BURST_DATAGRAMS_MAX {
                 break;
             }
+            if let (Some(called), Some(at)) = (&mut self.called, meta.dst_ip) {
+                if called.len() >= CALLED_MAX {
+                    called.clear();
+                }
+                called.insert(meta.addr, at);
+            }
             for datagram in room[..meta.len].chunks_mut(meta.stride.max(1)) {
                 each(meta.addr, datagram);
                 count += 1;
             }
+            // An empty datagram is nothing to hand over, but what has come behind it is still to be asked for.
+            count += usize::from(meta.len == 0);
             self.taken.0 += 1;
         }
         Ok(count)

@@ -118,7 +118,7 @@ fn an_operation_on_a_region_that_has_ended_is_proven_to_be_late_as_long_as_its_p
     };
     assert_eq!(reproach(&mut node, &mut client), Reproach::Ended);
     assert_eq!(reproach(&mut node, &mut thief), Reproach::Unproven);
-    let _ = node.region(0, 64);
+    while node.region(0, 64).index != region.index {}
     assert_eq!(reproach(&mut node, &mut client), Reproach::Unproven);
 }
 
@@ -165,6 +165,45 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
             assert_eq!(client.completed().expect("an end").status, Status::Ok);
         }
     }
+}
+
+/// Reads that wait share a key only as far as they have it in common.
+#[test]
+fn a_read_that_waits_lends_its_key_to_no_other_holder_and_not_over_a_rekey() {
+    let (mut node, mut client, mut other) =
+        (Node::new(RESPONDER), Client::new(1, INITIATOR), Client::new(2, INITIATOR));
+    let (region, neighbour) = (node.region(0, 4096), node.region(4096, 4096));
+    let old = node.grant(region, &client);
+    let deliver = |node: &mut Node, client: &mut Client| {
+        while let Some((_, mut packet)) = next(|it| client.initiator.poll_transmit(it)) {
+            node.responder.handle_packet(client.address, &mut packet, at(1));
+        }
+        node.responder.counters().refused
+    };
+    client.read(&old, 0, 64, at(0));
+    client.read(&old, 64, 64, at(0));
+    assert_eq!(deliver(&mut node, &mut client), 0);
+    // Under that key, in another's name, of another region, from another host.
+    for wrong in [
+        portcullis_onerma::Destination { client: 2, ..old.clone() },
+        portcullis_onerma::Destination { region: neighbour, ..old.clone() },
+    ] {
+        client.read(&wrong, 0, 64, at(0));
+    }
+    assert_eq!(deliver(&mut node, &mut client), 2);
+    other.read(&old, 0, 64, at(0));
+    assert_eq!(deliver(&mut node, &mut other), 3);
+    // The old reads still wait, and their key is good for no new one.
+    assert!(node.responder.regions().rekey(region, RegionKey::new([200; 32])));
+    client.read(&old, 0, 64, at(0));
+    assert_eq!(deliver(&mut node, &mut client), 4);
+    let new = node.grant(region, &client);
+    client.read(&new, 0, 64, at(0));
+    assert_eq!(deliver(&mut node, &mut client), 4);
+    exchange(&mut node, &mut client, at(2));
+    let ends: Vec<_> = std::iter::from_fn(|| client.completed()).map(|it| it.status).collect();
+    assert_eq!(ends.iter().filter(|&&it| it == Status::Ok).count(), 1, "the read under the new key");
+    assert_eq!(ends.len(), 6);
 }
 
 #[test]

@@ -82,4 +82,4 @@ pub use session::{
     Chunk, ConnectError, NotAllAllocated, NotAllFreed, Session, SessionOptions, connect, connect_with,
 };
 #[cfg(feature = "udp")]
-pub use udp::{UdpError, UdpOptions};
+pub use udp::{UdpError, UdpOptions, udp_segments};

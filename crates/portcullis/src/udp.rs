@@ -7,8 +7,8 @@ use portcullis_attach::tls::{
 };
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_onerma::{
-    ControlLink, ExecutorLimits, InitiatorLimits, NodeEnd, OPERATION_MAX, PathError, UdpEndpoint, UdpSocket,
-    find_path,
+    ControlLink, ExecutorLimits, InitiatorLimits, NodeEnd, OPERATION_MAX, Pace, PathError, UdpEndpoint,
+    UdpSocket, find_path,
 };
 use portcullis_protocol::MESSAGE_BYTES;
 use std::net::SocketAddr;
@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 
 /// Operations that one session may have under way.
 const SLOTS: u32 = 1024;
-/// Bytes that may be on their way to a session: as many as the socket's queue of datagrams has room for.
-const WINDOW: u32 = 1 << 20;
+/// Bytes that may be on their way to a session, unless its socket has room for less.
+const WINDOW_MAX: usize = 1 << 20;
+/// The same at least.
+const WINDOW_MIN: usize = 8 * OPERATION_MAX as usize;
 /// How long an operation waits for its answer: longer than a node waits for the data of a change, by more than the clocks of
 /// two machines differ in that time.
 const TIMEOUT: Duration = Duration::from_millis(60);
@@ -95,6 +97,14 @@ impl ControlLink for Link {
     }
 }
 
+/// Datagrams that one system call of this machine sends to one destination (segmentation offload).
+///
+/// # Errors
+/// The machine refuses a socket.
+pub fn udp_segments() -> std::io::Result<usize> {
+    Ok(UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0).into())?.segments_max())
+}
+
 /// Attaches to the node at `HOST:PORT`. Returns the client's end and its number.
 pub(crate) fn connect(
     place: &str,
@@ -115,7 +125,7 @@ fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpE
     let node = NodeEnd { address, client, control_depth: terms.control_depth, message_bytes };
     let initiator = InitiatorLimits {
         slots: SLOTS,
-        window: WINDOW.max(OPERATION_MAX),
+        window: u32::try_from(socket.room().clamp(WINDOW_MIN, WINDOW_MAX)).expect("it is small"),
         packet_max: path.datagram_max as usize,
         dispatch_timeout: PATIENCE,
         timeout: TIMEOUT,
@@ -125,7 +135,7 @@ fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpE
         patience: PATIENCE,
         ..ExecutorLimits::for_round_trip(path.round_trip)
     };
-    let limits = (initiator, executor);
+    let limits = (initiator, executor, Pace::for_shared_processors());
     let endpoint = UdpEndpoint::new(node, options.arena_bytes, socket, Box::new(Link(talk)), limits)?;
     Ok((endpoint, client))
 }

@@ -24,7 +24,7 @@ fn listening(folder: &Path) -> (Host, String) {
     let path = folder.join("node.sock");
     if device::is_wanted() {
         let host = Host::start(device::port(HostConfig::default())).expect("a node starts");
-        let address = format!("rdma:{}", host.rdma_addresses()[0]);
+        let address = format!("rdma:{}", host.network_addresses()[0]);
         return (host, address);
     }
     let address = format!("shm:{}", path.display());

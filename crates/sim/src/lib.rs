@@ -27,6 +27,8 @@ mod hostile;
 mod hosts;
 mod lives;
 mod memory;
+mod model_1rma;
+mod model_report;
 mod network;
 mod nic;
 mod one_shot;
@@ -44,10 +46,10 @@ mod worker;
 
 pub use campaign::campaign;
 pub use chains::{Case, Design, Grain, Search, SearchLimits, search_chains};
-pub use connectx5::{
-    Effort, InputRow, Inputs, ModelReport, OneSidedInputs, Origin, OutputRow, connectx5, connectx5_with,
-};
+pub use connectx5::{Effort, Inputs, OneSidedInputs, connectx5, connectx5_with};
 pub use explore::{Exploration, Limits, Race, Scenario, explore};
+pub use model_1rma::{OneShotInputs, model_1rma, model_1rma_with};
+pub use model_report::{InputRow, ModelReport, Origin, OutputRow};
 pub use oracle::{Failure, Promise};
 pub use plan::{FaultKind, Plan, Programs, UnknownFaultKind};
 pub use report::Report;

@@ -102,7 +102,8 @@ impl Cluster {
     ) -> Option<NodeEnd> {
         let (pool, _) = nic.hook.pool.as_ref().filter(|_| self.has_clients_over_udp())?;
         let dice = Dice::new(incarnation.0, REGION_KEYS);
-        let (end, regions) = NodeEnd::new(pool, incarnation, self.terms.responder, dice);
+        let (end, regions) =
+            NodeEnd::new(pool, incarnation, (self.terms.responder, self.terms.regions_max), dice);
         node.lend_regions(regions);
         Some(end)
     }

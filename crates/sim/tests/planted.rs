@@ -56,6 +56,13 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         }
         // Windows and regions over the same objects.
         Fault::OpenedWhileBound => Plan { udp: 50, hostile: drawn.clients / 2, ..drawn },
+        // Clients that are in a hurry, so that reads wait.
+        Fault::WaitingReadServedLate => Plan { udp: 100, clients: 12, hostile: 2, think_ns: 2_000, ..drawn },
+        // Nodes that do not answer for long.
+        Fault::RepeatedBeyondPatience => {
+            let faults = vec![FaultKind::NodePause, FaultKind::Cut, FaultKind::Path];
+            Plan { udp: 100, faults, ..drawn }
+        }
         // Nothing else makes time-outs.
         Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
         _ if is_of_udp(fault) => over_udp(drawn),
@@ -74,6 +81,7 @@ fn found(fault: Fault) -> Option<(u64, Promise, String)> {
         _ if is_of_a_structure(fault) => SEEDS_OF_STRUCTURES,
         _ if is_of_chunks(fault) => SEEDS_OF_CHUNKS,
         Fault::OpenedWhileBound => SEEDS_FOR_RARE_ONES,
+        Fault::RepeatedBeyondPatience => SEEDS,
         _ if is_of_udp(fault) => SEEDS_OF_UDP,
         _ => SEEDS,
     };
@@ -174,7 +182,8 @@ faults! {
     finished_forgotten: FinishedForgotten by Once | Truth;
     parts_share_counter: PartsShareCounter by Nonce;
     uncertain_write_repeated: UncertainWriteRepeated by Once;
-    holder_not_among_terms: HolderNotAmongTerms by Access;
+    // Somebody on the path can then say that a packet is another client's.
+    holder_not_among_terms: HolderNotAmongTerms by Access | Proof;
     waiting_read_served_late: WaitingReadServedLate by Access | Reuse;
     opened_while_bound: OpenedWhileBound by Reuse;
     unproven_charged: UnprovenCharged by Proof;

@@ -54,23 +54,3 @@ fn clients_over_udp_and_over_queue_pairs_share_objects() {
     let (accesses, _) = hold(|seed| Plan { udp: 50, sharing: true, ..Plan::draw(seed) });
     assert!(accesses > 40 * seeds(), "{accesses}");
 }
-
-#[test]
-#[ignore]
-fn one() {
-    let seed: u64 = std::env::var("SEED").unwrap().parse().unwrap();
-    let mut plan =
-        Plan { udp: std::env::var("UDP").unwrap().parse().unwrap(), readable: true, ..Plan::draw(seed) };
-    if std::env::var("SHARING").is_ok() {
-        plan.sharing = true;
-    }
-    if std::env::var("P").is_ok() && !plan.faults.contains(&FaultKind::Path) {
-        plan.faults.push(FaultKind::Path);
-    }
-    let report = portcullis_sim::run(&plan);
-    let n: usize = std::env::var("LINES").map_or(60, |it| it.parse().unwrap());
-    for line in &report.lines[report.lines.len().saturating_sub(n)..] {
-        println!("{}", &line[..line.len().min(700)]);
-    }
-    println!("{:?}", report.failures);
-}

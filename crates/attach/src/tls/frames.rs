@@ -44,11 +44,11 @@ impl Frames {
     /// The bytes cannot be a single frame. The stream is of no more use then.
     pub fn take_in(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
         self.push(bytes);
-        let frame = self.next()?;
+        let frame = self.next_frame()?;
         if frame.is_some() && !self.bytes.is_empty() { Err(FrameError::OutOfTurn) } else { Ok(frame) }
     }
 
-    /// Takes in bytes where messages may follow each other. [`next`](Self::next) returns them.
+    /// Takes in bytes where messages may follow each other. [`next_frame`](Self::next_frame) returns them.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -57,7 +57,7 @@ impl Frames {
     ///
     /// # Errors
     /// What comes next cannot be a frame. The stream is of no more use then.
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
+    pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         let Some((length, body)) = self.bytes.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::from(u16::from_le_bytes(*length));
         if length == 0 || length > FRAME_BYTES_MAX {
@@ -126,9 +126,9 @@ mod tests {
     fn messages_that_follow_each_other_are_told_apart() {
         let mut frames = Frames::default();
         frames.push(&[framed(b"one"), framed(b"two"), vec![9]].concat());
-        assert_eq!(frames.next(), Ok(Some(b"one".to_vec())));
-        assert_eq!(frames.next(), Ok(Some(b"two".to_vec())));
-        assert_eq!(frames.next(), Ok(None));
+        assert_eq!(frames.next_frame(), Ok(Some(b"one".to_vec())));
+        assert_eq!(frames.next_frame(), Ok(Some(b"two".to_vec())));
+        assert_eq!(frames.next_frame(), Ok(None));
     }
 
     #[test]

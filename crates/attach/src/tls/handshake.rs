@@ -187,7 +187,7 @@ impl ServerSide {
     ) -> Result<(), Breach> {
         let heard = self.channel.take_in(bytes).map_err(Breach::Tls)?;
         self.frames.push(&heard.said);
-        while let Some(message) = self.frames.next()? {
+        while let Some(message) = self.frames.next_frame()? {
             policy.heard(client, &message).map_err(Breach::Control)?;
         }
         if heard.hung_up { Err(Breach::HungUp) } else { Ok(()) }

@@ -54,7 +54,7 @@ impl Talk {
     /// The next message of the node, if one is there.
     pub fn hear(&mut self) -> Option<Vec<u8>> {
         loop {
-            match self.frames.next() {
+            match self.frames.next_frame() {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
                 // Nothing more can be understood.

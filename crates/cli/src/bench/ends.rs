@@ -22,7 +22,7 @@ pub struct Ends {
 impl Ends {
     /// The options of this end's sessions, by default.
     pub fn session_options(&self) -> Result<SessionOptions, BenchError> {
-        Ok(SessionOptions { rdma: self.client.rdma()?, ..SessionOptions::default() })
+        Ok(self.client.session()?)
     }
 
     /// The node for the run, by default.

@@ -51,6 +51,7 @@ Examples:
   portcullis bench chunks                     # allocation by the NIC alone
   portcullis bench read_lat --node shm:/run/portcullis.sock
   portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
+  portcullis bench read_lat --nic udp         # encrypted, over UDP
   portcullis bench read_lat --node rdma:node1:7471 \\
       --certificates /etc/portcullis --tenant orange
 
@@ -209,8 +210,7 @@ impl Options {
 
     fn nic(&self) -> NicKind {
         match &self.node {
-            Some(address) if address.starts_with("rdma:") => NicKind::Ibverbs,
-            Some(_) => NicKind::Software,
+            Some(address) => NicKind::of_address(address),
             None => self.ends.nic,
         }
     }
@@ -260,8 +260,11 @@ impl Options {
         if self.name != Name::Siege && !self.attack.is_empty() {
             return wrong("--attack is for siege");
         }
-        if self.name == Name::Siege && self.nic() == NicKind::Ibverbs {
+        if self.name == Name::Siege && self.nic() != NicKind::Software {
             return wrong("siege attacks the software NIC: leave --nic out");
+        }
+        if matches!(self.name, Name::Permissions | Name::Violation) && self.nic() == NicKind::Udp {
+            return wrong("this benchmark is about windows and queue pairs, which --nic udp does not have");
         }
         if own && self.node.is_some() {
             return wrong("this benchmark starts nodes of several settings by itself: leave --node out");

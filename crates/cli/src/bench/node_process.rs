@@ -85,10 +85,10 @@ impl NodeProcess {
     pub fn start(setup: &Setup) -> Result<Self, BenchError> {
         let folder = tempfile::tempdir()?;
         let socket = |name: &str| format!("shm:{}", folder.path().join(name).display());
-        let addresses = match (setup.nic, setup.tenants) {
-            (NicKind::Software, []) => vec![socket("node.sock")],
-            (NicKind::Software, tenants) => tenants.iter().map(|tenant| socket(tenant)).collect(),
-            (NicKind::Ibverbs, _) => vec!["rdma:127.0.0.1:0".to_owned()],
+        let addresses = match (setup.nic.any_port(), setup.tenants) {
+            (None, []) => vec![socket("node.sock")],
+            (None, tenants) => tenants.iter().map(|tenant| socket(tenant)).collect(),
+            (Some(port), _) => vec![port.to_owned()],
         };
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--json", "--memory", &setup.memory.unwrap_or(MEMORY).to_string()]);

@@ -1,9 +1,10 @@
-//! The lower bound: how long a cache line takes to another processor and back.
+//! The lower bounds: how long a cache line, and a datagram, takes to another processor and back.
 
 use super::processors;
 use crate::samples::Samples;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const WARM_UP: u64 = 10_000;
 const ROUNDS: u64 = 100_000;
@@ -50,4 +51,61 @@ fn wait_for(line: &Line, value: u64) {
             std::thread::yield_now();
         }
     }
+}
+
+/// Datagrams to warm up, and to measure.
+const DATAGRAMS_WARM_UP: u64 = 2_000;
+const DATAGRAMS: u64 = 20_000;
+/// The longest that one datagram is waited for. On loopback none is lost.
+const DATAGRAM_WITHIN: Duration = Duration::from_secs(1);
+/// The longest datagram that is sent whole on loopback.
+const DATAGRAM_MAX: u64 = 60_000;
+
+/// The typical round trip of one datagram of `size` bytes between the processors of node and client, in microseconds. Both
+/// ends poll. `None`: the machine refuses sockets, or lost one.
+pub fn udp_round_trip(size: u64) -> Option<f64> {
+    let (ours, theirs) = (polled()?, polled()?);
+    let (to, back) = (theirs.local_addr().ok()?, ours.local_addr().ok()?);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if let Some((node, _)) = processors::pair() {
+                portcullis::host::pin(node);
+            }
+            let mut bytes = vec![0; 1 << 16];
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok((there, _)) = theirs.recv_from(&mut bytes) {
+                    let _ = theirs.send_to(&bytes[..there], back);
+                }
+            }
+        });
+        processors::pin_client();
+        let bytes = vec![7; usize::try_from(size.min(DATAGRAM_MAX)).expect("it is small")];
+        let typical = times_of(&ours, to, &bytes);
+        stop.store(true, Ordering::Relaxed);
+        typical
+    })
+}
+
+fn times_of(socket: &UdpSocket, to: SocketAddr, bytes: &[u8]) -> Option<f64> {
+    let (mut samples, mut room) = (Samples::new(), vec![0; 1 << 16]);
+    for round in 0..DATAGRAMS_WARM_UP + DATAGRAMS {
+        let before = Instant::now();
+        socket.send_to(bytes, to).ok()?;
+        while socket.recv_from(&mut room).is_err() {
+            if before.elapsed() > DATAGRAM_WITHIN {
+                return None;
+            }
+        }
+        if round >= DATAGRAMS_WARM_UP {
+            samples.add(before.elapsed());
+        }
+    }
+    Some(samples.typical())
+}
+
+fn polled() -> Option<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    socket.set_nonblocking(true).ok()?;
+    Some(socket)
 }

@@ -1,8 +1,10 @@
 //! The output of benchmarks: perftest's table, or one JSON object.
 
-use super::{Name, Options};
+use super::{Name, Options, pingpong};
 use crate::output::{complain, say};
+use crate::rdma::NicKind;
 use crate::samples::Summary;
+use portcullis::Mechanism;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -18,18 +20,28 @@ pub struct Setting {
     pub size: u64,
     pub iterations: u64,
     pub pingpong_rtt: f64,
+    /// Over UDP: a round trip of datagrams of this size between the same two processors, both of which poll.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp_rtt: Option<f64>,
 }
 
 impl Setting {
     pub fn new(options: &Options, iterations: u64, pingpong_rtt: f64) -> Self {
+        let is_udp = options.nic() == NicKind::Udp;
+        let size = if options.name == Name::AtomicLat { 8 } else { options.size };
         Self {
             benchmark: options.name.text(),
             nic: options.nic().name(),
             // A running node has its own protection, which the benchmark does not know.
-            protection: if options.node.is_some() { "the node's own" } else { options.protection.name() },
-            size: if options.name == Name::AtomicLat { 8 } else { options.size },
+            protection: match &options.node {
+                _ if is_udp => Mechanism::RegionKey.name(),
+                Some(_) => "the node's own",
+                None => options.protection.name(),
+            },
+            size,
             iterations,
             pingpong_rtt,
+            udp_rtt: if is_udp { pingpong::udp_round_trip(size) } else { None },
         }
     }
 }
@@ -68,6 +80,10 @@ impl Report {
         self.bw_average = told.then(|| mops * 1e6 * bytes(self.setting.size) / f64::from(1 << 20));
     }
 
+    fn connection(&self) -> &'static str {
+        if self.setting.udp_rtt.is_some() { "none (UDP)" } else { "RC" }
+    }
+
     fn is_latency(&self) -> bool {
         self.setting.benchmark.ends_with("_lat")
     }
@@ -89,12 +105,21 @@ impl Report {
             " NIC             : {:<20} Protection      : {}",
             self.setting.nic, self.setting.protection
         );
-        let _ = writeln!(text, " Connection type : {:<20} Number of qps   : {}", "RC", self.queue_pairs);
         let _ = writeln!(
             text,
-            " Outstanding     : {:<20} pingpong RTT    : {:.3} usec\n{line}",
+            " Connection type : {:<20} Number of qps   : {}",
+            self.connection(),
+            self.queue_pairs
+        );
+        let _ = writeln!(
+            text,
+            " Outstanding     : {:<20} pingpong RTT    : {:.3} usec",
             self.outstanding, self.setting.pingpong_rtt
         );
+        if let Some(udp_rtt) = self.setting.udp_rtt {
+            let _ = writeln!(text, " {:<37} UDP RTT         : {udp_rtt:.3} usec", "");
+        }
+        let _ = writeln!(text, "{line}");
         if self.is_latency()
             && let Some(times) = self.times
         {

@@ -7,8 +7,8 @@ use super::orders::{Order, OrderReply, Raw, Stored, Wanted};
 use super::processors;
 use crate::rdma::DeviceOptions;
 use portcullis::{
-    Acquire, Allocate, ConnectError, Error, Lifetime, ObjectRef, Operation, Permission, RdmaOptions,
-    RemoteAddress, Rights, Rkey, Session, SessionOptions, connect_with,
+    Acquire, Allocate, ConnectError, Credential, Error, Lifetime, ObjectRef, Operation, Permission,
+    RdmaOptions, RemoteAddress, Rights, Session, SessionOptions, connect_with,
 };
 use portcullis_structures::table::TableError;
 use sha2::{Digest, Sha256};
@@ -46,6 +46,8 @@ pub struct Actor {
     /// The session with the node.
     pub session: Session,
     blocks: Vec<Option<Permission>>,
+    /// The credential of each block, also when its permission has ended.
+    credentials: Vec<Credential>,
     orders: Receiver<Order>,
 }
 
@@ -91,7 +93,7 @@ impl Actor {
         let rdma = RdmaOptions { device: device.choice(), ..RdmaOptions::default() };
         let session = connect_with(address, SessionOptions { rdma, ..SessionOptions::default() })?;
         say(&OrderReply::Ready { client: session.number() })?;
-        Ok(Self { session, blocks: Vec::new(), orders })
+        Ok(Self { session, blocks: Vec::new(), credentials: Vec::new(), orders })
     }
 
     fn act(mut self) -> Result<(), Failure> {
@@ -159,7 +161,8 @@ impl Actor {
 
     /// Keeps a permission, and returns its place.
     fn hold(&mut self, permission: Permission) -> OrderReply {
-        let at = Raw { address: permission.address().0, key: key_of(&permission) };
+        let at = Raw { address: permission.address().0, credential: self.credentials.len() };
+        self.credentials.push(permission.credential());
         let object = permission.object();
         self.blocks.push(Some(permission));
         OrderReply::Granted { block: self.blocks.len() - 1, object, at }
@@ -243,8 +246,8 @@ impl Actor {
         let buffer = self.session.buffer(bytes)?;
         let now = self.session.now();
         let before = Instant::now();
-        let begun =
-            self.session.client().dangerous_read(now, RemoteAddress(at.address), Rkey(at.key), buffer);
+        let credential = self.credential(at)?;
+        let begun = self.session.client().dangerous_read(now, RemoteAddress(at.address), credential, buffer);
         self.raw_answer(begun.map_err(|rejected| rejected.error)?, before)
     }
 
@@ -254,9 +257,13 @@ impl Actor {
         buffer.write(0, text.as_bytes());
         let now = self.session.now();
         let before = Instant::now();
-        let begun =
-            self.session.client().dangerous_write(now, RemoteAddress(at.address), Rkey(at.key), buffer);
+        let credential = self.credential(at)?;
+        let begun = self.session.client().dangerous_write(now, RemoteAddress(at.address), credential, buffer);
         self.raw_answer(begun.map_err(|rejected| rejected.error)?, before)
+    }
+
+    fn credential(&self, at: Raw) -> Result<Credential, Failure> {
+        self.credentials.get(at.credential).copied().ok_or_else(|| no_block(at.credential))
     }
 
     fn raw_answer(&mut self, operation: Operation, before: Instant) -> Result<OrderReply, Failure> {
@@ -283,11 +290,6 @@ fn held(blocks: &[Option<Permission>], block: usize) -> Result<&Permission, Fail
 
 fn no_block(block: usize) -> Failure {
     Failure::Order(format!("there is no block {block}"))
-}
-
-/// The key of a permission's buffer. It is of no use where accesses are messages.
-pub fn key_of(permission: &Permission) -> u32 {
-    permission.credential().buffer_key().map_or(0, |key| key.0)
 }
 
 /// The bytes of a file: as many as were listed, or fewer if the file has shrunk since.

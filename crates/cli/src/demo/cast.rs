@@ -166,6 +166,7 @@ impl Drop for Process {
 }
 
 /// Where nodes are started, and the deadline there.
+#[derive(Clone, Debug)]
 pub struct Ground<'a> {
     /// The folder for sockets.
     pub folder: &'a Path,
@@ -218,10 +219,8 @@ impl Node {
         let mut arguments =
             vec!["serve".to_owned(), "--json".to_owned(), "--stop-at-end-of-input".to_owned()];
         for tenant in ORANGE_AND_BLUE {
-            let address = match ground.nic {
-                NicKind::Software => format!("shm:{}", socket_of(&folder, tenant).display()),
-                NicKind::Ibverbs => "rdma:127.0.0.1:0".to_owned(),
-            };
+            let socket = || format!("shm:{}", socket_of(&folder, tenant).display());
+            let address = ground.nic.any_port().map_or_else(socket, str::to_owned);
             arguments.extend(["--listen".to_owned(), format!("{address}?tenant={tenant}")]);
         }
         arguments.extend(ground.device.arguments());

@@ -242,6 +242,8 @@ pub struct Guilt {
     pub tried: u32,
     /// Reads right behind them that succeeded in the end.
     pub replayed: u32,
+    /// Whether a refusal breaks a queue pair.
+    pub breaks: bool,
     /// How often a spare queue pair took over.
     pub switches: u64,
     /// Queue pairs that the node rebuilt.
@@ -261,8 +263,12 @@ impl Figures for Guilt {
             self.interrupted_us, self.refused, self.interrupted_most_us, self.read_us, self.switches
         );
         let all = self.refused == self.tried && self.replayed == self.tried;
-        let switched = self.switches >= u64::from(self.tried);
-        vec![Finding::new(all && switched, "from a refusal to the next success, on a spare queue pair", seen)]
+        let switched = !self.breaks || self.switches >= u64::from(self.tried);
+        let what = match self.breaks {
+            true => "from a refusal to the next success, on a spare queue pair",
+            false => "from a refusal to the next success: there is no connection to break",
+        };
+        vec![Finding::new(all && switched, what, seen)]
     }
 }
 

@@ -1,9 +1,9 @@
 //! The loops that client processes of the demo run.
 
-use super::actor::{Failure, LIFETIME, key_of};
+use super::actor::{Failure, LIFETIME};
 use super::figures::{Guilt, Latency, Traffic};
 use crate::samples::Samples;
-use portcullis::{Allocate, Error, Permission, RemoteAddress, Rkey, Session};
+use portcullis::{Allocate, Error, Permission, RemoteAddress, Session, VerbsEndpoint};
 use std::time::{Duration, Instant};
 
 const TRAFFIC_BYTES: usize = 256;
@@ -64,6 +64,7 @@ pub fn offend(session: &mut Session, rounds: u32) -> Result<Guilt, Failure> {
         refused: 0,
         tried: rounds,
         replayed: 0,
+        breaks: session.client().endpoint().size().data_queue_pairs > 0,
         switches: 0,
         recoveries: 0,
         interrupted_us: 0.0,
@@ -77,7 +78,9 @@ pub fn offend(session: &mut Session, rounds: u32) -> Result<Guilt, Failure> {
             guilt.replayed += 1;
             times.add(interrupted);
         }
-        await_recoveries(session, guilt.refused.into())?;
+        if guilt.breaks {
+            await_recoveries(session, guilt.refused.into())?;
+        }
     }
     let counters = session.client().counters();
     (guilt.switches, guilt.recoveries) = (counters.switches, counters.recoveries);
@@ -90,7 +93,7 @@ fn offend_once(session: &mut Session, block: &Permission) -> Result<(bool, Optio
     let beyond = RemoteAddress(block.address().0 + block.length());
     let (bad, good) = (session.buffer(64)?, session.buffer(64)?);
     let now = session.now();
-    let begun = session.client().dangerous_read(now, beyond, Rkey(key_of(block)), bad);
+    let begun = session.client().dangerous_read(now, beyond, block.credential(), bad);
     let guilty = begun.map_err(|rejected| rejected.error)?;
     let honest = session.client().read(now, block, 0, good).map_err(|rejected| rejected.error)?;
     let refused = session.wait(guilty)?.result == Err(Error::Violation);

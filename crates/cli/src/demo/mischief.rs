@@ -123,8 +123,8 @@ pub fn show_out_of_range(node: &Node, offences: &mut Vec<Offence>) -> Result<Out
     let before = end_traffic(&mut neighbour)?;
 
     begin_traffic(&mut neighbour)?;
-    let past = Raw { address: own.address + BLOCK_BYTES, key: own.key };
-    let far = Raw { address: theirs.address, key: own.key };
+    let past = Raw { address: own.address + BLOCK_BYTES, ..own };
+    let far = Raw { address: theirs.address, ..own };
     let mut refused = 0;
     for at in [past, far].repeat(usize::try_from(ROUNDS).unwrap_or(1)) {
         match guilty.ask(&Order::RawWrite { at, text: "x".to_owned() })? {

@@ -45,10 +45,12 @@ Examples:
   portcullis demo ~/photos           # others: up to 64 MiB and 4,000 of them
   portcullis demo --json | jq .ok    # for programs
   portcullis demo --nic ibverbs      # over the RDMA device of this machine
+  portcullis demo --nic udp          # encrypted, over UDP
 
 It starts three nodes and two dozen clients, each a process of its own, in a
 temporary folder. It needs no privileges, no network and no RDMA hardware, and
-leaves nothing behind. With --nic ibverbs all of them are on an RDMA device.";
+leaves nothing behind. With --nic ibverbs all of them are on an RDMA device; with
+--nic udp they talk over UDP, but for the node that protects nothing.";
 
 /// Options of `portcullis demo`.
 #[derive(Args, Debug)]
@@ -152,7 +154,10 @@ impl Show {
             device: &options.device,
         };
         let protecting = Node::start(&ground, "protecting", &["--memory", "256MiB", "--audit", &path])?;
-        let careless = Node::start(&ground, "careless", &["--memory", "16MiB", "--protection", "none"])?;
+        // Over UDP nothing is careless: keys are always asked for.
+        let nic = if options.nic == NicKind::Udp { NicKind::Software } else { options.nic };
+        let without = Ground { nic, ..ground.clone() };
+        let careless = Node::start(&without, "careless", &["--memory", "16MiB", "--protection", "none"])?;
         let processes = format!("{} and {}", protecting.process(), careless.process());
         self.screen
             .line(&format!("Two nodes, processes {processes}, lend memory to the tenants orange and blue."));

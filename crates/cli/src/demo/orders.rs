@@ -31,13 +31,13 @@ pub struct Stored {
     pub sha256: String,
 }
 
-/// An address and a key, for accesses without checks by the client library.
+/// An address and a credential, for accesses without checks by the client library.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Raw {
     /// The first byte's address.
     pub address: u64,
-    /// The key.
-    pub key: u32,
+    /// Which of the process's credentials: they stay where they are.
+    pub credential: usize,
 }
 
 /// An order to a client process.

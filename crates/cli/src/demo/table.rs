@@ -19,7 +19,7 @@ pub fn show(ground: &Ground<'_>) -> Result<SharedTable, Trouble> {
     let node = Node::start(ground, "table", &["--memory", "256MiB"])?;
     let mut examiner = node.client("orange", "examiner")?;
     let lease = match ground.nic {
-        NicKind::Software => LEASE,
+        NicKind::Software | NicKind::Udp => LEASE,
         NicKind::Ibverbs => LEASE_ON_DEVICE,
     };
     let lease_us = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX);

@@ -29,7 +29,7 @@ pub struct Target {
 impl Target {
     /// A session with the node, and a pipeline on it.
     pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, Trouble> {
-        let options = SessionOptions { arena_bytes, rdma: self.client.rdma()?, ..SessionOptions::default() };
+        let options = SessionOptions { arena_bytes, ..self.client.session()? };
         Ok(Rc::new(Pipeline::new(connect_with(&self.node, options)?)))
     }
 

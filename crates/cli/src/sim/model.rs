@@ -2,14 +2,24 @@
 
 use crate::output::{complain, say};
 use indicatif::{ProgressBar, ProgressStyle};
-use portcullis_sim::{Effort, Inputs, connectx5_with};
+use portcullis_sim::{Effort, Inputs, ModelReport, OneShotInputs, connectx5_with, model_1rma_with};
 use std::process::ExitCode;
 
 /// Runs the model of Patronus's and OneSidedMW's clusters.
 pub fn connectx5(json: bool) -> ExitCode {
+    print(json, |progress| connectx5_with(&Inputs::default(), Effort::full(), progress))
+}
+
+/// Runs the model of 1RMA's testbed and simulations.
+pub fn one_shot(json: bool) -> ExitCode {
+    print(json, |progress| model_1rma_with(&OneShotInputs::default(), progress))
+}
+
+/// Runs a model, which says how far it is, and prints its report.
+fn print(json: bool, model: impl FnOnce(&mut dyn FnMut(&str, u32, u32)) -> ModelReport) -> ExitCode {
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len}  {msg}");
     let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let report = connectx5_with(&Inputs::default(), Effort::full(), &mut |what, done, of| {
+    let report = model(&mut |what, done, of| {
         bar.set_length(of.into());
         bar.set_position(done.into());
         bar.set_message(what.to_owned());

@@ -365,7 +365,10 @@ impl<N: Nic> Enforcement<N> {
         remains.unborn.splice(..0, starting.iter().map(|exposure| exposure.permission));
         remains.residues.extend(ending.iter().map(|ended| ended.withdrawal.residue()));
         if let Some(region_keys) = &mut self.region_keys {
-            region_keys.end_tenant(tenant, &mut remains, &mut self.outcomes);
+            remains.residues.iter().for_each(|residue| region_keys.take_note(&Outcome::Withdrawn(*residue)));
+            let (unborn, residues) = region_keys.end_tenant(tenant);
+            remains.unborn.extend(unborn);
+            remains.residues.extend(residues);
         }
         remains
     }
@@ -402,15 +405,13 @@ impl<N: Nic> Enforcement<N> {
         // Taken now, not with the batch: another tenant's permission may get the slot in the same turn.
         let exposing = self.exposing[withdrawal.permission.index()].take();
         let exposing = exposing.expect("what is taken down was set up");
-        let ended = Ended { withdrawal, exposing };
         self.mark_busy(withdrawal.tenant);
-        if let Some(region_keys) = &mut self.region_keys {
-            region_keys.begin_closing(withdrawal.object);
-            if let Some(region) = exposing.region {
-                return region_keys.withdraw(ended, region);
-            }
+        match (&mut self.region_keys, exposing.region) {
+            (Some(region_keys), Some(region)) => return region_keys.withdraw(withdrawal, region),
+            (Some(region_keys), None) => region_keys.begin_closing(withdrawal.object),
+            (None, _) => {}
         }
-        self.work_mut(withdrawal.tenant).ending.push(ended);
+        self.work_mut(withdrawal.tenant).ending.push(Ended { withdrawal, exposing });
     }
 
     fn mark_busy(&mut self, tenant: TenantId) {
@@ -453,10 +454,10 @@ impl<N: Nic> Enforcement<N> {
         };
         let done = self.mechanism.carry_out(&mut around, &mut work.starting, &mut work.ending);
         if let Some(region_keys) = &mut self.region_keys {
-            region_keys.report_ended(tenant, around.outcomes);
             around.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));
-            self.noted = around.outcomes.len();
             region_keys.proceed(&mut around);
+            // Its own outcomes are not the NIC's.
+            self.noted = around.outcomes.len();
         }
         done
     }
@@ -528,7 +529,8 @@ impl<N: Nic> Enforcement<N> {
     /// How much there is to take apart when a tenant ends.
     pub fn burden(&self, tenant: TenantId) -> usize {
         let work = self.work(tenant);
-        work.starting.len() + work.ending.len() + self.mechanism.burden(tenant)
+        let without_nic = self.region_keys.as_ref().map_or(0, |region_keys| region_keys.burden(tenant));
+        work.starting.len() + work.ending.len() + self.mechanism.burden(tenant) + without_nic
     }
 
     /// See [`Enforcer::shrink`].
@@ -536,6 +538,8 @@ impl<N: Nic> Enforcement<N> {
         let mut shrunk = self.mechanism.shrink(nic, tenant, most, now);
         let work = self.work(tenant);
         shrunk.waits_for_nic |= !work.starting.is_empty() || !work.ending.is_empty();
+        shrunk.waits_for_nic |=
+            self.region_keys.as_ref().is_some_and(|region_keys| region_keys.burden(tenant) > 0);
         if shrunk.in_batch {
             self.mark_busy(tenant);
         }

@@ -4,8 +4,8 @@
 //! A permission is set up, and taken down, when the call returns: no request of the NIC is awaited, and no queue pair breaks.
 //! The table is behind [`Regions`], which knows keys and packets. This module knows neither.
 
-use super::{Ended, Exposing, Outcome, Remains, Surroundings};
-use crate::books::{Exposure, ObjectId, offset};
+use super::{Exposing, Outcome, Surroundings};
+use crate::books::{Exposure, ObjectId, PermissionSlot, Residue, Withdrawal, offset};
 use portcullis_nic::Nic;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
@@ -63,15 +63,14 @@ pub(crate) struct RegionKeys {
     closing: HashMap<ObjectId, u32>,
     /// Permissions that wait for that.
     waiting: Vec<Exposure>,
-    /// Permissions that were taken down, of which the books have not heard yet.
-    ended: Vec<Ended>,
+    /// Permissions whose regions are closed, and the books are not told yet.
+    ended: Vec<Withdrawal>,
 }
 
 impl RegionKeys {
     pub fn new(regions: Box<dyn Regions>, tenant_max: u32) -> Self {
         let (clients, taken, closing) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (waiting, ended) = (Vec::new(), Vec::new());
-        Self { regions, clients, tenant_max, taken, closing, waiting, ended }
+        Self { regions, clients, tenant_max, taken, closing, waiting: Vec::new(), ended: Vec::new() }
     }
 
     pub fn enter_client(&mut self, client: ClientId, tenant: TenantId, host: [u8; 16]) {
@@ -116,9 +115,14 @@ impl RegionKeys {
         self.waiting.iter().filter(|it| !self.closing.contains_key(&it.object)).map(|it| it.tenant)
     }
 
-    /// Sets up the permissions of a tenant over whose objects the NIC exposes nothing any more that has ended.
+    /// Tells of the permissions of a tenant that have ended, and sets up those over whose objects the NIC exposes nothing any
+    /// more that has ended.
     pub fn proceed<N: Nic>(&mut self, around: &mut Surroundings<'_, N>) {
         let (tenant, closing) = (around.tenant, &self.closing);
+        for ended in self.ended.extract_if(.., |it| it.tenant == tenant) {
+            around.outcomes.push(Outcome::Withdrawn(ended.residue()));
+            around.outcomes.extend(ended.owed.map(Outcome::Settled));
+        }
         let ready: Vec<Exposure> = self
             .waiting
             .extract_if(.., |it| it.tenant == tenant && !closing.contains_key(&it.object))
@@ -139,9 +143,9 @@ impl RegionKeys {
     ) -> Result<Credential, Refusal> {
         // The client has gone meanwhile: the books end the permission as soon as it is set up.
         let guest = self.clients.get(&exposure.client).ok_or(Refusal::NotLive)?;
-        let taken = self.taken.entry(exposure.tenant).or_default();
-        if *taken >= self.tenant_max {
-            return Err(Refusal::Quota { used: (*taken).into(), limit: self.tenant_max.into() });
+        let taken = self.taken.get(&exposure.tenant).copied().unwrap_or_default();
+        if taken >= self.tenant_max {
+            return Err(Refusal::Quota { used: taken.into(), limit: self.tenant_max.into() });
         }
         let region = OpenRegion {
             client: exposure.client,
@@ -163,38 +167,33 @@ impl RegionKeys {
         self.taken.values().map(|&taken| u64::from(taken)).sum()
     }
 
-    /// Takes a permission down. [`report_ended`](Self::report_ended) says so.
-    pub fn withdraw(&mut self, ended: Ended, region: RegionName) {
+    /// Takes a permission down: from here on its holder's operations have no effect. The books are told with
+    /// [`proceed`](Self::proceed).
+    pub fn withdraw(&mut self, withdrawal: Withdrawal, region: RegionName) {
         if !planted::is(Fault::RegionStaysOpen) {
             self.regions.close(region);
         }
-        let tenant = ended.withdrawal.tenant;
+        let tenant = withdrawal.tenant;
         let taken = self.taken.get_mut(&tenant).expect("a permission that is set up has a place");
         *taken -= 1;
         if *taken == 0 {
             self.taken.remove(&tenant);
         }
-        self.ended.push(ended);
+        self.ended.push(withdrawal);
     }
 
-    /// Reports what was taken down of a tenant.
-    pub fn report_ended(&mut self, tenant: TenantId, outcomes: &mut Vec<Outcome>) {
-        for Ended { withdrawal, .. } in self.ended.extract_if(.., |it| it.withdrawal.tenant == tenant) {
-            outcomes.push(Outcome::Withdrawn(withdrawal.residue()));
-            outcomes.extend(withdrawal.owed.map(Outcome::Settled));
-        }
+    /// How much of a tenant's is not told to the books yet.
+    pub fn burden(&self, tenant: TenantId) -> usize {
+        let waiting = self.waiting.iter().filter(|it| it.tenant == tenant).count();
+        waiting + self.ended.iter().filter(|it| it.tenant == tenant).count()
     }
 
-    /// A tenant ends. Adds its permissions that were never set up, and what is left of those that were taken down: the tenant's
-    /// objects go with it, so the books hear of that now or never.
-    pub fn end_tenant(&mut self, tenant: TenantId, remains: &mut Remains, outcomes: &mut Vec<Outcome>) {
+    /// A tenant ends. Returns its permissions that were never set up, and what is left of those that have ended.
+    pub fn end_tenant(&mut self, tenant: TenantId) -> (Vec<PermissionSlot>, Vec<Residue>) {
         self.clients.retain(|_, guest| guest.tenant != tenant);
         let waiting = self.waiting.extract_if(.., |it| it.tenant == tenant);
-        remains.unborn.extend(waiting.map(|exposure| exposure.permission));
-        for Ended { withdrawal, .. } in self.ended.extract_if(.., |it| it.withdrawal.tenant == tenant) {
-            remains.residues.push(withdrawal.residue());
-            outcomes.extend(withdrawal.owed.map(Outcome::Settled));
-        }
-        remains.residues.iter().for_each(|residue| self.take_note(&Outcome::Withdrawn(*residue)));
+        let unborn = waiting.map(|it| it.permission).collect();
+        let ended = self.ended.extract_if(.., |it| it.tenant == tenant);
+        (unborn, ended.map(|it| it.residue()).collect())
     }
 }

@@ -1,21 +1,19 @@
 //! A destination and direction: what waits for it, its congestion window, its round trip and its pace.
 
-use super::TransferId;
-use crate::congestion::{Congestion, CongestionParameters};
+use super::{ExecutorLimits, Pace, Signal, TransferId};
+use crate::congestion::Congestion;
 use crate::initiator::{Completion, ServiceClass};
 use crate::status::Status;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Operations that may begin at once although the pace says one after another: a caller that looks at the time now and then
-/// would otherwise fall behind.
-const BURST: u32 = 4;
-
 /// A destination and direction.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// The window for congestion beyond this host.
+    /// The window for congestion beyond this host, or for all of it.
     remote: Congestion,
+    signal: Signal,
+    burst: u32,
     rtt: Duration,
     under_way: u32,
     /// Transfers with more to begin: those of `Latency`, those of `Bulk`, each in turns.
@@ -25,9 +23,20 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub fn new(target: Duration, rtt: Duration) -> Self {
-        let remote = Congestion::new(CongestionParameters::new(target));
-        Self { remote, rtt, under_way: 0, waiting: Default::default(), next: Duration::ZERO }
+    pub fn new(limits: &ExecutorLimits, pace: &Pace) -> Self {
+        let target = match pace.signal {
+            Signal::Apart => limits.remote_target,
+            Signal::Together => limits.local_target + limits.remote_target,
+        };
+        Self {
+            remote: pace.window(target),
+            signal: pace.signal,
+            burst: pace.burst,
+            rtt: limits.rtt,
+            under_way: 0,
+            waiting: Default::default(),
+            next: Duration::ZERO,
+        }
     }
 
     /// Operations that may be under way.
@@ -72,23 +81,105 @@ impl Flow {
     pub fn begun(&mut self, local: f64, now: Duration) {
         self.under_way += 1;
         let apart = self.rtt.div_f64(self.remote.window().min(local));
-        let behind = now.saturating_sub(apart.saturating_mul(BURST - 1));
+        let behind = now.saturating_sub(apart.saturating_mul(self.burst.saturating_sub(1)));
         self.next = self.next.max(behind) + apart;
     }
 
     /// An operation has ended: tells this flow's window and this host's how it went (1RMA §6, Algorithm 1).
     pub fn ended(&mut self, completion: &Completion, local: &mut Congestion, now: Duration) {
         self.under_way -= 1;
-        match completion.status {
-            Status::Ok => {
-                let beyond = completion.total_delay.saturating_sub(completion.issue_delay);
+        let Completion { status, issue_delay, total_delay, .. } = *completion;
+        match (status, self.signal) {
+            (Status::Ok, signal) => {
+                let beyond = total_delay.saturating_sub(issue_delay);
                 self.rtt = (self.rtt * 7 + beyond) / 8;
-                local.succeed(completion.issue_delay, self.rtt, now);
-                self.remote.succeed(beyond, self.rtt, now);
+                match signal {
+                    Signal::Apart => {
+                        local.succeed(issue_delay, self.rtt, now);
+                        self.remote.succeed(beyond, self.rtt, now);
+                    }
+                    Signal::Together => self.remote.succeed(total_delay, self.rtt, now),
+                }
             }
-            Status::DispatchTimeout => local.shed(self.rtt, now),
-            Status::Nack | Status::Timeout => self.remote.shed(self.rtt, now),
-            Status::RemoteAuthenticationFailure => {}
+            (Status::DispatchTimeout, Signal::Apart) => local.shed(self.rtt, now),
+            (Status::Nack | Status::Timeout, _) | (Status::DispatchTimeout, Signal::Together) => {
+                self.remote.shed(self.rtt, now);
+            }
+            (Status::RemoteAuthenticationFailure, _) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::CongestionParameters;
+    use crate::initiator::SlotId;
+
+    const RTT: Duration = Duration::from_micros(5);
+    const LIMITS: ExecutorLimits = ExecutorLimits {
+        transfers: 1,
+        patience: Duration::from_secs(1),
+        local_target: Duration::from_micros(1),
+        remote_target: Duration::from_micros(6),
+        rtt: RTT,
+    };
+
+    /// What the local window and the flow's are after an operation that ended like this, when both were 10.
+    fn after(signal: Signal, status: Status, [issue_delay, total_delay]: [u64; 2]) -> [f64; 2] {
+        let pace = Pace { initial: 10.0, signal, ..Pace::default() };
+        let parameters =
+            CongestionParameters { initial: 10.0, ..CongestionParameters::new(LIMITS.local_target) };
+        let (mut flow, mut local) = (Flow::new(&LIMITS, &pace), Congestion::new(parameters));
+        let [issue_delay, total_delay] = [issue_delay, total_delay].map(Duration::from_micros);
+        let (slot, before, is_uncertain, buffer) = (SlotId(0), None, false, Vec::new());
+        flow.begun(local.window(), Duration::ZERO);
+        let end = Completion { slot, status, issue_delay, total_delay, is_uncertain, before, buffer };
+        flow.ended(&end, &mut local, RTT);
+        [local.window(), flow.window()]
+    }
+
+    fn falls(windows: [f64; 2]) -> [bool; 2] {
+        windows.map(|it| it < 10.0)
+    }
+
+    #[test]
+    fn each_window_reacts_to_its_own_delay() {
+        let delays = |delays| falls(after(Signal::Apart, Status::Ok, delays));
+        assert_eq!(delays([0, 5]), [false, false]);
+        assert_eq!(delays([9, 14]), [true, false], "only this host is congested");
+        assert_eq!(delays([0, 9]), [false, true], "only what is beyond it is");
+    }
+
+    #[test]
+    fn each_window_reacts_to_its_own_failures() {
+        let failed = |status| falls(after(Signal::Apart, status, [0, 5]));
+        assert_eq!(failed(Status::DispatchTimeout), [true, false]);
+        assert_eq!([Status::Nack, Status::Timeout].map(failed), [[false, true]; 2]);
+        assert_eq!(failed(Status::RemoteAuthenticationFailure), [false, false]);
+    }
+
+    #[test]
+    fn with_one_signal_the_flow_reacts_to_all_and_the_local_window_to_nothing() {
+        let after = |status, delays| falls(after(Signal::Together, status, delays));
+        assert_eq!(after(Status::Ok, [1, 6]), [false, false], "in all it is below the sum of both targets");
+        assert_eq!(after(Status::Ok, [9, 14]), [false, true]);
+        for status in [Status::DispatchTimeout, Status::Nack, Status::Timeout] {
+            assert_eq!(after(status, [0, 5]), [false, true], "{status}");
+        }
+    }
+
+    #[test]
+    fn the_pace_lets_as_many_begin_at_once_as_the_burst_says() {
+        for burst in [1, 4] {
+            let mut flow = Flow::new(&LIMITS, &Pace { initial: 10.0, burst, ..Pace::default() });
+            let now = Duration::from_secs(1);
+            let mut begun = 0;
+            while flow.may_begin(now) {
+                flow.begun(10.0, now);
+                begun += 1;
+            }
+            assert_eq!(begun, burst);
         }
     }
 }

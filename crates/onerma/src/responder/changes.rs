@@ -61,8 +61,8 @@ impl Changes {
         if of_client.is_some_and(|changes| changes.contains_key(&request.operation)) {
             return Begun::Before;
         }
-        let has_many = of_client.is_some_and(|changes| changes.len() >= self.most_of_a_client);
-        if has_many || self.by_salt.len() >= self.most {
+        let held = of_client.map_or(0, HashMap::len);
+        if held >= self.most_of_a_client || self.by_salt.len() >= self.most && !self.make_room(held) {
             return Begun::Full;
         }
         self.by_client.entry(request.client).or_default().insert(request.operation, salt);
@@ -71,6 +71,14 @@ impl Changes {
         self.by_salt.insert(salt, change);
         self.deadlines.push_back((deadline, salt));
         Begun::New
+    }
+
+    /// Drops the oldest change of the client that has the most of them, if those are more than a client with `held` would have
+    /// then: many clients that begin changes and end none keep nobody else from changing anything.
+    fn make_room(&mut self, held: usize) -> bool {
+        let greediest = self.by_client.values().max_by_key(|changes| changes.len());
+        let oldest = greediest.filter(|changes| changes.len() > held + 1).and_then(|it| it.values().min());
+        oldest.copied().is_some_and(|salt| self.remove(salt).is_some())
     }
 
     /// Whether a packet claims to be of a change that is under way.
@@ -241,6 +249,29 @@ mod tests {
         assert_eq!(finished.fate(&header(1, 50, 7)), Fate::Done(42));
         assert_eq!(finished.fate(&header(2, 50, 7)), Fate::NotDone);
         assert_eq!(finished.fate(&header(1, 51, 7)), Fate::NotDone);
+    }
+
+    #[test]
+    fn clients_that_hold_all_places_make_room_for_one_that_holds_less() {
+        let mut changes = Changes::new(8, 4);
+        let from = SocketAddr::from(([10, 0, 0, 1], 1));
+        let mut salt = 0;
+        let mut begin = |changes: &mut Changes, client| {
+            salt += 1;
+            let header = Header { kind: Kind::Request, ..header(client, salt, 0) };
+            changes.begin(from, header, (salt, 1), Duration::from_secs(1))
+        };
+        for client in [1, 1, 1, 1, 2, 2, 2, 2] {
+            assert_eq!(begin(&mut changes, client), Begun::New);
+        }
+        assert_eq!((begin(&mut changes, 1), begin(&mut changes, 2)), (Begun::Full, Begun::Full), "its share");
+        for client in [3, 3, 4, 4] {
+            assert_eq!(begin(&mut changes, client), Begun::New);
+        }
+        assert_eq!(begin(&mut changes, 3), Begun::Full, "others hold no more than it would");
+        assert_eq!((changes.by_salt.len(), changes.by_client.len()), (8, 4));
+        assert!(!changes.wants(&header(1, 1, 1), from, Duration::ZERO), "the oldest has gone");
+        assert!(changes.wants(&header(1, 4, 4), from, Duration::ZERO), "the latest is still under way");
     }
 
     /// Atomics end in another order than that of their salts.

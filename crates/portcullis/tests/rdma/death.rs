@@ -53,7 +53,7 @@ fn a_node_that_serves_until_it_is_killed() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let host = node(lenient(), folder.path());
-    process::say_ready(host.rdma_addresses()[0]);
+    process::say_ready(host.network_addresses()[0]);
     process::until_asked_to_end();
     drop(host);
 }
@@ -168,7 +168,7 @@ fn an_orderly_end_leaves_nothing_on_the_device() {
     for node_first in [false, true] {
         let folder = tempfile::tempdir().expect("a folder");
         let host = node(lenient(), folder.path());
-        let clients = clients_of(&host.rdma_addresses()[0].to_string());
+        let clients = clients_of(&host.network_addresses()[0].to_string());
         let inside = host.connect("green", SessionOptions::default()).expect("a session");
         assert_ne!(InUse::now(), before);
         if node_first {

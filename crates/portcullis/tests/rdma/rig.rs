@@ -68,7 +68,7 @@ impl Rig {
 
     /// The address for RED's clients.
     pub fn address(&self) -> String {
-        self.host.rdma_addresses()[0].to_string()
+        self.host.network_addresses()[0].to_string()
     }
 
     /// The node's audit log.

@@ -56,7 +56,7 @@ fn nobody_waits_for_a_client_that_names_an_address_where_nobody_answers() {
         ..QpAddress::default()
     };
     let ends = Ends { control: end(100), data: vec![end(101), end(102), end(103)] };
-    let address = host.rdma_addresses()[0].to_string();
+    let address = host.network_addresses()[0].to_string();
     let attack = std::thread::spawn(move || Door::knock(&address).bring(&ends));
     let mut longest = Duration::ZERO;
     while !attack.is_finished() {

@@ -2,36 +2,8 @@
 
 use super::onesidedmw::OneSidedInputs;
 use crate::clock::Nanos;
-use serde::Serialize;
-
-/// The origin of an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Origin {
-    /// Patronus' paper states the value.
-    Paper,
-    /// The authors' public code or notes state the value; the paper does not.
-    Artifact,
-    /// OneSidedMW's slides state the value.
-    Slides,
-    /// The value is derived or chosen, and the source says how. It is never chosen to make an output come out right.
-    Assumed,
-}
-
-/// An input, as a row of the report.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct InputRow {
-    /// The input's name.
-    pub name: &'static str,
-    /// The input's value.
-    pub value: f64,
-    /// The input's unit.
-    pub unit: &'static str,
-    /// The input's origin.
-    pub origin: Origin,
-    /// The paper's section, or the derivation.
-    pub source: &'static str,
-}
+pub(super) use crate::model_report::row;
+pub use crate::model_report::{InputRow, Origin};
 
 /// The costs that the model charges, for a ConnectX-5 and the machines around it. Times are in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,16 +212,6 @@ impl Inputs {
         let (low, high) = (measured(below), measured(above).max(measured(below)));
         low + (high - low) * (windows - sizes[below]) / (sizes[above] - sizes[below])
     }
-}
-
-pub(super) fn row(
-    name: &'static str,
-    value: f64,
-    unit: &'static str,
-    origin: Origin,
-    source: &'static str,
-) -> InputRow {
-    InputRow { name, value, unit, origin, source }
 }
 
 pub(super) fn micro(nanos: Nanos) -> f64 {

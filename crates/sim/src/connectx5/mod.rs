@@ -19,17 +19,17 @@ mod inputs;
 mod metered;
 mod onesidedmw;
 mod pipe;
-mod report;
 mod rig;
 mod script;
 mod shared;
 mod table_5;
 
-pub use inputs::{InputRow, Inputs, Origin};
+pub use inputs::Inputs;
 pub use onesidedmw::OneSidedInputs;
-pub use report::{ModelReport, OutputRow};
 
 use crate::clock::{MICROSECOND, Nanos};
+use crate::model_report as report;
+use report::ModelReport;
 
 /// How much virtual time each run of the model is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

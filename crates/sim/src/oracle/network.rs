@@ -284,7 +284,7 @@ impl Oracle {
             (RequestBody::JoinChunks, ReplyBody::Chunks(terms)) => self.joined_chunks(session, &terms, now),
             (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
                 if let Some(known) = model.known(permission) {
-                    known.is_over(node_now);
+                    known.was_told_over(session, node_now);
                 }
             }
             (RequestBody::Extend { permission, .. }, ReplyBody::Extended(lifetime)) => {

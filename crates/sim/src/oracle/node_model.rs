@@ -166,6 +166,9 @@ impl NodeModel {
         if known.taken_back && overlaps(&known.buffer, &wanted.span()) {
             return stray(Promise::Access, "its object's tenant was told that it shares the object no more");
         }
+        if known.told_over {
+            return stray(Promise::Access, "its holder was told that it is over");
+        }
         if known.passed_on(wanted) {
             return stray(Promise::Reuse, "somebody else has been given these bytes since");
         }

@@ -40,6 +40,8 @@ pub(super) struct Known {
     in_doubt: bool,
     /// That tenant was told that it is over: no access under it can succeed any more.
     pub taken_back: bool,
+    /// The holder was told that it is over, and has no queue pairs: no access under it can succeed any more.
+    pub told_over: bool,
     /// When the node wrote its final notice.
     pub noticed: Option<Moment>,
 }
@@ -92,6 +94,7 @@ impl Known {
             owner: None,
             in_doubt: false,
             taken_back: false,
+            told_over: false,
             noticed: None,
         }
     }
@@ -195,6 +198,13 @@ impl Known {
     pub fn is_over(&mut self, now: Moment) {
         self.may_end(now);
         self.over_from = self.over_from.min(now);
+    }
+
+    /// The node has told a session that the permission is over.
+    pub fn was_told_over(&mut self, session: SessionId, now: Moment) {
+        self.is_over(now);
+        // A window may linger. A region does not.
+        self.told_over |= session == self.session && matches!(self.credential, Credential::RegionKey { .. });
     }
 
     /// The lifetime word now holds `value`. `honest`: a compare and swap that found a lifetime wrote it.

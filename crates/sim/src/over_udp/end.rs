@@ -9,8 +9,8 @@ use portcullis_nic::{
     Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_onerma::{
-    DerivedKey, Destination, Executor, Initiator, OperationKey, RegionId, SlotId, Transfer, TransferEnd,
-    TransferId,
+    DerivedKey, Destination, Executor, Initiator, OperationKey, Pace, RegionId, SlotId, Transfer,
+    TransferEnd, TransferId,
 };
 use portcullis_protocol::RegionName;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -54,7 +54,11 @@ impl OneShotEnd {
             socket,
             arena: SimMemory::new(size.arena_bytes),
             size,
-            executor: Executor::new(Initiator::new(terms.initiator), terms.executor),
+            executor: Executor::with_pace(
+                Initiator::new(terms.initiator),
+                terms.executor,
+                Pace::for_shared_processors(),
+            ),
             transfers: terms.executor.transfers,
             longest: terms.longest(),
             node,

@@ -32,6 +32,10 @@ use std::time::Duration;
 const TERMS: u64 = 9;
 /// The first of the random streams that say which clients are over UDP.
 const WHO: u64 = 6_000_000;
+/// Places in a node's table of regions, where there are many.
+const REGIONS_MAX: u32 = 1 << 16;
+/// The address of the first machine.
+const FIRST_HOST: u128 = (0xfd00 << 112) + 1;
 /// The port of every node.
 const NODE_PORT: u16 = 7;
 /// The first port of clients.
@@ -45,14 +49,14 @@ pub(crate) fn is_over_udp(plan: &Plan, client: usize) -> bool {
 
 /// The host of a machine.
 fn host_of(machine: MachineId) -> Ipv6Addr {
-    Ipv6Addr::from(0xfd00 << 112 | machine as u128 + 1)
+    Ipv6Addr::from(FIRST_HOST + machine as u128)
 }
 
 /// The machine of a host. `None`: nobody has this address.
 fn machine_of(address: SocketAddr) -> Option<MachineId> {
     let SocketAddr::V6(address) = address else { return None };
-    let number = u128::from(*address.ip()) ^ 0xfd00 << 112;
-    usize::try_from(number.checked_sub(1)?).ok()
+    let number = u128::from(*address.ip()).checked_sub(FIRST_HOST)?;
+    usize::try_from(number).ok()
 }
 
 /// Where a node's end is.
@@ -74,6 +78,8 @@ pub(crate) struct Terms {
     pub executor: ExecutorLimits,
     pub link: LinkTerms,
     pub faults: Faults,
+    /// Places in a node's table of regions.
+    pub regions_max: u32,
     /// Datagrams that a node takes in in one turn, and packets that it sends.
     pub per_turn: (usize, usize),
 }
@@ -98,13 +104,16 @@ impl Terms {
             finished_max: narrow(1..256),
         };
         let per_turn = (narrow(1..64), narrow(1..64));
+        let per_turn = if dice.per_mille(400) { (per_turn.0, 1) } else { per_turn };
+        let few = u32::try_from(dice.of(4..64)).unwrap_or(64);
+        let regions_max = if dice.per_mille(400) { few } else { REGIONS_MAX };
         // Few, so that those that wait for their turn run out of patience only where something is wrong.
         let slots = 1 << dice.of(0..4);
         let initiator = InitiatorLimits {
             slots,
             window: OPERATION_MAX * u32::try_from(dice.of(1..5)).unwrap_or(1),
             packet_max: initiator_packets,
-            dispatch_timeout: patience,
+            dispatch_timeout: patience / u32::try_from(dice.of(1..9)).unwrap_or(1),
             timeout: change_timeout + change_timeout / 8 + Duration::from_micros(10),
         };
         let rtt = Duration::from_nanos(4 * latency);
@@ -124,7 +133,13 @@ impl Terms {
             let jitter = dice.magnitude(1..60_000);
             Faults { lost: dice.of(0..80), repeated: dice.of(0..120), jitter }
         };
-        Self { responder, initiator, executor, link, faults, per_turn }
+        Self { responder, initiator, executor, link, faults, regions_max, per_turn }
+    }
+
+    /// Whether the place of a region has another one soon. Then nobody is told of late operations on it, which wait for their
+    /// time-outs.
+    pub fn reuses_places(&self) -> bool {
+        self.regions_max < REGIONS_MAX
     }
 
     /// The longest that an operation may take at a client that looks at the time: its turns to begin, its time in a slot, two

@@ -14,9 +14,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Places in the table of regions.
-const REGIONS_MAX: u32 = 1 << 16;
-
 /// What the node and its end share.
 #[derive(Debug)]
 struct Shared {
@@ -59,11 +56,11 @@ impl NodeEnd {
     pub fn new(
         pool: &SimMemory,
         incarnation: Incarnation,
-        limits: ResponderLimits,
+        (limits, regions_max): (ResponderLimits, u32),
         dice: Dice,
     ) -> (Self, Box<dyn Regions>) {
         let (noted, touches) = pool.noted();
-        let table = RegionTable::new(incarnation.0, REGIONS_MAX);
+        let table = RegionTable::new(incarnation.0, regions_max);
         let responder = Responder::new(noted, table, limits);
         let shared = Arc::new(Mutex::new(Shared { responder, open: BTreeSet::new(), dice }));
         let regions = Box::new(SimRegions(Arc::clone(&shared)));

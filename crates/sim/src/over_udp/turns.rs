@@ -16,7 +16,7 @@ use crate::oracle::{Arrival, ONE_SHOT, Promise, SessionId, key_of};
 use crate::plan::FaultKind;
 use portcullis_nic::{OneShotRequest, OneShotVerb, RemoteAddress, RemoteSpan};
 use portcullis_node::{Admission, POOL_BASE};
-use portcullis_onerma::{OperationType, Refused};
+use portcullis_onerma::{OperationType, Refused, Reproach};
 use portcullis_protocol::{MESSAGE_BYTES, Moment, RegionName, Rights};
 use portcullis_softnic::core::{Response, WireRequest};
 use std::net::SocketAddr;
@@ -25,7 +25,8 @@ use std::time::Duration;
 impl Cluster {
     /// Whether time-outs of a client over UDP may end its operations without anybody's mistake.
     pub fn is_udp_excused(&self, client: usize) -> bool {
-        let disturbed = !self.plan.faults.is_empty() || self.paths.has_dropped();
+        let disturbed =
+            !self.plan.faults.is_empty() || self.paths.has_dropped() || self.terms.reuses_places();
         is_over_udp(&self.plan, client) && (disturbed || self.terms.faults != Default::default())
     }
 
@@ -391,7 +392,8 @@ impl Cluster {
                     RegionName { index: refused.region.index, generation: refused.region.generation };
                 let length = if right == Rights::ATOMIC { 8 } else { refused.length.into() };
                 // A hostile client seals with keys of others, or with none.
-                let is_mistaken = self.clients[self.sessions[session].client].hostile && charge.is_none();
+                let is_mistaken = self.clients[self.sessions[session].client].hostile
+                    && refused.reproach == Reproach::Unproven;
                 let is_charged = charge.is_some() && self.sessions[session].id.is_some();
                 let wanted = (key_of(region), refused.address, length, right);
                 if !is_mistaken {
@@ -401,6 +403,8 @@ impl Cluster {
         }
         if let (Some((client, region, access)), Some(running)) = (charge, &mut self.nodes[node].running) {
             running.node.handle_refused_operation(client, region, access, node_now);
+            // It may have ended permissions.
+            self.read_audit(node, node_now);
         }
     }
 }

@@ -1,13 +1,51 @@
-//! The model's results beside those of Patronus' paper and of OneSidedMW's slides.
+//! A model's inputs, and its results beside the published ones.
 
-use super::inputs::{InputRow, Origin};
 use serde::Serialize;
 use std::fmt;
+
+/// The origin of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// The paper that is modelled states the value.
+    Paper,
+    /// The authors' public code or notes state the value; the paper does not.
+    Artifact,
+    /// OneSidedMW's slides state the value.
+    Slides,
+    /// The value is derived or chosen, and the source says how. It is never chosen to make an output come out right.
+    Assumed,
+}
+
+/// An input, as a row of the report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InputRow {
+    /// The input's name.
+    pub name: &'static str,
+    /// The input's value.
+    pub value: f64,
+    /// The input's unit.
+    pub unit: &'static str,
+    /// The input's origin.
+    pub origin: Origin,
+    /// The paper's section, or the derivation.
+    pub source: &'static str,
+}
+
+pub(crate) fn row(
+    name: &'static str,
+    value: f64,
+    unit: &'static str,
+    origin: Origin,
+    source: &'static str,
+) -> InputRow {
+    InputRow { name, value, unit, origin, source }
+}
 
 /// An output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutputRow {
-    /// The figure or table of Patronus' paper, or the result of OneSidedMW's slides.
+    /// The figure or table of the paper, or the result of the slides.
     pub figure: &'static str,
     /// What the output is.
     pub what: String,
@@ -23,11 +61,14 @@ pub struct OutputRow {
     pub deviation_percent: Option<f64>,
     /// The interpretation of the result.
     pub reading: String,
+    /// Whether what is claimed of this output holds in the model, where something is claimed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holds: Option<bool>,
 }
 
 impl OutputRow {
     /// An output without a published value.
-    pub(super) fn new(figure: &'static str, what: impl Into<String>, unit: &'static str, model: f64) -> Self {
+    pub(crate) fn new(figure: &'static str, what: impl Into<String>, unit: &'static str, model: f64) -> Self {
         Self {
             figure,
             what: what.into(),
@@ -37,23 +78,31 @@ impl OutputRow {
             paper_source: "no number in the text",
             deviation_percent: None,
             reading: String::new(),
+            holds: None,
         }
     }
 
     /// Adds the published value.
-    pub(super) fn paper(self, paper: f64, source: &'static str) -> Self {
+    pub(crate) fn paper(self, paper: f64, source: &'static str) -> Self {
         let deviation = (self.model - paper) * 100.0 / paper;
         Self { paper: Some(paper), paper_source: source, deviation_percent: Some(deviation), ..self }
     }
 
     /// Adds what is said without a comparable number.
-    pub(super) fn said(self, source: &'static str) -> Self {
+    pub(crate) fn said(self, source: &'static str) -> Self {
         Self { paper_source: source, ..self }
     }
 
     /// Adds the interpretation of the result.
-    pub(super) fn reading(self, reading: impl Into<String>) -> Self {
+    pub(crate) fn reading(self, reading: impl Into<String>) -> Self {
         Self { reading: reading.into(), ..self }
+    }
+}
+
+impl OutputRow {
+    /// Says whether what is claimed of it holds.
+    pub(crate) fn holds(self, holds: bool) -> Self {
+        Self { holds: Some(holds), ..self }
     }
 }
 
@@ -98,6 +147,12 @@ impl fmt::Display for ModelReport {
         let head = ["", "what", "model", "published", "deviation", "unit", "where, or what is said"]
             .map(str::to_owned);
         table(f, &std::iter::once(head).chain(outputs).collect::<Vec<_>>(), 2..5)?;
+        let claims = self.outputs.iter().filter_map(|row| Some((row, row.holds?)));
+        for (number, (row, holds)) in claims.enumerate() {
+            let head = if number == 0 { "\nCLAIMS\n" } else { "" };
+            let verdict = if holds { "holds" } else { "does NOT hold" };
+            writeln!(f, "{head}{verdict}: {}, {}: {}", row.figure, row.what, row.paper_source)?;
+        }
         writeln!(f, "\nREADINGS")?;
         for row in self.outputs.iter().filter(|row| !row.reading.is_empty()) {
             writeln!(f, "{}, {}: {}", row.figure, row.what, row.reading)?;

@@ -1,0 +1,52 @@
+//! What a node keeps does not grow with the number of clients that hold keys (1RMA §3.1): it derives them when they are used.
+
+mod rig;
+
+use portcullis_onerma::{InitiatorLimits, Status};
+use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange};
+
+/// Holders after which nothing grows any more: what is bounded has reached its bounds.
+const FIRST: u64 = 2_000;
+const MORE: u64 = 10_000;
+/// Bytes by which the process may differ: an allocator moves in pages.
+const DIFFERENCE_MOST: u64 = 512 << 10;
+
+/// Bytes of memory that this process has. `None`: the system does not say.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// Each of these holders reads and writes once, and is gone.
+fn use_keys(node: &mut Node, region: portcullis_onerma::RegionId, holders: std::ops::Range<u64>) {
+    let limits = InitiatorLimits { slots: 2, ..INITIATOR };
+    for holder in holders {
+        let now = at(holder * 1_000);
+        let host = u8::try_from(holder % 200 + 1).expect("it is small");
+        let mut client = Client { id: holder, ..Client::new(host.into(), limits) };
+        let to = node.grant(region, &client);
+        client.read(&to, 0, 64, now);
+        client.write(&to, 0, &[host; 64], now);
+        exchange(node, &mut client, now);
+        let ends: Vec<Status> = std::iter::from_fn(|| client.completed()).map(|end| end.status).collect();
+        assert_eq!(ends, [Status::Ok, Status::Ok], "holder {holder}");
+        node.responder.handle_timeout(at(holder * 1_000 + 500));
+    }
+}
+
+#[test]
+fn a_node_keeps_no_more_for_ten_thousand_holders_of_keys() {
+    let mut node = Node::new(RESPONDER);
+    let region = node.region(4096, 4096);
+    use_keys(&mut node, region, 1..FIRST);
+    let Some(before) = resident() else {
+        eprintln!("skipped: this system does not say how much memory a process has");
+        return;
+    };
+    use_keys(&mut node, region, FIRST..FIRST + MORE);
+    let after = resident().expect("it has just said");
+    let grown = after.saturating_sub(before);
+    assert!(grown <= DIFFERENCE_MOST, "{MORE} more holders cost {grown} bytes: from {before} to {after}");
+    assert_eq!(node.responder.counters().writes, FIRST + MORE - 1);
+}
