@@ -163,8 +163,7 @@ impl Oracle {
         self.tally.violations_tried += 1;
         self.tally.violations_refused += 1;
         let Some(model) = &self.nodes[node] else { return };
-        let is_word = right != Rights::ATOMIC || from.is_multiple_of(8);
-        if length > 0 && is_word && model.was_due(tenant, &wanted, node_now) {
+        if length > 0 && model.was_due(tenant, &wanted, node_now) {
             let what = format!(
                 "session {session} was refused {wanted:x?} under a live permission, at {} µs of the node's time",
                 node_now.0

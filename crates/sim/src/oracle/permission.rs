@@ -167,6 +167,9 @@ impl Known {
     /// Whether its region allows the access: its bytes with its rights, and atomics on the lifetime word.
     fn region_covers(&self, wanted: &Wanted) -> Result<(), &'static str> {
         let span = wanted.span();
+        if wanted.right == Rights::ATOMIC && !span.start.is_multiple_of(8) {
+            return Err("on no word");
+        }
         if span == self.word() && wanted.right == Rights::ATOMIC {
             return Ok(());
         }

@@ -11,7 +11,8 @@ use portcullis_protocol::{Lifetime, Mechanism, RemoteAddress, Rkey};
 /// Client 0 is honest, client 1 is hostile and has its own tenant. The pool has one page, and no client acts by itself.
 fn quiet() -> Cluster {
     let faults = Vec::new();
-    let plan = Plan { nodes: 1, clients: 2, tenants: 1, hostile: 1, faults, held: 1, ..Plan::draw(1) };
+    let plan =
+        Plan { nodes: 1, clients: 2, tenants: 1, hostile: 1, udp: 0, faults, held: 1, ..Plan::draw(1) };
     let mut cluster = Cluster::new(Plan { duration_ns: 1_000 * MILLISECOND, ..plan });
     cluster.node_plan.config = NodeConfig {
         mechanism: Mechanism::MemoryRegion,
