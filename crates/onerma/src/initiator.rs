@@ -382,10 +382,12 @@ impl Initiator {
     /// The responder says that a change has not happened, or that it does not know any more.
     fn take_fate(&mut self, id: SlotId, header: &Header, may_have_happened: bool) -> Option<Status> {
         let sent = self.slot_mut(id).sent.as_mut().filter(|it| it.salt != 0 && it.salt == header.salt)?;
-        if !may_have_happened {
-            sent.salt = 0;
+        if may_have_happened {
+            return Some(Status::Timeout);
         }
-        Some(Status::Timeout)
+        sent.salt = 0;
+        // Nobody has asked: the permission has ended under the data. That says nothing of congestion, and a repeat would end so.
+        Some(if sent.asks == 0 { Status::RemoteAuthenticationFailure } else { Status::Timeout })
     }
 
     /// An operation's answer has not come in time. Of a change whose data was sent the responder may still know.

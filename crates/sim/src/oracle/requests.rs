@@ -150,7 +150,8 @@ impl Requests {
         let waits = |asked: &Asked| {
             wanted_of(asked.body.as_ref(), address).is_some_and(|(wanted, sharing)| {
                 let beside = by == Sharing::Shared && sharing == Sharing::Shared;
-                let may_wait = now.after(SLACK) < asked.due;
+                // Its time goes on while the node stands still, and jumps with the node's clock.
+                let may_wait = now.after(SLACK).after(asked.stood_still) < asked.due;
                 !beside && may_wait && overlaps(&wanted, bytes) && asked.at.after(ANSWER_ON_ITS_WAY) < at
             })
         };
