@@ -54,8 +54,11 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
                 if Fault::OF_QUEUES.contains(&fault) { Programs::Queues } else { Programs::Tables };
             Plan { faults, ..drawn }.with(programs)
         }
-        // Windows and regions over the same objects.
-        Fault::OpenedWhileBound => Plan { udp: 50, hostile: drawn.clients / 2, ..drawn },
+        // Windows and regions over the same objects, of one tenant in a hurry.
+        Fault::OpenedWhileBound => {
+            let (clients, hostile, tenants, think_ns, faults) = (10, 5, 1, 2_000, Vec::new());
+            Plan { udp: 50, clients, hostile, tenants, think_ns, faults, ..drawn }
+        }
         // Clients that are in a hurry, so that reads wait.
         Fault::WaitingReadServedLate => Plan { udp: 100, clients: 12, hostile: 2, think_ns: 2_000, ..drawn },
         // Nodes that do not answer for long.
@@ -80,7 +83,6 @@ fn found(fault: Fault) -> Option<(u64, Promise, String)> {
         _ if rare => SEEDS_FOR_RARE_ONES,
         _ if is_of_a_structure(fault) => SEEDS_OF_STRUCTURES,
         _ if is_of_chunks(fault) => SEEDS_OF_CHUNKS,
-        Fault::OpenedWhileBound => SEEDS_FOR_RARE_ONES,
         Fault::RepeatedBeyondPatience => SEEDS,
         _ if is_of_udp(fault) => SEEDS_OF_UDP,
         _ => SEEDS,
