@@ -197,7 +197,7 @@ pub struct Options {
     /// Places in the table of regions: permissions that clients over UDP may hold together.
     #[arg(long, value_name = "N", default_value_t = UdpConfig::REGIONS_MAX)]
     regions: u32,
-    /// Places of that table that a tenant may have [default: all].
+    /// Places of that table that a tenant may have [default: 16384].
     #[arg(long, value_name = "N")]
     quota_regions: Option<u32>,
     /// Bytes of the largest UDP datagram to send and take. Clients find out what their path carries; say less where large
@@ -277,7 +277,7 @@ impl Options {
             chunks_ready: self.chunks_ready,
             clients_max: self.clients_max,
             spare_queue_pairs: self.spare_queue_pairs,
-            tenant_regions_max: self.quota_regions.unwrap_or(self.regions),
+            tenant_regions_max: self.quota_regions.unwrap_or(NodeConfig::default().tenant_regions_max),
             ..NodeConfig::default()
         };
         Ok(HostConfig {
