@@ -60,7 +60,7 @@ Examples:
   # address:127.0.0.1.
   portcullis serve --listen rdma:127.0.0.1:7471
   # Over UDP, for any machine: each access is encrypted for its holder. Without
-  # certificates for this machine only, as above. shm: and udp: may go together.
+  # certificates for this machine only, as above. udp: goes with shm: and with rdma:.
   portcullis serve --listen udp:0.0.0.0:7472 --listen shm:/run/portcullis.sock \\
       --certificates /etc/portcullis --name node1
   # What a file and the options say together, and what is default.
@@ -105,7 +105,7 @@ pub struct Options {
     fill_memory: bool,
     /// An address for clients: shm:PATH for processes of this machine, udp:HOST:PORT for any machine, with every access
     /// encrypted, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME all its clients act for one tenant; may be given
-    /// several times, and shm: and udp: together.
+    /// several times, and udp: beside shm: or rdma:.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
     listen: Vec<Place>,
     #[command(flatten)]
@@ -364,11 +364,11 @@ impl Options {
     }
 
     fn check_places(&self) -> Result<(), NotServed> {
-        let on_device = self.listen.iter().filter(|place| matches!(place.address, Address::Rdma(_))).count();
-        if on_device > 0 && on_device < self.listen.len() {
+        let is_any = |test: fn(&Address) -> bool| self.listen.iter().any(|place| test(&place.address));
+        if is_any(|it| matches!(it, Address::Rdma(_))) && is_any(|it| matches!(it, Address::Shm(_))) {
             return Err(NotServed::Call(
-                "--listen: a node is on one NIC: at shm:PATH and udp:HOST:PORT it is the software NIC, at rdma:HOST:PORT \
-                 a device"
+                "--listen: a node is on one NIC: at shm:PATH it is the software NIC, at rdma:HOST:PORT a device. Both \
+                 go together with udp:HOST:PORT"
                     .to_owned(),
             ));
         }

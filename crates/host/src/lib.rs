@@ -108,7 +108,7 @@ pub struct HostConfig {
     /// The RDMA device that the node is on. `None`: the software NIC.
     #[cfg(feature = "rdma")]
     pub rdma: Option<RdmaConfig>,
-    /// Where clients come over UDP, if the node is on the software NIC. `None`: nowhere.
+    /// Where clients come over UDP, beside those of the node's NIC. `None`: nowhere.
     #[cfg(feature = "udp")]
     pub udp: Option<UdpConfig>,
     /// The file of the audit log.
@@ -328,7 +328,8 @@ impl Host {
         self.on.tenants_max
     }
 
-    /// Where clients on other machines connect, with the ports chosen for port 0.
+    /// Where clients on other machines connect, with the ports chosen for port 0: those of an RDMA device, and behind them
+    /// those over UDP, each in the order of the configuration.
     #[must_use]
     pub fn network_addresses(&self) -> &[SocketAddr] {
         &self.on.addresses

@@ -1,6 +1,6 @@
 //! The output of a node when it listens: a line for people, or one JSON object for programs.
 
-use super::Options;
+use super::{Options, Place};
 use super::sockets::audience;
 use crate::output::say;
 use portcullis::host::Host;
@@ -12,7 +12,7 @@ use serde::Serialize;
 struct Listening {
     listening: Vec<String>,
     process: u32,
-    protection: &'static str,
+    protection: String,
     /// The guarantees that the protection needs and the device does not give.
     unenforced: Vec<&'static str>,
     sockets: Vec<Socket>,
@@ -39,15 +39,37 @@ impl Options {
     }
 
     /// What enforces permissions: of clients over UDP always region keys.
-    fn protection_of(&self, host: &Host) -> &'static str {
-        let is_udp = |place: &super::Place| matches!(place.address, Address::Udp(_));
-        let all_over_udp = self.listen.iter().all(is_udp);
-        if all_over_udp { Mechanism::RegionKey.name() } else { host.mechanism().name() }
+    fn protection_of(&self, host: &Host) -> String {
+        let (region_key, other) = (Mechanism::RegionKey.name(), host.mechanism().name());
+        let over_udp = self.listen.iter().filter(|place| place.is_over_udp()).count();
+        match over_udp {
+            0 => other.to_owned(),
+            all if all == self.listen.len() => region_key.to_owned(),
+            _ => format!("{other}, over UDP {region_key}"),
+        }
+    }
+
+    /// The addresses as they came to be, in the order of the command line.
+    fn addresses(&self, host: &Host) -> Vec<String> {
+        let over_udp = self.listen.iter().filter(|place| place.is_over_udp()).count();
+        // Those over UDP are the last ones of the node's.
+        let got = host.network_addresses();
+        let (on_device, over_udp) = got.split_at(got.len() - over_udp);
+        let (mut on_device, mut over_udp) = (on_device.iter().copied(), over_udp.iter().copied());
+        let written = |place: &Place| {
+            let got = match place.address {
+                Address::Shm(_) => None,
+                Address::Rdma(_) => on_device.next(),
+                Address::Udp(_) => over_udp.next(),
+            };
+            place.written(got)
+        };
+        self.listen.iter().map(written).collect()
     }
 
     /// The sockets, each with who may open it.
     fn audiences(&self) -> Vec<Socket> {
-        let listens = self.listen.iter().filter_map(super::Place::socket);
+        let listens = self.listen.iter().filter_map(Place::socket);
         let told = listens.map(|listen| {
             let access = self.sockets.sockets().access(&listen);
             let (path, mode) = (listen.path.display().to_string(), format!("{:04o}", access.mode));
@@ -59,15 +81,9 @@ impl Options {
 
 /// Prints where a node listens, for which clients, and with which protection.
 pub fn announce(options: &Options, host: &Host) {
-    let mut got = host.network_addresses().iter().copied();
-    let listening: Vec<String> = options
-        .listen
-        .iter()
-        .map(|place| place.written(place.is_on_network().then(|| got.next()).flatten()))
-        .collect();
     let unenforced = host.unenforced().iter().map(|guarantee| guarantee.name()).collect();
     let said = Listening {
-        listening,
+        listening: options.addresses(host),
         process: std::process::id(),
         protection: options.protection_of(host),
         unenforced,

@@ -59,6 +59,11 @@ impl Place {
         matches!(self.address, Address::Rdma(_) | Address::Udp(_))
     }
 
+    /// Whether clients come there over UDP.
+    pub fn is_over_udp(&self) -> bool {
+        matches!(self.address, Address::Udp(_))
+    }
+
     /// Whether the kernel is to choose the port.
     pub fn is_any_port(&self) -> bool {
         matches!(&self.address, Address::Rdma(place) | Address::Udp(place) if place.ends_with(":0"))

@@ -2,6 +2,7 @@
 
 use crate::engine::{Bell, Driver};
 use portcullis_ibverbs::IbNic;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use std::time::Duration;
 pub(crate) struct DeviceDriver {
     nic: IbNic,
     bell: EventBell,
+    /// The bell, and what else the thread wakes for.
+    wakes: OwnedFd,
 }
 
 /// An event that the thread waits for beside the device's own.
@@ -21,7 +24,15 @@ pub(crate) struct EventBell(Arc<OwnedFd>);
 impl DeviceDriver {
     pub fn new(nic: IbNic) -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { nic, bell: EventBell(Arc::new(event)) })
+        let wakes = epoll::create(CreateFlags::CLOEXEC)?;
+        let driver = Self { nic, bell: EventBell(Arc::new(event)), wakes };
+        driver.watch(&driver.bell.0)?;
+        Ok(driver)
+    }
+
+    /// Has the thread wake for this descriptor too, until it is closed.
+    pub fn watch(&self, descriptor: impl AsFd) -> rustix::io::Result<()> {
+        epoll::add(&self.wakes, descriptor, EventData::new_u64(0), EventFlags::IN)
     }
 }
 
@@ -56,7 +67,7 @@ impl Driver for DeviceDriver {
     }
 
     fn sleep(&mut self, at_most: Duration) {
-        self.nic.sleep(at_most, Some(self.bell.0.as_fd()));
+        self.nic.sleep(at_most, Some(self.wakes.as_fd()));
         // Read after every sleep, since a bell that stays rung would end every sleep at once.
         let _ = rustix::io::read(&*self.bell.0, &mut [0; 8]);
     }

@@ -13,6 +13,8 @@ use crate::engine::{Engine, EngineOptions};
 use crate::fabric::{Fabric, Made, NodeEngine};
 use crate::outlet::Outlet;
 use crate::resident::{AcceptorPlace, Departure, NodeResident};
+#[cfg(feature = "udp")]
+use crate::udp::UdpListeners;
 use crate::{
     HostConfig, HostError, LocalClient, LocalDoor, LocalError, NetworkListen, Run, SessionEndpoint, machine,
 };
@@ -31,6 +33,7 @@ use portcullis_node::{Admission, ClientEnds};
 use rustix::fd::{AsFd, BorrowedFd};
 use scout::Scout;
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A node's place on an RDMA device.
@@ -89,17 +92,14 @@ pub(crate) fn start(
             "a node on an RDMA device has no port in shared memory: let clients come to rdma:HOST:PORT",
         ));
     }
-    #[cfg(feature = "udp")]
-    if config.udp.is_some() {
-        return Err(HostError::Config(
-            "a node on an RDMA device takes no clients over UDP: start another one on the software NIC for them",
-        ));
-    }
     let mut listeners = Vec::new();
     for NetworkListen { address, security, plain_anywhere, .. } in &rdma.listen {
         listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);
     }
-    let addresses = listeners.iter().map(Listener::local_address).collect();
+    #[cfg_attr(not(feature = "udp"), expect(unused_mut, reason = "no address comes after these"))]
+    let mut addresses: Vec<SocketAddr> = listeners.iter().map(Listener::local_address).collect();
+    #[cfg(feature = "udp")]
+    let mut udp = UdpListeners::listen(config)?;
     let mut nic = IbNic::open(&rdma.device, WorkRequests::default())?;
     let tenants_max = check_memlock_of_node(run.config.memory_bytes(), tenants_at_least(&rdma.listen))?;
     let (mechanism, unenforced) = choose(rdma, run.config.mechanism)?;
@@ -107,8 +107,15 @@ pub(crate) fn start(
     let terms = admission::terms(&run.config, config.port, &unenforced);
     let acceptors = AcceptorPlace::default();
     let options = EngineOptions { processor: config.processor, zero: run.zero };
-    let resident = NodeResident::new(&mut nic, run, records, acceptors.clone())?;
+    #[cfg(feature = "udp")]
+    let incarnation = run.incarnation;
+    #[cfg_attr(not(feature = "udp"), expect(unused_mut, reason = "it serves no UDP"))]
+    let mut resident = NodeResident::new(&mut nic, run, records, acceptors.clone())?;
     let driver = DeviceDriver::new(nic).map_err(machine("no event for the node".to_owned()))?;
+    #[cfg(feature = "udp")]
+    if let Some(udp) = &mut udp {
+        udp.serve(&mut resident, incarnation, |socket| driver.watch(socket))?;
+    }
     let engine: NodeEngine<Rdma> = Engine::start(driver, resident, options)
         .map_err(machine("cannot start the node's thread".to_owned()))?;
     let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
@@ -118,6 +125,10 @@ pub(crate) fn start(
         let policy = TcpPolicy { entry: Arc::clone(&entry), tenants };
         let started = Acceptor::start::<TlsHandshake>(listeners, Box::new(policy), Limits::TCP);
         acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
+    }
+    #[cfg(feature = "udp")]
+    if let Some(udp) = udp {
+        addresses.extend(udp.start(engine.clone(), &acceptors)?);
     }
     Ok(Started {
         node: Arc::new(NodeOn { engine, acceptors }),

@@ -13,6 +13,8 @@ use crate::engine::{Engine, EngineOptions};
 use crate::fabric::{Fabric, Made, NodeEngine};
 use crate::outlet::Outlet;
 use crate::resident::{AcceptorPlace, Departure, NodeResident};
+#[cfg(feature = "udp")]
+use crate::udp::UdpListeners;
 use crate::{HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, SessionEndpoint, machine};
 use admission::{OfferedPort, Offers, SocketPolicy};
 use driver::SoftwareDriver;
@@ -75,7 +77,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
         listeners.push(bound.map_err(failed)?);
     }
     #[cfg(feature = "udp")]
-    let ports = config.udp.as_ref().map(crate::udp::listen).transpose()?.unwrap_or_default();
+    let mut udp = UdpListeners::listen(config)?;
     let no_engine = || machine("cannot start the engine".to_owned());
     let mut nic = SoftNic::new();
     let waker = Waker::new().map_err(|error| no_engine()(std::io::Error::other(error)))?;
@@ -87,7 +89,9 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     #[cfg_attr(not(feature = "udp"), expect(unused_mut, reason = "it serves no UDP"))]
     let mut resident = NodeResident::new(&mut nic, run, records, acceptors.clone())?;
     #[cfg(feature = "udp")]
-    let udp = Udp::prepare(config, ports, &mut resident, (incarnation, &waker))?;
+    if let Some(udp) = &mut udp {
+        udp.serve(&mut resident, incarnation, |socket| waker.watch(socket))?;
+    }
     let driver = SoftwareDriver { nic, waker };
     let options = EngineOptions { processor: config.processor, zero };
     let engine: NodeEngine<Software> = Engine::start(driver, resident, options).map_err(no_engine())?;
@@ -113,47 +117,6 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
         tenants_max: None,
         addresses,
     })
-}
-
-/// What is needed to take clients over UDP in.
-#[cfg(feature = "udp")]
-struct Udp {
-    config: crate::UdpConfig,
-    listeners: Vec<portcullis_attach::tls::Listener>,
-    terms: Vec<portcullis_attach::tls::OneShotTerms>,
-}
-
-#[cfg(feature = "udp")]
-impl Udp {
-    /// Has a node serve clients over UDP at these ports, and its engine wake for their datagrams.
-    fn prepare(
-        config: &HostConfig,
-        ports: Vec<crate::udp::Port>,
-        resident: &mut NodeResident<Software>,
-        (incarnation, waker): (portcullis_protocol::Incarnation, &Waker),
-    ) -> Result<Option<Self>, HostError> {
-        let Some(udp) = &config.udp else { return Ok(None) };
-        let (listeners, terms, sockets) = crate::udp::apart(udp, ports, config.port.control_depth);
-        for socket in &sockets {
-            let watched = waker.watch(socket).map_err(std::io::Error::from);
-            watched.map_err(machine("cannot wait for datagrams".to_owned()))?;
-        }
-        resident.serve_udp(udp, incarnation, sockets);
-        Ok(Some(Self { config: udp.clone(), listeners, terms }))
-    }
-
-    /// Starts taking clients in. Returns where they connect.
-    fn start(
-        self,
-        engine: NodeEngine<Software>,
-        acceptors: &AcceptorPlace,
-    ) -> Result<Vec<std::net::SocketAddr>, HostError> {
-        let Self { config, listeners, terms } = self;
-        let addresses = listeners.iter().map(portcullis_attach::tls::Listener::local_address).collect();
-        let started = crate::udp::start_acceptor(&config, listeners, terms, engine);
-        acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
-        Ok(addresses)
-    }
 }
 
 /// Makes ports for clients in the node's own process.

@@ -1,11 +1,18 @@
 //! Admitting clients over UDP.
 
-use super::{Port, UdpConfig, terms};
+use super::{Port, UdpConfig, open, terms};
 use crate::fabric::{Fabric, NodeEngine};
-use portcullis_attach::tls::{AdmissionPolicy, Listener, Offer, OneShotTerms, Peer, TlsHandshake};
+use crate::resident::{AcceptorPlace, NodeResident};
+use crate::{HostConfig, HostError, machine};
+use portcullis_attach::tls::{
+    AdmissionPolicy, ListenError, Listener, Offer, OneShotTerms, Peer, TlsHandshake,
+};
 use portcullis_attach::{Acceptor, Limits, Reason};
+use portcullis_nic::Nic;
 use portcullis_onerma::{HostAddress, UdpSocket};
-use portcullis_protocol::{ClientId, MESSAGE_BYTES};
+use portcullis_protocol::{ClientId, Incarnation, MESSAGE_BYTES};
+use std::fmt::Debug;
+use std::net::SocketAddr;
 
 /// Admits clients that come over TCP.
 #[derive(Debug)]
@@ -43,28 +50,63 @@ impl<F: Fabric> AdmissionPolicy for UdpPolicy<F> {
     }
 }
 
-/// Starts taking clients in. Returns the acceptor and the sockets for their datagrams.
-///
-/// # Errors
-/// The machine refuses a thread or descriptors.
-pub(crate) fn start_acceptor<F: Fabric>(
-    config: &UdpConfig,
-    ports: Vec<Listener>,
+/// The ports of a node for clients over UDP, from before the node exists until it takes clients in.
+#[derive(Debug)]
+pub(crate) struct UdpListeners {
+    config: UdpConfig,
+    listeners: Vec<Listener>,
     terms: Vec<OneShotTerms>,
-    engine: NodeEngine<F>,
-) -> std::io::Result<Acceptor> {
-    let tenants = config.listen.iter().map(|listen| listen.tenant.clone());
-    let policy = UdpPolicy { engine, listeners: terms.into_iter().zip(tenants).collect() };
-    Acceptor::start::<TlsHandshake>(ports, Box::new(policy), Limits::TCP)
+    sockets: Vec<UdpSocket>,
 }
 
-/// Takes ports apart: their listeners, what their clients have to know, and their sockets.
-pub(crate) fn apart(
-    config: &UdpConfig,
-    ports: Vec<Port>,
-    control_depth: u32,
-) -> (Vec<Listener>, Vec<OneShotTerms>, Vec<UdpSocket>) {
-    let of_each: Vec<OneShotTerms> = ports.iter().map(|port| terms(config, port, control_depth)).collect();
-    let (listeners, sockets) = ports.into_iter().map(|Port { listener, socket }| (listener, socket)).unzip();
-    (listeners, of_each, sockets)
+impl UdpListeners {
+    /// Listens at all ports of a node's configuration. `None`: it has no place for such clients.
+    ///
+    /// # Errors
+    /// Says which port cannot be had, and why.
+    pub fn listen(config: &HostConfig) -> Result<Option<Self>, ListenError> {
+        let Some(udp) = &config.udp else { return Ok(None) };
+        let ports = udp.listen.iter().map(open).collect::<Result<Vec<Port>, _>>()?;
+        let terms = ports.iter().map(|port| terms(udp, port, config.port.control_depth)).collect();
+        let (listeners, sockets) =
+            ports.into_iter().map(|Port { listener, socket }| (listener, socket)).unzip();
+        Ok(Some(Self { config: udp.clone(), listeners, terms, sockets }))
+    }
+
+    /// Has the node serve what comes to the ports. The engine has to wake for that: `watch` sees each socket.
+    ///
+    /// # Errors
+    /// Those of `watch`.
+    pub fn serve<F: Fabric>(
+        &mut self,
+        resident: &mut NodeResident<F>,
+        incarnation: Incarnation,
+        watch: impl Fn(&UdpSocket) -> rustix::io::Result<()>,
+    ) -> Result<(), HostError>
+    where
+        <F::Nic as Nic>::Memory: Debug + Send + 'static,
+    {
+        let watched = self.sockets.iter().try_for_each(watch).map_err(std::io::Error::from);
+        watched.map_err(machine("cannot wait for datagrams".to_owned()))?;
+        resident.serve_udp(&self.config, incarnation, std::mem::take(&mut self.sockets));
+        Ok(())
+    }
+
+    /// Starts taking clients in. Returns where they connect.
+    ///
+    /// # Errors
+    /// The machine refuses a thread or descriptors.
+    pub fn start<F: Fabric>(
+        self,
+        engine: NodeEngine<F>,
+        acceptors: &AcceptorPlace,
+    ) -> Result<Vec<SocketAddr>, HostError> {
+        let Self { config, listeners, terms, .. } = self;
+        let addresses = listeners.iter().map(Listener::local_address).collect();
+        let tenants = config.listen.iter().map(|listen| listen.tenant.clone());
+        let policy = UdpPolicy { engine, listeners: terms.into_iter().zip(tenants).collect() };
+        let started = Acceptor::start::<TlsHandshake>(listeners, Box::new(policy), Limits::TCP);
+        acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
+        Ok(addresses)
+    }
 }

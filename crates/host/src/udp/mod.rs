@@ -8,7 +8,7 @@ mod admission;
 mod sockets;
 mod table;
 
-pub(crate) use admission::{apart, start_acceptor};
+pub(crate) use admission::UdpListeners;
 pub(crate) use sockets::UdpEnd;
 
 use crate::NetworkListen;
@@ -65,14 +65,6 @@ const CHANGE_TIMEOUT: Duration = Duration::from_millis(50);
 pub(crate) struct Port {
     listener: Listener,
     socket: UdpSocket,
-}
-
-/// Listens at all ports.
-///
-/// # Errors
-/// Says which port cannot be had, and why.
-pub(crate) fn listen(config: &UdpConfig) -> Result<Vec<Port>, ListenError> {
-    config.listen.iter().map(open).collect()
 }
 
 fn open(listen: &NetworkListen) -> Result<Port, ListenError> {

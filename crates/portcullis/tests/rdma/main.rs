@@ -24,6 +24,7 @@ mod invalidate;
 mod keys;
 mod leaving;
 mod messages;
+mod over_udp;
 mod process;
 mod range;
 mod rebuild;
