@@ -145,10 +145,27 @@ impl Mapping {
     }
 
     fn anonymous(length: u64, flags: MapFlags) -> Result<Self, MappingError> {
+        Self::anonymous_at(null_mut(), length, flags)
+    }
+
+    /// Zeros of this process alone that the machine need not have yet, where the kernel chooses or at an address that is free.
+    pub(crate) fn reserved(address: Option<NonZeroUsize>, length: u64) -> Result<Self, MappingError> {
+        let wanted = address.map_or(null_mut(), |address| without_provenance_mut(address.get()));
+        let mut flags = MapFlags::NORESERVE;
+        flags.set(MapFlags::FIXED_NOREPLACE, address.is_some());
+        Self::anonymous_at(wanted, length, flags)
+    }
+
+    fn anonymous_at(
+        wanted: *mut core::ffi::c_void,
+        length: u64,
+        flags: MapFlags,
+    ) -> Result<Self, MappingError> {
         let bytes = usize::try_from(length).unwrap_or(usize::MAX);
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | flags);
-        // SAFETY: a fresh anonymous mapping at an address that the kernel picks overlaps nothing.
-        let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, flags) };
+        // SAFETY: a fresh anonymous mapping overlaps nothing: the kernel chooses its address, or refuses an address that is in
+        // use.
+        let start = unsafe { rustix::mm::mmap_anonymous(wanted, bytes, protection, flags) };
         Self::from_mmap(start, bytes, None)
     }
 

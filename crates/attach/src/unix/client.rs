@@ -1,16 +1,11 @@
 //! The client's side of an attach.
 
+use super::message_socket::{MessageError, MessageSocket};
 use super::messages::{AttachReply, AttachRequest, REPLY_BYTES};
 use crate::handshake::Reason;
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::EndpointSize;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
-};
-use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -116,79 +111,43 @@ pub fn attach<T>(
         make(Offer { size, memory_bytes, memory, page, event, alarm }).map_err(AttachError::Unusable)?;
     node.say(AttachRequest::Mapped)?;
     let (AttachReply::Welcome { client, arena_key }, _) = node.hear()? else { return Err(not_a_node()) };
-    Ok(Attached { client, arena_key, made, socket: node.socket })
+    Ok(Attached { client, arena_key, made, socket: node.socket.into_socket() })
 }
 
 /// A connection to a node on which the client is not attached yet.
 struct NodeSocket<'a> {
-    socket: OwnedFd,
+    socket: MessageSocket,
     path: &'a Path,
     within: Duration,
-    until: Instant,
 }
 
 impl<'a> NodeSocket<'a> {
     fn connect(path: &'a Path, within: Duration) -> Result<Self, AttachError> {
-        let no_node = |source| AttachError::NoNode { path: path.to_owned(), source };
-        let address = SocketAddrUnix::new(path).map_err(no_node)?;
-        let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::net::connect(&socket, &address).map_err(no_node)?;
-        Ok(Self { socket, path, within, until: Instant::now() + within })
+        let error = |error| Self::told(path, within, error);
+        let socket = MessageSocket::connect(path, Instant::now() + within).map_err(error)?;
+        Ok(Self { socket, path, within })
+    }
+
+    fn told(path: &Path, within: Duration, error: MessageError) -> AttachError {
+        match error {
+            MessageError::NoPeer(source) => AttachError::NoNode { path: path.to_owned(), source },
+            MessageError::Silent => AttachError::Silent { path: path.to_owned(), within },
+            MessageError::Machine(source) => AttachError::Machine(source),
+        }
     }
 
     fn say(&self, request: AttachRequest) -> Result<(), AttachError> {
-        match rustix::net::send(&self.socket, &request.encode(), SendFlags::NOSIGNAL) {
-            // It has hung up already, and may have said why.
-            Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
-            Err(source) => Err(AttachError::NoNode { path: self.path.to_owned(), source }),
-        }
+        self.socket.say(&request.encode()).map_err(|error| Self::told(self.path, self.within, error))
     }
 
     /// The node's next message, with the descriptors that came with it.
     fn hear(&self) -> Result<(AttachReply, Vec<OwnedFd>), AttachError> {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        loop {
-            let left = self.until.saturating_duration_since(Instant::now());
-            let timeout = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            match rustix::event::poll(&mut fds, Some(&timeout)) {
-                Ok(0) => {
-                    return Err(AttachError::Silent { path: self.path.to_owned(), within: self.within });
-                }
-                Ok(_) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let (bytes, descriptors) = receive(&self.socket)?;
+        let heard = self.socket.hear(REPLY_BYTES);
+        let (bytes, descriptors) = heard.map_err(|error| Self::told(self.path, self.within, error))?;
         match AttachReply::parse(&bytes) {
             None => Err(AttachError::NotANode { path: self.path.to_owned() }),
             Some(AttachReply::Refused(reason)) => Err(AttachError::Refused(reason)),
             Some(reply) => Ok((reply, descriptors)),
         }
     }
-}
-
-fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
-    let mut bytes = [0; REPLY_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
-    let received = match rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-        // The node hung up without reading our hello: the kernel reports that once; the node's message is behind it.
-        Err(rustix::io::Errno::CONNRESET) => {
-            rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?
-        }
-        other => other?,
-    };
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
-        }
-    }
-    Ok((bytes[..received.bytes].to_vec(), descriptors))
 }

@@ -79,7 +79,8 @@ impl Listener {
     }
 
     /// Whether descriptors may come with peers' messages.
-    pub(super) fn takes_descriptors(&self) -> bool {
+    #[must_use]
+    pub fn takes_descriptors(&self) -> bool {
         self.takes_descriptors.get()
     }
 
@@ -91,7 +92,8 @@ impl Listener {
 
     /// Removes the socket's file, and returns what is left to close. `None`: without a free descriptor it is closed
     /// already.
-    pub(super) fn retire(self) -> Option<OwnedFd> {
+    #[must_use]
+    pub fn retire(self) -> Option<OwnedFd> {
         self.socket.try_clone().ok()
     }
 

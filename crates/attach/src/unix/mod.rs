@@ -12,6 +12,7 @@
 mod client;
 mod handshake;
 mod listener;
+mod message_socket;
 mod messages;
 mod peer;
 mod policy;
@@ -19,6 +20,7 @@ mod policy;
 pub use client::{AttachError, Attached, Offer, attach};
 pub use handshake::{Breach, UnixHandshake, User};
 pub use listener::{Listener, SocketAccess};
+pub use message_socket::{MessageError, MessageSocket};
 #[doc(hidden)]
 pub use messages::{AttachReply, AttachRequest};
 pub use peer::Peer;

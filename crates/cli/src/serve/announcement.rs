@@ -1,7 +1,7 @@
 //! The output of a node when it listens: a line for people, or one JSON object for programs.
 
-use super::{Options, Place};
 use super::sockets::audience;
+use super::{Options, Place};
 use crate::output::say;
 use portcullis::host::Host;
 use portcullis::{Address, Mechanism};

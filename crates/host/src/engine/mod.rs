@@ -11,15 +11,15 @@ mod turn_times;
 pub(crate) use driver::{Bell, Driver};
 pub(crate) use turn_times::TurnCounts;
 
-use idle::Idle;
 use portcullis_errors::{Coded, ErrorCode};
+use portcullis_memory::Idle;
 use portcullis_protocol::Moment;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use turn_times::{ThreadTime, TurnTimes};
 
 /// What shares the engine's thread with the NIC.
@@ -224,7 +224,7 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
             busy |= worked;
             if worked {
                 idle.reset();
-            } else if idle.spin_or_yield(now) {
+            } else if idle.spin_or_yield(|| Duration::from_micros(now.0)) {
                 self.sleep();
                 idle.reset();
                 now = self.now();

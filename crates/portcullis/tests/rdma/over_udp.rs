@@ -23,8 +23,7 @@ fn an_object_goes_to_and_fro_between_the_device_and_udp_and_its_old_holder_is_re
     let allow_unenforced = vec![Guarantee::WindowRange, Guarantee::Type2Range];
     let rdma = RdmaConfig { listen: listen(), allow_unenforced, ..RdmaConfig::default() };
     let udp = UdpConfig { listen: listen(), ..UdpConfig::default() };
-    let config =
-        HostConfig { node: lenient(), rdma: Some(rdma), udp: Some(udp), ..HostConfig::default() };
+    let config = HostConfig { node: lenient(), rdma: Some(rdma), udp: Some(udp), ..HostConfig::default() };
     let host = Host::start(config).expect("a node starts");
     let &[on_device, over_udp] = host.network_addresses() else { panic!("two places for clients") };
     let addresses = [format!("rdma:{on_device}"), format!("udp:{over_udp}")];

@@ -1,0 +1,106 @@
+//! The connecting end of a Unix socket of messages, with which descriptors come.
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::time::Instant;
+
+/// A connection to whoever listens at a path.
+#[derive(Debug)]
+pub struct MessageSocket {
+    socket: OwnedFd,
+    until: Instant,
+}
+
+/// Why a message was not said or heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// Nobody listens there, or not any more.
+    #[error("nobody listens: {0}")]
+    NoPeer(Errno),
+    /// Nothing was heard in time.
+    #[error("nothing was heard in time")]
+    Silent,
+    /// The machine refused.
+    #[error("the machine refused: {0}")]
+    Machine(#[from] Errno),
+}
+
+impl MessageSocket {
+    /// Connects. All that is heard has to be heard until then.
+    ///
+    /// # Errors
+    /// Nobody listens at the path, or this user may not connect there.
+    pub fn connect(path: &Path, until: Instant) -> Result<Self, MessageError> {
+        let address = SocketAddrUnix::new(path).map_err(MessageError::NoPeer)?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::connect(&socket, &address).map_err(MessageError::NoPeer)?;
+        Ok(Self { socket, until })
+    }
+
+    /// Sends a message. A peer that has hung up already is no error: it may have said why.
+    ///
+    /// # Errors
+    /// The machine refuses.
+    pub fn say(&self, message: &[u8]) -> Result<(), MessageError> {
+        match rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL) {
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(source) => Err(MessageError::NoPeer(source)),
+        }
+    }
+
+    /// The peer's next message of at most `most` bytes, with the descriptors that came with it, four at most. Of a longer
+    /// message one byte more is returned.
+    ///
+    /// # Errors
+    /// None came in time, or the machine refuses.
+    pub fn hear(&self, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            match rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+                Ok(0) => return Err(MessageError::Silent),
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.receive(most)
+    }
+
+    /// The connection, which tells from now on whether the peer is there.
+    #[must_use]
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    fn receive(&self, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
+        let mut bytes = vec![0; most + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        let received =
+            match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                // The peer hung up without reading what it was told: the kernel reports that once; its message is behind it.
+                Err(Errno::CONNRESET) => {
+                    rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?
+                }
+                other => other?,
+            };
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(passed) = message {
+                descriptors.extend(passed);
+            }
+        }
+        bytes.truncate(received.bytes);
+        Ok((bytes, descriptors))
+    }
+}
