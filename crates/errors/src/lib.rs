@@ -203,6 +203,13 @@ error_codes! {
     // Bytes that cannot be decoded.
     MalformedMessage = 801, "malformed-message", "The bytes are no control message.";
     LengthTooLarge = 802, "length-too-large", "A permission's header cannot say a length as large as that.";
+
+    // Calls through shared memory.
+    WildPointer = 901, "wild-pointer", "A pointer of a call's arguments leads nowhere, or the arguments have no end.";
+    HeapFull = 902, "heap-full", "A heap or a scope has no room.";
+    HeapPlace = 903, "heap-place", "A heap's addresses are taken in this process, or are none that a heap can have.";
+    NotAHeap = 904, "not-a-heap", "The memory is no heap of this version.";
+    NotAllocated = 905, "not-allocated", "What was to be freed is not allocated.";
 }
 
 impl ErrorCode {

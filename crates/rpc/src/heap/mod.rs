@@ -1,0 +1,258 @@
+//! Heaps: shared memory with the same addresses in every process, in which many processes put values.
+
+mod layout;
+mod pages;
+mod place;
+mod runs;
+mod slabs;
+
+pub use pages::Owner;
+pub use place::{HEAP_ADDRESSES, HEAP_BYTES_MAX, HEAP_BYTES_MIN, HeapPlace};
+
+use crate::plain::Plain;
+use crate::scope::Scope;
+use crate::{Boxed, HeapFull, PointerError, Room, Source};
+use pages::{PageWords, SharedWords};
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_memory::{Mapping, MappingError, Memory, SealedFile};
+use runs::Runs;
+use slabs::{LARGEST, Slabs};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// A heap, as one process uses it. Clones are the same heap.
+///
+/// All processes that have the heap may write anywhere in it, at any time. So its bytes are read and written by value; in place
+/// they are looked at only in a copy ([`View`](crate::View)). Its allocator is in the heap as well. A process that overwrites it
+/// can have others of the same heap overwrite each other's values there, and nothing else.
+#[derive(Clone, Debug)]
+pub struct Heap(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    place: HeapPlace,
+    memory: Mapping,
+    /// Where its pages begin.
+    data: u64,
+    runs: Runs<SharedWords>,
+    slabs: Mutex<Slabs>,
+    /// Where the search for pages begins.
+    next: AtomicU32,
+}
+
+/// There is no such heap.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeapError {
+    /// No heap can have these addresses.
+    #[error("no heap can have the {length} bytes at {address:#x}")]
+    NoPlace {
+        /// The address of the first byte.
+        address: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// What was passed is no heap for that place.
+    #[error("the memory that was passed is no heap for {address:#x}")]
+    NotAHeap {
+        /// The address that was said.
+        address: u64,
+    },
+    /// The machine refused.
+    #[error(transparent)]
+    Memory(#[from] MappingError),
+}
+
+impl Coded for HeapError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoPlace { .. } => ErrorCode::HeapPlace,
+            Self::NotAHeap { .. } => ErrorCode::NotAHeap,
+            Self::Memory(error) => error.code(),
+        }
+    }
+}
+
+/// What was to be freed is not allocated, or not from its beginning on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nothing that was allocated begins at {0:#x}")]
+pub struct NotAllocated(pub u64);
+
+impl Coded for NotAllocated {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::NotAllocated
+    }
+}
+
+impl Heap {
+    /// A new heap, of zeros.
+    ///
+    /// # Errors
+    /// The machine has not enough memory.
+    pub fn create(place: HeapPlace, owner: Owner) -> Result<Self, HeapError> {
+        let memory = Mapping::shareable("portcullis-heap", place.length)?;
+        layout::found(&memory, place);
+        Ok(Self::of(memory, place, owner))
+    }
+
+    /// A heap that another process has made, as `owner`.
+    ///
+    /// # Errors
+    /// The file is no heap for that place, or could shrink; or the machine refuses.
+    pub fn open(file: OwnedFd, place: HeapPlace, owner: Owner) -> Result<Self, HeapError> {
+        let file = SealedFile::of_peer(file, place.length)?;
+        let memory = Mapping::of_file(file, true)?;
+        if !layout::is_heap(&memory, place) {
+            return Err(HeapError::NotAHeap { address: place.start() });
+        }
+        Ok(Self::of(memory, place, owner))
+    }
+
+    fn of(memory: Mapping, place: HeapPlace, owner: Owner) -> Self {
+        let (data, count) = layout::data(place.length);
+        let words = SharedWords { memory: memory.clone(), offset: layout::ENTRIES, count };
+        let (runs, slabs) = (Runs::new(words, owner), Mutex::default());
+        Self(Arc::new(Inner { place, memory, data, runs, slabs, next: AtomicU32::new(0) }))
+    }
+
+    /// Its addresses.
+    #[must_use]
+    pub fn place(&self) -> HeapPlace {
+        self.0.place
+    }
+
+    /// Its memory, at whatever address this process has it.
+    #[must_use]
+    pub fn memory(&self) -> &Mapping {
+        &self.0.memory
+    }
+
+    /// Its file, to be passed to another process.
+    ///
+    /// # Panics
+    /// Never: a heap has a file.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.0.memory.file().expect("a heap is a file's memory")
+    }
+
+    /// Who this process is in the heap.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.0.runs.owner()
+    }
+
+    /// A scope of at least so many bytes: pages of its own (RPCool §5.1).
+    ///
+    /// # Errors
+    /// There are no neighbouring free pages of that size.
+    pub fn scope(&self, bytes: u64) -> Result<Scope, HeapFull> {
+        let (address, length) = self.take_pages(bytes)?;
+        Ok(Scope::new(self.clone(), address, length))
+    }
+
+    fn take_pages(&self, bytes: u64) -> Result<(u64, u64), HeapFull> {
+        let full = HeapFull { wanted: bytes, place: "heap", length: self.0.place.length };
+        let pages = u32::try_from(bytes.max(1).div_ceil(PAGE_BYTES)).map_err(|_| full)?;
+        let first = self.0.runs.take(pages, self.0.next.load(Ordering::Relaxed)).ok_or(full)?;
+        self.0.next.store(first + pages, Ordering::Relaxed);
+        Ok((self.address(first, 0), u64::from(pages) * PAGE_BYTES))
+    }
+
+    fn address(&self, page: u32, offset: u64) -> u64 {
+        self.0.place.start() + self.0.data + u64::from(page) * PAGE_BYTES + offset
+    }
+
+    /// The page of an address, and the offset in it.
+    fn page(&self, address: u64) -> Option<(u32, u64)> {
+        let offset = address.checked_sub(self.0.place.start() + self.0.data)?;
+        let page = u32::try_from(offset / PAGE_BYTES).ok()?;
+        (page < self.0.runs.words().count()).then_some((page, offset % PAGE_BYTES))
+    }
+
+    /// Frees what begins at an address: a value, or the pages of a scope. Any process may free what another has allocated.
+    ///
+    /// # Errors
+    /// Nothing that was allocated begins there.
+    pub fn free(&self, address: u64) -> Result<(), NotAllocated> {
+        let (page, offset) = self.page(address).ok_or(NotAllocated(address))?;
+        let is_run = offset == 0 && self.0.runs.free(page).is_some();
+        let is_freed = is_run || {
+            let mut slabs = self.0.slabs.lock().unwrap_or_else(PoisonError::into_inner);
+            slabs.free(&self.0.runs, page, offset)
+        };
+        if is_freed { Ok(()) } else { Err(NotAllocated(address)) }
+    }
+
+    /// Takes over what a dead process had: its scopes and its larger values are freed. Its small values stay, as do those that it
+    /// was about to pass on; of the pieces that it was just taking each of its threads can have lost one.
+    pub fn reclaim(&self, dead: Owner) {
+        let slabs = self.0.runs.reclaim(dead);
+        self.0.slabs.lock().unwrap_or_else(PoisonError::into_inner).adopt(slabs);
+    }
+
+    /// Bytes of pages that are free.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        u64::from(self.0.runs.free_pages()) * PAGE_BYTES
+    }
+
+    /// Overwrites a value.
+    ///
+    /// # Errors
+    /// The pointer leads out of the heap.
+    pub fn set<T: Plain>(&self, at: Boxed<T>, value: T) -> Result<(), PointerError> {
+        self.check(at.address(), size_of::<T>() as u64)?;
+        self.put(at.address(), value.as_bytes());
+        Ok(())
+    }
+
+    fn offset(&self, address: u64, length: u64) -> Result<u64, PointerError> {
+        self.0.place.offset(address, length).ok_or(PointerError::Outside { address, length })
+    }
+}
+
+impl Source for Heap {
+    fn copy(&self, address: u64, into: &mut [u8]) -> Result<(), PointerError> {
+        let offset = self.offset(address, into.len() as u64)?;
+        self.0.memory.read(offset, into);
+        Ok(())
+    }
+
+    fn check(&self, address: u64, length: u64) -> Result<(), PointerError> {
+        self.offset(address, length).map(|_| ())
+    }
+}
+
+impl Room for Heap {
+    fn reserve(&self, bytes: u64, align: u64) -> Result<u64, HeapFull> {
+        // Alignments up to that of the smallest piece are those of all pieces.
+        debug_assert!(align <= layout::DATA_ALIGN, "an alignment of {align}");
+        if bytes > LARGEST {
+            return self.take_pages(bytes).map(|(address, _)| address);
+        }
+        let mut slabs = self.0.slabs.lock().unwrap_or_else(PoisonError::into_inner);
+        let piece = slabs.take(&self.0.runs, bytes, self.0.next.load(Ordering::Relaxed));
+        let full = HeapFull { wanted: bytes, place: "heap", length: self.0.place.length };
+        piece.map(|(page, offset)| self.address(page, offset)).ok_or(full)
+    }
+
+    fn release(&self, address: u64, _bytes: u64) {
+        // What a peer has overwritten may not be there any more.
+        let _ = self.free(address);
+    }
+
+    fn put(&self, address: u64, bytes: &[u8]) {
+        let offset = self.0.place.offset(address, bytes.len() as u64);
+        let offset =
+            offset.unwrap_or_else(|| panic!("{} bytes at {address:#x} lie outside a heap", bytes.len()));
+        self.0.memory.write(offset, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Which pages of a heap are taken, in the heap's own memory.
+//!
+//! Each page has a word that says what it is. All processes of the heap change these words with compare-and-swap, and one that dies
+//! leaves words from which another can tell what it was about ([`Runs::reclaim`](super::runs::Runs::reclaim)). Whatever a
+//! hostile process writes there is some state, and harms nobody but the users of that heap.
+
+use portcullis_memory::{Bytes, Mapping, Memory};
+
+/// Who takes pages of a heap: a number that the heap's maker gives to each process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Owner(pub u16);
+
+/// What a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Page {
+    Free,
+    /// The first page of a run that is being taken: the pages behind it follow one after another.
+    Taking {
+        by: Owner,
+        length: u32,
+    },
+    /// The first page of a run of `length` pages.
+    Run {
+        of: Owner,
+        length: u32,
+    },
+    /// The first page of a run that is being freed, from its end on.
+    Freeing {
+        by: Owner,
+        length: u32,
+    },
+    /// A further page of the run before it.
+    Body,
+    /// A page of small pieces that are all of one class.
+    Slab {
+        of: Owner,
+        class: u8,
+    },
+}
+
+impl Page {
+    /// The word that says so.
+    pub fn word(self) -> u64 {
+        let (kind, class, owner, length) = match self {
+            Self::Free => (0, 0, 0, 0),
+            Self::Taking { by, length } => (1, 0, by.0, length),
+            Self::Run { of, length } => (2, 0, of.0, length),
+            Self::Freeing { by, length } => (3, 0, by.0, length),
+            Self::Body => (4, 0, 0, 0),
+            Self::Slab { of, class } => (5, class, of.0, 0),
+        };
+        kind | u64::from(class) << 8 | u64::from(owner) << 16 | u64::from(length) << 32
+    }
+
+    /// What a word says. `None`: nothing, and the page is lost until its heap ends.
+    pub fn read(word: u64) -> Option<Self> {
+        let [kind, class, low, high, ..] = word.to_le_bytes();
+        let owner = Owner(u16::from_le_bytes([low, high]));
+        let length = u32::try_from(word >> 32).ok()?;
+        let page = match kind {
+            0 => Self::Free,
+            1 => Self::Taking { by: owner, length },
+            2 => Self::Run { of: owner, length },
+            3 => Self::Freeing { by: owner, length },
+            4 => Self::Body,
+            5 => Self::Slab { of: owner, class },
+            _ => return None,
+        };
+        (page.word() == word).then_some(page)
+    }
+
+    /// Who has it, if that is the first page of something.
+    pub fn owner(self) -> Option<Owner> {
+        match self {
+            Self::Free | Self::Body => None,
+            Self::Taking { by: owner, .. }
+            | Self::Run { of: owner, .. }
+            | Self::Freeing { by: owner, .. }
+            | Self::Slab { of: owner, .. } => Some(owner),
+        }
+    }
+}
+
+/// The words of a heap's pages. In tests something else can stand between the allocator and the memory.
+pub(crate) trait PageWords {
+    /// The number of pages.
+    fn count(&self) -> u32;
+
+    /// What a page is.
+    fn load(&self, page: u32) -> Option<Page>;
+
+    /// Changes what a page is, if it is still as before. Returns whether it was.
+    fn change(&self, page: u32, before: Page, after: Page) -> bool;
+
+    /// Says what a page is that belongs to the caller.
+    fn store(&self, page: u32, is: Page);
+}
+
+/// The words where they are: in the heap.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedWords {
+    pub memory: Mapping,
+    /// Where the first word is.
+    pub offset: u64,
+    pub count: u32,
+}
+
+/// Bytes of a page's entry: its word, and the map of its pieces.
+pub(crate) const ENTRY_BYTES: u64 = 16;
+
+impl SharedWords {
+    fn word(&self, page: u32) -> u64 {
+        self.offset + u64::from(page) * ENTRY_BYTES
+    }
+
+    /// Where the map of a page's pieces is.
+    pub fn pieces(&self, page: u32) -> u64 {
+        self.word(page) + 8
+    }
+}
+
+impl PageWords for SharedWords {
+    fn count(&self) -> u32 {
+        self.count
+    }
+
+    fn load(&self, page: u32) -> Option<Page> {
+        Page::read(self.memory.load(self.word(page)))
+    }
+
+    fn change(&self, page: u32, before: Page, after: Page) -> bool {
+        self.memory.compare_exchange(self.word(page), before.word(), after.word()) == before.word()
+    }
+
+    fn store(&self, page: u32, is: Page) {
+        self.memory.store(self.word(page), is.word());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_word_says_one_thing_or_nothing(word: u64) {
+            if let Some(page) = Page::read(word) {
+                prop_assert_eq!(page.word(), word);
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read(owner: u16, length: u32, class: u8) {
+            let owner = Owner(owner);
+            let pages = [
+                Page::Free,
+                Page::Taking { by: owner, length },
+                Page::Run { of: owner, length },
+                Page::Freeing { by: owner, length },
+                Page::Body,
+                Page::Slab { of: owner, class },
+            ];
+            for page in pages {
+                prop_assert_eq!(Page::read(page.word()), Some(page));
+            }
+        }
+    }
+}

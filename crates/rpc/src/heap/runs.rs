@@ -1,0 +1,153 @@
+//! Runs of neighbouring pages, taken and freed by many processes at once, each of which may die at any step.
+//!
+//! What makes that work: **the pages of kind `Body` behind a first page are exactly those of its run that are taken.** A run is
+//! taken from its first page on and freed from its last page on, so at every step what is taken of it is a beginning of it; and
+//! no other run can begin with a `Body`. So whoever finds the first page of a dead process's run, in whatever state, walks over
+//! the `Body` pages behind it and frees them from the last one on.
+
+use super::pages::{Owner, Page, PageWords};
+
+/// The runs of a heap, as one process sees them.
+#[derive(Debug)]
+pub(crate) struct Runs<W> {
+    words: W,
+    owner: Owner,
+}
+
+impl<W: PageWords> Runs<W> {
+    pub fn new(words: W, owner: Owner) -> Self {
+        Self { words, owner }
+    }
+
+    pub fn words(&self) -> &W {
+        &self.words
+    }
+
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Takes neighbouring pages, the first that are free from page `from` on and then from the beginning. `None`: there are no
+    /// such pages.
+    pub fn take(&self, length: u32, from: u32) -> Option<u32> {
+        let count = self.words.count();
+        let from = if from < count { from } else { 0 };
+        self.take_between(from, count, length).or_else(|| self.take_between(0, count, length))
+    }
+
+    fn take_between(&self, from: u32, to: u32, length: u32) -> Option<u32> {
+        let mut first = from;
+        while length > 0 && first.checked_add(length)? <= to {
+            match self.try_take(first, length) {
+                Ok(()) => return Some(first),
+                Err(obstacle) => first = obstacle + 1,
+            }
+        }
+        None
+    }
+
+    /// Takes these pages, or none of them.
+    ///
+    /// # Errors
+    /// Returns a page that is not free.
+    fn try_take(&self, first: u32, length: u32) -> Result<(), u32> {
+        // From the last one: the search goes on behind it.
+        if let Some(obstacle) = (first..first + length).rev().find(|&it| !self.is_free(it)) {
+            return Err(obstacle);
+        }
+        let taking = Page::Taking { by: self.owner, length };
+        if !self.words.change(first, Page::Free, taking) {
+            return Err(first);
+        }
+        for page in first + 1..first + length {
+            if !self.words.change(page, Page::Free, Page::Body) {
+                self.give_up(first, page - first);
+                return Err(page);
+            }
+        }
+        self.words.store(first, Page::Run { of: self.owner, length });
+        Ok(())
+    }
+
+    fn is_free(&self, page: u32) -> bool {
+        self.words.load(page) == Some(Page::Free)
+    }
+
+    /// Takes one page for small pieces. `prepare` is called when it is taken, before others can know that.
+    pub fn take_slab(&self, class: u8, from: u32, prepare: impl FnOnce(u32)) -> Option<u32> {
+        let page = self.take(1, from)?;
+        prepare(page);
+        self.words.store(page, Page::Slab { of: self.owner, class });
+        Some(page)
+    }
+
+    /// Frees a run by its first page. Returns its length; `None`: no run begins there.
+    pub fn free(&self, first: u32) -> Option<u32> {
+        let page = self.load(first)?;
+        let Page::Run { length, .. } = page else { return None };
+        self.free_from(first, page, length).then_some(length)
+    }
+
+    /// Frees a page of small pieces that has none any more.
+    pub fn free_slab(&self, page: u32, class: u8) -> bool {
+        self.free_from(page, Page::Slab { of: self.owner, class }, 1)
+    }
+
+    fn load(&self, page: u32) -> Option<Page> {
+        (page < self.words.count()).then(|| self.words.load(page))?
+    }
+
+    fn free_from(&self, first: u32, before: Page, length: u32) -> bool {
+        let is_ours = self.words.change(first, before, Page::Freeing { by: self.owner, length });
+        if is_ours {
+            self.give_up(first, self.taken_from(first, length));
+        }
+        is_ours
+    }
+
+    /// How many pages of a run of `length` are taken.
+    fn taken_from(&self, first: u32, length: u32) -> u32 {
+        let end = first.saturating_add(length).min(self.words.count());
+        let bodies = (first + 1..end).take_while(|&page| self.words.load(page) == Some(Page::Body));
+        1 + u32::try_from(bodies.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Frees pages from the last one on.
+    fn give_up(&self, first: u32, taken: u32) {
+        for page in (first..first + taken).rev() {
+            self.words.store(page, Page::Free);
+        }
+    }
+
+    /// Takes over what a dead process has: its runs are freed, whether it was about to take or to free them or had them. Returns
+    /// its pages of small pieces, which are this process's from now on.
+    pub fn reclaim(&self, dead: Owner) -> Vec<(u32, u8)> {
+        let mut slabs = Vec::new();
+        for first in 0..self.words.count() {
+            let Some(page) = self.words.load(first).filter(|page| page.owner() == Some(dead)) else {
+                continue;
+            };
+            match page {
+                Page::Taking { length, .. } | Page::Run { length, .. } | Page::Freeing { length, .. } => {
+                    self.free_from(first, page, length);
+                }
+                Page::Slab { class, .. } => {
+                    if self.words.change(first, page, Page::Slab { of: self.owner, class }) {
+                        slabs.push((first, class));
+                    }
+                }
+                Page::Free | Page::Body => {}
+            }
+        }
+        slabs
+    }
+
+    /// Pages that are free.
+    pub fn free_pages(&self) -> u32 {
+        let free = (0..self.words.count()).filter(|&page| self.is_free(page));
+        u32::try_from(free.count()).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests;

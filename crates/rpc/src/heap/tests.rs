@@ -1,0 +1,266 @@
+use super::*;
+use crate::{List, Map, PointerError, Text, Vector, View};
+use proptest::prelude::*;
+use std::collections::HashMap;
+use zerocopy::IntoBytes;
+
+/// A place that only one test has.
+pub(crate) fn place(test: u64, length: u64) -> HeapPlace {
+    HeapPlace::new(HEAP_ADDRESSES.start + (test << 32), length).unwrap()
+}
+
+fn heap(test: u64) -> Heap {
+    Heap::create(place(test, 1 << 20), Owner(1)).unwrap()
+}
+
+fn again(heap: &Heap, owner: u16) -> Heap {
+    Heap::open(heap.file().try_clone_to_owned().unwrap(), heap.place(), Owner(owner)).unwrap()
+}
+
+#[test]
+fn values_have_the_same_address_for_all_who_have_the_heap() {
+    let one = heap(0);
+    let other = again(&one, 2);
+    let value = Boxed::new(&one, 7_u64).unwrap();
+    assert_eq!(value.read(&other), Ok(7));
+    other.set(value, 8).unwrap();
+    assert_eq!(value.read(&one), Ok(8));
+    other.free(value.address()).unwrap();
+    assert_eq!(one.free(value.address()), Err(NotAllocated(value.address())));
+}
+
+#[test]
+fn a_file_that_is_no_heap_for_the_place_is_refused() {
+    let one = heap(1);
+    let file = || one.file().try_clone_to_owned().unwrap();
+    let elsewhere = place(2, 1 << 20);
+    assert!(matches!(Heap::open(file(), elsewhere, Owner(2)), Err(HeapError::NotAHeap { .. })));
+    assert!(Heap::open(file(), place(1, 1 << 21), Owner(2)).is_err());
+    one.memory().write(0, &[0; 8]);
+    assert!(matches!(Heap::open(file(), one.place(), Owner(2)), Err(HeapError::NotAHeap { .. })));
+}
+
+#[test]
+fn all_that_was_allocated_can_be_freed_and_allocated_again() {
+    let heap = heap(3);
+    let free = heap.free_bytes();
+    for _ in 0..3 {
+        let mut pieces = Vec::new();
+        for bytes in (1..6000).step_by(97) {
+            pieces.push((heap.reserve(bytes, 8).unwrap(), bytes));
+        }
+        let mut sorted = pieces.clone();
+        sorted.sort_unstable();
+        assert!(sorted.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{sorted:x?}");
+        pieces.iter().for_each(|&(address, _)| heap.free(address).unwrap());
+        pieces.iter().for_each(|&(address, _)| assert!(heap.free(address).is_err()));
+        // A page of each class stays for the next piece.
+        assert!(free - heap.free_bytes() <= 6 * PAGE_BYTES);
+    }
+    let whole = heap.free_bytes();
+    let run = heap.take_pages(whole / 2).unwrap();
+    assert!(heap.take_pages(whole).is_err());
+    heap.free(run.0).unwrap();
+    assert_eq!(heap.free_bytes(), whole);
+}
+
+#[test]
+fn what_is_no_beginning_of_a_piece_is_not_freed() {
+    let heap = heap(4);
+    let piece = heap.reserve(500, 8).unwrap();
+    let scope = heap.scope(3 * PAGE_BYTES).unwrap();
+    let wrong = [0, piece + 8, piece + 512, scope.address() + PAGE_BYTES, heap.place().start(), u64::MAX];
+    for address in wrong {
+        assert_eq!(heap.free(address), Err(NotAllocated(address)), "{address:#x}");
+    }
+    assert_eq!(heap.free(piece), Ok(()));
+}
+
+#[test]
+fn what_a_dead_process_had_is_used_again() {
+    let one = heap(5);
+    let free = one.free_bytes();
+    let dead = again(&one, 2);
+    let small: Vec<Boxed<u64>> = (0..200).map(|value| Boxed::new(&dead, value).unwrap()).collect();
+    let _ = dead.scope(5 * PAGE_BYTES).unwrap().pass_on();
+    let _large = dead.reserve(20 * PAGE_BYTES, 8).unwrap();
+    drop(dead);
+    one.reclaim(Owner(2));
+    // Its small values were others' too, perhaps.
+    for (at, value) in small.into_iter().enumerate() {
+        assert_eq!(value.read(&one), Ok(at as u64));
+        one.free(value.address()).unwrap();
+    }
+    assert!(free - one.free_bytes() <= PAGE_BYTES);
+}
+
+#[test]
+fn many_at_once_never_have_the_same_bytes() {
+    let one = Heap::create(place(6, 4 << 20), Owner(1)).unwrap();
+    let free = one.free_bytes();
+    std::thread::scope(|scope| {
+        for owner in 2..6_u16 {
+            let heap = again(&one, owner);
+            scope.spawn(move || {
+                let mut held: Vec<(u64, u64)> = Vec::new();
+                for turn in 0..4000_u64 {
+                    let bytes = 16 + (turn * 7919 + u64::from(owner) * 104_729) % 9000;
+                    if let Ok(address) = heap.reserve(bytes, 8) {
+                        let mark = u64::from(owner) << 32 | turn;
+                        heap.put(address, &mark.to_ne_bytes());
+                        heap.put(address + bytes - 8, &mark.to_ne_bytes());
+                        held.push((address, bytes));
+                    }
+                    if held.len() > 20 {
+                        let (address, bytes) = held.swap_remove(usize::try_from(turn).unwrap() % held.len());
+                        let first: u64 = heap.value(address).unwrap();
+                        let last: u64 = heap.value(address + bytes - 8).unwrap();
+                        assert!(first == last && first >> 32 == u64::from(owner), "{first:x} {last:x}");
+                        heap.free(address).unwrap();
+                    }
+                }
+                held.into_iter().for_each(|(address, _)| heap.free(address).unwrap());
+            });
+        }
+    });
+    assert!(free - one.free_bytes() <= 4 * 6 * PAGE_BYTES);
+}
+
+#[test]
+fn scopes_are_pages_of_their_own_and_are_freed() {
+    let heap = heap(7);
+    let free = heap.free_bytes();
+    let mut scope = heap.scope(PAGE_BYTES + 1).unwrap();
+    assert_eq!((scope.length(), scope.address() % PAGE_BYTES), (2 * PAGE_BYTES, 0));
+    let first = Boxed::new(&scope, 1_u8).unwrap();
+    let second = Boxed::new(&scope, 2_u64).unwrap();
+    assert_eq!((first.address(), second.address()), (scope.address(), scope.address() + 8));
+    assert!(scope.reserve(2 * PAGE_BYTES, 1).is_err());
+    assert_eq!(scope.used(), 16);
+    scope.reset();
+    assert_eq!(Boxed::new(&scope, 3_u64).unwrap().address(), scope.address());
+    drop(scope);
+    assert_eq!(heap.free_bytes(), free);
+    let passed = heap.scope(1).unwrap().pass_on();
+    assert!(heap.free_bytes() < free);
+    heap.free(passed.address).unwrap();
+    assert_eq!(heap.free_bytes(), free);
+}
+
+/// The bytes of a scope as a receiver has them.
+fn copied(scope: &Scope) -> Vec<u64> {
+    let mut words = vec![0_u64; usize::try_from(scope.length() / 8).unwrap()];
+    scope.copy(scope.address(), words.as_mut_bytes()).unwrap();
+    words
+}
+
+#[test]
+fn containers_are_what_was_put_into_them() {
+    let heap = heap(8);
+    let scope = heap.scope(64 * PAGE_BYTES).unwrap();
+    let (mut vector, mut list, mut map) = (Vector::EMPTY, List::EMPTY, Map::<Text, u64>::EMPTY);
+    let mut model = HashMap::new();
+    for value in 0..300_u64 {
+        vector.push(&scope, value as f64).unwrap();
+        list.push_back(&scope, value).unwrap();
+        let name = format!("name {}", value % 200);
+        map.insert(&scope, name.as_str(), || Text::new(&scope, &name), value).unwrap();
+        model.insert(name, value);
+    }
+    let words = copied(&scope);
+    drop(heap);
+    let view = View::new(scope.address(), words.as_bytes(), 1 << 20);
+    let all: Vec<f64> = (0..300).map(f64::from).collect();
+    assert_eq!((vector.get(&view).unwrap(), vector.read(&scope).unwrap()), (&all[..], all.clone()));
+    let listed: Result<Vec<u64>, PointerError> = list.iter(&view).map(|value| value.copied()).collect();
+    assert_eq!(listed.unwrap(), (0..300).collect::<Vec<u64>>());
+    assert_eq!((map.len(), map.get(&view, "nobody").unwrap()), (200, None));
+    for (name, value) in &model {
+        assert_eq!(map.get(&view, name).unwrap(), Some(value));
+        assert_eq!(map.read(&scope, name).unwrap(), Some(*value));
+    }
+    let mut entries = HashMap::new();
+    for entry in map.entries(&view) {
+        let (name, value) = entry.unwrap();
+        entries.insert(name.get(&view).unwrap().to_owned(), value);
+    }
+    assert_eq!(entries, model);
+}
+
+#[test]
+fn a_list_or_a_table_without_an_end_ends_with_an_error() {
+    let heap = heap(9);
+    let scope = heap.scope(PAGE_BYTES).unwrap();
+    let mut list = List::EMPTY;
+    for value in 0..3_u64 {
+        list.push_back(&scope, value).unwrap();
+    }
+    // The last node leads to the first.
+    let nodes: [u64; 3] = zerocopy::transmute!(list);
+    scope.put(nodes[1], &nodes[0].to_ne_bytes());
+    let words = copied(&scope);
+    let view = View::new(scope.address(), words.as_bytes(), 1000);
+    assert_eq!(list.iter(&view).last().unwrap(), Err(PointerError::NoEnd(1000)));
+    assert!(list.iter(&view).count() == 1, "it stays so");
+    // A table that says that it has more slots than there are bytes, and one that is full.
+    for capacity in [u64::MAX, 1 << 40, 16] {
+        let map: Map<u64, u64> = zerocopy::transmute!([scope.address(), capacity, 0]);
+        let view = View::new(scope.address(), words.as_bytes(), 1 << 30);
+        let found = map.read(&view, &5);
+        assert!(matches!(found, Err(PointerError::Outside { .. }) | Ok(None)), "{found:?}");
+        assert!(map.entries(&view).count() < 1000);
+    }
+}
+
+proptest! {
+    /// Containers of any bytes in memory of any bytes: an error or a value, and never more steps than there may be.
+    #[test]
+    fn containers_of_any_bytes_do_no_harm(
+        words in prop::collection::vec(any::<u64>(), 32),
+        container: [u64; 3],
+        near in prop::collection::vec((0usize..32, 0u64..300), 0..20),
+        inside: bool,
+    ) {
+        let base = HEAP_ADDRESSES.start;
+        let mut words = words;
+        // Words that lead somewhere near.
+        near.iter().for_each(|&(at, offset)| words[at] = base + offset);
+        let [first, second, third] = container;
+        let container = if inside { [base + first % 300, base + second % 300, third % 40] } else { container };
+        let view = View::new(base, words.as_bytes(), 500);
+        let vector: Vector<u32> = zerocopy::transmute!([container[0], container[2], container[1]]);
+        let _ = (vector.get(&view), vector.read(&view));
+        let list: List<u64> = zerocopy::transmute!(container);
+        prop_assert!(list.iter(&view).count() <= 501);
+        prop_assert!(list.read(&view).count() <= 501);
+        let map: Map<Text, u16> = zerocopy::transmute!([container[0], container[2], container[1]]);
+        let _ = (map.get(&view, "text"), map.read(&view, "text"));
+        let _ = map.entries(&view).count();
+        let text: Text = zerocopy::transmute!([container[0], container[2]]);
+        let _ = (text.get(&view), text.read(&view));
+        let _ = Boxed::<[u64; 4]>::at(container[0]).get(&view);
+        prop_assert!(view.steps() <= 500);
+    }
+
+    /// A heap whose every byte a hostile process may have written.
+    #[test]
+    fn a_heap_of_any_bytes_does_no_harm(seed: u64, acts in prop::collection::vec((0u64..9000, any::<u64>()), 1..40)) {
+        let heap = Heap::create(place(10 + seed % 1000, 32 * PAGE_BYTES), Owner(1)).unwrap();
+        let mut word = seed | 1;
+        for at in (layout::ENTRIES..heap.0.data).step_by(8) {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Words that are something, most of them.
+            let value = if word >> 60 < 12 { word & 0xffff_ff07 } else { word };
+            heap.memory().store(at, value);
+        }
+        for (bytes, other) in acts {
+            if let Ok(address) = heap.reserve(bytes, 8) {
+                prop_assert!(heap.check(address, bytes).is_ok());
+                heap.put(address, &vec![1; usize::try_from(bytes).unwrap()]);
+            }
+            let _ = heap.free(heap.place().start() + other % heap.place().length);
+            let _ = heap.scope(bytes);
+            heap.reclaim(Owner(u16::try_from(other % 4).unwrap()));
+        }
+    }
+}

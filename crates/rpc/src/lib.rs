@@ -1,0 +1,33 @@
+//! Calls through shared memory with native pointers, between processes that distrust each other (RPCool).
+//!
+//! A call passes a pointer to a tree, not a serialised copy of it.
+//!
+//! - [`Heap`]: shared memory that has the same addresses in every process, with an allocator that many processes use at once and
+//!   that a process may die in at any step. [`Scope`]: pages of a heap for one call.
+//! - [`Boxed`], [`Vector`], [`List`], [`Text`], [`Map`]: what lies in a heap. Any bytes are a valid value of theirs ([`Plain`]), so
+//!   whatever a peer writes there is wrong at worst.
+//! - [`View`]: bytes that nobody changes while they are looked at. A `&T` into a heap exists only there; everything else is read
+//!   by value ([`Source`]).
+#![forbid(unsafe_code)]
+
+pub mod heap;
+mod list;
+mod map;
+mod plain;
+mod pointer;
+mod scope;
+mod source;
+mod text;
+mod vector;
+mod view;
+
+pub use heap::{Heap, HeapError, HeapPlace, NotAllocated, Owner};
+pub use list::List;
+pub use map::{Key, Map};
+pub use plain::Plain;
+pub use pointer::{Boxed, PointerError};
+pub use scope::{Scope, ScopeRef};
+pub use source::{GrowError, HeapFull, Room, Source};
+pub use text::Text;
+pub use vector::Vector;
+pub use view::View;

@@ -1,0 +1,250 @@
+//! A hash table.
+
+use crate::plain::Plain;
+use crate::{GrowError, HeapFull, PointerError, Room, Source, View};
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What values are found by.
+pub trait Key: Plain {
+    /// What is looked for.
+    type Sought: ?Sized;
+
+    /// Its hash: the same on every machine.
+    fn hash(sought: &Self::Sought) -> u64;
+
+    /// Whether this is what is looked for.
+    ///
+    /// # Errors
+    /// A pointer of the key leads out of the source.
+    fn is<S: Source>(self, sought: &Self::Sought, source: &S) -> Result<bool, PointerError>;
+}
+
+impl Key for u64 {
+    type Sought = u64;
+
+    fn hash(sought: &u64) -> u64 {
+        twox_hash::XxHash64::oneshot(0, &sought.to_ne_bytes())
+    }
+
+    fn is<S: Source>(self, sought: &u64, _: &S) -> Result<bool, PointerError> {
+        Ok(self == *sought)
+    }
+}
+
+/// A hash table with open addressing. In C: `struct { Slot *slots; uint64_t capacity, length; }`, where a slot is
+/// `struct { uint64_t hash; K key; V value; }` with a hash of zero where nothing is, the capacity is zero or a power of two, and
+/// a key is in the first free slot from that of its hash on.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(transparent)]
+pub struct Map<K, V> {
+    /// The slots, how many there are, and how many are taken.
+    words: [u64; 3],
+    of: PhantomData<fn() -> (K, V)>,
+}
+
+/// Slots that a table begins with.
+const FIRST_CAPACITY: u64 = 8;
+
+impl<K, V> Map<K, V> {
+    /// An empty table.
+    pub const EMPTY: Self = Self { words: [0; 3], of: PhantomData };
+
+    /// How many keys there are, says whoever wrote it.
+    #[must_use]
+    pub fn len(self) -> u64 {
+        self.words[2]
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A slot that was found.
+#[derive(Clone, Copy)]
+enum Found {
+    /// The key is there.
+    Key(u64),
+    /// It would go there.
+    Free(u64),
+}
+
+impl<K: Key, V: Plain> Map<K, V> {
+    const ALIGN: u64 = larger(8, larger(align_of::<K>() as u64, align_of::<V>() as u64));
+    const KEY: u64 = 8_u64.next_multiple_of(align_of::<K>() as u64);
+    const VALUE: u64 = (Self::KEY + size_of::<K>() as u64).next_multiple_of(align_of::<V>() as u64);
+    const SLOT: u64 = (Self::VALUE + size_of::<V>() as u64).next_multiple_of(Self::ALIGN);
+
+    /// Zero means that a slot is free.
+    fn hash(sought: &K::Sought) -> u64 {
+        K::hash(sought).max(1)
+    }
+
+    /// Looks for a key. Whatever the table says of itself, it looks into no slot twice.
+    fn find<S: Source>(self, source: &S, sought: &K::Sought) -> Result<Option<Found>, PointerError> {
+        let [slots, capacity, _] = self.words;
+        if capacity == 0 {
+            return Ok(None);
+        }
+        let hash = Self::hash(sought);
+        let lie = PointerError::Outside { address: slots, length: u64::MAX };
+        let bytes = capacity.checked_mul(Self::SLOT).ok_or(lie)?;
+        source.check(slots, bytes)?;
+        for probe in 0..capacity {
+            source.step()?;
+            let slot = slots + (hash.wrapping_add(probe) % capacity) * Self::SLOT;
+            match source.value::<u64>(slot)? {
+                0 => return Ok(Some(Found::Free(slot))),
+                found if found == hash && source.value::<K>(slot + Self::KEY)?.is(sought, source)? => {
+                    return Ok(Some(Found::Key(slot)));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts a value under a key. `key` makes the key if it is not there yet. The table itself has to be stored anew where others
+    /// are to see that.
+    ///
+    /// # Errors
+    /// There is no room, or the table was not made in `room`.
+    pub fn insert<R: Room, Q: Borrow<K::Sought>>(
+        &mut self,
+        room: &R,
+        sought: Q,
+        key: impl FnOnce() -> Result<K, HeapFull>,
+        value: V,
+    ) -> Result<(), GrowError> {
+        let sought = sought.borrow();
+        // A quarter stays free, so that whoever looks for what is not there soon finds a free slot.
+        if self.words[2].saturating_add(1).saturating_mul(4) > self.words[1].saturating_mul(3) {
+            self.grow(room)?;
+        }
+        match self.find(room, sought)? {
+            Some(Found::Key(slot)) => room.put(slot + Self::VALUE, value.as_bytes()),
+            Some(Found::Free(slot)) => {
+                let key = key()?;
+                room.put(slot + Self::KEY, key.as_bytes());
+                room.put(slot + Self::VALUE, value.as_bytes());
+                room.put(slot, &Self::hash(sought).to_ne_bytes());
+                self.words[2] += 1;
+            }
+            None => {
+                return Err(PointerError::Outside { address: self.words[0], length: self.words[1] }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves to a table of twice the size.
+    fn grow<R: Room>(&mut self, room: &R) -> Result<(), GrowError> {
+        let [old, old_capacity, length] = self.words;
+        let capacity = old_capacity.saturating_mul(2).max(FIRST_CAPACITY);
+        let bytes = old_capacity.saturating_mul(Self::SLOT);
+        if old_capacity > 0 {
+            room.check(old, bytes)?;
+        }
+        let new = room.reserve(capacity.saturating_mul(Self::SLOT), Self::ALIGN)?;
+        let zeros = vec![0; usize::try_from(capacity * Self::SLOT).unwrap_or(usize::MAX)];
+        room.put(new, &zeros);
+        let mut slot = vec![0; usize::try_from(Self::SLOT).unwrap_or(usize::MAX)];
+        for from in 0..old_capacity {
+            room.copy(old + from * Self::SLOT, &mut slot)?;
+            let hash = slot.first_chunk().map_or(0, |hash| u64::from_ne_bytes(*hash));
+            if hash == 0 {
+                continue;
+            }
+            for probe in 0..capacity {
+                let at = new + (hash.wrapping_add(probe) % capacity) * Self::SLOT;
+                if room.value::<u64>(at)? == 0 {
+                    room.put(at, &slot);
+                    break;
+                }
+            }
+        }
+        if old_capacity > 0 {
+            room.release(old, bytes);
+        }
+        self.words = [new, capacity, length];
+        Ok(())
+    }
+
+    /// The value under a key, in place.
+    ///
+    /// # Errors
+    /// The table leads out of the view.
+    pub fn get<'a>(self, view: &View<'a>, sought: &K::Sought) -> Result<Option<&'a V>, PointerError> {
+        let found = self.find(view, sought)?;
+        let Some(Found::Key(slot)) = found else { return Ok(None) };
+        view.get(slot + Self::VALUE).map(Some)
+    }
+
+    /// A copy of the value under a key.
+    ///
+    /// # Errors
+    /// The table leads out of the source.
+    pub fn read<S: Source>(self, source: &S, sought: &K::Sought) -> Result<Option<V>, PointerError> {
+        let found = self.find(source, sought)?;
+        let Some(Found::Key(slot)) = found else { return Ok(None) };
+        source.value(slot + Self::VALUE).map(Some)
+    }
+
+    /// All keys and values, each a copy, in no order.
+    pub fn entries<S: Source>(self, source: &S) -> impl Iterator<Item = Result<(K, V), PointerError>> {
+        let [slots, capacity, _] = self.words;
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            while next < capacity {
+                let slot = slots.wrapping_add(next.wrapping_mul(Self::SLOT));
+                let entry = || {
+                    source.step()?;
+                    let taken = source.value::<u64>(slot)? != 0;
+                    source.check(slot, Self::SLOT)?;
+                    let entry = (source.value(slot + Self::KEY)?, source.value(slot + Self::VALUE)?);
+                    Ok(taken.then_some(entry))
+                };
+                next += 1;
+                match entry() {
+                    Ok(None) => {}
+                    Ok(Some(entry)) => return Some(Ok(entry)),
+                    Err(error) => {
+                        next = capacity;
+                        return Some(Err(error));
+                    }
+                }
+            }
+            None
+        })
+    }
+
+    /// The length and alignment of one slot.
+    #[must_use]
+    pub const fn slot() -> (u64, u64) {
+        (Self::SLOT, Self::ALIGN)
+    }
+}
+
+const fn larger(one: u64, other: u64) -> u64 {
+    if one > other { one } else { other }
+}
+
+impl<K, V> Clone for Map<K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for Map<K, V> {}
+
+impl<K, V> fmt::Debug for Map<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [slots, capacity, length] = self.words;
+        write!(f, "{length} of {capacity} at {slots:#x}")
+    }
+}

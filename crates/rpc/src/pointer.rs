@@ -1,0 +1,133 @@
+//! Native pointers, and what can be wrong with one.
+
+use crate::plain::{Plain, align_of, length_of};
+use crate::{HeapFull, Room, Source, View};
+use portcullis_errors::{Coded, ErrorCode};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The address of a `T` in a heap: the same number in every process of the cluster (RPCool §4.1). In C and C++ it is a `T *`.
+///
+/// It is a number that a peer may have written, so it is followed only through what knows which bytes are there: a [`View`] gives
+/// references, a [`Source`] gives copies.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(transparent)]
+pub struct Boxed<T> {
+    address: u64,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Boxed<T> {
+    /// The pointer to nothing.
+    pub const NULL: Self = Self::at(0);
+
+    /// The pointer to an address.
+    #[must_use]
+    pub const fn at(address: u64) -> Self {
+        Self { address, of: PhantomData }
+    }
+
+    /// The address.
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        self.address
+    }
+
+    /// Whether it points to nothing.
+    #[must_use]
+    pub const fn is_null(self) -> bool {
+        self.address == 0
+    }
+}
+
+impl<T: Plain> Boxed<T> {
+    /// Puts a value into a heap or a scope.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn new<R: Room>(room: &R, value: T) -> Result<Self, HeapFull> {
+        let address = room.reserve(length_of::<T>(), align_of::<T>())?;
+        room.put(address, value.as_bytes());
+        Ok(Self::at(address))
+    }
+
+    /// The value, in place.
+    ///
+    /// # Errors
+    /// The pointer leads out of the view, or is not aligned.
+    pub fn get<'a>(self, view: &View<'a>) -> Result<&'a T, PointerError> {
+        view.get(self.address)
+    }
+
+    /// A copy of the value.
+    ///
+    /// # Errors
+    /// The pointer leads out of the source.
+    pub fn read<S: Source>(self, source: &S) -> Result<T, PointerError> {
+        source.value(self.address)
+    }
+}
+
+impl<T> Clone for Boxed<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Boxed<T> {}
+
+impl<T> PartialEq for Boxed<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.address == other.address
+    }
+}
+
+impl<T> Eq for Boxed<T> {}
+
+impl<T> Hash for Boxed<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.address.hash(state);
+    }
+}
+
+impl<T> fmt::Debug for Boxed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.address)
+    }
+}
+
+/// A pointer that was not followed, or bytes that are not what they should be. Whoever wrote them is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PointerError {
+    /// It leads to bytes that do not belong to what was passed.
+    #[error("a pointer to {length} bytes at {address:#x} leads out of what was passed")]
+    Outside {
+        /// Where it leads.
+        address: u64,
+        /// The bytes that were to be there.
+        length: u64,
+    },
+    /// No value of its type can begin there.
+    #[error("a pointer to {address:#x} is not aligned to {align} bytes")]
+    Misaligned {
+        /// Where it leads.
+        address: u64,
+        /// What its type needs.
+        align: u64,
+    },
+    /// More pointers were followed than the call may.
+    #[error("more than {0} steps were taken through what was passed: it may have no end")]
+    NoEnd(u64),
+    /// The bytes of a text are not UTF-8.
+    #[error("the text at {0:#x} is not UTF-8")]
+    NotText(u64),
+}
+
+impl Coded for PointerError {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::WildPointer
+    }
+}

@@ -1,0 +1,126 @@
+//! Values one behind another.
+
+use crate::plain::{Plain, align_of, length_of};
+use crate::{GrowError, HeapFull, PointerError, Room, Source, View};
+use std::fmt;
+use std::marker::PhantomData;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Values one behind another, which may become more. In C: `struct { T *values; uint64_t length, capacity; }`.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(transparent)]
+pub struct Vector<T> {
+    /// Where they are, how many there are, and for how many there is room.
+    words: [u64; 3],
+    of: PhantomData<fn() -> T>,
+}
+
+/// Room that a vector begins with.
+const FIRST_CAPACITY: u64 = 4;
+
+impl<T> Vector<T> {
+    /// No values.
+    pub const EMPTY: Self = Self { words: [0; 3], of: PhantomData };
+
+    fn address(self) -> u64 {
+        self.words[0]
+    }
+
+    /// How many there are, says whoever wrote it.
+    #[must_use]
+    pub fn len(self) -> u64 {
+        self.words[1]
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: Plain> Vector<T> {
+    /// Puts values into a heap or a scope.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn new<R: Room>(room: &R, values: &[T]) -> Result<Self, HeapFull> {
+        let mut vector = Self::EMPTY;
+        if !values.is_empty() {
+            vector.move_to(room, values.len() as u64, values.as_bytes())?;
+            vector.words[1] = values.len() as u64;
+        }
+        Ok(vector)
+    }
+
+    fn move_to<R: Room>(&mut self, room: &R, capacity: u64, bytes: &[u8]) -> Result<(), HeapFull> {
+        let address = room.reserve(capacity.saturating_mul(length_of::<T>()), align_of::<T>())?;
+        room.put(address, bytes);
+        self.words[0] = address;
+        self.words[2] = capacity;
+        Ok(())
+    }
+
+    /// Adds a value behind the others. They may move; the vector itself has to be stored anew where others are to see that.
+    ///
+    /// # Errors
+    /// There is no room, or this vector was not made in `room`: then nothing has changed.
+    pub fn push<R: Room>(&mut self, room: &R, value: T) -> Result<(), GrowError> {
+        let [address, length, capacity] = self.words;
+        if length >= capacity {
+            let values = self.read(room)?;
+            self.move_to(room, capacity.saturating_mul(2).max(FIRST_CAPACITY), values.as_bytes())?;
+            if capacity > 0 {
+                room.release(address, capacity * length_of::<T>());
+            }
+        }
+        let place = self.words[0].wrapping_add(length.wrapping_mul(length_of::<T>()));
+        room.check(place, length_of::<T>())?;
+        room.put(place, value.as_bytes());
+        self.words[1] = length.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The values, in place.
+    ///
+    /// # Errors
+    /// They lead out of the view.
+    pub fn get<'a>(self, view: &View<'a>) -> Result<&'a [T], PointerError> {
+        view.get_slice(self.address(), self.len())
+    }
+
+    /// A copy of the values.
+    ///
+    /// # Errors
+    /// They lead out of the source.
+    pub fn read<S: Source>(self, source: &S) -> Result<Vec<T>, PointerError> {
+        source.step()?;
+        if self.is_empty() {
+            return Ok(Vec::new());
+        }
+        source.values(self.address(), self.len())
+    }
+}
+
+impl<T> Clone for Vector<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Vector<T> {}
+
+impl<T> PartialEq for Vector<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.words == other.words
+    }
+}
+
+impl<T> Eq for Vector<T> {}
+
+impl<T> fmt::Debug for Vector<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [address, length, _] = self.words;
+        write!(f, "{length} at {address:#x}")
+    }
+}
