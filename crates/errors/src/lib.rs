@@ -210,6 +210,17 @@ error_codes! {
     HeapPlace = 903, "heap-place", "A heap's addresses are taken in this process, or are none that a heap can have.";
     NotAHeap = 904, "not-a-heap", "The memory is no heap of this version.";
     NotAllocated = 905, "not-allocated", "What was to be freed is not allocated.";
+    NoServer = 911, "no-server", "Nobody serves calls at the path.";
+    NoSuchMethod = 921, "no-such-method", "The server has no method with the number.";
+    ArgumentsTooLong = 922, "arguments-too-long", "The method does not take arguments of that size.";
+    MethodPanicked = 923, "method-panicked", "The method's code has a mistake.";
+    MethodFailed = 924, "method-failed", "The method says that it failed, and why.";
+    CallLate = 925, "call-late", "The deadline of a call has passed.";
+    CallCancelled = 926, "call-cancelled", "A call was cancelled before its method began.";
+    ServerGone = 927, "server-gone", "The server is gone, and the method may have run.";
+    TooManyCalls = 928, "too-many-calls", "As many calls of a connection are under way as can be.";
+    NoSuchCall = 929, "no-such-call", "The call is not under way: its answer was taken before.";
+    NonsenseReply = 930, "nonsense-reply", "The server's reply makes no sense.";
 }
 
 impl ErrorCode {

@@ -8,8 +8,10 @@
 //!   whatever a peer writes there is wrong at worst.
 //! - [`View`]: bytes that nobody changes while they are looked at. A `&T` into a heap exists only there; everything else is read
 //!   by value ([`Source`]).
+//! - [`channel`]: servers, their methods, and connections to them. Each method chooses whether its arguments are copied.
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod heap;
 mod list;
 mod map;

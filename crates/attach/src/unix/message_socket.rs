@@ -1,7 +1,7 @@
 //! The connecting end of a Unix socket of messages, with which descriptors come.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -30,6 +30,12 @@ pub enum MessageError {
     /// The machine refused.
     #[error("the machine refused: {0}")]
     Machine(#[from] Errno),
+}
+
+impl AsFd for MessageSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl MessageSocket {

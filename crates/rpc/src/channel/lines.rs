@@ -1,0 +1,172 @@
+//! A ring of lines from one process to another. Each line is one line of a cache: whoever looks for it has it with one transfer.
+//!
+//! The first word of a line is written last. It says how often the ring has been used up to this line, so a line that was not
+//! written again is never taken for a new one. There is no count of free lines: a client has no more calls under way than there
+//! are lines, so the line before was read when the next one comes to its place.
+
+use portcullis_memory::{Bytes, Mapping, Memory};
+use std::sync::atomic::{Ordering, fence};
+
+/// Bytes of a line.
+pub(super) const LINE_BYTES: u64 = 64;
+
+/// One end of a ring.
+#[derive(Debug)]
+struct End {
+    memory: Mapping,
+    /// Where the first line is.
+    offset: u64,
+    lines: u32,
+    /// The turn of the next line, from one on: zero is what new memory says.
+    turn: u32,
+}
+
+impl End {
+    fn new(memory: Mapping, offset: u64, lines: u32) -> Self {
+        debug_assert!(lines.is_power_of_two());
+        Self { memory, offset, lines, turn: 1 }
+    }
+
+    fn place(&self) -> u64 {
+        self.offset + u64::from(self.turn & (self.lines - 1)) * LINE_BYTES
+    }
+
+    fn go_on(&mut self) {
+        // A turn of zero would look as if nothing had been written.
+        self.turn = self.turn.wrapping_add(1).max(1);
+    }
+}
+
+/// The end that writes.
+#[derive(Debug)]
+pub(super) struct Writer(End);
+
+impl Writer {
+    pub fn new(memory: Mapping, offset: u64, lines: u32) -> Self {
+        Self(End::new(memory, offset, lines))
+    }
+
+    /// Writes a line. The caller knows that there is room. Returns where it is.
+    #[inline]
+    pub fn write(&mut self, head: u32, words: [u64; 6]) -> u64 {
+        let place = self.0.place();
+        let [first, second, third, fourth, fifth, sixth] = words;
+        self.0.memory.store_words(place + 8, [first, second, third, fourth, fifth, sixth, 0]);
+        fence(Ordering::Release);
+        self.0.memory.store(place, u64::from(self.0.turn) | u64::from(head) << 32);
+        self.0.go_on();
+        place
+    }
+}
+
+/// The end that reads.
+#[derive(Debug)]
+pub(super) struct Reader(End);
+
+impl Reader {
+    pub fn new(memory: Mapping, offset: u64, lines: u32) -> Self {
+        Self(End::new(memory, offset, lines))
+    }
+
+    /// Whether a line is there.
+    #[inline]
+    pub fn has_line(&self) -> bool {
+        let [turn, ..] = halves(self.0.memory.load(self.0.place()));
+        turn == self.0.turn
+    }
+
+    /// The next line, if one is there: its head, its words, and the last word, which its writer may change later.
+    #[inline]
+    pub fn read(&mut self) -> Option<(u32, [u64; 6], u64)> {
+        let place = self.0.place();
+        let [turn, head] = halves(self.0.memory.load(place));
+        if turn != self.0.turn {
+            return None;
+        }
+        let [first, second, third, fourth, fifth, sixth, last] = self.0.memory.load_words(place + 8);
+        self.0.go_on();
+        Some((head, [first, second, third, fourth, fifth, sixth], last))
+    }
+}
+
+/// Where a line's last word is: what its writer may still say when the line is written.
+pub(super) fn last_word(place: u64) -> u64 {
+    place + LINE_BYTES - 8
+}
+
+fn halves(word: u64) -> [u32; 2] {
+    [0, 32].map(|shift| u32::try_from(word >> shift & u64::from(u32::MAX)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_as_they_were_written_and_each_once() {
+        let memory = Mapping::private(4096).unwrap();
+        let (mut writer, mut reader) = (Writer::new(memory.clone(), 64, 4), Reader::new(memory, 64, 4));
+        assert_eq!(reader.read(), None);
+        for round in 0..50_u32 {
+            for line in 0..4 {
+                let words = [u64::from(round), line, 2, 3, 4, u64::MAX];
+                writer.write(round, words);
+                if line == 0 {
+                    assert!(reader.has_line());
+                }
+            }
+            for line in 0..4 {
+                let words = [u64::from(round), line, 2, 3, 4, u64::MAX];
+                assert_eq!(reader.read(), Some((round, words, 0)));
+            }
+            assert!(!reader.has_line() && reader.read().is_none());
+        }
+    }
+
+    #[test]
+    fn a_turn_is_never_that_of_new_memory() {
+        let memory = Mapping::private(4096).unwrap();
+        let (mut writer, mut reader) = (Writer::new(memory.clone(), 64, 4), Reader::new(memory, 64, 4));
+        (writer.0.turn, reader.0.turn) = (u32::MAX - 1, u32::MAX - 1);
+        for line in 0..20 {
+            assert_eq!(reader.read(), None);
+            writer.write(line, [5; 6]);
+            assert_eq!(reader.read(), Some((line, [5; 6], 0)));
+        }
+    }
+
+    #[test]
+    fn two_threads_have_every_line_whole() {
+        let memory = Mapping::private(4096).unwrap();
+        let there = (Writer::new(memory.clone(), 0, 16), Reader::new(memory.clone(), 1024, 16));
+        let (mut writer, mut back) = there;
+        std::thread::scope(|scope| {
+            let (mut reader, mut answers) =
+                (Reader::new(memory.clone(), 0, 16), Writer::new(memory, 1024, 16));
+            scope.spawn(move || {
+                let mut next = 0;
+                while next < 20_000 {
+                    let Some((head, words, _)) = reader.read() else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    assert_eq!((u64::from(head), words), (next, [next; 6]));
+                    answers.write(head, words);
+                    next += 1;
+                }
+            });
+            let (mut sent, mut heard) = (0_u32, 0);
+            while heard < 20_000 {
+                while sent < 20_000 && sent - heard < 16 {
+                    writer.write(sent, [u64::from(sent); 6]);
+                    sent += 1;
+                }
+                if back.read().is_some() {
+                    heard += 1;
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    }
+}
