@@ -4,7 +4,6 @@
 
 pub use audit::AuditStatus;
 pub use endpoint::SessionEndpoint;
-pub use engine::pin;
 pub use local::{LocalClient, LocalDoor, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce};
 #[cfg(any(feature = "rdma", feature = "udp"))]
@@ -12,6 +11,7 @@ pub use network::NetworkListen;
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use portcullis_attach::tls::ListenError;
 pub use portcullis_attach::unix::SocketAccess;
+pub use portcullis_memory::pin;
 pub use portcullis_node::Counters as NodeCounters;
 pub use portcullis_node::{ConfigError, StartError};
 #[cfg(feature = "rdma")]

@@ -6,7 +6,8 @@
 //! - [`PrivateView`]: copies of what peers wrote, at the address where the peers have it.
 //! - [`ArenaMemory`]: the memory of a client's buffers. It lends bytes while no operation is under way on them.
 //! - [`Waker`] and [`Doorbell`], [`Mapping::sleep`] and [`Mapping::wake_sleeper`], [`Alarm`] and [`Watched`]: sleep and
-//!   wake-up between ends that share memory. [`Idle`]: when a thread that polls yields and sleeps.
+//!   wake-up between ends that share memory. [`Idle`]: when a thread that polls yields and
+//!   sleeps. [`pin`]: where it runs.
 //! - [`userfault`]: memory whose missing pages another thread or process fills.
 //! - The traits [`Memory`], [`Lend`] and [`Bytes`]: what other crates need of any memory.
 //!
@@ -21,6 +22,7 @@ mod idle;
 mod mapping;
 mod memory;
 mod private_view;
+mod processor;
 mod residency;
 mod sealed_file;
 pub mod userfault;
@@ -33,5 +35,6 @@ pub use idle::Idle;
 pub use mapping::{Mapping, MappingError};
 pub use memory::{Lend, Memory};
 pub use private_view::PrivateView;
+pub use processor::pin;
 pub use sealed_file::SealedFile;
 pub use waker::{Doorbell, Waker, WakerError};

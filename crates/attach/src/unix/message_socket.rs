@@ -1,5 +1,6 @@
 //! The connecting end of a Unix socket of messages, with which descriptors come.
 
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -30,6 +31,16 @@ pub enum MessageError {
     /// The machine refused.
     #[error("the machine refused: {0}")]
     Machine(#[from] Errno),
+}
+
+impl Coded for MessageError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoPeer(_) => ErrorCode::NoNode,
+            Self::Silent => ErrorCode::NodeSilent,
+            Self::Machine(_) => ErrorCode::Machine,
+        }
+    }
 }
 
 impl AsFd for MessageSocket {

@@ -4,6 +4,7 @@
 //! processors. Machines differ and drift, so the ratio to this time says more than a time alone.
 
 mod audit;
+mod call;
 mod chunks;
 mod course;
 mod ends;
@@ -49,6 +50,7 @@ Examples:
   portcullis bench queue --clients 2          # the queue; see queue --help
   portcullis bench groups                     # a window for each queue pair
   portcullis bench chunks                     # allocation by the NIC alone
+  portcullis bench call                       # calls through shared memory
   portcullis bench read_lat --node shm:/run/portcullis.sock
   portcullis bench read_lat --nic ibverbs     # on this machine's RDMA device
   portcullis bench read_lat --nic udp         # encrypted, over UDP
@@ -88,6 +90,8 @@ enum Structure {
     Groups(groups::Options),
     /// Memory allocated and freed by chains on the NIC, and by messages to the node's CPU (OneSidedMW).
     Chunks(chunks::Options),
+    /// Calls through shared memory between two processes (RPCool, Table 1).
+    Call(call::Options),
 }
 
 /// What to measure, and how.
@@ -280,6 +284,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         (Some(Structure::Queue(options)), _) => queue::run(options),
         (Some(Structure::Groups(options)), _) => groups::run(options),
         (Some(Structure::Chunks(options)), _) => chunks::run(options),
+        (Some(Structure::Call(options)), _) => call::run(options),
         (None, name) => {
             let name = name.expect("the name is required where there is no structure");
             Options { name, ..arguments.options.clone() }.run()

@@ -12,7 +12,7 @@ pub(crate) use driver::{Bell, Driver};
 pub(crate) use turn_times::TurnCounts;
 
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_memory::Idle;
+use portcullis_memory::{Idle, pin};
 use portcullis_protocol::Moment;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -175,19 +175,6 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
     /// Ends the engine, and waits until it has ended.
     pub fn stop(&self) {
         self.handle.halt();
-    }
-}
-
-/// Keeps the calling thread on one processor, if the machine allows it.
-pub fn pin(processor: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    if processor >= rustix::thread::CpuSet::MAX_CPU {
-        tracing::warn!(processor, "no such processor: the thread is not pinned");
-        return;
-    }
-    set.set(processor);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        tracing::warn!(processor, %error, "cannot pin the thread");
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{ScopeRef, View};
 use portcullis_attach::unix::{Listener, SocketAccess};
 use portcullis_attach::{Acceptor, Limits};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_memory::{Idle, Mapping, PrivateView, Waker, WakerError};
+use portcullis_memory::{Idle, Mapping, PrivateView, Waker, WakerError, pin};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, catch_unwind};
@@ -57,6 +57,7 @@ pub struct Channel {
     path: PathBuf,
     options: ServerOptions,
     methods: HashMap<u32, Method>,
+    processor: Option<usize>,
 }
 
 /// A channel at a path: its methods are added one by one, and then it is started.
@@ -82,7 +83,7 @@ pub struct Channel {
 #[must_use]
 pub fn serve(path: impl AsRef<Path>) -> Channel {
     let (options, methods) = (ServerOptions::default(), HashMap::new());
-    Channel { path: path.as_ref().to_owned(), options, methods }
+    Channel { path: path.as_ref().to_owned(), options, methods, processor: None }
 }
 
 impl Channel {
@@ -90,6 +91,12 @@ impl Channel {
     #[must_use]
     pub fn with(self, options: ServerOptions) -> Self {
         Self { options, ..self }
+    }
+
+    /// Keeps the server's thread on a processor, if it may run there. `None`: it runs anywhere.
+    #[must_use]
+    pub fn on_processor(self, processor: Option<usize>) -> Self {
+        Self { processor, ..self }
     }
 
     /// A method whose arguments are copied before it begins. A panic of its code fails the call, and nothing else.
@@ -126,7 +133,7 @@ impl Channel {
     /// # Errors
     /// The path is no place for a socket, or the machine refuses what a server needs.
     pub fn start(self) -> Result<Server, ServeError> {
-        let Self { path, options, methods } = self;
+        let Self { path, options, methods, processor } = self;
         let heap_bytes_max = options.heap_bytes_max.min(HEAP_BYTES_MAX);
         let listener = Listener::bind(&path, options.access)
             .map_err(|source| ServeError::Socket { path: path.clone(), source })?;
@@ -147,7 +154,11 @@ impl Channel {
             state: state.clone(),
         };
         let thread = std::thread::Builder::new().name("portcullis-calls".to_owned());
-        let thread = thread.spawn(move || service.run()).map_err(ServeError::Machine)?;
+        let run = move || {
+            processor.into_iter().for_each(pin);
+            service.run();
+        };
+        let thread = thread.spawn(run).map_err(ServeError::Machine)?;
         let limits = Limits::UNIX.within_descriptors(DESCRIPTORS_EACH);
         let acceptor = Acceptor::start::<Entry>(vec![listener], door, limits);
         let mut server = Server { acceptor: None, state, waker, thread: Some(thread) };
