@@ -11,7 +11,8 @@
 //!
 //! # What each step rests on
 //! - A producer gets its slots by one FETCH_AND_ADD of the segment's tail. It writes the cells, and fills the slot's word
-//!   by a COMPARE_AND_SWAP. The NIC carries both out in this order. So a filled slot has its bytes.
+//!   by a COMPARE_AND_SWAP. The NIC carries both out in this order; over UDP, where nothing has an order, the word waits
+//!   for the cells. So a filled slot has its bytes.
 //! - A consumer moves the segment's head over an entry by one COMPARE_AND_SWAP. The entry is then its own. Cells are never
 //!   used again, so it reads them when it likes.
 //! - A slot that stays empty for a lease belongs to a client that has died, or is late. A consumer abandons it by a
