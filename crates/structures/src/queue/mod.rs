@@ -110,9 +110,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
         let queue = Self::new(pipeline, head.object(), *options);
         pipeline.zero(&head, options.head_bytes()).await?;
-        let first = queue.make_segment(lifetime).await?;
+        let (first, made) = queue.make_segment(lifetime).await?;
         pipeline.write(&head, options.record_at(0), &first.to_bytes()).await?;
         queue.keep_part(first.object).await?;
+        // It may outlive many leases, and whoever frees the segment would wait for it.
+        pipeline.end(made);
         // The options make it a queue: they come last.
         pipeline.write(&head, 0, &options.to_bytes()).await?;
         queue.keep_part(queue.head).await?;
