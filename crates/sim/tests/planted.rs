@@ -194,6 +194,7 @@ faults! {
     copys_refusal_believed: CopysRefusalBelieved by Truth;
     repeated_beyond_patience: RepeatedBeyondPatience by Timeliness;
     refused_after_effect: RefusedAfterEffect by Truth;
+    probe_answered_twice: ProbeAnsweredTwice by Amplification;
 }
 
 #[test]
