@@ -34,6 +34,8 @@ const TERMS: u64 = 9;
 const WHO: u64 = 6_000_000;
 /// Places in a node's table of regions, where there are many.
 const REGIONS_MAX: u32 = 1 << 16;
+/// Bits per second of a slow link.
+const SLOW: u64 = 2_000_000_000;
 /// The address of the first machine.
 const FIRST_HOST: u128 = (0xfd00 << 112) + 1;
 /// The port of every node.
@@ -41,9 +43,10 @@ const NODE_PORT: u16 = 7;
 /// The first port of clients.
 const FIRST_PORT: usize = 1024;
 
-/// Whether a client of a run is over UDP.
+/// Whether a client of a run is over UDP. Chunks are reached through queue pairs only.
 pub(crate) fn is_over_udp(plan: &Plan, client: usize) -> bool {
-    let can = plan.programs == Programs::Workers && !plan.fill;
+    let is_hostile = client >= plan.clients - plan.hostile;
+    let can = !plan.fill && (plan.programs != Programs::Chunks || is_hostile);
     can && Dice::new(plan.seed, WHO + client as u64).of(0..100) < plan.udp.into()
 }
 
@@ -134,6 +137,11 @@ impl Terms {
             Faults { lost: dice.of(0..80), repeated: dice.of(0..120), jitter }
         };
         Self { responder, initiator, executor, link, faults, regions_max, per_turn }
+    }
+
+    /// Whether the links are slow.
+    pub fn is_slow(&self) -> bool {
+        self.link.bits_per_second < SLOW
     }
 
     /// Whether the place of a region has another one soon. Then nobody is told of late operations on it, which wait for their
