@@ -34,6 +34,8 @@ const TERMS: u64 = 9;
 const WHO: u64 = 6_000_000;
 /// Places in a node's table of regions, where there are many.
 const REGIONS_MAX: u32 = 1 << 16;
+/// Bytes of the largest packet that every path carries.
+const PACKET_MAX: usize = 1232;
 /// Bits per second of a slow link.
 const SLOW: u64 = 2_000_000_000;
 /// The address of the first machine.
@@ -92,9 +94,15 @@ impl Terms {
     pub fn draw(plan: &Plan, latency: Nanos) -> Self {
         let mut dice = Dice::new(plan.seed, TERMS);
         let short = dice.per_mille(400);
-        let mut packet_max =
-            || usize::try_from(if short { dice.of(90..300) } else { 1232 }).unwrap_or(usize::MAX);
-        let (responder_packets, initiator_packets) = (packet_max(), packet_max());
+        let mut packet_max = || {
+            usize::try_from(if short { dice.of(90..300) } else { PACKET_MAX as u64 }).unwrap_or(usize::MAX)
+        };
+        let mut drawn = [packet_max(), packet_max()];
+        if plan.programs.share_a_structure() {
+            // A read of a long value would take longer than any permission over it lives. Real ends send no packets that are so short.
+            drawn = [PACKET_MAX; 2];
+        }
+        let [responder_packets, initiator_packets] = drawn;
         let change_timeout = Duration::from_nanos(dice.magnitude(300 * MICROSECOND..2 * MILLISECOND));
         let patience = Duration::from_nanos(dice.of(4 * MILLISECOND..8 * MILLISECOND));
         let mut narrow = |range| usize::try_from(dice.magnitude(range)).unwrap_or(usize::MAX);
