@@ -61,7 +61,7 @@ pub struct Options {
     /// How many of the clients are hostile.
     #[arg(long)]
     hostile: Option<u32>,
-    /// How many of a hundred clients are over UDP; only workers are.
+    /// How many of a hundred clients are over UDP. Honest clients of chunks are not.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     udp: Option<u32>,
     /// Tenants.

@@ -334,6 +334,13 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
+    /// Whether operations are carried out in the order in which they are posted. Over UDP they are not: there one operation
+    /// may be lost and a later one carried out.
+    #[inline]
+    pub fn keeps_order(&self) -> bool {
+        !self.endpoint.has_one_shots()
+    }
+
     /// Has the next operation begin only when all before it have ended. On queue pairs this changes nothing: they keep the
     /// order in which operations are posted. Over UDP operations have no order without it (1RMA §4.4).
     pub fn fence(&mut self) {

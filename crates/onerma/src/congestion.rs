@@ -68,15 +68,28 @@ impl Congestion {
 
     /// An operation has succeeded with this delay. `rtt` is the round trip as measured.
     pub fn succeed(&mut self, delay: Duration, rtt: Duration, now: Duration) {
-        let CongestionParameters { target, increase, decrease, strength, least, most, .. } = self.parameters;
+        let CongestionParameters { target, decrease, strength, least, .. } = self.parameters;
         if delay < target {
-            self.window += if self.window >= 1.0 { increase / self.window } else { increase };
-            self.window = self.window.min(most);
+            self.grow();
         } else if self.may_decrease(rtt, now) {
             let beyond = (delay - target).as_secs_f64() / delay.as_secs_f64().max(f64::MIN_POSITIVE);
             self.window = ((1.0 - strength * beyond).max(decrease) * self.window).max(least);
             self.decreased = Some(now);
         }
+    }
+
+    /// An operation was refused, and its answer took this long. The window never shrinks for that: how long a refusal takes
+    /// depends on when the permission has ended, too.
+    pub fn refused(&mut self, delay: Duration) {
+        if delay < self.parameters.target {
+            self.grow();
+        }
+    }
+
+    fn grow(&mut self) {
+        let CongestionParameters { increase, most, .. } = self.parameters;
+        self.window += if self.window >= 1.0 { increase / self.window } else { increase };
+        self.window = self.window.min(most);
     }
 
     /// Load was shed: a DISPATCH_TIMEOUT for the window of the own host; a NACK or a TIMEOUT for a destination's.

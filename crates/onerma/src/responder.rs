@@ -199,6 +199,9 @@ impl<M: Memory> Responder<M> {
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
         if packet.len() <= self.limits.packet_max && probe::answer(packet) {
             self.out.add_bytes(from, packet);
+            if planted::is(Fault::ProbeAnsweredTwice) {
+                self.out.add_bytes(from, packet);
+            }
             return;
         }
         let parsed = Header::parse(packet).filter(|(header, _)| header.kind.is_to_responder());

@@ -144,6 +144,8 @@ pub enum Fault {
     UnprovenCharged,
     /// What an operation has taken of the solicitation window does not come back.
     WindowNotRefunded,
+    /// A probe is answered twice.
+    ProbeAnsweredTwice,
     /// A read without an answer waits for ever.
     DeadlineForgotten,
     /// A refusal ends a change although its data is on its way.
@@ -189,7 +191,7 @@ impl Fault {
         [Self::ChunkNotZeroed, Self::ChunkStaysBound, Self::ChunkUsesNotCounted, Self::DepartedKeepChunks];
 
     /// Those of clients over UDP. The simulator's checkers find them.
-    pub const OF_UDP: [Self; 17] = [
+    pub const OF_UDP: [Self; 18] = [
         Self::RegionStaysOpen,
         Self::OperationRightNotChecked,
         Self::RegionOneByteLong,
@@ -207,6 +209,7 @@ impl Fault {
         Self::CopysRefusalBelieved,
         Self::RepeatedBeyondPatience,
         Self::RefusedAfterEffect,
+        Self::ProbeAnsweredTwice,
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.

@@ -127,6 +127,13 @@ pub(crate) struct Stay {
     pub switches: (Switch, Switch),
 }
 
+impl Stay {
+    /// Its sessions: the program's and, if it has one, its keeper's.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + use<> {
+        std::iter::once(self.session).chain(self.work.keeper())
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct ClientHost {
     pub tenant: usize,

@@ -262,7 +262,8 @@ impl Cluster {
 
     /// What a client does that works on the run's structure.
     fn structure(&self, kind: Structure, client: usize) -> Purpose {
-        Purpose::Structure { kind, commons: self.commons.clone(), is_founder: client == FOUNDER }
+        let is_far = self.has_clients_over_udp() && self.terms.is_slow();
+        Purpose::Structure { kind, commons: self.commons.clone(), is_founder: client == FOUNDER, is_far }
     }
 
     fn settle_in(

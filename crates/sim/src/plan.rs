@@ -158,7 +158,8 @@ pub struct Plan {
     pub fill: bool,
     /// What the honest clients are.
     pub programs: Programs,
-    /// How many of a hundred clients are over UDP, where clients are workers and do not fill up. Each draws whether it is one.
+    /// How many of a hundred clients are over UDP, where clients do not fill up. Each draws whether it is one. Honest clients
+    /// of chunks are not.
     pub udp: u32,
     /// Honest clients give objects names and share them with other tenants.
     pub sharing: bool,

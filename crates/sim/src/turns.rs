@@ -168,7 +168,7 @@ impl Cluster {
         let host = &mut self.clients[client];
         let moment = host.clock.read(now);
         let Some(mut stay) = host.stay.take() else { return };
-        self.wind_socket(stay.session);
+        stay.sessions().for_each(|session| self.wind_socket(session));
         let (excused, attacked) = (self.is_udp_excused(client), self.is_attacked(client));
         let host = &mut self.clients[client];
         stay.switches.0.set(host.late_until > now);
@@ -237,10 +237,16 @@ impl Cluster {
         self.trace.note(now, &[9, client as u64, waits], || {
             format!("client {client}, a program, has a turn and waits for {waits} ns")
         });
+        let sessions = stay.sessions();
         self.clients[client].stay = Some(stay);
         self.client_nic_turn_now(client);
+        let due = sessions.filter_map(|session| self.empty_socket(session)).filter(|due| *due > now).min();
         match turned {
-            Turn::Waits(time) => self.wake_client(client, now.saturating_add(time)),
+            // What was due before has waited for the program to look at the time, and goes on waiting for that.
+            Turn::Waits(time) => {
+                let wanted = now.saturating_add(time);
+                self.wake_client(client, due.map_or(wanted, |due| due.min(wanted)));
+            }
             Turn::Ended => self.leave(client, session, true),
         }
     }

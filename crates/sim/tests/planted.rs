@@ -167,7 +167,8 @@ faults! {
     version_not_advanced: VersionNotAdvanced by Order | Rest;
     alone_not_checked: AloneNotChecked by Order | Rest;
     pending_seen: PendingSeen by Order;
-    swept_at_once: SweptAtOnce by Order;
+    // It frees blocks that slots still name.
+    swept_at_once: SweptAtOnce by Order | Rest;
     slot_filled_before_bytes: SlotFilledBeforeBytes by Order;
     head_not_compared: HeadNotCompared by Order;
     dead_slot_not_abandoned: DeadSlotNotAbandoned by Progress;
@@ -194,6 +195,7 @@ faults! {
     copys_refusal_believed: CopysRefusalBelieved by Truth;
     repeated_beyond_patience: RepeatedBeyondPatience by Timeliness;
     refused_after_effect: RefusedAfterEffect by Truth;
+    probe_answered_twice: ProbeAnsweredTwice by Amplification;
 }
 
 #[test]

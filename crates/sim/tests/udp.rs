@@ -2,21 +2,31 @@
 //!
 //! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test udp` runs more seeds, `make mutants` fewer.
 
-use portcullis_sim::{FaultKind, Plan, campaign};
+use portcullis_sim::{FaultKind, Plan, Programs, campaign, run};
 
 /// Seeds that are run unless somebody asks for more.
 const SEEDS: u64 = 150;
+/// The same of a structure. Such runs are long.
+const SEEDS_OF_STRUCTURES: u64 = 30;
+
+fn asked_for() -> Option<u64> {
+    std::env::var("PORTCULLIS_SEEDS").ok().and_then(|number| number.parse().ok())
+}
 
 fn seeds() -> u64 {
-    std::env::var("PORTCULLIS_SEEDS").ok().and_then(|number| number.parse().ok()).unwrap_or(SEEDS)
+    asked_for().unwrap_or(SEEDS)
 }
 
 /// Runs plans, and returns how many accesses were carried out, and how many violations were tried.
 fn hold(plan_of: impl Fn(u64) -> Plan + Sync) -> (u64, u64) {
+    hold_for(seeds(), plan_of)
+}
+
+fn hold_for(seeds: u64, plan_of: impl Fn(u64) -> Plan + Sync) -> (u64, u64) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut failed = Vec::new();
     let (mut accesses, mut tried, mut refused) = (0, 0, 0);
-    campaign(0..seeds(), threads, &plan_of, |report| {
+    campaign(0..seeds, threads, &plan_of, |report| {
         accesses += report.accesses;
         tried += report.violations_tried;
         refused += report.violations_refused;
@@ -53,4 +63,78 @@ fn somebody_on_the_path_breaks_no_promise() {
 fn clients_over_udp_and_over_queue_pairs_share_objects() {
     let (accesses, _) = hold(|seed| Plan { udp: 50, sharing: true, ..Plan::draw(seed) });
     assert!(accesses > 40 * seeds(), "{accesses}");
+}
+
+/// A seed's plan with these programs, so many of a hundred clients over UDP, and somebody on their paths or not.
+fn with(programs: Programs, seed: u64, udp: u32) -> Plan {
+    let mut plan = Plan { udp, ..Plan::draw(seed).with(programs) };
+    if seed.is_multiple_of(2) && !plan.faults.contains(&FaultKind::Path) {
+        plan.faults.push(FaultKind::Path);
+    }
+    plan
+}
+
+#[test]
+fn sessions_and_their_keepers_break_no_promise() {
+    for udp in [50, 100] {
+        let (accesses, _) = hold_for(seeds() / 3, |seed| with(Programs::Sessions, seed, udp));
+        assert!(accesses > 20 * seeds(), "{accesses}");
+    }
+}
+
+#[test]
+fn what_the_users_of_a_structure_are_told_fits_one_order() {
+    for programs in [Programs::Tables, Programs::Queues] {
+        for udp in [50, 100] {
+            let seeds = asked_for().unwrap_or(SEEDS_OF_STRUCTURES);
+            let (accesses, _) = hold_for(seeds, |seed| with(programs, seed, udp));
+            assert!(accesses > 200 * seeds, "{programs:?}: {accesses}");
+        }
+    }
+}
+
+#[test]
+fn hostile_clients_over_udp_reach_no_chunk() {
+    let (_, tried) = hold_for(seeds() / 3, |seed| with(Programs::Chunks, seed, 100));
+    assert!(tried > seeds(), "{tried}");
+}
+
+#[test]
+fn a_run_over_udp_can_be_had_again() {
+    for programs in Programs::ALL {
+        let plan = with(programs, 2, 60);
+        assert_eq!(run(&plan), run(&plan), "{}", plan.command());
+    }
+}
+
+/// A plan with few clients and no faults but these.
+fn small(programs: Programs, seed: u64, (clients, micros): (usize, u64), faults: &[FaultKind]) -> Plan {
+    let plan = Plan::draw(seed).with(programs);
+    let duration_ns = micros * 1_000;
+    Plan { clients, duration_ns, udp: 100, held: 1, faults: faults.to_vec(), ..plan }
+}
+
+fn breaks_nothing(plan: &Plan) {
+    let report = run(plan);
+    assert!(report.ok, "{:?}: {}", report.failures, plan.command());
+}
+
+#[test]
+fn a_slot_of_a_queue_is_filled_when_its_bytes_are_there_although_operations_have_no_order() {
+    breaks_nothing(&small(Programs::Queues, 1, (1, 2_848), &[]));
+}
+
+#[test]
+fn what_made_the_first_segment_of_a_queue_keeps_nobody_from_freeing_it() {
+    breaks_nothing(&small(Programs::Queues, 14, (2, 13_500), &[FaultKind::ClientStop]));
+}
+
+#[test]
+fn a_sweep_frees_what_it_finds_although_a_permission_ends_before_all_is_freed() {
+    breaks_nothing(&small(Programs::Tables, 27, (1, 26_000), &[]));
+}
+
+#[test]
+fn a_window_comes_back_although_each_operation_comes_too_late_for_its_permission() {
+    breaks_nothing(&Plan { udp: 100, ..Plan::draw(90).with(Programs::Tables) });
 }

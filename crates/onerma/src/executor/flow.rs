@@ -105,7 +105,13 @@ impl Flow {
             (Status::Nack | Status::Timeout, _) | (Status::DispatchTimeout, Signal::Together) => {
                 self.remote.shed(self.rtt, now);
             }
-            (Status::RemoteAuthenticationFailure, _) => {}
+            // A refusal is an answer too. If it told nothing, a window that has shrunk would never come back where it lets
+            // operations begin too late for their permissions.
+            (Status::RemoteAuthenticationFailure, Signal::Apart) => {
+                local.refused(issue_delay);
+                self.remote.refused(total_delay.saturating_sub(issue_delay));
+            }
+            (Status::RemoteAuthenticationFailure, Signal::Together) => self.remote.refused(total_delay),
         }
     }
 }
@@ -157,6 +163,21 @@ mod tests {
         assert_eq!(failed(Status::DispatchTimeout), [true, false]);
         assert_eq!([Status::Nack, Status::Timeout].map(failed), [[false, true]; 2]);
         assert_eq!(failed(Status::RemoteAuthenticationFailure), [false, false]);
+    }
+
+    #[test]
+    fn a_refusal_that_comes_soon_lets_a_window_come_back_and_a_late_one_changes_nothing() {
+        let refused = |signal, delays| {
+            after(signal, Status::RemoteAuthenticationFailure, delays).map(|window| window > 10.0)
+        };
+        assert_eq!(refused(Signal::Apart, [0, 5]), [true, true]);
+        assert_eq!(refused(Signal::Apart, [9, 14]), [false, true]);
+        assert_eq!(refused(Signal::Apart, [0, 60]), [true, false]);
+        assert_eq!(refused(Signal::Together, [0, 5]), [false, true]);
+        assert_eq!(
+            falls(after(Signal::Apart, Status::RemoteAuthenticationFailure, [60, 600])),
+            [false, false]
+        );
     }
 
     #[test]

@@ -82,8 +82,9 @@ pub(crate) enum Purpose {
     Permissions(Lifetime),
     /// It allocates chunks, and uses them.
     Chunks,
-    /// It works on the structure of its run. One program makes that, and looks at it at the end.
-    Structure { kind: Structure, commons: Commons, is_founder: bool },
+    /// It works on the structure of its run. One program makes that, and looks at it at the end. `is_far`: some are over slow
+    /// links.
+    Structure { kind: Structure, commons: Commons, is_founder: bool, is_far: bool },
 }
 
 /// A program with sessions, as the cluster sees it.
@@ -127,8 +128,8 @@ impl Application {
                 PermissionUser { session, clock, dice: own, longest, board: its }.run();
             }
             Purpose::Chunks => ChunkUser::new(session, clock, own, its).run(),
-            Purpose::Structure { kind, commons, is_founder } => {
-                let user = User { clock, dice: own.into(), commons, board: its, is_founder };
+            Purpose::Structure { kind, commons, is_founder, is_far } => {
+                let user = User { clock, dice: own.into(), commons, board: its, is_founder, is_far };
                 match kind {
                     Structure::Table => TableUser(user).run(session),
                     Structure::Queue => QueueUser(user).run(session),

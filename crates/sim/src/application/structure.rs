@@ -29,6 +29,8 @@ pub(super) struct User {
     pub board: Board,
     /// This program makes the structure, and looks at it at the end.
     pub is_founder: bool,
+    /// Some programs are over slow links.
+    pub is_far: bool,
 }
 
 /// An error of a structure's operation.

@@ -1,7 +1,7 @@
 //! Chunks that a node's NIC hands out, as the checkers know them: from what clients ask their workers, from the workers'
 //! replies, and from the bytes.
 
-use super::{Arrival, Oracle, Promise, Session, SessionId};
+use super::{Arrival, ONE_SHOT, Oracle, Promise, Session, SessionId};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::memory::{SimMemory, Touch, Words, index};
 use portcullis_nic::Rkey;
@@ -438,7 +438,9 @@ impl Oracle {
     /// Checks a request on a client's queue pair for chunks. Returns whether it is one.
     pub(super) fn arrived_for_chunk(&mut self, arrival: &Arrival<'_>) -> bool {
         let session = arrival.session;
-        let Some(number) = arrival.queue_pair else { return false };
+        let Some(number) = arrival.queue_pair.filter(|_| arrival.queue_pair != ONE_SHOT) else {
+            return false;
+        };
         let Some(chunks) = self.chunks_for(session) else { return false };
         let Some(place) = number.checked_sub(chunks.first_queue_pair) else { return false };
         let (remote, length) = match arrival.request {

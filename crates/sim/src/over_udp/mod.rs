@@ -34,6 +34,10 @@ const TERMS: u64 = 9;
 const WHO: u64 = 6_000_000;
 /// Places in a node's table of regions, where there are many.
 const REGIONS_MAX: u32 = 1 << 16;
+/// Bytes of the largest packet that every path carries.
+const PACKET_MAX: usize = 1232;
+/// Bits per second of a slow link.
+const SLOW: u64 = 2_000_000_000;
 /// The address of the first machine.
 const FIRST_HOST: u128 = (0xfd00 << 112) + 1;
 /// The port of every node.
@@ -41,9 +45,10 @@ const NODE_PORT: u16 = 7;
 /// The first port of clients.
 const FIRST_PORT: usize = 1024;
 
-/// Whether a client of a run is over UDP.
+/// Whether a client of a run is over UDP. Chunks are reached through queue pairs only.
 pub(crate) fn is_over_udp(plan: &Plan, client: usize) -> bool {
-    let can = plan.programs == Programs::Workers && !plan.fill;
+    let is_hostile = client >= plan.clients - plan.hostile;
+    let can = !plan.fill && (plan.programs != Programs::Chunks || is_hostile);
     can && Dice::new(plan.seed, WHO + client as u64).of(0..100) < plan.udp.into()
 }
 
@@ -89,9 +94,15 @@ impl Terms {
     pub fn draw(plan: &Plan, latency: Nanos) -> Self {
         let mut dice = Dice::new(plan.seed, TERMS);
         let short = dice.per_mille(400);
-        let mut packet_max =
-            || usize::try_from(if short { dice.of(90..300) } else { 1232 }).unwrap_or(usize::MAX);
-        let (responder_packets, initiator_packets) = (packet_max(), packet_max());
+        let mut packet_max = || {
+            usize::try_from(if short { dice.of(90..300) } else { PACKET_MAX as u64 }).unwrap_or(usize::MAX)
+        };
+        let mut drawn = [packet_max(), packet_max()];
+        if plan.programs.share_a_structure() {
+            // A read of a long value would take longer than any permission over it lives. Real ends send no packets that are so short.
+            drawn = [PACKET_MAX; 2];
+        }
+        let [responder_packets, initiator_packets] = drawn;
         let change_timeout = Duration::from_nanos(dice.magnitude(300 * MICROSECOND..2 * MILLISECOND));
         let patience = Duration::from_nanos(dice.of(4 * MILLISECOND..8 * MILLISECOND));
         let mut narrow = |range| usize::try_from(dice.magnitude(range)).unwrap_or(usize::MAX);
@@ -134,6 +145,11 @@ impl Terms {
             Faults { lost: dice.of(0..80), repeated: dice.of(0..120), jitter }
         };
         Self { responder, initiator, executor, link, faults, regions_max, per_turn }
+    }
+
+    /// Whether the links are slow.
+    pub fn is_slow(&self) -> bool {
+        self.link.bits_per_second < SLOW
     }
 
     /// Whether the place of a region has another one soon. Then nobody is told of late operations on it, which wait for their

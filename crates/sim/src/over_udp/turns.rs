@@ -10,6 +10,7 @@ use crate::clock::Nanos;
 use crate::cluster::{Cluster, SessionRecord};
 use crate::endpoint::SimEndpoint;
 use crate::events::Event;
+use crate::hosts::Stay;
 use crate::memory::{Touch, Words, index};
 use crate::network::name;
 use crate::oracle::{Arrival, ONE_SHOT, Promise, SessionId, key_of};
@@ -163,16 +164,13 @@ impl Cluster {
         (from, to): (SocketAddr, SocketAddr),
         bytes: Vec<u8>,
     ) {
-        let Some(session) = self.clients.get(client).and_then(|it| it.stay.as_ref()).map(|it| it.session)
-        else {
-            return;
-        };
-        let Some((address, socket)) = &self.sessions[session].socket else { return };
-        if *address == to {
-            socket.borrow().arrived.push_back((from, bytes));
-            let soon = self.now + 100 + self.clients[client].dice.of(0..500);
-            self.wake_client(client, soon);
-        }
+        let stay = self.clients.get(client).and_then(|it| it.stay.as_ref());
+        let sockets =
+            stay.into_iter().flat_map(Stay::sessions).filter_map(|it| self.sessions[it].socket.as_ref());
+        let Some((_, socket)) = sockets.into_iter().find(|(address, _)| *address == to) else { return };
+        socket.borrow().arrived.push_back((from, bytes));
+        let soon = self.now + 100 + self.clients[client].dice.of(0..500);
+        self.wake_client(client, soon);
     }
 
     /// A control message arrives.

@@ -26,6 +26,21 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         Awaited::new(self, asked)
     }
 
+    /// Waits until all accesses have ended that were asked for before, also those that nobody awaits: reads a word behind a
+    /// fence.
+    pub(crate) async fn all_before(&self, permission: &Rc<BarePermission>) -> Result<(), Error> {
+        let asked = {
+            let core = &mut *self.core.borrow_mut();
+            let (permission, buffer) = (Rc::clone(permission), Some(core.buffer(8)?));
+            let access =
+                Request::Access { permission, offset: 0, action: Action::Read, buffer, is_fenced: true };
+            Asked::Entered(core.enter(access))
+        };
+        let word: Buffer<E::Memory> = Awaited::new(self, asked).await?;
+        self.look(word, |_| ());
+        Ok(())
+    }
+
     /// Writes `bytes` to a permission from `offset` on.
     #[inline]
     pub fn write(&self, permission: &Rc<BarePermission>, offset: u64, bytes: &[u8]) -> Awaited<'_, E, C, ()> {

@@ -174,7 +174,8 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         buffer: Option<Buffer<E::Memory>>,
     ) -> Asked {
         let permission = Rc::clone(permission);
-        Asked::Entered(self.enter(Request::Access { permission, offset, action, buffer }))
+        let is_fenced = false;
+        Asked::Entered(self.enter(Request::Access { permission, offset, action, buffer, is_fenced }))
     }
 
     /// Enters a request that is to be posted at the end of the round, or when there is room.

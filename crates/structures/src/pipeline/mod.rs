@@ -67,6 +67,13 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.core.borrow_mut().session.client().over().is_some()
     }
 
+    /// Whether accesses are carried out in the order in which they are asked for. Where they are not, the next one is asked
+    /// for when the one before has succeeded: a fence would let it pass where that has failed.
+    #[inline]
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.core.borrow_mut().session.client().keeps_order()
+    }
+
     /// The time of this round: when the pipeline last began to go on with operations.
     #[must_use]
     pub fn now(&self) -> Moment {

@@ -14,6 +14,8 @@ pub(super) enum Request<M: Memory> {
         offset: u64,
         action: Action,
         buffer: Option<Buffer<M>>,
+        /// It begins when all before it have ended.
+        is_fenced: bool,
     },
     Allocate(Allocate),
     Acquire(Acquire),
@@ -111,11 +113,14 @@ impl<M: Memory> Request<M> {
     /// Adds the request to a batch.
     pub fn post<E: VerbsEndpoint<Memory = M>>(self, batch: &mut Batch<'_, E>, now: Moment) -> Posted<M> {
         match self {
-            Self::Access { permission, offset, action, buffer } => {
+            Self::Access { permission, offset, action, buffer, is_fenced } => {
+                if is_fenced {
+                    batch.fence();
+                }
                 match begin(batch, now, &permission, offset, action, buffer) {
                     Ok(operation) => Posted::Begun(Begun::Operation(operation)),
                     Err(Rejected { buffer, error: Error::QueueFull { .. } }) => {
-                        Posted::Full(Self::Access { permission, offset, action, buffer })
+                        Posted::Full(Self::Access { permission, offset, action, buffer, is_fenced })
                     }
                     Err(Rejected { error, .. }) => Posted::Failed(error),
                 }

@@ -228,11 +228,12 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 }
             }
             // Shorter than the right, so that its next holder has time left when this has ended.
-            let record = self.make_segment(Lifetime(self.options.lease.0 / 2)).await?;
+            let (record, made) = self.make_segment(Lifetime(self.options.lease.0 / 2)).await?;
             let new = head.last + 1;
             let at = self.options.record_at(new) - STATE_AT;
             self.pipeline.write(&right.permission, at, &record.to_bytes()).await?;
             self.keep_part(record.object).await?;
+            self.pipeline.end(made);
             self.write_state(right, LAST_AT, new).await?;
             head.last = new;
             self.learn(&head, &[(new, record)]);

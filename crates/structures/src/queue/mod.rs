@@ -11,7 +11,8 @@
 //!
 //! # What each step rests on
 //! - A producer gets its slots by one FETCH_AND_ADD of the segment's tail. It writes the cells, and fills the slot's word
-//!   by a COMPARE_AND_SWAP. The NIC carries both out in this order. So a filled slot has its bytes.
+//!   by a COMPARE_AND_SWAP. The NIC carries both out in this order; over UDP, where nothing has an order, the word waits
+//!   for the cells. So a filled slot has its bytes.
 //! - A consumer moves the segment's head over an entry by one COMPARE_AND_SWAP. The entry is then its own. Cells are never
 //!   used again, so it reads them when it likes.
 //! - A slot that stays empty for a lease belongs to a client that has died, or is late. A consumer abandons it by a
@@ -109,9 +110,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
         let queue = Self::new(pipeline, head.object(), *options);
         pipeline.zero(&head, options.head_bytes()).await?;
-        let first = queue.make_segment(lifetime).await?;
+        let (first, made) = queue.make_segment(lifetime).await?;
         pipeline.write(&head, options.record_at(0), &first.to_bytes()).await?;
         queue.keep_part(first.object).await?;
+        // It may outlive many leases, and whoever frees the segment would wait for it.
+        pipeline.end(made);
         // The options make it a queue: they come last.
         pipeline.write(&head, 0, &options.to_bytes()).await?;
         queue.keep_part(queue.head).await?;

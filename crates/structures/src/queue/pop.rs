@@ -176,7 +176,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Reads the indexes, the next words and the next cell, in this order.
+    /// Reads the indexes, the next words and the next cell, in this order. A cell that is read before its word may not have the
+    /// bytes of which the word tells.
     async fn look(&self, permission: &Rc<BarePermission>, number: u64) -> Result<Look, QueueError> {
         let from = {
             let state = self.state.borrow();
@@ -189,7 +190,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let length = usize::try_from(slots * 8).expect("it is small");
         let words = pipeline.read_few(permission, Self::word_at(from), length);
         let cell_bytes = self.options.cell_bytes;
-        let ahead = cell_bytes <= READ_AHEAD_BYTES;
+        let ahead = cell_bytes <= READ_AHEAD_BYTES && pipeline.keeps_order();
         let cell = ahead.then(|| pipeline.read(permission, self.options.cell_at(from), cell_bytes));
         let indexes = pipeline.copied(indexes.await?);
         let words = pipeline.copied(words.await?);

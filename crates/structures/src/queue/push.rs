@@ -83,10 +83,13 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             let before = swap().await?;
             bytes().await?;
             before
-        } else {
+        } else if self.pipeline.keeps_order() {
             let (bytes, swap) = (bytes(), swap());
             bytes.await?;
             swap.await?
+        } else {
+            bytes().await?;
+            swap().await?
         };
         match Slot::from_word(before) {
             Some(Slot::Empty) => Ok(Pushed::Done),

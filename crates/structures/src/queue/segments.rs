@@ -108,8 +108,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Lifetime(self.options.lease.0 * 3)
     }
 
-    /// Makes a segment with empty slots. It goes with its permission unless it is kept in time.
-    pub(super) async fn make_segment(&self, lifetime: Lifetime) -> Result<Record, QueueError> {
+    /// Makes a segment with empty slots. It goes with its permission, which is returned too, unless it is kept in time.
+    pub(super) async fn make_segment(
+        &self,
+        lifetime: Lifetime,
+    ) -> Result<(Record, Rc<BarePermission>), QueueError> {
         let ask = Allocate {
             size: self.options.segment_bytes(),
             alignment: 64,
@@ -121,7 +124,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let permission = Rc::new(self.pipeline.allocate(ask).await?);
         let object = permission.object();
         self.pipeline.zero(&permission, self.options.cell_at(0)).await?;
-        Ok(Record { object, detail: 0, is_kept: true })
+        Ok((Record { object, detail: 0, is_kept: true }, permission))
     }
 
     /// Keeps memory for as long as the queue.

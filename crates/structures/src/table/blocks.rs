@@ -445,6 +445,20 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
+    /// Frees a block that nobody uses, and waits for that: after a sweep it is to be free. Returns whether nobody was quicker.
+    pub(super) async fn free_orphan(&self, place: Place, claim: Claim) -> Result<bool, TableError> {
+        if self.options.blocks == BlockMemory::Chunks {
+            return self.free_in_chunk(place, claim.version()).await.map(|()| true);
+        }
+        let (_, class) = self.extent_object(place.extent).await?;
+        let at = u64::from(place.block) * 8;
+        let before = self.swap_in(Part::Claims(place.extent), at, claim.0, claim.freed().0).await?;
+        if before == claim.0 {
+            self.state.borrow_mut().blocks.note_free(class, place, claim.freed());
+        }
+        Ok(before == claim.0)
+    }
+
     /// Frees a block that late readers hold, and leaves it alone for as long as they can hold it.
     async fn let_rest(&self, place: Place, version: Version) -> Result<(), TableError> {
         let (class, claim) = self.end_claim(place, version).await?;

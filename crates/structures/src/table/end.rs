@@ -29,8 +29,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             freed?;
         }
         self.give_all_chunks_back().await?;
-        // Accesses are carried out in their order. So what nobody waited for is done when this read is.
-        self.word_in(Part::Head, 0).await.map(drop)
+        self.under(Part::Head, async |permission| Ok(self.pipeline.all_before(permission).await?)).await
     }
 
     /// Frees all memory of the table, and takes its name away if it has this one. Other handles on the table are of no

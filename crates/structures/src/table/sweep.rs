@@ -11,10 +11,14 @@ use super::permissions::{Part, is_gone};
 use super::split::Progress;
 use super::words::{Claim, Place, Slot};
 use super::{Table, TableError};
+use crate::pipeline::join;
 use crate::record::{RECORD_BYTES, Record};
 use portcullis::{Clock, Lifetime, ObjectRef, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Blocks that are freed at a time.
+const FREED_AT_ONCE: usize = 16;
 
 /// What a sweep has freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,9 +67,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for (at, slot) in both(&first.pending, &second.pending) {
             swept.pending += u64::from(self.clear(at, slot).await?);
         }
-        for (place, claim) in both(&first.claimed, &second.claimed) {
-            self.free_block(place, claim.version()).await?;
-            swept.blocks += 1;
+        for some in both(&first.claimed, &second.claimed).chunks(FREED_AT_ONCE) {
+            for freed in join(some.iter().map(|&(place, claim)| self.free_orphan(place, claim))).await {
+                swept.blocks += u64::from(freed?);
+            }
         }
         for (at, object) in both(&first.unfinished, &second.unfinished) {
             swept.unfinished += u64::from(self.free_unfinished(at, object).await?);
