@@ -35,8 +35,15 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
     /// Has a worker of the chunk pool fail: for tests.
     fn break_worker(&self);
 
+    /// Has the node's thread panic.
+    #[cfg(test)]
+    fn panic(&self);
+
     /// Ends the node: first the acceptors, then the node's thread.
-    fn stop(&self);
+    ///
+    /// # Errors
+    /// The thread has panicked. Only the first call says so.
+    fn stop(&self) -> std::thread::Result<()>;
 }
 
 /// A node on the fabric `F`.
@@ -59,9 +66,15 @@ impl<F: Fabric> RunningNode for NodeOn<F> {
         self.engine.break_worker();
     }
 
-    fn stop(&self) {
+    #[cfg(test)]
+    fn panic(&self) {
+        let panicked = self.engine.call(|_, _, _| panic!("a test has the node's thread panic"));
+        assert_eq!(panicked, Err(crate::engine::EngineGone));
+    }
+
+    fn stop(&self) -> std::thread::Result<()> {
         self.acceptors.clear();
-        self.engine.stop();
+        self.engine.stop()
     }
 }
 

@@ -258,7 +258,7 @@ struct Run {
     zero: Instant,
 }
 
-/// A running node. It ends when this is dropped.
+/// A running node. It ends when this is dropped, as with [`Host::stop`].
 #[derive(Debug)]
 pub struct Host {
     on: Started,
@@ -380,14 +380,23 @@ impl Host {
     }
 
     /// Ends the node: first its clients, then all of it on the NIC, then the audit log.
+    ///
+    /// # Panics
+    /// The node's thread has panicked, which is a mistake in the node: the panic goes on here, unless this thread panics
+    /// already.
     pub fn stop(&mut self) {
         self.admin_server = None;
-        self.on.node.stop();
+        let ended = self.on.node.stop();
         if let Some(audit) = &mut self.audit {
             audit.finish();
         }
         if let Some(speaker) = self.speaker.take() {
             speaker.finish();
+        }
+        if let Err(panic) = ended
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
         }
     }
 }
@@ -415,5 +424,48 @@ fn outlet(config: &mut NodeConfig, audit: Option<&AuditWriter>, speaker: Option<
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn host() -> Host {
+        let node = NodeConfig { pool_bytes: 1 << 20, ..NodeConfig::default() };
+        Host::start(HostConfig { node, ..HostConfig::default() }).expect("a node")
+    }
+
+    fn is_the_nodes(panic: &(dyn std::any::Any + Send)) -> bool {
+        panic.downcast_ref() == Some(&"a test has the node's thread panic")
+    }
+
+    #[test]
+    fn a_panic_of_the_nodes_thread_goes_on_where_the_host_is_dropped() {
+        let host = host();
+        host.on.node.panic();
+        let panic = catch_unwind(AssertUnwindSafe(|| drop(host))).expect_err("it is noticed");
+        assert!(is_the_nodes(&*panic));
+    }
+
+    #[test]
+    fn a_panic_of_the_nodes_thread_goes_on_where_the_host_is_stopped_and_only_there() {
+        let mut host = host();
+        host.on.node.panic();
+        let panic = catch_unwind(AssertUnwindSafe(|| host.stop())).expect_err("it is noticed");
+        assert!(is_the_nodes(&*panic));
+        drop(host);
+    }
+
+    #[test]
+    fn a_panic_of_the_nodes_thread_hides_no_other() {
+        let host = host();
+        host.on.node.panic();
+        let panic = catch_unwind(AssertUnwindSafe(move || {
+            let _host = host;
+            panic!("another");
+        }));
+        assert_eq!(panic.expect_err("it panics").downcast_ref(), Some(&"another"));
     }
 }

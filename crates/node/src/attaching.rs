@@ -7,7 +7,7 @@ use crate::mailbox::MessageQueue;
 use crate::node::Node;
 use portcullis_nic::{Nic, QpChange, RefusedAccess, SendQueue, VerbsError};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{ClientId, MESSAGE_BYTES, Moment, Refusal, RegionName, TenantId};
+use portcullis_protocol::{ClientId, MESSAGE_BYTES, Moment, Refusal, SealedPacket, TenantId};
 
 impl<N: Nic> Node<N> {
     /// Admits a client of the tenant called `name`, if the tenant may have it: the tenant's domain exists after this.
@@ -135,15 +135,16 @@ impl<N: Nic> Node<N> {
         self.mailbox.streams.poll_reply()
     }
 
-    /// An operation on a region was refused although its client's key had sealed it: the client or nobody is charged.
+    /// An operation on a region was refused although its client's key had sealed it: the client is charged, or
+    /// nobody. Copies of a packet cost its client nothing.
     pub fn handle_refused_operation(
         &mut self,
         client: ClientId,
-        region: RegionName,
+        packet: SealedPacket,
         refused: RefusedAccess,
         now: Moment,
     ) {
-        self.books.handle_refused_operation(client, region, refused, now);
+        self.books.handle_refused_operation(client, packet, refused, now);
         self.apply_effects();
     }
 

@@ -20,7 +20,7 @@ use changes::{Begun, Change, Changes, Fate, Finished};
 use portcullis_memory::Memory;
 use portcullis_nic::{Access, AccessFault, RefusedAccess, RemoteAddress, Rkey};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{ClientId, RegionName};
+use portcullis_protocol::{ClientId, RegionName, SealedPacket};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -80,6 +80,8 @@ pub struct Refused {
     pub client: u64,
     /// What it was for.
     pub region: RegionId,
+    /// The packet's counter. Copies of the packet have the same one.
+    pub counter: u64,
     /// The type of the operation.
     pub operation: OperationType,
     /// Its first byte, as the initiator names it.
@@ -106,9 +108,9 @@ pub enum Reproach {
 }
 
 impl Refused {
-    /// Whom the node may charge with it, and for what. `None`: no key has sealed it, so anybody may have sent it.
+    /// Whom the node may charge, with which packet, and for what. `None`: no key has sealed it, so anybody may have sent it.
     #[must_use]
-    pub fn to_charge(&self) -> Option<(ClientId, RegionName, RefusedAccess)> {
+    pub fn to_charge(&self) -> Option<(ClientId, SealedPacket, RefusedAccess)> {
         let fault = match self.reproach {
             Reproach::Unproven if !planted::is(Fault::UnprovenCharged) => return None,
             Reproach::Ended => AccessFault::StaleKey,
@@ -129,7 +131,7 @@ impl Refused {
             rkey: Rkey(region.index),
             fault,
         };
-        Some((ClientId(self.client), region, access))
+        Some((ClientId(self.client), SealedPacket { region, counter: self.counter }, access))
     }
 }
 
@@ -310,9 +312,10 @@ impl<M: Memory> Responder<M> {
         if self.refusals.len() == REFUSALS_MAX {
             self.refusals.pop_front();
         }
-        let Header { client, region, of: operation, address, length, .. } = *header;
+        let Header { client, region, counter, of: operation, address, length, .. } = *header;
         let from = to.ip().into();
-        self.refusals.push_back(Refused { from, client, region, operation, address, length, reproach });
+        let refused = Refused { from, client, region, counter, operation, address, length, reproach };
+        self.refusals.push_back(refused);
     }
 
     /// Whether a read may wait to be served: then its bytes count, and the region's version and the bytes' place are returned.

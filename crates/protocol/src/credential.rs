@@ -117,6 +117,16 @@ pub struct RegionName {
     pub generation: u32,
 }
 
+/// A packet that a permission's holder has sealed. An honest holder uses each counter once, so only copies of the packet have
+/// the same counter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SealedPacket {
+    /// The region that it is for.
+    pub region: RegionName,
+    /// Its holder's counter: its nonce.
+    pub counter: u64,
+}
+
 /// The secret of one permission's holder, derived from the key of the permission's region (1RMA §4.2). It seals the holder's
 /// operations and is never sent in one.
 #[derive(Clone, Copy)]

@@ -21,7 +21,7 @@ mod text;
 
 pub use credential::{
     CHUNK_QUEUE_PAIRS, CREDENTIAL_BYTES, Credential, GROUP_QUEUE_PAIRS_MAX, GROUP_WORD_QUEUE_PAIRS_MAX,
-    HolderKey, KeyGroup, RegionName, WordKeys,
+    HolderKey, KeyGroup, RegionName, SealedPacket, WordKeys,
 };
 pub use header::{Header, LIFETIME_OFFSET, LengthTooLarge};
 pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};

@@ -90,22 +90,25 @@ struct Signals {
 }
 
 impl<D: Driver, R> Handle<D, R> {
-    fn halt(&self) {
+    /// Ends the thread, and waits until it has ended.
+    ///
+    /// # Errors
+    /// It has panicked. Only the first call says so.
+    fn halt(&self) -> std::thread::Result<()> {
         self.signals.stop.store(true, Ordering::Release);
         self.bell.ring();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // A panic was printed already; here it only means that the thread has ended.
-            let _ = thread.join();
+        match thread {
+            Some(thread) if thread.thread().id() != std::thread::current().id() => thread.join(),
+            _ => Ok(()),
         }
     }
 }
 
 impl<D: Driver, R> Drop for Handle<D, R> {
     fn drop(&mut self) {
-        self.halt();
+        // Whoever has the last handle may have nothing to do with the node's end. A panic was printed already.
+        let _ = self.halt();
     }
 }
 
@@ -173,8 +176,11 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
     }
 
     /// Ends the engine, and waits until it has ended.
-    pub fn stop(&self) {
-        self.handle.halt();
+    ///
+    /// # Errors
+    /// Its thread has panicked. Only the first call says so.
+    pub fn stop(&self) -> std::thread::Result<()> {
+        self.handle.halt()
     }
 }
 

@@ -117,8 +117,8 @@ impl Socket {
 
 /// Has the node charge a refused operation. Of what no key has sealed the node hears nothing.
 fn tell<N: Nic>(node: &mut Node<N>, refused: &Refused, now: Moment) {
-    if let Some((client, region, access)) = refused.to_charge() {
-        node.handle_refused_operation(client, region, access, now);
+    if let Some((client, packet, access)) = refused.to_charge() {
+        node.handle_refused_operation(client, packet, access, now);
     }
 }
 

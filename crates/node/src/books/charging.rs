@@ -12,7 +12,7 @@ use super::violations::{Charge, Standing, TenantRecord};
 use crate::audit::{AuditEvent, AuditRecord};
 use portcullis_nic::{Access, AccessFault, Memory, RefusedAccess};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{ClientId, Moment, Refusal, RegionName, Rkey, TenantId};
+use portcullis_protocol::{ClientId, Moment, Refusal, Rkey, SealedPacket, TenantId};
 use std::sync::Arc;
 
 /// Permissions of siblings that ended a moment ago, as many as are looked at for one access.
@@ -69,22 +69,27 @@ impl<M: Memory> Books<M> {
     /// Charges an operation that its client's key has sealed, and that was refused, to the client. What others have sealed, or
     /// nobody, is charged to nobody: whoever sends packets can say that it is somebody else.
     ///
-    /// Somebody on the path can send a copy of a packet at any later time. So an operation on a region that has ended counts
-    /// as late, which costs the client nothing but a record, and only for a while.
+    /// Somebody on the path can send a copy of a packet at any later time. So each packet is charged once, and an operation on
+    /// a region that has ended counts as late, which costs the client nothing but a record, and only for a while: the packet
+    /// may have been served before.
     pub fn handle_refused_operation(
         &mut self,
         client: ClientId,
-        region: RegionName,
+        packet: SealedPacket,
         refused: RefusedAccess,
         now: Moment,
     ) {
-        let Some(it) = self.clients.get(client) else { return };
+        let Some(it) = self.clients.get_mut(client) else { return };
         let grace = self.config.violations.late_grace;
-        let charge = match (refused.fault, it.recent.region_ended(region)) {
+        let charge = match (refused.fault, it.recent.region_ended(packet.region)) {
             (AccessFault::StaleKey, Some(ended)) if now.since(ended) <= grace => Charge::Late,
             (AccessFault::StaleKey, _) => return,
             _ => Charge::Stray,
         };
+        let charged = if charge == Charge::Late { &mut it.late_packets } else { &mut it.stray_packets };
+        if !charged.note(packet, &refused) {
+            return;
+        }
         self.handle_violation(client, Broken::Judged(charge), Some(refused), now);
     }
 

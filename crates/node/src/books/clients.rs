@@ -1,5 +1,6 @@
 //! The attached clients as the books know them, by number. Numbers only grow.
 
+use super::charged::ChargedPackets;
 use super::permissions::PermissionSlot;
 use super::recent_keys::RecentKeys;
 use super::violations::Conduct;
@@ -48,6 +49,9 @@ pub(crate) struct Client {
     pub held: Holdings,
     pub chunks: ChunkShare,
     pub conduct: Conduct,
+    /// Packets of operations without queue pairs that the client was charged with as late, and as strays.
+    pub late_packets: ChargedPackets,
+    pub stray_packets: ChargedPackets,
     /// Keys that the client held until a moment ago.
     pub recent: RecentKeys,
     /// The client is not served any more, and its eviction was reported.
@@ -92,6 +96,8 @@ impl Clients {
             held: Holdings::default(),
             chunks: ChunkShare::default(),
             conduct: Conduct::new(limits),
+            late_packets: ChargedPackets::default(),
+            stray_packets: ChargedPackets::default(),
             recent: RecentKeys::default(),
             lost: false,
         };

@@ -6,6 +6,7 @@
 
 mod adoption;
 mod bars;
+mod charged;
 mod charging;
 mod chunks;
 mod clients;

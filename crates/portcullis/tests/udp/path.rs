@@ -1,8 +1,10 @@
 //! Somebody on the path, and somebody who floods the node.
 
+use crate::attacker::Attacker;
 use crate::proxy::{Proxy, Sent, Way, pass};
-use crate::rig::{BLUE, RED, Rig, goes_on, wait_for};
-use portcullis::{Acquire, Allocate, Lifetime, connect};
+use crate::rig::{BLUE, LONG, RED, Rig, config, goes_on, wait_for};
+use portcullis::{Acquire, Allocate, Lifetime, Rights, connect};
+use portcullis_onerma::{Action, Atomic, Status};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::net::UdpSocket;
@@ -125,6 +127,61 @@ fn repeat_all_that_was_seen(rig: &Rig, proxy: &Proxy, object: portcullis::Object
     assert!(there == mine, "a copy has changed what is somebody else's");
     assert!(came <= sent, "the node answers copies with {came} bytes, of {sent}");
     other.revoke_and_free(held).expect("it has not ended");
+}
+
+/// Sends copies of the latest packet to the node that has passed, and waits until the node has refused each of them.
+fn repeat_latest(rig: &Rig, proxy: &Proxy, copies: u32) {
+    let seen = proxy.seen.lock().expect("not poisoned");
+    let latest = seen.iter().rfind(|(way, _)| *way == Way::ToNode).map(|(_, bytes)| bytes.clone());
+    drop(seen);
+    let (copy, mut answer) = (latest.expect("something has passed"), [0; 2048]);
+    let somebody = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    somebody.set_read_timeout(Some(LONG)).expect("set");
+    for _ in 0..copies {
+        somebody.send_to(&copy, rig.place(RED)).expect("sent");
+        somebody.recv_from(&mut answer).expect("the node refuses the copy as it has refused the request");
+    }
+}
+
+#[test]
+fn copies_of_a_clients_refused_requests_cost_it_no_more_than_the_requests() {
+    const COPIES: u32 = 60;
+    let rig = Rig::new();
+    let limits = config().violations;
+    assert!(3 * COPIES > limits.free_max + limits.bar_after, "that many strays bar a client");
+    let proxy = Proxy::new(&rig.place(RED), 10, pass);
+    let mut client = Attacker::attach(&proxy.address.to_string());
+    let (whole, read) = (client.allocate(64, Rights::all()), client.allocate(64, Rights::READ));
+    let (to, to_read) = (client.to(&whole), client.to(&read));
+    let (address, other) = (whole.address().0, read.address().0);
+    let add = || Action::Atomic(Atomic::FetchAndAdd { add: 1 });
+    let mistakes = [
+        (&to, address + 1, Action::Read(vec![0; 64])),
+        (&to, address + 4, add()),
+        (&to_read, other, Action::Write(vec![1; 64])),
+    ];
+    let mut charged = 0;
+    for (to, address, action) in mistakes {
+        assert_eq!(client.try_once(to, address, action), Status::RemoteAuthenticationFailure);
+        repeat_latest(&rig, &proxy, COPIES);
+        // What the node answers to this comes after what it was told of the copies.
+        client.allocate(64, Rights::READ);
+        charged += 1;
+        rig.assert_charged(charged);
+    }
+    client.revoke(read.permission);
+    let late = client.try_once(&to_read, other, Action::Read(vec![0; 64]));
+    assert_eq!(late, Status::RemoteAuthenticationFailure);
+    repeat_latest(&rig, &proxy, COPIES);
+    client.allocate(64, Rights::READ);
+    rig.assert_charged(charged + 1);
+    assert_eq!(client.try_operation(&to, address, Action::Read(vec![0; 64])), Status::Ok);
+    // Making the same mistake again is a request of its own.
+    let again = client.try_once(&to, address + 1, Action::Read(vec![0; 64]));
+    assert_eq!(again, Status::RemoteAuthenticationFailure);
+    rig.assert_charged(charged + 2);
+    drop(client);
+    rig.assert_empty();
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub(super) struct OneShots {
     nonces: HashSet<(Sealer, RegionName, u64)>,
     /// Operations by the numbers that their packets carry, and how often each change was carried out.
     begun: HashMap<(SessionId, u64), (OneShotRequest, u32)>,
+    /// What was refused to sessions and charged: key, first byte, length, and needed right.
+    refused: HashSet<(SessionId, Rkey, u64, u64, Rights)>,
     strangers: HashMap<(usize, SocketAddr), Stranger>,
     /// How often each node has started.
     lives: HashMap<usize, u64>,
@@ -157,7 +159,10 @@ impl Oracle {
         let Session { node, tenant, .. } = self.sessions[session];
         let wanted = Wanted { queue_pair: (session, ONE_SHOT), key, from, length, right };
         if is_charged {
-            self.sessions[session].refusals += 1;
+            let is_first = self.one_shots.refused.insert((session, key, from, length, right));
+            let it = &mut self.sessions[session];
+            it.refusals += 1;
+            it.copies += u64::from(!is_first);
             self.note_refusal(session, node, &wanted);
         }
         self.tally.violations_tried += 1;
