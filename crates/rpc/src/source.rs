@@ -64,8 +64,8 @@ pub trait Room: Source {
     /// There is none.
     fn reserve(&self, bytes: u64, align: u64) -> Result<u64, HeapFull>;
 
-    /// Gives room back, if it can be used again before the whole place is. `address` and `bytes` are those of a [`reserve`]
-    /// (Self::reserve).
+    /// Gives room back, if it can be used again before the whole place is. `address` and `bytes` are those of
+    /// [`reserve`](Self::reserve).
     fn release(&self, address: u64, bytes: u64);
 
     /// Writes bytes.
