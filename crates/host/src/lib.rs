@@ -430,6 +430,8 @@ impl Drop for Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    use rustix::net::RecvFlags;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn host() -> Host {
@@ -439,6 +441,24 @@ mod tests {
 
     fn is_the_nodes(panic: &(dyn std::any::Any + Send)) -> bool {
         panic.downcast_ref() == Some(&"a test has the node's thread panic")
+    }
+
+    #[test]
+    fn clients_of_a_node_whose_thread_has_panicked_are_hung_up_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("node.sock");
+        let node = NodeConfig { pool_bytes: 1 << 20, ..NodeConfig::default() };
+        let listen = vec![Listen { path: path.clone(), tenant: None }];
+        let host = Host::start(HostConfig { node, listen, ..HostConfig::default() }).expect("a node");
+        let long = std::time::Duration::from_secs(20);
+        let attached = portcullis_attach::unix::attach(&path, 1 << 16, long, |_| Ok(())).expect("a client");
+        host.on.node.panic();
+        let mut ends = [PollFd::new(&attached.socket, PollFlags::IN)];
+        let timeout = Timespec::try_from(long).expect("it is short");
+        assert_eq!(rustix::event::poll(&mut ends, Some(&timeout)), Ok(1), "the connection ends");
+        assert_eq!(rustix::net::recv(&attached.socket, &mut [0; 8], RecvFlags::empty()).map(|it| it.1), Ok(0));
+        let panic = catch_unwind(AssertUnwindSafe(|| drop(host))).expect_err("it is noticed");
+        assert!(is_the_nodes(&*panic));
     }
 
     #[test]

@@ -241,6 +241,12 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
         worked
     }
 
+    /// The clients' connections are closed: otherwise they would wait for a node that is not there.
+    fn last_will(&self) -> Box<dyn FnOnce() + Send> {
+        let acceptors = self.acceptors.clone();
+        Box::new(move || acceptors.clear())
+    }
+
     fn next_wake(&self) -> Option<Moment> {
         #[cfg(feature = "udp")]
         let udp = self.udp.as_ref().and_then(UdpEnd::next_wake);

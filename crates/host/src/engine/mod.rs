@@ -15,6 +15,7 @@ use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::{Idle, pin};
 use portcullis_protocol::Moment;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +27,10 @@ use turn_times::{ThreadTime, TurnTimes};
 pub(crate) trait Resident<N>: Send + 'static {
     /// Does what there is to do. Returns whether anything was done.
     fn turn(&mut self, nic: &mut N, now: Moment) -> bool;
+
+    /// What has to be done if the thread dies of a panic, when nothing of the resident is there any more and every call is
+    /// answered with [`EngineGone`].
+    fn last_will(&self) -> Box<dyn FnOnce() + Send>;
 
     /// The next moment at which it needs a turn without being called.
     fn next_wake(&self) -> Option<Moment>;
@@ -128,11 +133,16 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
             signals: Arc::clone(&signals),
             zero: options.zero,
         };
+        let last_will = thread.resident.last_will();
         let thread = std::thread::Builder::new().name("portcullis-node".to_owned()).spawn(move || {
             if let Some(processor) = options.processor {
                 pin(processor);
             }
-            thread.run();
+            // What a panic leaves half done is dropped before anybody sees it.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| thread.run())) {
+                last_will();
+                resume_unwind(panic);
+            }
         })?;
         let thread = Mutex::new(Some(thread));
         Ok(Self { handle: Arc::new(Handle { commands, signals, bell, thread }) })
