@@ -1,7 +1,7 @@
 //! A linked list.
 
 use crate::plain::{Plain, length_of};
-use crate::{GrowError, PointerError, Room, Source, View};
+use crate::{Copying, GrowError, Linked, PointerError, Room, Source, View};
 use std::fmt;
 use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -100,6 +100,17 @@ impl<T: Plain> List<T> {
             node = next;
             Some(value)
         })
+    }
+}
+
+impl<T: Linked> Linked for List<T> {
+    fn copy<S: Source, R: Room>(self, copying: &mut Copying<'_, S, R>) -> Result<Self, GrowError> {
+        let mut copy = Self::EMPTY;
+        for value in self.read(copying.from()) {
+            let value = value?.copy(copying)?;
+            copy.push_back(copying.to(), value)?;
+        }
+        Ok(copy)
     }
 }
 

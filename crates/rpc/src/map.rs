@@ -1,7 +1,7 @@
 //! A hash table.
 
 use crate::plain::Plain;
-use crate::{GrowError, HeapFull, PointerError, Room, Source, View};
+use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Room, Source, View};
 use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -232,6 +232,34 @@ impl<K: Key, V: Plain> Map<K, V> {
 
 const fn larger(one: u64, other: u64) -> u64 {
     if one > other { one } else { other }
+}
+
+/// The copy has its entries in the same slots.
+impl<K: Key + Linked, V: Linked> Linked for Map<K, V> {
+    fn copy<S: Source, R: Room>(self, copying: &mut Copying<'_, S, R>) -> Result<Self, GrowError> {
+        let [slots, capacity, length] = self.words;
+        if capacity == 0 {
+            return Ok(Self::EMPTY);
+        }
+        let lie = PointerError::Outside { address: slots, length: u64::MAX };
+        let bytes = capacity.checked_mul(Self::SLOT).ok_or(lie)?;
+        // Before room is taken for it: the capacity may be a lie.
+        copying.from().check(slots, bytes)?;
+        let copy = copying.to().reserve(bytes, Self::ALIGN)?;
+        for at in (0..bytes).step_by(usize::try_from(Self::SLOT).unwrap_or(usize::MAX)) {
+            copying.from().step()?;
+            let hash: u64 = copying.from().value(slots + at)?;
+            copying.to().put(copy + at, &hash.to_ne_bytes());
+            if hash != 0 {
+                let key: K = copying.from().value(slots + at + Self::KEY)?;
+                let value: V = copying.from().value(slots + at + Self::VALUE)?;
+                let (key, value) = (key.copy(copying)?, value.copy(copying)?);
+                copying.to().put(copy + at + Self::KEY, key.as_bytes());
+                copying.to().put(copy + at + Self::VALUE, value.as_bytes());
+            }
+        }
+        Ok(Self { words: [copy, capacity, length], of: PhantomData })
+    }
 }
 
 impl<K, V> Clone for Map<K, V> {

@@ -1,7 +1,7 @@
 //! Text in a heap.
 
 use crate::map::Key;
-use crate::{HeapFull, PointerError, Room, Source, View};
+use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Room, Source, View};
 use std::hash::Hasher;
 use twox_hash::XxHash64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -69,6 +69,16 @@ impl Text {
             return Ok(Vec::new());
         }
         source.values(self.address, self.length)
+    }
+}
+
+impl Linked for Text {
+    fn copy<S: Source, R: Room>(self, copying: &mut Copying<'_, S, R>) -> Result<Self, GrowError> {
+        if self.is_empty() {
+            return Ok(Self::EMPTY);
+        }
+        let address = copying.place::<u8>(self.address, self.length)?;
+        Ok(Self { address, ..self })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Values one behind another.
 
 use crate::plain::{Plain, align_of, length_of};
-use crate::{GrowError, HeapFull, PointerError, Room, Source, View};
+use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Room, Source, View};
 use std::fmt;
 use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -99,6 +99,16 @@ impl<T: Plain> Vector<T> {
             return Ok(Vec::new());
         }
         source.values(self.address(), self.len())
+    }
+}
+
+impl<T: Linked> Linked for Vector<T> {
+    fn copy<S: Source, R: Room>(self, copying: &mut Copying<'_, S, R>) -> Result<Self, GrowError> {
+        if self.is_empty() {
+            return Ok(Self::EMPTY);
+        }
+        let address = copying.place::<T>(self.address(), self.len())?;
+        Ok(Self { words: [address, self.len(), self.len()], of: PhantomData })
     }
 }
 

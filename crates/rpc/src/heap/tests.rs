@@ -1,5 +1,5 @@
 use super::*;
-use crate::{List, Map, PointerError, Text, Vector, View};
+use crate::{Linked, List, Map, PointerError, Text, Vector, View};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use zerocopy::IntoBytes;
@@ -187,6 +187,85 @@ fn containers_are_what_was_put_into_them() {
     assert_eq!(entries, model);
 }
 
+#[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::Immutable, IntoBytes, zerocopy::KnownLayout, Linked)]
+#[repr(C)]
+struct Part {
+    name: Text,
+    parts: Vector<Boxed<Part>>,
+    tags: List<Text>,
+    counts: Map<Text, u64>,
+    whole: Boxed<Part>,
+}
+
+/// A part with others `depth` deep. All lead to the whole.
+fn part(room: &impl Room, depth: u64, whole: Boxed<Part>) -> Boxed<Part> {
+    let text = |text: &str| Text::new(room, text).unwrap();
+    let (mut tags, mut counts) = (List::EMPTY, Map::EMPTY);
+    for at in 0..depth {
+        let tag = text(&format!("tag {at}"));
+        tags.push_back(room, tag).unwrap();
+        counts.insert(room, format!("tag {at}").as_str(), || Ok(tag), at).unwrap();
+    }
+    let nothing = Part { name: text(""), parts: Vector::EMPTY, tags, counts, whole };
+    let place = Boxed::new(room, nothing).unwrap();
+    let whole = if whole.is_null() { place } else { whole };
+    let parts: Vec<Boxed<Part>> = (0..depth).map(|below| part(room, below, whole)).collect();
+    let parts = Vector::new(room, &parts).unwrap();
+    let it = Part { name: text(&format!("{depth} deep")), parts, whole, ..nothing };
+    room.put(place.address(), it.as_bytes());
+    place
+}
+
+/// What a part is, in words.
+fn told(source: &impl Source, at: Boxed<Part>, root: Boxed<Part>) -> String {
+    let it = at.read(source).unwrap();
+    assert_eq!(it.whole, root, "one value for all that lead to it");
+    let tags: Vec<String> = it.tags.read(source).map(|tag| tag.unwrap().read(source).unwrap()).collect();
+    let counts: Vec<u64> = tags.iter().map(|tag| it.counts.read(source, tag).unwrap().unwrap()).collect();
+    let parts = it.parts.read(source).unwrap().into_iter();
+    let parts: Vec<String> = parts.map(|part| told(source, part, root)).collect();
+    format!("{} {tags:?} {counts:?} ({})", it.name.read(source).unwrap(), parts.join(", "))
+}
+
+#[test]
+fn a_linked_value_is_copied_with_everything_that_it_leads_to() {
+    let (one, other) = (heap(1100), heap(1101));
+    let root = part(&one, 4, Boxed::NULL);
+    let scope = other.scope(64 * PAGE_BYTES).unwrap();
+    let copy = crate::copy_from(&one, root, &scope).unwrap();
+    let expected = told(&one, root, root);
+    drop(one);
+    assert_eq!(told(&scope, copy, copy), expected);
+    // Without room it is an error.
+    let small = other.scope(1).unwrap();
+    assert!(matches!(crate::copy_from(&scope, copy, &small), Err(crate::GrowError::Full(_))));
+    // And so is what leads elsewhere.
+    let wild = Boxed::<Part>::at(scope.address() + 8 * scope.length());
+    assert!(matches!(crate::copy_from(&scope, wild, &other), Err(crate::GrowError::Elsewhere(_))));
+}
+
+#[test]
+fn a_chain_of_any_length_is_copied_without_a_stack_that_grows() {
+    #[derive(
+        Clone, Copy, zerocopy::FromBytes, zerocopy::Immutable, IntoBytes, zerocopy::KnownLayout, Linked,
+    )]
+    #[repr(C)]
+    struct Link(u64, Boxed<Link>);
+    let one = Heap::create(place(1102, 64 << 20), Owner(1)).unwrap();
+    let other = Heap::create(place(1103, 64 << 20), Owner(1)).unwrap();
+    let mut chain = Boxed::NULL;
+    for number in 0..300_000 {
+        chain = Boxed::new(&one, Link(number, chain)).unwrap();
+    }
+    let mut at = crate::copy_from(&one, chain, &other).unwrap();
+    let mut length = 0;
+    while !at.is_null() {
+        let Link(_, next) = at.read(&other).unwrap();
+        (at, length) = (next, length + 1);
+    }
+    assert_eq!(length, 300_000);
+}
+
 #[test]
 fn a_list_or_a_table_without_an_end_ends_with_an_error() {
     let heap = heap(9);
@@ -239,6 +318,8 @@ proptest! {
         let text: Text = zerocopy::transmute!([container[0], container[2]]);
         let _ = (text.get(&view), text.read(&view));
         let _ = Boxed::<[u64; 4]>::at(container[0]).get(&view);
+        let target = Heap::create(place(1200, 1 << 20), Owner(1)).unwrap();
+        let _ = crate::copy_from(&view, Boxed::<Part>::at(container[0]), &target);
         prop_assert!(view.steps() <= 500);
     }
 
