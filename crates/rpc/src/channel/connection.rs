@@ -13,7 +13,6 @@ use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::{Doorbell, Idle, Mapping, MappingError, Memory, PrivateView};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
-use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -128,8 +127,8 @@ pub enum CallError {
     /// The server is gone. The method may have run.
     #[error("the server is gone")]
     ServerGone,
-    /// As many calls are under way as can be.
-    #[error("{DEPTH} calls are under way already: wait for one of them")]
+    /// As many calls were begun and not waited for as can be.
+    #[error("{DEPTH} calls were begun already: wait for one of them")]
     TooMany,
     /// The call is not under way: its answer was taken before.
     #[error("there is no such call under way")]
@@ -160,7 +159,7 @@ impl Coded for CallError {
 
 /// A call that is under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct CallId(u64);
+pub struct CallId(pub(super) u64);
 
 /// Where a client looks at results: at the heap's own addresses. `None`: something else is there. A server in this very process has
 /// its own copies there, and then they lie elsewhere.
@@ -218,15 +217,30 @@ impl Drop for Answer {
     }
 }
 
-/// A call that has no answer yet.
+/// A call that was begun and not waited for yet.
 #[derive(Clone, Copy, Debug)]
-struct UnderWay {
+struct Begun {
+    call: u64,
     method: u32,
     until: Option<Instant>,
     /// Where its request is.
     place: u64,
-    /// Nobody waits for its answer any more.
-    is_abandoned: bool,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Progress {
+    UnderWay,
+    /// It has no answer yet, and nobody waits for that any more.
+    Abandoned,
+    Ended(ReplyLine),
+}
+
+/// A call's number has its slot in its lowest bits, so that it is found without a search.
+const SLOT_BITS: u32 = DEPTH.trailing_zeros();
+
+fn slot_of(call: u64) -> usize {
+    usize::try_from(call & (u64::from(DEPTH) - 1)).unwrap_or(0)
 }
 
 /// A connection to a server. Calls of several threads go over several connections.
@@ -240,9 +254,11 @@ pub struct Connection {
     doorbell: Doorbell,
     /// It is open for as long as the server serves this client.
     socket: OwnedFd,
-    next: u64,
-    under_way: HashMap<u64, UnderWay>,
-    ended: HashMap<u64, ReplyLine>,
+    /// How many calls were begun.
+    begun: u64,
+    /// By slot.
+    calls: [Option<Begun>; DEPTH as usize],
+    free: Vec<u32>,
     is_gone: bool,
 }
 
@@ -298,20 +314,9 @@ impl Connection {
     fn new((heap, view): (Heap, PrivateView), ring: Mapping, doorbell: Doorbell, socket: OwnedFd) -> Self {
         let requests = Writer::new(ring.clone(), REQUESTS, DEPTH);
         let replies = Reader::new(ring.clone(), REPLIES, DEPTH);
-        let (under_way, ended) = (HashMap::new(), HashMap::new());
-        Self {
-            heap,
-            view,
-            ring,
-            requests,
-            replies,
-            doorbell,
-            socket,
-            next: 1,
-            under_way,
-            ended,
-            is_gone: false,
-        }
+        let (calls, free) = ([None; DEPTH as usize], (0..DEPTH).rev().collect());
+        let (begun, is_gone) = (0, false);
+        Self { heap, view, ring, requests, replies, doorbell, socket, begun, calls, free, is_gone }
     }
 
     /// The connection's heap.
@@ -361,35 +366,48 @@ impl Connection {
         if self.is_gone {
             return Err(CallError::ServerGone);
         }
-        if self.under_way.len() >= DEPTH as usize {
+        if self.free.is_empty() {
+            // What nobody waits for any more may have been answered.
             self.take_replies();
-            if self.under_way.len() >= DEPTH as usize {
-                return Err(CallError::TooMany);
-            }
         }
-        let call = self.next;
-        self.next += 1;
+        let slot = self.free.pop().ok_or(CallError::TooMany)?;
+        self.begun += 1;
+        let call = self.begun << SLOT_BITS | u64::from(slot);
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let deadline = within.map_or(0, |within| now().saturating_add(nanoseconds(within)).max(1));
         let request = RequestLine { method, call, root: root.address(), scope, deadline, word };
         let place = self.requests.write(method, request.words());
         self.doorbell.ring();
         let until = within.and_then(|within| Instant::now().checked_add(within));
-        self.under_way.insert(call, UnderWay { method, until, place, is_abandoned: false });
+        let begun = Begun { call, method, until, place, progress: Progress::UnderWay };
+        self.calls[slot_of(call)] = Some(begun);
         Ok(CallId(call))
+    }
+
+    /// The slot of a call that was begun and not waited for.
+    fn slot(&mut self, call: u64) -> Option<&mut Option<Begun>> {
+        let slot = &mut self.calls[slot_of(call)];
+        slot.as_ref().is_some_and(|it| it.call == call).then_some(slot)
+    }
+
+    fn let_go(&mut self, call: u64) {
+        if let Some(slot) = self.slot(call) {
+            *slot = None;
+            self.free.push(u32::try_from(slot_of(call)).unwrap_or(0));
+        }
     }
 
     /// Asks the server not to begin a call. Whether it came in time, the call's answer says.
     pub fn cancel(&mut self, call: CallId) {
-        if let Some(it) = self.under_way.get(&call.0) {
-            self.ring.store(cancelling_word(it.place), call.0);
+        if let Some(&mut Some(Begun { place, progress: Progress::UnderWay, .. })) = self.slot(call.0) {
+            self.ring.store(cancelling_word(place), call.0);
         }
     }
 
     /// Whether a call has ended, so that [`wait`](Self::wait) does not wait.
     pub fn has_ended(&mut self, call: CallId) -> bool {
         self.take_replies();
-        !self.under_way.contains_key(&call.0)
+        !matches!(self.slot(call.0), Some(Some(Begun { progress: Progress::UnderWay, .. })))
     }
 
     /// Waits for the answer of a call.
@@ -397,25 +415,27 @@ impl Connection {
     /// # Errors
     /// See [`CallError`].
     pub fn wait(&mut self, call: CallId) -> Result<Answer, CallError> {
-        let (mut idle, began) = (Idle::default(), Instant::now());
-        let known = self.under_way.get(&call.0).copied();
+        let (mut idle, mut began) = (Idle::default(), None);
         loop {
             self.take_replies();
-            if let Some(reply) = self.ended.remove(&call.0) {
-                return self.understand(known.map_or(0, |it| it.method), &reply);
+            let Some(&mut Some(ref mut it)) = self.slot(call.0) else { return Err(CallError::NoSuchCall) };
+            let (method, until) = (it.method, it.until);
+            match it.progress {
+                Progress::Ended(reply) => {
+                    self.let_go(call.0);
+                    return self.understand(method, &reply);
+                }
+                Progress::Abandoned => return Err(CallError::NoSuchCall),
+                Progress::UnderWay if !idle.is_spinning() && until.is_some_and(|it| Instant::now() >= it) => {
+                    it.progress = Progress::Abandoned;
+                    return Err(CallError::Late);
+                }
+                Progress::UnderWay => {}
             }
-            let Some(it) = self.under_way.get_mut(&call.0).filter(|it| !it.is_abandoned) else {
-                return Err(CallError::NoSuchCall);
-            };
             if self.is_gone {
                 return Err(CallError::ServerGone);
             }
-            if !idle.is_spinning() && it.until.is_some_and(|until| Instant::now() >= until) {
-                it.is_abandoned = true;
-                return Err(CallError::Late);
-            }
-            let until = it.until;
-            if idle.spin_or_yield(|| began.elapsed()) {
+            if idle.spin_or_yield(|| began.get_or_insert_with(Instant::now).elapsed()) {
                 self.sleep(until);
                 idle.reset();
             }
@@ -440,11 +460,14 @@ impl Connection {
         while let Some((status, words, _)) = self.replies.read() {
             let reply = ReplyLine::read(status, words);
             // A server may say anything: what nobody has asked is nobody's answer.
-            let Some(it) = self.under_way.remove(&reply.call) else { continue };
-            if it.is_abandoned {
-                drop(self.answer(&reply));
-            } else {
-                self.ended.insert(reply.call, reply);
+            let Some(Some(it)) = self.slot(reply.call) else { continue };
+            match it.progress {
+                Progress::UnderWay => it.progress = Progress::Ended(reply),
+                Progress::Abandoned => {
+                    self.let_go(reply.call);
+                    drop(self.answer(&reply));
+                }
+                Progress::Ended(_) => {}
             }
         }
     }

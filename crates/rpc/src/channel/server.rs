@@ -12,7 +12,7 @@ use portcullis_attach::{Acceptor, Limits};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::{Idle, Mapping, PrivateView, Waker, WakerError, pin};
 use rustix::fd::OwnedFd;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -56,7 +56,7 @@ impl Default for ServerOptions {
 pub struct Channel {
     path: PathBuf,
     options: ServerOptions,
-    methods: HashMap<u32, Method>,
+    methods: BTreeMap<u32, Method>,
     processor: Option<usize>,
 }
 
@@ -82,7 +82,7 @@ pub struct Channel {
 /// ```
 #[must_use]
 pub fn serve(path: impl AsRef<Path>) -> Channel {
-    let (options, methods) = (ServerOptions::default(), HashMap::new());
+    let (options, methods) = (ServerOptions::default(), BTreeMap::new());
     Channel { path: path.as_ref().to_owned(), options, methods, processor: None }
 }
 
@@ -250,7 +250,7 @@ impl Drop for Server {
 /// The server's thread.
 #[derive(Debug)]
 struct Service {
-    methods: HashMap<u32, Method>,
+    methods: BTreeMap<u32, Method>,
     waker: Waker,
     news: Arc<Mutex<Vec<News>>>,
     connections: HashMap<u64, Served>,
@@ -334,7 +334,7 @@ impl Served {
     }
 
     /// Serves some calls. Returns how many.
-    fn serve(&mut self, methods: &HashMap<u32, Method>, state: &State) -> u32 {
+    fn serve(&mut self, methods: &BTreeMap<u32, Method>, state: &State) -> u32 {
         let mut served = 0;
         while served < CALLS_PER_TURN {
             let Some((method, words, cancelled)) = self.requests.read() else { break };
@@ -354,7 +354,12 @@ impl Served {
         served
     }
 
-    fn answer(&mut self, methods: &HashMap<u32, Method>, request: &RequestLine, cancelled: u64) -> ReplyLine {
+    fn answer(
+        &mut self,
+        methods: &BTreeMap<u32, Method>,
+        request: &RequestLine,
+        cancelled: u64,
+    ) -> ReplyLine {
         let until = match deadline(request) {
             Ok(until) => until,
             Err(status) => return Self::short(request, status),

@@ -286,7 +286,7 @@ fn replies_of_any_bytes_are_errors_or_values() {
     let Some(News::Came(_, shared)) = news.lock().unwrap().pop() else { panic!("no client came") };
     let mut replies = Writer::new(shared.ring.clone(), REPLIES, DEPTH);
     let place = shared.heap.place();
-    for call in 1..=3000_u64 {
+    for round in 1..=3000_u64 {
         let mut number = || match random.random_range(0..4) {
             0 => random.next_u64(),
             1 => 0,
@@ -295,12 +295,12 @@ fn replies_of_any_bytes_are_errors_or_values() {
         };
         let within = Some(LONG);
         let begun = connection.begin(1, ScopeRef::default(), Boxed::<u64>::NULL, 0, within).unwrap();
-        let scope = ScopeRef { address: number(), length: number() };
+        let (call, scope) = (begun.0, ScopeRef { address: number(), length: number() });
         let status = u32::try_from(number() % 12).unwrap();
         // An answer that nobody has asked for, and the one that was.
-        let stray = ReplyLine { status, call: call + 1000, root: number(), scope, word: number() };
+        let stray = ReplyLine { status, call: call ^ number(), root: number(), scope, word: number() };
         let answer = ReplyLine { status, call, root: number(), scope, word: number() };
-        if call % 3 == 0 {
+        if round.is_multiple_of(3) {
             replies.write(status, stray.words());
         }
         replies.write(status, answer.words());
