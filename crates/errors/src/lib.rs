@@ -221,6 +221,7 @@ error_codes! {
     TooManyCalls = 928, "too-many-calls", "As many calls of a connection are under way as can be.";
     NoSuchCall = 929, "no-such-call", "The call is not under way: its answer was taken before.";
     NonsenseReply = 930, "nonsense-reply", "The server's reply makes no sense.";
+    ResultTooLong = 931, "result-too-long", "The result of a call is longer than the client looks at.";
 }
 
 impl ErrorCode {

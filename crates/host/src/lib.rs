@@ -456,7 +456,10 @@ mod tests {
         let mut ends = [PollFd::new(&attached.socket, PollFlags::IN)];
         let timeout = Timespec::try_from(long).expect("it is short");
         assert_eq!(rustix::event::poll(&mut ends, Some(&timeout)), Ok(1), "the connection ends");
-        assert_eq!(rustix::net::recv(&attached.socket, &mut [0; 8], RecvFlags::empty()).map(|it| it.1), Ok(0));
+        assert_eq!(
+            rustix::net::recv(&attached.socket, &mut [0; 8], RecvFlags::empty()).map(|it| it.1),
+            Ok(0)
+        );
         let panic = catch_unwind(AssertUnwindSafe(|| drop(host))).expect_err("it is noticed");
         assert!(is_the_nodes(&*panic));
     }

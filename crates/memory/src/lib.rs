@@ -37,4 +37,4 @@ pub use memory::{Lend, Memory};
 pub use private_view::PrivateView;
 pub use processor::pin;
 pub use sealed_file::SealedFile;
-pub use waker::{Doorbell, Waker, WakerError};
+pub use waker::{Doorbell, Waker, WakerError, WatchedEvent};

@@ -4,7 +4,7 @@ use crate::{Mapping, MappingError};
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -120,6 +120,49 @@ impl Doorbell {
             // A full counter means that the engine has wake-ups enough.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
+    }
+}
+
+/// An event that an engine waits for until this is dropped, whoever else holds it then.
+#[derive(Debug)]
+pub struct WatchedEvent {
+    waker: Waker,
+    event: OwnedFd,
+}
+
+impl WatchedEvent {
+    /// A new event that the engine waits for.
+    ///
+    /// # Errors
+    /// The machine has no more descriptors.
+    pub fn new(waker: &Waker) -> std::io::Result<Self> {
+        Ok(Self { event: waker.new_event()?, waker: waker.clone() })
+    }
+
+    /// The event, for whoever wakes the engine with it.
+    ///
+    /// # Errors
+    /// The machine has no more descriptors.
+    pub fn event(&self) -> std::io::Result<OwnedFd> {
+        self.event.try_clone()
+    }
+
+    /// The page that says whether the engine sleeps.
+    #[must_use]
+    pub fn page(&self) -> &Mapping {
+        self.waker.page()
+    }
+}
+
+impl AsFd for WatchedEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Drop for WatchedEvent {
+    fn drop(&mut self) {
+        self.waker.forget_event(&self.event);
     }
 }
 

@@ -133,7 +133,7 @@ impl<K: Key, V: Plain> Map<K, V> {
                 room.put(slot + Self::KEY, key.as_bytes());
                 room.put(slot + Self::VALUE, value.as_bytes());
                 room.put(slot, &Self::hash(sought).to_ne_bytes());
-                self.words[2] += 1;
+                self.words[2] = self.words[2].saturating_add(1);
             }
             None => {
                 return Err(PointerError::Outside { address: self.words[0], length: self.words[1] }.into());
@@ -144,7 +144,8 @@ impl<K: Key, V: Plain> Map<K, V> {
 
     /// Moves to a table of twice the size.
     fn grow<R: Room>(&mut self, room: &R) -> Result<(), GrowError> {
-        let [old, old_capacity, length] = self.words;
+        let [old, old_capacity, _] = self.words;
+        let mut length = 0;
         let capacity = old_capacity.saturating_mul(2).max(FIRST_CAPACITY);
         let bytes = old_capacity.saturating_mul(Self::SLOT);
         if old_capacity > 0 {
@@ -164,6 +165,7 @@ impl<K: Key, V: Plain> Map<K, V> {
                 let at = new + (hash.wrapping_add(probe) % capacity) * Self::SLOT;
                 if room.value::<u64>(at)? == 0 {
                     room.put(at, &slot);
+                    length += 1;
                     break;
                 }
             }

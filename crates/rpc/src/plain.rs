@@ -27,8 +27,9 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'stati
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static> Plain for T {}
 
-/// The bytes of a value.
+/// The bytes of a value. Those without any do not compile: nobody could say how many of them there may be.
 pub(crate) fn length_of<T>() -> u64 {
+    const { assert!(size_of::<T>() > 0, "a value without bytes") };
     size_of::<T>() as u64
 }
 

@@ -68,10 +68,12 @@ impl<T: Plain> Vector<T> {
     pub fn push<R: Room>(&mut self, room: &R, value: T) -> Result<(), GrowError> {
         let [address, length, capacity] = self.words;
         if length >= capacity {
+            // A peer may have written a capacity that is less than the length.
+            let wanted = capacity.max(length).saturating_mul(2).max(FIRST_CAPACITY);
             let values = self.read(room)?;
-            self.move_to(room, capacity.saturating_mul(2).max(FIRST_CAPACITY), values.as_bytes())?;
+            self.move_to(room, wanted, values.as_bytes())?;
             if capacity > 0 {
-                room.release(address, capacity * length_of::<T>());
+                room.release(address, capacity.saturating_mul(length_of::<T>()));
             }
         }
         let place = self.words[0].wrapping_add(length.wrapping_mul(length_of::<T>()));

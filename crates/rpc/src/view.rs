@@ -71,7 +71,7 @@ impl<'a> View<'a> {
     /// They do not all belong to this, are not aligned, or too many steps were taken.
     pub fn get_slice<T: Plain>(&self, address: u64, count: u64) -> Result<&'a [T], PointerError> {
         self.step()?;
-        if count == 0 || length_of::<T>() == 0 {
+        if count == 0 {
             return Ok(&[]);
         }
         let bytes = self.bytes_at(address, bytes_of::<T>(address, count)?)?;

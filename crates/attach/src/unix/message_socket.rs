@@ -4,13 +4,14 @@ use portcullis_errors::{Coded, ErrorCode};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
 use std::mem::MaybeUninit;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A connection to whoever listens at a path.
 #[derive(Debug)]
@@ -58,7 +59,13 @@ impl MessageSocket {
         let address = SocketAddrUnix::new(path).map_err(MessageError::NoPeer)?;
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::net::connect(&socket, &address).map_err(MessageError::NoPeer)?;
+        // A peer that accepts nobody, or reads nothing, has as much time.
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+        rustix::net::connect(&socket, &address).map_err(|error| match error {
+            Errno::AGAIN => MessageError::Silent,
+            error => MessageError::NoPeer(error),
+        })?;
         Ok(Self { socket, until })
     }
 
@@ -69,6 +76,7 @@ impl MessageSocket {
     pub fn say(&self, message: &[u8]) -> Result<(), MessageError> {
         match rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL) {
             Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(Errno::AGAIN) => Err(MessageError::Silent),
             Err(source) => Err(MessageError::NoPeer(source)),
         }
     }
@@ -82,6 +90,10 @@ impl MessageSocket {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         loop {
             let left = self.until.saturating_duration_since(Instant::now());
+            // A peer that always has something to say is not listened to for longer.
+            if left.is_zero() {
+                return Err(MessageError::Silent);
+            }
             match rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
                 Ok(0) => return Err(MessageError::Silent),
                 Ok(_) => break,

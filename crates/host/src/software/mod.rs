@@ -20,12 +20,11 @@ use admission::{OfferedPort, Offers, SocketPolicy};
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
 use portcullis_attach::{Acceptor, Limits, Reason};
-use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched};
+use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched, WatchedEvent};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
 use portcullis_node::{Admission, ChunkEnds, ClientEnds};
 use portcullis_softnic::{PortEndpoint, PortId, PortPlace, SoftNic};
 use ports::PortShare;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The fabric of the software NIC: a client's end is a port.
@@ -159,34 +158,4 @@ struct LocalDeparture {
     _event: WatchedEvent,
     _departure: Departure<Software>,
     _share: PortShare,
-}
-
-/// An event that the engine waits for until this is dropped.
-#[derive(Debug)]
-struct WatchedEvent {
-    waker: Waker,
-    event: OwnedFd,
-}
-
-impl WatchedEvent {
-    fn new(waker: &Waker) -> std::io::Result<Self> {
-        Ok(Self { event: waker.new_event()?, waker: waker.clone() })
-    }
-
-    /// The event, for the client.
-    fn event(&self) -> std::io::Result<OwnedFd> {
-        self.event.try_clone()
-    }
-}
-
-impl AsFd for WatchedEvent {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-}
-
-impl Drop for WatchedEvent {
-    fn drop(&mut self) {
-        self.waker.forget_event(&self.event);
-    }
 }

@@ -12,7 +12,7 @@ use crate::heap::{HEAP_ADDRESSES, HEAP_BYTES_MIN, Heap, HeapPlace, Owner, PAGE_B
 use portcullis_attach::unix::{Listener, Peer, User};
 use portcullis_attach::{Accepted, Handshake, HasRoom, Limits, Outgoing, Reason};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_memory::{Mapping, PrivateView, Waker};
+use portcullis_memory::{Mapping, PrivateView, Waker, WatchedEvent};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ pub(super) struct Shared {
     pub heap: Heap,
     pub view: PrivateView,
     pub ring: Mapping,
-    pub event: OwnedFd,
+    pub event: WatchedEvent,
 }
 
 /// What the acceptor's thread tells the server's.
@@ -71,7 +71,7 @@ impl Door {
         let wanted = wanted.max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES);
         let (place, view) = find_place(wanted)?;
         let (heap, ring) = (Heap::create(place, SERVER)?, make_ring()?);
-        Ok(Shared { heap, view, ring, event: self.waker.new_event()? })
+        Ok(Shared { heap, view, ring, event: WatchedEvent::new(&self.waker)? })
     }
 }
 
@@ -126,7 +126,6 @@ pub(super) struct Entry {
     step: Step,
     outgoing: Option<Vec<u8>>,
     has_descriptors: bool,
-    page: OwnedFd,
 }
 
 impl Entry {
@@ -136,9 +135,10 @@ impl Entry {
     }
 
     fn offer(&mut self, door: &Door, heap_bytes: u64, left: u32, now: Instant) -> Result<(), Reason> {
+        // What was offered before is given back first.
+        self.step = Step::Hello { until: now + self.within };
         let shared = Box::new(door.share(heap_bytes)?);
         let HeapPlace { address, length } = shared.heap.place();
-        self.page = door.waker.page().file().expect("a shared page").try_clone_to_owned()?;
         self.say(&Told::Offer { address: address.get() as u64, length, owner: CLIENT.0 });
         self.step = Step::Offered { until: now + self.within, heap_bytes, left, shared };
         Ok(())
@@ -175,8 +175,7 @@ impl Handshake for Entry {
         let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
         let within = limits.attach_within;
         let step = Step::Hello { until: accepted.now + within };
-        let page = accepted.socket.try_clone().ok()?;
-        Some(Self { peer, within, step, outgoing: None, has_descriptors: false, page })
+        Some(Self { peer, within, step, outgoing: None, has_descriptors: false })
     }
 
     fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
@@ -221,8 +220,8 @@ impl Handshake for Entry {
         let descriptors = match &self.step {
             Step::Offered { shared, .. } if self.has_descriptors => {
                 let Shared { heap, ring, event, .. } = &**shared;
-                let ring = ring.file().expect("a ring is a file's memory");
-                vec![ring, heap.file(), self.page.as_fd(), event.as_fd()]
+                let file = |memory| Mapping::file(memory).expect("it is a file's memory");
+                vec![file(ring), heap.file(), file(event.page()), event.as_fd()]
             }
             _ => Vec::new(),
         };

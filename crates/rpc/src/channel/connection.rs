@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 
 /// The longest sleep before a client looks whether its server is still there.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
+/// Offers of a server that finds no place which is free here. More than any server makes.
+const OFFERS_MAX: u32 = 32;
+/// Copies of more bytes give their memory back.
+const COPY_KEPT_MAX: u64 = 1 << 20;
 /// Bytes of the longest text that says why a call failed.
 const REASON_MAX: u64 = 64 << 10;
 
@@ -29,11 +33,13 @@ pub struct ConnectionOptions {
     pub heap_bytes: u64,
     /// How long the server may take to let the client in.
     pub within: Duration,
+    /// The most bytes of a result that [`Connection::look`] copies.
+    pub results_max: u64,
 }
 
 impl Default for ConnectionOptions {
     fn default() -> Self {
-        Self { heap_bytes: 0, within: Duration::from_secs(3) }
+        Self { heap_bytes: 0, within: Duration::from_secs(3), results_max: 16 << 20 }
     }
 }
 
@@ -124,6 +130,14 @@ pub enum CallError {
     /// The connection's heap has no room for the result.
     #[error("no room for the result: {0}")]
     NoRoom(String),
+    /// The result is longer than this client looks at.
+    #[error("a result of {length} bytes, where {most} are looked at: see ConnectionOptions::results_max")]
+    ResultTooLong {
+        /// Its bytes, as the server says.
+        length: u64,
+        /// The most.
+        most: u64,
+    },
     /// The server is gone. The method may have run.
     #[error("the server is gone")]
     ServerGone,
@@ -149,6 +163,7 @@ impl Coded for CallError {
             Self::Late => ErrorCode::CallLate,
             Self::Cancelled => ErrorCode::CallCancelled,
             Self::NoRoom(_) => ErrorCode::HeapFull,
+            Self::ResultTooLong { .. } => ErrorCode::ResultTooLong,
             Self::ServerGone => ErrorCode::ServerGone,
             Self::TooMany => ErrorCode::TooManyCalls,
             Self::NoSuchCall => ErrorCode::NoSuchCall,
@@ -260,6 +275,9 @@ pub struct Connection {
     calls: [Option<Begun>; DEPTH as usize],
     free: Vec<u32>,
     is_gone: bool,
+    results_max: u64,
+    /// Where the copy of the last result is, if it was a large one: the next look gives its memory back.
+    looked_at: Option<(u64, u64)>,
 }
 
 impl Connection {
@@ -285,7 +303,7 @@ impl Connection {
         let not_a_server = || ConnectionError::NotAServer { path: path.to_owned() };
         let socket = MessageSocket::connect(path, Instant::now() + within).map_err(told)?;
         socket.say(&Asked::Hello { heap_bytes: options.heap_bytes }.encode()).map_err(told)?;
-        loop {
+        for _ in 0..OFFERS_MAX {
             let (bytes, descriptors) = socket.hear(TOLD_BYTES).map_err(told)?;
             let (place, owner) = match Told::parse(&bytes).ok_or_else(not_a_server)? {
                 Told::Offer { address, length, owner } => (HeapPlace::new(address, length)?, Owner(owner)),
@@ -304,19 +322,42 @@ impl Connection {
             socket.say(&Asked::Mapped.encode()).map_err(told)?;
             let (bytes, _) = socket.hear(TOLD_BYTES).map_err(told)?;
             return match Told::parse(&bytes) {
-                Some(Told::Welcome) => Ok(Self::new((heap, view), ring, doorbell, socket.into_socket())),
+                Some(Told::Welcome) => {
+                    let most = options.results_max;
+                    Ok(Self::new((heap, view, most), ring, doorbell, socket.into_socket()))
+                }
                 Some(Told::Refused(reason)) => Err(ConnectionError::Refused(reason)),
                 _ => Err(not_a_server()),
             };
         }
+        Err(ConnectionError::Refused("all places that were offered are taken here".to_owned()))
     }
 
-    fn new((heap, view): (Heap, PrivateView), ring: Mapping, doorbell: Doorbell, socket: OwnedFd) -> Self {
+    fn new(
+        (heap, view, results_max): (Heap, PrivateView, u64),
+        ring: Mapping,
+        doorbell: Doorbell,
+        socket: OwnedFd,
+    ) -> Self {
         let requests = Writer::new(ring.clone(), REQUESTS, DEPTH);
         let replies = Reader::new(ring.clone(), REPLIES, DEPTH);
         let (calls, free) = ([None; DEPTH as usize], (0..DEPTH).rev().collect());
-        let (begun, is_gone) = (0, false);
-        Self { heap, view, ring, requests, replies, doorbell, socket, begun, calls, free, is_gone }
+        let (begun, is_gone, looked_at) = (0, false, None);
+        Self {
+            heap,
+            view,
+            ring,
+            requests,
+            replies,
+            doorbell,
+            socket,
+            begun,
+            calls,
+            free,
+            is_gone,
+            results_max,
+            looked_at,
+        }
     }
 
     /// The connection's heap.
@@ -457,7 +498,9 @@ impl Connection {
 
     /// Takes in the replies that have come.
     fn take_replies(&mut self) {
-        while let Some((status, words, _)) = self.replies.read() {
+        // No server has more replies to this client. One that writes without an end is not listened to without one.
+        for _ in 0..DEPTH {
+            let Some((status, words, _)) = self.replies.read() else { return };
             let reply = ReplyLine::read(status, words);
             // A server may say anything: what nobody has asked is nobody's answer.
             let Some(Some(it)) = self.slot(reply.call) else { continue };
@@ -502,10 +545,18 @@ impl Connection {
     /// Looks at an answer's result in a copy of its scope, which the server cannot change any more.
     ///
     /// # Errors
-    /// The server named a scope that is none of the heap's.
+    /// The server named a scope that is none of the heap's, or more bytes than this client looks at
+    /// ([`ConnectionOptions::results_max`]).
     pub fn look<T: Plain>(&mut self, answer: &Answer) -> Result<Copied<'_, T>, CallError> {
         let ScopeRef { address, length } = answer.scope;
         let offset = self.heap.place().offset(address, length).ok_or(CallError::Nonsense)?;
+        if length > self.results_max {
+            return Err(CallError::ResultTooLong { length, most: self.results_max });
+        }
+        if let Some((offset, length)) = self.looked_at.take() {
+            self.view.give_back(offset, length);
+        }
+        self.looked_at = (length > COPY_KEPT_MAX).then_some((offset, length));
         let bytes = self.view.take(self.heap.memory(), offset, length);
         Ok(Copied::new(View::new(address, bytes, length), answer.root, answer.word))
     }

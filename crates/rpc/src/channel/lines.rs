@@ -32,8 +32,8 @@ impl End {
     }
 
     fn go_on(&mut self) {
-        // A turn of zero would look as if nothing had been written.
-        self.turn = self.turn.wrapping_add(1).max(1);
+        // A turn of zero would look as if nothing had been written: after the last one comes another that is at the first line.
+        self.turn = self.turn.checked_add(1).unwrap_or(self.lines);
     }
 }
 
@@ -132,6 +132,20 @@ mod tests {
             assert_eq!(reader.read(), None);
             writer.write(line, [5; 6]);
             assert_eq!(reader.read(), Some((line, [5; 6], 0)));
+        }
+    }
+
+    #[test]
+    fn no_line_is_written_over_when_the_turns_begin_anew() {
+        for before in 0..12 {
+            let memory = Mapping::private(4096).unwrap();
+            let (mut writer, mut reader) = (Writer::new(memory.clone(), 64, 4), Reader::new(memory, 64, 4));
+            (writer.0.turn, reader.0.turn) = (u32::MAX - before, u32::MAX - before);
+            for round in 0..6 {
+                (0..4).for_each(|line| assert!(writer.write(round, [line; 6]) < 64 + 4 * LINE_BYTES));
+                (0..4).for_each(|line| assert_eq!(reader.read(), Some((round, [line; 6], 0))));
+                assert_eq!(reader.read(), None);
+            }
         }
     }
 

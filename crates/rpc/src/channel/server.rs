@@ -10,10 +10,9 @@ use crate::{ScopeRef, View};
 use portcullis_attach::unix::{Listener, SocketAccess};
 use portcullis_attach::{Acceptor, Limits};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_memory::{Idle, Mapping, PrivateView, Waker, WakerError, pin};
-use rustix::fd::OwnedFd;
+use portcullis_memory::{Idle, Mapping, PrivateView, Waker, WakerError, WatchedEvent, pin};
 use std::collections::{BTreeMap, HashMap};
-use std::panic::{AssertUnwindSafe, RefUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -153,16 +152,22 @@ impl Channel {
             connections: HashMap::new(),
             state: state.clone(),
         };
+        let acceptor = AcceptorPlace::default();
+        let orphaned = acceptor.clone();
         let thread = std::thread::Builder::new().name("portcullis-calls".to_owned());
         let run = move || {
             processor.into_iter().for_each(pin);
-            service.run();
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| service.run())) {
+                // Its clients would wait for a server that is not there.
+                drop(orphaned.take());
+                resume_unwind(panic);
+            }
         };
         let thread = thread.spawn(run).map_err(ServeError::Machine)?;
         let limits = Limits::UNIX.within_descriptors(DESCRIPTORS_EACH);
-        let acceptor = Acceptor::start::<Entry>(vec![listener], door, limits);
-        let mut server = Server { acceptor: None, state, waker, thread: Some(thread) };
-        server.acceptor = Some(acceptor.map_err(ServeError::Machine)?);
+        let server = Server { acceptor, state, waker, thread: Some(thread) };
+        let started = Acceptor::start::<Entry>(vec![listener], door, limits).map_err(ServeError::Machine)?;
+        server.acceptor.put(started);
         Ok(server)
     }
 }
@@ -216,10 +221,24 @@ struct State {
     failed: AtomicU64,
 }
 
+/// Where the acceptor is, for whoever ends it.
+#[derive(Clone, Debug, Default)]
+struct AcceptorPlace(Arc<Mutex<Option<Acceptor>>>);
+
+impl AcceptorPlace {
+    fn put(&self, acceptor: Acceptor) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(acceptor);
+    }
+
+    fn take(&self) -> Option<Acceptor> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 /// A running server. Dropping it ends its connections.
 #[derive(Debug)]
 pub struct Server {
-    acceptor: Option<Acceptor>,
+    acceptor: AcceptorPlace,
     state: Arc<State>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -303,9 +322,7 @@ impl Service {
                     self.connections.insert(client, Served::new(*shared));
                 }
                 News::Left(client) => {
-                    if let Some(served) = self.connections.remove(&client) {
-                        self.waker.forget_event(&served.event);
-                    }
+                    self.connections.remove(&client);
                 }
             }
         }
@@ -322,7 +339,8 @@ struct Served {
     ring: Mapping,
     requests: Reader,
     replies: Writer,
-    event: OwnedFd,
+    /// What the client wakes this thread with.
+    _event: WatchedEvent,
 }
 
 impl Served {
@@ -330,7 +348,7 @@ impl Served {
         debug_assert_eq!(heap.owner(), SERVER);
         let requests = Reader::new(ring.clone(), REQUESTS, DEPTH);
         let replies = Writer::new(ring.clone(), REPLIES, DEPTH);
-        Self { heap, view, ring, requests, replies, event }
+        Self { heap, view, ring, requests, replies, _event: event }
     }
 
     /// Serves some calls. Returns how many.

@@ -241,6 +241,33 @@ fn whoever_stops_at_any_step_of_a_connection_costs_nobody_anything() {
     });
 }
 
+/// How many descriptors the epoll of a waker waits for.
+fn watched(waker: &portcullis_memory::Waker) -> usize {
+    // Other tests have epolls too: the waker's own is the one that waits for this event.
+    let mark = waker.new_event().unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&mark).to_string();
+    let is_marked = |line: &str| {
+        let rest = line.strip_prefix("tfd:");
+        rest.and_then(|rest| rest.split_whitespace().next()) == Some(&number)
+    };
+    let folder = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    let again = folder.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap_or_default());
+    let mine = { again }.find(|info| info.lines().any(is_marked)).expect("the waker's epoll");
+    mine.lines().filter(|line| line.starts_with("tfd:")).count() - 1
+}
+
+#[test]
+fn whoever_is_not_let_in_leaves_no_event_behind() {
+    let waker = portcullis_memory::Waker::new().unwrap();
+    let before = watched(&waker);
+    let event = portcullis_memory::WatchedEvent::new(&waker).unwrap();
+    let kept = event.event().unwrap();
+    assert_eq!(watched(&waker), before + 1);
+    drop(event);
+    assert_eq!(watched(&waker), before, "although the client has a descriptor of it");
+    drop(kept);
+}
+
 #[test]
 fn a_place_that_is_taken_is_not_offered_for_ever() {
     let (_server, path, _folder) = server();

@@ -34,7 +34,9 @@ impl Slabs {
     /// Takes over pages of a dead process.
     pub fn adopt(&mut self, pages: Vec<(u32, u8)>) {
         for (page, class) in pages {
-            if let Some(its) = self.pages.get_mut(usize::from(class)) {
+            if let Some(its) = self.pages.get_mut(usize::from(class))
+                && !its.contains(&page)
+            {
                 its.push(page);
             }
         }
@@ -46,15 +48,18 @@ impl Slabs {
         let pages = &mut self.pages[usize::from(class)];
         // From the newest on: the others are probably full.
         for &page in pages.iter().rev() {
-            if let Some(piece) = take_piece(runs.words(), page) {
+            if let Some(piece) = take_piece(runs.words(), page, class) {
                 return Some((page, piece * (SMALLEST << class)));
             }
         }
         let words = runs.words();
         let page =
             runs.take_slab(class, from, |page| words.memory.store(words.pieces(page), empty(class)))?;
-        pages.push(page);
-        take_piece(words, page).map(|piece| (page, piece * (SMALLEST << class)))
+        // A peer may have freed a page of this process.
+        if !pages.contains(&page) {
+            pages.push(page);
+        }
+        take_piece(words, page, class).map(|piece| (page, piece * (SMALLEST << class)))
     }
 
     /// Frees a piece. Returns whether there was one.
@@ -88,11 +93,12 @@ impl Slabs {
     }
 }
 
-/// Takes the first free piece of a page.
-fn take_piece(words: &SharedWords, page: u32) -> Option<u64> {
+/// Takes the first free piece of a page, of those that there are in its class.
+fn take_piece(words: &SharedWords, page: u32, class: u8) -> Option<u64> {
     loop {
         let map = words.memory.load(words.pieces(page));
-        let piece = (map != u64::MAX).then_some(u64::from(map.trailing_ones()))?;
+        let taken = map | empty(class);
+        let piece = (taken != u64::MAX).then_some(u64::from(taken.trailing_ones()))?;
         if words.memory.compare_exchange(words.pieces(page), map, map | 1 << piece) == map {
             return Some(piece);
         }

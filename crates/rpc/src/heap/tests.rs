@@ -65,6 +65,40 @@ fn all_that_was_allocated_can_be_freed_and_allocated_again() {
 }
 
 #[test]
+fn a_map_of_pieces_that_lies_leads_to_no_other_page() {
+    let heap = heap(1104);
+    let first = heap.reserve(2000, 8).unwrap();
+    let (page, _) = heap.page(first).unwrap();
+    let words = heap.0.runs.words();
+    for map in [u64::MAX >> 1, u64::MAX >> 7, 1, 0, !2] {
+        words.memory.store(words.pieces(page), map);
+        let second = heap.reserve(2000, 8).unwrap();
+        assert!(heap.page(second).is_some_and(|(_, offset)| offset == 0 || offset == 2048), "{second:#x}");
+    }
+}
+
+#[test]
+fn containers_that_lie_of_their_length_grow_into_nobody_elses_bytes() {
+    let heap = heap(1105);
+    let scope = heap.scope(64 << 10).unwrap();
+    let address = scope.reserve(8000, 8).unwrap();
+    for [length, capacity] in [[1000, 1], [1000, 0], [u64::MAX, 1], [1, u64::MAX], [u64::MAX, u64::MAX]] {
+        let mut vector: Vector<u64> = zerocopy::transmute!([address, length, capacity]);
+        if vector.push(&scope, 5).is_ok() {
+            let values = vector.read(&scope).unwrap();
+            assert_eq!((values.len() as u64, values.last()), (length + 1, Some(&5)));
+        }
+    }
+    for length in [u64::MAX, u64::MAX - 1, 1 << 62] {
+        let mut map: Map<u64, u64> = zerocopy::transmute!([0_u64, 0, length]);
+        for key in 0..20_u64 {
+            map.insert(&heap, key, || Ok(key), key).unwrap();
+        }
+        assert_eq!((map.len(), map.read(&heap, &7)), (20, Ok(Some(7))));
+    }
+}
+
+#[test]
 fn what_is_no_beginning_of_a_piece_is_not_freed() {
     let heap = heap(4);
     let piece = heap.reserve(500, 8).unwrap();
