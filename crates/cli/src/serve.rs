@@ -60,7 +60,7 @@ Examples:
   # address:127.0.0.1.
   portcullis serve --listen rdma:127.0.0.1:7471
   # Over UDP, for any machine: each access is encrypted for its holder. Without
-  # certificates for this machine only, as above. udp: goes with shm: and with rdma:.
+  # certificates for this machine only, as above. udp: goes with shm: or rdma:.
   portcullis serve --listen udp:0.0.0.0:7472 --listen shm:/run/portcullis.sock \\
       --certificates /etc/portcullis --name node1
   # What a file and the options say together, and what is default.

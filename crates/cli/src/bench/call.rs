@@ -24,11 +24,11 @@ Examples:
 
 The server is a process of its own, on processor 0; this end runs on processor
 1. Both poll. A round measures each row once; times and ratios are medians of
-the rounds. A row with pages passes a scope of that size: `copied` has the server
-copy it before its method begins, `trusted` has the method read one word of each
-page where this end has it. `paper` is RPCool's figure for what is nearest (Table
-1, CXL emulated on two sockets), in microseconds; sealed and sandboxed where this
-one is copied.";
+the rounds. A row with pages passes a scope of that size: `copied` has the
+server copy it before its method begins, `trusted` has the method read one word
+of each page where this end has it. `paper` is RPCool's figure for what is
+nearest (Table 1, CXL emulated on two sockets), in microseconds; sealed and
+sandboxed where this one is copied.";
 
 /// Calls of one word more, with arguments copied, and read in place.
 const COPIED: u32 = 1;
