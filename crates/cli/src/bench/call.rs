@@ -285,11 +285,11 @@ fn calls(
 
 /// As many calls under way as can be.
 fn pipelined(connection: &mut Connection, mut course: Course) -> Result<Half, BenchError> {
-    let (mut samples, mut done, mut begun) = (Samples::new(), 0, 0);
+    let (mut samples, mut done, mut begun, mut is_over) = (Samples::new(), 0, 0, false);
     let mut under_way: VecDeque<(CallId, u64, Instant)> = VecDeque::new();
     let nothing = ScopeRef::default();
     loop {
-        let is_over = course.over(done);
+        is_over |= course.over(done);
         while !is_over && under_way.len() < DEPTH as usize {
             let call = connection.begin(COPIED, nothing, Boxed::<u64>::NULL, begun, None).map_err(failed)?;
             under_way.push_back((call, begun, Instant::now()));
