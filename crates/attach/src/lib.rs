@@ -19,5 +19,5 @@ mod handshake;
 pub mod tls;
 pub mod unix;
 
-pub use acceptor::{Acceptor, Limits};
+pub use acceptor::{Acceptor, AcceptorPlace, Limits};
 pub use handshake::{Accepted, Errand, Handshake, HasRoom, Holder, Outgoing, Reason};

@@ -3,8 +3,8 @@
 use crate::admin::{Order, OrderOutcome};
 use crate::fabric::{Fabric, NodeEngine};
 use crate::outlet::Outlet;
-use crate::resident::AcceptorPlace;
 use crate::{HostConfig, HostError, LocalDoor, Run};
+use portcullis_attach::AcceptorPlace;
 use portcullis_nic::Guarantee;
 use portcullis_protocol::Mechanism;
 use std::fmt;

@@ -7,7 +7,7 @@ use crate::fabric::{Fabric, Made};
 use crate::outlet::Outlet;
 #[cfg(feature = "udp")]
 use crate::udp::UdpEnd;
-use portcullis_attach::Acceptor;
+use portcullis_attach::AcceptorPlace;
 use portcullis_memory::{Watched, ends};
 #[cfg(feature = "udp")]
 use portcullis_nic::Nic;
@@ -22,7 +22,6 @@ use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 #[cfg(feature = "udp")]
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most clients that are evicted in one turn.
 const SHOWN_OUT_PER_TURN: u32 = 8;
@@ -39,23 +38,6 @@ pub(crate) enum NotAdmitted {
     /// The node has ended.
     #[error(transparent)]
     Ended(#[from] EngineGone),
-}
-
-/// Where acceptors are put once they exist. They need the engine to admit clients, so the engine is made first.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AcceptorPlace(Arc<Mutex<Vec<Acceptor>>>);
-
-impl AcceptorPlace {
-    pub fn put(&self, acceptor: Acceptor) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(acceptor);
-    }
-
-    /// Ends the acceptors, and waits until they have ended.
-    pub fn clear(&self) {
-        // They are dropped outside the lock: their threads may be waiting for the engine, and the engine for the lock.
-        let acceptors = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        drop(acceptors);
-    }
 }
 
 /// A node and the ends of its clients.
@@ -168,7 +150,7 @@ impl<F: Fabric> NodeResident<F> {
         // Never waits: the lock is held only for a moment, and its holder may wait for this thread. A later turn tries
         // again.
         if !self.evicted.is_empty()
-            && let Ok(acceptors) = self.acceptors.0.try_lock()
+            && let Some(acceptors) = self.acceptors.try_look()
         {
             for client in self.evicted.drain(..) {
                 // Those that do not know it have another's clients.
@@ -185,7 +167,7 @@ impl<F: Fabric> NodeResident<F> {
         }
         // Never waits, as above.
         if !self.replies.is_empty()
-            && let Ok(acceptors) = self.acceptors.0.try_lock()
+            && let Some(acceptors) = self.acceptors.try_look()
         {
             let [others @ .., last] = &acceptors[..] else { return };
             others.iter().for_each(|acceptor| acceptor.say(self.replies.iter().cloned()));

@@ -9,8 +9,11 @@
 
 pub(crate) mod crowd;
 mod peer_thread;
+mod place;
 mod places;
 mod service;
+
+pub use place::AcceptorPlace;
 
 use crate::handshake::Handshake;
 use peer_thread::Done;

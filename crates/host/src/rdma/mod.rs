@@ -12,7 +12,7 @@ use crate::backend::{NodeOn, Started};
 use crate::engine::{Engine, EngineOptions};
 use crate::fabric::{Fabric, Made, NodeEngine};
 use crate::outlet::Outlet;
-use crate::resident::{AcceptorPlace, Departure, NodeResident};
+use crate::resident::{Departure, NodeResident};
 #[cfg(feature = "udp")]
 use crate::udp::UdpListeners;
 use crate::{
@@ -22,7 +22,7 @@ use admission::{Entry, TcpPolicy};
 use choice::choose;
 use driver::DeviceDriver;
 use portcullis_attach::tls::{Ends, Listener, Terms, TlsHandshake};
-use portcullis_attach::{Acceptor, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_ibverbs::{
     DeviceChoice, IbEndpoint, IbNic, NodeLife, WorkRequests, check_memlock, check_memlock_of_node,

@@ -12,14 +12,14 @@ use crate::backend::{NodeOn, Started};
 use crate::engine::{Engine, EngineOptions};
 use crate::fabric::{Fabric, Made, NodeEngine};
 use crate::outlet::Outlet;
-use crate::resident::{AcceptorPlace, Departure, NodeResident};
+use crate::resident::{Departure, NodeResident};
 #[cfg(feature = "udp")]
 use crate::udp::UdpListeners;
 use crate::{HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, SessionEndpoint, machine};
 use admission::{OfferedPort, Offers, SocketPolicy};
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
-use portcullis_attach::{Acceptor, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
 use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched, WatchedEvent};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
 use portcullis_node::{Admission, ChunkEnds, ClientEnds};

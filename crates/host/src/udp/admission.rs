@@ -2,12 +2,12 @@
 
 use super::{Port, UdpConfig, open, terms};
 use crate::fabric::{Fabric, NodeEngine};
-use crate::resident::{AcceptorPlace, NodeResident};
+use crate::resident::NodeResident;
 use crate::{HostConfig, HostError, machine};
 use portcullis_attach::tls::{
     AdmissionPolicy, ListenError, Listener, Offer, OneShotTerms, Peer, TlsHandshake,
 };
-use portcullis_attach::{Acceptor, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
 use portcullis_nic::Nic;
 use portcullis_onerma::{HostAddress, UdpSocket};
 use portcullis_protocol::{ClientId, Incarnation, MESSAGE_BYTES};

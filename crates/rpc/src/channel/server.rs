@@ -8,7 +8,7 @@ use crate::heap::{HEAP_BYTES_MAX, Heap};
 use crate::plain::Plain;
 use crate::{ScopeRef, View};
 use portcullis_attach::unix::{Listener, SocketAccess};
-use portcullis_attach::{Acceptor, Limits};
+use portcullis_attach::{Acceptor, AcceptorPlace, Limits};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::{Idle, Mapping, PrivateView, Waker, WakerError, WatchedEvent, pin};
 use std::collections::{BTreeMap, HashMap};
@@ -152,22 +152,22 @@ impl Channel {
             connections: HashMap::new(),
             state: state.clone(),
         };
-        let acceptor = AcceptorPlace::default();
-        let orphaned = acceptor.clone();
+        let acceptors = AcceptorPlace::default();
+        let orphaned = acceptors.clone();
         let thread = std::thread::Builder::new().name("portcullis-calls".to_owned());
         let run = move || {
             processor.into_iter().for_each(pin);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| service.run())) {
                 // Its clients would wait for a server that is not there.
-                drop(orphaned.take());
+                orphaned.clear();
                 resume_unwind(panic);
             }
         };
         let thread = thread.spawn(run).map_err(ServeError::Machine)?;
         let limits = Limits::UNIX.within_descriptors(DESCRIPTORS_EACH);
-        let server = Server { acceptor, state, waker, thread: Some(thread) };
+        let server = Server { acceptors, state, waker, thread: Some(thread) };
         let started = Acceptor::start::<Entry>(vec![listener], door, limits).map_err(ServeError::Machine)?;
-        server.acceptor.put(started);
+        server.acceptors.put(started);
         Ok(server)
     }
 }
@@ -221,24 +221,10 @@ struct State {
     failed: AtomicU64,
 }
 
-/// Where the acceptor is, for whoever ends it.
-#[derive(Clone, Debug, Default)]
-struct AcceptorPlace(Arc<Mutex<Option<Acceptor>>>);
-
-impl AcceptorPlace {
-    fn put(&self, acceptor: Acceptor) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(acceptor);
-    }
-
-    fn take(&self) -> Option<Acceptor> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
 /// A running server. Dropping it ends its connections.
 #[derive(Debug)]
 pub struct Server {
-    acceptor: AcceptorPlace,
+    acceptors: AcceptorPlace,
     state: Arc<State>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -257,7 +243,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // First the clients' connections, so that each client learns of it.
-        drop(self.acceptor.take());
+        self.acceptors.clear();
         self.state.stop.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
