@@ -154,7 +154,7 @@ fn be_server(path: &Path) -> Result<(), BenchError> {
         })
         .on_processor(processors::pair().map(|(server, _)| server))
         .start();
-    let _server = serving.map_err(|error| BenchError::Options(error.to_string()))?;
+    let _server = serving.map_err(failed)?;
     say("serving");
     std::io::stdout().flush()?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -199,7 +199,7 @@ impl Drop for ServerProcess {
 }
 
 fn failed(error: impl std::fmt::Display) -> BenchError {
-    BenchError::Options(format!("the call: {error}"))
+    BenchError::Call(error.to_string())
 }
 
 /// One row in one round.

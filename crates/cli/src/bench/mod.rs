@@ -195,6 +195,8 @@ enum BenchError {
     Table(#[from] TableError),
     #[error(transparent)]
     Queue(#[from] QueueError),
+    #[error("the call: {0}")]
+    Call(String),
     #[error("an entry came that nobody has pushed")]
     WrongEntry,
     #[error("key {key} has another value than it should have, or none")]
