@@ -222,6 +222,34 @@ error_codes! {
     NoSuchCall = 929, "no-such-call", "The call is not under way: its answer was taken before.";
     NonsenseReply = 930, "nonsense-reply", "The server's reply makes no sense.";
     ResultTooLong = 931, "result-too-long", "The result of a call is longer than the client looks at.";
+    NoSandbox = 932, "no-sandbox", "The machine refuses a sandbox, or has none for processors of its kind.";
+    SandboxStack = 933, "sandbox-stack", "Code has used up its stack: what it was passed led too deep.";
+    SandboxFault = 934, "sandbox-fault", "The code in a sandbox has touched memory that it may not.";
+    SandboxBudget = 935, "sandbox-budget", "The code in a sandbox took longer than it may.";
+    NotSealed = 936, "not-sealed", "Sealed arguments were wanted, and these are not sealed for good.";
+    NoSealedWanted = 937, "no-sealed-wanted", "The method does not read sealed arguments.";
+    SealBusy = 938, "seal-busy", "A scope cannot be sealed while something can still write to it.";
+    OneShotRefused = 939, "one-shot-refused", "The server has no room for one more scope to seal, or has no use for one.";
+
+    // The directory.
+    EntryNameLength = 1001, "entry-name-length", "A name in the directory, or a part of it, has too few bytes or too many.";
+    EntryNameLetters = 1002, "entry-name-letters", "A name in the directory has letters that none may have.";
+    EntryUnfit = 1003, "entry-unfit", "An address or an access list is none that the directory takes.";
+    RegistrationNotAllowed = 1004, "registration-not-allowed", "The tenant may not register the name.";
+    LeaseEnded = 1005, "lease-ended", "The lease with the directory has ended, and everything with it.";
+    DirectoryQuota = 1006, "directory-quota", "The process or the tenant has as much in the directory as it may.";
+    HeapSize = 1007, "heap-size", "No heap can have so many bytes.";
+    NoAddresses = 1008, "no-addresses", "All addresses for heaps of that size are taken.";
+    NoSuchHeap = 1009, "no-such-heap", "No heap lies at the address, or it is not for this process.";
+    DirectoryAway = 1011, "directory-away", "The directory does not answer.";
+    DirectoryRefused = 1012, "directory-refused", "The directory has refused the request itself.";
+    DirectoryNonsense = 1013, "directory-nonsense", "The directory's answer makes no sense.";
+    DirectoryContended = 1014, "directory-contended", "Others change the same things in the directory all the time.";
+    WithoutEtcd = 1015, "without-etcd", "The directory's address needs etcd, and the program was built without.";
+    NoDirectory = 1016, "no-directory", "Something is to be found by its name, and nobody has said where the directory is.";
+    NameOfAnotherKind = 1017, "name-of-another-kind", "The name stands for something else than what was looked for.";
+    NameLeadsNowhere = 1018, "name-leads-nowhere", "None of the addresses that are registered under the name leads anywhere from here.";
+    NotThisTenant = 1019, "not-this-tenant", "The process may not act for the tenant in the directory.";
 }
 
 impl ErrorCode {

@@ -1,11 +1,12 @@
 //! A mapping: memory that others may write at any moment.
 
 use crate::SealedFile;
+use crate::address_range::Claim;
 use crate::residency::unmap;
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::alloc::Layout;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
@@ -66,9 +67,12 @@ pub(crate) enum Source {
     /// Pages that were mapped.
     Pages {
         file: Option<SealedFile>,
+        is_writable: bool,
         /// A pipe that holds a page of each huge page that the file could become.
         hold: OnceLock<OwnedFd>,
     },
+    /// Pages in a range of addresses that was kept for them. The claim unmaps them.
+    Claimed { _claim: Claim },
 }
 
 // SAFETY: the mapping stays valid for as long as any clone lives, wherever that is, and all accesses are atomic.
@@ -87,6 +91,7 @@ impl Drop for Owner {
             Source::Heap(layout) => unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) },
             // SAFETY: start is what mmap returned for this length, and no clone of the mapping is left.
             Source::Pages { .. } => unsafe { unmap(self.start, self.length) },
+            Source::Claimed { .. } => {}
         }
     }
 }
@@ -140,7 +145,7 @@ impl Mapping {
 
     /// Gives the kernel advice about the whole of a mapping that was just made. The kernel may ignore it.
     fn advise(&self, advice: Advice) {
-        // SAFETY: the span is exactly the mapping, and the two kinds of advice that are given here change no bytes.
+        // SAFETY: the span is exactly the mapping, and the three kinds of advice that are given here change no bytes.
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.owner.length, advice) };
     }
 
@@ -166,7 +171,7 @@ impl Mapping {
         // SAFETY: a fresh anonymous mapping overlaps nothing: the kernel chooses its address, or refuses an address that is in
         // use.
         let start = unsafe { rustix::mm::mmap_anonymous(wanted, bytes, protection, flags) };
-        Self::from_mmap(start, bytes, None)
+        Self::from_mmap(start, bytes, None, true)
     }
 
     /// Zeroed memory to share with other processes, of a new [`SealedFile`].
@@ -221,17 +226,72 @@ impl Mapping {
         // SAFETY: a fresh mapping overlaps nothing: the kernel chooses its address, or refuses an address that is in
         // use. The file cannot shrink.
         let start = unsafe { rustix::mm::mmap(wanted, bytes, protection, flags, file.descriptor(), 0) };
-        Self::from_mmap(start, bytes, Some(file))
+        Self::from_mmap(start, bytes, Some(file), writable)
     }
 
     fn from_mmap(
         start: rustix::io::Result<*mut core::ffi::c_void>,
         bytes: usize,
         file: Option<SealedFile>,
+        is_writable: bool,
     ) -> Result<Self, MappingError> {
         let error = MappingError::to("map", bytes as u64);
         let start = NonNull::new(start.map_err(&error)?.cast()).ok_or(error(Errno::NOMEM))?;
-        Ok(Self::new(start, bytes, Source::Pages { file, hold: OnceLock::new() }))
+        Ok(Self::new(start, bytes, Source::Pages { file, is_writable, hold: OnceLock::new() }))
+    }
+
+    /// What its pages may be accessed for. `None`: it is a piece of the heap.
+    pub(crate) fn access_of_pages(&self) -> Option<libc::c_int> {
+        match self.owner.source {
+            Source::Heap(_) => None,
+            Source::Pages { is_writable: false, .. } => Some(libc::PROT_READ),
+            Source::Pages { .. } | Source::Claimed { .. } => Some(libc::PROT_READ | libc::PROT_WRITE),
+        }
+    }
+
+    /// A file that is mapped over the whole of a claim, from its start on.
+    pub(crate) fn claimed(start: NonNull<u8>, claim: Claim) -> Self {
+        let bytes = usize::try_from(claim.length()).unwrap_or(usize::MAX);
+        let mapping = Self::new(start, bytes, Source::Claimed { _claim: claim });
+        mapping.advise(Advice::LinuxDontFork);
+        mapping
+    }
+
+    /// Takes the right to write whole pages from this process, or gives it back. It is this mapping's alone: the same memory can
+    /// be mapped elsewhere. Whoever writes there without it gets SIGSEGV.
+    ///
+    /// # Errors
+    /// The machine refuses, or the memory is a piece of the heap.
+    ///
+    /// # Panics
+    /// The bytes do not all lie in this, or are no whole pages.
+    pub fn allow_writes(&self, offset: u64, length: u64, allowed: bool) -> Result<(), MappingError> {
+        assert!(
+            (offset | length).is_multiple_of(PAGE_BYTES),
+            "{length} bytes at {offset} are no whole pages"
+        );
+        let start = self.pointer(offset, length, 1);
+        let error = MappingError::to("protect", length);
+        if matches!(self.owner.source, Source::Heap(_)) {
+            return Err(error(Errno::INVAL));
+        }
+        let mut access = MprotectFlags::READ;
+        access.set(MprotectFlags::WRITE, allowed);
+        let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        // SAFETY: the span was checked to lie in this mapping, which is live. Nobody has a reference to its bytes. A write to a page
+        // that may not be written is a fault, and changes nothing.
+        unsafe { rustix::mm::mprotect(start.cast(), bytes, access) }.map_err(error)
+    }
+
+    /// Some bytes of it as memory of their own: offsets count from there, and nothing outside is reached. Pages and rights stay
+    /// those of the whole. `None`: they do not all lie in this, or do not begin at a word.
+    #[must_use]
+    pub fn part(&self, offset: u64, length: u64) -> Option<Self> {
+        let is_inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
+        (is_inside && offset.is_multiple_of(8)).then(|| {
+            let start = NonNull::new(self.pointer(offset, length, 8));
+            Self { start: start.unwrap_or(self.start), length, owner: Arc::clone(&self.owner) }
+        })
     }
 
     /// Where it lies in this process, for a device. It stays there while any clone lives.
@@ -243,7 +303,7 @@ impl Mapping {
     fn sealed_file(&self) -> Option<&SealedFile> {
         match &self.owner.source {
             Source::Pages { file, .. } => file.as_ref(),
-            Source::Heap(_) => None,
+            Source::Claimed { .. } | Source::Heap(_) => None,
         }
     }
 
@@ -273,6 +333,25 @@ mod tests {
     use super::*;
     use crate::Memory;
     use rustix::fs::MemfdFlags;
+
+    #[test]
+    fn a_part_is_those_bytes_and_no_others() {
+        let whole = Mapping::private(8192).unwrap();
+        let part = whole.part(4096, 64).unwrap();
+        part.write(0, b"part");
+        let mut there = [0; 4];
+        whole.read(4096, &mut there);
+        assert_eq!((&there, part.length()), (b"part", 64));
+        let inner = part.part(8, 56).unwrap();
+        drop((whole, part));
+        inner.store(48, 7);
+        assert_eq!(inner.load(48), 7);
+        assert!(
+            inner.part(0, 57).is_none() && inner.part(4, 8).is_none() && inner.part(8, u64::MAX).is_none()
+        );
+        let outside = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inner.load(56)));
+        assert!(outside.is_err(), "what is behind it is not reached");
+    }
 
     #[test]
     fn a_shared_file_cannot_shrink_or_grow_under_its_maker() {

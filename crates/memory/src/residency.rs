@@ -64,7 +64,7 @@ impl Mapping {
     /// at the lowest priority if it likes, while accesses to the page wait. The kernel leaves a huge page's range alone
     /// while one page of it is held, as by a pipe.
     fn hold_together(&self) -> rustix::io::Result<()> {
-        let Source::Pages { file: Some(file), hold } = &self.owner.source else { return Ok(()) };
+        let Source::Pages { file: Some(file), hold, .. } = &self.owner.source else { return Ok(()) };
         if self.length < HUGE_PAGE_BYTES {
             return Ok(());
         }

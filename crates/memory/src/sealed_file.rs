@@ -2,9 +2,45 @@
 
 use crate::MappingError;
 use crate::mapping::{PAGE_BYTES, round_up};
+use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
+
+/// What a file has that nobody can change any more: neither its bytes, nor its length, nor its seals.
+const FINAL: SealFlags =
+    SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// What the kernel counts a file's memory in.
+const BLOCK_BYTES: u64 = 512;
+
+/// A file is not sealed for good.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SealError {
+    /// The kernel does not seal it while somebody could still write.
+    #[error("something can still write to the file: a mapping, or an operation that is under way")]
+    Busy,
+    /// Seals are missing.
+    #[error("the file is not sealed: it lacks {0}")]
+    Missing(String),
+    /// Pages are missing.
+    #[error("the file has holes: whoever reads them would have to find memory for them")]
+    Holes,
+    /// The machine refuses.
+    #[error(transparent)]
+    Machine(#[from] MappingError),
+}
+
+impl Coded for SealError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Busy => ErrorCode::SealBusy,
+            Self::Missing(_) | Self::Holes => ErrorCode::NotSealed,
+            Self::Machine(error) => error.code(),
+        }
+    }
+}
 
 /// A file without a name that cannot shrink any more, so that no peer can make an access to a mapping of it fault.
 #[derive(Debug)]
@@ -53,6 +89,63 @@ impl SealedFile {
     pub fn seal_future_writes(&self) -> Result<(), MappingError> {
         rustix::fs::fcntl_add_seals(&self.descriptor, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
             .map_err(MappingError::to("seal a file of", self.length))
+    }
+
+    /// Seals the file for good: from here on nobody writes to it, maps it writable, or changes its length.
+    ///
+    /// The kernel can take up to 0.2 s for it, by what others do with the file's pages. So whoever receives a file never calls this:
+    /// its sender does.
+    ///
+    /// # Errors
+    /// [`SealError::Busy`]: a writable mapping is left, in whatever process, or an operation that may write.
+    pub fn seal(&self) -> Result<(), SealError> {
+        match rustix::fs::fcntl_add_seals(&self.descriptor, FINAL) {
+            Ok(()) => Ok(()),
+            Err(Errno::BUSY) => Err(SealError::Busy),
+            // Its seals are final, whichever they are.
+            Err(Errno::PERM) => self.check_seals(),
+            Err(error) => Err(MappingError::to("seal a file of", self.length)(error).into()),
+        }
+    }
+
+    /// Has the machine find memory for all pages that nobody has written yet.
+    ///
+    /// # Errors
+    /// The machine has not enough memory.
+    pub fn allocate(&self) -> Result<(), MappingError> {
+        rustix::fs::fallocate(&self.descriptor, FallocateFlags::empty(), 0, self.length)
+            .map_err(MappingError::to("allocate", self.length))
+    }
+
+    /// Whether the file is sealed for good, has its length still, and all its pages. The kernel is asked, and nobody else.
+    ///
+    /// The memory of a page that is missing would be the reader's: a peer that keeps the file's descriptor could have it take memory
+    /// without end.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check_sealed(&self) -> Result<(), SealError> {
+        self.check_seals()?;
+        let error = |what| MappingError::to(what, self.length);
+        let measured = rustix::fs::fstat(&self.descriptor).map_err(error("measure"))?;
+        if u64::try_from(measured.st_size) != Ok(self.length) {
+            return Err(error("trust a file for")(Errno::PERM).into());
+        }
+        let blocks = u64::try_from(measured.st_blocks).unwrap_or(0);
+        if blocks.saturating_mul(BLOCK_BYTES) < self.length {
+            return Err(SealError::Holes);
+        }
+        Ok(())
+    }
+
+    fn check_seals(&self) -> Result<(), SealError> {
+        let error = MappingError::to("read the seals of", self.length);
+        let missing = FINAL.difference(rustix::fs::fcntl_get_seals(&self.descriptor).map_err(error)?);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = missing.iter_names().map(|(name, _)| format!("F_SEAL_{name}")).collect();
+        Err(SealError::Missing(names.join(", ")))
     }
 
     /// Its size in bytes.

@@ -154,6 +154,54 @@ pub enum Fault {
     RepeatedBeyondPatience,
     /// A transfer that may have happened in part is said to have been refused.
     RefusedAfterEffect,
+    /// A name stays in the directory when the lease that has registered it ends.
+    NamesOutliveLease,
+    /// The bytes of heaps that an ended lease held stay in its tenant's use.
+    EndedBytesStayUsed,
+    /// A heap's addresses are taken back when one of its holders has gone.
+    HeldHeapReclaimed,
+    /// Addresses are given to a heap without a look at the other heaps.
+    PlaceGivenTwice,
+    /// A lease ends when its first time is over, however often it is kept alive.
+    LeaseNotExtended,
+    /// Any tenant may hold a heap.
+    AccessNotAsked,
+    /// What a tenant's processes hold together is not compared with its quota.
+    TenantsBytesNotCompared,
+    /// An ended lease stays a holder of its heaps.
+    EndedStayHolders,
+    /// A server does not look whether a call was cancelled.
+    CancelNotLookedAt,
+    /// A cancelled call's reply bears no number.
+    CancelledNotNumbered,
+    /// A server does not look at deadlines.
+    DeadlineNotLookedAt,
+    /// A server looks at a deadline before it copies the arguments, and not afterwards.
+    DeadlineLookedAtOnce,
+    /// A client does not look at deadlines.
+    LateNotTold,
+    /// Of the arguments only the first page is copied.
+    OnePageCopied,
+    /// Arguments are looked for in the connection's own heap alone.
+    OwnHeapAlone,
+    /// A result's scope is not freed with its answer.
+    ResultKept,
+    /// The result of a call whose caller waits no more is not freed.
+    LateResultKept,
+    /// What a method had for its result stays when it panics.
+    PanickedResultKept,
+    /// A line that was read is new again when the ring comes round to it.
+    TurnNotCompared,
+    /// The slot of a call that has ended is never free again.
+    SlotNotFreed,
+    /// A call of a client that has given its server up stays under way.
+    GoneNotTold,
+    /// What a dead process was about to take is not taken back.
+    TakingNotReclaimed,
+    /// The pages of a run are freed from the first one on.
+    FreedFromTheFirst,
+    /// What a dead process had is taken back from everybody.
+    AllReclaimed,
 }
 
 impl Fault {
@@ -189,6 +237,34 @@ impl Fault {
     /// Those of the chunks that the NIC hands out. The simulator's checkers find them.
     pub const OF_CHUNKS: [Self; 4] =
         [Self::ChunkNotZeroed, Self::ChunkStaysBound, Self::ChunkUsesNotCounted, Self::DepartedKeepChunks];
+
+    /// Those of the directory's ledger. Its own tests find them.
+    pub const OF_DIRECTORY: [Self; 4] =
+        [Self::NamesOutliveLease, Self::EndedBytesStayUsed, Self::HeldHeapReclaimed, Self::PlaceGivenTwice];
+
+    /// Those of calls through shared memory, and of the leases that their heaps have. The simulator's checkers find them.
+    pub const OF_CALLS: [Self; 20] = [
+        Self::LeaseNotExtended,
+        Self::AccessNotAsked,
+        Self::TenantsBytesNotCompared,
+        Self::EndedStayHolders,
+        Self::CancelNotLookedAt,
+        Self::CancelledNotNumbered,
+        Self::DeadlineNotLookedAt,
+        Self::DeadlineLookedAtOnce,
+        Self::LateNotTold,
+        Self::OnePageCopied,
+        Self::OwnHeapAlone,
+        Self::ResultKept,
+        Self::LateResultKept,
+        Self::PanickedResultKept,
+        Self::TurnNotCompared,
+        Self::SlotNotFreed,
+        Self::GoneNotTold,
+        Self::TakingNotReclaimed,
+        Self::FreedFromTheFirst,
+        Self::AllReclaimed,
+    ];
 
     /// Those of clients over UDP. The simulator's checkers find them.
     pub const OF_UDP: [Self; 18] = [

@@ -112,7 +112,7 @@ pub(crate) fn hexadecimal(text: &str) -> Option<u64> {
 
 #[cfg(feature = "serde")]
 mod as_serde {
-    use crate::{Incarnation, Lifetime, Mechanism, Rights, Sharing};
+    use crate::{DirectoryName, Incarnation, Lifetime, Mechanism, Rights, Sharing, TenantName};
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
     /// Text in formats that people read, a number in others.
@@ -143,6 +143,25 @@ mod as_serde {
         };
     }
 
+    /// Text in every format.
+    macro_rules! text {
+        ($type:ty) => {
+            impl Serialize for $type {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.serialize_str(self.as_str())
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $type {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+                }
+            }
+        };
+    }
+
+    text!(DirectoryName);
+    text!(TenantName);
     text_or_number!(Incarnation, u64, |incarnation| incarnation.0, |number| Some(Self(number)));
     text_or_number!(Lifetime, u64, |lifetime| lifetime.0, |number| Some(Self(number)));
     text_or_number!(Mechanism, u8, Self::wire, Self::from_wire);
@@ -242,5 +261,9 @@ mod tests {
         let bytes = postcard::to_allocvec(&all).expect("bytes");
         assert_eq!(postcard::from_bytes::<All>(&bytes).expect("the same"), all);
         assert!(postcard::from_bytes::<Mechanism>(&[9]).is_err(), "no such mechanism");
+        let tenant: crate::TenantName = "orange".parse().expect("a name");
+        let bytes = postcard::to_allocvec(&tenant).expect("bytes");
+        assert_eq!(postcard::from_bytes::<crate::TenantName>(&bytes).expect("the same"), tenant);
+        assert!(postcard::from_bytes::<crate::TenantName>(&[2, b'a', 0]).is_err(), "a control character");
     }
 }

@@ -87,9 +87,18 @@ impl MessageSocket {
     /// # Errors
     /// None came in time, or the machine refuses.
     pub fn hear(&self, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
+        self.hear_until(most, self.until)
+    }
+
+    /// The peer's next message, as [`hear`](Self::hear) gives it, of a conversation that goes on after the first one: with a time of
+    /// its own.
+    ///
+    /// # Errors
+    /// As [`hear`](Self::hear).
+    pub fn hear_until(&self, most: usize, until: Instant) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         loop {
-            let left = self.until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             // A peer that always has something to say is not listened to for longer.
             if left.is_zero() {
                 return Err(MessageError::Silent);
@@ -108,6 +117,11 @@ impl MessageSocket {
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.socket
+    }
+
+    /// Sends a message if there is room for it at once, and does not wait otherwise. Returns whether it was sent.
+    pub fn say_at_once(&self, message: &[u8]) -> bool {
+        rustix::net::send(&self.socket, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
     }
 
     fn receive(&self, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
