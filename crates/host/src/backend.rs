@@ -1,10 +1,12 @@
 //! A node on its fabric: the software NIC, or an RDMA device where the crate is built for those.
 
 use crate::admin::{Order, OrderOutcome};
+use crate::at_end::AtEnd;
 use crate::fabric::{Fabric, NodeEngine};
 use crate::outlet::Outlet;
 use crate::{HostConfig, HostError, LocalDoor, Run};
 use portcullis_attach::AcceptorPlace;
+use portcullis_memory::Mapping;
 use portcullis_nic::Guarantee;
 use portcullis_protocol::Mechanism;
 use std::fmt;
@@ -35,6 +37,12 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
     /// Has a worker of the chunk pool fail: for tests.
     fn break_worker(&self);
 
+    /// Keeps something for as long as the node's thread runs. If it has ended, not at all.
+    fn keep(&self, at_end: AtEnd);
+
+    /// The memory that the node lends. `None`: the node has ended.
+    fn memory(&self) -> Option<Mapping>;
+
     /// Has the node's thread panic.
     #[cfg(test)]
     fn panic(&self);
@@ -64,6 +72,15 @@ impl<F: Fabric> RunningNode for NodeOn<F> {
 
     fn break_worker(&self) {
         self.engine.break_worker();
+    }
+
+    fn keep(&self, at_end: AtEnd) {
+        // A closure that the engine does not take is dropped, and what it holds with it.
+        let _ = self.engine.post(move |_, resident, _| resident.keep(at_end));
+    }
+
+    fn memory(&self) -> Option<Mapping> {
+        self.engine.lent_memory().ok()
     }
 
     #[cfg(test)]

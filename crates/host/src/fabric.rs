@@ -6,13 +6,14 @@
 
 use crate::engine::{Driver, Engine};
 use crate::resident::NodeResident;
+use portcullis_memory::Mapping;
 use portcullis_nic::{Nic, VerbsError};
 use portcullis_node::{Admission, ClientEnds};
 use std::fmt::Debug;
 
 /// A fabric. Its functions run on the node's thread, so none of them may wait.
 pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
-    type Nic: Nic<Memory: Debug + Send> + Debug + Send + 'static;
+    type Nic: Nic<Memory = Mapping> + Debug + Send + 'static;
     /// What drives that NIC.
     type Driver: Driver<Nic = Self::Nic>;
     /// What a client brings to get its end.

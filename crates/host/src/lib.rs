@@ -22,6 +22,7 @@ pub use udp::UdpConfig;
 pub use wall::{NoWallTime, WallTime};
 
 pub mod admin;
+mod at_end;
 mod audit;
 mod backend;
 mod endpoint;
@@ -46,9 +47,12 @@ use audit::AuditWriter;
 use backend::Started;
 use outlet::{Outlet, Speaker};
 use portcullis_errors::{Coded, ErrorCode};
+use portcullis_memory::Mapping;
 use portcullis_nic::{EndpointSize, Guarantee};
-use portcullis_node::NodeConfig;
-use portcullis_protocol::{CHUNK_QUEUE_PAIRS, DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism};
+use portcullis_node::{NodeConfig, POOL_BASE};
+use portcullis_protocol::{
+    CHUNK_QUEUE_PAIRS, DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism, RemoteAddress,
+};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -258,6 +262,21 @@ struct Run {
     zero: Instant,
 }
 
+/// The memory that a node lends, in the node's own process. It may outlive the node, and is then of no use.
+#[derive(Clone, Debug)]
+pub struct LentMemory(Mapping);
+
+impl LentMemory {
+    /// The bytes that begin at an address, which is a multiple of 8. `None`: they do not all lie in the node's pool.
+    ///
+    /// What lies at an address changes when its object goes: keep the object ([`Keep`](portcullis_protocol::Keep)) for as long as
+    /// these bytes are used.
+    #[must_use]
+    pub fn bytes(&self, address: RemoteAddress, length: u64) -> Option<Mapping> {
+        self.0.part(address.0.checked_sub(POOL_BASE.0)?, length)
+    }
+}
+
 /// A running node. It ends when this is dropped, as with [`Host::stop`].
 #[derive(Debug)]
 pub struct Host {
@@ -335,6 +354,14 @@ impl Host {
         &self.on.addresses
     }
 
+    /// The memory that the node lends, as this process has it. `None`: the node has ended.
+    ///
+    /// Whoever runs the node can read and write everything that it lends, so this asks for no permission.
+    #[must_use]
+    pub fn lent_memory(&self) -> Option<LentMemory> {
+        self.on.node.memory().map(LentMemory)
+    }
+
     /// Where clients in this process attach.
     #[must_use]
     pub fn local_door(&self) -> Arc<dyn LocalDoor> {
@@ -377,6 +404,13 @@ impl Host {
         if let Some(audit) = &self.audit {
             audit.reopen();
         }
+    }
+
+    /// Has `code` run on the node's thread when that ends: because the node is stopped, or because the thread has panicked, and
+    /// then [`stop`](Self::stop) goes on with the panic. If it has ended already, `code` runs on the caller's thread. `code` must
+    /// not wait, nor panic.
+    pub fn when_ended(&self, code: impl FnOnce() + Send + 'static) {
+        self.on.node.keep(at_end::AtEnd::new(code));
     }
 
     /// Ends the node: first its clients, then all of it on the NIC, then the audit log.
@@ -462,6 +496,33 @@ mod tests {
         );
         let panic = catch_unwind(AssertUnwindSafe(|| drop(host))).expect_err("it is noticed");
         assert!(is_the_nodes(&*panic));
+    }
+
+    #[test]
+    fn who_waits_for_the_end_of_the_nodes_thread_hears_of_it() {
+        let mut host = host();
+        let (ended, ends) = std::sync::mpsc::channel();
+        let tell = |what| {
+            let ended = ended.clone();
+            move || ended.send(what).expect("somebody waits")
+        };
+        host.when_ended(tell("by a panic"));
+        assert!(ends.try_recv().is_err());
+        host.on.node.panic();
+        assert_eq!(ends.recv(), Ok("by a panic"));
+        // The thread may be about to end still, and then it is the one that tells.
+        host.when_ended(tell("before"));
+        assert_eq!(ends.recv(), Ok("before"));
+        assert!(catch_unwind(AssertUnwindSafe(|| host.stop())).is_err());
+    }
+
+    #[test]
+    fn who_waits_for_the_end_of_the_nodes_thread_hears_that_the_node_was_stopped() {
+        let mut host = host();
+        let (ended, ends) = std::sync::mpsc::channel();
+        host.when_ended(move || ended.send(()).expect("somebody waits"));
+        host.stop();
+        assert_eq!(ends.recv(), Ok(()));
     }
 
     #[test]

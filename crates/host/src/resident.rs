@@ -2,19 +2,20 @@
 
 use crate::Run;
 use crate::admin::{Order, OrderOutcome};
+use crate::at_end::AtEnd;
 use crate::engine::{Engine, EngineGone, Resident, TurnCounts};
 use crate::fabric::{Fabric, Made};
 use crate::outlet::Outlet;
 #[cfg(feature = "udp")]
 use crate::udp::UdpEnd;
 use portcullis_attach::AcceptorPlace;
-use portcullis_memory::{Watched, ends};
+use portcullis_memory::{Mapping, Watched, ends};
 #[cfg(feature = "udp")]
 use portcullis_nic::Nic;
 use portcullis_nic::VerbsError;
 use portcullis_node::{Node, StartError};
 #[cfg(feature = "udp")]
-use portcullis_onerma::UdpSocket;
+use portcullis_onerma::NodeSocket;
 #[cfg(feature = "udp")]
 use portcullis_protocol::Incarnation;
 use portcullis_protocol::{ClientId, Moment, Refusal};
@@ -59,6 +60,8 @@ pub(crate) struct NodeResident<F: Fabric> {
     udp: Option<UdpEnd<<F::Nic as Nic>::Memory>>,
     records: Option<Outlet>,
     acceptors: AcceptorPlace,
+    /// What waits for the end of the thread.
+    at_end: Vec<AtEnd>,
     /// The node takes no turns.
     is_held: bool,
 }
@@ -81,8 +84,14 @@ impl<F: Fabric> NodeResident<F> {
             udp: None,
             records,
             acceptors,
+            at_end: Vec::new(),
             is_held: false,
         })
+    }
+
+    /// Keeps something for as long as the thread runs.
+    pub fn keep(&mut self, at_end: AtEnd) {
+        self.at_end.push(at_end);
     }
 
     /// Admits a client: its tenant's domain, the node's end of it, its place on the node.
@@ -177,10 +186,12 @@ impl<F: Fabric> NodeResident<F> {
 
     /// Has clients without queue pairs served.
     #[cfg(feature = "udp")]
-    pub fn serve_udp(&mut self, config: &crate::UdpConfig, incarnation: Incarnation, sockets: Vec<UdpSocket>)
-    where
-        <F::Nic as Nic>::Memory: Debug + Send + 'static,
-    {
+    pub fn serve_udp(
+        &mut self,
+        config: &crate::UdpConfig,
+        incarnation: Incarnation,
+        sockets: Vec<NodeSocket>,
+    ) {
         let end = crate::udp::make_end(config, incarnation, self.node.memory());
         self.node.lend_regions(Box::new(crate::udp::regions(&end)));
         self.udp = Some(UdpEnd::new(end, sockets));
@@ -309,6 +320,11 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     pub fn hold_turns(&self, hold: bool) {
         // A node that has ended takes none.
         let _ = self.call(move |_, resident, _| resident.is_held = hold);
+    }
+
+    /// The memory that the node lends.
+    pub fn lent_memory(&self) -> Result<Mapping, EngineGone> {
+        self.call(|_, resident, _| resident.node.memory())
     }
 
     /// Has a worker of the chunk pool fail.

@@ -116,7 +116,9 @@ impl World {
             self.issue(now);
             requests.collect(|packet| self.initiator.poll_transmit(packet));
             let requested = began.elapsed();
-            requests.each(|packet| self.responder.handle_packet(self.client, packet, now));
+            requests.each(|packet| {
+                self.responder.handle_packet(self.client, packet, now);
+            });
             answers.collect(|packet| self.responder.poll_transmit(packet));
             let answered = began.elapsed();
             answers.each(|packet| self.initiator.handle_packet(self.node, packet, now));

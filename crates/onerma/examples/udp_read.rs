@@ -11,7 +11,7 @@
 
 use portcullis_memory::Mapping;
 use portcullis_onerma::{
-    Action, Allowed, Command, Destination, HostAddress, IS_ENCRYPTED, Initiator, InitiatorLimits,
+    Action, Allowed, Command, Destination, HostAddress, IS_ENCRYPTED, Initiator, InitiatorLimits, NodeSocket,
     OperationType, Region, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, Status,
     UdpSocket,
 };
@@ -58,13 +58,11 @@ fn echo(mut socket: UdpSocket, stop: &AtomicBool) {
     }
 }
 
-fn serve(mut responder: Responder<Mapping>, mut socket: UdpSocket, stop: &AtomicBool) {
+fn serve(mut responder: Responder<Mapping>, mut socket: NodeSocket, stop: &AtomicBool) {
     pin(0);
     let began = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let now = began.elapsed();
-        socket.receive(|from, packet| responder.handle_packet(from, packet, now)).expect("receives");
-        socket.send(|packet| responder.poll_transmit(packet)).expect("sends");
+        socket.turn(&mut responder, began.elapsed());
     }
 }
 
@@ -206,7 +204,8 @@ fn node(client: SocketAddr, node: SocketAddr) -> (Responder<Mapping>, Destinatio
 
 fn round() -> Round {
     let stop = AtomicBool::new(false);
-    let (theirs, address) = socket();
+    let theirs = NodeSocket::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+    let address = theirs.local_address().expect("its address");
     let (mut ours, own) = socket();
     let (bare, echoes) = socket();
     let datagrams = std::thread::scope(|scope| {

@@ -17,6 +17,7 @@ mod endpoint;
 mod executor;
 mod initiator;
 mod keys;
+mod node_socket;
 mod outbox;
 mod packet;
 mod probe;
@@ -38,6 +39,7 @@ pub use initiator::{
 pub use keys::{
     DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationKey, OperationType, RegionKey, RegionTerms,
 };
+pub use node_socket::NodeSocket;
 pub use packet::HEADER_BYTES;
 pub use probe::{Path, PathError, find_path};
 pub use regions::{Allowed, NoRoom, Region, RegionId, RegionTable};

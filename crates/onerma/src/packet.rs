@@ -18,7 +18,7 @@ pub const HEADER_BYTES: usize = size_of::<Layout>();
 /// The version of the protocol, which each packet begins with.
 pub(crate) const VERSION: u8 = 1;
 /// In what a request counts how long its answers may be.
-const ANSWER_UNIT: usize = 64;
+pub(crate) const ANSWER_UNIT: usize = 64;
 
 /// The kinds of packets. A read has two hops; what changes something has four (1RMA Fig. 3, Fig. 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -4,7 +4,7 @@
 //! A probe is not sealed. Its answer has as many bytes, so nobody gets a node to send more than it was sent; it says nothing.
 //! Somebody on the path can make answers up, as it could lose all datagrams: then operations run into their time-outs.
 
-use crate::packet::VERSION;
+use crate::packet::{self, VERSION};
 use crate::{HEADER_BYTES, OPERATION_MAX, TAG_BYTES, UdpSocket};
 use portcullis_errors::{Coded, ErrorCode};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -22,8 +22,9 @@ const ANSWER: [u8; 4] = [VERSION, 0xF1, 0, 0];
 pub(crate) const EVERY_PATH: usize = 1280 - 48;
 /// The same for Ethernet.
 const ETHERNET: usize = 1500 - 48;
-/// The longest datagram that there is anything for: a whole operation in one.
-const LONGEST: usize = OPERATION_MAX as usize + HEADER_BYTES + TAG_BYTES;
+/// The longest datagram that there is anything for: a whole operation in one. Requests say how long answers may be in units.
+const LONGEST: usize =
+    (OPERATION_MAX as usize + HEADER_BYTES + TAG_BYTES).next_multiple_of(packet::ANSWER_UNIT);
 /// How long answers are waited for before it is asked again.
 const ROUND: Duration = Duration::from_millis(50);
 /// How long answers for larger datagrams are waited for once a smaller one has come.
@@ -188,4 +189,17 @@ fn ask(
     }
     let datagram_max = u32::try_from(longest).expect("no datagram is longer");
     Ok((longest > 0).then_some(Path { datagram_max, round_trip }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{AnswerSize, parts};
+
+    #[test]
+    fn the_longest_datagram_holds_a_whole_operation() {
+        let answers = AnswerSize::of(LONGEST).bytes();
+        assert_eq!(answers, LONGEST);
+        assert_eq!(parts(OPERATION_MAX, answers).collect::<Vec<_>>(), [(0, OPERATION_MAX)]);
+    }
 }

@@ -197,32 +197,32 @@ impl<M: Memory> Responder<M> {
         self.refusals.pop_front()
     }
 
-    /// Takes a packet in. It is decrypted in place.
-    pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
+    /// Takes a packet in. It is decrypted in place. Returns whether a holder of one of the responder's keys has sealed it:
+    /// nobody else could have, but somebody may have sent a copy.
+    pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) -> bool {
         if packet.len() <= self.limits.packet_max && probe::answer(packet) {
             self.out.add_bytes(from, packet);
             if planted::is(Fault::ProbeAnsweredTwice) {
                 self.out.add_bytes(from, packet);
             }
-            return;
+            return false;
         }
         let parsed = Header::parse(packet).filter(|(header, _)| header.kind.is_to_responder());
         let Some((header, _)) = parsed else {
             self.counters.malformed += 1;
-            return;
+            return false;
         };
         if header.kind == Kind::ChangeData && !self.changes.wants(&header, from, now) {
             self.counters.unwanted += 1;
-            return;
+            return false;
         }
         let Some(cipher) = self.latest_key(from, &header).or_else(|| self.derive_key(from, &header)) else {
-            self.reject(from, &header, packet);
-            return;
+            return self.reject(from, &header, packet);
         };
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
         let Some(body) = cipher.open(Sender::Initiator, header.counter, head, body) else {
             self.turn_away(from, &header, Reproach::Unproven);
-            return;
+            return false;
         };
         match header.kind {
             Kind::Request if header.of.is_change() => self.begin_change(from, header, &cipher, now),
@@ -234,6 +234,7 @@ impl<M: Memory> Responder<M> {
             Kind::Ask => self.tell(from, &header, &cipher),
             _ => self.go_on_with_change(from, &header, &cipher, body),
         }
+        true
     }
 
     /// Appends the next packet to send to `packet`, and returns where it goes.
@@ -273,12 +274,12 @@ impl<M: Memory> Responder<M> {
         is_one_key.then(|| cipher.clone())
     }
 
-    /// There is no such region. It may have ended a moment ago.
-    fn reject(&mut self, from: SocketAddr, header: &Header, packet: &mut [u8]) {
+    /// There is no such region. It may have ended a moment ago. Returns whether its key has sealed the packet.
+    fn reject(&mut self, from: SocketAddr, header: &Header, packet: &mut [u8]) -> bool {
         let ended = self.regions.derive_ended(header.region, from.ip().into(), header.client);
         let Some(cipher) = ended.map(|key| key.cipher()) else {
             self.turn_away(from, header, Reproach::Unproven);
-            return;
+            return false;
         };
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
         let is_late = cipher.open(Sender::Initiator, header.counter, head, body).is_some();
@@ -288,6 +289,7 @@ impl<M: Memory> Responder<M> {
             // Its client need not wait for its time-outs.
             (true, _) => self.tell(from, header, &cipher),
         }
+        is_late
     }
 
     /// A packet is not to be acted upon.

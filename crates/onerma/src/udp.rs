@@ -6,7 +6,7 @@
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -28,20 +28,74 @@ const ARRIVAL_BYTES_MAX: usize = 1 << 16;
 /// Room for datagrams that a socket asks for, in bytes.
 const ROOM_WISHED: usize = 4 << 20;
 
+/// Senders whose datagrams arrive together and that a socket for one sender takes over with one call.
+const ROOMS_FOR_ONE: usize = 4;
+
 /// A UDP socket, and what it could not send yet.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: std::net::UdpSocket,
     state: UdpSocketState,
-    arrivals: Box<[u8]>,
-    /// What the system says of these.
-    metas: [RecvMeta; BATCH_SIZE],
-    /// Those that have been handed over, and those that are there.
-    taken: (usize, usize),
+    arrivals: Arrivals,
     burst: Burst,
     /// Where the latest datagram of each sender came to, if the socket has all of the machine's addresses: answers leave from
     /// there, since their receivers know the other end by it.
     called: Option<HashMap<SocketAddr, IpAddr>>,
+}
+
+/// What has arrived and has not been handed over yet.
+#[derive(Debug)]
+struct Arrivals {
+    bytes: Box<[u8]>,
+    /// What the system says of the rooms that these are divided into.
+    metas: [RecvMeta; BATCH_SIZE],
+    /// The rooms that have been handed over, and those that are full.
+    taken: (usize, usize),
+}
+
+impl Arrivals {
+    fn new(rooms: usize) -> Self {
+        let bytes = vec![0; rooms.min(BATCH_SIZE) * ARRIVAL_BYTES_MAX].into_boxed_slice();
+        Self { bytes, metas: [RecvMeta::default(); BATCH_SIZE], taken: (0, 0) }
+    }
+
+    /// Hands over up to a burst, room by room: the datagrams of a room have one sender. Returns how many datagrams that were.
+    fn hand_over(&mut self, mut each: impl FnMut(&RecvMeta, &mut [u8])) -> usize {
+        let (first, last) = self.taken;
+        let rooms = self.bytes.chunks_exact_mut(ARRIVAL_BYTES_MAX);
+        let mut count = 0;
+        for (meta, room) in self.metas.iter().zip(rooms).take(last).skip(first) {
+            if count >= BURST_DATAGRAMS_MAX {
+                break;
+            }
+            for datagram in room[..meta.len].chunks_mut(meta.stride.max(1)) {
+                each(meta, datagram);
+                count += 1;
+            }
+            // An empty datagram is nothing to hand over, but what has come behind it is still to be asked for.
+            count += usize::from(meta.len == 0);
+            self.taken.0 += 1;
+        }
+        count
+    }
+
+    /// Takes over what the system has, if everything before it was handed over.
+    fn take_in(&mut self, socket: &std::net::UdpSocket, state: &UdpSocketState) -> io::Result<()> {
+        if self.taken.0 < self.taken.1 {
+            return Ok(());
+        }
+        self.taken = (0, 0);
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let rooms = self.bytes.chunks_exact_mut(ARRIVAL_BYTES_MAX);
+        let count = slices.iter_mut().zip(rooms).map(|(slice, room)| *slice = IoSliceMut::new(room)).count();
+        match state.recv(UdpSockRef::from(socket), &mut slices[..count], &mut self.metas[..count]) {
+            // A port that nobody has any more: whoever waits for its answer hears a time-out.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) => {}
+            batch => self.taken.1 = batch?,
+        }
+        Ok(())
+    }
 }
 
 /// Datagrams for one destination that leave together. All are as long as the first, but for the last.
@@ -104,15 +158,57 @@ impl UdpSocket {
     /// # Errors
     /// The system refuses the address, or what the socket needs of it.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = std::net::UdpSocket::bind(address)?;
+        let called = address.ip().is_unspecified().then(HashMap::new);
+        Self::over(std::net::UdpSocket::bind(address)?, BATCH_SIZE, called)
+    }
+
+    /// Another socket at the address of this one, where everything arrives from now on that `sender` sends. What others send
+    /// has no part in its room. Answers may leave from either. `others` are all sockets that were made by this call before.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn for_sender<'a>(
+        &'a self,
+        sender: SocketAddr,
+        others: impl Iterator<Item = &'a Self>,
+    ) -> io::Result<Self> {
+        let local = self.local_address()?;
+        let called = self.called.as_ref().and_then(|called| called.get(&sender).copied());
+        let called = called.filter(|it| it.is_ipv4() == sender.is_ipv4());
+        let address = SocketAddr::new(called.unwrap_or(local.ip()), local.port());
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?.into();
+        let sharing: Vec<&std::net::UdpSocket> =
+            others.chain([self]).map(|it| &it.socket).chain([&socket]).collect();
+        let share = |is_shared| {
+            sharing.iter().try_for_each(|socket| sockopt::set_socket_reuseport(socket, is_shared))
+        };
+        // They share the address while the new one joins. After that another program of this user would be refused.
+        let joined = share(true)
+            .and_then(|()| net::bind(&socket, &address))
+            .and_then(|()| net::connect(&socket, &sender));
+        share(false)?;
+        joined?;
+        Self::over(socket, ROOMS_FOR_ONE, None)
+    }
+
+    fn over(
+        socket: std::net::UdpSocket,
+        rooms: usize,
+        called: Option<HashMap<SocketAddr, IpAddr>>,
+    ) -> io::Result<Self> {
         // As much as the machine lets have: what finds no room when it arrives is lost.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, ROOM_WISHED);
         let _ = sockopt::set_socket_send_buffer_size(&socket, ROOM_WISHED);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        let arrivals = vec![0; BATCH_SIZE * ARRIVAL_BYTES_MAX].into_boxed_slice();
-        let metas = [RecvMeta::default(); BATCH_SIZE];
-        let called = address.ip().is_unspecified().then(HashMap::new);
-        Ok(Self { socket, state, arrivals, metas, taken: (0, 0), burst: Burst::default(), called })
+        Ok(Self { socket, state, arrivals: Arrivals::new(rooms), burst: Burst::default(), called })
+    }
+
+    /// Has answers to a sender leave from this address of the machine, if the socket has all of them.
+    pub fn answer_from(&mut self, own: IpAddr, sender: SocketAddr) {
+        if let Some(called) = &mut self.called {
+            remember(called, sender, own);
+        }
     }
 
     /// Datagrams that one system call sends to one destination.
@@ -191,46 +287,24 @@ impl UdpSocket {
     /// # Errors
     /// The system reports an error of the socket. What the path says of single datagrams is none.
     pub fn receive(&mut self, mut each: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<usize> {
-        if self.taken.0 == self.taken.1 {
-            self.taken = (0, self.take_in()?);
-        }
-        let (first, last) = self.taken;
-        let rooms = self.arrivals.chunks_exact_mut(ARRIVAL_BYTES_MAX);
-        let mut count = 0;
-        for (meta, room) in self.metas.iter().zip(rooms).take(last).skip(first) {
-            if count >= BURST_DATAGRAMS_MAX {
-                break;
-            }
-            if let (Some(called), Some(at)) = (&mut self.called, meta.dst_ip) {
-                if called.len() >= CALLED_MAX {
-                    called.clear();
-                }
-                called.insert(meta.addr, at);
-            }
-            for datagram in room[..meta.len].chunks_mut(meta.stride.max(1)) {
-                each(meta.addr, datagram);
-                count += 1;
-            }
-            // An empty datagram is nothing to hand over, but what has come behind it is still to be asked for.
-            count += usize::from(meta.len == 0);
-            self.taken.0 += 1;
-        }
-        Ok(count)
-    }
-
-    /// Takes over what the system has, and returns how many arrivals that are, each with one datagram or several.
-    fn take_in(&mut self) -> io::Result<usize> {
-        let mut rooms = self.arrivals.chunks_exact_mut(ARRIVAL_BYTES_MAX);
-        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
-            std::array::from_fn(|_| IoSliceMut::new(rooms.next().expect("one for each")));
-        match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut self.metas) {
-            // A port that nobody has any more: whoever waits for its answer hears a time-out.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) =>
+        let Self { socket, state, arrivals, called, .. } = self;
+        arrivals.take_in(socket, state)?;
+        let mut latest = None;
+        Ok(arrivals.hand_over(|meta, datagram| {
+            if let (Some(called), Some(own)) = (called.as_mut(), meta.dst_ip)
+                && latest != Some((meta.addr, own))
             {
-                Ok(0)
+                remember(called, meta.addr, own);
+                latest = Some((meta.addr, own));
             }
-            batch => batch,
-        }
+            each(meta.addr, datagram);
+        }))
     }
+}
+
+fn remember(called: &mut HashMap<SocketAddr, IpAddr>, sender: SocketAddr, own: IpAddr) {
+    if called.len() >= CALLED_MAX {
+        called.clear();
+    }
+    called.insert(sender, own);
 }

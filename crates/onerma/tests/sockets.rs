@@ -5,8 +5,8 @@ mod rig;
 
 use portcullis_memory::{Mapping, Memory};
 use portcullis_onerma::{
-    Action, Atomic, Destination, Executor, ExecutorLimits, InitiatorLimits, OperationType, ResponderLimits,
-    ServiceClass, Status, Transfer, TransferEnd, UdpSocket,
+    Action, Atomic, Destination, Executor, ExecutorLimits, InitiatorLimits, NodeSocket, OperationType,
+    ResponderLimits, ServiceClass, Status, Transfer, TransferEnd, UdpSocket,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -58,16 +58,12 @@ fn socket() -> (UdpSocket, SocketAddr) {
 }
 
 /// Until `stop`, answers whoever asks.
-fn serve(mut node: Node, mut socket: UdpSocket, stop: &AtomicBool) {
+fn serve(mut node: Node, mut socket: NodeSocket, stop: &AtomicBool) {
     let began = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let now = began.elapsed();
-        let responder = &mut node.responder;
-        let came =
-            socket.receive(|from, packet| responder.handle_packet(from, packet, now)).expect("receives");
-        responder.handle_timeout(began.elapsed());
-        let left = socket.send(|it| responder.poll_transmit(it)).expect("sends");
-        if came + left == 0 {
+        let worked = socket.turn(&mut node.responder, began.elapsed());
+        node.responder.handle_timeout(began.elapsed());
+        if !worked {
             std::thread::yield_now();
         }
     }
@@ -115,7 +111,8 @@ fn start<'scope>(
     stop: &'scope AtomicBool,
     via: impl FnOnce(SocketAddr) -> SocketAddr,
 ) -> Session {
-    let (theirs, address) = socket();
+    let theirs = NodeSocket::bind(any_port()).expect("a port");
+    let address = theirs.local_address().expect("its address");
     let (ours, own) = socket();
     let mut node = Node::new(RESPONDER);
     node.address = via(address);

@@ -6,13 +6,14 @@
 
 mod flood;
 mod quic;
+mod rekey;
 
 use portcullis_memory::{Mapping, pin};
 use portcullis_onerma::{
-    Action, Allowed, Command, Destination, HostAddress, Initiator, InitiatorLimits, OperationType, Region,
+    Action, Allowed, Command, DerivedKey, Destination, HostAddress, Initiator, InitiatorLimits, NodeSocket, OperationType, Region,
     RegionId, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, Status, UdpSocket,
 };
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,9 @@ const ROUNDS: usize = 9;
 const EXCHANGES: usize = 10_000;
 const HOLDER: u64 = 1;
 const MANAGER: u64 = 2;
+const INCARNATION: u64 = 1;
+const REGION_BYTES: u64 = 4096;
+const ALLOWED: [OperationType; 2] = [OperationType::Read, OperationType::Rekey];
 /// The processors of the two ends.
 const NODE: usize = 0;
 const CLIENT: usize = 1;
@@ -54,14 +58,14 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let mut regions = RegionTable::new(1, 1);
+        let mut regions = RegionTable::new(INCARNATION, 1);
         let region = Region {
             key: RegionKey::new([7; 32]),
             address: 0,
-            length: 4096,
+            length: REGION_BYTES,
             offset: 0,
             lifetime_word: None,
-            allowed: Allowed::these(&[OperationType::Read, OperationType::Rekey]),
+            allowed: Allowed::these(&ALLOWED),
         };
         let region = regions.insert(region).expect("room");
         let limits = ResponderLimits {
@@ -72,26 +76,28 @@ impl Node {
             change_timeout: Duration::from_millis(50),
             finished_max: 16,
         };
-        let memory = Mapping::shareable("memory", 4096).expect("memory");
+        let memory = Mapping::shareable("memory", REGION_BYTES).expect("memory");
         Self { responder: Mutex::new(Responder::new(memory, regions, limits)), region }
     }
 
-    fn serve(&self, mut socket: UdpSocket, stop: &AtomicBool) {
+    fn serve(&self, mut socket: NodeSocket, mut control: TcpStream, host: SocketAddr, stop: &AtomicBool) {
         pin(NODE);
         let began = Instant::now();
         while !stop.load(Ordering::Relaxed) {
-            let mut responder = self.responder.lock().expect("no panic");
-            let now = began.elapsed();
-            socket.receive(|from, packet| responder.handle_packet(from, packet, now)).expect("receives");
-            socket.send(|packet| responder.poll_transmit(packet)).expect("sends");
+            socket.turn(&mut self.responder.lock().expect("no panic"), began.elapsed());
+            rekey::hand_out(&mut control, || self.derive(host, HOLDER));
         }
+    }
+
+    /// A client's key now.
+    fn derive(&self, host: SocketAddr, client: u64) -> DerivedKey {
+        let mut responder = self.responder.lock().expect("no panic");
+        responder.regions().derive(self.region, HostAddress::from(host.ip()), client).expect("it is there")
     }
 
     /// What opens the region to a client now.
     fn grant(&self, node: SocketAddr, host: SocketAddr, client: u64) -> Destination {
-        let mut responder = self.responder.lock().expect("no panic");
-        let key = responder.regions().derive(self.region, HostAddress::from(host.ip()), client);
-        let key = key.expect("it is there").set_up();
+        let key = self.derive(host, client).set_up();
         Destination { address: node, client, region: self.region, key }
     }
 }
@@ -185,35 +191,32 @@ struct Figures {
     bare: f64,
     read: f64,
     quinn: f64,
-    rekey: f64,
-    refused: f64,
+    rekey: rekey::Figures,
     flood: flood::Figures,
 }
 
 fn round() -> Figures {
     let (bare, quinn) = (bare(), quic::round_trip());
     let node = Node::new();
-    let ((theirs, address), (ours, host)) = (socket(), socket());
+    let theirs = NodeSocket::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+    let address = theirs.local_address().expect("its address");
+    let (ours, host) = socket();
     let stop = AtomicBool::new(false);
     let mut client = Client::new(ours);
     std::thread::scope(|scope| {
-        scope.spawn(|| node.serve(theirs, &stop));
+        let [mut owner, control] = rekey::control();
+        scope.spawn(|| node.serve(theirs, control, host, &stop));
         let key = node.grant(address, host, HOLDER);
         let read = || Action::Read(vec![0; BYTES]);
         let reads = (0..EXCHANGES).map(|_| client.one(&key, read(), Status::Ok)).collect();
-        let (mut rekeys, mut refusals) = (Vec::new(), Vec::new());
-        for turn in 0..EXCHANGES / 10 {
-            let holder = node.grant(address, host, HOLDER);
-            let manager = node.grant(address, host, MANAGER);
-            let next = RegionKey::new([u8::try_from(turn % 251).expect("it is small"); 32]);
-            rekeys.push(client.one(&manager, Action::Rekey(next), Status::Ok));
-            let refused = Status::RemoteAuthenticationFailure;
-            refusals.push(client.one(&holder, read(), refused));
-        }
+        let mut manager = Client::new(socket().0);
+        let mut parties =
+            rekey::Parties { node: &node, address, host, holder: &mut client, manager: &mut manager };
+        let rekey = rekey::measure(&mut parties, &mut owner);
         let key = node.grant(address, host, HOLDER);
         let flood = flood::measure(&mut client, &key);
         stop.store(true, Ordering::Relaxed);
-        Figures { bare, read: median(reads), quinn, rekey: median(rekeys), refused: median(refusals), flood }
+        Figures { bare, read: median(reads), quinn, rekey, flood }
     })
 }
 
@@ -226,8 +229,11 @@ fn main() {
     println!("  read by bare datagram: {}", of(|it| it.read / it.bare));
     println!("datagram over quinn {}", of(|it| it.quinn));
     println!("  quinn by read: {}", of(|it| it.quinn / it.read));
-    println!("rekey {}, read that is refused after it {}", of(|it| it.rekey), of(|it| it.refused));
-    println!("  rekey by read (one round trip): {}", of(|it| it.rekey / it.read));
+    println!("refused by a rekey, with the next key at hand: {}", of(|it| it.rekey.with_next_key));
+    println!("  in round trips of a read: {}", of(|it| it.rekey.with_next_key / it.rekey.read));
+    println!("refused by a rekey, without: {}", of(|it| it.rekey.without));
+    println!("  in round trips, less one to the owner: {}", of(|it| (it.rekey.without - it.rekey.control) / it.rekey.read));
+    println!("  round trip to the owner over TCP: {}", of(|it| it.rekey.control));
     println!("64 reads under way [M/s]: {}", of(|it| it.flood.alone));
     println!("  beside a thread that sends nothing: {}", of(|it| it.flood.beside_idle));
     println!("  beside garbage that names nothing: {}", of(|it| it.flood.beside_garbage));

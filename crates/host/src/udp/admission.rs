@@ -9,7 +9,7 @@ use portcullis_attach::tls::{
 };
 use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
 use portcullis_nic::Nic;
-use portcullis_onerma::{HostAddress, UdpSocket};
+use portcullis_onerma::{HostAddress, NodeSocket};
 use portcullis_protocol::{ClientId, Incarnation, MESSAGE_BYTES};
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -56,7 +56,7 @@ pub(crate) struct UdpListeners {
     config: UdpConfig,
     listeners: Vec<Listener>,
     terms: Vec<OneShotTerms>,
-    sockets: Vec<UdpSocket>,
+    sockets: Vec<NodeSocket>,
 }
 
 impl UdpListeners {
@@ -81,7 +81,7 @@ impl UdpListeners {
         &mut self,
         resident: &mut NodeResident<F>,
         incarnation: Incarnation,
-        watch: impl Fn(&UdpSocket) -> rustix::io::Result<()>,
+        watch: impl Fn(&NodeSocket) -> rustix::io::Result<()>,
     ) -> Result<(), HostError>
     where
         <F::Nic as Nic>::Memory: Debug + Send + 'static,

@@ -13,7 +13,7 @@ pub(crate) use sockets::UdpEnd;
 
 use crate::NetworkListen;
 use portcullis_attach::tls::{DATAGRAM_BYTES_MAX, ListenError, Listener, OneShotTerms};
-use portcullis_onerma::{RegionTable, Responder, ResponderLimits, UdpSocket};
+use portcullis_onerma::{NodeSocket, RegionTable, Responder, ResponderLimits};
 use portcullis_protocol::Incarnation;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -64,7 +64,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Port {
     listener: Listener,
-    socket: UdpSocket,
+    socket: NodeSocket,
 }
 
 fn open(listen: &NetworkListen) -> Result<Port, ListenError> {
@@ -74,7 +74,7 @@ fn open(listen: &NetworkListen) -> Result<Port, ListenError> {
         let listener = Listener::bind(address, security.clone(), *plain_anywhere)?;
         let local = listener.local_address();
         tries += 1;
-        match UdpSocket::bind(local) {
+        match NodeSocket::bind(local) {
             Ok(socket) => return Ok(Port { listener, socket }),
             // Another program has this number for UDP. A number that nobody has asked for is tried again.
             Err(_) if address.ends_with(":0") && tries < PORTS_TRIED => {}

@@ -1,0 +1,279 @@
+//! A node's socket for operations: it hands a responder what has come, and sends its answers.
+//!
+//! Anybody may send datagrams to a port, in any number, and what finds no room there is lost, honest datagrams among them. So
+//! while a port is flooded with what no key has sealed, each sender that has proven itself gets a socket of its own at the same
+//! address: the system tells them apart before the datagrams have cost anybody room, and the node asks them first. Nothing of
+//! this decides what a packet may do.
+
+use crate::responder::Responder;
+use crate::udp::UdpSocket;
+use portcullis_memory::Memory;
+use rustix::event::{Timespec, epoll};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Bursts of datagrams that one turn takes from the port: other work waits meanwhile.
+const BURSTS_PER_TURN: usize = 2;
+/// Datagrams that make a burst large: as many are there only if the node falls behind.
+const LARGE_BURST: usize = 32;
+/// How long a port counts as flooded after a large burst of which most was sealed by no key.
+const FLOODED_FOR: Duration = Duration::from_secs(1);
+/// Senders with a socket of their own. The system compares each datagram with their addresses.
+const LANES_MAX: usize = 64;
+/// How long a sender is silent before another one may have its place.
+const SILENT_FOR: Duration = Duration::from_secs(1);
+/// How long a sender is silent before its socket is closed.
+const CLOSED_AFTER: Duration = Duration::from_secs(10);
+/// While a port is flooded and senders that have proven themselves keep the node busy, one turn of so many looks at the port.
+const TURNS_PER_LOOK: u32 = 16;
+/// What the port's own socket is called among those that are watched.
+const PORT: u64 = 0;
+
+/// A port of a node, with what is sent to it.
+#[derive(Debug)]
+pub struct NodeSocket {
+    port: UdpSocket,
+    watched: OwnedFd,
+    lanes: BTreeMap<u64, Lane>,
+    next_lane: u64,
+    flooded_until: Duration,
+    turns_without_look: u32,
+    /// What the port had no room for. It goes out where its request came in.
+    unsent: VecDeque<(SocketAddr, Vec<u8>)>,
+}
+
+/// One sender's socket.
+#[derive(Debug)]
+struct Lane {
+    socket: UdpSocket,
+    sender: SocketAddr,
+    /// Where the sender's datagrams come to.
+    own: IpAddr,
+    /// Whether there may be something to read.
+    is_ready: bool,
+    /// When something came last.
+    heard: Duration,
+}
+
+impl AsFd for NodeSocket {
+    /// Readable when something has come.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watched.as_fd()
+    }
+}
+
+impl NodeSocket {
+    /// A port of the node at an address. Port 0: the system chooses one.
+    ///
+    /// # Errors
+    /// The system refuses the address, or what the socket needs of it.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let port = UdpSocket::bind(address)?;
+        let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&watched, &port, epoll::EventData::new_u64(PORT), epoll::EventFlags::IN)?;
+        Ok(Self {
+            port,
+            watched,
+            lanes: BTreeMap::new(),
+            next_lane: PORT + 1,
+            flooded_until: Duration::ZERO,
+            turns_without_look: 0,
+            unsent: VecDeque::new(),
+        })
+    }
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.port.local_address()
+    }
+
+    /// Whether answers wait until the system has room for them. Nothing announces that.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        !self.unsent.is_empty() || self.port.is_behind()
+    }
+
+    /// Senders that have a socket of their own now.
+    #[must_use]
+    pub fn senders_apart(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Hands the responder some of what has come, and sends its answers. Returns whether there was anything.
+    pub fn turn<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
+        let mut worked = self.is_behind() && self.answer(responder);
+        // What comes waits in the system while answers do: they would fill the node's memory.
+        if self.is_behind() {
+            return worked;
+        }
+        let was_called = !self.lanes.is_empty() && self.serve_lanes(responder, now);
+        worked |= was_called;
+        if was_called && now < self.flooded_until && self.turns_without_look + 1 < TURNS_PER_LOOK {
+            self.turns_without_look += 1;
+            return worked;
+        }
+        self.turns_without_look = 0;
+        let bursts = if now < self.flooded_until { 1 } else { BURSTS_PER_TURN };
+        for _ in 0..bursts {
+            if self.is_behind() || !self.serve_port(responder, now) {
+                break;
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    /// Takes a burst from the port. Returns whether there was anything.
+    fn serve_port<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
+        let (mut proven, mut senders) = (0, Vec::new());
+        let is_flooded = now < self.flooded_until;
+        let came = self.port.receive(|from, packet| {
+            if responder.handle_packet(from, packet, now) {
+                proven += 1;
+                if is_flooded && senders.last() != Some(&from) {
+                    senders.push(from);
+                }
+            }
+        });
+        let came = came.inspect_err(|error| tracing::debug!(%error, "a UDP socket reports an error"));
+        let came = came.unwrap_or(0);
+        if came >= LARGE_BURST && proven < came / 2 {
+            self.flooded_until = now + FLOODED_FOR;
+        }
+        for sender in senders {
+            self.set_apart(sender, now);
+        }
+        self.answer(responder) | (came > 0)
+    }
+
+    /// Takes a burst from each sender that has a socket of its own. Returns whether there was anything.
+    fn serve_lanes<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
+        self.find_ready();
+        let mut worked = false;
+        for lane in self.lanes.values_mut().filter(|lane| lane.is_ready) {
+            let came = lane.socket.receive(|from, packet| {
+                responder.handle_packet(from, packet, now);
+            });
+            lane.is_ready = came.is_ok_and(|came| came > 0);
+            if lane.is_ready {
+                (lane.heard, worked) = (now, true);
+                self.port.answer_from(lane.own, lane.sender);
+            }
+        }
+        self.lanes.retain(|_, lane| now.saturating_sub(lane.heard) < CLOSED_AFTER);
+        if worked {
+            self.answer(responder);
+        }
+        worked
+    }
+
+    fn find_ready(&mut self) {
+        let mut room = [const { MaybeUninit::uninit() }; LANES_MAX + 1];
+        match epoll::wait(&self.watched, &mut room, Some(&Timespec::default())) {
+            Ok((ready, _)) => {
+                for event in ready {
+                    if let Some(lane) = self.lanes.get_mut(&event.data.u64()) {
+                        lane.is_ready = true;
+                    }
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a node's sockets do not say which has something"),
+        }
+    }
+
+    /// Has what a sender sends arrive in a socket of its own, if there is a place for it.
+    fn set_apart(&mut self, sender: SocketAddr, now: Duration) {
+        if self.lanes.values().any(|lane| lane.sender == sender) {
+            return;
+        }
+        if self.lanes.len() == LANES_MAX {
+            let silent = self.lanes.iter().min_by_key(|(_, lane)| lane.heard);
+            match silent {
+                Some((&name, lane)) if now.saturating_sub(lane.heard) >= SILENT_FOR => {
+                    self.lanes.remove(&name)
+                }
+                // Whoever is there keeps its place: otherwise copies of its datagrams from other addresses could take it.
+                _ => return,
+            };
+        }
+        let name = self.next_lane;
+        let others = self.lanes.values().map(|lane| &lane.socket);
+        let opened = self.port.for_sender(sender, others).and_then(|socket| {
+            epoll::add(&self.watched, &socket, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
+            let own = socket.local_address()?.ip();
+            Ok(Lane { socket, sender, own, is_ready: true, heard: now })
+        });
+        match opened {
+            Ok(lane) => {
+                self.next_lane += 1;
+                self.lanes.insert(name, lane);
+            }
+            Err(error) => tracing::debug!(%error, %sender, "a sender gets no socket of its own"),
+        }
+    }
+
+    /// Sends all answers. Returns whether there were any.
+    fn answer<M: Memory>(&mut self, responder: &mut Responder<M>) -> bool {
+        let Self { port, unsent, .. } = self;
+        let mut some = false;
+        // What the system refuses is lost. What is behind it is for others, and goes on its way all the same.
+        while let Err(error) = port.send(|packet| {
+            if let Some((to, bytes)) = unsent.pop_front() {
+                packet.extend_from_slice(&bytes);
+                return Some(to);
+            }
+            let to = responder.poll_transmit(packet);
+            some |= to.is_some();
+            to
+        }) {
+            tracing::debug!(%error, "a datagram was not sent");
+        }
+        // The rest would otherwise leave by another port.
+        let mut packet = Vec::new();
+        while let Some(to) = responder.poll_transmit(&mut packet) {
+            unsent.push_back((to, std::mem::take(&mut packet)));
+        }
+        some
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RegionTable, ResponderLimits};
+    use portcullis_memory::Mapping;
+
+    /// Nobody can be sent anything at port 0, but datagrams can come from there: the system refuses their answers.
+    #[test]
+    fn what_cannot_be_sent_to_one_client_does_not_keep_others_from_their_answers() {
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut socket = NodeSocket::bind(anywhere).expect("a port");
+        let mut honest = UdpSocket::bind(anywhere).expect("a socket");
+        let to = honest.local_address().expect("its address");
+        let waiting = [(anywhere, 1), (anywhere, 2), (to, 3)];
+        socket.unsent = waiting.map(|(to, byte)| (to, vec![byte; 100 - usize::from(byte)])).into();
+        let limits = ResponderLimits {
+            packet_max: 1500,
+            waiting_max: 4096,
+            changes_max: 4,
+            client_changes_max: 2,
+            change_timeout: Duration::from_millis(50),
+            finished_max: 4,
+        };
+        let memory = Mapping::shareable("memory", 4096).expect("memory");
+        let mut responder = Responder::new(memory, RegionTable::new(1, 1), limits);
+        socket.turn(&mut responder, Duration::ZERO);
+        honest.wait(Duration::from_secs(5)).expect("it waits");
+        let mut came = Vec::new();
+        honest.receive(|_, packet| came.push(packet.to_vec())).expect("received");
+        assert_eq!(came, [vec![3; 97]]);
+        assert!(!socket.is_behind());
+    }
+}
