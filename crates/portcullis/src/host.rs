@@ -5,8 +5,8 @@
 pub use portcullis_host::UdpConfig;
 pub use portcullis_host::software::{AttachedPort, attach as attach_port};
 pub use portcullis_host::{
-    AuditStatus, ConfigError, HostConfig, HostError, Listen, NoWallTime, NodeCounters, NotEnoughMemory,
-    PortLimits, Scarce, SocketAccess, Sockets, StartError, WallTime, admin, pin,
+    AuditStatus, ConfigError, HostConfig, HostError, LentMemory, Listen, NoWallTime, NodeCounters,
+    NotEnoughMemory, PortLimits, Scarce, SocketAccess, Sockets, StartError, WallTime, admin, pin,
 };
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use portcullis_host::{ListenError, NetworkListen};

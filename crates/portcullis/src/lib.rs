@@ -33,6 +33,7 @@ mod clock;
 mod held;
 pub mod host;
 mod keeper;
+pub mod names;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod retryable;
@@ -45,6 +46,7 @@ pub use chunk_allocator::{ChunkAllocator, ChunkOptions};
 pub use clock::{Clock, ProcessClock};
 pub use held::{AtDrop, Permission};
 pub use keeper::{Kept, Tending};
+pub use names::{FindError, Names};
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use portcullis_attach::tls::{
     AttachError as TlsAttachError, ClientIdentity, ClientSecurity, IdentityError, NodeIdentity, NodeSecurity,

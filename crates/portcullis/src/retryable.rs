@@ -9,6 +9,7 @@ impl ConnectError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Address(_) => false,
+            Self::Find(error) => !error.is_callers(),
             Self::Attach(error) => !matches!(error, PortAttachError::NotANode { .. }),
             #[cfg(feature = "rdma")]
             Self::Rdma(error) => over_tcp(error),

@@ -11,6 +11,7 @@ pub use chunks::{Chunk, NotAllAllocated, NotAllFreed};
 use crate::clock::{Clock, ProcessClock};
 use crate::held::Dropped;
 use crate::keeper::{Keeper, Kept};
+use crate::names::{self, Candidates, FindError, Name, Names};
 #[cfg(feature = "rdma")]
 use crate::rdma::{self, RdmaAttachError, RdmaOptions};
 #[cfg(feature = "udp")]
@@ -47,6 +48,8 @@ pub struct SessionOptions {
     pub arena_bytes: u64,
     /// The client's limits.
     pub client: ClientConfig,
+    /// Where the names of nodes are looked up.
+    pub names: Names,
     /// Options for nodes that are reached over RDMA.
     #[cfg(feature = "rdma")]
     pub rdma: RdmaOptions,
@@ -60,6 +63,7 @@ impl Default for SessionOptions {
         Self {
             arena_bytes: ARENA_BYTES,
             client: ClientConfig::default(),
+            names: Names::default(),
             #[cfg(feature = "rdma")]
             rdma: RdmaOptions::default(),
             #[cfg(feature = "udp")]
@@ -75,6 +79,9 @@ pub enum ConnectError {
     /// The text is no address.
     #[error(transparent)]
     Address(#[from] UnknownAddress),
+    /// No node was found by its name.
+    #[error(transparent)]
+    Find(#[from] FindError),
     /// The node gave the client no port.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -102,6 +109,7 @@ impl Coded for ConnectError {
     fn code(&self) -> ErrorCode {
         match self {
             Self::Address(error) => error.code(),
+            Self::Find(error) => error.code(),
             Self::Attach(error) => error.code(),
             #[cfg(feature = "rdma")]
             Self::Rdma(error) => error.code(),
@@ -115,7 +123,11 @@ impl Coded for ConnectError {
     }
 }
 
-/// Connects to the node at `address`, for example `shm:/run/portcullis.sock`.
+/// Connects to the node at `address`, for example `shm:/run/portcullis.sock`; or to the one with a name, for example
+/// `name:bank/node1`, which is looked up in the directory of [`SessionOptions::names`].
+///
+/// Of a node with several addresses the nearest is taken that works: shared memory before RDMA before UDP. The name is looked up
+/// once: what the session opens for itself later goes to the same address.
 ///
 /// # Errors
 /// The address is unknown, there is no node at it, or the node refuses.
@@ -128,24 +140,43 @@ pub fn connect(address: &str) -> Result<Session, ConnectError> {
 /// # Errors
 /// As [`connect`].
 pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-    let (endpoint, number, unenforced) = match address.parse()? {
+    match names::name_in(address) {
+        Some(name) => connect_by_name(&name?, &options),
+        None => connect_at(address.parse()?, options),
+    }
+}
+
+/// Tries the addresses that are registered under a name, one after another.
+fn connect_by_name(name: &Name, options: &SessionOptions) -> Result<Session, ConnectError> {
+    let Candidates { addresses, left_out: mut tried } = options.names.find(name)?;
+    for address in addresses {
+        match connect_at(address.clone(), options.clone()) {
+            Ok(session) => return Ok(session),
+            Err(error) => tried.push((address.to_string(), error.to_string())),
+        }
+    }
+    Err(FindError::Nowhere { name: name.clone(), tried }.into())
+}
+
+fn connect_at(address: Address, options: SessionOptions) -> Result<Session, ConnectError> {
+    let (endpoint, number, unenforced) = match &address {
         Address::Shm(path) => {
-            let attached = attach(&path, options.arena_bytes, ATTACH_WITHIN)?;
+            let attached = attach(path, options.arena_bytes, ATTACH_WITHIN)?;
             (SessionEndpoint::Port(attached.endpoint), attached.client, GuaranteeSet::NONE)
         }
         #[cfg(feature = "rdma")]
         Address::Rdma(place) => {
-            let (endpoint, number, unenforced) = rdma::connect(&place, &options, ATTACH_WITHIN)?;
+            let (endpoint, number, unenforced) = rdma::connect(place, &options, ATTACH_WITHIN)?;
             (SessionEndpoint::Rdma(endpoint), number, unenforced)
         }
         #[cfg(feature = "udp")]
         Address::Udp(place) => {
-            let (endpoint, number) = udp::connect(&place, &options, ATTACH_WITHIN)?;
+            let (endpoint, number) = udp::connect(place, &options, ATTACH_WITHIN)?;
             (SessionEndpoint::Udp(endpoint), number, GuaranteeSet::NONE)
         }
     };
-    let (address, client) = (address.to_owned(), options.client);
-    let opener: Opener = Box::new(move || connect_with(&address, options.clone()));
+    let client = options.client;
+    let opener: Opener = Box::new(move || connect_at(address.clone(), options.clone()));
     Ok(Session::new(endpoint, number, client, opener, None)?.without(unenforced))
 }
 

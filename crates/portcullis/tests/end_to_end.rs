@@ -6,8 +6,8 @@ mod device;
 
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{
-    Acquire, Allocate, AtDrop, Coded, Error, Keep, Lifetime, Mechanism, NodeConfig, ObjectRef, Refusal,
-    Rights, Session, SessionOptions, connect,
+    Acquire, Allocate, AtDrop, Coded, Error, Keep, Lifetime, Mechanism, Memory, NodeConfig, ObjectRef,
+    Refusal, RemoteAddress, Rights, Session, SessionOptions, connect,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::path::Path;
@@ -48,6 +48,25 @@ fn assert_empty(host: &Host) {
         assert_eq!(it.clients, 0, "it is out at once: {it:?}");
         assert!(Instant::now() < within, "{it:?}");
         std::thread::yield_now();
+    }
+}
+
+#[test]
+fn who_runs_a_node_sees_what_it_lends() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let block = session.allocate(Allocate::bytes(4096).aligned(64)).expect("memory");
+    let lent = host.lent_memory().expect("the node runs");
+    let bytes = lent.bytes(block.address(), block.length()).expect("they are the node's");
+    session.write(&block, 64, b"from outside").expect("written");
+    let mut there = [0; 12];
+    bytes.read(64, &mut there);
+    assert_eq!(&there, b"from outside");
+    bytes.write(64, b"from inside ");
+    session.read(&block, 64, &mut there).expect("read");
+    assert_eq!(&there, b"from inside ");
+    for (address, length) in [(0, 8), (block.address().0, u64::MAX), (u64::MAX, 8)] {
+        assert!(lent.bytes(RemoteAddress(address), length).is_none(), "{length} bytes at {address:#x}");
     }
 }
 

@@ -1,0 +1,240 @@
+//! A directory within a process.
+
+use crate::addresses::{HeapRange, Space};
+use crate::clock;
+use crate::directory::{Directory, Watch};
+use crate::entry::{Entry, Found, Who};
+use crate::error::DirectoryError;
+use crate::lease::{Lease, LeaseId};
+use crate::ledger::Ledger;
+use crate::name::Name;
+use crate::quota::{Quota, Usage};
+use portcullis_protocol::TenantName;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A directory that lives in this process, and ends with it: a [`Ledger`] with a clock, for many threads. Clones are the same
+/// directory.
+#[derive(Clone, Debug)]
+pub struct Embedded(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    beginning: Instant,
+    ledger: Mutex<Ledger>,
+    /// Rung after each change, for those who watch.
+    changed: Condvar,
+    /// How many changes there were.
+    changes: AtomicU64,
+}
+
+impl Embedded {
+    /// A directory that gives out these addresses.
+    #[must_use]
+    pub fn new(space: Space) -> Self {
+        let beginning = clock::now();
+        Self(Arc::new(Shared {
+            beginning,
+            ledger: Mutex::new(Ledger::new(space)),
+            changed: Condvar::new(),
+            changes: AtomicU64::new(0),
+        }))
+    }
+
+    /// Changes the ledger, and wakes those who watch.
+    fn change<T>(&self, change: impl FnOnce(&mut Ledger, Duration) -> T) -> T {
+        let mut ledger = self.0.lock();
+        let told = change(&mut ledger, self.0.now());
+        self.0.changes.fetch_add(1, Ordering::Relaxed);
+        drop(ledger);
+        self.0.changed.notify_all();
+        told
+    }
+
+    /// Waits until there were more changes than so many, or a lease has ended by itself, for at most this time. Returns how many
+    /// changes there were.
+    pub(crate) fn wait_for_change(&self, seen: u64, at_most: Duration) -> u64 {
+        let until = self.0.now().saturating_add(at_most);
+        let mut ledger = self.0.lock();
+        let ends = ledger.next_end().map_or(until, |ends| ends.min(until));
+        loop {
+            let (changes, now) = (self.0.changes.load(Ordering::Relaxed), self.0.now());
+            if changes != seen {
+                return changes;
+            }
+            if now >= ends {
+                // Else the next call would find the same end.
+                ledger.expire(now);
+                return changes;
+            }
+            ledger = match self.0.changed.wait_timeout(ledger, ends.saturating_sub(now)) {
+                Ok((ledger, _)) => ledger,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    /// Wakes those who wait, as a change would.
+    pub(crate) fn ring(&self) {
+        self.change(|_, _| ());
+    }
+
+    /// What a tenant sees under a name.
+    pub(crate) fn look(&self, tenant: &TenantName, name: &Name) -> Option<Found> {
+        self.see(|ledger, now| ledger.look_up(tenant, name, now))
+    }
+
+    /// Who holds the heap at this address.
+    pub(crate) fn holders(&self, address: u64) -> BTreeSet<LeaseId> {
+        self.see(|ledger, now| ledger.holders(address, now))
+    }
+
+    /// The addresses that it gives out.
+    pub(crate) fn space(&self) -> Space {
+        self.see(|ledger, _| *ledger.space())
+    }
+
+    fn see<T>(&self, look: impl FnOnce(&mut Ledger, Duration) -> T) -> T {
+        look(&mut self.0.lock(), self.0.now())
+    }
+
+    fn watch_by<T: PartialEq + Clone>(&self, look: Look<T>) -> Looking<T> {
+        let seen = self.see(&*look);
+        Looking { shared: Arc::clone(&self.0), look, seen }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        clock::now().saturating_duration_since(self.beginning)
+    }
+
+    /// A ledger changes in single steps, each of which leaves it whole or has not begun.
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Directory for Embedded {
+    fn open_lease(&self, tenant: &TenantName, time_to_live: Duration) -> Result<Lease, DirectoryError> {
+        self.change(|ledger, now| ledger.open_lease(tenant, time_to_live, now))
+    }
+
+    fn keep_alive(&self, lease: &Lease) -> Result<(), DirectoryError> {
+        self.see(|ledger, now| ledger.keep_alive(lease, now))
+    }
+
+    fn end_lease(&self, lease: &Lease) -> Result<(), DirectoryError> {
+        self.change(|ledger, now| ledger.end_lease(lease, now));
+        Ok(())
+    }
+
+    fn register(&self, lease: &Lease, name: &Name, entry: &Entry) -> Result<(), DirectoryError> {
+        self.change(|ledger, now| ledger.register(lease, name, entry, now))
+    }
+
+    fn withdraw(&self, lease: &Lease, name: &Name) -> Result<(), DirectoryError> {
+        self.change(|ledger, now| ledger.withdraw(lease, name, now))
+    }
+
+    fn look_up(&self, tenant: &TenantName, name: &Name) -> Result<Found, DirectoryError> {
+        let found = self.see(|ledger, now| ledger.look_up(tenant, name, now));
+        found.ok_or_else(|| DirectoryError::NoSuchName(name.clone()))
+    }
+
+    fn watch(
+        &self,
+        tenant: &TenantName,
+        name: &Name,
+    ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError> {
+        let (tenant, name) = (*tenant, name.clone());
+        Ok(Box::new(self.watch_by(Box::new(move |ledger, now| ledger.look_up(&tenant, &name, now)))))
+    }
+
+    fn create_heap(&self, lease: &Lease, bytes: u64, others: &Who) -> Result<HeapRange, DirectoryError> {
+        self.change(|ledger, now| ledger.create_heap(lease, bytes, others, now))
+    }
+
+    fn hold_heap(&self, lease: &Lease, address: u64) -> Result<HeapRange, DirectoryError> {
+        self.change(|ledger, now| ledger.hold_heap(lease, address, now))
+    }
+
+    fn release_heap(&self, lease: &Lease, address: u64) -> Result<(), DirectoryError> {
+        self.change(|ledger, now| ledger.release_heap(lease, address, now))
+    }
+
+    fn heaps(&self, lease: &Lease) -> Result<Vec<HeapRange>, DirectoryError> {
+        self.see(|ledger, now| ledger.heaps(lease, now))
+    }
+
+    fn watch_heap(
+        &self,
+        lease: &Lease,
+        address: u64,
+    ) -> Result<Box<dyn Watch<BTreeSet<LeaseId>>>, DirectoryError> {
+        if !self.heaps(lease)?.iter().any(|range| range.address == address) {
+            return Err(DirectoryError::NoSuchHeap(address));
+        }
+        Ok(Box::new(self.watch_by(Box::new(move |ledger, now| ledger.holders(address, now)))))
+    }
+
+    fn reclaim(&self) -> Result<Vec<HeapRange>, DirectoryError> {
+        Ok(self.change(Ledger::reclaim))
+    }
+
+    fn set_quota(&self, tenant: Option<&TenantName>, quota: Quota) -> Result<(), DirectoryError> {
+        self.see(|ledger, _| ledger.set_quota(tenant, quota));
+        Ok(())
+    }
+
+    fn usage(&self, lease: &Lease) -> Result<Usage, DirectoryError> {
+        self.see(|ledger, now| ledger.usage(lease, now))
+    }
+}
+
+type Look<T> = Box<dyn Fn(&mut Ledger, Duration) -> T + Send>;
+
+/// Somebody who watches a part of the ledger.
+struct Looking<T> {
+    shared: Arc<Shared>,
+    look: Look<T>,
+    seen: T,
+}
+
+impl<T: fmt::Debug> fmt::Debug for Looking<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Looking").field("seen", &self.seen).finish_non_exhaustive()
+    }
+}
+
+impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Looking<T> {
+    fn seen(&self) -> &T {
+        &self.seen
+    }
+
+    fn next(&mut self, at_most: Duration) -> Result<Option<T>, DirectoryError> {
+        let until = self.shared.now().saturating_add(at_most);
+        let mut ledger = self.shared.lock();
+        loop {
+            let now = self.shared.now();
+            let there = (self.look)(&mut ledger, now);
+            if there != self.seen {
+                self.seen = there.clone();
+                return Ok(Some(there));
+            }
+            if now >= until {
+                return Ok(None);
+            }
+            // A lease ends by itself: nobody rings then.
+            let wake = ledger.next_end().map_or(until, |ends| ends.min(until));
+            let pause = wake.saturating_sub(now);
+            ledger = match self.shared.changed.wait_timeout(ledger, pause) {
+                Ok((ledger, _)) => ledger,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+}

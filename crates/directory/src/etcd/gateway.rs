@@ -1,0 +1,256 @@
+//! Requests to etcd's JSON gateway over HTTP: one at a time, each with an end.
+
+use super::api::{Complaint, Keys, Number, Part, WatchAnswer, WatchFrom, WatchRequest};
+use super::endpoint::Endpoints;
+use crate::clock;
+use crate::error::DirectoryError;
+use crate::lease::LeaseId;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{BufRead, BufReader, Read};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use ureq::{Agent, Body, http::Response};
+
+/// How etcd is reached. The endpoint that has answered is asked first.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    agent: Agent,
+    endpoints: Endpoints,
+    first: AtomicUsize,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// etcd knows no such lease any more.
+    NoLease,
+    /// Anything else.
+    Other(DirectoryError),
+}
+
+impl Failure {
+    /// The error, of a request that names no lease.
+    pub(super) fn of_no_lease(self) -> DirectoryError {
+        match self {
+            Self::NoLease => DirectoryError::Nonsense("etcd misses a lease that nobody asked for".to_owned()),
+            Self::Other(error) => error,
+        }
+    }
+
+    /// The error, of a request that names this lease.
+    pub(super) fn of_lease(self, lease: LeaseId) -> DirectoryError {
+        match self {
+            Self::NoLease => DirectoryError::LeaseEnded(lease),
+            Self::Other(error) => error,
+        }
+    }
+}
+
+impl From<DirectoryError> for Failure {
+    fn from(error: DirectoryError) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Whether a request may be sent a second time when nobody knows what became of the first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Repeat {
+    /// It changes nothing, or the same once more.
+    Yes,
+    No,
+}
+
+/// What came of a watch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Heard {
+    /// Something has changed, or the watch has to begin anew.
+    Change,
+    /// Nothing, until the time was over or the connection broke.
+    Nothing,
+}
+
+/// More than an answer ever has.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+impl Gateway {
+    pub(super) fn new(agent: Agent, endpoints: Endpoints) -> Self {
+        Self { agent, endpoints, first: AtomicUsize::new(0) }
+    }
+
+    /// Asks one endpoint after another, until one answers or the time is over.
+    pub(super) fn ask<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+        repeat: Repeat,
+        until: Instant,
+    ) -> Result<A, Failure> {
+        let body = serde_json::to_vec(request).expect("requests are texts and numbers");
+        let count = self.endpoints.count();
+        let first = self.first.load(Ordering::Relaxed);
+        let mut may_have_happened = false;
+        let mut at_last = None;
+        for tried in 0..count {
+            let number = (first + tried) % count;
+            let at = self.endpoints.get(number);
+            // What is left is shared among those that can still be asked.
+            let share = left(until) / u32::try_from(count - tried).expect("endpoints are few");
+            let told = match self.post(at, path, &body, share) {
+                Ok(answer) => read(at, answer),
+                Err(error) => {
+                    Err(Trouble { is_sent: may_be_sent(&error), why: Why::Away(error.to_string()) })
+                }
+            };
+            let trouble = match told {
+                Ok(answer) => {
+                    self.first.store(number, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(trouble) => trouble,
+            };
+            may_have_happened |= trouble.is_sent && repeat == Repeat::No;
+            let failure = trouble.why.at(at, may_have_happened);
+            if may_have_happened || !matches!(failure, Failure::Other(DirectoryError::Away { .. })) {
+                return Err(failure);
+            }
+            at_last = Some(failure);
+        }
+        Err(at_last.expect("there is an endpoint"))
+    }
+
+    /// Waits until one of the keys may have changed since before this revision, for at most this time.
+    ///
+    /// It may come back early, also where etcd is away: whoever waits looks again anyway.
+    pub(super) fn wait_for_change(
+        &self,
+        keys: &Keys,
+        from: Number,
+        at_most: Duration,
+    ) -> Result<Heard, DirectoryError> {
+        let request = WatchRequest { create_request: WatchFrom { keys: keys.clone(), start_revision: from } };
+        let body = serde_json::to_vec(&request).expect("requests are texts and numbers");
+        let at = self.preferred();
+        let Ok(answer) = self.post(at, "watch", &body, at_most) else { return Ok(Heard::Nothing) };
+        if !answer.status().is_success() {
+            let told = read::<WatchAnswer>(at, answer);
+            return told.map(|_| Heard::Nothing).map_err(|trouble| trouble.why.at(at, false).of_no_lease());
+        }
+        let stream = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).reader();
+        for line in BufReader::new(stream).lines() {
+            let Ok(line) = line else { return Ok(Heard::Nothing) };
+            let part: Part<WatchAnswer> =
+                serde_json::from_str(&line).map_err(|error| malformed(at, &error))?;
+            match part {
+                Part::Result(answer) if answer.events.is_empty() && !answer.canceled => {}
+                Part::Result(_) => return Ok(Heard::Change),
+                Part::Error(complaint) => return Err(Why::of(complaint).at(at, false).of_no_lease()),
+            }
+        }
+        Ok(Heard::Nothing)
+    }
+
+    /// A watch has broken again and again, and etcd answers other requests.
+    pub(super) fn breaks_off(&self) -> DirectoryError {
+        let why = Why::Away("it breaks off each watch".to_owned());
+        why.at(self.preferred(), false).of_no_lease()
+    }
+
+    /// What a complaint within an answer means.
+    pub(super) fn complaint(&self, complaint: Complaint) -> Failure {
+        Why::of(complaint).at(self.preferred(), false)
+    }
+
+    /// The endpoint that has answered last.
+    fn preferred(&self) -> &str {
+        self.endpoints.get(self.first.load(Ordering::Relaxed))
+    }
+
+    fn post(
+        &self,
+        at: &str,
+        path: &str,
+        body: &[u8],
+        at_most: Duration,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let request = self.agent.post(format!("{at}/v3/{path}")).header("Content-Type", "application/json");
+        request.config().timeout_global(Some(at_most)).build().send(body)
+    }
+}
+
+/// What was not as it should be, at one endpoint.
+struct Trouble {
+    /// Whether etcd may have got the request.
+    is_sent: bool,
+    why: Why,
+}
+
+enum Why {
+    NoLease,
+    Away(String),
+    Refused(String),
+    Nonsense(DirectoryError),
+}
+
+impl Why {
+    /// What a complaint of etcd means, by its status of gRPC.
+    fn of(complaint: Complaint) -> Self {
+        match complaint.code {
+            5 if complaint.message.contains("lease not found") => Self::NoLease,
+            // Cancelled, deadline exceeded, aborted, internal, unavailable: etcd has no leader, or is on its way out.
+            1 | 4 | 10 | 13 | 14 => Self::Away(complaint.message),
+            _ => Self::Refused(complaint.message),
+        }
+    }
+
+    fn at(self, at: &str, may_have_happened: bool) -> Failure {
+        let at = at.to_owned();
+        Failure::Other(match self {
+            Self::NoLease => return Failure::NoLease,
+            Self::Away(why) => DirectoryError::Away { at, why, may_have_happened },
+            Self::Refused(why) => DirectoryError::Refused { at, why },
+            Self::Nonsense(error) => error,
+        })
+    }
+}
+
+fn read<A: DeserializeOwned>(at: &str, answer: Response<Body>) -> Result<A, Trouble> {
+    let is_success = answer.status().is_success();
+    let status = answer.status();
+    let mut bytes = Vec::new();
+    let stream = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).reader();
+    let read = BufReader::new(stream).read_to_end(&mut bytes);
+    let trouble = |why| Err(Trouble { is_sent: true, why });
+    if let Err(error) = read {
+        return trouble(Why::Away(error.to_string()));
+    }
+    if is_success {
+        let answer = serde_json::from_slice(&bytes);
+        return answer.or_else(|error| trouble(Why::Nonsense(malformed(at, &error))));
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(complaint) => trouble(Why::of(complaint)),
+        // Something between here and etcd.
+        Err(_) => trouble(Why::Away(format!("HTTP {status}"))),
+    }
+}
+
+fn malformed(at: &str, error: &serde_json::Error) -> DirectoryError {
+    DirectoryError::Nonsense(format!("{at} gives no answer of etcd's: {error}"))
+}
+
+/// Whether a request may have left although there is no answer.
+fn may_be_sent(error: &ureq::Error) -> bool {
+    use ureq::{Error, Timeout};
+    match error {
+        Error::ConnectionFailed | Error::HostNotFound | Error::BadUri(_) => false,
+        Error::Timeout(timeout) => !matches!(timeout, Timeout::Resolve | Timeout::Connect),
+        Error::Io(error) => error.kind() != std::io::ErrorKind::ConnectionRefused,
+        _ => true,
+    }
+}
+
+fn left(until: Instant) -> Duration {
+    // A request with no time at all would end before it says why.
+    until.saturating_duration_since(clock::now()).max(Duration::from_millis(1))
+}

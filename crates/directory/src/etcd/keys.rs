@@ -1,0 +1,111 @@
+//! Where things are in etcd.
+//!
+//! ```text
+//! PREFIX/space                          the addresses that are given out
+//! PREFIX/quota, PREFIX/quotas/TENANT    quotas
+//! PREFIX/names/NAME                     an entry; ends with its lease
+//! PREFIX/heaps/ADDRESS                  a heap: so two heaps never have one place
+//! PREFIX/holders/ADDRESS/LEASE          who holds it; ends with the lease
+//! PREFIX/claims/TENANT/LEASE/...        what the lease has: itself, its names, its heaps; ends with the lease
+//! ```
+//!
+//! What a tenant has is the sum of its claims, so nothing has to be counted down when a lease ends.
+
+use super::api::Keys;
+use crate::lease::{Lease, LeaseId};
+use crate::name::Name;
+use portcullis_protocol::TenantName;
+use std::ops::Range;
+
+#[derive(Clone, Debug)]
+pub(super) struct Layout(String);
+
+impl Layout {
+    pub(super) fn new(prefix: &Name) -> Self {
+        Self(format!("/{prefix}"))
+    }
+
+    pub(super) fn space(&self) -> String {
+        format!("{}/space", self.0)
+    }
+
+    pub(super) fn quota(&self, tenant: Option<&TenantName>) -> String {
+        match tenant {
+            Some(tenant) => format!("{}/quotas/{}", self.0, segment(tenant)),
+            None => format!("{}/quota", self.0),
+        }
+    }
+
+    pub(super) fn name(&self, name: &Name) -> String {
+        format!("{}/names/{name}", self.0)
+    }
+
+    pub(super) fn heap(&self, address: u64) -> String {
+        format!("{}/heaps/{address:016x}", self.0)
+    }
+
+    /// The heaps at these addresses.
+    pub(super) fn heaps(&self, among: &Range<u64>) -> Keys {
+        Keys::from(&self.heap(among.start), &self.heap(among.end))
+    }
+
+    /// The address that a heap's key ends with.
+    pub(super) fn address(key: &[u8]) -> Option<u64> {
+        let last = key.rsplit(|&byte| byte == b'/').next()?;
+        u64::from_str_radix(std::str::from_utf8(last).ok()?, 16).ok()
+    }
+
+    pub(super) fn holders(&self, address: u64) -> String {
+        format!("{}/holders/{address:016x}", self.0)
+    }
+
+    pub(super) fn holder(&self, address: u64, lease: LeaseId) -> String {
+        format!("{}/{lease}", self.holders(address))
+    }
+
+    pub(super) fn claims(&self, tenant: &TenantName) -> String {
+        format!("{}/claims/{}", self.0, segment(tenant))
+    }
+
+    fn claims_of(&self, lease: &Lease) -> String {
+        format!("{}/{}", self.claims(lease.tenant()), lease.id())
+    }
+
+    pub(super) fn lease(&self, lease: &Lease) -> String {
+        format!("{}/lease", self.claims_of(lease))
+    }
+
+    pub(super) fn claimed_name(&self, lease: &Lease, name: &Name) -> String {
+        format!("{}/name/{name}", self.claims_of(lease))
+    }
+
+    pub(super) fn claimed_heap(&self, lease: &Lease, address: u64) -> String {
+        format!("{}/heap/{address:016x}", self.claims_of(lease))
+    }
+}
+
+/// A tenant's name as a segment of a key.
+fn segment(tenant: &TenantName) -> String {
+    tenant.as_str().replace('%', "%25").replace('/', "%2F")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_tenants_claims_lie_below_another_ones() {
+        let layout = Layout::new(&Name::new("portcullis").expect("a name"));
+        let claims = |name: &str| layout.claims(&TenantName::new(name).expect("a tenant"));
+        assert_eq!(claims("bank"), "/portcullis/claims/bank");
+        assert_eq!(claims("bank/eu"), "/portcullis/claims/bank%2Feu");
+        assert_ne!(claims("bank/eu"), claims("bank%2Feu"));
+    }
+
+    #[test]
+    fn a_heaps_key_ends_with_its_address() {
+        let layout = Layout::new(&Name::new("a/b").expect("a name"));
+        assert_eq!(Layout::address(layout.heap(0x1000_0000_0000).as_bytes()), Some(0x1000_0000_0000));
+        assert_eq!(Layout::address(b"/a/b/heaps/xyz"), None);
+    }
+}

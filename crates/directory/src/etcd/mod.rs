@@ -1,0 +1,257 @@
+//! A directory in etcd, for a cluster that has outgrown one machine.
+//!
+//! etcd's own leases, watches and transactions do the work: an entry ends with its lease because etcd ends it, and what is
+//! decided from what was read is written in a transaction that compares what was read. This module keeps no state beside etcd.
+//!
+//! **Who may write below the prefix in etcd can do everything here**: access lists and quotas are checked by those who use this
+//! module. So etcd is for RPCool's trusted daemons: give them certificates, and nobody else.
+//!
+//! **It speaks to etcd's JSON gateway**, which every etcd from 3.4 on has. The `etcd-client` crate speaks gRPC, and brings
+//! tokio and tonic, and needs `protoc` where it is built.
+//!
+//! **When etcd goes away**, calls fail with [`DirectoryError::Away`] within [`EtcdOptions::patience`]. What etcd has confirmed
+//! is there when it comes back, and leases go on: etcd gives them their time again when it starts.
+
+mod api;
+mod claims;
+mod endpoint;
+mod gateway;
+mod heaps;
+mod keys;
+mod leases;
+mod names;
+mod records;
+mod watch;
+
+pub use endpoint::Identity;
+
+use crate::addresses::{HeapRange, Space};
+use crate::clock;
+use crate::directory::{Directory, Watch};
+use crate::entry::{Entry, Found, Who};
+use crate::error::DirectoryError;
+use crate::lease::{Lease, LeaseId};
+use crate::name::Name;
+use crate::quota::{Quota, Usage};
+use api::{Answer, Compare, Keys, Number, Read, ReadAnswer, Step, Transaction};
+use endpoint::Endpoints;
+use gateway::{Failure, Gateway, Repeat};
+use keys::Layout;
+use portcullis_protocol::TenantName;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How etcd is reached, and what of it is the directory's.
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    /// The addresses of etcd's members with commas between them, such as `http://127.0.0.1:2379`. `http://` is for loopback only.
+    pub endpoints: String,
+    /// What all keys begin with, behind a slash: `portcullis` if nothing else is said. Two prefixes are two directories.
+    pub prefix: Name,
+    /// How long a call may take: 5 seconds if nothing else is said.
+    pub patience: Duration,
+    /// Who has to be met at `https://` addresses, and what shows who comes.
+    pub identity: Option<Identity>,
+}
+
+impl EtcdOptions {
+    /// The etcd at these addresses, and for the rest what is usual.
+    ///
+    /// # Panics
+    /// Never: the usual prefix is a name.
+    #[must_use]
+    pub fn new(endpoints: impl Into<String>) -> Self {
+        let prefix = Name::new("portcullis").expect("it is a name");
+        Self { endpoints: endpoints.into(), prefix, patience: Duration::from_secs(5), identity: None }
+    }
+
+    /// Whether the options make sense, wherever etcd is.
+    ///
+    /// # Errors
+    /// An address is none, or leads over a network without TLS; or the identity cannot be used.
+    pub fn check(&self) -> Result<(), DirectoryError> {
+        endpoint::agent(self.identity.as_ref())?;
+        Endpoints::parse(&self.endpoints).map(|_| ())
+    }
+}
+
+/// A directory in etcd. Clones are the same directory.
+#[derive(Clone, Debug)]
+pub struct Etcd(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    gateway: Gateway,
+    layout: Layout,
+    patience: Duration,
+    space: Space,
+}
+
+/// How often a transaction is tried again when others have changed what was read.
+const TRIES: usize = 64;
+
+impl Etcd {
+    /// The directory there. It gives out the addresses of `space`; all who use it have to say the same.
+    ///
+    /// # Errors
+    /// The options make no sense, etcd is away, or its directory gives out other addresses.
+    pub fn connect(options: &EtcdOptions, space: Space) -> Result<Self, DirectoryError> {
+        let gateway =
+            Gateway::new(endpoint::agent(options.identity.as_ref())?, Endpoints::parse(&options.endpoints)?);
+        let layout = Layout::new(&options.prefix);
+        let etcd = Self(Arc::new(Shared { gateway, layout, patience: options.patience, space }));
+        etcd.agree_on_space()?;
+        Ok(etcd)
+    }
+
+    /// The first who comes says which addresses there are.
+    fn agree_on_space(&self) -> Result<(), DirectoryError> {
+        let space = &self.0.space;
+        let (smallest, largest) = space.sizes();
+        let given = format!("{:x?} for heaps of {smallest} to {largest} bytes", space.addresses());
+        let key = self.0.layout.space();
+        let transaction = Transaction {
+            compare: vec![Compare::is_absent(Keys::one(&key))],
+            success: vec![Step::put(&key, given.as_str(), Number(0))],
+            failure: vec![Step::read(Keys::one(&key))],
+        };
+        let answer = self.settle(&transaction, Repeat::Yes, self.until());
+        let answer = answer.map_err(Failure::of_no_lease)?;
+        if answer.succeeded {
+            return Ok(());
+        }
+        let stored = answer.responses.first().and_then(|told| told.response_range.kvs.first());
+        let stored = stored.map(|stored| String::from_utf8_lossy(&stored.value.0).into_owned());
+        match stored {
+            Some(stored) if stored == given => Ok(()),
+            stored => Err(DirectoryError::OtherSpace { stored: stored.unwrap_or_default(), given }),
+        }
+    }
+
+    /// When a call that begins now has to end.
+    fn until(&self) -> Instant {
+        clock::now() + self.0.patience
+    }
+
+    fn read(&self, keys: Keys, until: Instant) -> Result<ReadAnswer, DirectoryError> {
+        let read = self.0.gateway.ask("kv/range", &Read::all(keys), Repeat::Yes, until);
+        read.map_err(Failure::of_no_lease)
+    }
+
+    /// Reads several things at one revision.
+    fn read_all(
+        &self,
+        reads: Vec<Step>,
+        until: Instant,
+    ) -> Result<(Number, Vec<ReadAnswer>), DirectoryError> {
+        let (expected, transaction) = (reads.len(), Transaction { success: reads, ..Transaction::default() });
+        let answer = self.settle(&transaction, Repeat::Yes, until).map_err(Failure::of_no_lease)?;
+        if answer.responses.len() != expected {
+            return Err(DirectoryError::Nonsense("etcd has left out parts of an answer".to_owned()));
+        }
+        let parts = answer.responses.into_iter().map(|told| told.response_range).collect();
+        Ok((answer.header.revision, parts))
+    }
+
+    fn settle(&self, transaction: &Transaction, repeat: Repeat, until: Instant) -> Result<Answer, Failure> {
+        self.0.gateway.ask("kv/txn", transaction, repeat, until)
+    }
+
+    /// Tries until a try comes through, nobody being in its way, or there is an error.
+    fn try_again<T>(
+        &self,
+        mut once: impl FnMut(Instant) -> Result<Option<T>, DirectoryError>,
+    ) -> Result<T, DirectoryError> {
+        let until = self.until();
+        for _ in 0..TRIES {
+            if let Some(done) = once(until)? {
+                return Ok(done);
+            }
+            if clock::now() >= until {
+                break;
+            }
+        }
+        Err(DirectoryError::Contended)
+    }
+}
+
+/// The number of a lease as etcd has it.
+fn lease_number(id: LeaseId) -> Number {
+    Number(id.0.cast_signed())
+}
+
+impl Directory for Etcd {
+    fn open_lease(&self, tenant: &TenantName, time_to_live: Duration) -> Result<Lease, DirectoryError> {
+        leases::open(self, tenant, time_to_live)
+    }
+
+    fn keep_alive(&self, lease: &Lease) -> Result<(), DirectoryError> {
+        leases::keep_alive(self, lease)
+    }
+
+    fn end_lease(&self, lease: &Lease) -> Result<(), DirectoryError> {
+        leases::end(self, lease.id())
+    }
+
+    fn register(&self, lease: &Lease, name: &Name, entry: &Entry) -> Result<(), DirectoryError> {
+        entry.check()?;
+        self.try_again(|until| names::register(self, lease, name, entry, until))
+    }
+
+    fn withdraw(&self, lease: &Lease, name: &Name) -> Result<(), DirectoryError> {
+        names::withdraw(self, lease, name)
+    }
+
+    fn look_up(&self, tenant: &TenantName, name: &Name) -> Result<Found, DirectoryError> {
+        let found = names::look_up(self, tenant, name)?;
+        found.ok_or_else(|| DirectoryError::NoSuchName(name.clone()))
+    }
+
+    fn watch(
+        &self,
+        tenant: &TenantName,
+        name: &Name,
+    ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError> {
+        names::watch(self, tenant, name)
+    }
+
+    fn create_heap(&self, lease: &Lease, bytes: u64, others: &Who) -> Result<HeapRange, DirectoryError> {
+        heaps::create(self, lease, bytes, others)
+    }
+
+    fn hold_heap(&self, lease: &Lease, address: u64) -> Result<HeapRange, DirectoryError> {
+        self.try_again(|until| heaps::hold(self, lease, address, until))
+    }
+
+    fn release_heap(&self, lease: &Lease, address: u64) -> Result<(), DirectoryError> {
+        heaps::release(self, lease, address)
+    }
+
+    fn heaps(&self, lease: &Lease) -> Result<Vec<HeapRange>, DirectoryError> {
+        Ok(claims::read(self, lease.tenant(), self.until())?.of(self, lease)?.heaps)
+    }
+
+    fn watch_heap(
+        &self,
+        lease: &Lease,
+        address: u64,
+    ) -> Result<Box<dyn Watch<BTreeSet<LeaseId>>>, DirectoryError> {
+        heaps::watch(self, lease, address)
+    }
+
+    fn reclaim(&self) -> Result<Vec<HeapRange>, DirectoryError> {
+        heaps::reclaim(self, &self.0.space.addresses())
+    }
+
+    fn set_quota(&self, tenant: Option<&TenantName>, quota: Quota) -> Result<(), DirectoryError> {
+        let put = Step::put(&self.0.layout.quota(tenant), records::quota_bytes(quota), Number(0));
+        let transaction = Transaction { success: vec![put], ..Transaction::default() };
+        self.settle(&transaction, Repeat::Yes, self.until()).map(|_| ()).map_err(Failure::of_no_lease)
+    }
+
+    fn usage(&self, lease: &Lease) -> Result<Usage, DirectoryError> {
+        let claims = claims::read(self, lease.tenant(), self.until())?;
+        Ok(claims.of(self, lease)?.usage)
+    }
+}

@@ -1,0 +1,78 @@
+//! Watches. etcd's watch says that something has changed since a revision, whatever happened in between: so nothing is lost
+//! between two looks, nor while etcd was away. What there is now is then read.
+
+use super::Etcd;
+use super::api::{KeyValue, Keys, Number};
+use super::gateway::Heard;
+use crate::clock;
+use crate::directory::Watch;
+use crate::error::DirectoryError;
+use std::fmt;
+use std::time::Duration;
+
+/// So often a watch is begun anew within one wait.
+const BREAKS_MAX: u32 = 3;
+
+/// What somebody sees who may look at what is stored.
+type See<T> = Box<dyn Fn(&[KeyValue]) -> Result<T, DirectoryError> + Send>;
+
+/// Somebody who watches keys.
+pub(super) struct Watching<T> {
+    etcd: Etcd,
+    keys: Keys,
+    see: See<T>,
+    seen: T,
+    /// The revision of the store at which it was seen.
+    revision: Number,
+}
+
+impl<T: fmt::Debug> fmt::Debug for Watching<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { keys, seen, revision, .. } = self;
+        let mut shown = f.debug_struct("Watching");
+        shown.field("keys", keys).field("seen", seen).field("revision", revision).finish_non_exhaustive()
+    }
+}
+
+impl<T> Watching<T> {
+    pub(super) fn new(etcd: &Etcd, keys: Keys, see: See<T>) -> Result<Self, DirectoryError> {
+        let read = etcd.read(keys.clone(), etcd.until())?;
+        let (seen, revision) = (see(&read.kvs)?, read.header.revision);
+        Ok(Self { etcd: etcd.clone(), keys, see, seen, revision })
+    }
+}
+
+impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Watching<T> {
+    fn seen(&self) -> &T {
+        &self.seen
+    }
+
+    fn next(&mut self, at_most: Duration) -> Result<Option<T>, DirectoryError> {
+        let beginning = clock::now();
+        let mut broken = 0;
+        loop {
+            let left = at_most.saturating_sub(clock::now().saturating_duration_since(beginning));
+            if !left.is_zero() {
+                let from = Number(self.revision.0 + 1);
+                let heard = self.etcd.0.gateway.wait_for_change(&self.keys, from, left)?;
+                broken +=
+                    u32::from(heard == Heard::Nothing && clock::now().duration_since(beginning) < at_most);
+            }
+            // That nothing was heard may also mean that etcd is away: this read tells.
+            let read = self.etcd.read(self.keys.clone(), self.etcd.until())?;
+            let there = (self.see)(&read.kvs)?;
+            self.revision = read.header.revision;
+            if there != self.seen {
+                self.seen = there.clone();
+                return Ok(Some(there));
+            }
+            if left.is_zero() {
+                return Ok(None);
+            }
+            // An etcd that is there but breaks off watches must not be asked as fast as it answers.
+            if broken == BREAKS_MAX {
+                return Err(self.etcd.0.gateway.breaks_off());
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The state of the embedded directory: who has registered and holds what, until when.
+//!
+//! No I/O, no clock and no chance: the caller says what time it is, and whoever asks for the same in the same order gets the
+//! same. So the simulator can own one. Every call first ends the leases whose time has passed.
+
+mod heaps;
+#[cfg(test)]
+mod tests;
+
+use crate::addresses::{HeapRange, Space};
+use crate::entry::{Entry, Found, Registered};
+use crate::error::DirectoryError;
+use crate::lease::{self, Lease, LeaseId};
+use crate::name::Name;
+use crate::quota::{Asked, Quota, Usage};
+use heaps::Heap;
+use portcullis_protocol::TenantName;
+use portcullis_protocol::planted::{self, Fault};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Names, heaps, leases and quotas. `now` is the time since some beginning; it may stand still, and does not go back.
+///
+/// Its calls promise what those of [`Directory`](crate::Directory) do.
+#[derive(Debug)]
+pub struct Ledger {
+    space: Space,
+    leases: BTreeMap<LeaseId, Holder>,
+    /// The same leases, by their ends.
+    ends: BTreeSet<(Duration, LeaseId)>,
+    names: BTreeMap<Name, Registered>,
+    heaps: BTreeMap<u64, Heap>,
+    /// The heaps that nobody holds any more.
+    orphans: BTreeSet<u64>,
+    /// By the size of a class: the number of the place that is looked at first. It moves on, so that addresses rest before they
+    /// are given to another heap.
+    next_places: BTreeMap<u64, u64>,
+    tenants: BTreeMap<TenantName, TenantUse>,
+    quota: Quota,
+    quotas: BTreeMap<TenantName, Quota>,
+    /// How many leases and registrations there were.
+    count: u64,
+}
+
+/// What a lease has.
+#[derive(Debug)]
+struct Holder {
+    tenant: TenantName,
+    time_to_live: Duration,
+    ends: Duration,
+    names: BTreeSet<Name>,
+    heaps: BTreeSet<u64>,
+    bytes: u64,
+}
+
+/// What the leases of a tenant have, added up.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct TenantUse {
+    leases: u64,
+    names: u64,
+    bytes: u64,
+}
+
+impl Ledger {
+    /// A ledger that gives out these addresses. Tenants have [`Quota::default`] until they are given another one.
+    #[must_use]
+    pub fn new(space: Space) -> Self {
+        Self {
+            space,
+            leases: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            names: BTreeMap::new(),
+            heaps: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+            next_places: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            quota: Quota::default(),
+            quotas: BTreeMap::new(),
+            count: 0,
+        }
+    }
+
+    /// The addresses that it gives out.
+    #[must_use]
+    pub const fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Gives a process a lease.
+    ///
+    /// # Errors
+    /// The tenant's quota of leases.
+    pub fn open_lease(
+        &mut self,
+        tenant: &TenantName,
+        time_to_live: Duration,
+        now: Duration,
+    ) -> Result<Lease, DirectoryError> {
+        self.expire(now);
+        let used = self.tenant_usage(tenant, 0);
+        self.quota_of(tenant).admit(tenant, &used, Asked::Lease)?;
+        let time_to_live = Duration::from_secs(lease::whole_seconds(time_to_live));
+        let id = LeaseId(self.next_number());
+        let ends = now + time_to_live;
+        let holder = Holder {
+            tenant: *tenant,
+            time_to_live,
+            ends,
+            names: BTreeSet::new(),
+            heaps: BTreeSet::new(),
+            bytes: 0,
+        };
+        self.leases.insert(id, holder);
+        self.ends.insert((ends, id));
+        self.tenants.entry(*tenant).or_default().leases += 1;
+        Ok(Lease::new(id, *tenant, time_to_live))
+    }
+
+    /// Lets a lease live for its whole time again.
+    ///
+    /// # Errors
+    /// The lease has ended.
+    pub fn keep_alive(&mut self, lease: &Lease, now: Duration) -> Result<(), DirectoryError> {
+        self.expire(now);
+        let holder = live(&mut self.leases, lease)?;
+        if planted::is(Fault::LeaseNotExtended) {
+            return Ok(());
+        }
+        self.ends.remove(&(holder.ends, lease.id()));
+        holder.ends = now + holder.time_to_live;
+        self.ends.insert((holder.ends, lease.id()));
+        Ok(())
+    }
+
+    /// Ends a lease.
+    pub fn end_lease(&mut self, lease: &Lease, now: Duration) {
+        self.expire(now);
+        self.remove_lease(lease.id());
+    }
+
+    /// When the next lease ends, if none is kept alive until then.
+    #[must_use]
+    pub fn next_end(&self) -> Option<Duration> {
+        self.ends.first().map(|&(ends, _)| ends)
+    }
+
+    /// Ends the leases whose time has passed.
+    pub fn expire(&mut self, now: Duration) {
+        while let Some(&(ends, id)) = self.ends.first()
+            && ends <= now
+        {
+            self.remove_lease(id);
+        }
+    }
+
+    /// Registers an entry under a name.
+    ///
+    /// # Errors
+    /// Those of [`Directory::register`](crate::Directory::register).
+    pub fn register(
+        &mut self,
+        lease: &Lease,
+        name: &Name,
+        entry: &Entry,
+        now: Duration,
+    ) -> Result<(), DirectoryError> {
+        self.expire(now);
+        live(&mut self.leases, lease)?;
+        entry.check()?;
+        let tenant = lease.tenant();
+        let is_let = |above: Name| self.names.get(&above).is_some_and(|there| there.lets_register(tenant));
+        if !name.is_of(tenant) && !name.above().any(is_let) {
+            return Err(DirectoryError::NotAllowed { name: name.clone(), tenant: *tenant });
+        }
+        match self.names.get_mut(name) {
+            Some(there) if there.lease == lease.id() => {
+                there.entry = entry.clone();
+                return Ok(());
+            }
+            Some(_) => return Err(DirectoryError::NameTaken(name.clone())),
+            None => {}
+        }
+        let used = self.tenant_usage(tenant, 0);
+        self.quota_of(tenant).admit(tenant, &used, Asked::Name)?;
+        let registration = self.next_number();
+        let registered =
+            Registered { entry: entry.clone(), tenant: *tenant, lease: lease.id(), registration };
+        self.names.insert(name.clone(), registered);
+        live(&mut self.leases, lease)?.names.insert(name.clone());
+        self.tenants.entry(*tenant).or_default().names += 1;
+        Ok(())
+    }
+
+    /// Withdraws a name.
+    ///
+    /// # Errors
+    /// The lease has not registered the name, or has ended.
+    pub fn withdraw(&mut self, lease: &Lease, name: &Name, now: Duration) -> Result<(), DirectoryError> {
+        self.expire(now);
+        if !live(&mut self.leases, lease)?.names.remove(name) {
+            return Err(DirectoryError::NoSuchName(name.clone()));
+        }
+        self.names.remove(name);
+        self.change_use(lease.tenant(), |used| used.names -= 1);
+        Ok(())
+    }
+
+    /// What a name stands for. `None`: nothing that the tenant may see.
+    pub fn look_up(&mut self, tenant: &TenantName, name: &Name, now: Duration) -> Option<Found> {
+        self.expire(now);
+        self.names.get(name)?.seen_by(tenant)
+    }
+
+    /// Sets the quota of a tenant, or of all that have none of their own.
+    pub fn set_quota(&mut self, tenant: Option<&TenantName>, quota: Quota) {
+        match tenant {
+            Some(tenant) => {
+                self.quotas.insert(*tenant, quota);
+            }
+            None => self.quota = quota,
+        }
+    }
+
+    /// What a lease and its tenant have.
+    ///
+    /// # Errors
+    /// The lease has ended.
+    pub fn usage(&mut self, lease: &Lease, now: Duration) -> Result<Usage, DirectoryError> {
+        self.expire(now);
+        let process_bytes = live(&mut self.leases, lease)?.bytes;
+        Ok(self.tenant_usage(lease.tenant(), process_bytes))
+    }
+
+    fn tenant_usage(&self, tenant: &TenantName, process_bytes: u64) -> Usage {
+        let TenantUse { leases, names, bytes } = self.tenants.get(tenant).copied().unwrap_or_default();
+        Usage { process_bytes, tenant_bytes: bytes, names, leases }
+    }
+
+    fn quota_of(&self, tenant: &TenantName) -> Quota {
+        self.quotas.get(tenant).copied().unwrap_or(self.quota)
+    }
+
+    /// A tenant that has nothing leaves nothing behind.
+    fn change_use(&mut self, tenant: &TenantName, change: impl FnOnce(&mut TenantUse)) {
+        let used = self.tenants.get_mut(tenant).expect("who has a lease is counted");
+        change(used);
+        if *used == TenantUse::default() {
+            self.tenants.remove(tenant);
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    fn remove_lease(&mut self, id: LeaseId) {
+        let Some(holder) = self.leases.remove(&id) else { return };
+        self.ends.remove(&(holder.ends, id));
+        if !planted::is(Fault::NamesOutliveLease) {
+            for name in &holder.names {
+                self.names.remove(name);
+            }
+        }
+        if !planted::is(Fault::EndedStayHolders) {
+            for &address in &holder.heaps {
+                self.remove_holder(address, id);
+            }
+        }
+        let names = u64::try_from(holder.names.len()).expect("names are counted in 64 bits");
+        let bytes = if planted::is(Fault::EndedBytesStayUsed) { 0 } else { holder.bytes };
+        self.change_use(&holder.tenant, |used| {
+            used.leases -= 1;
+            used.names -= names;
+            used.bytes -= bytes;
+        });
+    }
+}
+
+/// What a lease has, if it lives.
+fn live<'a>(
+    leases: &'a mut BTreeMap<LeaseId, Holder>,
+    lease: &Lease,
+) -> Result<&'a mut Holder, DirectoryError> {
+    let holder = leases.get_mut(&lease.id()).filter(|holder| holder.tenant == *lease.tenant());
+    holder.ok_or(DirectoryError::LeaseEnded(lease.id()))
+}

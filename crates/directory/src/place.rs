@@ -1,0 +1,151 @@
+//! Where a directory is, as people write it: `etcd:http://127.0.0.1:2379`, `unix:/run/portcullis.directory`.
+
+use crate::addresses::Space;
+use crate::directory::Directory;
+use crate::error::DirectoryError;
+#[cfg(feature = "etcd")]
+use crate::etcd::{Etcd, EtcdOptions, Identity};
+use crate::socket::Remote;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The address of a directory. One that is read is one that can be opened, if the directory is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Place {
+    /// `etcd:URL,URL…`: in the etcd whose members are there.
+    #[cfg(feature = "etcd")]
+    Etcd(String),
+    /// `unix:PATH`: the one that a process of this machine serves at that socket.
+    Unix(PathBuf),
+}
+
+/// How a directory is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// How long a call may take.
+    pub patience: Duration,
+    /// The addresses that it gives out to heaps, which all who use it have to say alike.
+    pub space: Space,
+    /// Who has to be met at `https://` addresses of etcd, and what shows who comes.
+    #[cfg(feature = "etcd")]
+    pub identity: Option<Identity>,
+}
+
+impl Default for OpenOptions {
+    /// Five seconds, the usual space, and no identity.
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(5),
+            space: Space::usual(),
+            #[cfg(feature = "etcd")]
+            identity: None,
+        }
+    }
+}
+
+/// What the address of a directory at a Unix socket begins with.
+const UNIX: &str = "unix:";
+/// What the address of a directory in etcd begins with.
+const ETCD: &str = "etcd:";
+
+impl FromStr for Place {
+    type Err = DirectoryError;
+
+    fn from_str(text: &str) -> Result<Self, DirectoryError> {
+        if let Some(endpoints) = text.strip_prefix(ETCD) {
+            return in_etcd(text, endpoints);
+        }
+        if let Some(path) = text.strip_prefix(UNIX).filter(|path| !path.is_empty()) {
+            return Ok(Self::Unix(PathBuf::from(path)));
+        }
+        let why = "give etcd:http://HOST:PORT or unix:PATH";
+        Err(DirectoryError::BadEndpoint { text: text.to_owned(), why })
+    }
+}
+
+#[cfg(feature = "etcd")]
+fn in_etcd(_: &str, endpoints: &str) -> Result<Place, DirectoryError> {
+    EtcdOptions::new(endpoints).check()?;
+    Ok(Place::Etcd(endpoints.to_owned()))
+}
+
+#[cfg(not(feature = "etcd"))]
+fn in_etcd(text: &str, _: &str) -> Result<Place, DirectoryError> {
+    Err(DirectoryError::WithoutEtcd { text: text.to_owned() })
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            #[cfg(feature = "etcd")]
+            Self::Etcd(endpoints) => write!(f, "{ETCD}{endpoints}"),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+impl Place {
+    /// The directory there.
+    ///
+    /// # Errors
+    /// The options make no sense, the directory is away, or it gives out other addresses.
+    pub fn open(&self, options: &OpenOptions) -> Result<Arc<dyn Directory>, DirectoryError> {
+        match self {
+            Self::Unix(path) => Ok(Arc::new(Remote::connect(path, options.patience, options.space)?)),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(endpoints) => {
+                let OpenOptions { patience, space, identity } = options.clone();
+                let options = EtcdOptions { patience, identity, ..EtcdOptions::new(endpoints) };
+                Ok(Arc::new(Etcd::connect(&options, space)?))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_errors::{Coded, ErrorCode};
+
+    #[test]
+    fn what_is_no_address_of_a_directory_is_told_what_is_one() {
+        for text in
+            ["", "etcd", "unix:", "/run/a.directory", "127.0.0.1:2379", "http://127.0.0.1:2379", "name:a/b"]
+        {
+            let told = text.parse::<Place>().expect_err(text);
+            assert_eq!(told.code(), ErrorCode::UnknownAddress, "{text}");
+            assert!(told.to_string().contains("etcd:http://HOST:PORT"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_directory_at_a_socket_that_nobody_serves_is_away() {
+        let place: Place = "unix:/run/none/a.directory".parse().expect("an address");
+        assert_eq!(place.to_string(), "unix:/run/none/a.directory");
+        let told = place.open(&OpenOptions::default()).expect_err("nobody serves there");
+        assert_eq!(told.code(), ErrorCode::DirectoryAway);
+        assert!(told.to_string().contains("unix:/run/none/a.directory"), "{told}");
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn an_address_of_etcd_reads_back_and_is_checked_at_once() {
+        let text = "etcd:http://127.0.0.1:2379,https://b.example:2379";
+        assert_eq!(text.parse::<Place>().expect("an address").to_string(), text);
+        for text in ["etcd:", "etcd:127.0.0.1:2379", "etcd:http://10.0.0.7:2379"] {
+            assert_eq!(text.parse::<Place>().expect_err(text).code(), ErrorCode::UnknownAddress, "{text}");
+        }
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    #[test]
+    fn an_address_of_etcd_names_the_feature_that_is_missing() {
+        let told = "etcd:http://127.0.0.1:2379".parse::<Place>().expect_err("built without");
+        assert_eq!(told.code(), ErrorCode::WithoutEtcd);
+        assert!(told.to_string().contains("feature \"etcd\""), "{told}");
+    }
+}

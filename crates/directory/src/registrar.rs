@@ -1,0 +1,314 @@
+//! What keeps a lease alive and a name registered, turn by turn.
+//!
+//! Without the name nothing is lost but that others find it: so nothing here ends because a directory is away, or because a name is
+//! another's for a while. It is tried again, and told.
+
+use crate::directory::Directory;
+use crate::entry::Entry;
+use crate::error::DirectoryError;
+use crate::lease::Lease;
+use crate::name::Name;
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_protocol::TenantName;
+use std::time::Duration;
+
+/// A tenant's lease, and what is registered with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holding {
+    /// Whose it is.
+    pub tenant: TenantName,
+    /// How long the lease lives when the process is gone.
+    pub time_to_live: Duration,
+    /// What is registered. `None`: the lease is for heaps alone.
+    pub entry: Option<(Name, Entry)>,
+}
+
+/// What has changed since the last turn that told something.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// All is registered for the first time.
+    Registered,
+    /// It could not be registered until now, for this reason, and is tried again.
+    Late(DirectoryError),
+    /// The lease has ended, or may have: others may not find what was registered. It is tried again.
+    Lost(DirectoryError),
+    /// All is registered again after it was lost.
+    Back,
+}
+
+/// Keeps a [`Holding`] in a directory. It reads no clock and does not wait: see [`Registration`](crate::Registration) for both.
+#[derive(Debug)]
+pub struct Registrar {
+    holding: Holding,
+    held: Option<Held>,
+    told: Told,
+}
+
+#[derive(Debug)]
+struct Held {
+    lease: Lease,
+    /// When the directory was asked the last time that it answered that the lease lives.
+    confirmed: Duration,
+    is_registered: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    Nothing,
+    Registered,
+    Late(ErrorCode),
+    Lost(ErrorCode),
+}
+
+/// The longest pause before a failed turn is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl Registrar {
+    /// Nothing is registered before the first turn.
+    #[must_use]
+    pub const fn new(holding: Holding) -> Self {
+        Self { holding, held: None, told: Told::Nothing }
+    }
+
+    /// The lease, if there is one that has not ended as far as is known.
+    #[must_use]
+    pub fn lease(&self) -> Option<&Lease> {
+        self.held.as_ref().map(|held| &held.lease)
+    }
+
+    /// Does everything for the first time. Where that fails nothing stays.
+    ///
+    /// # Errors
+    /// The directory refuses, or is away.
+    pub fn begin(&mut self, directory: &dyn Directory, now: Duration) -> Result<(), DirectoryError> {
+        let done = self.try_turn(directory, now);
+        match &done {
+            Ok(()) => self.told = Told::Registered,
+            Err(_) => self.end(directory),
+        }
+        done
+    }
+
+    /// Does what is due, at this time of a clock that never goes back. Returns what has changed, and when the next turn is due
+    /// at the latest.
+    pub fn turn(&mut self, directory: &dyn Directory, now: Duration) -> (Option<Change>, Duration) {
+        let mut done = self.try_turn(directory, now);
+        if let Err(DirectoryError::LeaseEnded(_)) = &done {
+            // With the lease everything is free at once: for the next one too.
+            self.held = None;
+            let told = self.judge(done, now);
+            done = self.try_turn(directory, now);
+            let (again, pause) = (self.judge(done.clone(), now), self.pause(&done));
+            // Lost and back in one turn is back.
+            return (again.or(told), pause);
+        }
+        let pause = self.pause(&done);
+        (self.judge(done, now), pause)
+    }
+
+    /// The directory cannot even be asked.
+    pub fn turn_without(&mut self, error: DirectoryError, now: Duration) -> (Option<Change>, Duration) {
+        let done = Err(error);
+        let pause = self.pause(&done);
+        (self.judge(done, now), pause)
+    }
+
+    /// Ends the lease, if there is one that the directory has confirmed the last time it was asked.
+    pub fn end(&mut self, directory: &dyn Directory) {
+        if let Some(held) = self.held.take() {
+            // Else it ends by itself.
+            let _ = directory.end_lease(&held.lease);
+        }
+    }
+
+    /// Whether the last turn did what was due.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.told == Told::Registered
+    }
+
+    fn try_turn(&mut self, directory: &dyn Directory, now: Duration) -> Result<(), DirectoryError> {
+        let held = match &mut self.held {
+            Some(held) => {
+                directory.keep_alive(&held.lease)?;
+                held.confirmed = now;
+                held
+            }
+            none => {
+                let lease = directory.open_lease(&self.holding.tenant, self.holding.time_to_live)?;
+                none.insert(Held { lease, confirmed: now, is_registered: false })
+            }
+        };
+        if let (false, Some((name, entry))) = (held.is_registered, &self.holding.entry) {
+            directory.register(&held.lease, name, entry)?;
+            held.is_registered = true;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, done: Result<(), DirectoryError>, now: Duration) -> Option<Change> {
+        let was_there = matches!(self.told, Told::Registered | Told::Lost(_));
+        let Err(error) = done else {
+            let told = std::mem::replace(&mut self.told, Told::Registered);
+            return match told {
+                Told::Registered => None,
+                Told::Lost(_) => Some(Change::Back),
+                Told::Nothing | Told::Late(_) => Some(Change::Registered),
+            };
+        };
+        let lives = |held: &Held| now.saturating_sub(held.confirmed) < held.lease.time_to_live();
+        if self.told == Told::Registered && self.held.as_ref().is_some_and(lives) {
+            // It may be answered before the lease ends.
+            return None;
+        }
+        let told = if was_there { Told::Lost(error.code()) } else { Told::Late(error.code()) };
+        let is_news = std::mem::replace(&mut self.told, told) != told;
+        is_news.then_some(if was_there { Change::Lost(error) } else { Change::Late(error) })
+    }
+
+    fn pause(&self, done: &Result<(), DirectoryError>) -> Duration {
+        let time_to_live = self.lease().map_or(self.holding.time_to_live, Lease::time_to_live);
+        let third = time_to_live / 3;
+        if done.is_ok() { third } else { third.min(AGAIN) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Access, Address, Target};
+    use crate::ledger::Ledger;
+    use crate::{Embedded, Space};
+
+    /// A directory in virtual time that can be away.
+    #[derive(Debug)]
+    struct Rig {
+        registrar: Registrar,
+        directory: Embedded,
+        now: Duration,
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn name() -> Name {
+        Name::new("bank/n1").expect("a name")
+    }
+
+    fn holding(address: &str) -> Holding {
+        let addresses = vec![Address::new(address).expect("an address")];
+        let entry = Entry { target: Target::Node { addresses }, access: Access::public() };
+        let tenant = TenantName::new("bank").expect("a tenant");
+        Holding { tenant, time_to_live: 9 * SECOND, entry: Some((name(), entry)) }
+    }
+
+    fn away() -> DirectoryError {
+        let (at, why) = ("nowhere".to_owned(), "it is away".to_owned());
+        DirectoryError::Away { at, why, may_have_happened: false }
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (directory, registrar) = (Embedded::new(Space::usual()), Registrar::new(holding("udp:a:1")));
+            Self { registrar, directory, now: Duration::ZERO }
+        }
+
+        fn turn(&mut self) -> Option<Change> {
+            self.now += SECOND;
+            self.registrar.turn(&self.directory, self.now).0
+        }
+
+        fn turn_away(&mut self) -> Option<Change> {
+            self.now += SECOND;
+            self.registrar.turn_without(away(), self.now).0
+        }
+
+        fn is_found(&self) -> bool {
+            let tenant = TenantName::new("shop").expect("a tenant");
+            self.directory.look_up(&tenant, &name()).is_ok()
+        }
+    }
+
+    #[test]
+    fn a_name_is_registered_once_and_then_kept() {
+        let mut rig = Rig::new();
+        assert_eq!(rig.turn(), Some(Change::Registered));
+        assert!(rig.is_found());
+        assert_eq!((rig.turn(), rig.turn()), (None, None));
+        rig.registrar.end(&rig.directory);
+        assert!(!rig.is_found());
+    }
+
+    #[test]
+    fn a_directory_that_is_away_makes_it_late_and_is_told_once() {
+        let mut rig = Rig::new();
+        assert_eq!(rig.turn_away(), Some(Change::Late(away())));
+        assert_eq!((rig.turn_away(), rig.turn_away()), (None, None));
+        assert_eq!(rig.turn(), Some(Change::Registered));
+    }
+
+    #[test]
+    fn a_name_is_lost_when_the_lease_must_have_ended_and_not_before() {
+        let mut rig = Rig::new();
+        rig.turn();
+        for _ in 0..8 {
+            assert_eq!(rig.turn_away(), None, "{:?}", rig.now);
+        }
+        assert_eq!(rig.turn_away(), Some(Change::Lost(away())));
+        assert_eq!(rig.turn_away(), None);
+        assert!(!rig.registrar.is_well());
+        // The lease has lived on: a directory that comes back may give leases their time again.
+        let lease = rig.registrar.lease().cloned();
+        assert_eq!((rig.turn(), rig.registrar.lease().cloned()), (Some(Change::Back), lease));
+    }
+
+    #[test]
+    fn a_lease_that_has_ended_is_followed_by_another() {
+        let mut rig = Rig::new();
+        rig.turn();
+        let first = rig.registrar.lease().cloned().expect("there is one");
+        rig.directory.end_lease(&first).expect("it is there");
+        assert!(!rig.is_found());
+        assert_eq!(rig.turn(), Some(Change::Back));
+        assert!(rig.is_found());
+        assert_ne!(rig.registrar.lease(), Some(&first));
+    }
+
+    #[test]
+    fn the_name_of_a_dead_one_is_waited_for() {
+        let mut rig = Rig::new();
+        let mut dead = Registrar::new(holding("udp:b:1"));
+        dead.turn(&rig.directory, rig.now);
+        assert_eq!(rig.turn(), Some(Change::Late(DirectoryError::NameTaken(name()))));
+        assert_eq!(rig.turn(), None);
+        // Its lease ends.
+        dead.end(&rig.directory);
+        assert_eq!(rig.turn(), Some(Change::Registered));
+    }
+
+    #[test]
+    fn a_name_that_somebody_else_took_meanwhile_is_lost_until_it_is_free() {
+        let mut rig = Rig::new();
+        rig.turn();
+        let first = rig.registrar.lease().cloned().expect("there is one");
+        rig.directory.end_lease(&first).expect("it is there");
+        let mut other = Registrar::new(holding("udp:b:1"));
+        other.turn(&rig.directory, rig.now);
+        assert_eq!(rig.turn(), Some(Change::Lost(DirectoryError::NameTaken(name()))));
+        assert_eq!(rig.turn(), None);
+        other.end(&rig.directory);
+        assert_eq!(rig.turn(), Some(Change::Back));
+    }
+
+    #[test]
+    fn turns_come_often_enough_for_the_lease() {
+        let mut rig = Rig::new();
+        let (_, pause) = rig.registrar.turn(&rig.directory, rig.now);
+        assert_eq!(pause, 3 * SECOND);
+        let (_, pause) = rig.registrar.turn_without(away(), rig.now);
+        assert_eq!(pause, AGAIN);
+        // The ledger agrees that three turns fit into a lease.
+        let mut ledger = Ledger::new(Space::usual());
+        let lease = ledger.open_lease(&holding("x").tenant, 9 * SECOND, Duration::ZERO).expect("room");
+        assert!(ledger.keep_alive(&lease, 8 * SECOND).is_ok());
+    }
+}

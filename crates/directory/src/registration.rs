@@ -1,0 +1,220 @@
+//! A thread that keeps something registered for as long as the process serves it.
+
+use crate::clock;
+use crate::directory::Directory;
+use crate::error::DirectoryError;
+use crate::lease::Lease;
+use crate::registrar::{Change, Holding, Registrar};
+use portcullis_errors::{Coded, ErrorCode};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Nothing was registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The directory refuses, or is away.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The machine refuses a thread.
+    #[error("this machine refuses a thread: {0}")]
+    Machine(#[from] io::Error),
+}
+
+impl Coded for StartError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Directory(error) => error.code(),
+            Self::Machine(_) => ErrorCode::Machine,
+        }
+    }
+}
+
+/// Keeps a [`Holding`] in a directory until it is dropped: see [`Registrar`]. Then the lease is ended, if the directory is there;
+/// otherwise it ends by itself.
+pub struct Registration {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    stopped: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_stopped: bool,
+    lease: Option<Lease>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").field("lease", &self.lease()).finish_non_exhaustive()
+    }
+}
+
+impl Registration {
+    /// Starts the thread. `open` opens the directory, and is called again where it was away; `tell` is told what changes.
+    ///
+    /// # Errors
+    /// The machine refuses a thread.
+    pub fn start(
+        holding: Holding,
+        open: impl FnMut() -> Result<Arc<dyn Directory>, DirectoryError> + Send + 'static,
+        tell: impl FnMut(Change) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (registrar, beginning) = (Registrar::new(holding), clock::now());
+        Self::keep(Keeper { shared: Arc::default(), registrar, beginning, directory: None, open, tell })
+    }
+
+    /// The same, where nothing is to be begun without what is registered: it is when this returns, and kept from then on.
+    ///
+    /// # Errors
+    /// The directory refuses, or is away; or the machine refuses a thread.
+    pub fn start_now(holding: Holding, directory: Arc<dyn Directory>) -> Result<Self, StartError> {
+        let beginning = clock::now();
+        let mut registrar = Registrar::new(holding);
+        registrar.begin(&*directory, Duration::ZERO)?;
+        let (there, open) = (Some(Arc::clone(&directory)), move || Ok(Arc::clone(&directory)));
+        let keeper =
+            Keeper { shared: Arc::default(), registrar, beginning, directory: there, open, tell: drop };
+        Ok(Self::keep(keeper)?)
+    }
+
+    fn keep<O, T>(keeper: Keeper<O, T>) -> io::Result<Self>
+    where
+        O: FnMut() -> Result<Arc<dyn Directory>, DirectoryError> + Send + 'static,
+        T: FnMut(Change) + Send + 'static,
+    {
+        let shared = Arc::clone(&keeper.shared);
+        shared.lock().lease = keeper.registrar.lease().cloned();
+        let thread = std::thread::Builder::new().name("portcullis-name".to_owned());
+        let thread = Some(thread.spawn(move || keeper.run())?);
+        Ok(Self { shared, thread })
+    }
+
+    /// The lease, if there is one that has not ended as far as is known.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease> {
+        self.shared.lock().lease.clone()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.shared.lock().is_stopped = true;
+        self.shared.stopped.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Keeper<O, T> {
+    shared: Arc<Shared>,
+    registrar: Registrar,
+    /// The registrar's time is counted from here.
+    beginning: Instant,
+    /// If it was there the last time that it was asked.
+    directory: Option<Arc<dyn Directory>>,
+    open: O,
+    tell: T,
+}
+
+impl<O, T> Keeper<O, T>
+where
+    O: FnMut() -> Result<Arc<dyn Directory>, DirectoryError>,
+    T: FnMut(Change),
+{
+    fn run(mut self) {
+        loop {
+            let now = clock::now().saturating_duration_since(self.beginning);
+            let opened = match self.directory.take() {
+                Some(there) => Ok(there),
+                None => (self.open)(),
+            };
+            let (change, pause) = match opened {
+                Ok(there) => self.registrar.turn(&**self.directory.insert(there), now),
+                Err(error) => self.registrar.turn_without(error, now),
+            };
+            change.into_iter().for_each(&mut self.tell);
+            if self.is_stopped_after(pause) {
+                break;
+            }
+        }
+        // A directory that is away would only be waited for.
+        if let Some(there) = self.directory.filter(|_| self.registrar.is_well()) {
+            self.registrar.end(&*there);
+        }
+    }
+
+    fn is_stopped_after(&self, pause: Duration) -> bool {
+        let mut state = self.shared.lock();
+        state.lease = self.registrar.lease().cloned();
+        let waited = self.shared.stopped.wait_timeout_while(state, pause, |state| !state.is_stopped);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_stopped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, Address, Embedded, Entry, Name, Space, Target};
+    use portcullis_protocol::TenantName;
+
+    fn bank_and_node() -> (TenantName, Name) {
+        (TenantName::new("bank").expect("one"), Name::new("bank/n1").expect("one"))
+    }
+
+    fn holding(tenant: TenantName, name: Name) -> Holding {
+        let addresses = vec![Address::new("udp:a:1").expect("one")];
+        let entry = Entry { target: Target::Node { addresses }, access: Access::public() };
+        Holding { tenant, time_to_live: Duration::from_secs(60), entry: Some((name, entry)) }
+    }
+
+    #[test]
+    fn what_is_begun_now_is_there_or_an_error() {
+        let (bank, name) = bank_and_node();
+        let directory = Embedded::new(Space::usual());
+        let holding = holding(bank, name.clone());
+        let first = Registration::start_now(holding.clone(), Arc::new(directory.clone())).expect("free");
+        let lease = first.lease().expect("there is one");
+        assert_eq!(directory.look_up(&bank, &name).expect("it is there").lease, lease.id());
+        let second = Registration::start_now(holding, Arc::new(directory.clone())).expect_err("taken");
+        assert_eq!(second.code(), ErrorCode::NameTaken);
+        assert_eq!(directory.usage(&lease).expect("it lives").leases, 1, "nothing of the second stays");
+        drop(first);
+        assert!(directory.look_up(&bank, &name).is_err());
+    }
+
+    #[test]
+    fn what_is_dropped_is_found_no_more_and_was_told_of() {
+        let (bank, name) = bank_and_node();
+        let directory = Embedded::new(Space::usual());
+        let holding = holding(bank, name.clone());
+        let (sender, told) = std::sync::mpsc::channel();
+        let opened: Arc<dyn Directory> = Arc::new(directory.clone());
+        let registration = Registration::start(
+            holding,
+            move || Ok(Arc::clone(&opened)),
+            move |change| sender.send(change).expect("it is heard"),
+        );
+        let registration = registration.expect("a thread");
+        assert_eq!(told.recv(), Ok(Change::Registered));
+        assert!(directory.look_up(&bank, &name).is_ok());
+        drop(registration);
+        assert!(directory.look_up(&bank, &name).is_err());
+        assert!(told.recv().is_err(), "nothing more is told");
+    }
+}

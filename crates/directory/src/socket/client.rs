@@ -1,0 +1,445 @@
+//! A directory of another process of this machine.
+
+use super::messages::{
+    Asked, MESSAGE_BYTES_MAX, Question, Reply, SentEntry, SentRange, Told, VERSION, decode, encode, range,
+    said_of_space, sent_quota, sent_space, sent_who, usage,
+};
+use crate::addresses::{HeapRange, Space};
+use crate::clock;
+use crate::directory::{Directory, Watch};
+use crate::entry::{Entry, Found, Who};
+use crate::error::DirectoryError;
+use crate::lease::{Lease, LeaseId};
+use crate::name::Name;
+use crate::quota::{Quota, Usage};
+use portcullis_attach::unix::{MessageError, MessageSocket};
+use portcullis_protocol::TenantName;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A directory that another process of this machine serves: see [`Server`](crate::Server). Clones are the same, over the same
+/// connection.
+///
+/// A connection that breaks is followed by another one with the next call; the leases that it had have ended.
+#[derive(Clone, Debug)]
+pub struct Remote(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    door: Door,
+    line: Mutex<Option<Line>>,
+}
+
+/// Where the server is, and what has to be agreed on with it.
+#[derive(Clone, Debug)]
+struct Door {
+    path: PathBuf,
+    patience: Duration,
+    space: Space,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Line {
+    socket: MessageSocket,
+    /// The number of the last question.
+    number: u32,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Trouble {
+    /// The connection may still be good: an answer may come late.
+    Silent,
+    /// It has ended, or what comes makes no sense.
+    Broken(DirectoryError),
+}
+
+impl Door {
+    fn away(&self, why: impl fmt::Display, may_have_happened: bool) -> DirectoryError {
+        DirectoryError::Away { at: self.at(), why: why.to_string(), may_have_happened }
+    }
+
+    fn at(&self) -> String {
+        format!("unix:{}", self.path.display())
+    }
+
+    fn nonsense(&self) -> DirectoryError {
+        DirectoryError::Nonsense(format!(
+            "what listens at {} is no directory of this version",
+            self.path.display()
+        ))
+    }
+
+    /// A new connection.
+    fn dial(&self, until: Instant) -> Result<Line, DirectoryError> {
+        let socket = MessageSocket::connect(&self.path, until).map_err(|error| self.away(error, false))?;
+        let mut line = Line { socket, number: 0 };
+        let hello = Asked::Hello { version: VERSION };
+        let told = line.ask(self, hello, until).map_err(|trouble| match trouble {
+            Trouble::Silent => self.away("it did not answer in time", false),
+            Trouble::Broken(error) => error,
+        })?;
+        match told {
+            Told::Welcome { version: VERSION, space } if space == sent_space(&self.space) => Ok(line),
+            Told::Welcome { version: VERSION, space } => Err(DirectoryError::OtherSpace {
+                stored: said_of_space(space),
+                given: said_of_space(sent_space(&self.space)),
+            }),
+            Told::No(error) => Err(error.read(&self.at())),
+            _ => Err(self.nonsense()),
+        }
+    }
+}
+
+impl Line {
+    fn say(&mut self, door: &Door, asked: Asked) -> Result<u32, Trouble> {
+        self.number = self.number.wrapping_add(1);
+        let question = Question { number: self.number, asked };
+        let said = self.socket.say(&encode(&question));
+        said.map_err(|error| match error {
+            MessageError::Silent => Trouble::Silent,
+            error => Trouble::Broken(door.away(error, true)),
+        })?;
+        Ok(self.number)
+    }
+
+    /// The answer to a question. Those to earlier ones come late, and nobody waits for them any more.
+    fn hear(&self, door: &Door, number: u32, until: Instant) -> Result<Told, Trouble> {
+        loop {
+            let heard = self.socket.hear_until(MESSAGE_BYTES_MAX, until);
+            let (bytes, _) = heard.map_err(|error| match error {
+                MessageError::Silent => Trouble::Silent,
+                error => Trouble::Broken(door.away(error, true)),
+            })?;
+            if bytes.is_empty() {
+                return Err(Trouble::Broken(door.away("it has hung up", true)));
+            }
+            match decode::<Reply>(&bytes) {
+                Some(Reply { number: of, told }) if of == number => return Ok(told),
+                // It has no room for more connections.
+                Some(Reply { number: 0, told: Told::No(error) }) => {
+                    return Err(Trouble::Broken(error.read(&door.at())));
+                }
+                Some(Reply { number: of, .. }) if number.wrapping_sub(of) < u32::MAX / 2 => {}
+                _ => return Err(Trouble::Broken(door.nonsense())),
+            }
+        }
+    }
+
+    fn ask(&mut self, door: &Door, asked: Asked, until: Instant) -> Result<Told, Trouble> {
+        let number = self.say(door, asked)?;
+        self.hear(door, number, until)
+    }
+}
+
+impl Remote {
+    /// The directory that is served at this path. It gives out the addresses of `space`; all who use it have to say the same.
+    /// Each call takes at most `patience`.
+    ///
+    /// # Errors
+    /// Nobody serves a directory there, it does not let this process in, or it gives out other addresses.
+    pub fn connect(path: &Path, patience: Duration, space: Space) -> Result<Self, DirectoryError> {
+        let door = Door { path: path.to_owned(), patience, space };
+        let line = door.dial(clock::now() + patience)?;
+        Ok(Self(Arc::new(Shared { door, line: Mutex::new(Some(line)) })))
+    }
+
+    fn ask(&self, asked: Asked) -> Result<Told, DirectoryError> {
+        let mut told = self.ask_all(asked)?;
+        told.pop().ok_or_else(|| self.0.door.nonsense())
+    }
+
+    /// Asks, and then for what did not fit into the answer.
+    fn ask_all(&self, asked: Asked) -> Result<Vec<Told>, DirectoryError> {
+        let Shared { door, line } = &*self.0;
+        let until = clock::now() + door.patience;
+        let changes =
+            !matches!(asked, Asked::LookUp { .. } | Asked::Heaps(_) | Asked::Usage(_) | Asked::KeepAlive(_));
+        let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = match &mut *line {
+            Some(there) => there,
+            none => none.insert(door.dial(until)?),
+        };
+        let told = ask_all_of(there, door, asked, until);
+        match told {
+            Ok(told) => Ok(told),
+            Err(Trouble::Silent) => Err(door.away("it did not answer in time", changes)),
+            Err(Trouble::Broken(error)) => {
+                *line = None;
+                Err(match error {
+                    DirectoryError::Away { at, why, .. } => {
+                        DirectoryError::Away { at, why, may_have_happened: changes }
+                    }
+                    other => other,
+                })
+            }
+        }
+    }
+
+    fn done(&self, asked: Asked) -> Result<(), DirectoryError> {
+        match self.ask(asked)? {
+            Told::Done => Ok(()),
+            other => Err(self.no(other)),
+        }
+    }
+
+    fn heap(&self, asked: Asked) -> Result<HeapRange, DirectoryError> {
+        match self.ask(asked)? {
+            Told::Heap(heap) => Ok(range(heap)),
+            other => Err(self.no(other)),
+        }
+    }
+
+    fn list(&self, asked: Asked) -> Result<Vec<HeapRange>, DirectoryError> {
+        let mut all = Vec::new();
+        for told in self.ask_all(asked)? {
+            match told {
+                Told::Heaps { heaps, .. } => all.extend(heaps.into_iter().map(|heap: SentRange| range(heap))),
+                other => return Err(self.no(other)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The error in an answer that is not what was asked for.
+    fn no(&self, told: Told) -> DirectoryError {
+        no(&self.0.door, told)
+    }
+
+    fn watch_by<T>(&self, begin: Asked, see: See<T>) -> Result<Watching<T>, DirectoryError> {
+        let mut watching = Watching { door: self.0.door.clone(), begin, see, line: None, seen: None };
+        let until = clock::now() + self.0.door.patience;
+        watching.seen = Some(watching.begin(until)?);
+        Ok(watching)
+    }
+}
+
+fn no(door: &Door, told: Told) -> DirectoryError {
+    match told {
+        Told::No(error) => error.read(&door.at()),
+        _ => door.nonsense(),
+    }
+}
+
+/// More parts than any list has.
+const PARTS_MAX: usize = 100_000;
+
+fn ask_all_of(line: &mut Line, door: &Door, asked: Asked, until: Instant) -> Result<Vec<Told>, Trouble> {
+    let mut all = vec![line.ask(door, asked, until)?];
+    more(line, door, &mut all, until)?;
+    Ok(all)
+}
+
+fn more(line: &mut Line, door: &Door, all: &mut Vec<Told>, until: Instant) -> Result<(), Trouble> {
+    while let Some(Told::Heaps { is_more: true, .. } | Told::Holders { is_more: true, .. }) = all.last() {
+        if all.len() >= PARTS_MAX {
+            return Err(Trouble::Broken(door.nonsense()));
+        }
+        all.push(line.ask(door, Asked::More, until)?);
+    }
+    Ok(())
+}
+
+impl Directory for Remote {
+    fn open_lease(&self, tenant: &TenantName, time_to_live: Duration) -> Result<Lease, DirectoryError> {
+        let milliseconds = u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX);
+        match self.ask(Asked::OpenLease { tenant: *tenant, milliseconds })? {
+            Told::Lease { id, milliseconds } => {
+                Ok(Lease::new(LeaseId(id), *tenant, Duration::from_millis(milliseconds)))
+            }
+            other => Err(self.no(other)),
+        }
+    }
+
+    fn keep_alive(&self, lease: &Lease) -> Result<(), DirectoryError> {
+        self.done(Asked::KeepAlive(lease.id().0))
+    }
+
+    fn end_lease(&self, lease: &Lease) -> Result<(), DirectoryError> {
+        self.done(Asked::EndLease(lease.id().0))
+    }
+
+    fn register(&self, lease: &Lease, name: &Name, entry: &Entry) -> Result<(), DirectoryError> {
+        entry.check()?;
+        let (lease, name, entry) = (lease.id().0, name.to_string(), SentEntry::of(entry));
+        self.done(Asked::Register { lease, name, entry })
+    }
+
+    fn withdraw(&self, lease: &Lease, name: &Name) -> Result<(), DirectoryError> {
+        self.done(Asked::Withdraw { lease: lease.id().0, name: name.to_string() })
+    }
+
+    fn look_up(&self, tenant: &TenantName, name: &Name) -> Result<Found, DirectoryError> {
+        match self.ask(Asked::LookUp { tenant: *tenant, name: name.to_string() })? {
+            Told::Found(found) => found.read().map_err(DirectoryError::Nonsense),
+            other => Err(self.no(other)),
+        }
+    }
+
+    fn watch(
+        &self,
+        tenant: &TenantName,
+        name: &Name,
+    ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError> {
+        let begin = Asked::Watch { tenant: *tenant, name: name.to_string() };
+        Ok(Box::new(self.watch_by(begin, see_name)?))
+    }
+
+    fn create_heap(&self, lease: &Lease, bytes: u64, others: &Who) -> Result<HeapRange, DirectoryError> {
+        others.check()?;
+        self.heap(Asked::CreateHeap { lease: lease.id().0, bytes, others: sent_who(others) })
+    }
+
+    fn hold_heap(&self, lease: &Lease, address: u64) -> Result<HeapRange, DirectoryError> {
+        self.heap(Asked::HoldHeap { lease: lease.id().0, address })
+    }
+
+    fn release_heap(&self, lease: &Lease, address: u64) -> Result<(), DirectoryError> {
+        self.done(Asked::ReleaseHeap { lease: lease.id().0, address })
+    }
+
+    fn heaps(&self, lease: &Lease) -> Result<Vec<HeapRange>, DirectoryError> {
+        self.list(Asked::Heaps(lease.id().0))
+    }
+
+    fn watch_heap(
+        &self,
+        lease: &Lease,
+        address: u64,
+    ) -> Result<Box<dyn Watch<BTreeSet<LeaseId>>>, DirectoryError> {
+        Ok(Box::new(self.watch_by(Asked::WatchHeap { lease: lease.id().0, address }, see_heap)?))
+    }
+
+    fn reclaim(&self) -> Result<Vec<HeapRange>, DirectoryError> {
+        self.list(Asked::Reclaim)
+    }
+
+    fn set_quota(&self, tenant: Option<&TenantName>, quota: Quota) -> Result<(), DirectoryError> {
+        self.done(Asked::SetQuota { tenant: tenant.copied(), quota: sent_quota(quota) })
+    }
+
+    fn usage(&self, lease: &Lease) -> Result<Usage, DirectoryError> {
+        match self.ask(Asked::Usage(lease.id().0))? {
+            Told::Usage(numbers) => Ok(usage(numbers)),
+            other => Err(self.no(other)),
+        }
+    }
+}
+
+/// What a watch sees, from the parts of an answer.
+type See<T> = fn(&Door, Vec<Told>) -> Result<T, DirectoryError>;
+
+fn see_name(door: &Door, mut told: Vec<Told>) -> Result<Option<Found>, DirectoryError> {
+    match told.pop() {
+        Some(Told::Seen(found)) => {
+            found.map(|found| found.read().map_err(DirectoryError::Nonsense)).transpose()
+        }
+        Some(other) => Err(no(door, other)),
+        None => Err(door.nonsense()),
+    }
+}
+
+fn see_heap(door: &Door, told: Vec<Told>) -> Result<BTreeSet<LeaseId>, DirectoryError> {
+    let mut holders = BTreeSet::new();
+    for part in told {
+        match part {
+            Told::Holders { leases, .. } => holders.extend(leases.into_iter().map(LeaseId)),
+            other => return Err(no(door, other)),
+        }
+    }
+    Ok(holders)
+}
+
+/// A watch, over a connection of its own.
+struct Watching<T> {
+    door: Door,
+    begin: Asked,
+    see: See<T>,
+    /// With the number of the question that waits, if one does.
+    line: Option<(Line, Option<u32>)>,
+    /// `None` only until it has begun.
+    seen: Option<T>,
+}
+
+impl<T: fmt::Debug> fmt::Debug for Watching<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watching").field("seen", &self.seen).finish_non_exhaustive()
+    }
+}
+
+impl<T> Watching<T> {
+    /// Begins, or begins anew where the connection has broken. Returns what is there.
+    fn begin(&mut self, until: Instant) -> Result<T, DirectoryError> {
+        let mut line = self.door.dial(until)?;
+        let told = ask_all_of(&mut line, &self.door, self.begin.clone(), until);
+        let told = told.map_err(|trouble| self.error(trouble))?;
+        let sight = (self.see)(&self.door, told)?;
+        self.line = Some((line, None));
+        Ok(sight)
+    }
+
+    fn error(&self, trouble: Trouble) -> DirectoryError {
+        match trouble {
+            Trouble::Silent => self.door.away("it did not answer in time", false),
+            Trouble::Broken(DirectoryError::Away { why, .. }) => self.door.away(why, false),
+            Trouble::Broken(error) => error,
+        }
+    }
+
+    /// Waits for the next sight. `None`: there is none until then.
+    fn wait(&mut self, until: Instant) -> Result<Option<T>, DirectoryError> {
+        let Some((line, waiting)) = &mut self.line else { return self.begin(self.patient()).map(Some) };
+        let heard = match *waiting {
+            Some(number) => Ok(number),
+            None => line.say(&self.door, Asked::Wait),
+        };
+        let heard = heard.and_then(|number| {
+            *waiting = Some(number);
+            line.hear(&self.door, number, until)
+        });
+        let told = match heard {
+            Ok(told) => told,
+            Err(Trouble::Silent) => return Ok(None),
+            Err(trouble) => {
+                self.line = None;
+                return Err(self.error(trouble));
+            }
+        };
+        *waiting = None;
+        let mut all = vec![told];
+        if let Err(trouble) = more(line, &self.door, &mut all, clock::now() + self.door.patience) {
+            self.line = None;
+            return Err(self.error(trouble));
+        }
+        (self.see)(&self.door, all).map(Some)
+    }
+
+    fn patient(&self) -> Instant {
+        clock::now() + self.door.patience
+    }
+}
+
+impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Watching<T> {
+    fn seen(&self) -> &T {
+        self.seen.as_ref().expect("a watch begins with a look")
+    }
+
+    fn next(&mut self, at_most: Duration) -> Result<Option<T>, DirectoryError> {
+        let until = clock::now().checked_add(at_most).unwrap_or_else(|| self.patient());
+        loop {
+            match self.wait(until)? {
+                // Begun anew, it may see what was seen before.
+                Some(there) if self.seen.as_ref() == Some(&there) => {}
+                Some(there) => {
+                    self.seen = Some(there.clone());
+                    return Ok(Some(there));
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! One connection of a client, at the server: what it asks, and what it is told.
+//!
+//! A peer that breaks the rules is told so and hung up on: it says what is no message, asks before it has taken its last answer, or
+//! begins with something else than hello.
+
+use super::messages::{
+    Asked, MESSAGE_BYTES_MAX, PART_MAX, Question, Reply, SentError, SentFound, SentRange, Told, VERSION,
+    decode, encode, quota, sent_range, sent_space, sent_usage,
+};
+use super::server::{Door, LEASES_MAX, Parked, Speaker};
+use super::watching::{Subject, Watched};
+use crate::addresses::HeapRange;
+use crate::directory::Directory;
+use crate::embedded::Embedded;
+use crate::error::DirectoryError;
+use crate::lease::{Lease, LeaseId};
+use crate::name::Name;
+use crate::quota::{Limited, QuotaError};
+use portcullis_attach::unix::{Listener, Peer, User};
+use portcullis_attach::{Accepted, Handshake, HasRoom, Limits, Outgoing};
+use portcullis_protocol::TenantName;
+use rustix::fd::OwnedFd;
+use rustix::net::SendFlags;
+use std::time::{Duration, Instant};
+
+/// Why a peer is hung up on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Breach {
+    #[error("it sent what is no message")]
+    NoMessage,
+    #[error("it began with something else than hello of this version")]
+    NoHello,
+    #[error("its user has no number here")]
+    Nobody,
+    #[error("it asked before it had taken its last answer")]
+    Impatient,
+    #[error("it asked on a watch, or waited where there is none")]
+    OutOfTurn,
+}
+
+#[derive(Debug)]
+enum Step {
+    Hello { until: Instant },
+    Client { client: u64, speaker: Speaker },
+}
+
+/// What is left of a list, to be asked for.
+#[derive(Debug)]
+enum Rest {
+    Heaps(Vec<SentRange>),
+    Holders(Vec<u64>),
+}
+
+/// A watch, which is all that its connection does.
+#[derive(Debug)]
+struct Watch {
+    watched: Watched,
+    directory: Embedded,
+    parked: Parked,
+    /// The number of the question that waits.
+    waiting: Option<u32>,
+}
+
+/// One client.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    peer: Peer,
+    step: Step,
+    outgoing: Option<Vec<u8>>,
+    rest: Option<Rest>,
+    watch: Option<Watch>,
+}
+
+impl Conversation {
+    fn user(&self) -> User {
+        User { listener: self.peer.listener, user: self.peer.user }
+    }
+
+    fn say(&mut self, number: u32, told: Told) {
+        self.outgoing = Some(encode(&Reply { number, told }));
+    }
+
+    fn shown_out(&mut self, number: u32, breach: Breach) -> Result<(), Breach> {
+        // Its last answer goes before.
+        if self.outgoing.is_none() {
+            self.say(number, Told::No(SentError::Refused(breach.to_string())));
+        }
+        Err(breach)
+    }
+
+    fn greet(&mut self, question: &Question, door: &Door) -> Result<(), Breach> {
+        if question.asked != (Asked::Hello { version: VERSION }) {
+            return self.shown_out(question.number, Breach::NoHello);
+        }
+        let Some((client, speaker)) = door.let_in(&self.peer) else {
+            return self.shown_out(question.number, Breach::Nobody);
+        };
+        self.step = Step::Client { client, speaker };
+        let space = sent_space(&door.directory.space());
+        self.say(question.number, Told::Welcome { version: VERSION, space });
+        Ok(())
+    }
+
+    fn watch(&mut self, number: u32, subject: Subject, door: &Door) {
+        let mut watched = Watched::new(subject);
+        let (told, rest) = watched.look(&door.directory).expect("nothing was seen before");
+        self.rest = (!rest.is_empty()).then_some(Rest::Holders(rest));
+        let (directory, parked) = (door.directory.clone(), door.parked.clone());
+        self.watch = Some(Watch { watched, directory, parked, waiting: None });
+        self.say(number, told);
+    }
+
+    fn wait(&mut self, number: u32, client: u64) -> Result<(), Breach> {
+        match &mut self.watch {
+            Some(watch) if watch.waiting.is_none() => {
+                watch.waiting = Some(number);
+                // First this, then the look: a change in between is told.
+                watch.parked.lock().insert(client);
+                self.look();
+                Ok(())
+            }
+            _ => self.shown_out(number, Breach::OutOfTurn),
+        }
+    }
+
+    /// Whether there is something else to see for a client that waits for it.
+    fn look(&mut self) {
+        let Step::Client { client, .. } = self.step else { return };
+        let Some(watch) = &mut self.watch else { return };
+        let Some(number) = watch.waiting else { return };
+        let Some((told, rest)) = watch.watched.look(&watch.directory) else { return };
+        watch.waiting = None;
+        watch.parked.lock().remove(&client);
+        self.rest = (!rest.is_empty()).then_some(Rest::Holders(rest));
+        self.say(number, told);
+    }
+
+    /// The next part of a list.
+    fn more(&mut self) -> Option<Told> {
+        fn cut<T>(list: &mut Vec<T>) -> (Vec<T>, bool) {
+            let rest = list.split_off(list.len().min(PART_MAX));
+            let part = std::mem::replace(list, rest);
+            (part, !list.is_empty())
+        }
+        let (told, is_more) = match self.rest.as_mut()? {
+            Rest::Heaps(list) => {
+                let (heaps, is_more) = cut(list);
+                (Told::Heaps { heaps, is_more }, is_more)
+            }
+            Rest::Holders(list) => {
+                let (leases, is_more) = cut(list);
+                (Told::Holders { leases, is_more }, is_more)
+            }
+        };
+        if !is_more {
+            self.rest = None;
+        }
+        Some(told)
+    }
+
+    fn list(&mut self, heaps: Vec<HeapRange>) -> Told {
+        self.rest = Some(Rest::Heaps(heaps.into_iter().map(sent_range).collect()));
+        self.more().expect("there is a list")
+    }
+
+    fn answer(
+        &mut self,
+        question: Question,
+        client: u64,
+        speaker: Speaker,
+        door: &Door,
+    ) -> Result<(), Breach> {
+        let Question { number, asked } = question;
+        let is_watch = self.watch.is_some();
+        let asker = Asker { client, speaker, door };
+        let told = match asked {
+            Asked::More => match self.more() {
+                Some(told) => Ok(told),
+                None => return self.shown_out(number, Breach::OutOfTurn),
+            },
+            Asked::Wait => return self.wait(number, client),
+            _ if is_watch => return self.shown_out(number, Breach::OutOfTurn),
+            Asked::Hello { .. } => return self.shown_out(number, Breach::NoHello),
+            Asked::Watch { tenant, name } => match asker.may_speak_for(&tenant).and(asker.name(&name)) {
+                Ok(name) => {
+                    self.watch(number, Subject::Name(tenant, name), door);
+                    return Ok(());
+                }
+                Err(error) => Err(error),
+            },
+            Asked::WatchHeap { lease, address } => {
+                match asker.may_watch(self.user(), LeaseId(lease), address) {
+                    Ok(()) => {
+                        self.watch(number, Subject::Heap(address), door);
+                        return Ok(());
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Asked::Heaps(lease) => asker.heaps(LeaseId(lease)).map(|heaps| self.list(heaps)),
+            Asked::Reclaim => asker.reclaim().map(|heaps| self.list(heaps)),
+            asked => asker.ask(asked),
+        };
+        self.say(number, told.unwrap_or_else(|error| Told::No(SentError::of(&error))));
+        Ok(())
+    }
+}
+
+/// Who asks for something.
+#[derive(Clone, Copy)]
+struct Asker<'a> {
+    client: u64,
+    speaker: Speaker,
+    door: &'a Door,
+}
+
+impl Asker<'_> {
+    fn may_speak_for(self, tenant: &TenantName) -> Result<(), DirectoryError> {
+        match self.speaker {
+            Speaker::Only(own, user) if own != *tenant => {
+                Err(DirectoryError::NotThisTenant { tenant: *tenant, user })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn may_keep(self) -> Result<(), DirectoryError> {
+        match self.speaker {
+            Speaker::Anybody => Ok(()),
+            Speaker::Only(..) => Err(refused("only who keeps the directory sets quotas and reclaims heaps")),
+        }
+    }
+
+    fn lease(self, id: u64) -> Result<Lease, DirectoryError> {
+        let id = LeaseId(id);
+        // A lease of another connection is none of this one's.
+        self.door.lease(self.client, id).ok_or(DirectoryError::LeaseEnded(id))
+    }
+
+    fn name(self, text: &str) -> Result<Name, DirectoryError> {
+        Name::new(text).map_err(|error| refused(&error.to_string()))
+    }
+
+    fn may_watch(self, user: User, lease: LeaseId, address: u64) -> Result<(), DirectoryError> {
+        let lease = self.door.lease_of(user, lease).ok_or(DirectoryError::LeaseEnded(lease))?;
+        let heaps = self.door.directory.heaps(&lease)?;
+        let holds = heaps.iter().any(|range| range.address == address);
+        if holds { Ok(()) } else { Err(DirectoryError::NoSuchHeap(address)) }
+    }
+
+    fn heaps(self, lease: LeaseId) -> Result<Vec<HeapRange>, DirectoryError> {
+        self.door.directory.heaps(&self.lease(lease.0)?)
+    }
+
+    fn reclaim(self) -> Result<Vec<HeapRange>, DirectoryError> {
+        self.may_keep()?;
+        self.door.directory.reclaim()
+    }
+
+    fn open_lease(self, tenant: &TenantName, time_to_live: Duration) -> Result<Told, DirectoryError> {
+        self.may_speak_for(tenant)?;
+        if !self.door.has_room(self.client) {
+            let most = LEASES_MAX as u64;
+            let (tenant, limited) = (*tenant, Limited::Leases);
+            return Err(QuotaError { tenant, limited, most, used: most, asked: 1 }.into());
+        }
+        let lease = self.door.directory.open_lease(tenant, time_to_live)?;
+        let milliseconds =
+            u64::try_from(lease.time_to_live().as_millis()).expect("leases are of a day at most");
+        let id = lease.id().0;
+        self.door.gives(self.client, lease);
+        Ok(Told::Lease { id, milliseconds })
+    }
+
+    fn ask(self, asked: Asked) -> Result<Told, DirectoryError> {
+        let directory = &self.door.directory;
+        match asked {
+            Asked::OpenLease { tenant, milliseconds } => {
+                return self.open_lease(&tenant, Duration::from_millis(milliseconds));
+            }
+            Asked::KeepAlive(lease) => directory.keep_alive(&self.lease(lease)?)?,
+            Asked::EndLease(lease) => {
+                if let Ok(lease) = self.lease(lease) {
+                    directory.end_lease(&lease)?;
+                    self.door.takes(self.client, lease.id());
+                }
+            }
+            Asked::Register { lease, name, entry } => {
+                let entry = entry.read().map_err(|why| refused(&why))?;
+                directory.register(&self.lease(lease)?, &self.name(&name)?, &entry)?;
+            }
+            Asked::Withdraw { lease, name } => {
+                directory.withdraw(&self.lease(lease)?, &self.name(&name)?)?;
+            }
+            Asked::LookUp { tenant, name } => {
+                self.may_speak_for(&tenant)?;
+                let found = directory.look_up(&tenant, &self.name(&name)?)?;
+                return Ok(Told::Found(SentFound::of(&found)));
+            }
+            Asked::CreateHeap { lease, bytes, others } => {
+                let others = others.read().map_err(|why| refused(&why))?;
+                let range = directory.create_heap(&self.lease(lease)?, bytes, &others)?;
+                return Ok(Told::Heap(sent_range(range)));
+            }
+            Asked::HoldHeap { lease, address } => {
+                return Ok(Told::Heap(sent_range(directory.hold_heap(&self.lease(lease)?, address)?)));
+            }
+            Asked::ReleaseHeap { lease, address } => directory.release_heap(&self.lease(lease)?, address)?,
+            Asked::SetQuota { tenant, quota: numbers } => {
+                self.may_keep()?;
+                directory.set_quota(tenant.as_ref(), quota(numbers))?;
+            }
+            Asked::Usage(lease) => return Ok(Told::Usage(sent_usage(directory.usage(&self.lease(lease)?)?))),
+            _ => return Err(refused("it is not its turn")),
+        }
+        Ok(Told::Done)
+    }
+}
+
+fn refused(why: &str) -> DirectoryError {
+    // Where it was asked, its client knows.
+    DirectoryError::Refused { at: String::new(), why: why.to_owned() }
+}
+
+impl Handshake for Conversation {
+    type Listener = Listener;
+    type Policy = Door;
+    type Holder = User;
+    type Breach = Breach;
+
+    const IS_CERTAIN_AT_ONCE: bool = true;
+    const IS_SLOW: bool = true;
+    /// Longer messages mean nothing, and are cut off.
+    const HEARD_BYTES: usize = MESSAGE_BYTES_MAX + 1;
+
+    fn begin(_: &Listener, accepted: Accepted<'_>, limits: &Limits) -> Option<Self> {
+        let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
+        let step = Step::Hello { until: accepted.now + limits.attach_within };
+        Some(Self { peer, step, outgoing: None, rest: None, watch: None })
+    }
+
+    fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
+        let told = Told::No(SentError::Refused(reason.to_owned()));
+        let _ = rustix::net::send(
+            socket,
+            &encode(&Reply { number: 0, told }),
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        );
+    }
+
+    fn is_slow_to_refuse(listener: &Listener) -> bool {
+        listener.takes_descriptors()
+    }
+
+    fn retire(listener: Listener) -> Option<OwnedFd> {
+        listener.retire()
+    }
+
+    fn holder(&self) -> User {
+        self.user()
+    }
+
+    fn hear(&mut self, bytes: &[u8], door: &Door, _: HasRoom<'_, Self>, _: Instant) -> Result<(), Breach> {
+        if self.outgoing.is_some() {
+            return Err(Breach::Impatient);
+        }
+        let fits = bytes.len() <= MESSAGE_BYTES_MAX;
+        let Some(question) = fits.then(|| decode::<Question>(bytes)).flatten() else {
+            return self.shown_out(0, Breach::NoMessage);
+        };
+        match self.step {
+            Step::Hello { .. } => self.greet(&question, door),
+            Step::Client { client, speaker } => self.answer(question, client, speaker, door),
+        }
+    }
+
+    /// Something has changed in the directory.
+    fn say(&mut self, _: &[u8]) -> Result<(), Breach> {
+        if self.outgoing.is_none() {
+            self.look();
+        }
+        Ok(())
+    }
+
+    fn outgoing(&self) -> Outgoing<'_> {
+        let bytes = self.outgoing.as_deref().unwrap_or_default();
+        Outgoing { bytes, descriptors: Vec::new() }
+    }
+
+    /// A message is sent as a whole.
+    fn sent(&mut self, _: usize) {
+        self.outgoing = None;
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.step {
+            Step::Hello { until } => Some(until),
+            Step::Client { .. } => None,
+        }
+    }
+
+    fn client(&self) -> Option<u64> {
+        match self.step {
+            Step::Client { client, .. } => Some(client),
+            Step::Hello { .. } => None,
+        }
+    }
+
+    fn is_attached(&self) -> bool {
+        matches!(self.step, Step::Client { .. })
+    }
+
+    fn depart(door: &Door, client: u64) {
+        door.depart(client);
+    }
+}

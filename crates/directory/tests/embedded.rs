@@ -1,0 +1,13 @@
+//! The embedded directory keeps what every directory promises.
+
+#[macro_use]
+mod promises;
+
+use portcullis_directory::Embedded;
+use promises::Promise;
+
+fn with_embedded(_: &str, promise: Promise) {
+    promise(&Embedded::new(promises::space()));
+}
+
+keeps_all_promises!(with_embedded);

@@ -1,0 +1,306 @@
+//! Nodes by name: `name:TENANT/NODE` is looked up in the cluster's directory.
+//!
+//! A name is looked up once, when a session is opened. What the session opens for itself later goes to the same address. A name
+//! leads to addresses and never to another name.
+
+use crate::{Address, UnknownAddress};
+pub use portcullis_directory::{
+    Access, Change, Directory, DirectoryError, Embedded, EntryError, Holding, Name, NameError, OpenOptions,
+    Place, Registration, ScopedAddress, Server as DirectoryServer, Space, Target, Trust,
+};
+use portcullis_directory::{Entry, NotHere};
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_protocol::TenantName;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The environment variable that says where the directory is, for example `etcd:http://127.0.0.1:2379`.
+pub const DIRECTORY_VARIABLE: &str = "PORTCULLIS_DIRECTORY";
+/// The environment variable that names a folder with `ca.pem`, `client.pem` and `client-key.pem`, for a directory at `https://`.
+pub const CERTIFICATES_VARIABLE: &str = "PORTCULLIS_DIRECTORY_CERTIFICATES";
+
+/// What a name begins with where a node's address can stand.
+const NAME: &str = "name:";
+
+/// Where a session looks up the names of nodes.
+#[derive(Clone, Debug, Default)]
+pub enum Names {
+    /// In the directory that the environment names: [`DIRECTORY_VARIABLE`], [`CERTIFICATES_VARIABLE`].
+    #[default]
+    OfEnvironment,
+    /// In the directory there.
+    At(Place, OpenOptions),
+    /// In this one.
+    In(Arc<dyn Directory>),
+}
+
+/// Why no node was found by its name.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindError {
+    /// The text is no name. The caller's mistake.
+    #[error("{text:?} is no name of a node: {source}")]
+    Name {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        source: NameError,
+    },
+    /// Nobody has said where the directory is. The caller's mistake.
+    #[error(
+        "name:{0} cannot be looked up, because nobody has said where the directory is: set {DIRECTORY_VARIABLE}, for example to \
+         etcd:http://127.0.0.1:2379, or SessionOptions::names"
+    )]
+    NoDirectory(Name),
+    /// The directory is away, or has no such name for this tenant.
+    #[error("name:{name}: {source}{}", advice(.source, .name))]
+    Directory {
+        /// The name.
+        name: Name,
+        /// What the directory said.
+        source: DirectoryError,
+    },
+    /// The name stands for something else. The caller's mistake.
+    #[error("name:{name} is {kind}, and no memory node")]
+    AnotherKind {
+        /// The name.
+        name: Name,
+        /// What it stands for.
+        kind: &'static str,
+    },
+    /// None of the node's addresses leads to it from here.
+    #[error("name:{name} is registered, and none of its addresses leads to a node from here{}", listed(.tried))]
+    Nowhere {
+        /// The name.
+        name: Name,
+        /// Each address, and why it does not lead there.
+        tried: Vec<(String, String)>,
+    },
+}
+
+impl Coded for FindError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Name { source, .. } => source.code(),
+            Self::NoDirectory(_) => ErrorCode::NoDirectory,
+            Self::Directory { source, .. } => source.code(),
+            Self::AnotherKind { .. } => ErrorCode::NameOfAnotherKind,
+            Self::Nowhere { .. } => ErrorCode::NameLeadsNowhere,
+        }
+    }
+}
+
+impl FindError {
+    /// Whether the caller has to say something else, rather than the cluster to be mended.
+    #[must_use]
+    pub const fn is_callers(&self) -> bool {
+        match self {
+            Self::Name { .. } | Self::NoDirectory(_) | Self::AnotherKind { .. } => true,
+            Self::Directory { source, .. } => {
+                matches!(source, DirectoryError::BadEndpoint { .. } | DirectoryError::WithoutEtcd { .. })
+            }
+            Self::Nowhere { .. } => false,
+        }
+    }
+}
+
+fn advice(source: &DirectoryError, name: &Name) -> String {
+    match source {
+        DirectoryError::NoSuchName(_) => {
+            format!(
+                ". Its node registers it with `portcullis serve --directory ADDRESS --name {name}`, and it ends some \
+                     seconds after the node"
+            )
+        }
+        DirectoryError::Away { .. } => {
+            format!(". Who knows the node's address needs no directory: see {DIRECTORY_VARIABLE}")
+        }
+        _ => String::new(),
+    }
+}
+
+fn listed(tried: &[(String, String)]) -> String {
+    tried.iter().fold(String::new(), |mut text, (address, why)| {
+        let _ = write!(text, "\n  {address}: {why}");
+        text
+    })
+}
+
+/// The name in a text that stands where a node's address can. `None`: it is no `name:…`.
+pub(crate) fn name_in(text: &str) -> Option<Result<Name, FindError>> {
+    let name = text.strip_prefix(NAME)?;
+    let error = |source| FindError::Name { text: text.to_owned(), source };
+    Some(Name::new(name).map_err(error))
+}
+
+/// What was found under a name: addresses that may lead to the node from here, the nearest first, and those that do not.
+#[derive(Debug)]
+pub(crate) struct Candidates {
+    pub addresses: Vec<Address>,
+    pub left_out: Vec<(String, String)>,
+}
+
+impl Names {
+    fn open(&self, name: &Name) -> Result<Arc<dyn Directory>, FindError> {
+        let of_name = |source| FindError::Directory { name: name.clone(), source };
+        match self {
+            Self::In(directory) => Ok(Arc::clone(directory)),
+            Self::At(place, options) => place.open(options).map_err(of_name),
+            Self::OfEnvironment => {
+                let text = std::env::var(DIRECTORY_VARIABLE).unwrap_or_default();
+                if text.is_empty() {
+                    return Err(FindError::NoDirectory(name.clone()));
+                }
+                let place: Place = text.parse().map_err(of_name)?;
+                let folder = std::env::var_os(CERTIFICATES_VARIABLE).filter(|folder| !folder.is_empty());
+                let options = open_options(folder.as_deref().map(Path::new)).map_err(of_name)?;
+                place.open(&options).map_err(of_name)
+            }
+        }
+    }
+
+    /// Looks a node's name up, for the tenant of this process's user.
+    pub(crate) fn find(&self, name: &Name) -> Result<Candidates, FindError> {
+        let directory = self.open(name)?;
+        let found = directory.look_up(&own_tenant(), name);
+        let found = found.map_err(|source| FindError::Directory { name: name.clone(), source })?;
+        let Target::Node { addresses } = found.target else {
+            return Err(FindError::AnotherKind { name: name.clone(), kind: found.target.kind() });
+        };
+        let (mut here, mut left_out) = (Vec::new(), Vec::new());
+        for registered in &addresses {
+            match usable(registered) {
+                Ok(address) => here.push(address),
+                Err(why) => left_out.push((registered.to_string(), why)),
+            }
+        }
+        here.sort_by_key(distance);
+        Ok(Candidates { addresses: here, left_out })
+    }
+}
+
+/// How a directory is opened whose certificates are in this folder, if it has any.
+///
+/// # Errors
+/// They cannot be used.
+#[cfg(feature = "etcd")]
+pub fn open_options(certificates: Option<&Path>) -> Result<OpenOptions, DirectoryError> {
+    let identity = certificates.map(portcullis_directory::etcd::Identity::load).transpose()?;
+    Ok(OpenOptions { identity, ..OpenOptions::default() })
+}
+
+/// How a directory is opened whose certificates are in this folder, if it has any.
+///
+/// # Errors
+/// None: this program was built without directories that have certificates.
+#[cfg(not(feature = "etcd"))]
+pub fn open_options(_: Option<&Path>) -> Result<OpenOptions, DirectoryError> {
+    Ok(OpenOptions::default())
+}
+
+/// The tenant that a process acts for whose user says nothing else: as nodes name it.
+fn own_tenant() -> TenantName {
+    let user = rustix::process::geteuid().as_raw();
+    TenantName::new(&format!("uid:{user}")).expect("a user is a tenant")
+}
+
+/// The address, if it leads from here to who has registered it. Others have written it.
+fn usable(registered: &portcullis_directory::Address) -> Result<Address, String> {
+    let scoped = ScopedAddress::parse(registered).ok_or("it has a scope that this program does not know")?;
+    scoped.check().map_err(|error: NotHere| error.to_string())?;
+    scoped.text().parse().map_err(|error: UnknownAddress| error.to_string())
+}
+
+/// Nearer ones are tried first.
+fn distance(address: &Address) -> u8 {
+    match address {
+        Address::Shm(_) => 0,
+        #[cfg(feature = "rdma")]
+        Address::Rdma(_) => 1,
+        #[cfg(feature = "udp")]
+        Address::Udp(_) => 2,
+    }
+}
+
+/// A node's name, the tenant whose it is, and where it is served: what a [`Registration`] keeps. Everybody may look it up: whom the
+/// node lets in is the node's decision.
+///
+/// # Errors
+/// The first part of the name is no tenant, or the addresses are none that a directory takes.
+pub fn node_holding(
+    name: Name,
+    addresses: &[ScopedAddress],
+    time_to_live: Duration,
+) -> Result<Holding, EntryError> {
+    let addresses = addresses.iter().map(ScopedAddress::to_address).collect::<Result<Vec<_>, _>>()?;
+    let entry = Entry { target: Target::Node { addresses }, access: Access::public() };
+    entry.check()?;
+    let tenant = name.tenant();
+    Ok(Holding { tenant, time_to_live, entry: Some((name, entry)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(target: Target) -> Result<Candidates, FindError> {
+        let (directory, name) = (Embedded::new(Space::usual()), Name::new("bank/n1").expect("a name"));
+        let lease = directory.open_lease(&name.tenant(), Duration::from_secs(60)).expect("room");
+        directory
+            .register(&lease, &name, &Entry { target, access: Access::public() })
+            .expect("the name is free");
+        Names::In(Arc::new(directory)).find(&name)
+    }
+
+    fn node(addresses: &[&str]) -> Target {
+        let address = |text: &&str| portcullis_directory::Address::new(text).expect("an address");
+        Target::Node { addresses: addresses.iter().map(address).collect() }
+    }
+
+    #[test]
+    fn what_others_have_registered_is_an_address_or_left_out() {
+        let wrong = ["name:bank/n2", "tcp:a:1", "shm:/a", "udp:127.0.0.1:1?boot=another", "udp:a:1?boot="];
+        let Candidates { addresses, left_out } = find(node(&wrong)).expect("it is there");
+        assert!(addresses.is_empty(), "{addresses:?}");
+        assert_eq!(left_out.iter().map(|(address, _)| &**address).collect::<Vec<_>>(), wrong);
+        let error = FindError::Nowhere { name: Name::new("bank/n1").expect("a name"), tried: left_out };
+        assert_eq!(error.code(), ErrorCode::NameLeadsNowhere);
+        assert!(
+            error.to_string().contains("\n  name:bank/n2: \"name:bank/n2\" is no node's address"),
+            "{error}"
+        );
+        assert!(error.to_string().contains("another machine"), "{error}");
+    }
+
+    #[cfg(all(feature = "rdma", feature = "udp"))]
+    #[test]
+    fn the_nearest_comes_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("node.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        let socket = ScopedAddress::of_socket(&path).expect("it is there").to_string();
+        let there = node(&["udp:b:1", "udp:a:1", "rdma:a:1", &socket]);
+        let found = find(there).expect("it is there").addresses;
+        let near = [format!("shm:{}", path.display()), "rdma:a:1".into(), "udp:b:1".into(), "udp:a:1".into()];
+        assert_eq!(found.iter().map(Address::to_string).collect::<Vec<_>>(), near);
+    }
+
+    #[test]
+    fn a_name_of_something_else_is_no_node() {
+        let address = portcullis_directory::Address::new("shm:/a").expect("an address");
+        let told = find(Target::Channel { address }).expect_err("it is a channel");
+        assert_eq!((told.code(), told.is_callers()), (ErrorCode::NameOfAnotherKind, true));
+    }
+
+    #[test]
+    fn a_text_is_a_name_only_with_its_prefix() {
+        assert!(name_in("shm:/a").is_none());
+        assert_eq!(name_in("name:a/b").expect("one").expect("a name").as_str(), "a/b");
+        for wrong in ["name:", "name:a//b", "name:a b", "name:../b"] {
+            let told = name_in(wrong).expect("one").expect_err(wrong);
+            assert!(told.is_callers() && told.to_string().contains("is no name of a node"), "{told}");
+        }
+    }
+}
