@@ -43,8 +43,8 @@ const TRIAL_POOL_BYTES: u64 = 16 << 20;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The node that holds the memory, such as shm:/run/portcullis.sock. It serves chunks of 1 MiB [default: a node
-    /// inside this process, to try it].
+    /// The node that holds the memory, such as shm:/run/portcullis.sock or name:bank/node1. It serves chunks of 1 MiB
+    /// [default: a node inside this process, to try it].
     #[arg(long, value_name = "ADDRESS")]
     node: Option<String>,
     #[command(flatten)]

@@ -5,6 +5,7 @@ mod announcement;
 mod audit;
 mod limits;
 mod listen;
+mod name;
 mod refusal;
 mod settings;
 mod sockets;
@@ -18,6 +19,7 @@ use audit::AuditOptions;
 use clap::{ArgMatches, Args};
 use limits::LimitOptions;
 use listen::Place;
+use name::DirectoryOptions;
 use portcullis::host::{Host, HostConfig, HostError, NetworkListen, RdmaConfig, UdpConfig};
 use portcullis::{
     Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, Quota, Reductions,
@@ -63,6 +65,15 @@ Examples:
   # certificates for this machine only, as above. udp: goes with shm: or rdma:.
   portcullis serve --listen udp:0.0.0.0:7472 --listen shm:/run/portcullis.sock \\
       --certificates /etc/portcullis --name node1
+  # Found as name:bank/node1 by clients with PORTCULLIS_DIRECTORY set
+  # to the same directory. Others see the node as 10.0.0.7.
+  portcullis serve --listen udp:0.0.0.0:7472 --advertise udp:10.0.0.7:7472 \\
+      --certificates /etc/portcullis --name bank/node1 \\
+      --directory etcd:http://127.0.0.1:2379
+  # A directory for this machine alone, at /run/portcullis.directory: others say
+  # PORTCULLIS_DIRECTORY=unix:/run/portcullis.directory.
+  portcullis serve --listen shm:/run/portcullis.sock --name bank/node1 \\
+      --directory embedded
   # What a file and the options say together, and what is default.
   portcullis serve --config /etc/portcullis.toml --print-config
 
@@ -115,9 +126,12 @@ pub struct Options {
     /// A directory made by `portcullis certificates`: node and clients prove their identity with it.
     #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
-    /// The node's name there: its certificate is node-NAME.pem.
+    /// The node's name: with --certificates its certificate is node-NAME.pem there, and with --directory it is TENANT/NODE, and
+    /// the certificate node-NODE.pem.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    #[command(flatten)]
+    directory: DirectoryOptions,
     /// Admit clients of other machines without certificates: anyone who reaches the port can act as any tenant, and
     /// anyone who sees the packets can read along.
     #[arg(long)]
@@ -325,7 +339,7 @@ impl Options {
         &self,
         places: impl Iterator<Item = (String, Option<String>)>,
     ) -> Result<Vec<NetworkListen>, IdentityError> {
-        let papers = self.certificates.as_deref().zip(self.name.as_deref());
+        let papers = self.certificates.as_deref().zip(self.name_of_certificate());
         let security = node_security(papers)?;
         let listen = |(address, tenant)| NetworkListen {
             address,
@@ -348,13 +362,18 @@ impl Options {
             (Some(_), None) => {
                 return wrong("--certificates needs --name: the node's certificate is node-NAME.pem there");
             }
-            (None, Some(_)) => return wrong("--name needs --certificates: the directory with node-NAME.pem"),
+            (None, Some(_)) if !self.has_directory() => {
+                return wrong(
+                    "--name needs --certificates, the directory with node-NAME.pem, or --directory, where it is registered",
+                );
+            }
             _ => {}
         }
         if let Some(text) = self.audit.wrong() {
             return wrong(text);
         }
         self.check_places()?;
+        self.check_name()?;
         match self.processor {
             Some(processor) if !may_run_on(processor) => Err(NotServed::Machine(format!(
                 "--processor {processor}: this process may not run there: see `taskset -p $$` for where it may"
@@ -424,9 +443,12 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     let _ =
         rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
     // Before the sockets: a signal from now on stops the node and leaves no socket.
-    let wishes = wishes(options.stop_at_end_of_input)
+    let (wish, wishes) = wishes(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
     let mut host = Host::start(config)?;
+    // A node whose thread has panicked serves nobody: whoever started it is to hear of it.
+    host.when_ended(move || drop(wish.send(Wish::Stop)));
+    let registration = options.register(&host)?;
     announce(options, &host);
     // The loop also ends when no sender is left. Otherwise only SIGKILL could end the node.
     while let Ok(wish) = wishes.recv() {
@@ -436,6 +458,8 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
             Wish::Reopen | Wish::Stop => break,
         }
     }
+    // Nobody is to be led here any more.
+    drop(registration);
     host.stop();
     options.audit.missing(&host).map_or(Ok(()), |missing| Err(NotServed::Machine(missing)))
 }
@@ -471,7 +495,7 @@ enum Wish {
 }
 
 /// Where requests arrive.
-fn wishes(end_of_input_stops: bool) -> std::io::Result<Receiver<Wish>> {
+fn wishes(end_of_input_stops: bool) -> std::io::Result<(Sender<Wish>, Receiver<Wish>)> {
     let (sender, receiver) = channel();
     let mut signals = signal_hook::iterator::Signals::new(SIGNALS)?;
     let from_signals: Sender<Wish> = sender.clone();
@@ -488,13 +512,14 @@ fn wishes(end_of_input_stops: bool) -> std::io::Result<Receiver<Wish>> {
         }
     })?;
     if end_of_input_stops {
+        let sender = sender.clone();
         std::thread::Builder::new().name("portcullis-input".to_owned()).spawn(move || {
             let mut rest = [0; 256];
             while std::io::stdin().lock().read(&mut rest).is_ok_and(|bytes| bytes > 0) {}
             let _ = sender.send(Wish::Stop);
         })?;
     }
-    Ok(receiver)
+    Ok((sender, receiver))
 }
 
 #[cfg(test)]

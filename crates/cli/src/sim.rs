@@ -22,6 +22,7 @@ Examples:
   portcullis sim --programs tables         # users of a hash table that die
   portcullis sim --programs queues         # users of a queue that die
   portcullis sim --programs chunks         # clients of chunks that die
+  portcullis sim --programs calls          # callers and servers that die
   portcullis sim --seeds 100000 --seed 1000000   # so many seeds from there on
   portcullis sim --hours 8                 # seed after seed, for so long
   portcullis sim --model connectx5         # published results, from unit costs
@@ -75,7 +76,8 @@ pub struct Options {
     fill: bool,
     /// What honest clients are: workers, which never wait; programs with sessions, whose calls wait, and with keepers; or
     /// programs that work on one hash table (tables) or queue (queues), or allocate chunks (chunks), and die in the middle
-    /// of it.
+    /// of it; or, without a cluster, processes that call each other through shared memory (calls), where --nodes are servers
+    /// and --held are calls under way.
     #[arg(long, value_name = "WHAT", default_value = "workers", value_parser = programs)]
     programs: Programs,
     /// Virtual minutes of work.

@@ -3,12 +3,15 @@
 //! A call passes a pointer to a tree, not a serialised copy of it.
 //!
 //! - [`Heap`]: shared memory that has the same addresses in every process, with an allocator that many processes use at once and
-//!   that a process may die in at any step. [`Scope`]: pages of a heap for one call.
+//!   that a process may die in at any step. [`Scope`]: pages of a heap for one call. [`ScopePool`]: scopes that are used
+//!   again.
 //! - [`Boxed`], [`Vector`], [`List`], [`Text`], [`Map`]: what lies in a heap. Any bytes are a valid value of theirs ([`Plain`]), so
 //!   whatever a peer writes there is wrong at worst.
 //! - [`copy_from`]: copies a linked value with everything that it leads to from one heap to another ([`Linked`], with a derive).
+//!   [`Packed`]: such a value in one block, for whoever keeps it and passes it on.
 //! - [`View`]: bytes that nobody changes while they are looked at. A `&T` into a heap exists only there; everything else is read
 //!   by value ([`Source`]).
+//! - [`sandbox`]: what methods run in that follow pointers deep, or call foreign code.
 //! - [`channel`]: servers, their methods, and connections to them. Each method chooses whether its arguments are copied.
 #![forbid(unsafe_code)]
 
@@ -20,9 +23,11 @@ pub mod heap;
 mod linked;
 mod list;
 mod map;
+mod packed;
 mod plain;
 mod pointer;
 mod scope;
+mod scope_pool;
 mod source;
 mod text;
 mod vector;
@@ -32,10 +37,139 @@ pub use heap::{Heap, HeapError, HeapPlace, NotAllocated, Owner};
 pub use linked::{Copying, Linked, copy_from};
 pub use list::List;
 pub use map::{Key, Map};
+pub use packed::{Packed, Pointers};
 pub use plain::Plain;
 pub use pointer::{Boxed, PointerError};
 pub use portcullis_derive::Linked;
+/// Makes a typed client and a typed server from a trait.
+///
+/// For a trait `Library` there are two more types, of the same visibility:
+///
+/// - `LibraryServer(implementation)` is put on a channel with [`Channel::service`](channel::Channel::service). Several threads may
+///   call the implementation at once.
+/// - `LibraryClient(connection)` has a method for each of the trait's, which waits for its answer, and one whose name begins with
+///   `begin_`, which does not. `connection` is a [`Connection`](channel::Connection) or `&mut` one: then several clients can use it.
+///
+/// A method has a number, `#[method(100)]`, by which clients and servers of all versions know it: it stays what it is when others
+/// come and go. The method takes `&self`, and then, each only where it is needed:
+///
+/// 1. its arguments, in the form that the receiver chooses: [`Copied<'_, T>`](channel::Copied),
+///    [`Trusted<'_, T>`](channel::Trusted) or another one with [`Isolation`](channel::Isolation). The client passes a scope and a
+///    `Boxed<T>` into it. For [`OneShot<'_, T>`](channel::OneShot) the scope is a [`Sealed`](channel::Sealed) one;
+/// 2. a word, `u64`;
+/// 3. `&mut Reply<'_>`: the place of the result, and the time that the caller has left.
+///
+/// It returns a `Result` of `()`, of a word (`u64`), or of a `Boxed<R>` into the reply's scope; the error is a
+/// [`Failure`](channel::Failure) or becomes one.
+///
+/// ```
+/// use portcullis_rpc::channel::{Connection, Copied, Failure, Reply, serve};
+/// use portcullis_rpc::{Boxed, Text, Vector};
+///
+/// #[portcullis_rpc::service]
+/// trait Library {
+///     /// Counts the titles that begin so.
+///     #[method(100)]
+///     fn count(&self, beginning: Copied<'_, Text>) -> Result<u64, Failure>;
+///
+///     /// At most so many titles.
+///     #[method(101)]
+///     fn titles(&self, most: u64, reply: &mut Reply<'_>) -> Result<Boxed<Vector<Text>>, Failure>;
+/// }
+///
+/// struct Shelf(Vec<&'static str>);
+///
+/// impl Library for Shelf {
+///     fn count(&self, beginning: Copied<'_, Text>) -> Result<u64, Failure> {
+///         let beginning = beginning.get()?.get(beginning.view())?;
+///         Ok(self.0.iter().filter(|title| title.starts_with(beginning)).count() as u64)
+///     }
+///
+///     fn titles(&self, most: u64, reply: &mut Reply<'_>) -> Result<Boxed<Vector<Text>>, Failure> {
+///         let scope = reply.scope(4096)?;
+///         let most = usize::try_from(most).unwrap_or(usize::MAX);
+///         let titles: Result<Vec<Text>, _> =
+///             self.0.iter().take(most).map(|title| Text::new(scope, title)).collect();
+///         Ok(Boxed::new(scope, Vector::new(scope, &titles?)?)?)
+///     }
+/// }
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("library.sock");
+/// let server = serve(&path).service(LibraryServer(Shelf(vec!["Emma", "Emil", "Faust"]))).start()?;
+///
+/// let mut library = LibraryClient(Connection::open(&path)?);
+/// let scope = library.0.scope(4096)?;
+/// let beginning = Boxed::new(&scope, Text::new(&scope, "Em")?)?;
+/// assert_eq!(library.count(&scope, beginning)?, 2);
+///
+/// let titles = library.titles(2)?;
+/// let titles = titles.look(&mut library.0)?;
+/// let second = titles.get()?.get(titles.view())?[1];
+/// assert_eq!(second.get(titles.view())?, "Emil");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What cannot lie in a heap is no argument:
+///
+/// ```compile_fail,E0277
+/// # use portcullis_rpc::channel::{Copied, Failure};
+/// #[portcullis_rpc::service]
+/// trait Library {
+///     #[method(100)]
+///     fn count(&self, beginning: Copied<'_, String>) -> Result<u64, Failure>;
+/// }
+/// ```
+///
+/// Neither is it a result:
+///
+/// ```compile_fail,E0277
+/// # use portcullis_rpc::channel::{Copied, Failure};
+/// # use portcullis_rpc::Text;
+/// #[portcullis_rpc::service]
+/// trait Library {
+///     #[method(100)]
+///     fn count(&self, beginning: Copied<'_, Text>) -> Result<String, Failure>;
+/// }
+/// ```
+///
+/// A scope that is not sealed is no argument of a method that reads sealed ones:
+///
+/// ```compile_fail,E0308
+/// # use portcullis_rpc::channel::{Connection, Failure, OneShot};
+/// # use portcullis_rpc::{Boxed, Text};
+/// #[portcullis_rpc::service]
+/// trait Library {
+///     #[method(100)]
+///     fn count(&self, beginning: OneShot<'_, Text>) -> Result<u64, Failure>;
+/// }
+/// # fn call(mut library: LibraryClient, beginning: Boxed<Text>) -> Result<(), Box<dyn std::error::Error>> {
+/// let scope = library.0.scope(4096)?;
+/// library.count(&scope, beginning)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A pointer to something else is not passed:
+///
+/// ```compile_fail,E0308
+/// # use portcullis_rpc::channel::{Connection, Copied, Failure};
+/// # use portcullis_rpc::{Boxed, Text};
+/// #[portcullis_rpc::service]
+/// trait Library {
+///     #[method(100)]
+///     fn count(&self, beginning: Copied<'_, Text>) -> Result<u64, Failure>;
+/// }
+/// # fn call(mut library: LibraryClient) -> Result<(), Box<dyn std::error::Error>> {
+/// let scope = library.0.scope(4096)?;
+/// library.count(&scope, Boxed::new(&scope, 7_u64)?)?;
+/// # Ok(())
+/// # }
+/// ```
+pub use portcullis_derive::service;
+pub use portcullis_memory::sandbox;
 pub use scope::{Scope, ScopeRef};
+pub use scope_pool::ScopePool;
 pub use source::{GrowError, HeapFull, Room, Source};
 pub use text::Text;
 pub use vector::Vector;

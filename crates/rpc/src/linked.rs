@@ -1,10 +1,12 @@
 //! Copies of linked values from one heap to another (RPCool §5.6, `copy_from`).
 
-use crate::plain::{Plain, align_of, length_of};
+use crate::plain::{Plain, length_of, room_align_of};
 use crate::source::bytes_of;
-use crate::{Boxed, GrowError, Room, Source};
+use crate::{Boxed, GrowError, PointerError, Pointers, Room, Source};
+use foldhash::fast::RandomState;
 use std::any::TypeId;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// A value whose pointers can be followed, so that it is copied with everything that it leads to.
 ///
@@ -33,11 +35,20 @@ use std::collections::HashMap;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Linked: Plain {
+    /// Whether no value of this type has pointers, so that values one behind another are copied as bytes.
+    const IS_FLAT: bool = false;
+
     /// A copy whose pointers lead to where copies will be of what this one's lead to.
     ///
     /// # Errors
     /// A pointer leads out of the source, or there is no room.
     fn copy<S: Source, R: Room>(self, copying: &mut Copying<'_, S, R>) -> Result<Self, GrowError>;
+
+    /// Names the pointers of this value, which lies at an address.
+    ///
+    /// # Errors
+    /// One leads out of the view.
+    fn pointers(self, at: u64, found: &mut Pointers<'_, '_>) -> Result<(), PointerError>;
 }
 
 /// Copies a value with everything that it leads to. What is led to by two pointers is one value in the copy too, and cycles stay
@@ -51,7 +62,8 @@ pub fn copy_from<T: Linked, S: Source, R: Room>(
     root: Boxed<T>,
     to: &R,
 ) -> Result<Boxed<T>, GrowError> {
-    let mut copying = Copying { from, to, places: HashMap::new(), left: Vec::new() };
+    let places = HashMap::with_capacity_and_hasher(PLACES, RandomState::default());
+    let mut copying = Copying { from, to, places, left: Vec::new() };
     let copy = root.copy(&mut copying)?;
     while let Some(Left { from, to, count, go_on }) = copying.left.pop() {
         go_on(&mut copying, from, to, count)?;
@@ -59,12 +71,15 @@ pub fn copy_from<T: Linked, S: Source, R: Room>(
     Ok(copy)
 }
 
+/// Places that there is room for before the table of them grows: most of what a call passes has fewer.
+const PLACES: usize = 56;
+
 /// A copy that is under way.
 pub struct Copying<'a, S, R> {
     from: &'a S,
     to: &'a R,
-    /// Where the copy of what begins at an address is, by its type.
-    places: HashMap<(u64, u64, TypeId), u64>,
+    /// Where the copy of what begins at an address is, by its type. The hash is seeded: a peer chooses the addresses.
+    places: HashMap<(u64, u64, TypeId), u64, RandomState>,
     /// What has a place and was not copied yet.
     left: Vec<Left<'a, S, R>>,
 }
@@ -103,19 +118,36 @@ impl<'a, S: Source, R: Room> Copying<'a, S, R> {
     /// # Errors
     /// They do not all belong to the source, or there is no room.
     pub fn place<T: Linked>(&mut self, address: u64, count: u64) -> Result<u64, GrowError> {
-        let key = (address, count, TypeId::of::<T>());
-        if let Some(&place) = self.places.get(&key) {
-            return Ok(place);
-        }
+        let vacant = match self.places.entry((address, count, TypeId::of::<T>())) {
+            Entry::Occupied(place) => return Ok(*place.get()),
+            Entry::Vacant(vacant) => vacant,
+        };
         self.from.step()?;
         let bytes = bytes_of::<T>(address, count)?;
         // Before room is taken for them: the count may be a lie.
         self.from.check(address, bytes)?;
-        let place = self.to.reserve(bytes, align_of::<T>())?;
-        self.places.insert(key, place);
-        self.left.push(Left { from: address, to: place, count, go_on: values::<T, S, R> });
+        let place = *vacant.insert(self.to.reserve(bytes, room_align_of::<T>())?);
+        if T::IS_FLAT {
+            flat(self.from, self.to, address, place, bytes)?;
+        } else {
+            self.left.push(Left { from: address, to: place, count, go_on: values::<T, S, R> });
+        }
         Ok(place)
     }
+}
+
+/// Bytes that are copied at once where there are no pointers among them.
+const FLAT_BYTES: usize = 512;
+
+/// Copies values without pointers.
+fn flat<S: Source, R: Room>(from: &S, to: &R, source: u64, place: u64, bytes: u64) -> Result<(), GrowError> {
+    let mut piece = [0; FLAT_BYTES];
+    for done in (0..bytes).step_by(FLAT_BYTES) {
+        let length = usize::try_from(bytes - done).unwrap_or(usize::MAX).min(FLAT_BYTES);
+        from.copy(source + done, &mut piece[..length])?;
+        to.put(place + done, &piece[..length]);
+    }
+    Ok(())
 }
 
 fn values<T: Linked, S: Source, R: Room>(
@@ -139,13 +171,23 @@ impl<T: Linked> Linked for Boxed<T> {
         }
         copying.place::<T>(self.address(), 1).map(Self::at)
     }
+
+    fn pointers(self, at: u64, found: &mut Pointers<'_, '_>) -> Result<(), PointerError> {
+        if self.is_null() { Ok(()) } else { found.name::<T>(at, self.address(), 1) }
+    }
 }
 
 macro_rules! without_pointers {
     ($($type:ty),*) => {
         $(impl Linked for $type {
+            const IS_FLAT: bool = true;
+
             fn copy<S: Source, R: Room>(self, _: &mut Copying<'_, S, R>) -> Result<Self, GrowError> {
                 Ok(self)
+            }
+
+            fn pointers(self, _: u64, _: &mut Pointers<'_, '_>) -> Result<(), PointerError> {
+                Ok(())
             }
         })*
     };
@@ -154,10 +196,19 @@ macro_rules! without_pointers {
 without_pointers!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, f32, f64);
 
 impl<T: Linked, const N: usize> Linked for [T; N] {
+    const IS_FLAT: bool = T::IS_FLAT;
+
     fn copy<S: Source, R: Room>(mut self, copying: &mut Copying<'_, S, R>) -> Result<Self, GrowError> {
         for value in &mut self {
             *value = value.copy(copying)?;
         }
         Ok(self)
+    }
+
+    fn pointers(self, at: u64, found: &mut Pointers<'_, '_>) -> Result<(), PointerError> {
+        for (value, index) in self.into_iter().zip(0..) {
+            value.pointers(at + index * length_of::<T>(), found)?;
+        }
+        Ok(())
     }
 }

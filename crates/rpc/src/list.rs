@@ -1,7 +1,8 @@
 //! A linked list.
 
+use crate::packed::{one, plain};
 use crate::plain::{Plain, length_of};
-use crate::{Copying, GrowError, Linked, PointerError, Room, Source, View};
+use crate::{Copying, GrowError, Linked, PointerError, Pointers, Room, Source, View};
 use std::fmt;
 use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -111,6 +112,31 @@ impl<T: Linked> Linked for List<T> {
             copy.push_back(copying.to(), value)?;
         }
         Ok(copy)
+    }
+
+    fn pointers(self, at: u64, found: &mut Pointers<'_, '_>) -> Result<(), PointerError> {
+        let [first, last, _] = self.words;
+        for (at, node) in [(at, first), (at + 8, last)] {
+            Self::name_node(found, at, node)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Linked> List<T> {
+    fn name_node(found: &mut Pointers<'_, '_>, at: u64, node: u64) -> Result<(), PointerError> {
+        if node == 0 {
+            return Ok(());
+        }
+        if !node.is_multiple_of(Self::ALIGN) {
+            return Err(PointerError::Misaligned { address: node, align: Self::ALIGN });
+        }
+        found.note(at)?;
+        found.follow_to::<Self>(node, 1, Self::NODE, |found, node, _| {
+            let next = plain(found, node)?;
+            Self::name_node(found, node, next)?;
+            one::<T>(found, node + Self::VALUE)
+        })
     }
 }
 

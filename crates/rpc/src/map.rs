@@ -1,7 +1,8 @@
 //! A hash table.
 
+use crate::packed::{one, plain};
 use crate::plain::Plain;
-use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Room, Source, View};
+use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Pointers, Room, Source, View};
 use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -44,6 +45,10 @@ pub struct Map<K, V> {
     words: [u64; 3],
     of: PhantomData<fn() -> (K, V)>,
 }
+
+/// Keys that may lie between where one should be and where it is. Those that nobody has chosen come to a few hundred in the largest
+/// tables; whoever chooses keys, or writes their hashes, could have each look go through all of them.
+const PROBES_MAX: u64 = 1024;
 
 /// Slots that a table begins with.
 const FIRST_CAPACITY: u64 = 8;
@@ -95,7 +100,7 @@ impl<K: Key, V: Plain> Map<K, V> {
         let lie = PointerError::Outside { address: slots, length: u64::MAX };
         let bytes = capacity.checked_mul(Self::SLOT).ok_or(lie)?;
         source.check(slots, bytes)?;
-        for probe in 0..capacity {
+        for probe in 0..capacity.min(PROBES_MAX) {
             source.step()?;
             let slot = slots + (hash.wrapping_add(probe) % capacity) * Self::SLOT;
             match source.value::<u64>(slot)? {
@@ -106,7 +111,7 @@ impl<K: Key, V: Plain> Map<K, V> {
                 _ => {}
             }
         }
-        Ok(None)
+        if capacity > PROBES_MAX { Err(PointerError::Crowded(slots)) } else { Ok(None) }
     }
 
     /// Puts a value under a key. `key` makes the key if it is not there yet. The table itself has to be stored anew where others
@@ -161,14 +166,18 @@ impl<K: Key, V: Plain> Map<K, V> {
             if hash == 0 {
                 continue;
             }
-            for probe in 0..capacity {
-                let at = new + (hash.wrapping_add(probe) % capacity) * Self::SLOT;
-                if room.value::<u64>(at)? == 0 {
-                    room.put(at, &slot);
-                    length += 1;
-                    break;
-                }
-            }
+            let slots = (0..capacity.min(PROBES_MAX)).map(|probe| hash.wrapping_add(probe) % capacity);
+            let free = slots.map(|at| new + at * Self::SLOT).find_map(|at| match room.value::<u64>(at) {
+                Ok(0) => Some(Ok(at)),
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            });
+            let Some(free) = free.transpose()? else {
+                room.release(new, capacity * Self::SLOT);
+                return Err(PointerError::Crowded(old).into());
+            };
+            room.put(free, &slot);
+            length += 1;
         }
         if old_capacity > 0 {
             room.release(old, bytes);
@@ -261,6 +270,28 @@ impl<K: Key + Linked, V: Linked> Linked for Map<K, V> {
             }
         }
         Ok(Self { words: [copy, capacity, length], of: PhantomData })
+    }
+
+    fn pointers(self, at: u64, found: &mut Pointers<'_, '_>) -> Result<(), PointerError> {
+        let [slots, capacity, _] = self.words;
+        if capacity == 0 {
+            return Ok(());
+        }
+        if !slots.is_multiple_of(Self::ALIGN) {
+            return Err(PointerError::Misaligned { address: slots, align: Self::ALIGN });
+        }
+        let lie = PointerError::Outside { address: slots, length: u64::MAX };
+        let bytes = capacity.checked_mul(Self::SLOT).ok_or(lie)?;
+        found.note(at)?;
+        found.follow_to::<Self>(slots, capacity, bytes, |found, slots, capacity| {
+            for slot in (0..capacity).map(|at| slots + at * Self::SLOT) {
+                if plain::<u64>(found, slot)? != 0 {
+                    one::<K>(found, slot + Self::KEY)?;
+                    one::<V>(found, slot + Self::VALUE)?;
+                }
+            }
+            Ok(())
+        })
     }
 }
 

@@ -38,3 +38,8 @@ pub(crate) fn align_of<T>() -> u64 {
     const { assert!(std::mem::align_of::<T>() <= 64, "more than a line of alignment") };
     std::mem::align_of::<T>() as u64
 }
+
+/// The alignment of room for values: at least a word, so that short ones are copied word by word.
+pub(crate) fn room_align_of<T>() -> u64 {
+    align_of::<T>().max(8)
+}

@@ -3,6 +3,7 @@
 use crate::plain::{Plain, align_of, length_of};
 use crate::{HeapFull, Room, Source, View};
 use portcullis_errors::{Coded, ErrorCode};
+use portcullis_memory::is_stack_used_up;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
@@ -121,6 +122,15 @@ pub enum PointerError {
     /// More pointers were followed than the call may.
     #[error("more than {0} steps were taken through what was passed: it may have no end")]
     NoEnd(u64),
+    /// It was followed where the stack is used up, of the thread or of the sandbox that it is in: what was passed leads too deep.
+    #[error("what was passed leads so deep that the stack is used up")]
+    TooDeep,
+    /// Two values lie in the same bytes.
+    #[error("two values at {0:#x} lie in the same bytes")]
+    Overlap(u64),
+    /// So many keys of a table have nearly the same hash that somebody has chosen them, or has written over the table.
+    #[error("the table at {0:#x} has more keys in one place than come there by chance")]
+    Crowded(u64),
     /// The bytes of a text are not UTF-8.
     #[error("the text at {0:#x} is not UTF-8")]
     NotText(u64),
@@ -128,6 +138,12 @@ pub enum PointerError {
 
 impl Coded for PointerError {
     fn code(&self) -> ErrorCode {
-        ErrorCode::WildPointer
+        if *self == Self::TooDeep { ErrorCode::SandboxStack } else { ErrorCode::WildPointer }
     }
+}
+
+/// Whether a pointer may be followed here. Whoever wrote what is looked at decides how deep code gets that calls itself for it.
+#[inline]
+pub(crate) fn check_depth() -> Result<(), PointerError> {
+    if is_stack_used_up() { Err(PointerError::TooDeep) } else { Ok(()) }
 }

@@ -1,6 +1,7 @@
 //! Scopes: pages with nothing on them but what belongs to one call (RPCool §5.1).
 
 use crate::heap::Heap;
+use crate::pointer::check_depth;
 use crate::{HeapFull, PointerError, Room, Source};
 use std::cell::Cell;
 
@@ -10,10 +11,16 @@ use std::cell::Cell;
 #[derive(Debug)]
 pub struct Scope {
     heap: Heap,
-    address: u64,
-    length: u64,
-    used: Cell<u64>,
+    filling: Filling,
     is_passed_on: bool,
+}
+
+/// Addresses that are given out one behind another.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    pub address: u64,
+    pub length: u64,
+    used: Cell<u64>,
 }
 
 /// A scope as a call names it: whoever has it frees it ([`Heap::free`] with its address).
@@ -25,38 +32,76 @@ pub struct ScopeRef {
     pub length: u64,
 }
 
+impl Filling {
+    pub fn new(address: u64, length: u64) -> Self {
+        Self { address, length, used: Cell::new(0) }
+    }
+
+    pub fn used(&self) -> u64 {
+        self.used.get()
+    }
+
+    /// Where bytes are from its beginning on. `None`: they are not all inside.
+    pub fn offset(&self, address: u64, length: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.address)?;
+        offset.checked_add(length).filter(|&end| end <= self.length).map(|_| offset)
+    }
+
+    pub fn check(&self, address: u64, length: u64) -> Result<u64, PointerError> {
+        check_depth()?;
+        self.offset(address, length).ok_or(PointerError::Outside { address, length })
+    }
+
+    pub fn reserve(&self, bytes: u64, align: u64) -> Result<u64, HeapFull> {
+        let full = HeapFull { wanted: bytes, place: "scope", length: self.length };
+        let start = self.used.get().checked_next_multiple_of(align).ok_or(full)?;
+        let end = start.checked_add(bytes).filter(|&end| end <= self.length).ok_or(full)?;
+        self.used.set(end);
+        Ok(self.address + start)
+    }
+
+    pub fn release(&self, address: u64, bytes: u64) {
+        // What came last can be taken back. Everything else waits until the scope is reset.
+        if address.wrapping_add(bytes) == self.address + self.used.get()
+            && let Some(offset) = self.offset(address, bytes)
+        {
+            self.used.set(offset);
+        }
+    }
+}
+
 impl Scope {
     pub(crate) fn new(heap: Heap, address: u64, length: u64) -> Self {
-        Self { heap, address, length, used: Cell::new(0), is_passed_on: false }
+        Self { heap, filling: Filling::new(address, length), is_passed_on: false }
     }
 
     /// The address of its first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.address
+        self.filling.address
     }
 
     /// Its length in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
-        self.length
+        self.filling.length
     }
 
     /// Bytes that are used.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.used.get()
+        self.filling.used()
     }
 
     /// How a call names it.
     #[must_use]
     pub fn reference(&self) -> ScopeRef {
-        ScopeRef { address: self.address, length: self.used.get() }
+        ScopeRef { address: self.address(), length: self.used() }
     }
 
     /// Empties it: whatever was put into it means nothing any more.
     pub fn reset(&mut self) {
-        self.used.set(0);
+        self.filling.used.set(0);
     }
 
     /// Passes it on: its pages are freed by whoever gets the reference.
@@ -66,9 +111,9 @@ impl Scope {
         self.reference()
     }
 
-    fn is_inside(&self, address: u64, length: u64) -> bool {
-        let offset = address.checked_sub(self.address);
-        offset.and_then(|offset| offset.checked_add(length)).is_some_and(|end| end <= self.length)
+    /// Whether it is a scope of that heap.
+    pub(crate) fn is_of(&self, heap: &Heap) -> bool {
+        self.heap.is(heap)
     }
 }
 
@@ -76,7 +121,7 @@ impl Drop for Scope {
     fn drop(&mut self) {
         if !self.is_passed_on {
             // If a peer has overwritten the heap's allocator, the pages are lost until the heap ends.
-            let _ = self.heap.free(self.address);
+            let _ = self.heap.free(self.filling.address);
         }
     }
 }
@@ -88,28 +133,22 @@ impl Source for Scope {
     }
 
     fn check(&self, address: u64, length: u64) -> Result<(), PointerError> {
-        if self.is_inside(address, length) { Ok(()) } else { Err(PointerError::Outside { address, length }) }
+        self.filling.check(address, length).map(|_| ())
     }
 }
 
 impl Room for Scope {
     fn reserve(&self, bytes: u64, align: u64) -> Result<u64, HeapFull> {
-        let full = HeapFull { wanted: bytes, place: "scope", length: self.length };
-        let start = self.used.get().checked_next_multiple_of(align).ok_or(full)?;
-        let end = start.checked_add(bytes).filter(|&end| end <= self.length).ok_or(full)?;
-        self.used.set(end);
-        Ok(self.address + start)
+        self.filling.reserve(bytes, align)
     }
 
     fn release(&self, address: u64, bytes: u64) {
-        // What came last can be taken back. Everything else waits until the scope is reset.
-        if address.wrapping_add(bytes) == self.address + self.used.get() && self.is_inside(address, bytes) {
-            self.used.set(address - self.address);
-        }
+        self.filling.release(address, bytes);
     }
 
     fn put(&self, address: u64, bytes: &[u8]) {
-        assert!(self.is_inside(address, bytes.len() as u64), "{address:#x} lies outside a scope");
+        let is_inside = self.filling.offset(address, bytes.len() as u64).is_some();
+        assert!(is_inside, "{address:#x} lies outside a scope");
         self.heap.put(address, bytes);
     }
 }

@@ -6,6 +6,8 @@ use portcullis_errors::{Coded, ErrorCode};
 use zerocopy::IntoBytes;
 
 /// Bytes that are read by their addresses, by value: others may change them meanwhile, so nothing is looked at in place.
+///
+/// Those of this crate take no step where the stack is used up ([`PointerError::TooDeep`]).
 pub trait Source {
     /// Copies bytes.
     ///

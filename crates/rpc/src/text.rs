@@ -1,7 +1,8 @@
 //! Text in a heap.
 
 use crate::map::Key;
-use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Room, Source, View};
+use crate::plain::room_align_of;
+use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Pointers, Room, Source, View};
 use std::hash::Hasher;
 use twox_hash::XxHash64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -29,7 +30,7 @@ impl Text {
         if length == 0 {
             return Ok(Self::EMPTY);
         }
-        let address = room.reserve(length, 1)?;
+        let address = room.reserve(length, room_align_of::<u8>())?;
         room.put(address, text.as_bytes());
         Ok(Self { address, length })
     }
@@ -79,6 +80,10 @@ impl Linked for Text {
         }
         let address = copying.place::<u8>(self.address, self.length)?;
         Ok(Self { address, ..self })
+    }
+
+    fn pointers(self, at: u64, found: &mut Pointers<'_, '_>) -> Result<(), PointerError> {
+        if self.is_empty() { Ok(()) } else { found.name::<u8>(at, self.address, self.length) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Values one behind another.
 
-use crate::plain::{Plain, align_of, length_of};
-use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Room, Source, View};
+use crate::plain::{Plain, length_of, room_align_of};
+use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Pointers, Room, Source, View};
 use std::fmt;
 use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -54,7 +54,7 @@ impl<T: Plain> Vector<T> {
     }
 
     fn move_to<R: Room>(&mut self, room: &R, capacity: u64, bytes: &[u8]) -> Result<(), HeapFull> {
-        let address = room.reserve(capacity.saturating_mul(length_of::<T>()), align_of::<T>())?;
+        let address = room.reserve(capacity.saturating_mul(length_of::<T>()), room_align_of::<T>())?;
         room.put(address, bytes);
         self.words[0] = address;
         self.words[2] = capacity;
@@ -111,6 +111,10 @@ impl<T: Linked> Linked for Vector<T> {
         }
         let address = copying.place::<T>(self.address(), self.len())?;
         Ok(Self { words: [address, self.len(), self.len()], of: PhantomData })
+    }
+
+    fn pointers(self, at: u64, found: &mut Pointers<'_, '_>) -> Result<(), PointerError> {
+        if self.is_empty() { Ok(()) } else { found.name::<T>(at, self.address(), self.len()) }
     }
 }
 

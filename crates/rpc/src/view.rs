@@ -1,6 +1,7 @@
 //! Bytes of a heap that nobody changes while they are looked at.
 
 use crate::plain::{Plain, align_of, length_of};
+use crate::pointer::check_depth;
 use crate::source::bytes_of;
 use crate::{PointerError, Source};
 use std::cell::Cell;
@@ -9,7 +10,8 @@ use zerocopy::FromBytes;
 /// Bytes of a heap that nobody changes: a copy, or sealed ones. Only here are values looked at in place.
 ///
 /// Whoever wrote the bytes may have written anything. So each pointer is checked before it is followed, and the steps through
-/// the bytes are counted: a list that leads to itself ends with an error.
+/// the bytes are counted: a list that leads to itself ends with an error. And no step is taken where the stack is used up, of whichever
+/// thread or sandbox looks: code that calls itself for each step of a tree that is too deep gets [`PointerError::TooDeep`].
 #[derive(Debug)]
 pub struct View<'a> {
     base: u64,
@@ -46,8 +48,9 @@ impl<'a> View<'a> {
     /// Bytes at an address.
     ///
     /// # Errors
-    /// They do not all belong to this.
+    /// They do not all belong to this, or the stack is used up.
     pub fn bytes_at(&self, address: u64, length: u64) -> Result<&'a [u8], PointerError> {
+        check_depth()?;
         let outside = PointerError::Outside { address, length };
         let start = address.checked_sub(self.base).and_then(|it| usize::try_from(it).ok()).ok_or(outside)?;
         let length = usize::try_from(length).map_err(|_| outside)?;
@@ -58,7 +61,7 @@ impl<'a> View<'a> {
     /// The value at an address, in place.
     ///
     /// # Errors
-    /// It does not all belong to this, is not aligned, or too many steps were taken.
+    /// It does not all belong to this, is not aligned, too many steps were taken, or the stack is used up.
     pub fn get<T: Plain>(&self, address: u64) -> Result<&'a T, PointerError> {
         self.step()?;
         let bytes = self.bytes_at(address, length_of::<T>())?;
@@ -68,7 +71,7 @@ impl<'a> View<'a> {
     /// The values from an address on, in place.
     ///
     /// # Errors
-    /// They do not all belong to this, are not aligned, or too many steps were taken.
+    /// They do not all belong to this, are not aligned, too many steps were taken, or the stack is used up.
     pub fn get_slice<T: Plain>(&self, address: u64, count: u64) -> Result<&'a [T], PointerError> {
         self.step()?;
         if count == 0 {
@@ -81,6 +84,8 @@ impl<'a> View<'a> {
 
 impl Source for View<'_> {
     fn copy(&self, address: u64, into: &mut [u8]) -> Result<(), PointerError> {
+        // Whoever follows pointers by value needs an end too.
+        self.step()?;
         into.copy_from_slice(self.bytes_at(address, into.len() as u64)?);
         Ok(())
     }

@@ -12,6 +12,7 @@
 
 mod application;
 mod asking;
+mod calls;
 mod campaign;
 mod chains;
 mod clock;

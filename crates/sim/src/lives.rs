@@ -287,7 +287,7 @@ impl Cluster {
                 Programs::Tables => (self.structure(Structure::Table, client), None),
                 Programs::Queues => (self.structure(Structure::Queue, client), None),
                 Programs::Chunks => (Purpose::Chunks, None),
-                Programs::Workers | Programs::Sessions => {
+                Programs::Workers | Programs::Sessions | Programs::Calls => {
                     (Purpose::Permissions(longest), self.enter(client, node))
                 }
             };

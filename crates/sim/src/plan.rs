@@ -108,11 +108,16 @@ pub enum Programs {
     Queues,
     /// Programs that allocate chunks, which the nodes' NICs hand out, and die in the middle of it.
     Chunks,
+    /// Processes that call each other through shared memory, and die in the middle of it. The nodes are their servers, and there is
+    /// nothing else of a cluster: in reports, accesses are calls that were carried out, grants are heaps, and permissions are calls
+    /// under way on one connection.
+    Calls,
 }
 
 impl Programs {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Workers, Self::Sessions, Self::Tables, Self::Queues, Self::Chunks];
+    pub const ALL: [Self; 6] =
+        [Self::Workers, Self::Sessions, Self::Tables, Self::Queues, Self::Chunks, Self::Calls];
 
     /// The name on the command line.
     #[must_use]
@@ -123,6 +128,7 @@ impl Programs {
             Self::Tables => "tables",
             Self::Queues => "queues",
             Self::Chunks => "chunks",
+            Self::Calls => "calls",
         }
     }
 
@@ -217,6 +223,9 @@ const FORGIVING: u32 = 1 << 20;
 const CLIENTS_OF_A_STRUCTURE: usize = 4;
 /// How much longer a run with a structure takes: one of its operations takes many accesses.
 const DURATION_OF_STRUCTURES: u64 = 2;
+
+/// How much longer a run with calls takes.
+const DURATION_OF_CALLS: u64 = 1_000;
 
 /// Longer than any jump of a clock.
 const LATE_GRACE: Lifetime = Lifetime::seconds(60 * 60);
@@ -386,6 +395,9 @@ impl Plan {
     /// their structure would go with it. Their clocks are sound, for what a structure frees rests on that.
     #[must_use]
     pub fn with(self, programs: Programs) -> Self {
+        if programs == Programs::Calls {
+            return self.with_calls();
+        }
         if !programs.share_a_structure() {
             return Self { programs, ..self };
         }
@@ -406,6 +418,14 @@ impl Plan {
         }
     }
 
+    /// Processes that call each other. They have leases of seconds, so all takes longer.
+    fn with_calls(self) -> Self {
+        let own = [FaultKind::ClientStop, FaultKind::ClientPause, FaultKind::NodeStop, FaultKind::NodePause];
+        let faults = self.faults.into_iter().filter(|kind| own.contains(kind)).collect();
+        let duration_ns = self.duration_ns.saturating_mul(DURATION_OF_CALLS);
+        Self { programs: Programs::Calls, faults, duration_ns, udp: 0, sharing: false, ..self }
+    }
+
     /// The command that runs exactly this plan again.
     #[must_use]
     pub fn command(&self) -> String {
@@ -418,7 +438,7 @@ impl Plan {
         };
         // Usually the seed implies it.
         let udp = match self.udp {
-            udp if udp == Self::draw(self.seed).udp => String::new(),
+            udp if udp == Self::draw(self.seed).with(self.programs).udp => String::new(),
             udp => format!(" --udp {udp}"),
         };
         let own = self.think_ns == Self::draw(self.seed).think_ns;

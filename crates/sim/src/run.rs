@@ -1,5 +1,6 @@
 //! Running a plan, and shrinking a failing plan.
 
+use crate::calls;
 use crate::cluster::Cluster;
 use crate::oracle::Promise;
 use crate::plan::{Plan, Programs};
@@ -10,6 +11,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs a plan to its end, or until a promise is broken.
 #[must_use]
 pub fn run(plan: &Plan) -> Report {
+    if plan.programs == Programs::Calls {
+        return calls::run(plan);
+    }
     let _processor = (plan.programs != Programs::Workers).then(OneProcessor::take);
     let mut cluster = Cluster::new(plan.clone());
     // A panic breaks a promise as well. After a panic the cluster is only read.

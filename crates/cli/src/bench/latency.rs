@@ -10,7 +10,9 @@ use std::time::Instant;
 
 const WARM_UP: u64 = 20_000;
 /// Objects that the accesses go round: too many for a processor's first cache.
-const OBJECTS: usize = 1024;
+const OBJECTS: u64 = 1024;
+/// Bytes of a session's objects: large ones are fewer.
+const BYTES: u64 = 64 << 20;
 /// The lease of the permissions. They are held for the whole run, and renewed where the node's longest lifetime
 /// requires it.
 pub const LIFETIME: Lifetime = Lifetime::seconds(10);
@@ -22,14 +24,15 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     processors::pin_client();
     let mut session = options.connect(&address)?;
     let size = if options.name == Name::AtomicLat { 8 } else { options.size };
-    let mut objects = hold_objects(&mut session, OBJECTS, size)?;
+    let mut objects = hold_objects(&mut session, objects_of(size), size)?;
     let mut buffer = session.buffer(u32::try_from(size).unwrap_or(u32::MAX))?;
 
     let mut warm_up = Course::warm_up(options, WARM_UP);
     let (mut samples, mut counted, mut round) = (Samples::new(), 0, 0);
     let mut course = None;
     while !course.as_mut().is_some_and(|course: &mut Course| course.over(counted)) {
-        let object = renewed(&mut session, &mut objects, round % OBJECTS, size)?;
+        let place = round % objects.len();
+        let object = renewed(&mut session, &mut objects, place, size)?;
         let before = Instant::now();
         buffer = one(&mut session, options.name, (object, before), buffer)?;
         let time = before.elapsed();
@@ -81,6 +84,17 @@ pub fn read_once(
 }
 
 /// Allocates objects and holds them.
+/// How many objects of a size a session takes turns with: a power of two, and never fewer than a batch.
+pub fn objects_of(size: u64) -> usize {
+    let count = (BYTES / size.next_power_of_two()).clamp(super::rate::BATCH as u64, OBJECTS);
+    usize::try_from(count).expect("they are few")
+}
+
+/// Memory that a node needs for the objects of so many sessions, with those that have been replaced and live on for a while.
+pub fn memory_for(sessions: usize, size: u64) -> u64 {
+    4 * (sessions * objects_of(size)) as u64 * size
+}
+
 pub fn hold_objects(session: &mut Session, count: usize, size: u64) -> Result<Vec<Permission>, BenchError> {
     (0..count).map(|_| hold(session, size)).collect()
 }

@@ -223,7 +223,8 @@ impl Options {
 
     /// The node for the run, by default.
     fn setup(&self) -> Setup {
-        self.ends.setup(self.protection)
+        let memory = node_process::MEMORY.max(latency::memory_for(self.queue_pairs, self.size));
+        Setup { memory: Some(memory), ..self.ends.setup(self.protection) }
     }
 
     fn run(&self) -> Result<(), BenchError> {

@@ -39,7 +39,7 @@ pub struct TurnsCounted {
 }
 
 /// What a node lends if its benchmark says nothing else.
-const MEMORY: u64 = 256 << 20;
+pub const MEMORY: u64 = 256 << 20;
 
 /// A node's first line.
 #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 //! Rate benchmarks: many operations under way at once.
 
 use super::course::Course;
-use super::latency::{hold_objects, renewed};
+use super::latency::{hold_objects, objects_of, renewed};
 use super::node_process::named_or_own;
 use super::report::Report;
 use super::{BenchError, Look, Name, Options, pingpong, processors};
@@ -13,9 +13,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 const WARM_UP: u64 = 200_000;
-const OBJECTS: usize = 1024;
 /// Operations that share a doorbell and a completion.
-const BATCH: usize = 32;
+pub const BATCH: usize = 32;
 
 /// A session with operations under way.
 struct Lane {
@@ -72,7 +71,7 @@ impl Lane {
             ..options.session_options()?
         };
         let mut session = portcullis::connect_with(address, wanted)?;
-        let objects = hold_objects(&mut session, OBJECTS, options.size)?;
+        let objects = hold_objects(&mut session, objects_of(options.size), options.size)?;
         let length = u32::try_from(options.size).unwrap_or(u32::MAX);
         let buffers =
             (0..options.outstanding).map(|_| session.buffer(length)).collect::<Result<Vec<_>, _>>()?;
@@ -115,13 +114,13 @@ impl Lane {
 
     fn post(&mut self, options: &Options, count: usize) -> Result<(), BenchError> {
         let now = self.session.now();
-        self.next = (self.next + count) % OBJECTS;
+        self.next = (self.next + count) % self.objects.len();
         // One renewal per turn is enough: permissions live for seconds.
         renewed(&mut self.session, &mut self.objects, self.next - self.next % count, options.size)?;
         let mut batch = self.session.client().batch();
         for index in 0..count {
             let Some(buffer) = self.buffers.pop() else { break };
-            let object = &self.objects[(self.next + index) % OBJECTS];
+            let object = &self.objects[(self.next + index) % self.objects.len()];
             let added = match options.name {
                 Name::WriteRate => batch.write(now, object, 0, buffer),
                 _ => batch.read(now, object, 0, buffer),

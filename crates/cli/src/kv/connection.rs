@@ -16,7 +16,7 @@ pub const LARGE_ARENA_BYTES: u64 = 32 << 20;
 /// A table on a node.
 #[derive(Args, Clone, Debug)]
 pub struct Target {
-    /// The node, for example shm:/run/portcullis.sock or rdma:node1:7471.
+    /// The node, for example shm:/run/portcullis.sock, rdma:node1:7471 or name:bank/node1.
     #[arg(long, value_name = "ADDRESS")]
     node: String,
     #[command(flatten)]

@@ -55,6 +55,7 @@ impl Trouble {
                 _ => 3,
             },
             Self::Connect(ConnectError::Address(_)) => 2,
+            Self::Connect(ConnectError::Find(error)) if error.is_callers() => 2,
             Self::Connect(_) | Self::NoTable { .. } | Self::NotShared { .. } | Self::File { .. } => 3,
         }
     }

@@ -6,6 +6,7 @@ use crate::output::say;
 use portcullis::host::Host;
 use portcullis::{Address, Mechanism};
 use serde::Serialize;
+use std::net::SocketAddr;
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -49,22 +50,24 @@ impl Options {
         }
     }
 
-    /// The addresses as they came to be, in the order of the command line.
-    fn addresses(&self, host: &Host) -> Vec<String> {
+    /// The places in the order of the command line, each with where it came to be, if that is over a network.
+    pub fn bound(&self, host: &Host) -> Vec<(&Place, Option<SocketAddr>)> {
         let over_udp = self.listen.iter().filter(|place| place.is_over_udp()).count();
         // Those over UDP are the last ones of the node's.
         let got = host.network_addresses();
         let (on_device, over_udp) = got.split_at(got.len() - over_udp);
         let (mut on_device, mut over_udp) = (on_device.iter().copied(), over_udp.iter().copied());
-        let written = |place: &Place| {
-            let got = match place.address {
-                Address::Shm(_) => None,
-                Address::Rdma(_) => on_device.next(),
-                Address::Udp(_) => over_udp.next(),
-            };
-            place.written(got)
+        let mut got = |place: &Place| match place.address {
+            Address::Shm(_) => None,
+            Address::Rdma(_) => on_device.next(),
+            Address::Udp(_) => over_udp.next(),
         };
-        self.listen.iter().map(written).collect()
+        self.listen.iter().map(|place| (place, got(place))).collect()
+    }
+
+    /// The addresses as they came to be, in the order of the command line.
+    fn addresses(&self, host: &Host) -> Vec<String> {
+        self.bound(host).into_iter().map(|(place, got)| place.written(got)).collect()
     }
 
     /// The sockets, each with who may open it.

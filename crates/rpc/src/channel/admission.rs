@@ -1,32 +1,43 @@
-//! How a client comes to have a connection: over a Unix socket that passes the connection's memory.
+//! How a client comes to have a connection: over a Unix socket that passes the connection's memory, and later the files of its
+//! one-shot scopes.
 //!
 //! ```text
 //! Hello ──► Offered ──► Connected
 //!              ▲ │ the client has something else at the heap's addresses
 //!              └─┘
 //! ```
+//!
+//! The addresses of a named channel's heaps come from a directory. Before an offer such a connection is `Placing`: a thread that may
+//! wait asks the directory.
 
+use super::carrier::ServerCarrier;
+use super::lanes::{Lanes, Seat};
+use super::lending::{Lending, Lent};
+use super::make_ring;
 use super::messages::{ASKED_BYTES, Asked, Told};
-use super::{RING_BYTES, make_ring};
+use super::named::{Given, HeapSource, Slot};
+use super::one_shot::{Ledger, OneShotLimits, OpenFile, Reserve};
+use super::shared_heap::{Member, SharedHeap};
 use crate::heap::{HEAP_ADDRESSES, HEAP_BYTES_MIN, Heap, HeapPlace, Owner, PAGE_BYTES};
 use portcullis_attach::unix::{Listener, Peer, User};
-use portcullis_attach::{Accepted, Handshake, HasRoom, Limits, Outgoing, Reason};
+use portcullis_attach::{Accepted, Errand, Handshake, HasRoom, Limits, Outgoing, Reason};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_memory::{Mapping, PrivateView, Waker, WatchedEvent};
+use portcullis_memory::{Mapping, MappingError, PrivateView, SealedFile, WatchedEvent};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Descriptors that a connection takes at the server.
-pub(super) const DESCRIPTORS_EACH: u64 = 4;
+/// Descriptors that a connection takes at the server: four for itself, two for what it is lent, and two for what an ended one was.
+pub(super) const DESCRIPTORS_EACH: u64 = 8;
 /// Who the server is in each heap.
 pub(super) const SERVER: Owner = Owner(1);
 /// Who the client is in the heap of its connection.
-const CLIENT: Owner = Owner(2);
+pub(super) const CLIENT: Owner = Owner(2);
 /// Places that a client is offered before it is told that there is none.
-const PLACES_MAX: u32 = 16;
+pub(super) const PLACES_MAX: u32 = 16;
 /// Addresses between two places that are tried: heaps up to that size never overlap each other there.
 const PLACE_STEP: u64 = 1 << 30;
 
@@ -37,58 +48,107 @@ pub(super) struct Shared {
     pub view: PrivateView,
     pub ring: Mapping,
     pub event: WatchedEvent,
+    /// `None`: no method of the server reads one-shot scopes.
+    pub ledger: Option<Arc<Ledger>>,
+    /// On the thread that serves it.
+    pub seat: Seat,
+    /// Its part in the heap of all clients, if there is one.
+    pub member: Option<Member>,
+    /// The heap's addresses, if a directory has given them.
+    pub given: Option<Given>,
 }
 
-/// What the acceptor's thread tells the server's.
+/// What a server has of a connection whose client is on another machine.
+#[derive(Debug)]
+pub(super) struct Carried {
+    pub arguments: Heap,
+    pub view: PrivateView,
+    /// The server's end's own.
+    pub ring: Mapping,
+    pub carrier: Box<dyn ServerCarrier>,
+    pub seat: Seat,
+}
+
+/// What the acceptor's thread tells one of the server's.
 #[derive(Debug)]
 pub(super) enum News {
     Came(u64, Box<Shared>),
+    /// A client that shares no memory with the server.
+    #[cfg_attr(not(feature = "across"), expect(dead_code, reason = "all clients share memory"))]
+    CameFromAfar(u64, Box<Carried>),
     Left(u64),
 }
 
 /// Lets clients in.
 #[derive(Debug)]
 pub(super) struct Door {
-    pub waker: Waker,
+    pub lanes: Lanes,
     /// Bytes of a connection's heap, and the most that a client may ask for.
     pub heap_bytes: (u64, u64),
-    pub news: Arc<Mutex<Vec<News>>>,
+    /// `None`: no method reads one-shot scopes.
+    pub one_shots: Option<OneShotLimits>,
+    /// The next number of a one-shot scope: no two connections' scopes have the same.
     pub next: AtomicU64,
+    /// The heap of all clients.
+    pub shared: Option<Arc<SharedHeap>>,
+    pub lending: Lending,
+    /// Whether methods run in sandboxes, whose trapped code is kept from what connections share.
+    pub withholds: bool,
+    /// Where addresses come from. `None`: they are drawn at random.
+    pub source: Option<Arc<HeapSource>>,
 }
 
 impl Door {
-    fn tell(&self, news: News) {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
-        self.waker.wake();
-    }
-
-    fn share(&self, heap_bytes: u64) -> Result<Shared, Reason> {
+    /// Bytes of the heap for a client that has asked for so many.
+    fn length(&self, heap_bytes: u64) -> Result<u64, Reason> {
         let (usual, most) = self.heap_bytes;
         let wanted = if heap_bytes == 0 { usual } else { heap_bytes };
         if wanted > most {
             return Err(format!("a heap of {wanted} bytes, where {most} are allowed (ServerOptions)").into());
         }
-        let wanted = wanted.max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES);
-        let (place, view) = find_place(wanted)?;
+        Ok(wanted.max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES))
+    }
+
+    /// A heap at places that were found for it.
+    pub fn share(&self, (place, view, ledger): Places, given: Option<Given>) -> Result<Shared, Reason> {
         let (heap, ring) = (Heap::create(place, SERVER)?, make_ring()?);
-        Ok(Shared { heap, view, ring, event: WatchedEvent::new(&self.waker)? })
+        if self.withholds {
+            heap.memory().withhold()?;
+            ring.withhold()?;
+        }
+        let seat = self.lanes.deal();
+        let joined = self.shared.as_ref().map(|shared| shared.join().ok_or("too many have the shared heap"));
+        let (event, member) = (WatchedEvent::new(seat.waker())?, joined.transpose()?);
+        Ok(Shared { heap, view, ring, event, ledger, seat, member, given })
     }
 }
 
+/// What lies at a connection's addresses here: copies of the heap's pages, and behind them one-shot scopes.
+pub(super) type Places = (HeapPlace, PrivateView, Option<Arc<Ledger>>);
+
 /// Addresses that nothing in this process has. They are drawn at random, so that those of servers which know nothing of each other
 /// are probably free in their clients too.
-fn find_place(length: u64) -> Result<(HeapPlace, PrivateView), Reason> {
-    let places = (HEAP_ADDRESSES.end - HEAP_ADDRESSES.start - length) / PLACE_STEP;
+pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Result<Places, Reason> {
+    let all = length + one_shots.map_or(0, OneShotLimits::addresses);
+    let places = (HEAP_ADDRESSES.end - HEAP_ADDRESSES.start).saturating_sub(all) / PLACE_STEP;
     let mut last = None;
     for _ in 0..PLACES_MAX {
-        let draw = getrandom::u64()? % places;
+        let draw = getrandom::u64()?.checked_rem(places).ok_or("no addresses are as large as that")?;
         let place = HeapPlace::new(HEAP_ADDRESSES.start + draw * PLACE_STEP, length)?;
-        match PrivateView::at(place.address, length) {
-            Ok(view) => return Ok((place, view)),
+        match places_at(place, one_shots) {
+            Ok(places) => return Ok(places),
             Err(error) => last = Some(error),
         }
     }
     Err(last.map_or_else(|| "no addresses are free".into(), Into::into))
+}
+
+/// What lies there, if nothing else in this process does.
+pub(super) fn places_at(place: HeapPlace, one_shots: Option<OneShotLimits>) -> Result<Places, MappingError> {
+    let view = PrivateView::at(place.address, place.length)?;
+    let reserve = one_shots.map(|limits| Reserve::behind(place, limits.addresses())).transpose()?;
+    let ledger = reserve.zip(one_shots).map(|(reserve, limits)| Ledger::new(reserve, limits));
+    Ok((place, view, ledger.map(Arc::new)))
 }
 
 /// Why a peer is hung up on.
@@ -100,6 +160,9 @@ pub(super) enum Breach {
     /// It says something although nothing is to be said any more.
     #[error("sent something after its connection was made")]
     AfterTheEnd,
+    /// It asks again before it has taken the last answer.
+    #[error("asks before it has taken its last answer")]
+    Impatient,
 }
 
 impl Coded for Breach {
@@ -107,25 +170,59 @@ impl Coded for Breach {
         match self {
             Self::Refused(_) => ErrorCode::ShownOut,
             Self::AfterTheEnd => ErrorCode::SentAfterTheEnd,
+            Self::Impatient => ErrorCode::TooMuchSent,
         }
     }
 }
 
 #[derive(Debug)]
 enum Step {
-    Hello { until: Instant },
-    Offered { until: Instant, heap_bytes: u64, left: u32, shared: Box<Shared> },
-    Connected(u64),
+    Hello {
+        until: Instant,
+    },
+    /// The directory is asked for addresses. What was offered before is kept meanwhile, so that it is not given again.
+    Placing {
+        heap_bytes: u64,
+        left: u32,
+        slot: Slot,
+        _before: Option<Box<Shared>>,
+    },
+    Offered {
+        until: Instant,
+        heap_bytes: u64,
+        left: u32,
+        shared: Box<Shared>,
+    },
+    Connected {
+        client: u64,
+        ledger: Option<Arc<Ledger>>,
+    },
 }
 
-/// One client, until it has its connection.
-#[derive(Debug)]
+/// One client.
 pub(super) struct Entry {
     peer: Peer,
     within: Duration,
     step: Step,
     outgoing: Option<Vec<u8>>,
     has_descriptors: bool,
+    /// The heap of all clients, which goes with what is to be sent.
+    heap: Option<Heap>,
+    /// The file that goes with what is to be sent.
+    file: Option<Arc<SealedFile>>,
+    /// The files of the ring and of the heap that go with an offer.
+    lent_files: Option<[OwnedFd; 2]>,
+    errand: Option<Errand>,
+    /// Of each errand that is under way, in their order, whether the client waits for it.
+    errands: VecDeque<bool>,
+    /// The heap and the ring that it was offered last. Dropped after what uses them.
+    lent: Option<Lent>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry").field("peer", &self.peer).field("step", &self.step).finish_non_exhaustive()
+    }
 }
 
 impl Entry {
@@ -134,12 +231,49 @@ impl Entry {
         self.outgoing = Some(told.encode().to_vec());
     }
 
-    fn offer(&mut self, door: &Door, heap_bytes: u64, left: u32, now: Instant) -> Result<(), Reason> {
+    /// Finds a place for a heap, and offers it.
+    fn place(&mut self, door: &Door, heap_bytes: u64, left: u32, now: Instant) -> Result<(), Reason> {
+        let length = door.length(heap_bytes)?;
         // What was offered before is given back first.
-        self.step = Step::Hello { until: now + self.within };
-        let shared = Box::new(door.share(heap_bytes)?);
+        let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
+        let Some(source) = &door.source else {
+            drop(before);
+            return self.offer(door, (find_place(length, door.one_shots)?, None), (heap_bytes, left), now);
+        };
+        if !source.may_connect(&self.peer) {
+            return Err("this user is not on the access list of the channel".into());
+        }
+        let _before = if let Step::Offered { shared, .. } = before { Some(shared) } else { None };
+        let slot = Slot::default();
+        self.send_on(true, source.errand(length, door.one_shots, &slot));
+        self.step = Step::Placing { heap_bytes, left, slot, _before };
+        Ok(())
+    }
+
+    /// The directory was asked for a place.
+    fn placed(&mut self, outcome: Result<(), Reason>, door: &Door) -> Result<(), Reason> {
+        let now = Instant::now();
+        let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
+        let Step::Placing { heap_bytes, left, slot, _before } = before else { return Ok(()) };
+        outcome?;
+        let placed = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (places, given) = placed.ok_or("the directory was not asked")?;
+        self.offer(door, (places, Some(given)), (heap_bytes, left), now)
+    }
+
+    fn offer(
+        &mut self,
+        door: &Door,
+        (places, given): (Places, Option<Given>),
+        (heap_bytes, left): (u64, u32),
+        now: Instant,
+    ) -> Result<(), Reason> {
+        let shared = Box::new(door.share(places, given)?);
+        let (lent, files) = door.lending.lend(self.holder(), &shared.heap, &shared.ring)?;
+        (self.lent, self.lent_files) = (Some(lent), Some(files));
         let HeapPlace { address, length } = shared.heap.place();
-        self.say(&Told::Offer { address: address.get() as u64, length, owner: CLIENT.0 });
+        let one_shot_bytes = door.one_shots.map_or(0, OneShotLimits::addresses);
+        self.say(&Told::Offer { address: address.get() as u64, length, owner: CLIENT.0, one_shot_bytes });
         self.step = Step::Offered { until: now + self.within, heap_bytes, left, shared };
         Ok(())
     }
@@ -150,14 +284,64 @@ impl Entry {
         Breach::Refused(reason)
     }
 
-    fn connect(&mut self, door: &Door) -> Result<(), Reason> {
-        let client = door.next.fetch_add(1, Ordering::Relaxed);
-        let Step::Offered { shared, .. } = std::mem::replace(&mut self.step, Step::Connected(client)) else {
+    fn connect(&mut self, door: &Door, client: u64) -> Result<(), Reason> {
+        let step = Step::Connected { client, ledger: None };
+        let Step::Offered { shared, .. } = std::mem::replace(&mut self.step, step) else {
             unreachable!("a client says that it has mapped what it was offered")
         };
-        door.tell(News::Came(client, shared));
-        self.say(&Told::Welcome);
+        self.step = Step::Connected { client, ledger: shared.ledger.clone() };
+        let welcome = shared.member.as_ref().map_or(Told::Welcome, |member| {
+            let HeapPlace { address, length } = member.heap().place();
+            self.heap = Some(member.heap().clone());
+            Told::WelcomeToAll { address: address.get() as u64, length, owner: member.owner().0 }
+        });
+        door.lanes.of(client).tell(News::Came(client, shared));
+        self.say(&welcome);
         Ok(())
+    }
+
+    /// What a client with a connection says about its one-shot scopes. What it does not get it is told, and its calls go on.
+    fn hear_of_scopes(&mut self, asked: Option<Asked>, door: &Door) -> Result<(), Breach> {
+        let Step::Connected { ledger: Some(ledger), .. } = &self.step else {
+            return Err(Breach::AfterTheEnd);
+        };
+        let ledger = Arc::clone(ledger);
+        let wants_answer = !matches!(asked, Some(Asked::Release { .. }));
+        if wants_answer && (self.outgoing.is_some() || self.errands.contains(&true)) {
+            return Err(Breach::Impatient);
+        }
+        match asked {
+            Some(Asked::File { bytes }) => {
+                let number = door.next.fetch_add(1, Ordering::Relaxed);
+                match ledger.open(number, bytes) {
+                    Ok(OpenFile { file, address }) => {
+                        self.say(&Told::File { number, address, length: file.length() });
+                        self.file = Some(file);
+                    }
+                    Err(reason) => self.say(&Told::Refused(reason.to_string())),
+                }
+            }
+            Some(Asked::Sealed { number }) => {
+                self.send_on(true, Box::new(move || ledger.take_in(number)));
+            }
+            Some(Asked::Release { number }) => {
+                // It is the connection's no more from here on. Unmapping it takes time by its length.
+                if let Some(released) = ledger.release(number) {
+                    let unmap = move || {
+                        drop(released);
+                        Ok(())
+                    };
+                    self.send_on(false, Box::new(unmap));
+                }
+            }
+            _ => return Err(Breach::AfterTheEnd),
+        }
+        Ok(())
+    }
+
+    fn send_on(&mut self, is_waited_for: bool, errand: Errand) {
+        self.errand = Some(errand);
+        self.errands.push_back(is_waited_for);
     }
 }
 
@@ -175,7 +359,22 @@ impl Handshake for Entry {
         let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
         let within = limits.attach_within;
         let step = Step::Hello { until: accepted.now + within };
-        Some(Self { peer, within, step, outgoing: None, has_descriptors: false })
+        let (outgoing, heap, file) = (None, None, None);
+        let (errand, errands) = (None, VecDeque::new());
+        let (has_descriptors, lent_files, lent) = (false, None, None);
+        Some(Self {
+            peer,
+            within,
+            step,
+            outgoing,
+            has_descriptors,
+            heap,
+            file,
+            lent_files,
+            errand,
+            errands,
+            lent,
+        })
     }
 
     fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
@@ -198,32 +397,50 @@ impl Handshake for Entry {
     fn hear(&mut self, bytes: &[u8], door: &Door, _: HasRoom<'_, Self>, now: Instant) -> Result<(), Breach> {
         let heard = match (&self.step, Asked::parse(bytes)) {
             (Step::Hello { .. }, Some(Asked::Hello { heap_bytes })) => {
-                self.offer(door, heap_bytes, PLACES_MAX, now)
+                self.place(door, heap_bytes, PLACES_MAX, now)
             }
-            (Step::Offered { .. }, Some(Asked::Mapped)) => self.connect(door),
+            (Step::Offered { shared, .. }, Some(Asked::Mapped)) => {
+                let client = shared.seat.client();
+                self.connect(door, client)
+            }
             (&Step::Offered { heap_bytes, left, .. }, Some(Asked::Taken)) if left > 0 => {
-                self.offer(door, heap_bytes, left - 1, now)
+                self.place(door, heap_bytes, left - 1, now)
             }
             (Step::Offered { .. }, Some(Asked::Taken)) => {
                 Err("all places that were tried are taken in the client's address space".into())
             }
-            (Step::Hello { .. } | Step::Offered { .. }, _) => {
+            (Step::Hello { .. } | Step::Placing { .. } | Step::Offered { .. }, _) => {
                 Err("that was no connection of this version: use a client of the server's version".into())
             }
-            (Step::Connected(_), _) => return Err(Breach::AfterTheEnd),
+            (Step::Connected { .. }, asked) => return self.hear_of_scopes(asked, door),
         };
         heard.map_err(|reason| self.refuse(&reason))
     }
 
+    fn take_errand(&mut self) -> Option<Errand> {
+        self.errand.take()
+    }
+
+    fn errand_done(&mut self, outcome: Result<(), Reason>, door: &Door) -> Result<(), Breach> {
+        // The holder's thread does one after another.
+        if self.errands.pop_front() == Some(false) {
+            return Ok(());
+        }
+        if matches!(self.step, Step::Placing { .. }) {
+            return self.placed(outcome, door).map_err(|reason| self.refuse(&reason));
+        }
+        self.say(&outcome.map_or_else(|reason| Told::Refused(reason.to_string()), |()| Told::Held));
+        Ok(())
+    }
+
     fn outgoing(&self) -> Outgoing<'_> {
         let Some(bytes) = &self.outgoing else { return Outgoing::default() };
-        let descriptors = match &self.step {
-            Step::Offered { shared, .. } if self.has_descriptors => {
-                let Shared { heap, ring, event, .. } = &**shared;
-                let file = |memory| Mapping::file(memory).expect("it is a file's memory");
-                vec![file(ring), heap.file(), file(event.page()), event.as_fd()]
+        let descriptors = match (&self.step, &self.lent_files) {
+            (Step::Offered { shared, .. }, Some([ring, heap])) if self.has_descriptors => {
+                let page = shared.event.page().file().expect("it is a file's memory");
+                vec![ring.as_fd(), heap.as_fd(), page, shared.event.as_fd()]
             }
-            _ => Vec::new(),
+            _ => self.file.iter().map(|it| it.descriptor()).chain(self.heap.iter().map(Heap::file)).collect(),
         };
         Outgoing { bytes, descriptors }
     }
@@ -232,26 +449,26 @@ impl Handshake for Entry {
     fn sent(&mut self, _: usize) {
         self.outgoing = None;
         self.has_descriptors = false;
+        (self.file, self.heap, self.lent_files) = (None, None, None);
     }
 
     fn deadline(&self) -> Option<Instant> {
         match self.step {
             Step::Hello { until } | Step::Offered { until, .. } => Some(until),
-            Step::Connected(_) => None,
+            // The directory is waited for, and not the client.
+            Step::Placing { .. } | Step::Connected { .. } => None,
         }
     }
 
     fn client(&self) -> Option<u64> {
-        if let Step::Connected(client) = self.step { Some(client) } else { None }
+        if let Step::Connected { client, .. } = self.step { Some(client) } else { None }
     }
 
     fn is_attached(&self) -> bool {
-        matches!(self.step, Step::Connected(_))
+        matches!(self.step, Step::Connected { .. })
     }
 
     fn depart(door: &Door, client: u64) {
-        door.tell(News::Left(client));
+        door.lanes.of(client).tell(News::Left(client));
     }
 }
-
-const _: () = assert!(RING_BYTES.is_multiple_of(4096));

@@ -1,11 +1,12 @@
 //! Methods: what a server does for a call, and in which form it gets the arguments.
 
-use super::Status;
+use super::ends::{Clock, Status};
 use crate::heap::Heap;
 use crate::plain::Plain;
 use crate::{Boxed, HeapFull, PointerError, Scope, ScopeRef, Text, View};
+use portcullis_memory::sandbox::{ArenaFull, Trapped};
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Arguments that were copied before the method began: nobody changes them while it looks at them. Sound against any sender.
 #[derive(Debug)]
@@ -26,6 +27,12 @@ impl<'a, T: Plain> Copied<'a, T> {
     /// It leads out of the scope that was passed.
     pub fn get(&self) -> Result<&'a T, PointerError> {
         self.root.get(&self.view)
+    }
+
+    /// The call's pointer: what [`copy_from`](crate::copy_from) begins with where a method keeps what was passed.
+    #[must_use]
+    pub fn root(&self) -> Boxed<T> {
+        self.root
     }
 
     /// The scope that was passed. Pointers from it are followed with this.
@@ -70,7 +77,7 @@ impl<'a, T: Plain> Trusted<'a, T> {
         self.root
     }
 
-    /// The connection's heap.
+    /// The heap that the arguments are in: the connection's, or that of all clients.
     #[must_use]
     pub fn heap(&self) -> &'a Heap {
         self.heap
@@ -90,18 +97,19 @@ impl<'a, T: Plain> Trusted<'a, T> {
 }
 
 /// What a method answers: a word, and a value in a scope of its own.
-#[derive(Debug)]
 pub struct Reply<'a> {
     heap: &'a Heap,
-    until: Option<Instant>,
+    /// Until when the caller waits.
+    deadline: Option<u64>,
+    clock: Clock<'a>,
     pub(super) word: u64,
     pub(super) root: u64,
     pub(super) scope: Option<Scope>,
 }
 
 impl<'a> Reply<'a> {
-    pub(super) fn new(heap: &'a Heap, until: Option<Instant>) -> Self {
-        Self { heap, until, word: 0, root: 0, scope: None }
+    pub(super) fn new(heap: &'a Heap, deadline: Option<u64>, clock: Clock<'a>) -> Self {
+        Self { heap, deadline, clock, word: 0, root: 0, scope: None }
     }
 
     /// Answers with a word.
@@ -136,7 +144,7 @@ impl<'a> Reply<'a> {
     /// How long the caller will wait. `None`: it has not said.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
-        self.until.map(|until| until.saturating_duration_since(Instant::now()))
+        self.deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub((self.clock)())))
     }
 
     /// Answers with a text that says why the call failed. Without room for it the caller has the status alone.
@@ -152,6 +160,18 @@ impl<'a> Reply<'a> {
     }
 }
 
+impl fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { deadline, word, root, scope, .. } = self;
+        f.debug_struct("Reply")
+            .field("deadline", deadline)
+            .field("word", word)
+            .field("root", root)
+            .field("scope", scope)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Why a method did not do what it was to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -161,6 +181,10 @@ pub enum Failure {
     NoRoom(HeapFull),
     /// A reason of the method's own: a number and a text for the caller.
     Reason(u32, String),
+    /// Code in a trap of the method's sandbox did not come to its end.
+    Trapped(Trapped),
+    /// The machine refuses a sandbox.
+    NoSandbox(String),
 }
 
 impl Failure {
@@ -172,9 +196,29 @@ impl Failure {
 
     pub(super) fn tell(&self, reply: &mut Reply<'_>) -> Status {
         match self {
+            Self::Arguments(PointerError::TooDeep) | Self::Trapped(Trapped::StackOverflow) => {
+                Status::StackOverflow
+            }
             Self::Arguments(error) => {
                 reply.explain(0, &error.to_string());
                 Status::WildPointer
+            }
+            Self::Trapped(Trapped::Fault { address, .. }) => {
+                // Where the server's own memory lies is not told.
+                let told = address.filter(|&it| reply.heap.place().offset(it, 1).is_some());
+                let place = told.map_or("outside the heap".to_owned(), |it| format!("at {it:#x}"));
+                reply.explain(0, &place);
+                Status::Fault
+            }
+            Self::Trapped(Trapped::OverBudget(_)) => Status::OverBudget,
+            Self::Trapped(Trapped::Panicked) => Status::Panicked,
+            Self::Trapped(error) => {
+                reply.explain(0, &error.to_string());
+                Status::NoSandbox
+            }
+            Self::NoSandbox(text) => {
+                reply.explain(0, text);
+                Status::NoSandbox
             }
             Self::NoRoom(error) => {
                 reply.scope = None;
@@ -201,6 +245,19 @@ impl From<HeapFull> for Failure {
     }
 }
 
+impl From<Trapped> for Failure {
+    fn from(error: Trapped) -> Self {
+        Self::Trapped(error)
+    }
+}
+
+impl From<ArenaFull> for Failure {
+    fn from(error: ArenaFull) -> Self {
+        let ArenaFull { wanted, length } = error;
+        Self::NoRoom(HeapFull { wanted, place: "sandbox's temporary heap", length })
+    }
+}
+
 impl From<crate::GrowError> for Failure {
     fn from(error: crate::GrowError) -> Self {
         match error {
@@ -212,12 +269,13 @@ impl From<crate::GrowError> for Failure {
 
 /// A method's code, by the form in which it gets the arguments.
 pub(super) enum Method {
-    Copied { most: u64, code: Box<CopiedCode> },
+    Copied { most: u64, code: Box<ViewCode> },
+    OneShot(Box<ViewCode>),
     Trusted(Box<TrustedCode>),
 }
 
-/// What a method that has its arguments copied is called with: the copy, the root and the word.
-pub(super) type CopiedCode = dyn Fn(View<'_>, u64, u64, &mut Reply<'_>) -> Result<(), Failure>
+/// What a method that looks at its arguments in place is called with: the copy or the sealed bytes, the root and the word.
+pub(super) type ViewCode = dyn Fn(View<'_>, u64, u64, &mut Reply<'_>) -> Result<(), Failure>
     + Send
     + Sync
     + std::panic::RefUnwindSafe;
@@ -231,6 +289,7 @@ impl fmt::Debug for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Copied { most, .. } => write!(f, "copied, up to {most} bytes"),
+            Self::OneShot(_) => f.write_str("one-shot"),
             Self::Trusted(_) => f.write_str("trusted"),
         }
     }

@@ -2,122 +2,66 @@
 //!
 //! A request is one line of a cache in the connection's ring, and so is its reply. Arguments and results stay where they are: the
 //! line says which scope of the heap they are in. What the receiver does with the scope is the method's choice, and its signature
-//! says it: [`Copied`] or [`Trusted`].
+//! says it:
+//!
+//! | form | where the method reads | against a sender that writes meanwhile | limit |
+//! | --- | --- | --- | --- |
+//! | [`Copied`] | a copy, at the same addresses | sound | [`ServerOptions::arguments_max`] |
+//! | [`Sandboxed`] | the same, in a sandbox | sound | the same, and [`ServerOptions::sandbox`] |
+//! | [`OneShot`] | the sender's pages, which the kernel lets nobody write any more | sound | [`ServerOptions::one_shot_bytes`] |
+//! | [`Trusted`] | the sender's pages | values are read one by one, each as it is then | the heap |
+//!
+//! A sender can have its own mistakes found besides ([`ConnectionOptions::guarded`]). That binds no sender that does not want it,
+//! so no method can ask for it, and it is no seal.
+//!
+//! Clients of other machines call the same methods over a memory node that the server's process runs (`Channel::at_node`, with
+//! feature `across`): the same [`Connection`] carries scopes and lines there.
+//!
+//! Beside the heaps of connections there can be one that all clients of a channel have ([`Channel::shared_heap`]).
+//!
+//! A channel has a path, and may have a name in a directory besides ([`Channel::named`], [`find`]).
 //!
 //! Both ends distrust each other. What a ring says is read once, by value, and checked; a peer that writes nonsense has its own
 //! calls go wrong.
 
+#[cfg(feature = "across")]
+mod across;
 mod admission;
+mod carrier;
 mod connection;
-mod lines;
+pub mod ends;
+mod lanes;
+mod lending;
 mod messages;
 mod method;
+mod named;
+mod one_shot;
+mod sandboxed;
 mod server;
+mod shared_heap;
 #[cfg(test)]
 mod tests;
+mod typed;
 
-pub use connection::{Answer, CallError, CallId, Connection, ConnectionError, ConnectionOptions};
+#[cfg(feature = "across")]
+pub use across::{AtNode, ChannelAddress, NoChannelAddress, NodeError};
+pub use connection::{Connection, ConnectionError, ConnectionOptions};
+pub use ends::{Answer, CallError, CallId, DEPTH};
 pub use method::{Copied, Failure, Reply, Trusted};
+pub use named::{FindError, Found, Naming, find};
+pub use one_shot::{OneShot, OneShotError, OneShotScope, Sealed};
+pub use sandboxed::Sandboxed;
 pub use server::{Channel, ServeError, Server, ServerCounters, ServerOptions, serve};
+pub use typed::{Answered, Isolation, Outcome, Passed, Returned, Service, TypedCall};
 
 pub use portcullis_attach::unix::SocketAccess;
+pub use portcullis_memory::explain_faults;
 
+use ends::RING_BYTES;
 use portcullis_memory::{Mapping, MappingError, Memory};
 
-/// Calls that a connection may have under way.
-pub const DEPTH: u32 = 64;
-/// Where the half word is that says whether the client sleeps.
+/// Where the half word of a ring is that says whether the client sleeps.
 const CLIENT_SLEEPS: u64 = 0;
-/// Where the requests are.
-const REQUESTS: u64 = 4096;
-/// Where the replies are.
-const REPLIES: u64 = REQUESTS + lines::LINE_BYTES * DEPTH as u64;
-/// Bytes of a connection's ring.
-const RING_BYTES: u64 = REPLIES + lines::LINE_BYTES * DEPTH as u64;
-
-/// What a reply begins with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-enum Status {
-    /// The method has done what it was to do.
-    Done = 0,
-    /// The server has no such method.
-    NoSuchMethod = 1,
-    /// The request's scope is not one of the heap's, or is larger than the method takes.
-    NoArguments = 2,
-    /// The method followed a pointer that it should not have.
-    WildPointer = 3,
-    /// The method panicked.
-    Panicked = 4,
-    /// The method says that it failed.
-    Failed = 5,
-    /// The deadline had passed before the call began.
-    Late = 6,
-    /// The call was cancelled before it began.
-    Cancelled = 7,
-    /// There is no room in the heap for the result.
-    NoRoom = 8,
-}
-
-impl Status {
-    const ALL: [Self; 9] = [
-        Self::Done,
-        Self::NoSuchMethod,
-        Self::NoArguments,
-        Self::WildPointer,
-        Self::Panicked,
-        Self::Failed,
-        Self::Late,
-        Self::Cancelled,
-        Self::NoRoom,
-    ];
-
-    fn read(number: u32) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-}
-
-/// A request, as its line says it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct RequestLine {
-    method: u32,
-    call: u64,
-    root: u64,
-    scope: crate::ScopeRef,
-    /// In nanoseconds of the machine's monotonic clock. Zero: there is none.
-    deadline: u64,
-    word: u64,
-}
-
-/// A reply, as its line says it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct ReplyLine {
-    status: u32,
-    call: u64,
-    root: u64,
-    scope: crate::ScopeRef,
-    word: u64,
-}
-
-impl RequestLine {
-    fn words(self) -> [u64; 6] {
-        [self.call, self.root, self.scope.address, self.scope.length, self.deadline, self.word]
-    }
-
-    fn read(method: u32, [call, root, address, length, deadline, word]: [u64; 6]) -> Self {
-        Self { method, call, root, scope: crate::ScopeRef { address, length }, deadline, word }
-    }
-}
-
-impl ReplyLine {
-    fn words(self) -> [u64; 6] {
-        [self.call, self.root, self.scope.address, self.scope.length, self.word, 0]
-    }
-
-    fn read(status: u32, [call, root, address, length, word, _]: [u64; 6]) -> Self {
-        Self { status, call, root, scope: crate::ScopeRef { address, length }, word }
-    }
-}
 
 /// The memory of a new ring.
 fn make_ring() -> Result<Mapping, MappingError> {

@@ -1,21 +1,29 @@
-//! A server: one thread that serves all its connections.
+//! A server: threads that serve its connections, each its own ones.
 
-use super::admission::{DESCRIPTORS_EACH, Door, Entry, News, SERVER, Shared};
-use super::lines::{Reader, Writer, last_word};
+use super::admission::{Carried, DESCRIPTORS_EACH, Door, Entry, News, SERVER, Shared};
+use super::carrier::ServerCarrier;
+use super::ends::{LaneHeap, Methods, ServerEnd, Status};
+use super::lanes::{Lane, Lanes, Seat, State};
+use super::lending::Lending;
 use super::method::{Copied, Failure, Method, Reply, Trusted};
-use super::{CLIENT_SLEEPS, DEPTH, REPLIES, REQUESTS, ReplyLine, RequestLine, Status, now};
-use crate::heap::{HEAP_BYTES_MAX, Heap};
+use super::named::{DirectoryError, Given, HeapSource, Naming};
+use super::one_shot::{OPEN_MAX, OneShot, OneShotLimits};
+use super::sandboxed::Sandboxes;
+use super::shared_heap::{Member, SharedHeap};
+use super::{CLIENT_SLEEPS, now};
+use crate::View;
+use crate::heap::HEAP_BYTES_MAX;
 use crate::plain::Plain;
-use crate::{ScopeRef, View};
 use portcullis_attach::unix::{Listener, SocketAccess};
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits};
+use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_memory::{Idle, Mapping, PrivateView, Waker, WakerError, WatchedEvent, pin};
-use std::collections::{BTreeMap, HashMap};
+use portcullis_memory::sandbox::{SandboxError, SandboxOptions, WithheldStack};
+use portcullis_memory::{Idle, Mapping, WakerError, WatchedEvent, pin};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,8 +31,12 @@ use std::time::{Duration, Instant};
 const CALLS_PER_TURN: u32 = 16;
 /// The longest sleep: it bounds the cost of a lost wake-up.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
-/// Copies of more bytes give their memory back when the method has ended.
-const COPY_KEPT_MAX: u64 = 1 << 20;
+
+/// While clients of other machines have connections, a thread with nothing to do looks for requests again after this part of the time
+/// that there have been none, within these bounds.
+const LOOK_PART: u32 = 8;
+const LOOK_MIN: Duration = Duration::from_micros(50);
+const LOOK_MAX: Duration = Duration::from_millis(1);
 
 /// The sizes of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,10 +45,22 @@ pub struct ServerOptions {
     pub heap_bytes: u64,
     /// The most bytes that a client may ask for.
     pub heap_bytes_max: u64,
+    /// The most bytes of heaps that the connections of one user have together, those of ended connections included for as long as
+    /// any process still has them. The server can have to find memory for each page of them.
+    pub user_bytes: u64,
     /// The most bytes of arguments that are copied for a call.
     pub arguments_max: u64,
+    /// One-shot scopes that a connection may have.
+    pub one_shot_scopes: u32,
+    /// Bytes of them together. They are mapped at both ends until their sender drops them, or its connection ends.
+    pub one_shot_bytes: u64,
+    /// Threads that serve. A connection stays on one of them, so its calls are served in order, and a method that takes long holds
+    /// up the other connections of its thread. Each new connection comes to the thread with the fewest.
+    pub threads: usize,
     /// Who may connect: nobody but this user, unless something else is said.
     pub access: SocketAccess,
+    /// The sandboxes of methods that are added after this was said.
+    pub sandbox: SandboxOptions,
 }
 
 impl Default for ServerOptions {
@@ -44,8 +68,13 @@ impl Default for ServerOptions {
         Self {
             heap_bytes: 64 << 20,
             heap_bytes_max: 1 << 30,
+            user_bytes: 64 << 30,
             arguments_max: 16 << 20,
+            one_shot_scopes: 64,
+            one_shot_bytes: 256 << 20,
+            threads: 1,
             access: SocketAccess { mode: 0o600, group: None },
+            sandbox: SandboxOptions::default(),
         }
     }
 }
@@ -54,9 +83,16 @@ impl Default for ServerOptions {
 #[derive(Debug)]
 pub struct Channel {
     path: PathBuf,
-    options: ServerOptions,
-    methods: BTreeMap<u32, Method>,
-    processor: Option<usize>,
+    pub(super) options: ServerOptions,
+    methods: Methods,
+    pub(super) sandboxes: Vec<Arc<Sandboxes>>,
+    processors: Vec<usize>,
+    /// Bytes of the heap that all clients have.
+    pub(super) shared_bytes: Option<u64>,
+    pub(super) naming: Option<Naming>,
+    /// The nodes that clients of other machines come over.
+    #[cfg(feature = "across")]
+    pub(super) nodes: Vec<super::across::NodeDoor>,
 }
 
 /// A channel at a path: its methods are added one by one, and then it is started.
@@ -81,8 +117,19 @@ pub struct Channel {
 /// ```
 #[must_use]
 pub fn serve(path: impl AsRef<Path>) -> Channel {
-    let (options, methods) = (ServerOptions::default(), BTreeMap::new());
-    Channel { path: path.as_ref().to_owned(), options, methods, processor: None }
+    let (options, methods) = (ServerOptions::default(), Methods::default());
+    let (path, sandboxes, processors) = (path.as_ref().to_owned(), Vec::new(), Vec::new());
+    Channel {
+        path,
+        options,
+        methods,
+        sandboxes,
+        processors,
+        shared_bytes: None,
+        naming: None,
+        #[cfg(feature = "across")]
+        nodes: Vec::new(),
+    }
 }
 
 impl Channel {
@@ -92,82 +139,131 @@ impl Channel {
         Self { options, ..self }
     }
 
-    /// Keeps the server's thread on a processor, if it may run there. `None`: it runs anywhere.
+    /// Keeps the server's threads on processors, if they may run there: each on one, in turn. Without any they run anywhere.
     #[must_use]
-    pub fn on_processor(self, processor: Option<usize>) -> Self {
-        Self { processor, ..self }
+    pub fn on_processors(self, processors: impl IntoIterator<Item = usize>) -> Self {
+        Self { processors: processors.into_iter().collect(), ..self }
     }
 
     /// A method whose arguments are copied before it begins. A panic of its code fails the call, and nothing else.
     #[must_use]
-    pub fn copied<T, F>(mut self, number: u32, code: F) -> Self
+    pub fn copied<T, F>(self, number: u32, code: F) -> Self
     where
         T: Plain,
         F: Fn(Copied<'_, T>, &mut Reply<'_>) -> Result<(), Failure> + Send + Sync + RefUnwindSafe + 'static,
     {
+        Self { methods: self.methods.copied(number, self.options.arguments_max, code), ..self }
+    }
+
+    /// A method that reads arguments where they were written, and that nobody can change any more: its callers have sealed them
+    /// ([`Connection::seal`](super::Connection::seal)). A call with other arguments fails.
+    #[must_use]
+    pub fn one_shot<T, F>(self, number: u32, code: F) -> Self
+    where
+        T: Plain,
+        F: Fn(OneShot<'_, T>, &mut Reply<'_>) -> Result<(), Failure> + Send + Sync + RefUnwindSafe + 'static,
+    {
         let code = move |view: View<'_>, root, word, reply: &mut Reply<'_>| {
-            code(Copied::<T>::new(view, root, word), reply)
+            code(OneShot::<T>::new(view, root, word), reply)
         };
-        let most = self.options.arguments_max;
-        self.methods.insert(number, Method::Copied { most, code: Box::new(code) });
-        self
+        self.with_method(number, Method::OneShot(Box::new(code)))
+    }
+
+    fn one_shots(&self) -> Option<OneShotLimits> {
+        let ServerOptions { one_shot_scopes: scopes, one_shot_bytes, .. } = self.options;
+        self.methods
+            .read_one_shots()
+            .then_some(OneShotLimits { scopes, bytes: one_shot_bytes.min(HEAP_BYTES_MAX) })
     }
 
     /// A method that reads its arguments where the sender has them.
     #[must_use]
-    pub fn trusted<T, F>(mut self, number: u32, code: F) -> Self
+    pub fn trusted<T, F>(self, number: u32, code: F) -> Self
     where
         T: Plain,
         F: Fn(Trusted<'_, T>, &mut Reply<'_>) -> Result<(), Failure> + Send + Sync + RefUnwindSafe + 'static,
     {
-        let code = move |heap: &Heap, root, scope, word, reply: &mut Reply<'_>| {
-            code(Trusted::<T>::new(heap, root, scope, word), reply)
-        };
-        self.methods.insert(number, Method::Trusted(Box::new(code)));
-        self
+        Self { methods: self.methods.trusted(number, code), ..self }
+    }
+
+    pub(super) fn with_method(self, number: u32, method: Method) -> Self {
+        Self { methods: self.methods.with(number, method), ..self }
     }
 
     /// Starts serving.
     ///
     /// # Errors
-    /// The path is no place for a socket, or the machine refuses what a server needs.
+    /// Two methods have one number, the path is no place for a socket, or the machine refuses what a server needs.
     pub fn start(self) -> Result<Server, ServeError> {
-        let Self { path, options, methods, processor } = self;
+        let one_shots = self.one_shots();
+        #[cfg(feature = "across")]
+        let nodes = self.nodes;
+        let Self { path, options, methods, sandboxes, processors, shared_bytes, naming, .. } = self;
+        methods.same_number().map_or(Ok(()), |number| Err(ServeError::SameNumber(number)))?;
+        sandboxes.iter().try_for_each(|sandboxes| sandboxes.prepare())?;
         let heap_bytes_max = options.heap_bytes_max.min(HEAP_BYTES_MAX);
         let listener = Listener::bind(&path, options.access)
             .map_err(|source| ServeError::Socket { path: path.clone(), source })?;
-        let waker = Waker::new()?;
-        let news = Arc::new(Mutex::new(Vec::new()));
+        let source = naming.map(|naming| HeapSource::start(naming, &path)).transpose()?;
+        let lanes = Lanes::new(options.threads)?;
+        let heap_bytes = (options.heap_bytes.min(heap_bytes_max), heap_bytes_max);
+        let (shared, mut view) = shared_bytes
+            .map(|bytes| SharedHeap::create(bytes, source.as_deref()))
+            .transpose()
+            .map_err(ServeError::Heap)?
+            .unzip();
+        let each = DESCRIPTORS_EACH + one_shots.map_or(0, |_| u64::from(OPEN_MAX));
+        let mut limits = Limits::UNIX.within_descriptors(each);
+        // What a thread sleeps on takes no more descriptors than a connection.
+        limits.connections_max = limits.connections_max.saturating_sub(lanes.len() - 1);
+        // Those that connections have, and as many of ended ones.
+        let loans_max = 2 * limits.connections_max as u64;
+        let lending = Lending::start(options.user_bytes, loans_max).map_err(ServeError::Machine)?;
+        let withholds = !sandboxes.is_empty();
+        if let Some(shared) = shared.as_ref().filter(|_| withholds) {
+            shared.heap.memory().withhold().map_err(|error| ServeError::Heap(error.into()))?;
+        }
         let door = Door {
-            waker: waker.clone(),
-            heap_bytes: (options.heap_bytes.min(heap_bytes_max), heap_bytes_max),
-            news: Arc::clone(&news),
+            lanes: lanes.clone(),
+            heap_bytes,
+            one_shots,
             next: AtomicU64::new(1),
+            shared: shared.clone(),
+            lending,
+            withholds,
+            source,
         };
-        let state = Arc::new(State::default());
-        let service = Service {
-            methods,
-            waker: waker.clone(),
-            news,
-            connections: HashMap::new(),
-            state: state.clone(),
+        let (acceptors, threads) = (AcceptorPlace::default(), Vec::new());
+        let mut server = Server {
+            acceptors,
+            lanes,
+            threads,
+            shared,
+            #[cfg(feature = "across")]
+            doors: Vec::new(),
         };
-        let acceptors = AcceptorPlace::default();
-        let orphaned = acceptors.clone();
-        let thread = std::thread::Builder::new().name("portcullis-calls".to_owned());
-        let run = move || {
-            processor.into_iter().for_each(pin);
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| service.run())) {
-                // Its clients would wait for a server that is not there.
-                orphaned.clear();
-                resume_unwind(panic);
-            }
-        };
-        let thread = thread.spawn(run).map_err(ServeError::Machine)?;
-        let limits = Limits::UNIX.within_descriptors(DESCRIPTORS_EACH);
-        let server = Server { acceptors, state, waker, thread: Some(thread) };
+        let methods = Arc::new(methods);
+        let mut processors = processors.iter().cycle().copied();
+        for lane in server.lanes.iter() {
+            let (methods, lane) = (Arc::clone(&methods), Arc::clone(lane));
+            let shared = server.shared.as_ref().map(|it| LaneHeap::new(&it.heap, view.take())).transpose();
+            let shared = shared.map_err(|error| ServeError::Heap(error.into()))?;
+            let connections = HashMap::new();
+            let service = Service { methods, lane, connections, shared, withholds, quiet_since: None };
+            let thread = server.spawn(service, processors.next()).map_err(ServeError::Machine)?;
+            server.threads.push(thread);
+        }
         let started = Acceptor::start::<Entry>(vec![listener], door, limits).map_err(ServeError::Machine)?;
         server.acceptors.put(started);
+        #[cfg(feature = "across")]
+        for node in nodes {
+            let door = super::across::Door::start(node, server.lanes.clone()).map_err(ServeError::Machine)?;
+            server.doors.push(door);
+        }
+        if server.lanes.iter().any(|lane| lane.is_stopped()) {
+            // A thread has panicked before there was an acceptor to be ended.
+            server.acceptors.clear();
+        }
         Ok(server)
     }
 }
@@ -176,6 +272,9 @@ impl Channel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
+    /// A caller could not say which one it means.
+    #[error("two methods have the number {0}")]
+    SameNumber(u32),
     /// There can be no socket at the path.
     #[error("no socket at {path}: {source}")]
     Socket {
@@ -184,9 +283,18 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// The directory does not take the channel's name, or is away.
+    #[error("no name in the directory: {0}")]
+    Directory(#[source] DirectoryError),
+    /// There can be no heap for all clients.
+    #[error("no heap for all clients: {0}")]
+    Heap(#[source] Reason),
     /// The machine refuses what a server sleeps on.
     #[error(transparent)]
     Waker(#[from] WakerError),
+    /// The machine refuses a sandbox, and a method wants one.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// The machine refuses a thread or descriptors.
     #[error("this machine refuses a server: {0}")]
     Machine(#[source] std::io::Error),
@@ -195,8 +303,12 @@ pub enum ServeError {
 impl Coded for ServeError {
     fn code(&self) -> ErrorCode {
         match self {
+            Self::SameNumber(_) => ErrorCode::Configuration,
             Self::Socket { .. } => ErrorCode::Socket,
+            Self::Directory(error) => error.code(),
+            Self::Heap(_) => ErrorCode::HeapPlace,
             Self::Waker(error) => error.code(),
+            Self::Sandbox(error) => error.code(),
             Self::Machine(_) => ErrorCode::Machine,
         }
     }
@@ -213,30 +325,47 @@ pub struct ServerCounters {
     pub failed: u64,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    stop: AtomicBool,
-    connections: AtomicU64,
-    calls: AtomicU64,
-    failed: AtomicU64,
-}
-
 /// A running server. Dropping it ends its connections.
 #[derive(Debug)]
 pub struct Server {
     acceptors: AcceptorPlace,
-    state: Arc<State>,
-    waker: Waker,
-    thread: Option<JoinHandle<()>>,
+    pub(super) lanes: Lanes,
+    threads: Vec<JoinHandle<()>>,
+    pub(super) shared: Option<Arc<SharedHeap>>,
+    /// After their threads and those of the lanes have ended, they give back what they have on their nodes.
+    #[cfg(feature = "across")]
+    doors: Vec<super::across::Door>,
 }
 
 impl Server {
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> ServerCounters {
-        let State { connections, calls, failed, .. } = &*self.state;
-        let [connections, calls, failed] = [connections, calls, failed].map(|it| it.load(Ordering::Relaxed));
-        ServerCounters { connections, calls, failed }
+        self.lanes.iter().fold(ServerCounters::default(), |sum, lane| {
+            let State { connections, calls, failed } = &lane.state;
+            let [connections, calls, failed] =
+                [connections, calls, failed].map(|it| it.load(Ordering::Relaxed));
+            ServerCounters {
+                connections: sum.connections + connections,
+                calls: sum.calls + calls,
+                failed: sum.failed + failed,
+            }
+        })
+    }
+
+    fn spawn(&self, service: Service, processor: Option<usize>) -> std::io::Result<JoinHandle<()>> {
+        let (acceptors, lanes) = (self.acceptors.clone(), self.lanes.clone());
+        let run = move || {
+            processor.into_iter().for_each(pin);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| service.run())) {
+                // Methods' panics do not come here: the server itself has a mistake. It ends as a whole, so that all its clients
+                // learn of it, those of the other threads too: a server that is half there looks well from outside.
+                lanes.stop();
+                acceptors.clear();
+                resume_unwind(panic);
+            }
+        };
+        std::thread::Builder::new().name("portcullis-calls".to_owned()).spawn(run)
     }
 }
 
@@ -244,107 +373,167 @@ impl Drop for Server {
     fn drop(&mut self) {
         // First the clients' connections, so that each client learns of it.
         self.acceptors.clear();
-        self.state.stop.store(true, Ordering::Release);
-        self.waker.wake();
-        if let Some(thread) = self.thread.take() {
+        #[cfg(feature = "across")]
+        self.doors.iter_mut().for_each(super::across::Door::close);
+        self.lanes.stop();
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-/// The server's thread.
+/// One of the server's threads.
 #[derive(Debug)]
 struct Service {
-    methods: BTreeMap<u32, Method>,
-    waker: Waker,
-    news: Arc<Mutex<Vec<News>>>,
+    methods: Arc<Methods>,
+    lane: Arc<Lane>,
     connections: HashMap<u64, Served>,
-    state: Arc<State>,
+    shared: Option<LaneHeap>,
+    /// Whether the thread's stack is withheld from trapped code.
+    withholds: bool,
+    /// Since when there has been nothing to do.
+    quiet_since: Option<Instant>,
 }
 
 impl Service {
     fn run(mut self) {
+        // Only trapped code is kept from it: what methods' own code does is as fast as before.
+        let withheld = self.withholds.then(WithheldStack::new).transpose();
+        let _withheld =
+            withheld.expect("a machine that has given a key to a sandbox's pages gives it to a stack's");
         let (mut idle, began) = (Idle::default(), Instant::now());
-        while !self.state.stop.load(Ordering::Acquire) {
+        while !self.lane.is_stopped() {
             if self.turn() {
                 idle.reset();
+                self.quiet_since = None;
             } else if idle.spin_or_yield(|| began.elapsed()) {
-                self.sleep();
-                idle.reset();
+                let most = self.sleep_most();
+                self.sleep(most);
+                if most == SLEEP_MAX {
+                    idle.reset();
+                }
             }
         }
     }
 
-    fn sleep(&mut self) {
-        self.waker.announce();
-        let is_called = self.connections.values().any(|it| it.requests.has_line());
-        if !is_called && !self.has_news() && !self.state.stop.load(Ordering::Acquire) {
-            self.waker.sleep(SLEEP_MAX);
+    /// The longest sleep. Clients of other machines do not wake this thread: the longer they have asked for nothing, the longer it
+    /// sleeps.
+    fn sleep_most(&mut self) -> Duration {
+        if !self.connections.values().any(Served::is_carried) {
+            return SLEEP_MAX;
         }
-        self.waker.awake();
+        let quiet = self.quiet_since.get_or_insert_with(Instant::now).elapsed();
+        (quiet / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX)
     }
 
-    fn has_news(&self) -> bool {
-        !self.news.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    fn sleep(&mut self, most: Duration) {
+        let Lane { waker, .. } = &*self.lane;
+        waker.announce();
+        let is_called = self.connections.values().any(Served::has_request);
+        if !is_called && !self.lane.has_news() && !self.lane.is_stopped() {
+            waker.sleep(most);
+        }
+        waker.awake();
     }
 
     fn turn(&mut self) -> bool {
         let mut worked = self.hear_news();
         for connection in self.connections.values_mut() {
-            let served = connection.serve(&self.methods, &self.state);
+            let served = connection.serve(&self.methods, &self.lane.state, &mut self.shared);
             worked |= served > 0;
         }
         worked
     }
 
     fn hear_news(&mut self) -> bool {
-        let news = match self.news.try_lock() {
-            Ok(mut news) if !news.is_empty() => std::mem::take(&mut *news),
-            _ => return false,
-        };
+        let news = self.lane.take_news();
+        if news.is_empty() {
+            return false;
+        }
         for news in news {
             match news {
                 News::Came(client, shared) => {
                     self.connections.insert(client, Served::new(*shared));
+                }
+                News::CameFromAfar(client, carried) => {
+                    self.connections.insert(client, Served::carried(*carried));
                 }
                 News::Left(client) => {
                     self.connections.remove(&client);
                 }
             }
         }
-        self.state.connections.store(self.connections.len() as u64, Ordering::Relaxed);
+        self.lane.state.connections.store(self.connections.len() as u64, Ordering::Relaxed);
         true
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // However the thread has ended, it has no connections any more.
+        self.lane.state.connections.store(0, Ordering::Relaxed);
     }
 }
 
 /// A connection, at the server.
 #[derive(Debug)]
 struct Served {
-    heap: Heap,
-    view: PrivateView,
-    ring: Mapping,
-    requests: Reader,
-    replies: Writer,
-    /// What the client wakes this thread with.
-    _event: WatchedEvent,
+    end: ServerEnd,
+    way: Way,
+    _seat: Seat,
+    _member: Option<Member>,
+    /// Given back when nothing lies there any more.
+    _given: Option<Given>,
+}
+
+/// How a connection's calls come.
+#[derive(Debug)]
+enum Way {
+    /// The client has the same memory. It wakes this thread with an event.
+    Shared {
+        ring: Mapping,
+        _event: WatchedEvent,
+    },
+    Carried(Box<dyn ServerCarrier>),
 }
 
 impl Served {
-    fn new(Shared { heap, view, ring, event }: Shared) -> Self {
+    fn new(Shared { heap, view, ring, event, ledger, seat, member, given }: Shared) -> Self {
         debug_assert_eq!(heap.owner(), SERVER);
-        let requests = Reader::new(ring.clone(), REQUESTS, DEPTH);
-        let replies = Writer::new(ring.clone(), REPLIES, DEPTH);
-        Self { heap, view, ring, requests, replies, _event: event }
+        let end = ServerEnd::new(heap, view, ring.clone()).with_ledger(ledger);
+        let way = Way::Shared { ring, _event: event };
+        Self { end, way, _seat: seat, _member: member, _given: given }
+    }
+
+    fn carried(Carried { arguments, view, ring, carrier, seat }: Carried) -> Self {
+        let end = ServerEnd::new(arguments, view, ring).with_results(carrier.results().clone());
+        Self { end, way: Way::Carried(carrier), _seat: seat, _member: None, _given: None }
+    }
+
+    fn is_carried(&self) -> bool {
+        matches!(self.way, Way::Carried(_))
+    }
+
+    fn has_request(&self) -> bool {
+        match &self.way {
+            Way::Shared { .. } => self.end.has_request(),
+            Way::Carried(carrier) => carrier.has_request(),
+        }
     }
 
     /// Serves some calls. Returns how many.
-    fn serve(&mut self, methods: &BTreeMap<u32, Method>, state: &State) -> u32 {
+    fn serve(&mut self, methods: &Methods, state: &State, shared: &mut Option<LaneHeap>) -> u32 {
         let mut served = 0;
         while served < CALLS_PER_TURN {
-            let Some((method, words, cancelled)) = self.requests.read() else { break };
-            let request = RequestLine::read(method, words);
-            let reply = self.answer(methods, &request, cancelled);
-            self.replies.write(reply.status, reply.words());
+            if let Way::Carried(carrier) = &mut self.way {
+                carrier.bring();
+            }
+            let Some(request) = self.end.take() else { break };
+            let reply = self.end.answer(methods, &request, shared.as_mut(), &now);
+            match &mut self.way {
+                Way::Shared { .. } => drop(self.end.reply(&reply)),
+                Way::Carried(carrier) => carrier.take_away(&reply),
+            }
             served += 1;
             if reply.status != Status::Done as u32 {
                 state.failed.fetch_add(1, Ordering::Relaxed);
@@ -352,109 +541,11 @@ impl Served {
         }
         if served > 0 {
             state.calls.fetch_add(served.into(), Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            self.ring.wake_sleeper(CLIENT_SLEEPS, None);
+            if let Way::Shared { ring, .. } = &self.way {
+                fence(Ordering::SeqCst);
+                ring.wake_sleeper(CLIENT_SLEEPS, None);
+            }
         }
         served
-    }
-
-    fn answer(
-        &mut self,
-        methods: &BTreeMap<u32, Method>,
-        request: &RequestLine,
-        cancelled: u64,
-    ) -> ReplyLine {
-        let until = match deadline(request) {
-            Ok(until) => until,
-            Err(status) => return Self::short(request, status),
-        };
-        if cancelled == request.call {
-            return Self::short(request, Status::Cancelled);
-        }
-        let Some(method) = methods.get(&request.method) else {
-            return Self::short(request, Status::NoSuchMethod);
-        };
-        let mut reply = Reply::new(&self.heap, until);
-        let called = catch_unwind(AssertUnwindSafe(|| match method {
-            Method::Copied { most, code } => {
-                let Some(view) = copy(&self.heap, &mut self.view, request.scope, *most) else {
-                    return Ok(Status::NoArguments);
-                };
-                code(view, request.root, request.word, &mut reply).map(|()| Status::Done)
-            }
-            Method::Trusted(code) => {
-                let code = code(&self.heap, request.root, request.scope, request.word, &mut reply);
-                code.map(|()| Status::Done)
-            }
-        }));
-        let status = match called {
-            Ok(Ok(status)) => status,
-            Ok(Err(failure)) => failure.tell(&mut reply),
-            Err(_) => {
-                reply = Reply::new(&self.heap, until);
-                Status::Panicked
-            }
-        };
-        let Reply { word, root, scope, .. } = reply;
-        let scope = scope.map_or(ScopeRef::default(), crate::Scope::pass_on);
-        if request.scope.length > COPY_KEPT_MAX && matches!(method, Method::Copied { .. }) {
-            let offset = self.heap.place().offset(request.scope.address, request.scope.length);
-            offset.into_iter().for_each(|offset| self.view.give_back(offset, request.scope.length));
-        }
-        ReplyLine { status: status as u32, call: request.call, root, scope, word }
-    }
-
-    fn short(request: &RequestLine, status: Status) -> ReplyLine {
-        let scope = ScopeRef::default();
-        ReplyLine { status: status as u32, call: request.call, root: 0, scope, word: 0 }
-    }
-}
-
-/// Until when a call's caller waits.
-fn deadline(request: &RequestLine) -> Result<Option<Instant>, Status> {
-    if request.deadline == 0 {
-        return Ok(None);
-    }
-    let left = request.deadline.checked_sub(now()).ok_or(Status::Late)?;
-    Ok(Instant::now().checked_add(Duration::from_nanos(left)))
-}
-
-/// Copies a scope to the place where it has its own addresses. `None`: it is no scope of the heap, or too large.
-fn copy<'a>(heap: &Heap, view: &'a mut PrivateView, scope: ScopeRef, most: u64) -> Option<View<'a>> {
-    let ScopeRef { address, length } = scope;
-    if length == 0 {
-        return Some(View::new(address, &[], 0));
-    }
-    let offset = heap.place().offset(address, length).filter(|_| length <= most)?;
-    // Whoever goes over every byte of it once takes no more steps.
-    Some(View::new(address, view.take(heap.memory(), offset, length), length))
-}
-
-/// Where the last word of a request is, by which it is cancelled.
-pub(super) fn cancelling_word(place: u64) -> u64 {
-    debug_assert!(place + 64 <= REPLIES && last_word(place) < REPLIES);
-    last_word(place)
-}
-
-const _: () = assert!(REQUESTS + 64 * DEPTH as u64 <= REPLIES);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use portcullis_memory::Memory;
-
-    #[test]
-    fn a_scope_that_is_none_of_the_heaps_is_not_copied() {
-        let place = crate::HeapPlace::new(crate::heap::HEAP_ADDRESSES.start + (7 << 40), 1 << 20).unwrap();
-        let heap = Heap::create(place, SERVER).unwrap();
-        let mut view = PrivateView::at(place.address, place.length).unwrap();
-        let start = place.start();
-        let mut copied =
-            |address, length| copy(&heap, &mut view, ScopeRef { address, length }, 4096).is_some();
-        assert!(copied(start, 4096) && copied(start + (1 << 20) - 8, 8) && copied(0, 0));
-        let wrong =
-            [(start, 4097), (start - 1, 8), (start + (1 << 20) - 7, 8), (u64::MAX, 8), (start, u64::MAX)];
-        assert!(wrong.into_iter().all(|(address, length)| !copied(address, length)));
-        assert!(heap.memory().length() == 1 << 20);
     }
 }

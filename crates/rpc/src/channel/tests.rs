@@ -1,7 +1,7 @@
 //! Clients and servers that break the rules, beside an honest pair.
 
 use super::admission::{Door, News};
-use super::lines::{Reader, Writer};
+use super::ends::{REPLIES, REQUESTS, Reader, ReplyLine, RequestLine, Status, Writer};
 use super::messages::{Asked, TOLD_BYTES, Told};
 use super::*;
 use crate::heap::{Heap, HeapPlace, Owner};
@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 const ADD: u32 = 1;
 const LENGTH: u32 = 2;
-const LONG: Duration = Duration::from_secs(20);
+/// How long a test waits for what must happen before it fails. No successful test waits that long.
+pub(super) const LONG: Duration = Duration::from_secs(20);
 
 fn server() -> (Server, PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -42,22 +43,27 @@ fn server() -> (Server, PathBuf, tempfile::TempDir) {
 }
 
 /// A client that has a connection's memory and does with it what it likes.
-struct Hostile {
+pub(super) struct Hostile {
     ring: Mapping,
-    heap: Heap,
+    pub heap: Heap,
     requests: Writer,
     replies: Reader,
     doorbell: portcullis_memory::Doorbell,
-    socket: OwnedFd,
-    descriptors: Vec<OwnedFd>,
+    pub socket: MessageSocket,
+    pub descriptors: Vec<OwnedFd>,
 }
 
 impl Hostile {
-    fn connect(path: &Path) -> Self {
+    pub fn connect(path: &Path) -> Self {
+        Self::try_connect(path).expect("an offer")
+    }
+
+    /// `None`: it is refused.
+    pub fn try_connect(path: &Path) -> Option<Self> {
         let socket = MessageSocket::connect(path, Instant::now() + LONG).unwrap();
         socket.say(&Asked::Hello { heap_bytes: 1 << 20 }.encode()).unwrap();
         let (bytes, descriptors) = socket.hear(TOLD_BYTES).unwrap();
-        let Some(Told::Offer { address, length, owner }) = Told::parse(&bytes) else { panic!("no offer") };
+        let Some(Told::Offer { address, length, owner, .. }) = Told::parse(&bytes) else { return None };
         let kept = descriptors.iter().map(|it| it.try_clone().unwrap()).collect();
         let [ring, heap, page, event]: [OwnedFd; 4] = descriptors.try_into().unwrap();
         let heap = Heap::open(heap, HeapPlace::new(address, length).unwrap(), Owner(owner)).unwrap();
@@ -67,16 +73,16 @@ impl Hostile {
         assert_eq!(Told::parse(&socket.hear(TOLD_BYTES).unwrap().0), Some(Told::Welcome));
         let (requests, replies) =
             (Writer::new(ring.clone(), REQUESTS, DEPTH), Reader::new(ring.clone(), REPLIES, DEPTH));
-        Self { ring, heap, requests, replies, doorbell, socket: socket.into_socket(), descriptors: kept }
+        Some(Self { ring, heap, requests, replies, doorbell, socket, descriptors: kept })
     }
 
-    fn request(&mut self, method: u32, root: u64, scope: ScopeRef) {
+    pub fn request(&mut self, method: u32, root: u64, scope: ScopeRef) {
         let request = RequestLine { method, call: 1, root, scope, deadline: 0, word: 0 };
         self.requests.write(method, request.words());
         self.doorbell.ring();
     }
 
-    fn reply(&mut self) -> ReplyLine {
+    pub fn reply(&mut self) -> ReplyLine {
         let began = Instant::now();
         loop {
             if let Some((status, words, _)) = self.replies.read() {
@@ -300,9 +306,19 @@ fn replies_of_any_bytes_are_errors_or_values() {
     let path = folder.path().join("hostile.sock");
     let access = SocketAccess { mode: 0o600, group: None };
     let listener = portcullis_attach::unix::Listener::bind(&path, access).unwrap();
-    let waker = portcullis_memory::Waker::new().unwrap();
-    let news = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let door = Door { waker, heap_bytes: (1 << 20, 1 << 20), news: news.clone(), next: 1.into() };
+    let lanes = lanes::Lanes::new(1).unwrap();
+    let heap_bytes = (1 << 20, 1 << 20);
+    let lending = lending::Lending::start(u64::MAX, u64::MAX).unwrap();
+    let door = Door {
+        lanes: lanes.clone(),
+        heap_bytes,
+        one_shots: None,
+        next: 1.into(),
+        shared: None,
+        lending,
+        withholds: false,
+        source: None,
+    };
     let _acceptor = portcullis_attach::Acceptor::start::<admission::Entry>(
         vec![listener],
         door,
@@ -310,7 +326,7 @@ fn replies_of_any_bytes_are_errors_or_values() {
     )
     .unwrap();
     let mut connection = Connection::open(&path).unwrap();
-    let Some(News::Came(_, shared)) = news.lock().unwrap().pop() else { panic!("no client came") };
+    let Some(News::Came(_, shared)) = lanes[0].take_news().pop() else { panic!("no client came") };
     let mut replies = Writer::new(shared.ring.clone(), REPLIES, DEPTH);
     let place = shared.heap.place();
     for round in 1..=3000_u64 {

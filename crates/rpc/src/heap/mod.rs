@@ -5,11 +5,14 @@ mod pages;
 mod place;
 mod runs;
 mod slabs;
+mod steps;
 
 pub use pages::Owner;
 pub use place::{HEAP_ADDRESSES, HEAP_BYTES_MAX, HEAP_BYTES_MIN, HeapPlace};
+pub use steps::Steps;
 
 use crate::plain::Plain;
+use crate::pointer::check_depth;
 use crate::scope::Scope;
 use crate::{Boxed, HeapFull, PointerError, Room, Source};
 use pages::{PageWords, SharedWords};
@@ -19,7 +22,8 @@ use runs::Runs;
 use slabs::{LARGEST, Slabs};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use steps::Life;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
@@ -32,6 +36,16 @@ pub const PAGE_BYTES: u64 = 4096;
 #[derive(Clone, Debug)]
 pub struct Heap(Arc<Inner>);
 
+/// Whether this process still uses a heap.
+#[derive(Debug)]
+pub(crate) struct HeapUse(Weak<Inner>);
+
+impl HeapUse {
+    pub fn is_used(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
     place: HeapPlace,
@@ -40,6 +54,8 @@ struct Inner {
     data: u64,
     runs: Runs<SharedWords>,
     slabs: Mutex<Slabs>,
+    /// Where the run begins that was taken last.
+    last: AtomicU32,
     /// Where the search for pages begins.
     next: AtomicU32,
 }
@@ -96,7 +112,21 @@ impl Heap {
     pub fn create(place: HeapPlace, owner: Owner) -> Result<Self, HeapError> {
         let memory = Mapping::shareable("portcullis-heap", place.length)?;
         layout::found(&memory, place);
-        Ok(Self::of(memory, place, owner))
+        Ok(Self::of(memory, place, owner, Life::default()))
+    }
+
+    /// The same heap, as a process uses it that dies after so many steps.
+    #[must_use]
+    pub fn dying(&self, steps: Steps) -> Self {
+        Self::of(self.0.memory.clone(), self.place(), self.owner(), Life::of(steps))
+    }
+
+    /// A new heap in memory of its length, which is zeros.
+    #[cfg_attr(not(feature = "across"), expect(dead_code, reason = "others have files of their own"))]
+    pub(crate) fn create_in(memory: Mapping, place: HeapPlace, owner: Owner) -> Self {
+        debug_assert_eq!(memory.length(), place.length);
+        layout::found(&memory, place);
+        Self::of(memory, place, owner, Life::default())
     }
 
     /// A heap that another process has made, as `owner`.
@@ -104,25 +134,39 @@ impl Heap {
     /// # Errors
     /// The file is no heap for that place, or could shrink; or the machine refuses.
     pub fn open(file: OwnedFd, place: HeapPlace, owner: Owner) -> Result<Self, HeapError> {
-        let file = SealedFile::of_peer(file, place.length)?;
-        let memory = Mapping::of_file(file, true)?;
-        if !layout::is_heap(&memory, place) {
-            return Err(HeapError::NotAHeap { address: place.start() });
-        }
-        Ok(Self::of(memory, place, owner))
+        let heap = Self::join(file, place, owner)?;
+        let is_heap = layout::is_heap(heap.memory(), place);
+        is_heap.then_some(heap).ok_or(HeapError::NotAHeap { address: place.start() })
     }
 
-    fn of(memory: Mapping, place: HeapPlace, owner: Owner) -> Self {
+    /// A heap that others use already. What it begins with is not looked at: one of them may have overwritten it.
+    pub(crate) fn join(file: OwnedFd, place: HeapPlace, owner: Owner) -> Result<Self, HeapError> {
+        let file = SealedFile::of_peer(file, place.length)?;
+        Ok(Self::of(Mapping::of_file(file, true)?, place, owner, Life::default()))
+    }
+
+    fn of(memory: Mapping, place: HeapPlace, owner: Owner, life: Life) -> Self {
         let (data, count) = layout::data(place.length);
-        let words = SharedWords { memory: memory.clone(), offset: layout::ENTRIES, count };
+        let words = SharedWords { memory: memory.clone(), offset: layout::ENTRIES, count, life };
         let (runs, slabs) = (Runs::new(words, owner), Mutex::default());
-        Self(Arc::new(Inner { place, memory, data, runs, slabs, next: AtomicU32::new(0) }))
+        let (last, next) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self(Arc::new(Inner { place, memory, data, runs, slabs, last, next }))
     }
 
     /// Its addresses.
     #[must_use]
     pub fn place(&self) -> HeapPlace {
         self.0.place
+    }
+
+    /// Whether both are one heap of this process.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Tells later whether this process still uses it.
+    pub(crate) fn used(&self) -> HeapUse {
+        HeapUse(Arc::downgrade(&self.0))
     }
 
     /// Its memory, at whatever address this process has it.
@@ -134,10 +178,10 @@ impl Heap {
     /// Its file, to be passed to another process.
     ///
     /// # Panics
-    /// Never: a heap has a file.
+    /// The heap is a server's part of a connection to another machine: no file is that memory.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
-        self.0.memory.file().expect("a heap is a file's memory")
+        self.0.memory.file().expect("a heap of this machine is a file's memory")
     }
 
     /// Who this process is in the heap.
@@ -158,7 +202,15 @@ impl Heap {
     fn take_pages(&self, bytes: u64) -> Result<(u64, u64), HeapFull> {
         let full = HeapFull { wanted: bytes, place: "heap", length: self.0.place.length };
         let pages = u32::try_from(bytes.max(1).div_ceil(PAGE_BYTES)).map_err(|_| full)?;
-        let first = self.0.runs.take(pages, self.0.next.load(Ordering::Relaxed)).ok_or(full)?;
+        let (runs, last) = (&self.0.runs, self.0.last.load(Ordering::Relaxed));
+        // Most scopes end before the next one begins. Other pages would have to be brought in first, by each process that has
+        // the heap.
+        let first = if runs.take_at(last, pages) {
+            last
+        } else {
+            runs.take(pages, self.0.next.load(Ordering::Relaxed)).ok_or(full)?
+        };
+        self.0.last.store(first, Ordering::Relaxed);
         self.0.next.store(first + pages, Ordering::Relaxed);
         Ok((self.address(first, 0), u64::from(pages) * PAGE_BYTES))
     }
@@ -204,7 +256,7 @@ impl Heap {
     /// Overwrites a value.
     ///
     /// # Errors
-    /// The pointer leads out of the heap.
+    /// The pointer leads out of the heap, or the stack is used up.
     pub fn set<T: Plain>(&self, at: Boxed<T>, value: T) -> Result<(), PointerError> {
         self.check(at.address(), size_of::<T>() as u64)?;
         self.put(at.address(), value.as_bytes());
@@ -212,6 +264,7 @@ impl Heap {
     }
 
     fn offset(&self, address: u64, length: u64) -> Result<u64, PointerError> {
+        check_depth()?;
         self.0.place.offset(address, length).ok_or(PointerError::Outside { address, length })
     }
 }
@@ -250,7 +303,9 @@ impl Room for Heap {
         let offset = self.0.place.offset(address, bytes.len() as u64);
         let offset =
             offset.unwrap_or_else(|| panic!("{} bytes at {address:#x} lie outside a heap", bytes.len()));
-        self.0.memory.write(offset, bytes);
+        if self.0.runs.words().life.goes_on() {
+            self.0.memory.write(offset, bytes);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! leaves words from which another can tell what it was about ([`Runs::reclaim`](super::runs::Runs::reclaim)). Whatever a
 //! hostile process writes there is some state, and harms nobody but the users of that heap.
 
+use super::steps::Life;
 use portcullis_memory::{Bytes, Mapping, Memory};
 
 /// Who takes pages of a heap: a number that the heap's maker gives to each process.
@@ -103,6 +104,7 @@ pub(crate) struct SharedWords {
     /// Where the first word is.
     pub offset: u64,
     pub count: u32,
+    pub life: Life,
 }
 
 /// Bytes of a page's entry: its word, and the map of its pieces.
@@ -113,9 +115,21 @@ impl SharedWords {
         self.offset + u64::from(page) * ENTRY_BYTES
     }
 
-    /// Where the map of a page's pieces is.
-    pub fn pieces(&self, page: u32) -> u64 {
-        self.word(page) + 8
+    /// The map of a page's pieces.
+    pub fn map(&self, page: u32) -> u64 {
+        self.memory.load(self.word(page) + 8)
+    }
+
+    /// Changes the map of a page's pieces, if it is still as before. Returns whether it was.
+    pub fn change_map(&self, page: u32, before: u64, after: u64) -> bool {
+        !self.life.goes_on() || self.memory.compare_exchange(self.word(page) + 8, before, after) == before
+    }
+
+    /// Says what the map is of a page that belongs to the caller.
+    pub fn store_map(&self, page: u32, map: u64) {
+        if self.life.goes_on() {
+            self.memory.store(self.word(page) + 8, map);
+        }
     }
 }
 
@@ -129,11 +143,14 @@ impl PageWords for SharedWords {
     }
 
     fn change(&self, page: u32, before: Page, after: Page) -> bool {
-        self.memory.compare_exchange(self.word(page), before.word(), after.word()) == before.word()
+        self.life.goes_on()
+            && self.memory.compare_exchange(self.word(page), before.word(), after.word()) == before.word()
     }
 
     fn store(&self, page: u32, is: Page) {
-        self.memory.store(self.word(page), is.word());
+        if self.life.goes_on() {
+            self.memory.store(self.word(page), is.word());
+        }
     }
 }
 

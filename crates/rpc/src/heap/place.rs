@@ -42,6 +42,12 @@ impl HeapPlace {
         self.address.get() as u64
     }
 
+    /// The address behind its last byte.
+    #[must_use]
+    pub fn end(self) -> u64 {
+        self.start() + self.length
+    }
+
     /// Where bytes at an address are in the heap. `None`: they are not all there.
     #[must_use]
     pub fn offset(self, address: u64, length: u64) -> Option<u64> {

@@ -6,6 +6,7 @@
 //! the `Body` pages behind it and frees them from the last one on.
 
 use super::pages::{Owner, Page, PageWords};
+use portcullis_protocol::planted::{self, Fault};
 
 /// The runs of a heap, as one process sees them.
 #[derive(Debug)]
@@ -33,6 +34,12 @@ impl<W: PageWords> Runs<W> {
         let count = self.words.count();
         let from = if from < count { from } else { 0 };
         self.take_between(from, count, length).or_else(|| self.take_between(0, count, length))
+    }
+
+    /// Takes neighbouring pages from `first` on. Returns whether all of them were free.
+    pub fn take_at(&self, first: u32, length: u32) -> bool {
+        let is_there = first.checked_add(length).is_some_and(|end| end <= self.words.count());
+        is_there && length > 0 && self.try_take(first, length).is_ok()
     }
 
     fn take_between(&self, from: u32, to: u32, length: u32) -> Option<u32> {
@@ -85,24 +92,26 @@ impl<W: PageWords> Runs<W> {
     pub fn free(&self, first: u32) -> Option<u32> {
         let page = self.load(first)?;
         let Page::Run { length, .. } = page else { return None };
-        self.free_from(first, page, length).then_some(length)
+        self.free_from(first, page, length).map(|_| length)
     }
 
     /// Frees a page of small pieces that has none any more.
     pub fn free_slab(&self, page: u32, class: u8) -> bool {
-        self.free_from(page, Page::Slab { of: self.owner, class }, 1)
+        self.free_from(page, Page::Slab { of: self.owner, class }, 1).is_some()
     }
 
     fn load(&self, page: u32) -> Option<Page> {
         (page < self.words.count()).then(|| self.words.load(page))?
     }
 
-    fn free_from(&self, first: u32, before: Page, length: u32) -> bool {
+    /// Frees a run. Returns how many of its pages were taken; `None`: somebody else has freed it.
+    fn free_from(&self, first: u32, before: Page, length: u32) -> Option<u32> {
         let is_ours = self.words.change(first, before, Page::Freeing { by: self.owner, length });
-        if is_ours {
-            self.give_up(first, self.taken_from(first, length));
-        }
-        is_ours
+        is_ours.then(|| {
+            let taken = self.taken_from(first, length);
+            self.give_up(first, taken);
+            taken
+        })
     }
 
     /// How many pages of a run of `length` are taken.
@@ -114,6 +123,9 @@ impl<W: PageWords> Runs<W> {
 
     /// Frees pages from the last one on.
     fn give_up(&self, first: u32, taken: u32) {
+        if planted::is(Fault::FreedFromTheFirst) {
+            return (first..first + taken).for_each(|page| self.words.store(page, Page::Free));
+        }
         for page in (first..first + taken).rev() {
             self.words.store(page, Page::Free);
         }
@@ -122,14 +134,19 @@ impl<W: PageWords> Runs<W> {
     /// Takes over what a dead process has: its runs are freed, whether it was about to take or to free them or had them. Returns
     /// its pages of small pieces, which are this process's from now on.
     pub fn reclaim(&self, dead: Owner) -> Vec<(u32, u8)> {
-        let mut slabs = Vec::new();
-        for first in 0..self.words.count() {
-            let Some(page) = self.words.load(first).filter(|page| page.owner() == Some(dead)) else {
-                continue;
+        let (mut slabs, mut next) = (Vec::new(), 0);
+        while next < self.words.count() {
+            let first = next;
+            next += 1;
+            let is_its = |page: &Page| {
+                page.owner() == Some(dead) || page.owner().is_some() && planted::is(Fault::AllReclaimed)
             };
+            let Some(page) = self.words.load(first).filter(is_its) else { continue };
             match page {
+                Page::Taking { .. } if planted::is(Fault::TakingNotReclaimed) => {}
                 Page::Taking { length, .. } | Page::Run { length, .. } | Page::Freeing { length, .. } => {
-                    self.free_from(first, page, length);
+                    // No page is looked at twice, whatever a peer writes meanwhile.
+                    next = first + self.free_from(first, page, length).unwrap_or(1);
                 }
                 Page::Slab { class, .. } => {
                     if self.words.change(first, page, Page::Slab { of: self.owner, class }) {

@@ -3,7 +3,7 @@
 use super::pages::{Page, PageWords, SharedWords};
 use super::runs::Runs;
 use super::{PAGE_BYTES, layout::DATA_ALIGN};
-use portcullis_memory::{Bytes, Memory};
+use std::collections::{BTreeSet, HashSet};
 
 /// Bytes of the smallest piece: a line of a cache.
 const SMALLEST: u64 = DATA_ALIGN;
@@ -27,17 +27,56 @@ fn empty(class: u8) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
     /// By class.
-    pages: [Vec<u32>; CLASSES as usize],
+    classes: [ClassPages; CLASSES as usize],
+}
+
+/// The pages of one class.
+#[derive(Debug, Default)]
+struct ClassPages {
+    all: BTreeSet<u32>,
+    /// Those that can have a free piece, as far as this process knows: others free pieces too.
+    open: BTreeSet<u32>,
+    /// Pieces that were wanted since all pages were looked at.
+    since: usize,
+}
+
+impl ClassPages {
+    /// Takes a piece of one of them. If it `must`, it looks at all of them before it says that there is none. Otherwise it does that so
+    /// rarely that each piece pays for a look at one page.
+    fn take(&mut self, words: &SharedWords, class: u8, must: bool) -> Option<(u32, u64)> {
+        self.since += 1;
+        if let Some(piece) = self.take_open(words, class) {
+            return Some(piece);
+        }
+        if !must && self.since < self.all.len() {
+            return None;
+        }
+        self.since = 0;
+        self.open.clone_from(&self.all);
+        self.take_open(words, class)
+    }
+
+    fn take_open(&mut self, words: &SharedWords, class: u8) -> Option<(u32, u64)> {
+        while let Some(&page) = self.open.last() {
+            if let Some(piece) = take_piece(words, page, class) {
+                return Some((page, piece * (SMALLEST << class)));
+            }
+            self.open.pop_last();
+        }
+        None
+    }
 }
 
 impl Slabs {
     /// Takes over pages of a dead process.
     pub fn adopt(&mut self, pages: Vec<(u32, u8)>) {
+        let known: HashSet<u32> = self.classes.iter().flat_map(|it| &it.all).copied().collect();
         for (page, class) in pages {
-            if let Some(its) = self.pages.get_mut(usize::from(class))
-                && !its.contains(&page)
+            if let Some(its) = self.classes.get_mut(usize::from(class))
+                && !known.contains(&page)
             {
-                its.push(page);
+                its.all.insert(page);
+                its.open.insert(page);
             }
         }
     }
@@ -45,20 +84,16 @@ impl Slabs {
     /// Takes a piece. Returns its page and its offset there. `None`: there is no room.
     pub fn take(&mut self, runs: &Runs<SharedWords>, bytes: u64, from: u32) -> Option<(u32, u64)> {
         let class = class_of(bytes)?;
-        let pages = &mut self.pages[usize::from(class)];
-        // From the newest on: the others are probably full.
-        for &page in pages.iter().rev() {
-            if let Some(piece) = take_piece(runs.words(), page, class) {
-                return Some((page, piece * (SMALLEST << class)));
-            }
-        }
+        let pages = &mut self.classes[usize::from(class)];
         let words = runs.words();
-        let page =
-            runs.take_slab(class, from, |page| words.memory.store(words.pieces(page), empty(class)))?;
-        // A peer may have freed a page of this process.
-        if !pages.contains(&page) {
-            pages.push(page);
+        if let Some(piece) = pages.take(words, class, false) {
+            return Some(piece);
         }
+        let page = runs.take_slab(class, from, |page| words.store_map(page, empty(class)));
+        let Some(page) = page else { return pages.take(words, class, true) };
+        // A peer may have freed a page of this process: then it is there already.
+        pages.all.insert(page);
+        pages.open.insert(page);
         take_piece(words, page, class).map(|piece| (page, piece * (SMALLEST << class)))
     }
 
@@ -74,6 +109,7 @@ impl Slabs {
             return false;
         }
         if of == runs.owner() {
+            self.classes[usize::from(class)].open.insert(page);
             self.let_go(runs, page, class);
         }
         true
@@ -82,13 +118,14 @@ impl Slabs {
     /// Frees a page that has no pieces any more, but for the last one of its class: the next piece would want it.
     fn let_go(&mut self, runs: &Runs<SharedWords>, page: u32, class: u8) {
         let words = runs.words();
-        let pages = &mut self.pages[usize::from(class)];
-        if pages.len() < 2 || words.memory.load(words.pieces(page)) != empty(class) {
+        let pages = &mut self.classes[usize::from(class)];
+        if pages.all.len() < 2 || words.map(page) != empty(class) {
             return;
         }
         // Only this process takes pieces here, and it holds the lock of its pages.
         if runs.free_slab(page, class) {
-            pages.retain(|&it| it != page);
+            pages.all.remove(&page);
+            pages.open.remove(&page);
         }
     }
 }
@@ -96,10 +133,10 @@ impl Slabs {
 /// Takes the first free piece of a page, of those that there are in its class.
 fn take_piece(words: &SharedWords, page: u32, class: u8) -> Option<u64> {
     loop {
-        let map = words.memory.load(words.pieces(page));
+        let map = words.map(page);
         let taken = map | empty(class);
         let piece = (taken != u64::MAX).then_some(u64::from(taken.trailing_ones()))?;
-        if words.memory.compare_exchange(words.pieces(page), map, map | 1 << piece) == map {
+        if words.change_map(page, map, map | 1 << piece) {
             return Some(piece);
         }
     }
@@ -108,11 +145,11 @@ fn take_piece(words: &SharedWords, page: u32, class: u8) -> Option<u64> {
 /// Marks a piece as free. Returns whether it was taken.
 fn clear(words: &SharedWords, page: u32, bit: u64) -> bool {
     loop {
-        let map = words.memory.load(words.pieces(page));
+        let map = words.map(page);
         if map & bit == 0 {
             return false;
         }
-        if words.memory.compare_exchange(words.pieces(page), map, map & !bit) == map {
+        if words.change_map(page, map, map & !bit) {
             return true;
         }
     }

@@ -30,6 +30,26 @@ fn values_have_the_same_address_for_all_who_have_the_heap() {
 }
 
 #[test]
+fn what_a_process_had_that_died_at_any_step_is_taken_back() {
+    let one = heap(40);
+    let all = one.free_bytes();
+    for step in 0..24 {
+        let (steps, other) = (Steps::default(), again(&one, 2));
+        let other = other.dying(steps.clone());
+        steps.die_after(step);
+        let kept = other.scope(3 * PAGE_BYTES);
+        let freed = other.scope(2 * PAGE_BYTES);
+        drop((freed, other.scope(PAGE_BYTES)));
+        steps.die_after(0);
+        drop(kept);
+        // What it does when it is dead has no effect.
+        assert!(other.scope(1).is_err() && steps.are_over());
+        one.reclaim(Owner(2));
+        assert_eq!(one.free_bytes(), all, "after {step} steps");
+    }
+}
+
+#[test]
 fn a_file_that_is_no_heap_for_the_place_is_refused() {
     let one = heap(1);
     let file = || one.file().try_clone_to_owned().unwrap();
@@ -65,13 +85,33 @@ fn all_that_was_allocated_can_be_freed_and_allocated_again() {
 }
 
 #[test]
+fn a_scope_has_the_pages_of_the_one_before_if_that_has_ended() {
+    let one = heap(30);
+    let other = again(&one, 2);
+    let first = one.scope(3 * PAGE_BYTES).unwrap();
+    let address = first.address();
+    let second = one.scope(2 * PAGE_BYTES).unwrap();
+    assert_eq!(second.address(), address + 3 * PAGE_BYTES);
+    // Whoever frees it.
+    let passed_on = second.pass_on();
+    other.free(passed_on.address).unwrap();
+    let third = one.scope(4 * PAGE_BYTES).unwrap();
+    assert_eq!(third.address(), passed_on.address);
+    drop((first, third));
+    // Not where others are.
+    let fourth = one.scope(PAGE_BYTES).unwrap();
+    let fifth = one.scope(PAGE_BYTES).unwrap();
+    assert_ne!(fourth.address(), fifth.address());
+}
+
+#[test]
 fn a_map_of_pieces_that_lies_leads_to_no_other_page() {
     let heap = heap(1104);
     let first = heap.reserve(2000, 8).unwrap();
     let (page, _) = heap.page(first).unwrap();
     let words = heap.0.runs.words();
     for map in [u64::MAX >> 1, u64::MAX >> 7, 1, 0, !2] {
-        words.memory.store(words.pieces(page), map);
+        words.store_map(page, map);
         let second = heap.reserve(2000, 8).unwrap();
         assert!(heap.page(second).is_some_and(|(_, offset)| offset == 0 || offset == 2048), "{second:#x}");
     }
@@ -126,6 +166,37 @@ fn what_a_dead_process_had_is_used_again() {
         one.free(value.address()).unwrap();
     }
     assert!(free - one.free_bytes() <= PAGE_BYTES);
+}
+
+#[test]
+fn pieces_that_others_have_freed_are_found_again() {
+    let one = heap(30);
+    let other = again(&one, 2);
+    let take = || Boxed::new(&one, [1_u64; 8]).ok();
+    let all: Vec<_> = std::iter::from_fn(take).collect();
+    assert!(all.len() > 10_000 && one.free_bytes() == 0);
+    // Every second one, so that no page is empty.
+    let freed: Vec<_> = all.iter().step_by(2).collect();
+    freed.iter().for_each(|it| other.free(it.address()).unwrap());
+    assert_eq!(std::iter::from_fn(take).count(), freed.len(), "each is taken again, and none twice");
+}
+
+#[test]
+fn what_others_free_keeps_a_heap_from_growing() {
+    let one = heap(31);
+    let other = again(&one, 2);
+    let take = || Boxed::new(&one, [1_u64; 8]).unwrap();
+    let mut had: std::collections::VecDeque<_> = (0..1600).map(|_| take()).collect();
+    let mut least = one.free_bytes();
+    // The oldest goes, and a new one comes: as many as the heap has room for ten times over.
+    for round in 0..200_000 {
+        other.free(had.pop_front().unwrap().address()).unwrap();
+        had.push_back(take());
+        if round == 10_000 {
+            least = one.free_bytes();
+        }
+    }
+    assert!(one.free_bytes() + 50 * PAGE_BYTES >= least, "{} where {least} were free", one.free_bytes());
 }
 
 #[test]

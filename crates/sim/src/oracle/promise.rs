@@ -38,14 +38,28 @@ pub enum Promise {
     Once,
     /// No nonce is used twice under one key.
     Nonce,
-    /// An operation without a queue pair ends when its time-outs are over, at the latest.
+    /// An operation without a queue pair, or a call, ends for its caller when its time-outs are over, at the latest.
     Timeliness,
     /// What nobody has sealed has no effect, and is charged to nobody.
     Proof,
     /// A node sends a stranger no more bytes than it has heard from there.
     Amplification,
+    /// A call is answered once, to its caller, with what its method makes of its own arguments.
+    Answer,
+    /// A method reads exactly what was sent.
+    Arguments,
+    /// No method begins for a caller that waits no more, or that has cancelled the call before the server took it.
+    Beginning,
+    /// A lease lives while it is kept alive, and ends with its time, and with it what belongs to it.
+    Lease,
+    /// No two heaps that are held, and no two scopes in use, have an address in common.
+    Places,
+    /// Nobody holds more than its quota allows, and nobody is refused what it allows.
+    Quota,
+    /// A heap's addresses are taken back when nobody holds it any more, within a bound, and not before.
+    Reclaim,
     /// At rest nothing is left: no permissions, objects, bytes, headers, windows, queue pairs or requests, and no memory of
-    /// a structure that it does not use.
+    /// a structure that it does not use; no memory of scopes and results, and no heaps.
     Rest,
 }
 
@@ -72,6 +86,13 @@ impl Promise {
             Self::Timeliness => "timeliness",
             Self::Proof => "proof",
             Self::Amplification => "amplification",
+            Self::Answer => "answer",
+            Self::Arguments => "arguments",
+            Self::Beginning => "beginning",
+            Self::Lease => "lease",
+            Self::Places => "places",
+            Self::Quota => "quota",
+            Self::Reclaim => "reclaim",
             Self::Rest => "rest",
         }
     }

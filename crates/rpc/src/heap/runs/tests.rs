@@ -274,3 +274,39 @@ proptest! {
         runs.reclaim(SECOND);
     }
 }
+
+/// Words that a peer writes as the reader likes them least: each page is a dead process's run, and when it is being freed, all
+/// behind it belong to it.
+#[derive(Default)]
+struct Unending {
+    is_freed: Cell<bool>,
+    loads: Cell<u32>,
+}
+
+impl PageWords for Unending {
+    fn count(&self) -> u32 {
+        1000
+    }
+
+    fn load(&self, _: u32) -> Option<Page> {
+        self.loads.set(self.loads.get() + 1);
+        let run = Page::Run { of: Owner(2), length: u32::MAX };
+        Some(if self.is_freed.get() { Page::Body } else { run })
+    }
+
+    fn change(&self, _: u32, _: Page, _: Page) -> bool {
+        self.is_freed.set(true);
+        true
+    }
+
+    fn store(&self, _: u32, _: Page) {
+        self.is_freed.set(false);
+    }
+}
+
+#[test]
+fn taking_back_looks_at_each_page_once_whatever_is_written_meanwhile() {
+    let runs = Runs::new(Unending::default(), Owner(1));
+    assert!(runs.reclaim(Owner(2)).is_empty());
+    assert!(runs.words().loads.get() <= 2 * runs.words().count(), "{}", runs.words().loads.get());
+}

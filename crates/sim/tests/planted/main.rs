@@ -3,6 +3,8 @@
 //! Needs `--features planted`; without it there is nothing to plant.
 #![cfg(feature = "planted")]
 
+mod calls;
+
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_sim::{FaultKind, Plan, Programs, Promise, run, shrink};
 

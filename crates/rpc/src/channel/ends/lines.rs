@@ -5,10 +5,11 @@
 //! are lines, so the line before was read when the next one comes to its place.
 
 use portcullis_memory::{Bytes, Mapping, Memory};
+use portcullis_protocol::planted::{self, Fault};
 use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of a line.
-pub(super) const LINE_BYTES: u64 = 64;
+pub const LINE_BYTES: u64 = 64;
 
 /// One end of a ring.
 #[derive(Debug)]
@@ -39,9 +40,11 @@ impl End {
 
 /// The end that writes.
 #[derive(Debug)]
-pub(super) struct Writer(End);
+pub struct Writer(End);
 
 impl Writer {
+    /// Of a ring of so many lines, a power of two, the first of which is at an offset in memory.
+    #[must_use]
     pub fn new(memory: Mapping, offset: u64, lines: u32) -> Self {
         Self(End::new(memory, offset, lines))
     }
@@ -61,18 +64,25 @@ impl Writer {
 
 /// The end that reads.
 #[derive(Debug)]
-pub(super) struct Reader(End);
+pub struct Reader(End);
 
 impl Reader {
+    /// Of a ring of so many lines, a power of two, the first of which is at an offset in memory.
+    #[must_use]
     pub fn new(memory: Mapping, offset: u64, lines: u32) -> Self {
         Self(End::new(memory, offset, lines))
     }
 
     /// Whether a line is there.
+    #[must_use]
     #[inline]
     pub fn has_line(&self) -> bool {
         let [turn, ..] = halves(self.0.memory.load(self.0.place()));
-        turn == self.0.turn
+        self.is_new(turn)
+    }
+
+    fn is_new(&self, turn: u32) -> bool {
+        turn == self.0.turn || turn != 0 && planted::is(Fault::TurnNotCompared)
     }
 
     /// The next line, if one is there: its head, its words, and the last word, which its writer may change later.
@@ -80,7 +90,7 @@ impl Reader {
     pub fn read(&mut self) -> Option<(u32, [u64; 6], u64)> {
         let place = self.0.place();
         let [turn, head] = halves(self.0.memory.load(place));
-        if turn != self.0.turn {
+        if !self.is_new(turn) {
             return None;
         }
         let [first, second, third, fourth, fifth, sixth, last] = self.0.memory.load_words(place + 8);
@@ -90,7 +100,8 @@ impl Reader {
 }
 
 /// Where a line's last word is: what its writer may still say when the line is written.
-pub(super) fn last_word(place: u64) -> u64 {
+#[must_use]
+pub fn last_word(place: u64) -> u64 {
     place + LINE_BYTES - 8
 }
 

@@ -1,0 +1,56 @@
+//! The client.
+
+use crate::cache::{DELETE, Entry, GET, SET};
+use crate::ycsb::{Cache, Trouble};
+use portcullis_rpc::channel::{Answer, Connection};
+use portcullis_rpc::{Scope, Vector};
+use std::path::Path;
+
+/// Bytes of the scope for calls: the longest key and value fit.
+const SCOPE_BYTES: u64 = 2 << 20;
+
+/// A connection to a cache.
+#[derive(Debug)]
+pub struct Client {
+    connection: Connection,
+    scope: Scope,
+}
+
+impl Client {
+    /// Connects to the cache at a path.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn open(path: &Path) -> Result<Self, Trouble> {
+        let connection = Connection::open(path)?;
+        let scope = connection.scope(SCOPE_BYTES)?;
+        Ok(Self { connection, scope })
+    }
+
+    fn call(&mut self, method: u32, key: &[u8], value: &[u8]) -> Result<Answer, Trouble> {
+        self.scope.reset();
+        let entry = Entry::plant(&self.scope, key, value)?;
+        Ok(self.connection.call(method, &self.scope, entry)?)
+    }
+}
+
+impl Cache for Client {
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
+        let answer = self.call(GET, key, &[])?;
+        if answer.word() == 0 {
+            return Ok(None);
+        }
+        // The value is read once, by value: what the server does with it then is nothing to this client.
+        let value = answer.read::<Vector<u8>>()?.read(self.connection.heap())?;
+        Ok(Some(value))
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble> {
+        self.call(SET, key, value)?;
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Trouble> {
+        Ok(self.call(DELETE, key, &[])?.word() != 0)
+    }
+}

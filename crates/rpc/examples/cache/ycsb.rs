@@ -1,0 +1,154 @@
+//! What is done with a cache: it is loaded, and then used as the workloads of YCSB say, and every value that is read is checked.
+//! Nothing here knows how the cache is reached.
+
+use crate::workload::{Choice, Drawn, Kind, Workload, draw};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// What went wrong.
+pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
+
+/// Bytes of a value: ten fields of a hundred, as YCSB's records have.
+const VALUE_BYTES: usize = 1000;
+/// What operations are drawn from: all caches get the same ones.
+const SEED: u64 = 1;
+
+/// A way to a cache.
+pub trait Cache {
+    /// The value of a key. `None`: there is none.
+    ///
+    /// # Errors
+    /// The cache did not answer.
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble>;
+
+    /// Sets the value of a key.
+    ///
+    /// # Errors
+    /// The cache did not.
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble>;
+
+    /// Deletes a key. Returns whether it was there.
+    ///
+    /// # Errors
+    /// The cache did not.
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Trouble>;
+}
+
+/// What a workload has taken.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The workload.
+    pub workload: String,
+    /// Operations.
+    pub operations: u64,
+    /// Seconds for all of them.
+    pub seconds: f64,
+    /// Microseconds of one: the median.
+    pub p50: f64,
+}
+
+/// Keys and values that are in a cache.
+pub struct Loaded {
+    /// How often the value of each key was set.
+    versions: Vec<u64>,
+}
+
+fn key(number: usize) -> String {
+    format!("user{number:016}")
+}
+
+/// The value of a key, which no other key and no other version has.
+fn value(number: usize, version: u64) -> Vec<u8> {
+    let words = (0_u64..).map(|at| (number as u64) << 24 ^ version ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut value: Vec<u8> = words.take(VALUE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
+    value.resize(VALUE_BYTES, 0);
+    value
+}
+
+impl Loaded {
+    /// Loads a cache with so many keys. `done` is called with how many more are there.
+    ///
+    /// # Errors
+    /// The cache did not take one.
+    pub fn new(cache: &mut impl Cache, keys: u32, mut done: impl FnMut(u64)) -> Result<Self, Trouble> {
+        let mut loaded = Self { versions: Vec::new() };
+        for number in 0..keys as usize {
+            cache.set(key(number).as_bytes(), &value(number, 0))?;
+            loaded.versions.push(0);
+            done(1);
+        }
+        Ok(loaded)
+    }
+
+    /// Does what a workload says.
+    ///
+    /// # Errors
+    /// The cache did not do something, or gave another value than it should have.
+    pub fn run(
+        &mut self,
+        cache: &mut impl Cache,
+        workload: Workload,
+        operations: u64,
+        mut done: impl FnMut(u64),
+    ) -> Result<Report, Trouble> {
+        let keys = u32::try_from(self.versions.len())?;
+        let drawn = draw(workload, keys, operations, SEED);
+        let mut times = Vec::with_capacity(usize::try_from(operations)?);
+        for drawn in drawn.iter().cycle().take(usize::try_from(operations)?) {
+            times.push(self.one(cache, *drawn)?);
+            done(1);
+        }
+        let seconds = times.iter().sum::<Duration>().as_secs_f64();
+        times.sort_unstable();
+        let p50 = times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e6);
+        Ok(Report { workload: workload.text(), operations, seconds, p50 })
+    }
+
+    /// Does one operation. Returns how long that took, without the time to make values up and to check them.
+    fn one(&mut self, cache: &mut impl Cache, Drawn { kind, choice }: Drawn) -> Result<Duration, Trouble> {
+        let number = match choice {
+            _ if kind == Kind::Insert => self.versions.len(),
+            Choice::Loaded(number) => number as usize,
+            Choice::BeforeLatest(rank) => {
+                self.versions.len() - 1 - (rank as usize).min(self.versions.len() - 1)
+            }
+        };
+        let key = key(number);
+        let mut took = Duration::ZERO;
+        if matches!(kind, Kind::Read | Kind::ReadModifyWrite) {
+            let before = Instant::now();
+            let read = cache.get(key.as_bytes())?;
+            took += before.elapsed();
+            if read.as_deref() != Some(&*value(number, self.versions[number])) {
+                return Err(format!("{key} came back as {read:x?}").into());
+            }
+        }
+        if kind != Kind::Read {
+            if kind == Kind::Insert {
+                self.versions.push(0);
+            } else {
+                self.versions[number] += 1;
+            }
+            let value = value(number, self.versions[number]);
+            let before = Instant::now();
+            cache.set(key.as_bytes(), &value)?;
+            took += before.elapsed();
+        }
+        Ok(took)
+    }
+
+    /// Deletes some keys, each of which is gone then.
+    ///
+    /// # Errors
+    /// One was not there, or still is.
+    pub fn delete(self, cache: &mut impl Cache) -> Result<(), Trouble> {
+        for number in 0..self.versions.len().min(100) {
+            let key = key(number);
+            let (was_there, is_there) = (cache.delete(key.as_bytes())?, cache.get(key.as_bytes())?.is_some());
+            if !was_there || is_there || cache.delete(key.as_bytes())? {
+                return Err(format!("{key} was deleted, and was there: {was_there}, {is_there}").into());
+            }
+        }
+        Ok(())
+    }
+}

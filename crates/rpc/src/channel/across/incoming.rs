@@ -1,0 +1,222 @@
+//! What a client reads from its mailbox: the lines of replies, and then the results that they name.
+
+use super::mailbox::{Places, REPLIES_AT, REPLY_BYTES, RESULTS_AT};
+use super::permissions::Permissions;
+use super::sealed::{REPLY_WORDS, Turn, open_reply};
+use super::server_clock::ServerClock;
+use crate::ScopeRef;
+use crate::channel::ends::{DEPTH, ReplyLine};
+use crate::heap::Heap;
+use portcullis::{Buffer, Error, Operation, Outcome, Session};
+use portcullis_memory::{ArenaMemory, Memory};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use zerocopy::FromBytes;
+
+/// The most bytes that one operation reads.
+const PIECE_BYTES: u32 = 256 << 10;
+/// Replies that one operation reads.
+const LINES_MAX: u64 = 16;
+/// Between two looks for a reply passes this part of the time that has been waited: so there are few of them, and none comes much too
+/// late. And at most so long.
+const PAUSE_PART: u32 = 8;
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+
+/// A reply whose result is not here yet.
+#[derive(Debug)]
+struct Arrived {
+    line: ReplyLine,
+    /// Pieces that are not asked for yet: an offset in the heap, and bytes.
+    left: VecDeque<(u64, u32)>,
+    /// Those that were, with their offsets.
+    under_way: VecDeque<(Operation, u64)>,
+}
+
+/// An operation whose outcome was taken by who waited for it.
+#[derive(Debug, Default)]
+struct Ended(Option<(Operation, Outcome<ArenaMemory>)>);
+
+impl Ended {
+    /// What has come of an operation, if it has ended.
+    fn take(&mut self, session: &mut Session, operation: Operation) -> Option<Outcome<ArenaMemory>> {
+        match self.0.take_if(|(ended, _)| *ended == operation) {
+            Some((_, outcome)) => Some(outcome),
+            None => session.client().take(operation),
+        }
+    }
+}
+
+/// Looks for replies, one after another, and fetches their results.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    places: Places,
+    results_max: u64,
+    /// The next reply that was not seen.
+    turn: Turn,
+    look: Option<Operation>,
+    /// What was waited for, and what came of it.
+    ended: Ended,
+    arrived: VecDeque<Arrived>,
+    /// Replies that are still to come.
+    awaited: u64,
+    clock: ServerClock,
+    /// Since when nothing has come, and until when nothing is looked for.
+    since: Instant,
+    next: Instant,
+}
+
+impl Incoming {
+    pub fn new(places: Places, results_max: u64, clock: ServerClock, now: Instant) -> Self {
+        let (turn, arrived, awaited) = (Turn::FIRST, VecDeque::new(), 0);
+        Self {
+            places,
+            results_max,
+            turn,
+            look: None,
+            ended: Ended::default(),
+            arrived,
+            awaited,
+            clock,
+            since: now,
+            next: now,
+        }
+    }
+
+    /// One more reply is to come.
+    pub fn await_one(&mut self, now: Instant) {
+        self.awaited += 1;
+        (self.since, self.next) = (now, now);
+    }
+
+    /// What is known of the server's clock.
+    pub fn clock(&self) -> ServerClock {
+        self.clock
+    }
+
+    /// What is to be waited for: an operation, or a moment. `None`: nothing.
+    pub fn next(&self) -> Option<Result<Operation, Instant>> {
+        let fetch = self.arrived.front().and_then(|it| it.under_way.front());
+        let operation = fetch.map(|it| it.0).or(self.look);
+        operation.map(Ok).or((self.awaited > 0).then_some(Err(self.next)))
+    }
+
+    /// Takes note of what has come of an operation that was waited for.
+    pub fn has_ended(&mut self, operation: Operation, outcome: Outcome<ArenaMemory>) {
+        self.ended.0 = Some((operation, outcome));
+    }
+
+    /// Goes on. Returns a reply that has come with its result, which is in `heap`.
+    ///
+    /// # Errors
+    /// An operation has failed.
+    pub fn go_on(
+        &mut self,
+        session: &mut Session,
+        permissions: &Permissions,
+        heap: &Heap,
+        now: Instant,
+    ) -> Result<Option<ReplyLine>, Error> {
+        if let Some(operation) = self.look
+            && let Some(outcome) = self.ended.take(session, operation)
+        {
+            self.look = None;
+            outcome.result?;
+            self.hear(&outcome.buffer.ok_or(Error::SessionLost)?, now);
+        }
+        if self.look.is_none() && self.awaited > 0 && now >= self.next {
+            self.look = self.begin_look(session, permissions)?;
+        }
+        for arrived in &mut self.arrived {
+            arrived.go_on(session, permissions, heap, &mut self.ended)?;
+        }
+        let is_here = self.arrived.front().is_some_and(|it| it.left.is_empty() && it.under_way.is_empty());
+        Ok(self.arrived.pop_front_if(|_| is_here).map(|it| it.line))
+    }
+
+    /// Takes in what a look has brought.
+    fn hear(&mut self, bytes: &Buffer<ArenaMemory>, now: Instant) {
+        let bytes = bytes.bytes();
+        let mut is_first = true;
+        for line in bytes.chunks_exact(8 * REPLY_WORDS) {
+            let words = <[u64; REPLY_WORDS]>::read_from_bytes(line).expect("it has that length");
+            let Some((line, said)) = open_reply(self.turn, &words) else { break };
+            self.turn = self.turn.next();
+            self.awaited = self.awaited.saturating_sub(1);
+            self.clock.hear(crate::channel::now(), said);
+            self.arrived.push_back(Arrived {
+                line,
+                left: self.pieces(line.scope),
+                under_way: VecDeque::new(),
+            });
+            is_first = false;
+        }
+        if is_first {
+            self.next = now + (now.saturating_duration_since(self.since) / PAUSE_PART).min(PAUSE_MAX);
+        } else {
+            (self.since, self.next) = (now, now);
+        }
+    }
+
+    fn begin_look(
+        &self,
+        session: &mut Session,
+        permissions: &Permissions,
+    ) -> Result<Option<Operation>, Error> {
+        let index = self.turn.index();
+        let lines = self.awaited.min(LINES_MAX).min(u64::from(DEPTH) - index);
+        let length = u32::try_from(lines * REPLY_BYTES).unwrap_or(0);
+        begin_read(session, permissions, REPLIES_AT + index * REPLY_BYTES, length)
+    }
+
+    /// What is fetched of a result. What is none, or too long, is not fetched: who asks for it is told.
+    fn pieces(&self, scope: ScopeRef) -> VecDeque<(u64, u32)> {
+        let ScopeRef { address, length } = scope;
+        let offset = self.places.results.offset(address, length).filter(|_| length <= self.results_max);
+        let Some(offset) = offset else { return VecDeque::new() };
+        let piece = |done| (offset + done, u32::try_from(length - done).unwrap_or(u32::MAX).min(PIECE_BYTES));
+        (0..length).step_by(PIECE_BYTES as usize).map(piece).collect()
+    }
+}
+
+impl Arrived {
+    fn go_on(
+        &mut self,
+        session: &mut Session,
+        permissions: &Permissions,
+        heap: &Heap,
+        ended: &mut Ended,
+    ) -> Result<(), Error> {
+        while let Some(&(offset, length)) = self.left.front() {
+            let Some(operation) = begin_read(session, permissions, RESULTS_AT + offset, length)? else {
+                break;
+            };
+            self.left.pop_front();
+            self.under_way.push_back((operation, offset));
+        }
+        while let Some(&(operation, offset)) = self.under_way.front() {
+            let Some(outcome) = ended.take(session, operation) else { break };
+            self.under_way.pop_front();
+            outcome.result?;
+            heap.memory().write(offset, &outcome.buffer.ok_or(Error::SessionLost)?.bytes());
+        }
+        Ok(())
+    }
+}
+
+/// `None`: there will be room for it when others have ended.
+fn begin_read(
+    session: &mut Session,
+    permissions: &Permissions,
+    at: u64,
+    length: u32,
+) -> Result<Option<Operation>, Error> {
+    let now = session.now();
+    let begun = session.buffer(length).and_then(|buffer| {
+        let begun = session.client().read(now, &permissions.reading, at, buffer);
+        begun.map_err(|rejected| rejected.error)
+    });
+    match begun {
+        Err(Error::QueueFull { .. } | Error::ArenaFull { .. }) if session.client().pending() > 0 => Ok(None),
+        begun => begun.map(Some),
+    }
+}

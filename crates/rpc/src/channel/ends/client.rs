@@ -1,0 +1,286 @@
+//! A client's end: its calls by slot, and what is told about them.
+
+use super::copies::Copies;
+use super::guard::Guards;
+use super::lines::{Reader, Writer, last_word};
+use super::outcome::{Answer, CallError, Results, Returned, understand};
+use super::words::{ReplyLine, RequestLine};
+use super::{DEPTH, REPLIES, REQUESTS};
+use crate::ScopeRef;
+use crate::channel::Copied;
+use crate::heap::Heap;
+use crate::plain::Plain;
+use portcullis_memory::{Mapping, Memory, PrivateView};
+use portcullis_protocol::planted::{self, Fault};
+
+/// A call that is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CallId(pub(in crate::channel) u64);
+
+impl CallId {
+    /// Its number, as requests and replies say it.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The method's number.
+    pub method: u32,
+    /// The scope that the arguments are in. It must not be freed before the call has ended.
+    pub scope: ScopeRef,
+    /// The address of the arguments' root.
+    pub root: u64,
+    /// What is passed beside the root.
+    pub word: u64,
+    /// Until when the caller waits, in nanoseconds. `None`: as long as it takes.
+    pub deadline: Option<u64>,
+}
+
+/// A call that was begun and not waited for yet.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    call: u64,
+    method: u32,
+    deadline: Option<u64>,
+    /// Where its request is.
+    place: u64,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Progress {
+    UnderWay,
+    /// It has no answer yet, and nobody waits for that any more.
+    Abandoned,
+    Ended(ReplyLine),
+}
+
+/// A call's number has its slot in its lowest bits, so that it is found without a search.
+const SLOT_BITS: u32 = DEPTH.trailing_zeros();
+
+fn slot_of(call: u64) -> usize {
+    usize::try_from(call & (u64::from(DEPTH) - 1)).unwrap_or(0)
+}
+
+/// A client's end of a connection.
+#[derive(Debug)]
+pub struct ClientEnd {
+    heap: Heap,
+    results: Results,
+    copies: Copies,
+    ring: Mapping,
+    requests: Writer,
+    replies: Reader,
+    /// `None`: calls are not guarded.
+    guards: Option<Guards>,
+    /// How many calls were begun.
+    begun: u64,
+    /// By slot.
+    calls: [Option<Begun>; DEPTH as usize],
+    free: Vec<u32>,
+    is_gone: bool,
+}
+
+impl ClientEnd {
+    /// With a heap, a place where results of it are copied to, and a ring of [`RING_BYTES`](super::RING_BYTES) bytes in which nothing
+    /// was written.
+    #[must_use]
+    pub fn new(heap: Heap, results: PrivateView, ring: Mapping) -> Self {
+        Self {
+            results: Results { heap: heap.clone(), returned: None },
+            heap,
+            copies: Copies::new(results),
+            requests: Writer::new(ring.clone(), REQUESTS, DEPTH),
+            replies: Reader::new(ring.clone(), REPLIES, DEPTH),
+            ring,
+            guards: None,
+            begun: 0,
+            calls: [None; DEPTH as usize],
+            free: (0..DEPTH).rev().collect(),
+            is_gone: false,
+        }
+    }
+
+    /// With results in a heap of their own, which the server allocates elsewhere, and whoever carries them brings here. What the
+    /// client has no more use for is in `returned`.
+    #[must_use]
+    pub fn with_results(self, heap: Heap, returned: Returned) -> Self {
+        Self { results: Results { heap, returned: Some(returned) }, ..self }
+    }
+
+    /// With scopes that this process may not write while calls are under way with them
+    /// ([`ConnectionOptions::guarded`](crate::channel::ConnectionOptions::guarded)).
+    #[must_use]
+    pub fn guarded(self) -> Self {
+        Self { guards: Some(Guards::new(self.heap.clone())), ..self }
+    }
+
+    /// The connection's heap.
+    #[must_use]
+    pub fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    /// The connection's ring.
+    #[must_use]
+    pub fn ring(&self) -> &Mapping {
+        &self.ring
+    }
+
+    /// Begins a call: its request is in the ring afterwards, where [`line`](Self::line) says.
+    ///
+    /// # Errors
+    /// [`CallError::TooMany`], [`CallError::ServerGone`], or [`CallError::NotGuarded`].
+    #[inline]
+    pub fn begin(&mut self, call: Call) -> Result<CallId, CallError> {
+        let Call { method, scope, root, word, deadline } = call;
+        if self.is_gone {
+            return Err(CallError::ServerGone);
+        }
+        if self.free.is_empty() {
+            // What nobody waits for any more may have been answered.
+            self.take_replies();
+        }
+        let slot = self.free.pop().ok_or(CallError::TooMany)?;
+        self.begun += 1;
+        let call = self.begun << SLOT_BITS | u64::from(slot);
+        if let Some(guards) = &mut self.guards {
+            let name = format!("call {call} of method {method}");
+            if let Err(error) = guards.begin(slot_of(call), scope, &name) {
+                self.free.push(slot);
+                return Err(CallError::NotGuarded(error.to_string()));
+            }
+        }
+        // Zero says that there is none.
+        let until = deadline.map_or(0, |deadline| deadline.max(1));
+        let request = RequestLine { method, call, root, scope, deadline: until, word };
+        let place = self.requests.write(method, request.words());
+        let begun = Begun { call, method, deadline, place, progress: Progress::UnderWay };
+        self.calls[slot_of(call)] = Some(begun);
+        Ok(CallId(call))
+    }
+
+    /// Where in the ring the line of a call's request is. `None`: the call is not under way.
+    #[must_use]
+    pub fn line(&self, call: CallId) -> Option<u64> {
+        let begun = self.calls[slot_of(call.0)].as_ref().filter(|it| it.call == call.0)?;
+        matches!(begun.progress, Progress::UnderWay).then_some(begun.place)
+    }
+
+    /// Until when the caller of a call waits. `None`: as long as it takes.
+    #[must_use]
+    pub fn deadline(&self, call: CallId) -> Option<u64> {
+        self.calls[slot_of(call.0)].as_ref().filter(|it| it.call == call.0)?.deadline
+    }
+
+    /// Asks the server not to begin a call. Whether it came in time, the call's answer says. Returns where in the ring the word is that
+    /// says so. `None`: the call is not under way.
+    pub fn cancel(&mut self, call: CallId) -> Option<u64> {
+        let word = last_word(self.line(call)?);
+        debug_assert!((REQUESTS..REPLIES).contains(&word));
+        self.ring.store(word, call.0);
+        Some(word)
+    }
+
+    /// Whether a reply is in the ring that was not taken in yet.
+    #[must_use]
+    pub fn has_reply(&self) -> bool {
+        self.replies.has_line()
+    }
+
+    /// Whether a call has ended, so that [`poll`](Self::poll) says what came of it.
+    pub fn has_ended(&mut self, call: CallId) -> bool {
+        self.take_replies();
+        self.line(call).is_none()
+    }
+
+    /// What has come of a call, once. `None`: nothing yet. The time is asked for if the call has a deadline.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    #[inline]
+    pub fn poll(&mut self, call: CallId, now: impl FnOnce() -> u64) -> Option<Result<Answer, CallError>> {
+        self.take_replies();
+        let Some(Some(it)) = self.slot(call.0) else { return Some(Err(CallError::NoSuchCall)) };
+        let (method, deadline) = (it.method, it.deadline);
+        match it.progress {
+            Progress::Ended(reply) => {
+                self.let_go(call.0);
+                return Some(understand(&self.results, method, &reply));
+            }
+            Progress::Abandoned => return Some(Err(CallError::NoSuchCall)),
+            Progress::UnderWay
+                if !planted::is(Fault::LateNotTold) && deadline.is_some_and(|deadline| now() >= deadline) =>
+            {
+                it.progress = Progress::Abandoned;
+                return Some(Err(CallError::Late));
+            }
+            Progress::UnderWay => {}
+        }
+        (self.is_gone && !planted::is(Fault::GoneNotTold)).then_some(Err(CallError::ServerGone))
+    }
+
+    /// The server is gone, or has to be taken for that: what its calls had is the client's again.
+    pub fn give_up(&mut self) {
+        self.take_replies();
+        self.is_gone = true;
+        self.guards.iter_mut().for_each(Guards::clear);
+    }
+
+    /// Whether the client has given up.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Looks at an answer's result in a copy of its scope, of at most so many bytes.
+    ///
+    /// # Errors
+    /// The server named a scope that is none of the heap's, or more bytes.
+    pub fn look<T: Plain>(&mut self, answer: &Answer, most: u64) -> Result<Copied<'_, T>, CallError> {
+        let view = self.copies.look(&self.results.heap, answer.scope, most)?;
+        Ok(Copied::new(view, answer.root, answer.word))
+    }
+
+    /// The slot of a call that was begun and not waited for.
+    fn slot(&mut self, call: u64) -> Option<&mut Option<Begun>> {
+        let slot = &mut self.calls[slot_of(call)];
+        slot.as_ref().is_some_and(|it| it.call == call).then_some(slot)
+    }
+
+    fn let_go(&mut self, call: u64) {
+        if let Some(slot) = self.slot(call) {
+            *slot = None;
+            if !planted::is(Fault::SlotNotFreed) {
+                self.free.push(u32::try_from(slot_of(call)).unwrap_or(0));
+            }
+            self.guards.iter_mut().for_each(|guards| guards.end(slot_of(call)));
+        }
+    }
+
+    /// Takes in the replies that have come.
+    fn take_replies(&mut self) {
+        // No server has more replies to this client. One that writes without an end is not listened to without one.
+        for _ in 0..DEPTH {
+            let Some((status, words, _)) = self.replies.read() else { return };
+            let reply = ReplyLine::read(status, words);
+            // A server may say anything: what nobody has asked is nobody's answer.
+            let Some(Some(it)) = self.slot(reply.call) else { continue };
+            match it.progress {
+                Progress::UnderWay => it.progress = Progress::Ended(reply),
+                Progress::Abandoned => {
+                    self.let_go(reply.call);
+                    let answer = Answer::of(&self.results, &reply);
+                    if planted::is(Fault::LateResultKept) {
+                        std::mem::forget(answer);
+                    }
+                }
+                Progress::Ended(_) => {}
+            }
+        }
+    }
+}

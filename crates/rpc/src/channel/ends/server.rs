@@ -1,0 +1,249 @@
+//! A server's end: it takes requests, has methods carry them out, and replies.
+
+use super::lane_heap::{LaneHeap, heap_of};
+use super::lines::{Reader, Writer};
+use super::methods::Methods;
+use super::words::{ReplyLine, RequestLine, Status};
+use super::{Clock, DEPTH, REPLIES, REQUESTS};
+use crate::channel::Reply;
+use crate::channel::method::Method;
+use crate::channel::one_shot::Ledger;
+use crate::heap::{Heap, PAGE_BYTES};
+use crate::{ScopeRef, View};
+use portcullis_memory::{Mapping, PrivateView};
+use portcullis_protocol::planted::{self, Fault};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Copies of more bytes give their memory back when the method has ended.
+const COPY_KEPT_MAX: u64 = 1 << 20;
+
+/// A server's end of a connection.
+#[derive(Debug)]
+pub struct ServerEnd {
+    heap: Heap,
+    /// `None`: they are in the same heap.
+    results: Option<Heap>,
+    view: PrivateView,
+    requests: Reader,
+    replies: Writer,
+    /// `None`: no method reads one-shot scopes.
+    ledger: Option<Arc<Ledger>>,
+}
+
+/// A request that was taken from the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// What the client says.
+    pub line: RequestLine,
+    /// Whether the client had cancelled the call when the request was taken.
+    pub is_cancelled: bool,
+}
+
+impl ServerEnd {
+    /// With a heap, a place where arguments of it are copied to, and a ring of [`RING_BYTES`](super::RING_BYTES) bytes in which no
+    /// request was read.
+    #[must_use]
+    pub fn new(heap: Heap, arguments: PrivateView, ring: Mapping) -> Self {
+        let requests = Reader::new(ring.clone(), REQUESTS, DEPTH);
+        let replies = Writer::new(ring, REPLIES, DEPTH);
+        Self { heap, results: None, view: arguments, requests, replies, ledger: None }
+    }
+
+    /// With results in another heap than arguments.
+    #[must_use]
+    pub fn with_results(self, heap: Heap) -> Self {
+        Self { results: Some(heap), ..self }
+    }
+
+    pub(in crate::channel) fn with_ledger(self, ledger: Option<Arc<Ledger>>) -> Self {
+        Self { ledger, ..self }
+    }
+
+    /// Whether a request is in the ring that was not taken yet.
+    #[must_use]
+    #[inline]
+    pub fn has_request(&self) -> bool {
+        self.requests.has_line()
+    }
+
+    /// Takes the next request.
+    #[inline]
+    pub fn take(&mut self) -> Option<Request> {
+        let (method, words, cancelled) = self.requests.read()?;
+        let line = RequestLine::read(method, words);
+        let is_cancelled = cancelled == line.call && !planted::is(Fault::CancelNotLookedAt);
+        Some(Request { line, is_cancelled })
+    }
+
+    /// Has a method carry out a request, if there is one and the caller still waits. `shared` is the heap of all clients, if there is
+    /// one. The reply is not in the ring yet.
+    pub fn answer(
+        &mut self,
+        methods: &Methods,
+        request: &Request,
+        shared: Option<&mut LaneHeap>,
+        clock: Clock<'_>,
+    ) -> ReplyLine {
+        let Request { line: request, is_cancelled } = request;
+        let deadline = (request.deadline != 0).then_some(request.deadline);
+        let is_late = || {
+            let is_over = deadline.is_some_and(|deadline| clock() >= deadline);
+            is_over && !planted::is(Fault::DeadlineNotLookedAt)
+        };
+        if is_late() {
+            return short(request, Status::Late);
+        }
+        if *is_cancelled {
+            let numbered = short(request, Status::Cancelled);
+            return if planted::is(Fault::CancelledNotNumbered) {
+                ReplyLine { call: 0, ..numbered }
+            } else {
+                numbered
+            };
+        }
+        let Some(method) = methods.get(request.method) else {
+            return short(request, Status::NoSuchMethod);
+        };
+        let is_sealed = self.ledger.as_ref().is_some_and(|ledger| ledger.has(request.scope));
+        if is_sealed && !matches!(method, Method::OneShot(_)) {
+            return short(request, Status::NoSealedWanted);
+        }
+        let (heap, copies) = heap_of((&self.heap, &mut self.view), shared, request);
+        // Results are in the connection's own heap, where no other client sees them.
+        let results = self.results.as_ref().unwrap_or(&self.heap);
+        let mut reply = Reply::new(results, deadline, clock);
+        let called = catch_unwind(AssertUnwindSafe(|| match method {
+            Method::Copied { most, code } => {
+                let Some(view) = copy(heap, copies, request.scope, *most) else {
+                    return Ok(Status::NoArguments);
+                };
+                // A caller that waits no more may have used its scope again while it was copied.
+                if !planted::is(Fault::DeadlineLookedAtOnce) && is_late() {
+                    return Ok(Status::Late);
+                }
+                code(view, request.root, request.word, &mut reply).map(|()| Status::Done)
+            }
+            Method::OneShot(code) => {
+                let Some(ledger) = &self.ledger else { return Ok(Status::NotSealed) };
+                let looked =
+                    ledger.look(request.scope, |view| code(view, request.root, request.word, &mut reply));
+                looked.map_or_else(Ok, |outcome| outcome.map(|()| Status::Done))
+            }
+            Method::Trusted(code) => {
+                let code = code(heap, request.root, request.scope, request.word, &mut reply);
+                code.map(|()| Status::Done)
+            }
+        }));
+        let status = match called {
+            Ok(Ok(status)) => status,
+            Ok(Err(failure)) => failure.tell(&mut reply),
+            Err(_) => {
+                if planted::is(Fault::PanickedResultKept) {
+                    std::mem::forget(reply.scope.take());
+                }
+                reply = Reply::new(results, deadline, clock);
+                Status::Panicked
+            }
+        };
+        let Reply { word, root, scope, .. } = reply;
+        let scope = scope.map_or(ScopeRef::default(), crate::Scope::pass_on);
+        if request.scope.length > COPY_KEPT_MAX && matches!(method, Method::Copied { .. }) {
+            let offset = heap.place().offset(request.scope.address, request.scope.length);
+            offset.into_iter().for_each(|offset| copies.give_back(offset, request.scope.length));
+        }
+        ReplyLine { status: status as u32, call: request.call, root, scope, word }
+    }
+
+    /// Puts a reply into the ring. The client has room for it: it has no more calls under way. Returns where its line is.
+    #[inline]
+    pub fn reply(&mut self, reply: &ReplyLine) -> u64 {
+        self.replies.write(reply.status, reply.words())
+    }
+}
+
+fn short(request: &RequestLine, status: Status) -> ReplyLine {
+    let scope = ScopeRef::default();
+    ReplyLine { status: status as u32, call: request.call, root: 0, scope, word: 0 }
+}
+
+/// Copies a scope to the place where it has its own addresses. `None`: it is no scope of the heap, or too large.
+fn copy<'a>(heap: &Heap, view: &'a mut PrivateView, scope: ScopeRef, most: u64) -> Option<View<'a>> {
+    let ScopeRef { address, length } = scope;
+    if length == 0 {
+        return Some(View::new(address, &[], 0));
+    }
+    let offset = heap.place().offset(address, length).filter(|_| length <= most)?;
+    if planted::is(Fault::OnePageCopied) {
+        view.take(heap.memory(), offset, length.min(PAGE_BYTES));
+        return Some(View::new(address, view.bytes(offset, length), length));
+    }
+    // Whoever goes over every byte of it once takes no more steps.
+    Some(View::new(address, view.take(heap.memory(), offset, length), length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Call, CallError, ClientEnd, RING_BYTES};
+    use super::*;
+    use crate::channel::Copied;
+    use crate::{Boxed, Owner};
+    use portcullis_memory::Memory;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A heap, and both ends over it.
+    fn pair(number: u64) -> (Heap, ClientEnd, ServerEnd) {
+        let place =
+            crate::HeapPlace::new(crate::heap::HEAP_ADDRESSES.start + (number << 40), 1 << 20).unwrap();
+        let view = || PrivateView::anywhere(place.length).unwrap();
+        let ring = Mapping::private(RING_BYTES).unwrap();
+        let heap = Heap::create(place, Owner(1)).unwrap();
+        let server = ServerEnd::new(heap.clone(), view(), ring.clone());
+        (heap.clone(), ClientEnd::new(heap, view(), ring), server)
+    }
+
+    #[test]
+    fn a_caller_that_waits_no_more_may_use_its_scope_again_while_it_is_copied() {
+        let (heap, mut client, mut server) = pair(8);
+        let ran = Arc::new(AtomicU64::new(0));
+        let noted = Arc::clone(&ran);
+        let methods = Methods::default().copied(1, 4096, move |value: Copied<'_, u64>, _| {
+            noted.store(*value.get()?, Ordering::Relaxed);
+            Ok(())
+        });
+        let scope = heap.scope(4096).unwrap();
+        let root = Boxed::new(&scope, 5_u64).unwrap();
+        let call =
+            Call { method: 1, scope: scope.reference(), root: root.address(), word: 0, deadline: Some(100) };
+        let call = client.begin(call).unwrap();
+        let request = server.take().unwrap();
+        // The server stands still behind its look at the clock, until the caller has used the scope for something else.
+        let looks = AtomicU64::new(0);
+        let clock = || match looks.fetch_add(1, Ordering::Relaxed) {
+            0 => {
+                heap.set(root, 6).unwrap();
+                99
+            }
+            _ => 100,
+        };
+        let reply = server.answer(&methods, &request, None, &clock);
+        assert_eq!((Status::read(reply.status), ran.load(Ordering::Relaxed)), (Some(Status::Late), 0));
+        server.reply(&reply);
+        assert_eq!(client.poll(call, || 100).unwrap().unwrap_err(), CallError::Late);
+    }
+
+    #[test]
+    fn a_scope_that_is_none_of_the_heaps_is_not_copied() {
+        let place = crate::HeapPlace::new(crate::heap::HEAP_ADDRESSES.start + (7 << 40), 1 << 20).unwrap();
+        let heap = Heap::create(place, Owner(1)).unwrap();
+        let mut view = PrivateView::at(place.address, place.length).unwrap();
+        let start = place.start();
+        let mut copied =
+            |address, length| copy(&heap, &mut view, ScopeRef { address, length }, 4096).is_some();
+        assert!(copied(start, 4096) && copied(start + (1 << 20) - 8, 8) && copied(0, 0));
+        let wrong =
+            [(start, 4097), (start - 1, 8), (start + (1 << 20) - 7, 8), (u64::MAX, 8), (start, u64::MAX)];
+        assert!(wrong.into_iter().all(|(address, length)| !copied(address, length)));
+        assert!(heap.memory().length() == 1 << 20);
+    }
+}

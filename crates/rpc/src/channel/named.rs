@@ -1,0 +1,339 @@
+//! Channels that are found by their names in a directory, and whose heaps have addresses that no other heap of the cluster has
+//! (RPCool §4.1, §4.2).
+//!
+//! The server registers the channel's name with a lease, and has the directory give it the addresses of each connection's heap. A
+//! client looks the name up and becomes a holder of its heap. A heap's addresses are given back by the last who holds it; what dies
+//! holds nothing any more when its lease has ended.
+
+use super::admission::{PLACES_MAX, Places, places_at};
+use super::one_shot::OneShotLimits;
+use super::{Channel, Connection, ConnectionError, ConnectionOptions, ServeError};
+use crate::heap::HeapPlace;
+use portcullis_attach::unix::Peer;
+use portcullis_attach::{Errand, Reason};
+pub use portcullis_directory::{Access, Directory, DirectoryError, Name, Who};
+use portcullis_directory::{
+    Address, Entry, Holding, Lease, NotHere, Registration, ScopedAddress, StartError, Target,
+};
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_protocol::TenantName;
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The name of a channel, and the directory that it is in.
+#[derive(Clone, Debug)]
+pub struct Naming {
+    /// The directory.
+    pub directory: Arc<dyn Directory>,
+    /// The channel's name. Its first part is the server's tenant.
+    pub name: Name,
+    /// Who else finds the channel and may connect. The kernel says who connects: the user with number N is tenant `uid:N`. The
+    /// server's own user may always. That others may open the socket, [`ServerOptions::access`](super::ServerOptions::access) says.
+    pub access: Access,
+    /// How long the name and the heaps stay when the server is gone.
+    pub time_to_live: Duration,
+}
+
+impl Naming {
+    /// The channel has this name in this directory, for nobody but its tenant, and ends ten seconds after its server.
+    #[must_use]
+    pub fn new(directory: Arc<dyn Directory>, name: Name) -> Self {
+        let time_to_live = Duration::from_secs(10);
+        Self { directory, name, access: Access::private(), time_to_live }
+    }
+
+    /// The same for others too.
+    #[must_use]
+    pub fn with_access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+}
+
+impl Channel {
+    /// With a name in a directory, under which [`find`] finds it. The heaps of its connections have addresses from there.
+    ///
+    /// ```
+    /// use portcullis_directory::{Embedded, Name, Space};
+    /// use portcullis_rpc::channel::{ConnectionOptions, Copied, Naming, find, serve};
+    /// use portcullis_rpc::{Boxed, Text};
+    /// use std::sync::Arc;
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let directory = Arc::new(Embedded::new(Space::usual()));
+    /// let name = Name::new("bank/greetings")?;
+    /// let server = serve(folder.path().join("greetings.sock"))
+    ///     .named(Naming::new(directory.clone(), name.clone()))
+    ///     .copied(1, |name: Copied<'_, Text>, reply| {
+    ///         reply.set_word(name.get()?.get(name.view())?.len() as u64);
+    ///         Ok(())
+    ///     })
+    ///     .start()?;
+    /// let mut connection = find(directory, &name.tenant(), &name, ConnectionOptions::default())?;
+    /// let scope = connection.scope(4096)?;
+    /// let name = Boxed::new(&scope, Text::new(&scope, "Ada")?)?;
+    /// assert_eq!(connection.call(1, &scope, name)?.word(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn named(mut self, naming: Naming) -> Self {
+        self.naming = Some(naming);
+        self
+    }
+}
+
+/// What a named server has in its directory: its lease, its name, and its heaps' addresses.
+#[derive(Debug)]
+pub(super) struct HeapSource {
+    directory: Arc<dyn Directory>,
+    registration: Registration,
+    tenant: TenantName,
+    look_up: Who,
+    held: Arc<Mutex<Held>>,
+    released: Sender<u64>,
+}
+
+/// The addresses of heaps that there are, and with which lease they are held.
+#[derive(Debug)]
+struct Held {
+    lease: Lease,
+    heaps: BTreeSet<u64>,
+}
+
+/// Addresses from a directory. They are given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Given {
+    address: u64,
+    released: Sender<u64>,
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        // A server that has ended has given back everything.
+        let _ = self.released.send(self.address);
+    }
+}
+
+/// Where an errand puts what it got.
+pub(super) type Slot = Arc<Mutex<Option<(Places, Given)>>>;
+
+impl HeapSource {
+    /// Registers a channel whose socket is at this path.
+    pub fn start(naming: Naming, path: &Path) -> Result<Arc<Self>, ServeError> {
+        let Naming { directory, name, access, time_to_live } = naming;
+        let socket = |source| ServeError::Socket { path: path.to_owned(), source };
+        let address = ScopedAddress::of_socket(path).map_err(socket)?.to_address();
+        let address = address.map_err(|error| ServeError::Directory(error.into()))?;
+        let (tenant, look_up) = (name.tenant(), access.look_up.clone());
+        let entry = Some((name, Entry { target: Target::Channel { address }, access }));
+        let holding = Holding { tenant, time_to_live, entry };
+        let registration = Registration::start_now(holding, Arc::clone(&directory))?;
+        let lease = registration.lease().ok_or(ServeError::Machine(std::io::ErrorKind::TimedOut.into()))?;
+        let held = Arc::new(Mutex::new(Held { lease, heaps: BTreeSet::new() }));
+        let (released, receiver) = channel();
+        let give_back = {
+            let (directory, held) = (Arc::clone(&directory), Arc::clone(&held));
+            move || give_back(&*directory, &held, &receiver)
+        };
+        std::thread::Builder::new()
+            .name("portcullis-heaps".to_owned())
+            .spawn(give_back)
+            .map_err(ServeError::Machine)?;
+        Ok(Arc::new(Self { directory, registration, tenant, look_up, held, released }))
+    }
+
+    /// Whether a process may connect.
+    pub fn may_connect(&self, peer: &Peer) -> bool {
+        let Some(user) = peer.user else { return matches!(self.look_up, Who::Everybody) };
+        if user == rustix::process::geteuid().as_raw() {
+            return true;
+        }
+        let tenant = TenantName::new(&format!("uid:{user}"));
+        tenant.is_ok_and(|tenant| tenant == self.tenant || self.look_up.includes(&tenant))
+    }
+
+    /// Has the directory give addresses to a heap that nothing else in this process has.
+    pub fn place(&self, length: u64, one_shots: Option<OneShotLimits>) -> Result<(Places, Given), Reason> {
+        let lease = self.registration.lease().ok_or("the server's lease with its directory has ended")?;
+        self.hold_again(&lease);
+        let all = length + one_shots.map_or(0, OneShotLimits::addresses);
+        // What was got in vain is given back last, so that it is not got again.
+        let (mut in_vain, mut last) = (Vec::new(), None);
+        for _ in 0..PLACES_MAX {
+            let range = self.directory.create_heap(&lease, all, &self.look_up)?;
+            self.lock().heaps.insert(range.address);
+            let given = Given { address: range.address, released: self.released.clone() };
+            match places_at(HeapPlace::new(range.address, length)?, one_shots) {
+                Ok(places) => return Ok((places, given)),
+                Err(error) => last = Some(error),
+            }
+            in_vain.push(given);
+        }
+        Err(last.map_or_else(|| "no addresses are free".into(), Into::into))
+    }
+
+    /// The same, on a thread that may wait for the directory.
+    pub fn errand(self: &Arc<Self>, length: u64, one_shots: Option<OneShotLimits>, slot: &Slot) -> Errand {
+        let (source, slot) = (Arc::clone(self), Arc::clone(slot));
+        Box::new(move || {
+            let placed = source.place(length, one_shots)?;
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(placed);
+            Ok(())
+        })
+    }
+
+    /// After a lost lease, holds with the new one what nobody else has got meanwhile.
+    fn hold_again(&self, lease: &Lease) {
+        let mut held = self.lock();
+        if held.lease != *lease {
+            held.lease = lease.clone();
+            for &address in &held.heaps {
+                // Its connection goes on; that its addresses are its own is all that is lost.
+                let _ = self.directory.hold_heap(lease, address);
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<StartError> for ServeError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Directory(error) => Self::Directory(error),
+            refused => Self::Machine(std::io::Error::other(refused)),
+        }
+    }
+}
+
+/// Gives back the addresses of heaps whose connections have ended. What the directory does not take ends with the lease.
+fn give_back(directory: &dyn Directory, held: &Mutex<Held>, released: &Receiver<u64>) {
+    for address in released {
+        let lease = {
+            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+            held.heaps.remove(&address);
+            held.lease.clone()
+        };
+        let _ = directory.release_heap(&lease, address);
+    }
+}
+
+/// Why a channel was not found by its name.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindError {
+    /// The directory is away, has no such name for this tenant, or does not let it hold the heap.
+    #[error("the channel {name}: {source}")]
+    Directory {
+        /// The name.
+        name: Name,
+        /// What the directory said.
+        source: DirectoryError,
+    },
+    /// The name stands for something else.
+    #[error("{name} is {kind}, and no channel of calls")]
+    AnotherKind {
+        /// The name.
+        name: Name,
+        /// What it stands for.
+        kind: &'static str,
+    },
+    /// The channel is not on this machine, or its socket is not there any more.
+    #[error("the channel {name} cannot be reached from here, at {address}: {why}")]
+    NotHere {
+        /// The name.
+        name: Name,
+        /// What is registered.
+        address: Address,
+        /// Why it leads nowhere from here.
+        why: String,
+    },
+    /// There is no connection.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// The machine refuses a thread.
+    #[error("this machine refuses a thread: {0}")]
+    Machine(#[source] std::io::Error),
+}
+
+impl Coded for FindError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Directory { source, .. } => source.code(),
+            Self::AnotherKind { .. } => ErrorCode::NameOfAnotherKind,
+            Self::NotHere { .. } => ErrorCode::NameLeadsNowhere,
+            Self::Connection(error) => error.code(),
+            Self::Machine(_) => ErrorCode::Machine,
+        }
+    }
+}
+
+/// A connection to a channel that was found by its name. It holds the heap in the directory for as long as it lives.
+#[derive(Debug)]
+pub struct Found {
+    connection: Connection,
+    // Dropped after the connection: then the addresses can be given to others.
+    registration: Registration,
+}
+
+impl Found {
+    /// The lease with which the heap is held, if it has not ended as far as is known.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease> {
+        self.registration.lease()
+    }
+}
+
+impl Deref for Found {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Found {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+/// How long a client's hold on its heap stays when it is gone.
+const HOLD: Duration = Duration::from_secs(10);
+
+/// Connects to the channel with a name, on behalf of a tenant.
+///
+/// # Errors
+/// There is no such channel for the tenant, it is not on this machine, or it does not let the client in.
+pub fn find(
+    directory: Arc<dyn Directory>,
+    tenant: &TenantName,
+    name: &Name,
+    options: ConnectionOptions,
+) -> Result<Found, FindError> {
+    let of_name = |source| FindError::Directory { name: name.clone(), source };
+    let found = directory.look_up(tenant, name).map_err(of_name)?;
+    let Target::Channel { address } = found.target else {
+        return Err(FindError::AnotherKind { name: name.clone(), kind: found.target.kind() });
+    };
+    let not_here = |why: String| FindError::NotHere { name: name.clone(), address: address.clone(), why };
+    let scoped = ScopedAddress::parse(&address).ok_or_else(|| not_here("its scope is unknown".to_owned()))?;
+    scoped.check().map_err(|why: NotHere| not_here(why.to_string()))?;
+    let path = scoped.socket().ok_or_else(|| not_here("it is no socket".to_owned()))?;
+    let connection = Connection::open_with(path, options)?;
+    let holding = Holding { tenant: *tenant, time_to_live: HOLD, entry: None };
+    let registration = Registration::start_now(holding, Arc::clone(&directory));
+    let registration = registration.map_err(|error| match error {
+        StartError::Directory(source) => of_name(source),
+        refused => FindError::Machine(std::io::Error::other(refused)),
+    })?;
+    if let Some(lease) = registration.lease() {
+        directory.hold_heap(&lease, connection.heap().place().start()).map_err(of_name)?;
+    }
+    Ok(Found { connection, registration })
+}
