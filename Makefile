@@ -39,13 +39,15 @@ lint: setup
 	scripts/arrows
 
 unit: setup
+	@scripts/setup etcd || echo 'SKIPPED: what the tests of the directory try with a real etcd'
 	$(CARGO) test --workspace --locked
 
-# The simulator's checkers, and the tests of the structures, against mistakes that are planted in the real code: each has
-# to be found.
+# The simulator's checkers, and the tests of the structures and of the directory's ledger, against mistakes that are planted
+# in the real code: each has to be found.
 planted: setup
 	$(CARGO) test -p portcullis-sim --features planted --test planted --locked
 	$(CARGO) test -p portcullis-structures --features planted --test planted --locked
+	$(CARGO) test -p portcullis-directory --features planted --lib --locked
 
 # What needs an RDMA device: on Soft-RoCE, in a virtual machine. Skipped aloud where there can be none.
 verbs: setup
