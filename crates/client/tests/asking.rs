@@ -1,8 +1,6 @@
 //! Requests ask for what the caller asked for. Also: their results, and what may be tried again.
 
-mod fake;
-
-use fake::{Fake, Handle, fake};
+use crate::fake::{Fake, Handle, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::Status;
 use portcullis_protocol::{

@@ -1,9 +1,7 @@
 //! The control path: calls, replies, extensions.
 
-mod fake;
-
-use fake::node::{Reaction, release};
-use fake::{BAD, Fake, Handle, UNANSWERED, fake};
+use crate::fake::node::{Reaction, release};
+use crate::fake::{BAD, Fake, Handle, UNANSWERED, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Call, Client, ClientConfig, Error, Permission};
 use portcullis_nic::Memory;
 use portcullis_protocol::{

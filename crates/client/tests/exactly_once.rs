@@ -1,8 +1,6 @@
 //! Every operation ends exactly once, with the truth, and in the order in which it was begun, whatever breaks.
 
-mod fake;
-
-use fake::{BAD, Fake, GOOD, Handle, fake};
+use crate::fake::{BAD, Fake, GOOD, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
 use portcullis_nic::Memory;
 use portcullis_protocol::{Lifetime, Moment};

@@ -1,8 +1,6 @@
 //! Buffers to their last byte, queues to their last place, and what the client counts.
 
-mod fake;
-
-use fake::{BAD, Fake, GOOD, Handle, fake};
+use crate::fake::{BAD, Fake, GOOD, Handle, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
 use portcullis_nic::{Completion, CompletionKind, QpId, Status, VerbsEndpoint};
 use portcullis_protocol::{
@@ -135,7 +133,7 @@ fn the_client_knows_what_is_pending_and_whether_there_is_room_for_calls() {
         assert_eq!((client.pending(), client.room_for_calls() > 0), (2 + calls, calls < 3));
     }
     handle.run_all();
-    fake::node::release(&mut handle.world());
+    crate::fake::node::release(&mut handle.world());
     assert_eq!(client.poll(NOW), 5);
     assert_eq!((client.pending(), client.room_for_calls() > 0), (0, true));
 }
@@ -255,7 +253,7 @@ fn a_client_whose_node_is_gone_has_nothing_left_to_do() {
         .world()
         .node
         .reactions
-        .push_back(fake::node::Reaction::Say(ReplyBody::Refused(Refusal::Paused { wait })));
+        .push_back(crate::fake::node::Reaction::Say(ReplyBody::Refused(Refusal::Paused { wait })));
     raw(&mut client, BAD);
     handle.run_all();
     client.poll(NOW);

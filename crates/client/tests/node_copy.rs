@@ -1,9 +1,7 @@
 //! Mechanism `node-copy`: the same operations, as messages.
 
-mod fake;
-
-use fake::node::{Reaction, release};
-use fake::{Fake, Handle, fake};
+use crate::fake::node::{Reaction, release};
+use crate::fake::{Fake, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::Status;
 use portcullis_protocol::{DATA_BYTES_MAX, Lifetime, Moment, Refusal, ReplyBody, RequestBody};

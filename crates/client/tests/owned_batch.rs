@@ -1,9 +1,7 @@
 //! Batches and buffers that are held without a borrow of their client: misuse is a typed error.
 
-mod fake;
-
-use fake::node::release;
-use fake::{Fake, GOOD, Handle, fake};
+use crate::fake::node::release;
+use crate::fake::{Fake, GOOD, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, OwnedBatch, Permission, Started};
 use portcullis_protocol::{Lifetime, Moment};
 

@@ -1,8 +1,6 @@
 //! Batches that wait to be resumed, and outcomes that are named before they are taken.
 
-mod fake;
-
-use fake::{Fake, Handle, fake};
+use crate::fake::{Fake, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
 use portcullis_protocol::{Lifetime, Moment};
 

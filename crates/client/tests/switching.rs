@@ -1,9 +1,7 @@
 //! Broken queue pairs: which request gets the error, which are replayed, and in which order (Patronus §5.5).
 
-mod fake;
-
-use fake::node::{Reaction, paused, release};
-use fake::{BAD, Fake, GOOD, Handle, LATE, UNANSWERED, fake};
+use crate::fake::node::{Reaction, paused, release};
+use crate::fake::{BAD, Fake, GOOD, Handle, LATE, UNANSWERED, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Outcome, Permission};
 use portcullis_nic::Memory;
 use portcullis_protocol::{Lifetime, Moment, Refusal, RemoteAddress, ReplyBody, RequestBody, Rkey};

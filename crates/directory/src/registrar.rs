@@ -1,7 +1,7 @@
 //! What keeps a lease alive and a name registered, turn by turn.
 //!
 //! Without the name nothing is lost but that others find it: so nothing here ends because a directory is away, or because a name is
-//! another's for a while. It is tried again, and told.
+//! another's for a while. It is tried again, and told. Heaps are held with each new lease again, as far as they are still there.
 
 use crate::directory::Directory;
 use crate::entry::Entry;
@@ -10,6 +10,7 @@ use crate::lease::Lease;
 use crate::name::Name;
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::TenantName;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A tenant's lease, and what is registered with it.
@@ -41,6 +42,8 @@ pub enum Change {
 pub struct Registrar {
     holding: Holding,
     held: Option<Held>,
+    /// The heaps that every lease is to hold, by address.
+    heaps: BTreeSet<u64>,
     told: Told,
 }
 
@@ -50,6 +53,8 @@ struct Held {
     /// When the directory was asked the last time that it answered that the lease lives.
     confirmed: Duration,
     is_registered: bool,
+    /// The heaps that this lease holds.
+    heaps: BTreeSet<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +72,21 @@ impl Registrar {
     /// Nothing is registered before the first turn.
     #[must_use]
     pub const fn new(holding: Holding) -> Self {
-        Self { holding, held: None, told: Told::Nothing }
+        Self { holding, held: None, heaps: BTreeSet::new(), told: Told::Nothing }
+    }
+
+    /// Has these heaps, and no others, held with each lease from the next turn on. What leaves the list is not let go of here.
+    pub fn want_heaps(&mut self, heaps: BTreeSet<u64>) {
+        if let Some(held) = &mut self.held {
+            held.heaps.retain(|address| heaps.contains(address));
+        }
+        self.heaps = heaps;
+    }
+
+    /// The heaps that the present lease holds.
+    #[must_use]
+    pub fn heaps_held(&self) -> BTreeSet<u64> {
+        self.held.as_ref().map(|held| held.heaps.clone()).unwrap_or_default()
     }
 
     /// The lease, if there is one that has not ended as far as is known.
@@ -136,12 +155,20 @@ impl Registrar {
             }
             none => {
                 let lease = directory.open_lease(&self.holding.tenant, self.holding.time_to_live)?;
-                none.insert(Held { lease, confirmed: now, is_registered: false })
+                none.insert(Held { lease, confirmed: now, is_registered: false, heaps: BTreeSet::new() })
             }
         };
         if let (false, Some((name, entry))) = (held.is_registered, &self.holding.entry) {
             directory.register(&held.lease, name, entry)?;
             held.is_registered = true;
+        }
+        for address in self.heaps.difference(&held.heaps.clone()) {
+            match directory.hold_heap(&held.lease, *address) {
+                Ok(_) => _ = held.heaps.insert(*address),
+                // All its holders had gone: the addresses are nobody's, or another heap's. Whoever asks is told.
+                Err(DirectoryError::NoSuchHeap(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -176,7 +203,7 @@ impl Registrar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{Access, Address, Target};
+    use crate::entry::{Access, Address, Target, Who};
     use crate::ledger::Ledger;
     use crate::{Embedded, Space};
 
@@ -271,6 +298,35 @@ mod tests {
         assert_eq!(rig.turn(), Some(Change::Back));
         assert!(rig.is_found());
         assert_ne!(rig.registrar.lease(), Some(&first));
+    }
+
+    #[test]
+    fn the_next_lease_holds_the_heaps_that_are_still_there() {
+        let mut rig = Rig::new();
+        rig.turn();
+        let first = rig.registrar.lease().cloned().expect("there is one");
+        let create = |lease: &Lease| rig.directory.create_heap(lease, 1 << 21, &Who::nobody());
+        let (shared, own) = (create(&first).expect("room").address, create(&first).expect("room").address);
+        rig.registrar.want_heaps(BTreeSet::from([shared, own]));
+        let other = rig.directory.open_lease(first.tenant(), 60 * SECOND).expect("room");
+        rig.directory.hold_heap(&other, shared).expect("the tenant's own");
+        rig.turn();
+        assert_eq!(rig.registrar.heaps_held(), BTreeSet::from([shared, own]));
+        rig.directory.end_lease(&first).expect("it is there");
+        assert_eq!(rig.turn(), Some(Change::Back));
+        let second = rig.registrar.lease().cloned().expect("there is another");
+        assert_eq!(
+            rig.registrar.heaps_held(),
+            BTreeSet::from([shared]),
+            "nobody held the other one meanwhile"
+        );
+        let held = rig.directory.heaps(&second).expect("it lives");
+        assert_eq!(held.iter().map(|range| range.address).collect::<Vec<_>>(), [shared]);
+        // The last holder gives the addresses back.
+        rig.directory.end_lease(&other).expect("it is there");
+        assert!(rig.directory.hold_heap(&second, shared).is_ok());
+        rig.registrar.want_heaps(BTreeSet::new());
+        assert!(rig.registrar.heaps_held().is_empty());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::error::DirectoryError;
 use crate::lease::Lease;
 use crate::registrar::{Change, Holding, Registrar};
 use portcullis_errors::{Coded, ErrorCode};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -50,6 +51,10 @@ struct Shared {
 struct State {
     is_stopped: bool,
     lease: Option<Lease>,
+    /// The heaps that are to be held with each lease, by address.
+    heaps: BTreeSet<u64>,
+    /// Those of them of which that is known.
+    held: BTreeSet<u64>,
 }
 
 impl Shared {
@@ -109,6 +114,44 @@ impl Registration {
     pub fn lease(&self) -> Option<Lease> {
         self.shared.lock().lease.clone()
     }
+
+    /// Holds the heap at this address with the present lease, and with each that follows it.
+    ///
+    /// # Errors
+    /// As [`Directory::hold_heap`], or there is no lease now.
+    pub fn hold_heap(&self, directory: &dyn Directory, address: u64) -> Result<(), DirectoryError> {
+        let lease = self.lease().ok_or(DirectoryError::NoSuchHeap(address))?;
+        directory.hold_heap(&lease, address)?;
+        self.keep_heap(address);
+        Ok(())
+    }
+
+    /// Goes on holding a heap that the lease holds already, with each lease that follows.
+    pub fn keep_heap(&self, address: u64) {
+        let mut state = self.shared.lock();
+        state.heaps.insert(address);
+        state.held.insert(address);
+    }
+
+    /// Lets go of a heap. What the directory does not hear of ends with the lease.
+    pub fn release_heap(&self, directory: &dyn Directory, address: u64) {
+        let lease = {
+            let mut state = self.shared.lock();
+            state.heaps.remove(&address);
+            state.held.remove(&address);
+            state.lease.clone()
+        };
+        if let Some(lease) = lease {
+            let _ = directory.release_heap(&lease, address);
+        }
+    }
+
+    /// Whether the heap at this address is held, as far as is known. Where the directory was away for so long that nobody held
+    /// it, its addresses may have become another heap's.
+    #[must_use]
+    pub fn holds_heap(&self, address: u64) -> bool {
+        self.shared.lock().held.contains(&address)
+    }
 }
 
 impl Drop for Registration {
@@ -144,12 +187,14 @@ where
                 Some(there) => Ok(there),
                 None => (self.open)(),
             };
+            let wanted = self.shared.lock().heaps.clone();
+            self.registrar.want_heaps(wanted.clone());
             let (change, pause) = match opened {
                 Ok(there) => self.registrar.turn(&**self.directory.insert(there), now),
                 Err(error) => self.registrar.turn_without(error, now),
             };
             change.into_iter().for_each(&mut self.tell);
-            if self.is_stopped_after(pause) {
+            if self.is_stopped_after(&wanted, pause) {
                 break;
             }
         }
@@ -159,9 +204,16 @@ where
         }
     }
 
-    fn is_stopped_after(&self, pause: Duration) -> bool {
+    /// Tells what came of a turn in which these heaps were wanted, and waits for the next one.
+    fn is_stopped_after(&self, wanted: &BTreeSet<u64>, pause: Duration) -> bool {
         let mut state = self.shared.lock();
         state.lease = self.registrar.lease().cloned();
+        let held = self.registrar.heaps_held();
+        // Of what has come since, the turn says nothing.
+        let is_held = |address: &u64| if wanted.contains(address) { held.contains(address) } else { true };
+        state.held.retain(is_held);
+        let again = held.intersection(&state.heaps).copied().collect::<Vec<_>>();
+        state.held.extend(again);
         let waited = self.shared.stopped.wait_timeout_while(state, pause, |state| !state.is_stopped);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_stopped
     }

@@ -1,16 +1,14 @@
 //! The queue of audit records: its size is limited, and a note in the log says how many records are missing at that
 //! point.
 
-mod rig;
-
+use crate::rig::Rig;
 use portcullis_node::{AuditEvent, AuditEvents, AuditRecord, NodeConfig};
 use portcullis_protocol::Moment;
-use rig::Rig;
 
 /// A rig whose node records only grants, and holds at most this many records.
 fn rig(most: u32) -> Rig {
     let audit_events = AuditEvents::none().with(AuditEvent::Grant);
-    Rig::new(NodeConfig { audit: true, audit_events, audit_records_max: most, ..rig::config() })
+    Rig::new(NodeConfig { audit: true, audit_events, audit_records_max: most, ..crate::rig::config() })
 }
 
 /// Makes this many grants.

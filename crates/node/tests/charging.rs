@@ -1,14 +1,12 @@
 //! Who is charged for a refused access: the client alone for late accesses and strays, its tenant for guesses.
 
-mod rig;
-
+use crate::rig::{LIMITS, Rig, allocate, guess, is_refused, keys, refused, word};
 use portcullis_nic::{Status, VerbsEndpoint};
 use portcullis_node::{AuditEvent, AuditRecord, Charge, NodeConfig, Standing, Violations};
 use portcullis_protocol::{Granted, Lifetime, Mechanism, Refusal, ReplyBody, RequestBody};
-use rig::{LIMITS, Rig, allocate, guess, is_refused, keys, refused, word};
 
 fn rig() -> Rig {
-    Rig::new(NodeConfig { violations: LIMITS, audit: true, ..rig::config() })
+    Rig::new(NodeConfig { violations: LIMITS, audit: true, ..crate::rig::config() })
 }
 
 /// Reads with the key of a permission that ended `later` ago.

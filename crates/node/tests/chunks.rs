@@ -1,7 +1,6 @@
 //! What the node's CPU does for chunks that the NIC hands out: workers, reclaiming, and the books afterwards.
 
-mod rig;
-
+use crate::rig::{Rig, refused};
 use portcullis_nic::{
     CompletionKind, LocalSpan, Nic, Operation, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan,
     Rkey, Status, VerbsEndpoint, WorkRequest,
@@ -12,7 +11,6 @@ use portcullis_protocol::{
     ChunkTerms, Granted, HandedOutBy, Lifetime, Refusal, ReplyBody, RequestBody, Sharing,
 };
 use portcullis_softnic::core::ObjectCounts;
-use rig::{Rig, refused};
 
 const CHUNKS: u64 = 8;
 /// Where a client's requests to workers, and the workers' replies, lie in its arena.
@@ -26,7 +24,7 @@ const QUEUE_PAIRS_MAX: u32 = 64;
 
 fn config() -> NodeConfig {
     let chunks = ChunkLimits { chunks: CHUNKS, chunk_bytes: 64, client_max: CHUNKS };
-    NodeConfig { chunks: Some(chunks), audit: true, ..rig::config() }
+    NodeConfig { chunks: Some(chunks), audit: true, ..crate::rig::config() }
 }
 
 fn join(rig: &mut Rig, client: usize) -> ChunkTerms {
@@ -137,7 +135,7 @@ fn workers_are_made_once_and_for_clients_whose_ends_have_queue_pairs_for_chunks(
     join(&mut rig, client);
     assert_eq!(refused(rig.ask(client, RequestBody::JoinChunks)), Refusal::Malformed);
     rig.end();
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("red");
     assert_eq!(refused(rig.ask(client, RequestBody::JoinChunks)), Refusal::NoChunks);
     rig.end();
@@ -225,7 +223,7 @@ fn left_behind(mut rig: Rig, client: usize, leave_first: bool) -> ObjectCounts {
 
 #[test]
 fn a_node_that_ends_takes_the_pool_and_its_workers_along() {
-    let mut without = Rig::new(rig::config());
+    let mut without = Rig::new(crate::rig::config());
     let client = without.attach("red");
     let wanted = left_behind(without, client, false);
     // One has left, and what it held is not freed yet when the node ends.
@@ -550,12 +548,12 @@ fn where_the_nic_has_no_chains_the_nodes_cpu_hands_chunks_out_with_the_same_prom
     assert_eq!((terms.chunks, terms.chunk_bytes, terms.by), (CHUNKS, 64, HandedOutBy::Cpu));
     assert_eq!(refused(rig.ask(red, RequestBody::JoinChunks)), Refusal::Malformed);
     let chunk = allocate_chunk(&mut rig, red).expect("a chunk");
-    let (rkey, address) = (rig::keys(&chunk).0, chunk.address().0);
+    let (rkey, address) = (crate::rig::keys(&chunk).0, chunk.address().0);
     assert_eq!(rig.write(red, rkey, address, &[7; 64]), Status::Success);
     // It has no deadline, and is nobody else's.
     rig.pass(Lifetime::seconds(1_000_000));
     assert_eq!(rig.read(red, rkey, address, 64), (Status::Success, vec![7; 64]));
-    let other = rig.ask(sibling, rig::acquire(chunk.object, Sharing::Exclusive, Lifetime(0)));
+    let other = rig.ask(sibling, crate::rig::acquire(chunk.object, Sharing::Exclusive, Lifetime(0)));
     assert_eq!(refused(other), Refusal::Conflict);
     assert_eq!(held(&rig), (1, 1));
     let report = rig.node.clients(rig.now);
@@ -572,7 +570,7 @@ fn where_the_nic_has_no_chains_the_nodes_cpu_hands_chunks_out_with_the_same_prom
         None
     });
     let again = again.expect("memory is used again");
-    assert_eq!(rig.read(red, rig::keys(&again).0, address, 64), (Status::Success, vec![0; 64]));
+    assert_eq!(rig.read(red, crate::rig::keys(&again).0, address, 64), (Status::Success, vec![0; 64]));
     assert_eq!(rig.read(red, rkey, address, 64).0, Status::RemoteAccessError, "the key before");
     rig.end();
 }
@@ -600,7 +598,8 @@ fn nobody_asks_for_a_permission_with_the_lifetime_of_a_chunk() {
     let mut rig = Rig::new(by_cpu());
     let client = rig.attach("red");
     join(&mut rig, client);
-    let RequestBody::Allocate { size, alignment, rights, sharing, keep, .. } = rig::allocate(64, false)
+    let RequestBody::Allocate { size, alignment, rights, sharing, keep, .. } =
+        crate::rig::allocate(64, false)
     else {
         panic!("it allocates")
     };

@@ -1,11 +1,9 @@
 //! The numbers of clients, tenants and objects, near the end of their range.
 
-mod rig;
-
+use crate::rig::{Rig, keys, refused};
 use portcullis_nic::Status;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{Credential, Mechanism, Refusal, ReplyBody, RequestBody, Sharing};
-use rig::{Rig, keys, refused};
 use std::collections::HashSet;
 
 fn counting_from(number: u64, config: NodeConfig) -> Rig {
@@ -22,7 +20,7 @@ fn alike() -> impl Iterator<Item = u64> {
 
 #[test]
 fn no_tenant_reads_anothers_bytes_whatever_their_numbers_have_in_common() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let mut numbers = HashSet::new();
     for (round, number) in (0u8..).zip(alike()) {
         rig.node.dangerous_count_from(number);
@@ -42,7 +40,7 @@ fn no_tenant_reads_anothers_bytes_whatever_their_numbers_have_in_common() {
 #[test]
 fn nobody_ends_or_reads_anothers_permission_whatever_their_numbers_have_in_common() {
     for mechanism in [Mechanism::MemoryWindow, Mechanism::NodeCopy] {
-        let mut rig = Rig::new(NodeConfig { mechanism, ..rig::config() });
+        let mut rig = Rig::new(NodeConfig { mechanism, ..crate::rig::config() });
         let mut attach = |number| {
             rig.node.dangerous_count_from(number);
             rig.attach(&format!("tenant {number}"))
@@ -70,17 +68,17 @@ fn nobody_ends_or_reads_anothers_permission_whatever_their_numbers_have_in_commo
 #[test]
 fn a_node_that_has_counted_to_the_end_refuses_and_serves_those_who_are_there() {
     let full = Refusal::NodeFull { limit: u64::MAX };
-    let mut rig = counting_from(u64::MAX - 1, rig::config());
+    let mut rig = counting_from(u64::MAX - 1, crate::rig::config());
     let client = rig.attach("a");
     let it = rig.allocate(client, 64, true);
-    let ask = rig::allocate(64, false);
+    let ask = crate::rig::allocate(64, false);
     assert_eq!(refused(rig.ask(client, ask)), full, "no birth is told twice");
     assert_eq!(rig.try_attach("b").err(), Some(full), "no mark is used twice");
     let last = rig.attach("a");
     assert_eq!(rig.seat(last).id.0, u64::MAX);
     assert_eq!(rig.try_attach("a").err(), Some(full), "no number is used twice");
     rig.revoke(client, it.permission);
-    let again = rig.ask(last, rig::acquire(it.object, Sharing::Exclusive, Default::default()));
+    let again = rig.ask(last, crate::rig::acquire(it.object, Sharing::Exclusive, Default::default()));
     assert!(matches!(again, ReplyBody::Granted(_)), "{again:?}");
     rig.end();
 }

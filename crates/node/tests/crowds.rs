@@ -1,11 +1,9 @@
 //! Many permissions that end at once: a turn takes only a few of them, and other clients are served meanwhile.
 
-mod rig;
-
+use crate::rig::{Rig, allocate, granted};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, ViolationLimits};
 use portcullis_protocol::{Granted, Keep, Lifetime, Moment, ReplyBody, RequestBody, Rights, Rkey, Sharing};
-use rig::{Rig, allocate, granted};
 
 /// The most that one turn takes apart.
 const STEPS: u64 = 512;
@@ -16,7 +14,7 @@ const LONG: Lifetime = Lifetime::seconds(9);
 
 fn config() -> NodeConfig {
     let quota = portcullis_node::Quota::default();
-    NodeConfig { pool_bytes: 64 << 20, headers: 8192, quota, longest_keep: LONG, ..rig::config() }
+    NodeConfig { pool_bytes: 64 << 20, headers: 8192, quota, longest_keep: LONG, ..crate::rig::config() }
 }
 
 fn request(lifetime: Lifetime, keep: Keep) -> RequestBody {
@@ -141,7 +139,7 @@ fn requests_that_wait_in_a_crowd_go_with_their_client() {
     let (one, two) = (rig.attach("a"), rig.attach("a"));
     let held = granted(rig.ask(one, request(LONG, Keep::Attached)));
     for _ in 0..1500 {
-        rig.send(two, rig::acquire(held.object, Sharing::Exclusive, Lifetime::seconds(9)));
+        rig.send(two, crate::rig::acquire(held.object, Sharing::Exclusive, Lifetime::seconds(9)));
         rig.turn();
     }
     rig.settle();
@@ -166,7 +164,7 @@ fn a_crowd_that_waits_for_the_same_object_is_let_in_over_several_turns() {
     let (one, two) = (rig.attach("a"), rig.attach("a"));
     let held = granted(rig.ask(one, request(LONG, Keep::Attached)));
     for _ in 0..1500 {
-        rig.send(two, rig::acquire(held.object, Sharing::Shared, Lifetime::seconds(9)));
+        rig.send(two, crate::rig::acquire(held.object, Sharing::Shared, Lifetime::seconds(9)));
         rig.turn();
     }
     rig.settle();
@@ -192,7 +190,7 @@ fn an_object_whose_waiting_crowd_has_gone_goes_as_well() {
     let (one, two) = (rig.attach("a"), rig.attach("a"));
     let held = granted(rig.ask(one, request(LONG, Keep::No)));
     for _ in 0..1500 {
-        rig.send(two, rig::acquire(held.object, Sharing::Exclusive, Lifetime::seconds(9)));
+        rig.send(two, crate::rig::acquire(held.object, Sharing::Exclusive, Lifetime::seconds(9)));
         rig.turn();
     }
     rig.settle();
@@ -230,7 +228,7 @@ fn a_turn_refuses_no_more_requests_whose_time_is_over_than_it_has_steps() {
     let wait = Lifetime::millis(50);
     let asked: Vec<(usize, u32)> = clients
         .iter()
-        .map(|&client| (client, rig.send(client, rig::acquire(it.object, Sharing::Exclusive, wait))))
+        .map(|&client| (client, rig.send(client, crate::rig::acquire(it.object, Sharing::Exclusive, wait))))
         .collect();
     rig.settle();
     rig.now = rig.now.after(Lifetime::millis(60));

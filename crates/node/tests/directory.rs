@@ -1,17 +1,15 @@
 //! Names of objects: who may give, find and remove them, and when they go.
 
-mod rig;
-
-use portcullis_node::{AuditEvent, AuditRecord, AuditedName, NodeConfig, Quota};
-use portcullis_protocol::{Entry, Granted, Keep, Lifetime, Refusal, ReplyBody, RequestBody, Rights, Sharing};
-use rig::{
+use crate::rig::{
     Rig, acquire, entry, free, granted, lookup, name, publish, refused, share, tenant, unpublish, unshare,
 };
+use portcullis_node::{AuditEvent, AuditRecord, AuditedName, NodeConfig, Quota};
+use portcullis_protocol::{Entry, Granted, Keep, Lifetime, Refusal, ReplyBody, RequestBody, Rights, Sharing};
 
 const NOW: Lifetime = Lifetime(0);
 
 fn rig() -> Rig {
-    Rig::new(NodeConfig { audit: true, ..rig::config() })
+    Rig::new(NodeConfig { audit: true, ..crate::rig::config() })
 }
 
 /// A kept object without holders.
@@ -156,7 +154,7 @@ fn names_stay_for_as_long_as_their_tenants_objects_are_kept() {
 #[test]
 fn a_tenant_has_as_many_names_as_its_quota_and_shares_each_with_as_many_tenants() {
     let quota = Quota { names_max: 2, shares_max: 2, ..Quota::default() };
-    let mut rig = Rig::new(NodeConfig { quota, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { quota, ..crate::rig::config() });
     let client = rig.attach("a");
     let objects: Vec<Granted> = (0..3).map(|_| kept(&mut rig, client)).collect();
     assert_eq!(rig.ask(client, publish("0", objects[0].object)), ReplyBody::Done);

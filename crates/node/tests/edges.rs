@@ -1,14 +1,12 @@
 //! Edge cases of the node's promises: the last byte, the last place, the exact moment.
 
-mod rig;
-
+use crate::rig::{Rig, acquire, allocate, granted, keys, refused, word};
 use portcullis_nic::Status;
 use portcullis_node::{AuditEvent, NodeConfig, Reductions, ViolationLimits};
 use portcullis_protocol::{
     DATA_BYTES_MAX, Granted, Keep, Lifetime, Mechanism, Moment, ObjectName, Refusal, RemoteAddress,
     ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
-use rig::{Rig, acquire, allocate, granted, keys, refused, word};
 
 /// A request that is refused at once and costs nothing.
 const IDLE: RequestBody = RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) };
@@ -25,7 +23,7 @@ fn limits_may_be_equal() {
         pause_max: Lifetime::millis(5),
         ..ViolationLimits::default()
     };
-    let config = NodeConfig { windows_ready: 64, windows_max: 64, violations, ..rig::config() };
+    let config = NodeConfig { windows_ready: 64, windows_max: 64, violations, ..crate::rig::config() };
     assert_eq!(config.validate(), Ok(()));
     assert!(NodeConfig { windows_ready: 65, ..config }.validate().is_err());
 }
@@ -34,7 +32,7 @@ fn limits_may_be_equal() {
 #[test]
 fn permissions_of_one_moment_have_names_of_their_own() {
     let reductions = Reductions::none();
-    let mut rig = Rig::new(NodeConfig { headers: 1, reductions, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { headers: 1, reductions, ..crate::rig::config() });
     let client = rig.attach("a");
     let mut last: Option<Granted> = None;
     for round in 0..5 {
@@ -54,7 +52,7 @@ fn permissions_of_one_moment_have_names_of_their_own() {
 
 #[test]
 fn an_extension_that_is_seen_at_the_very_deadline_counts() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("a");
     let lifetime = Lifetime::millis(100);
     let it = rig.allocate(client, 64, false);
@@ -71,7 +69,7 @@ fn an_extension_that_is_seen_at_the_very_deadline_counts() {
 
 #[test]
 fn what_was_being_set_up_for_a_client_that_left_ends_at_once() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let (client, _sibling) = (rig.attach("a"), rig.attach("a"));
     rig.settle();
     let taken_in = rig.node.counters().control_messages;
@@ -94,7 +92,7 @@ fn what_was_being_set_up_for_a_client_that_left_ends_at_once() {
 fn all_that_a_barred_client_held_ends_however_few_steps_a_turn_has() {
     const MANY: usize = 100;
     let violations = ViolationLimits { free_max: 0, bar_after: 1, ..ViolationLimits::default() };
-    let config = NodeConfig { steps_per_turn: 6, violations, ..rig::config() };
+    let config = NodeConfig { steps_per_turn: 6, violations, ..crate::rig::config() };
     let mut rig = Rig::new(NodeConfig { longest_lifetime: Lifetime::seconds(100), ..config });
     let (one, guesser) = (rig.attach("a"), rig.attach("a"));
     for _ in 0..MANY {
@@ -109,7 +107,7 @@ fn all_that_a_barred_client_held_ends_however_few_steps_a_turn_has() {
 #[test]
 fn one_tenants_end_leaves_anothers_scrub_alone() {
     const LARGE: u64 = 1 << 20;
-    let mut rig = Rig::new(NodeConfig { pool_bytes: 8 * LARGE, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { pool_bytes: 8 * LARGE, ..crate::rig::config() });
     let first = rig.attach("first");
     let it = rig.allocate(first, 4 * LARGE, false);
     rig.revoke(first, it.permission);
@@ -134,7 +132,7 @@ fn one_tenants_end_leaves_anothers_scrub_alone() {
 fn a_turn_takes_in_no_more_requests_than_it_may() {
     const EACH: usize = 10;
     const AT_ONCE: u32 = 4;
-    let mut rig = Rig::new(NodeConfig { requests_per_turn: AT_ONCE, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { requests_per_turn: AT_ONCE, ..crate::rig::config() });
     let clients: Vec<usize> = (0..4).map(|_| rig.attach("a")).collect();
     rig.settle();
     for &client in &clients {
@@ -159,7 +157,7 @@ fn a_turn_takes_in_no_more_requests_than_it_may() {
 #[test]
 fn requests_that_arrive_together_are_answered_each_with_its_own() {
     const TOGETHER: u64 = 15;
-    let mut rig = Rig::new(NodeConfig { requests_per_turn: 1, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { requests_per_turn: 1, ..crate::rig::config() });
     let client = rig.attach("a");
     let asked: Vec<(u64, u32)> =
         (1..=TOGETHER).map(|number| (number * 8, rig.send(client, allocate(number * 8, false)))).collect();
@@ -173,7 +171,7 @@ fn requests_that_arrive_together_are_answered_each_with_its_own() {
 #[test]
 fn a_client_may_owe_four_queues_of_receives_before_it_is_shown_out() {
     const DEPTH: u32 = 16;
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let deaf = rig.attach("a");
     rig.seat(deaf).is_deaf = true;
     let mut asked = 0;
@@ -194,7 +192,7 @@ fn a_client_may_owe_four_queues_of_receives_before_it_is_shown_out() {
 
 #[test]
 fn a_message_carries_data_to_its_last_byte() {
-    let mut rig = Rig::new(NodeConfig { mechanism: Mechanism::NodeCopy, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { mechanism: Mechanism::NodeCopy, ..crate::rig::config() });
     let client = rig.attach("a");
     let most = DATA_BYTES_MAX as u64;
     let permission = rig.allocate(client, 2 * most, false).permission;
@@ -210,7 +208,7 @@ fn a_message_carries_data_to_its_last_byte() {
 
 #[test]
 fn whoever_comes_and_goes_is_in_the_audit() {
-    let mut rig = Rig::new(NodeConfig { audit: true, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { audit: true, ..crate::rig::config() });
     let client = rig.attach("a");
     let id = rig.seat(client).id;
     rig.detach(client);
@@ -226,7 +224,7 @@ fn whoever_comes_and_goes_is_in_the_audit() {
 #[test]
 fn whoever_waited_in_vain_may_wait_again_and_again() {
     const PLACES: u32 = 8;
-    let mut rig = Rig::new(NodeConfig { postponed_max: PLACES, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { postponed_max: PLACES, ..crate::rig::config() });
     let (holder, client, other) = (rig.attach("a"), rig.attach("a"), rig.attach("b"));
     let longest = rig.node.config().longest_lifetime;
     let it = granted(rig.ask(holder, ask_for(64, longest)));
@@ -253,7 +251,7 @@ fn whoever_waited_in_vain_may_wait_again_and_again() {
 
 #[test]
 fn a_turn_in_which_a_refusal_is_taken_in_says_that_it_worked() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("a");
     let it = rig.allocate(client, 64, false);
     rig.pass(Lifetime::millis(20));
@@ -269,7 +267,7 @@ fn a_turn_in_which_a_refusal_is_taken_in_says_that_it_worked() {
 /// The node waits for the NIC to take down what a tenant left behind, and may sleep meanwhile.
 #[test]
 fn a_node_that_waits_for_its_nic_is_not_busy() {
-    let mut rig = Rig::new(NodeConfig { steps_per_turn: 10, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { steps_per_turn: 10, ..crate::rig::config() });
     let (client, _other) = (rig.attach("a"), rig.attach("b"));
     for _ in 0..100 {
         granted(rig.ask(client, ask_for(64, Lifetime::seconds(1))));
@@ -288,7 +286,7 @@ fn a_node_that_waits_for_its_nic_is_not_busy() {
 
 #[test]
 fn a_permission_may_live_for_the_longest_lifetime_and_no_longer() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("a");
     let longest = rig.node.config().longest_lifetime;
     assert_eq!(granted(rig.ask(client, ask_for(64, longest))).lifetime, longest);
@@ -300,7 +298,7 @@ fn a_permission_may_live_for_the_longest_lifetime_and_no_longer() {
 #[test]
 fn no_object_of_many_shows_what_another_tenant_left_in_one() {
     const EACH: u64 = 64 << 10;
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     let all = rig.allocate(one, 3 << 20, false);
     for at in (0..all.length).step_by(8 << 10) {
@@ -321,7 +319,7 @@ fn no_object_of_many_shows_what_another_tenant_left_in_one() {
 #[test]
 fn a_tenants_own_memory_is_not_scrubbed_for_it() {
     const LARGE: u64 = 1 << 20;
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("a");
     for _ in 0..3 {
         let before = rig.node.counters().grants;
@@ -343,7 +341,7 @@ fn a_tenants_own_memory_is_not_scrubbed_for_it() {
 /// a client with none may not.
 #[test]
 fn a_queue_pair_does_atomics_while_its_client_holds_something() {
-    let mut rig = Rig::new(NodeConfig { mechanism: Mechanism::QueuePair, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { mechanism: Mechanism::QueuePair, ..crate::rig::config() });
     let (client, sibling) = (rig.attach("a"), rig.attach("a"));
     let theirs = rig.allocate(sibling, 64, false);
     let lifetime = Lifetime::millis(100).0;
@@ -373,7 +371,7 @@ fn a_queue_pair_does_atomics_while_its_client_holds_something() {
 #[test]
 fn small_objects_in_another_tenants_memory_are_scrubbed_over_several_turns_too() {
     const TOGETHER: u64 = 15;
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     let all = rig.allocate(one, 3 << 20, false);
     rig.revoke(one, all.permission);
@@ -395,7 +393,7 @@ fn small_objects_in_another_tenants_memory_are_scrubbed_over_several_turns_too()
 
 #[test]
 fn more_may_wait_for_a_divided_object_than_hold_it() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("a");
     let it = rig.allocate(client, 64, true);
     let half = RequestBody::Acquire {
@@ -420,7 +418,7 @@ fn more_may_wait_for_a_divided_object_than_hold_it() {
 
 #[test]
 fn the_audit_says_whose_permission_it_was_and_over_which_bytes() {
-    let mut rig = Rig::new(NodeConfig { audit: true, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { audit: true, ..crate::rig::config() });
     let client = rig.attach("a");
     let id = rig.seat(client).id;
     let it = rig.allocate(client, 64, true);
@@ -463,7 +461,7 @@ fn the_audit_says_whose_permission_it_was_and_over_which_bytes() {
 #[test]
 fn who_gets_fresh_memory_beside_another_tenants_waits_for_no_scrub() {
     const PAGES: u64 = 1 << 20;
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     rig.settle();
     // With its header the object ends where its last page ends.
@@ -490,7 +488,7 @@ fn a_pause_began_with_the_first_violation_after_the_last_pause() {
         bar_after: 100,
         ..ViolationLimits::default()
     };
-    let mut rig = Rig::new(NodeConfig { violations, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { violations, ..crate::rig::config() });
     let clients: Vec<usize> = (0..3).map(|_| rig.attach("a")).collect();
     let mut began = Moment(0);
     for (client, later, anew) in [(0, 0, true), (1, 1000, false), (2, 10_000, true)] {
@@ -511,7 +509,7 @@ fn a_pause_began_with_the_first_violation_after_the_last_pause() {
 #[test]
 fn those_who_wait_for_parts_are_let_in_up_to_the_most_holders() {
     const MOST: u64 = 1024;
-    let mut rig = Rig::new(NodeConfig { headers: 4096, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { headers: 4096, ..crate::rig::config() });
     let client = rig.attach("a");
     let it = rig.allocate(client, 4096, true);
     rig.revoke(client, it.permission);
@@ -548,7 +546,8 @@ fn those_who_wait_for_parts_are_let_in_up_to_the_most_holders() {
 fn a_tenants_idle_windows_go_over_several_turns_too() {
     const STEPS: u32 = 10;
     const READY: u32 = 200;
-    let mut rig = Rig::new(NodeConfig { steps_per_turn: STEPS, windows_ready: READY, ..rig::config() });
+    let mut rig =
+        Rig::new(NodeConfig { steps_per_turn: STEPS, windows_ready: READY, ..crate::rig::config() });
     let client = rig.attach("a");
     rig.settle();
     assert_eq!(rig.node.counters().windows, u64::from(READY));
@@ -566,7 +565,7 @@ fn a_tenants_idle_windows_go_over_several_turns_too() {
 
 #[test]
 fn who_is_let_in_while_another_waits_cannot_extend_from_the_start() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let (one, two, three) = (rig.attach("a"), rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(one, 64, true);
     let wait = Lifetime::seconds(1);

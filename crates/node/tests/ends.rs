@@ -1,6 +1,5 @@
 //! Both ends of a client's queue pairs, each on its own NIC: made, removed, broken and rebuilt.
 
-#[path = "ends/faltering.rs"]
 mod faltering;
 
 use faltering::{FalteringNic, failure};

@@ -1,7 +1,6 @@
 //! Clients that send anything and leave at any time: they get an error at most, and nothing of them stays.
 
-mod rig;
-
+use crate::rig::{Rig, acquire, allocate, granted, keys};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
@@ -10,7 +9,6 @@ use portcullis_protocol::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use rig::{Rig, acquire, allocate, granted, keys};
 
 /// A message of random bytes, or a request that is changed in some bytes and cut off.
 fn message() -> impl Strategy<Value = Vec<u8>> {
@@ -40,11 +38,11 @@ fn keep() -> impl Strategy<Value = Keep> {
 
 fn about_a_name() -> impl Strategy<Value = RequestBody> {
     // Names that meet, and the tenants of the test and another.
-    let name = || (0u8..3).prop_map(|number| rig::name(&format!("name {number}")));
-    let tenant = || (0u8..3).prop_map(|number| rig::tenant(["a", "b", "c"][usize::from(number)]));
+    let name = || (0u8..3).prop_map(|number| crate::rig::name(&format!("name {number}")));
+    let tenant = || (0u8..3).prop_map(|number| crate::rig::tenant(["a", "b", "c"][usize::from(number)]));
     let address = (0u64..2000).prop_map(|at| RemoteAddress(0x1000_0000_0000 + at * 8));
     let reference = (address, 0u64..10).prop_map(|(address, birth)| ObjectRef {
-        incarnation: rig::INCARNATION,
+        incarnation: crate::rig::INCARNATION,
         address,
         birth,
     });
@@ -68,7 +66,7 @@ fn request() -> impl Strategy<Value = RequestBody> {
     let address = || {
         prop_oneof![(0u64..2000).prop_map(|at| 0x1000_0000_0000 + at * 8), number()].prop_map(RemoteAddress)
     };
-    let start = prop_oneof![Just(rig::START.0), number()].prop_map(Moment);
+    let start = prop_oneof![Just(crate::rig::START.0), number()].prop_map(Moment);
     let permission = (address(), start).prop_map(|(header, start)| PermissionId { header, start }).boxed();
     let rights = (0u8..8).prop_map(Rights::from_bits_truncate).boxed();
     let sharing = || prop_oneof![Just(Sharing::Exclusive), Just(Sharing::Shared)];
@@ -76,7 +74,7 @@ fn request() -> impl Strategy<Value = RequestBody> {
     let keep = keep().boxed();
     let alignment = prop_oneof![number(), (0u32..64).prop_map(|power| 1 << power)];
     let part = (number(), number()).prop_map(|(offset, length)| Part { offset, length });
-    let incarnation = prop_oneof![Just(rig::INCARNATION), any::<u64>().prop_map(Incarnation)].boxed();
+    let incarnation = prop_oneof![Just(crate::rig::INCARNATION), any::<u64>().prop_map(Incarnation)].boxed();
     let object = || {
         let reference = (incarnation.clone(), address(), prop_oneof![0u64..10, number()]);
         prop_oneof![
@@ -148,7 +146,7 @@ proptest! {
         mechanism in mechanism(),
         messages in prop::collection::vec((message(), 0u64..3000), 1..60),
     ) {
-        let mut rig = Rig::new(NodeConfig { mechanism, pool_bytes: 1 << 20, headers: 16, ..rig::config() });
+        let mut rig = Rig::new(NodeConfig { mechanism, pool_bytes: 1 << 20, headers: 16, ..crate::rig::config() });
         let (hostile, honest) = (rig.attach("a"), rig.attach("b"));
         let body = RequestBody::Allocate {
             size: 64,
@@ -183,7 +181,7 @@ proptest! {
         let reductions = Reductions {
             delayed_unbinding: reductions.0, contiguity: reductions.1, handover: reductions.2,
         };
-        let config = NodeConfig { mechanism, reductions, pool_bytes: 1 << 20, headers: 16, windows_max: 24, ..rig::config() };
+        let config = NodeConfig { mechanism, reductions, pool_bytes: 1 << 20, headers: 16, windows_max: 24, ..crate::rig::config() };
         let mut rig = Rig::new(config);
         let stays = rig.attach("b");
         let shared = rig.allocate(stays, 300_000, true);
@@ -195,7 +193,7 @@ proptest! {
                     1 => acquire(shared.object, Sharing::Shared, Lifetime::millis(3)),
                     2 => allocate(400_000, false),
                     3 => allocate(200_000, true),
-                    4 => rig::free(shared.object),
+                    4 => crate::rig::free(shared.object),
                     _ => allocate(1000, false),
                 };
                 rig.send(goes, body);
@@ -214,7 +212,7 @@ proptest! {
 
 #[test]
 fn a_message_that_means_nothing_is_answered_with_its_number() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("a");
     let sequence = rig.send(client, allocate(64, false));
     rig.settle();
@@ -233,7 +231,7 @@ fn a_message_that_means_nothing_is_answered_with_its_number() {
 
 #[test]
 fn a_tenant_that_comes_and_goes_leaves_no_domain_behind() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let before = rig.nic.nic.core().objects().domains;
     for _ in 0..50 {
         let admission = rig.node.admit(&mut rig.nic, "a", rig.now).expect("it may come");
@@ -249,7 +247,7 @@ fn a_tenant_that_comes_and_goes_leaves_no_domain_behind() {
 
 #[test]
 fn who_is_admitted_and_does_not_come_leaves_nothing() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let admission = rig.node.admit(&mut rig.nic, "a", rig.now).expect("it may come");
     rig.settle();
     rig.node.abandon(&mut rig.nic, admission.tenant, rig.now);
@@ -259,7 +257,7 @@ fn who_is_admitted_and_does_not_come_leaves_nothing() {
 /// The client sends requests and never posts a receive for an answer.
 #[test]
 fn a_client_that_takes_no_answers_is_shown_out_and_harms_nobody() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let (deaf, honest) = (rig.attach("a"), rig.attach("b"));
     rig.seat(deaf).is_deaf = true;
     let mut evicted = false;

@@ -1,19 +1,17 @@
 //! How permissions end and what follows: lifetimes, extensions, waiting, names that are used again.
 
-mod rig;
-
+use crate::rig::{Rig, acquire, allocate, granted, keys, refused, word};
 use portcullis_nic::Status;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
     Granted, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
 };
-use rig::{Rig, acquire, allocate, granted, keys, refused, word};
 
 const LIFETIME: Lifetime = Lifetime::millis(100);
 const LONGEST: Lifetime = Lifetime::millis(500);
 
 fn rig() -> Rig {
-    Rig::new(NodeConfig { longest_lifetime: LONGEST, ..rig::config() })
+    Rig::new(NodeConfig { longest_lifetime: LONGEST, ..crate::rig::config() })
 }
 
 fn is_live(rig: &mut Rig, client: usize, it: &Granted) -> bool {

@@ -1,17 +1,15 @@
 //! Delayed unbinding and memory that is becoming free: a window lingers no longer than allowed, and ends when a request
 //! needs the memory.
 
-mod rig;
-
+use crate::rig::{Rig, allocate, keys};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody};
-use rig::{Rig, allocate, keys};
 
 const LINGER: Lifetime = Lifetime::millis(8);
 
 fn config() -> NodeConfig {
-    NodeConfig { linger_max: LINGER, ..rig::config() }
+    NodeConfig { linger_max: LINGER, ..crate::rig::config() }
 }
 
 /// The size of this percentage of the pool.

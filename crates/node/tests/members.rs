@@ -1,15 +1,13 @@
 //! Objects that belong to another one, their head: they are shared as it is, and no further.
 
-mod rig;
-
+use crate::rig::{Rig, free, granted, publish, refused, share, unpublish, unshare};
 use portcullis_node::{AuditEvent, AuditedMember, NodeConfig};
 use portcullis_protocol::{
     Granted, Lifetime, ObjectRef, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing,
 };
-use rig::{Rig, free, granted, publish, refused, share, unpublish, unshare};
 
 fn rig() -> Rig {
-    Rig::new(NodeConfig { audit: true, ..rig::config() })
+    Rig::new(NodeConfig { audit: true, ..crate::rig::config() })
 }
 
 fn kept(rig: &mut Rig, client: usize) -> Granted {

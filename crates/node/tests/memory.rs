@@ -1,13 +1,11 @@
 //! Memory: what fits, which refusals name which numbers, whose bytes are visible, and when objects go.
 
-mod rig;
-
+use crate::rig::{Rig, acquire, allocate, free, granted, keys, refused};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Quota, Reductions};
 use portcullis_protocol::{
     Granted, Keep, Lifetime, Mechanism, ObjectName, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing,
 };
-use rig::{Rig, acquire, allocate, free, granted, keys, refused};
 
 const PAGE: u64 = 64 << 10;
 const POOL: u64 = 4 << 20;
@@ -15,7 +13,7 @@ const POOL: u64 = 4 << 20;
 const LARGE: u64 = 2 << 20;
 
 fn quota(bytes_max: u64, permissions_max: u64) -> NodeConfig {
-    NodeConfig { quota: Quota { bytes_max, permissions_max, ..Quota::default() }, ..rig::config() }
+    NodeConfig { quota: Quota { bytes_max, permissions_max, ..Quota::default() }, ..crate::rig::config() }
 }
 
 #[test]
@@ -52,7 +50,7 @@ fn the_tiniest_objects_take_no_more_of_the_pool_than_the_quota_says() {
 #[test]
 fn objects_are_limited_for_each_tenant_and_in_all() {
     let quota = Quota { objects_max: 4, ..Quota::default() };
-    let mut rig = Rig::new(NodeConfig { quota, objects_max: 6, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { quota, objects_max: 6, ..crate::rig::config() });
     let (one, other) = (rig.attach("a"), rig.attach("b"));
     let held: Vec<Granted> = (0..4).map(|_| rig.allocate(one, 64, true)).collect();
     assert_eq!(refused(rig.ask(one, allocate(64, true))), Refusal::Quota { used: 4, limit: 4 });
@@ -102,7 +100,7 @@ fn a_quota_is_free_as_soon_as_the_revoke_is_answered() {
 #[test]
 fn requests_for_nothing_and_for_too_much_are_refused_by_name() {
     let longest = Lifetime::seconds(1);
-    let mut rig = Rig::new(NodeConfig { longest_lifetime: longest, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { longest_lifetime: longest, ..crate::rig::config() });
     let client = rig.attach("a");
     let it = rig.allocate(client, 64, true);
     let rights = Rights::all();
@@ -132,7 +130,7 @@ fn requests_for_nothing_and_for_too_much_are_refused_by_name() {
 
 #[test]
 fn the_whole_pool_can_be_one_object_and_again_many() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("a");
     for _ in 0..3 {
         let it = rig.allocate(client, POOL - 32, false);
@@ -151,7 +149,7 @@ fn the_whole_pool_can_be_one_object_and_again_many() {
 
 #[test]
 fn requests_that_wait_for_memory_end_with_their_client() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     let it = rig.allocate(one, POOL - 32, false);
     rig.send(one, RequestBody::Revoke { permission: it.permission, free: false });
@@ -169,7 +167,8 @@ fn requests_that_wait_for_memory_end_with_their_client() {
 
 /// Fills an object and frees it. Another tenant then gets the same bytes.
 fn scrubbed(mechanism: Mechanism, size: u64) {
-    let config = NodeConfig { mechanism, pool_bytes: size.next_multiple_of(PAGE) + PAGE, ..rig::config() };
+    let config =
+        NodeConfig { mechanism, pool_bytes: size.next_multiple_of(PAGE) + PAGE, ..crate::rig::config() };
     let mut rig = Rig::new(config);
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     let it = rig.allocate(one, size, false);
@@ -205,7 +204,7 @@ fn nobody_sees_another_tenants_bytes() {
 /// A pool of one object of 2 MiB, which a tenant has written to and freed. A client of tenant «b» has asked to share
 /// the memory: the scrub has begun and takes many turns.
 fn being_scrubbed() -> (Rig, usize, ObjectName, u32) {
-    let mut rig = Rig::new(NodeConfig { pool_bytes: LARGE + PAGE, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { pool_bytes: LARGE + PAGE, ..crate::rig::config() });
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     let it = rig.allocate(one, LARGE, false);
     let last = it.address().0 + LARGE - 64;
@@ -276,7 +275,7 @@ fn a_lease_does_not_run_while_its_memory_is_scrubbed() {
 
 #[test]
 fn a_scrub_touches_no_neighbour() {
-    let mut rig = Rig::new(NodeConfig { pool_bytes: 2 * PAGE, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { pool_bytes: 2 * PAGE, ..crate::rig::config() });
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     // Objects of two tenants come and go side by side in one page.
     let stays: Vec<Granted> = (0..8).map(|_| rig.allocate(one, 200, true)).collect();
@@ -301,7 +300,7 @@ fn a_scrub_touches_no_neighbour() {
 
 #[test]
 fn a_tenant_that_comes_again_is_another_one() {
-    let mut rig = Rig::new(NodeConfig { pool_bytes: PAGE, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { pool_bytes: PAGE, ..crate::rig::config() });
     let one = rig.attach("a");
     let it = rig.allocate(one, 4096, true);
     rig.write(one, keys(&it).0, it.address().0, &[7; 4096]);
@@ -317,7 +316,7 @@ fn a_tenant_that_comes_again_is_another_one() {
 #[test]
 fn a_kept_object_stays_until_it_is_freed() {
     for (held, at_once) in [(false, false), (true, false), (true, true)] {
-        let mut rig = Rig::new(rig::config());
+        let mut rig = Rig::new(crate::rig::config());
         let client = rig.attach("a");
         let it = rig.allocate(client, 64, true);
         rig.write(client, keys(&it).0, it.address().0, b"kept for ever");
@@ -358,7 +357,7 @@ fn a_kept_object_stays_until_it_is_freed() {
 
 #[test]
 fn a_revoke_that_frees_frees_after_the_last_holder() {
-    let mut rig = Rig::new(rig::config());
+    let mut rig = Rig::new(crate::rig::config());
     let (one, two) = (rig.attach("a"), rig.attach("a"));
     let it = rig.allocate(one, 64, true);
     rig.revoke(one, it.permission);
@@ -376,7 +375,7 @@ fn a_revoke_that_frees_frees_after_the_last_holder() {
 #[test]
 fn kept_objects_go_with_their_tenants_last_client() {
     for reductions in [Reductions::default(), Reductions::none()] {
-        let mut rig = Rig::new(NodeConfig { reductions, ..rig::config() });
+        let mut rig = Rig::new(NodeConfig { reductions, ..crate::rig::config() });
         let (one, two, other) = (rig.attach("a"), rig.attach("a"), rig.attach("b"));
         let it = rig.allocate(one, 64, true);
         rig.allocate(other, 64, true);
@@ -394,7 +393,7 @@ fn kept_objects_go_with_their_tenants_last_client() {
 /// Headers are few, and lingering windows must not keep them from new requests.
 #[test]
 fn a_node_without_headers_left_says_so() {
-    let mut rig = Rig::new(NodeConfig { headers: 4, reductions: Reductions::none(), ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { headers: 4, reductions: Reductions::none(), ..crate::rig::config() });
     let client = rig.attach("a");
     let held = [(); 4].map(|()| rig.allocate(client, 64, false));
     let before = rig.node.counters();
@@ -411,7 +410,7 @@ fn a_node_without_headers_left_says_so() {
 fn a_turn_zeroes_no_more_than_a_little() {
     const OBJECT: u64 = 4000;
     const OBJECTS: u64 = 64;
-    let mut rig = Rig::new(NodeConfig { pool_bytes: 1 << 20, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { pool_bytes: 1 << 20, ..crate::rig::config() });
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     let dirty = rig.allocate(one, 768 << 10, false);
     rig.revoke(one, dirty.permission);
@@ -427,7 +426,7 @@ fn a_turn_zeroes_no_more_than_a_little() {
         for ask in waiting {
             match rig.reply(two, ask) {
                 Some(reply) => {
-                    granted.push(rig::granted(reply));
+                    granted.push(crate::rig::granted(reply));
                     left.push(rig.send(two, allocate(OBJECT, false)));
                 }
                 None => left.push(ask),

@@ -1,20 +1,18 @@
 //! Objects: their references, how long they live, who holds which parts of them, and their alignment.
 
-mod rig;
-
+use crate::rig::{Rig, acquire, free, granted, keys, refused};
 use portcullis_nic::Status;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
     Granted, Incarnation, Keep, Lifetime, ObjectName, ObjectRef, Part, Refusal, RemoteAddress, ReplyBody,
     RequestBody, Rights, Sharing,
 };
-use rig::{Rig, acquire, free, granted, keys, refused};
 
 const NOW: Lifetime = Lifetime(0);
 const HOUR: Lifetime = Lifetime::seconds(3600);
 
 fn rig() -> Rig {
-    Rig::new(NodeConfig { longest_keep: HOUR, ..rig::config() })
+    Rig::new(NodeConfig { longest_keep: HOUR, ..crate::rig::config() })
 }
 
 fn allocate(size: u64, alignment: u64, keep: Keep) -> RequestBody {
@@ -69,8 +67,8 @@ fn a_reference_from_another_run_is_refused_as_such() {
     let mut rig = rig();
     let client = rig.attach("a");
     let it = kept(&mut rig, client, 100, Keep::Attached);
-    assert_eq!(it.object.incarnation, rig::INCARNATION);
-    let before = ObjectRef { incarnation: Incarnation(rig::INCARNATION.0 - 1), ..it.object };
+    assert_eq!(it.object.incarnation, crate::rig::INCARNATION);
+    let before = ObjectRef { incarnation: Incarnation(crate::rig::INCARNATION.0 - 1), ..it.object };
     assert_eq!(refused(rig.ask(client, acquire(before, Sharing::Shared, NOW))), Refusal::AnotherNode);
     assert_eq!(refused(rig.ask(client, free(before))), Refusal::AnotherNode);
     rig.end();
@@ -186,7 +184,7 @@ fn a_tenant_without_clients_is_gone_with_the_last_object_that_it_left() {
 #[test]
 fn what_is_left_behind_counts_against_its_tenants_quota() {
     let quota = portcullis_node::Quota { bytes_max: 1300, ..Default::default() };
-    let mut rig = Rig::new(NodeConfig { longest_keep: HOUR, quota, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { longest_keep: HOUR, quota, ..crate::rig::config() });
     let client = rig.attach("a");
     kept(&mut rig, client, 600, Keep::For(HOUR));
     rig.detach(client);
@@ -209,7 +207,7 @@ fn pinned_objects_stay_where_the_node_allows_it() {
     }
     strict.end();
 
-    let mut rig = Rig::new(NodeConfig { longest_keep: Lifetime(u64::MAX), ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { longest_keep: Lifetime(u64::MAX), ..crate::rig::config() });
     let client = rig.attach("a");
     let it = kept(&mut rig, client, 100, Keep::Pinned);
     rig.detach(client);
@@ -222,7 +220,7 @@ fn pinned_objects_stay_where_the_node_allows_it() {
 
 #[test]
 fn a_node_that_ends_leaves_nothing_of_tenants_without_clients() {
-    let mut rig = Rig::new(NodeConfig { longest_keep: Lifetime(u64::MAX), ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { longest_keep: Lifetime(u64::MAX), ..crate::rig::config() });
     let client = rig.attach("a");
     kept(&mut rig, client, 100, Keep::Pinned);
     rig.detach(client);
@@ -336,7 +334,7 @@ fn objects_are_aligned_as_asked_with_their_header_before_them() {
 
 #[test]
 fn aligned_blocks_waste_no_more_than_their_header_costs() {
-    let mut rig = Rig::new(NodeConfig { pool_bytes: 64 << 20, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { pool_bytes: 64 << 20, ..crate::rig::config() });
     let client = rig.attach("a");
     let held = (0..1024).map(|_| rig.ask(client, allocate(65_536, 4096, Keep::No)));
     let count = held.filter(|reply| matches!(reply, ReplyBody::Granted(_))).count();
@@ -347,12 +345,12 @@ fn aligned_blocks_waste_no_more_than_their_header_costs() {
 
 #[test]
 fn an_object_that_nobody_was_told_of_is_not_kept() {
-    let mut rig = Rig::new(NodeConfig { windows_max: 2, windows_ready: 1, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { windows_max: 2, windows_ready: 1, ..crate::rig::config() });
     let client = rig.attach("a");
     let held: Vec<_> = (0..2).map(|_| rig.allocate(client, 64, true)).collect();
     let before = rig.node.counters();
     for _ in 0..3 {
-        let refused = refused(rig.ask(client, rig::allocate(64, true)));
+        let refused = refused(rig.ask(client, crate::rig::allocate(64, true)));
         assert!(matches!(refused, Refusal::NodeFull { .. }), "{refused:?}");
     }
     rig.pass(Lifetime::millis(5));

@@ -1,17 +1,15 @@
 //! Windows that are allocated ahead of their use, and regions that are removed after it.
 
-mod rig;
-
+use crate::rig::{Rig, granted, keys, refused, word};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{Granted, Keep, Lifetime, Mechanism, Refusal, RequestBody, Rights, Sharing};
-use rig::{Rig, granted, keys, refused, word};
 
 #[test]
 fn a_tenants_windows_are_allocated_while_nothing_else_happens() {
     // More than one idle turn allocates.
     const READY: u32 = 100;
-    let mut rig = Rig::new(NodeConfig { windows_ready: READY, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { windows_ready: READY, ..crate::rig::config() });
     let client = rig.attach("a");
     rig.settle();
     assert_eq!(rig.node.counters().windows, u64::from(READY), "without time passing");
@@ -29,7 +27,7 @@ fn a_tenants_windows_are_allocated_while_nothing_else_happens() {
 #[test]
 fn mechanisms_without_windows_allocate_none() {
     for mechanism in [Mechanism::MemoryRegion, Mechanism::QueuePair, Mechanism::NodeCopy, Mechanism::None] {
-        let mut rig = Rig::new(NodeConfig { mechanism, ..rig::config() });
+        let mut rig = Rig::new(NodeConfig { mechanism, ..crate::rig::config() });
         let client = rig.attach("a");
         rig.pass(Lifetime::millis(20));
         rig.allocate(client, 64, false);
@@ -43,7 +41,7 @@ fn mechanisms_without_windows_allocate_none() {
 #[test]
 fn no_region_of_an_ended_permission_opens_anything() {
     for (rights, separate) in [(Rights::READ, true), (Rights::all(), false)] {
-        let config = NodeConfig { mechanism: Mechanism::MemoryRegion, ..rig::config() };
+        let config = NodeConfig { mechanism: Mechanism::MemoryRegion, ..crate::rig::config() };
         let mut rig = Rig::new(NodeConfig { reductions: Reductions::default(), ..config });
         let client = rig.attach("a");
         let (lifetime, sharing) = (Lifetime::millis(100), Sharing::Exclusive);
@@ -67,12 +65,12 @@ fn no_region_of_an_ended_permission_opens_anything() {
 #[test]
 fn windows_that_were_lost_do_not_count_against_the_tenant() {
     const MOST: u32 = 4;
-    let mut rig = Rig::new(NodeConfig { windows_max: MOST, windows_ready: 0, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { windows_max: MOST, windows_ready: 0, ..crate::rig::config() });
     let client = rig.attach("a");
     rig.settle();
     for _ in 0..3 {
         rig.nic.hook.is_broken = true;
-        let asked: Vec<u32> = (0..MOST).map(|_| rig.send(client, rig::allocate(64, false))).collect();
+        let asked: Vec<u32> = (0..MOST).map(|_| rig.send(client, crate::rig::allocate(64, false))).collect();
         rig.settle();
         for sequence in asked {
             assert_eq!(refused(rig.reply(client, sequence).expect("a reply")), Refusal::NicFailed);
@@ -82,7 +80,7 @@ fn windows_that_were_lost_do_not_count_against_the_tenant() {
     rig.nic.hook.is_broken = false;
     let held: Vec<Granted> = (0..MOST).map(|_| rig.allocate(client, 64, false)).collect();
     assert_eq!(rig.node.counters().windows, u64::from(MOST));
-    let one_more = rig.ask(client, rig::allocate(64, false));
+    let one_more = rig.ask(client, crate::rig::allocate(64, false));
     assert_eq!(refused(one_more), Refusal::NodeFull { limit: MOST.into() });
     for it in held {
         rig.revoke(client, it.permission);
@@ -96,7 +94,7 @@ const PER_TURN: u64 = 16;
 #[test]
 fn an_idle_turn_allocates_a_few_windows_and_no_more() {
     const READY: u64 = 100;
-    let mut rig = Rig::new(NodeConfig { windows_ready: 100, ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { windows_ready: 100, ..crate::rig::config() });
     rig.attach("a");
     while rig.node.counters().windows < READY {
         let before = rig.node.counters().windows;
@@ -114,7 +112,7 @@ fn worn_windows_rest_and_go_a_few_in_each_idle_turn() {
     const MANY: usize = 40;
     let rest = Lifetime::millis(50);
     let reductions = Reductions { delayed_unbinding: false, handover: false, contiguity: true };
-    let config = NodeConfig { windows_ready: 2, window_rest: rest, reductions, ..rig::config() };
+    let config = NodeConfig { windows_ready: 2, window_rest: rest, reductions, ..crate::rig::config() };
     let mut rig = Rig::new(config);
     let client = rig.attach("a");
     for _ in 0..128 {

@@ -1,22 +1,19 @@
 //! Clients without queue pairs: which regions the node opens and closes for their permissions, and when.
 
-#[path = "region_keys/model.rs"]
 mod model;
-mod rig;
-#[path = "region_keys/world.rs"]
 mod world;
 
+use crate::rig::{acquire, allocate, free, granted, refused};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
     Granted, Keep, LIFETIME_OFFSET, Lifetime, Mechanism, Part, Refusal, ReplyBody, RequestBody, Rights,
     Sharing,
 };
-use rig::{acquire, allocate, free, granted, refused};
 use world::{HOST, NOW, PLACES, WHILE, World, name, revoke};
 
 #[test]
 fn a_permission_is_one_region_with_its_bytes_and_rights_from_grant_to_end() {
-    let mut world = World::new(rig::config(), PLACES);
+    let mut world = World::new(crate::rig::config(), PLACES);
     let guest = world.guest("a");
     let (lifetime, sharing) = (Lifetime::millis(100), Sharing::Exclusive);
     let rights = Rights::READ;
@@ -48,7 +45,7 @@ fn a_permission_is_one_region_with_its_bytes_and_rights_from_grant_to_end() {
 
 #[test]
 fn a_full_table_refuses_clearly_and_harms_no_other() {
-    let mut world = World::new(rig::config(), 3);
+    let mut world = World::new(crate::rig::config(), 3);
     let (one, other) = (world.guest("a"), world.guest("b"));
     let held: Vec<Granted> = (0..3).map(|_| world.hold(one)).collect();
     for guest in [one, other] {
@@ -68,7 +65,7 @@ fn a_full_table_refuses_clearly_and_harms_no_other() {
 
 #[test]
 fn a_tenant_has_its_share_of_the_table_and_leaves_the_rest_to_others() {
-    let mut world = World::new(NodeConfig { tenant_regions_max: 2, ..rig::config() }, PLACES);
+    let mut world = World::new(NodeConfig { tenant_regions_max: 2, ..crate::rig::config() }, PLACES);
     let (one, sibling, other) = (world.guest("a"), world.guest("a"), world.guest("b"));
     let (held, theirs) = (world.hold(one), world.hold(sibling));
     for guest in [one, sibling] {
@@ -91,7 +88,7 @@ fn a_tenant_has_its_share_of_the_table_and_leaves_the_rest_to_others() {
 fn nothing_is_opened_over_an_object_before_the_nic_has_taken_down_what_has_ended_there() {
     for delayed_unbinding in [false, true] {
         let reductions = Reductions { delayed_unbinding, ..Reductions::default() };
-        let mut world = World::new(NodeConfig { reductions, ..rig::config() }, PLACES);
+        let mut world = World::new(NodeConfig { reductions, ..crate::rig::config() }, PLACES);
         let (client, guest) = (world.rig.attach("a"), world.guest("a"));
         let held = world.rig.allocate(client, 64, true);
         let waits = world.say(guest, acquire(held.object, Sharing::Exclusive, WHILE));
@@ -114,7 +111,7 @@ fn nothing_is_opened_over_an_object_before_the_nic_has_taken_down_what_has_ended
 
 #[test]
 fn who_leaves_while_its_permission_waits_for_the_nic_gets_nothing_and_leaves_nothing() {
-    let mut world = World::new(rig::config(), PLACES);
+    let mut world = World::new(crate::rig::config(), PLACES);
     let (client, guest) = (world.rig.attach("a"), world.guest("a"));
     let held = world.rig.allocate(client, 64, true);
     world.say(guest, acquire(held.object, Sharing::Exclusive, WHILE));
@@ -132,7 +129,7 @@ fn who_leaves_while_its_permission_waits_for_the_nic_gets_nothing_and_leaves_not
 
 #[test]
 fn an_object_that_is_let_go_of_goes_with_its_last_region() {
-    let mut world = World::new(rig::config(), PLACES);
+    let mut world = World::new(crate::rig::config(), PLACES);
     let (one, other) = (world.guest("a"), world.guest("a"));
     let alone = world.hold(one);
     assert_eq!(world.ask(one, revoke(&alone, true)), ReplyBody::Done);
@@ -164,7 +161,7 @@ fn an_object_that_is_let_go_of_goes_with_its_last_region() {
 
 #[test]
 fn whoever_leaves_has_nothing_open_from_that_moment_and_its_sibling_keeps_all() {
-    let mut world = World::new(rig::config(), PLACES);
+    let mut world = World::new(crate::rig::config(), PLACES);
     let (one, sibling) = (world.guest("a"), world.guest("a"));
     let held: Vec<Granted> = (0..5).map(|_| world.hold(one)).collect();
     assert!(held.iter().all(|it| world.region(it).is_some()));
@@ -185,7 +182,7 @@ fn whoever_leaves_has_nothing_open_from_that_moment_and_its_sibling_keeps_all() 
 #[test]
 fn a_tenant_that_ends_with_many_permissions_goes_in_turns_and_others_are_served_meanwhile() {
     const HELD: usize = 300;
-    let config = NodeConfig { steps_per_turn: 8, ..rig::config() };
+    let config = NodeConfig { steps_per_turn: 8, ..crate::rig::config() };
     let mut world = World::new(config, HELD + 1);
     let (one, other) = (world.guest("a"), world.guest("b"));
     let held: Vec<Granted> = (0..HELD).map(|_| world.hold(one)).collect();
@@ -218,7 +215,7 @@ fn a_tenant_that_ends_with_many_permissions_goes_in_turns_and_others_are_served_
 fn the_last_client_leaves_while_its_ended_permissions_are_on_their_way_to_the_books() {
     for revoked in 0..4 {
         for alone in 0..4 {
-            let mut world = World::new(rig::config(), PLACES);
+            let mut world = World::new(crate::rig::config(), PLACES);
             let guest = world.guest("a");
             let held: Vec<Granted> = (0..4).map(|_| world.hold(guest)).collect();
             for it in &held[..revoked] {
@@ -242,7 +239,7 @@ fn the_last_client_leaves_while_its_ended_permissions_are_on_their_way_to_the_bo
 
 #[test]
 fn an_extension_keeps_the_region_open_and_the_end_of_its_time_closes_it() {
-    let mut world = World::new(rig::config(), PLACES);
+    let mut world = World::new(crate::rig::config(), PLACES);
     let guest = world.guest("a");
     let (by_message, by_word, not) = (world.hold(guest), world.hold(guest), world.hold(guest));
     let extended = Lifetime::millis(300);

@@ -1,10 +1,8 @@
 //! What a node reports to its operator about its clients.
 
-mod rig;
-
+use crate::rig::Rig;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::Lifetime;
-use rig::Rig;
 
 /// The reported permissions and bytes of each client, by number.
 fn held(rig: &Rig) -> Vec<(u64, u64)> {
@@ -13,7 +11,7 @@ fn held(rig: &Rig) -> Vec<(u64, u64)> {
 
 #[test]
 fn an_operator_sees_what_each_client_holds_until_it_ends() {
-    let mut rig = Rig::new(NodeConfig { longest_lifetime: Lifetime::seconds(1), ..rig::config() });
+    let mut rig = Rig::new(NodeConfig { longest_lifetime: Lifetime::seconds(1), ..crate::rig::config() });
     let (client, other) = (rig.attach("a"), rig.attach("b"));
     assert_eq!(held(&rig), [(0, 0), (0, 0)]);
     let [it, kept] = [(64, false), (100, true)].map(|(bytes, keep)| rig.allocate(client, bytes, keep));

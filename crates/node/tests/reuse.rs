@@ -1,15 +1,13 @@
 //! Memory that changes hands under load: the key of an ended permission never opens what another client was given.
 
-mod rig;
-#[path = "reuse/world.rs"]
 mod world;
 
+use crate::rig::{Rig, keys, word};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{Keep, Lifetime, Mechanism, Part, RequestBody, Rights, Sharing};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use rig::{Rig, keys, word};
 use world::{LONGEST, World};
 
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +120,7 @@ impl World {
             Op::RevokeAndAllocate { which, by, size } => {
                 let Some(at) = self.live(which) else { return };
                 let Some(client) = self.client(by, Some(self.records[at].tenant)) else { return };
-                self.both(at, client, rig::allocate(size, false), true);
+                self.both(at, client, crate::rig::allocate(size, false), true);
             }
             Op::WaitAndRevoke { which, by } => {
                 let Some(at) = self.live(which) else { return };
@@ -131,7 +129,7 @@ impl World {
                 for record in self.records.iter_mut().filter(|it| it.granted.object == object) {
                     record.touched = true;
                 }
-                self.both(at, client, rig::acquire(object, Sharing::Exclusive, Lifetime(1)), false);
+                self.both(at, client, crate::rig::acquire(object, Sharing::Exclusive, Lifetime(1)), false);
             }
             Op::Free { which } => {
                 if self.records.is_empty() {
@@ -140,7 +138,7 @@ impl World {
                 let record = &self.records[which % self.records.len()];
                 let object = record.granted.object;
                 let Some(client) = self.client(which, Some(record.tenant)) else { return };
-                self.rig.ask(client, rig::free(object));
+                self.rig.ask(client, crate::rig::free(object));
             }
             Op::TouchWord { which, value } => {
                 let Some(at) = self.live(which) else { return };

@@ -1,21 +1,19 @@
 //! What a permission opens, and that it opens nothing else: bytes, rights, tenants, under each mechanism.
 
-mod rig;
-
+use crate::rig::{Rig, granted, keys, refused, word};
 use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
     Credential, Granted, Keep, Lifetime, Mechanism, PermissionId, Refusal, RemoteAddress, ReplyBody,
     RequestBody, Rights, Rkey, Sharing,
 };
-use rig::{Rig, granted, keys, refused, word};
 
 const REFUSED: Status = Status::RemoteAccessError;
 const SIZE: u64 = 256;
 const FULL: [u8; 256] = [7; 256];
 
 fn with(mechanism: Mechanism) -> NodeConfig {
-    let mut config = NodeConfig { mechanism, ..rig::config() };
+    let mut config = NodeConfig { mechanism, ..crate::rig::config() };
     config.violations.free_max = u32::MAX;
     config
 }

@@ -1,14 +1,14 @@
 //! Objects that are shared with other tenants: what they may do, and how it ends.
 
-mod rig;
-
+use crate::rig::{
+    Rig, acquire, entry, free, granted, keys, lookup, publish, refused, share, unpublish, unshare,
+};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Quota};
 use portcullis_protocol::{
     Granted, Keep, Lifetime, Mechanism, ObjectName, ObjectRef, Part, Refusal, ReplyBody, RequestBody, Rights,
     Sharing,
 };
-use rig::{Rig, acquire, entry, free, granted, keys, lookup, publish, refused, share, unpublish, unshare};
 
 const NOW: Lifetime = Lifetime(0);
 const WHILE: Lifetime = Lifetime::seconds(5);
@@ -16,7 +16,7 @@ const READ: Rights = Rights::READ;
 const BOTH: Rights = Rights::READ.union(Rights::WRITE);
 
 fn config() -> NodeConfig {
-    NodeConfig { longest_keep: Lifetime::seconds(60), ..rig::config() }
+    NodeConfig { longest_keep: Lifetime::seconds(60), ..crate::rig::config() }
 }
 
 fn ask(object: ObjectRef, rights: Rights, sharing: Sharing, wait: Lifetime) -> RequestBody {

@@ -1,18 +1,16 @@
 //! Late accesses, strays and guesses: the cases in which they are hard to tell apart. Each bar is reported once.
 
-mod rig;
-
+use crate::rig::{Rig, granted, guess, is_refused, keys, refused, word};
 use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
 use portcullis_node::{AuditEvent, NodeConfig, Reductions, ViolationLimits, Violations};
 use portcullis_protocol::{
     Granted, Keep, Lifetime, Mechanism, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
-use rig::{Rig, granted, guess, is_refused, keys, refused, word};
 
-const LIMITS: ViolationLimits = ViolationLimits { bar_after: 2, ..rig::LIMITS };
+const LIMITS: ViolationLimits = ViolationLimits { bar_after: 2, ..crate::rig::LIMITS };
 
 fn config() -> NodeConfig {
-    NodeConfig { violations: LIMITS, audit: true, ..rig::config() }
+    NodeConfig { violations: LIMITS, audit: true, ..crate::rig::config() }
 }
 
 /// Has the queue pair rebuilt when the pauses are over. Returns whether there was a pause.

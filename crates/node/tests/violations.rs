@@ -1,12 +1,10 @@
 //! The cost of violations, and who pays it: pauses, bars, and the rebuild of queue pairs.
 
-mod rig;
-
+use crate::rig::{Rig, acquire, allocate, keys, refused};
 use portcullis_nic::{Operation, Status, VerbsEndpoint};
 use portcullis_node::{AuditEvent, AuditEvents, Charge, NodeConfig, Standing, ViolationLimits};
 use portcullis_protocol::Sharing;
 use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody, Rkey};
-use rig::{Rig, acquire, allocate, keys, refused};
 
 const PAUSE: Lifetime = Lifetime::millis(1);
 
@@ -20,7 +18,7 @@ fn config() -> NodeConfig {
         bar_for: Lifetime::seconds(60),
         ..ViolationLimits::default()
     };
-    NodeConfig { violations, ..rig::config() }
+    NodeConfig { violations, ..crate::rig::config() }
 }
 
 /// Reads with a key that no client ever had.

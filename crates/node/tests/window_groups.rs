@@ -1,8 +1,7 @@
 //! Mechanism `window-group`: a key opens nothing on any queue pair but its own, and the windows of a group come and go
 //! together.
 
-mod rig;
-
+use crate::rig::{Rig, granted, refused, word};
 use portcullis_nic::{LocalSpan, Operation, RemoteSpan, Status, VerbsEndpoint, WorkRequest};
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
@@ -11,7 +10,6 @@ use portcullis_protocol::{
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rig::{Rig, granted, refused, word};
 
 /// Data queue pairs of the rig's clients.
 const QUEUE_PAIRS: u32 = 2;
@@ -23,7 +21,7 @@ const RIGHTS: [Rights; 2] = [Rights::all(), Rights::READ];
 const WAYS: [bool; 2] = [true, false];
 
 fn config(chains: bool) -> NodeConfig {
-    let mut config = NodeConfig { mechanism: Mechanism::WindowGroup, chains, ..rig::config() };
+    let mut config = NodeConfig { mechanism: Mechanism::WindowGroup, chains, ..crate::rig::config() };
     config.violations.free_max = u32::MAX;
     config
 }

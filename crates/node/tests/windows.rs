@@ -1,17 +1,15 @@
 //! Windows and their keys: the cost of each permission, that keys always change, and that no window is lost.
 
-mod rig;
-
+use crate::rig::{Rig, acquire, granted, keys, refused};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{Granted, Keep, Lifetime, ObjectRef, Refusal, RequestBody, Rights, Rkey, Sharing};
-use rig::{Rig, acquire, granted, keys, refused};
 use std::collections::{HashMap, HashSet};
 
 const DELAYED: Reductions = Reductions { delayed_unbinding: true, contiguity: false, handover: false };
 const CONTIGUOUS: Reductions = Reductions { contiguity: true, ..DELAYED };
 
 fn with(reductions: Reductions) -> NodeConfig {
-    NodeConfig { reductions, ..rig::config() }
+    NodeConfig { reductions, ..crate::rig::config() }
 }
 
 /// Number of window operations that one or two requests cause before time passes.
@@ -139,7 +137,7 @@ fn a_tenant_without_windows_left_hears_so_and_nothing_leaks() {
             let held: Vec<Granted> = (0..full).map(|_| rig.allocate(client, 64, false)).collect();
             let before = rig.node.counters();
             for _ in 0..3 {
-                let reply = rig.ask(client, rig::allocate(64, false));
+                let reply = rig.ask(client, crate::rig::allocate(64, false));
                 assert_eq!(refused(reply), Refusal::NodeFull { limit: 8 });
             }
             let after = rig.node.counters();
@@ -162,7 +160,7 @@ fn a_permission_that_gets_half_its_windows_gives_them_back() {
     let client = rig.attach("a");
     rig.allocate(client, 64, false);
     for _ in 0..600 {
-        assert_eq!(refused(rig.ask(client, rig::allocate(64, false))), Refusal::NodeFull { limit: 3 });
+        assert_eq!(refused(rig.ask(client, crate::rig::allocate(64, false))), Refusal::NodeFull { limit: 3 });
         rig.pass(Lifetime::millis(20));
         if rig.node.counters().permissions == 0 {
             break;
@@ -215,7 +213,7 @@ fn thousands_of_permissions_end_together() {
 fn a_nic_that_works_again_serves_the_next_request() {
     let mut rig = Rig::new(with(Reductions::default()));
     let (one, two) = (rig.attach("a"), rig.attach("a"));
-    let ask = rig::allocate(64, false);
+    let ask = crate::rig::allocate(64, false);
     granted(rig.ask(one, ask));
     rig.nic.hook.is_broken = true;
     for _ in 0..3 {

@@ -168,6 +168,25 @@ fn a_server_whose_lease_ends_leaves_its_heaps_to_its_clients() {
 }
 
 #[test]
+fn a_client_holds_its_heap_again_after_its_lease_has_ended() {
+    over_each("again", |directory| {
+        let folder = TempDir::new().expect("a folder");
+        let _server = named(&folder, &directory, "bank/again");
+        let mut connection = found(&directory, "bank", "bank/again");
+        let (third, address) = (lease(&*directory, "bank"), place(&connection).address);
+        directory.hold_heap(&third, address).expect("the same tenant");
+        let mut watch = directory.watch_heap(&third, address).expect("it holds it");
+        let ended = connection.lease().expect("it lives");
+        directory.end_lease(&ended).expect("it lives");
+        until_holders(&mut *watch, 2);
+        until_holders(&mut *watch, 3);
+        assert!(!watch.seen().contains(&ended.id()), "a lease does not come back");
+        assert_eq!(call(&mut connection), 3);
+        assert!(connection.holds_heap());
+    });
+}
+
+#[test]
 fn orphaned_heaps_are_taken_back() {
     let folder = TempDir::new().expect("a folder");
     let (path, access) = (folder.path().join("a.directory"), SocketAccess { mode: 0o600, group: None });

@@ -1,6 +1,7 @@
 //! The clocks of simulated machines. Each runs at its own rate, and can jump.
 
 use portcullis_protocol::Moment;
+use std::time::Duration;
 
 /// Virtual time in ns from the beginning of the run. No machine can read it.
 pub(crate) type Nanos = u64;
@@ -34,8 +35,14 @@ impl Clock {
 
     /// What the clock shows.
     pub fn read(&mut self, now: Nanos) -> Moment {
-        self.last = self.last.max(self.nanos(now));
+        self.read_finely(now);
         Moment(self.last / 1000)
+    }
+
+    /// What the clock shows, to the nanosecond.
+    pub fn read_finely(&mut self, now: Nanos) -> Duration {
+        self.last = self.last.max(self.nanos(now));
+        Duration::from_nanos(self.last)
     }
 
     /// The clock jumps ahead by `ahead` ns.
@@ -53,7 +60,12 @@ impl Clock {
 
     /// When the clock will show `moment` if nothing disturbs it. Never before now.
     pub fn when(&self, moment: Moment, now: Nanos) -> Nanos {
-        let target = moment.0.saturating_mul(1000);
+        self.when_finely(Duration::from_micros(moment.0), now)
+    }
+
+    /// The same to the nanosecond.
+    pub fn when_finely(&self, shown: Duration, now: Nanos) -> Nanos {
+        let target = u64::try_from(shown.as_nanos()).unwrap_or(u64::MAX);
         let shown = self.nanos(now);
         if target <= shown {
             return now;

@@ -262,8 +262,8 @@ impl Cluster {
 
     /// What a client does that works on the run's structure.
     fn structure(&self, kind: Structure, client: usize) -> Purpose {
-        let is_far = self.has_clients_over_udp() && self.terms.is_slow();
-        Purpose::Structure { kind, commons: self.commons.clone(), is_founder: client == FOUNDER, is_far }
+        let lease_min = if self.has_clients_over_udp() { self.terms.lease_min() } else { Lifetime(0) };
+        Purpose::Structure { kind, commons: self.commons.clone(), is_founder: client == FOUNDER, lease_min }
     }
 
     fn settle_in(

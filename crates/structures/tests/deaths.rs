@@ -1,14 +1,11 @@
 //! A client dies, or stands still, at each single step of each operation. Nobody else loses a key, reads a torn value,
 //! finds a key twice or waits for ever, and after a sweep nothing is leaked.
 
-mod rig;
-mod trials;
-
-use portcullis_structures::table::Grain;
-use trials::{
+use crate::trials::{
     Deed, End, a_reader_is_late_at_each_step, a_writer_is_late_at_each_step, at_each_step, at_each_step_in,
     at_each_step_of_a_split, many_updates_leak_nothing,
 };
+use portcullis_structures::table::Grain;
 
 #[test]
 fn a_client_is_killed_at_each_step_of_an_insert() {

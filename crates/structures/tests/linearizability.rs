@@ -1,11 +1,7 @@
 //! What each client of a table has been told fits one order of all operations on a key, also where clients die or stand
 //! still.
 
-mod concurrency;
-mod perform;
-mod rig;
-
-use concurrency::explore;
+use crate::concurrency::explore;
 use portcullis_structures::table::Grain;
 
 /// The seeds of a run: a few new ones each time, or the one that failed (`PORTCULLIS_SEED`).

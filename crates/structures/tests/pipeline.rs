@@ -1,10 +1,8 @@
 //! Accesses of a pipeline end, however many there are and in whatever order their futures are awaited.
 
-mod rig;
-
+use crate::rig::{node, pipeline, run};
 use portcullis::{Allocate, BarePermission, Error, Lifetime, Mechanism};
 use portcullis_structures::Pipeline;
-use rig::{node, pipeline, run};
 use std::rc::Rc;
 
 /// More than a client has operations, and than its queues have room.

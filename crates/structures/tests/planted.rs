@@ -4,14 +4,10 @@
 //! Needs `--features planted`; without it there is nothing to plant.
 #![cfg(feature = "planted")]
 
-mod queue_trials;
-mod rig;
-mod trials;
-
+use crate::trials::{End, at_each_step_of_a_split};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_structures::table::Grain;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use trials::{End, at_each_step_of_a_split};
 
 /// Runs a test with a fault. Returns what the test says.
 fn said(fault: Fault, test: impl FnOnce()) -> Option<String> {
@@ -37,7 +33,7 @@ fn by_a_death_in_a_split(fault: Fault, end: End, words: &[&str]) {
 
 #[test]
 fn version_not_compared() {
-    let said = said(Fault::VersionNotCompared, trials::a_reader_is_late_at_each_step);
+    let said = said(Fault::VersionNotCompared, crate::trials::a_reader_is_late_at_each_step);
     is_found(Fault::VersionNotCompared, said, &["is lost"]);
 }
 
@@ -63,20 +59,24 @@ fn split_not_taken_over() {
 
 #[test]
 fn late_claim_used() {
-    let said = said(Fault::LateClaimUsed, trials::a_writer_is_late_at_each_step);
+    let said = said(Fault::LateClaimUsed, crate::trials::a_writer_is_late_at_each_step);
     is_found(Fault::LateClaimUsed, said, &["is lost", "blocks are leaked or lost", "Damaged"]);
 }
 
 #[test]
 fn old_block_not_freed() {
-    let said = said(Fault::OldBlockNotFreed, trials::many_updates_leak_nothing);
+    let said = said(Fault::OldBlockNotFreed, crate::trials::many_updates_leak_nothing);
     is_found(Fault::OldBlockNotFreed, said, &["leaked"]);
 }
 
 #[test]
 fn segment_left_behind() {
     let said = said(Fault::SegmentLeftBehind, || {
-        queue_trials::at_each_step(queue_trials::FULL, queue_trials::Deed::Push, queue_trials::End::Killed);
+        crate::queue_trials::at_each_step(
+            crate::queue_trials::FULL,
+            crate::queue_trials::Deed::Push,
+            crate::queue_trials::End::Killed,
+        );
     });
     is_found(Fault::SegmentLeftBehind, said, &["objects are leaked"]);
 }

@@ -1,10 +1,8 @@
 //! What clients in several processes are told fits one order of all operations on a key, also where the kernel ends some
 //! of them.
 
-mod perform;
-mod rig;
-
-use perform::perform;
+use crate::perform::perform;
+use crate::rig::User;
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{DirectoryName, Lifetime, NodeConfig, SessionOptions, connect_with};
 use portcullis_histories::key::{Event, Operation, is_linearizable};
@@ -12,7 +10,6 @@ use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, Grain, Table, TableOptions};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rig::User;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
@@ -110,7 +107,7 @@ impl Process {
     fn start(number: u64, socket: &Path) -> Self {
         let this = std::env::current_exe().expect("the path of this test");
         let mut child = Command::new(this)
-            .args(["--exact", "one_of_several_processes", "--ignored", "--nocapture"])
+            .args(["--exact", "processes::one_of_several_processes", "--ignored", "--nocapture"])
             .env(NUMBER, number.to_string())
             .env(SOCKET, socket)
             .stdout(Stdio::piped())

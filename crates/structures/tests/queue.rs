@@ -1,11 +1,9 @@
 //! A queue, used by the rules: as a plain queue, over segments, with every mechanism, closed and drained.
 
-mod rig;
-
+use crate::rig::{node, pipeline, run};
 use portcullis::{Lifetime, Mechanism};
 use portcullis_structures::queue::{ENTRY_BYTES_MAX, Queue, QueueError, QueueOptions};
 use proptest::prelude::*;
-use rig::{node, pipeline, run};
 use std::collections::VecDeque;
 
 /// Segments so short that each test takes several.

@@ -1,10 +1,7 @@
 //! A client dies, or stands still, at each single step of each operation on a queue. No entry is lost, doubled or out of
 //! order, nobody else waits for ever, and nothing is leaked.
 
-mod queue_trials;
-mod rig;
-
-use queue_trials::{Deed, End, FULL, HALF_FULL, NEARLY_CONSUMED, at_each_step};
+use crate::queue_trials::{Deed, End, FULL, HALF_FULL, NEARLY_CONSUMED, at_each_step};
 
 #[test]
 fn a_client_is_killed_at_each_step_of_a_push() {

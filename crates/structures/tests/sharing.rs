@@ -1,12 +1,10 @@
 //! A table that is shared with another tenant: it can be read there with all that is added to it, and nothing else.
 
-mod rig;
-
+use crate::rig::{User, node, pipeline, run};
 use portcullis::host::Host;
 use portcullis::{Error, Mechanism, Refusal, TenantName};
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, Grain, Table, TableError, TableOptions};
-use rig::{User, node, pipeline, run};
 use std::rc::Rc;
 
 const OWNER: &str = "red";

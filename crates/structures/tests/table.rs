@@ -1,13 +1,11 @@
 //! A table behaves like a plain map, whatever enforces its permissions and however finely reads are guarded.
 
-mod rig;
-
+use crate::rig::{Map, User, node, node_that_lends};
 use portcullis::{DirectoryName, Error, Lifetime, Mechanism, Refusal};
 use portcullis_structures::table::{
     Access, Condition, Grain, KEY_BYTES_MAX, Stored, Table, TableError, TableOptions, VALUE_BYTES_MAX,
 };
 use proptest::prelude::*;
-use rig::{Map, User, node, node_that_lends};
 use std::pin::pin;
 use std::task::Poll;
 

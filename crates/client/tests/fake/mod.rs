@@ -1,5 +1,6 @@
 //! A NIC and a node in one, small enough to believe. It executes requests one at a time, when told to.
-#![allow(dead_code, reason = "each test file uses its part")]
+
+#![allow(dead_code, reason = "an example uses a part of it")]
 
 pub mod node;
 

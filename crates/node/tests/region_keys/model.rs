@@ -1,7 +1,7 @@
 //! Random sequences beside a model that knows who holds what.
 
+use super::world::{NOW, World, name, revoke};
 use crate::rig::{self, acquire, free};
-use crate::world::{NOW, World, name, revoke};
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
     ClientId, Granted, Keep, Lifetime, ObjectRef, Refusal, RegionName, ReplyBody, RequestBody, Rights,

@@ -1,7 +1,8 @@
 //! A node, its NIC and raw clients in one process, without threads. The test moves the time.
 //!
 //! A client is only a port: it can send any bytes and use any key, as a hostile client would.
-#![allow(dead_code, reason = "each test file uses its part of the rig")]
+
+#![allow(dead_code, reason = "an example uses a part of the rig")]
 
 use portcullis_conformance::{Around, Hook};
 use portcullis_memory::{Doorbell, Mapping, Watched};

@@ -17,11 +17,10 @@ use portcullis_directory::{
 };
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::TenantName;
-use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// The name of a channel, and the directory that it is in.
@@ -89,18 +88,10 @@ impl Channel {
 #[derive(Debug)]
 pub(super) struct HeapSource {
     directory: Arc<dyn Directory>,
-    registration: Registration,
+    registration: Arc<Registration>,
     tenant: TenantName,
     look_up: Who,
-    held: Arc<Mutex<Held>>,
     released: Sender<u64>,
-}
-
-/// The addresses of heaps that there are, and with which lease they are held.
-#[derive(Debug)]
-struct Held {
-    lease: Lease,
-    heaps: BTreeSet<u64>,
 }
 
 /// Addresses from a directory. They are given back when this is dropped.
@@ -130,19 +121,17 @@ impl HeapSource {
         let (tenant, look_up) = (name.tenant(), access.look_up.clone());
         let entry = Some((name, Entry { target: Target::Channel { address }, access }));
         let holding = Holding { tenant, time_to_live, entry };
-        let registration = Registration::start_now(holding, Arc::clone(&directory))?;
-        let lease = registration.lease().ok_or(ServeError::Machine(std::io::ErrorKind::TimedOut.into()))?;
-        let held = Arc::new(Mutex::new(Held { lease, heaps: BTreeSet::new() }));
+        let registration = Arc::new(Registration::start_now(holding, Arc::clone(&directory))?);
         let (released, receiver) = channel();
         let give_back = {
-            let (directory, held) = (Arc::clone(&directory), Arc::clone(&held));
-            move || give_back(&*directory, &held, &receiver)
+            let (directory, registration) = (Arc::clone(&directory), Arc::downgrade(&registration));
+            move || give_back(&*directory, &registration, &receiver)
         };
         std::thread::Builder::new()
             .name("portcullis-heaps".to_owned())
             .spawn(give_back)
             .map_err(ServeError::Machine)?;
-        Ok(Arc::new(Self { directory, registration, tenant, look_up, held, released }))
+        Ok(Arc::new(Self { directory, registration, tenant, look_up, released }))
     }
 
     /// Whether a process may connect.
@@ -158,13 +147,12 @@ impl HeapSource {
     /// Has the directory give addresses to a heap that nothing else in this process has.
     pub fn place(&self, length: u64, one_shots: Option<OneShotLimits>) -> Result<(Places, Given), Reason> {
         let lease = self.registration.lease().ok_or("the server's lease with its directory has ended")?;
-        self.hold_again(&lease);
         let all = length + one_shots.map_or(0, OneShotLimits::addresses);
         // What was got in vain is given back last, so that it is not got again.
         let (mut in_vain, mut last) = (Vec::new(), None);
         for _ in 0..PLACES_MAX {
             let range = self.directory.create_heap(&lease, all, &self.look_up)?;
-            self.lock().heaps.insert(range.address);
+            self.registration.keep_heap(range.address);
             let given = Given { address: range.address, released: self.released.clone() };
             match places_at(HeapPlace::new(range.address, length)?, one_shots) {
                 Ok(places) => return Ok((places, given)),
@@ -184,22 +172,6 @@ impl HeapSource {
             Ok(())
         })
     }
-
-    /// After a lost lease, holds with the new one what nobody else has got meanwhile.
-    fn hold_again(&self, lease: &Lease) {
-        let mut held = self.lock();
-        if held.lease != *lease {
-            held.lease = lease.clone();
-            for &address in &held.heaps {
-                // Its connection goes on; that its addresses are its own is all that is lost.
-                let _ = self.directory.hold_heap(lease, address);
-            }
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl From<StartError> for ServeError {
@@ -211,15 +183,12 @@ impl From<StartError> for ServeError {
     }
 }
 
-/// Gives back the addresses of heaps whose connections have ended. What the directory does not take ends with the lease.
-fn give_back(directory: &dyn Directory, held: &Mutex<Held>, released: &Receiver<u64>) {
+/// Gives back the addresses of heaps whose connections have ended. With a server that has ended all of them were given back.
+fn give_back(directory: &dyn Directory, registration: &Weak<Registration>, released: &Receiver<u64>) {
     for address in released {
-        let lease = {
-            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-            held.heaps.remove(&address);
-            held.lease.clone()
-        };
-        let _ = directory.release_heap(&lease, address);
+        if let Some(registration) = registration.upgrade() {
+            registration.release_heap(directory, address);
+        }
     }
 }
 
@@ -287,6 +256,14 @@ impl Found {
     pub fn lease(&self) -> Option<Lease> {
         self.registration.lease()
     }
+
+    /// Whether this connection holds its heap in the directory, as far as is known. After a lost lease it holds the heap again,
+    /// unless nobody held it meanwhile: then its addresses may have become another heap's, and no pointer to it should be passed
+    /// on to other processes.
+    #[must_use]
+    pub fn holds_heap(&self) -> bool {
+        self.registration.holds_heap(self.connection.heap().place().start())
+    }
 }
 
 impl Deref for Found {
@@ -332,8 +309,6 @@ pub fn find(
         StartError::Directory(source) => of_name(source),
         refused => FindError::Machine(std::io::Error::other(refused)),
     })?;
-    if let Some(lease) = registration.lease() {
-        directory.hold_heap(&lease, connection.heap().place().start()).map_err(of_name)?;
-    }
+    registration.hold_heap(&*directory, connection.heap().place().start()).map_err(of_name)?;
     Ok(Found { connection, registration })
 }

@@ -82,9 +82,8 @@ pub(crate) enum Purpose {
     Permissions(Lifetime),
     /// It allocates chunks, and uses them.
     Chunks,
-    /// It works on the structure of its run. One program makes that, and looks at it at the end. `is_far`: some are over slow
-    /// links.
-    Structure { kind: Structure, commons: Commons, is_founder: bool, is_far: bool },
+    /// It works on the structure of its run. One program makes that, and looks at it at the end.
+    Structure { kind: Structure, commons: Commons, is_founder: bool, lease_min: Lifetime },
 }
 
 /// A program with sessions, as the cluster sees it.
@@ -128,8 +127,8 @@ impl Application {
                 PermissionUser { session, clock, dice: own, longest, board: its }.run();
             }
             Purpose::Chunks => ChunkUser::new(session, clock, own, its).run(),
-            Purpose::Structure { kind, commons, is_founder, is_far } => {
-                let user = User { clock, dice: own.into(), commons, board: its, is_founder, is_far };
+            Purpose::Structure { kind, commons, is_founder, lease_min } => {
+                let user = User { clock, dice: own.into(), commons, board: its, is_founder, lease_min };
                 match kind {
                     Structure::Table => TableUser(user).run(session),
                     Structure::Queue => QueueUser(user).run(session),

@@ -68,7 +68,7 @@ impl QueueUser {
             segment_slots: 64,
             cell_bytes: CELL_BYTES,
             segments_max: 4,
-            lease: Lifetime(dice.of(1_000..4_000)),
+            lease: Lifetime(dice.of(1_000..4_000)).max(self.0.lease_min),
             ..QueueOptions::default()
         }
     }

@@ -8,7 +8,7 @@ use crate::endpoint::SimEndpoint;
 use crate::oracle::Promise;
 use crate::strand::StrandClock;
 use portcullis_client::Error;
-use portcullis_protocol::ObjectRef;
+use portcullis_protocol::{Lifetime, ObjectRef};
 use portcullis_structures::Pipeline;
 use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
@@ -29,8 +29,8 @@ pub(super) struct User {
     pub board: Board,
     /// This program makes the structure, and looks at it at the end.
     pub is_founder: bool,
-    /// Some programs are over slow links.
-    pub is_far: bool,
+    /// The shortest lease with which users get somewhere on this network.
+    pub lease_min: Lifetime,
 }
 
 /// An error of a structure's operation.

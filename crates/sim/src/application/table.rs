@@ -21,9 +21,6 @@ const KEYS: u64 = 90;
 /// A value's length goes up in steps of so many bytes. An extent has few blocks of the longer ones, so they are soon used
 /// again.
 const STEP_BYTES: usize = 10 << 10;
-/// How much longer leases are over slow links: all claims of an extent are read under one permission, which lives for a quarter
-/// of a lease.
-const LONGER_WHERE_FAR: u64 = 8;
 /// The most operations that a program has in flight.
 const LANES: usize = 4;
 
@@ -94,7 +91,7 @@ impl TableUser {
         let mut dice = self.0.dice.borrow_mut();
         TableOptions {
             grain: if dice.per_mille(700) { Grain::Extent } else { Grain::Block },
-            lease: Lifetime(dice.of(1_000..4_000) * if self.0.is_far { LONGER_WHERE_FAR } else { 1 }),
+            lease: Lifetime(dice.of(1_000..4_000)).max(self.0.lease_min),
             groups: 1,
             depth_max: 8,
             seed: dice.any(),

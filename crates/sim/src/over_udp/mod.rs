@@ -25,6 +25,7 @@ use crate::one_shot::network::{Faults, LinkTerms};
 use crate::oracle::SessionId;
 use crate::plan::{Plan, Programs};
 use portcullis_onerma::{ExecutorLimits, InitiatorLimits, OPERATION_MAX, ResponderLimits};
+use portcullis_protocol::Lifetime;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ const WHO: u64 = 6_000_000;
 const REGIONS_MAX: u32 = 1 << 16;
 /// Bytes of the largest packet that every path carries.
 const PACKET_MAX: usize = 1232;
-/// Bits per second of a slow link.
-const SLOW: u64 = 2_000_000_000;
+/// Bytes that the operations of a program on a structure read at once, at most: four values with what they are read with.
+const READ_AT_ONCE_BYTES: u64 = 4 * (32 << 10);
 /// The address of the first machine.
 const FIRST_HOST: u128 = (0xfd00 << 112) + 1;
 /// The port of every node.
@@ -147,9 +148,16 @@ impl Terms {
         Self { responder, initiator, executor, link, faults, regions_max, per_turn }
     }
 
-    /// Whether the links are slow.
-    pub fn is_slow(&self) -> bool {
-        self.link.bits_per_second < SLOW
+    /// The shortest lease with which the users of a structure get somewhere. A long value is read under one permission, which
+    /// lives for a quarter of a lease. It has to last for two operations whose packets are lost, and twice for the bytes that a
+    /// program's operations read at once.
+    pub fn lease_min(&self) -> Lifetime {
+        let timeouts = self.initiator.timeout * 2;
+        let bytes = Duration::from_secs(2 * 8 * READ_AT_ONCE_BYTES)
+            / u32::try_from(self.link.bits_per_second / 1000).unwrap_or(u32::MAX)
+            / 1000;
+        let quarter = u64::try_from((timeouts + bytes).as_micros()).unwrap_or(u64::MAX);
+        Lifetime(quarter.saturating_mul(4))
     }
 
     /// Whether the place of a region has another one soon. Then nobody is told of late operations on it, which wait for their

@@ -21,7 +21,6 @@ use portcullis_onerma::{OperationType, Refused, Reproach};
 use portcullis_protocol::{MESSAGE_BYTES, Moment, RegionName, Rights};
 use portcullis_softnic::core::{Response, WireRequest};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 impl Cluster {
     /// Whether time-outs of a client over UDP may end its operations without anybody's mistake.
@@ -67,7 +66,7 @@ impl Cluster {
         let end = running.over_udp.as_mut()?;
         end.clients.insert(id, session);
         let socket = SharedSocket::default();
-        socket.borrow().now = Duration::from_nanos(self.now);
+        socket.borrow().now = self.clients[client].clock.read_finely(self.now);
         let address = address_of_session(machine, session);
         self.sessions.push(SessionRecord {
             client,
@@ -81,10 +80,11 @@ impl Cluster {
         Some((session, SimEndpoint::over_udp(end)))
     }
 
-    /// Tells a client's socket what time it is.
-    pub fn wind_socket(&self, session: SessionId) {
-        if let Some((_, socket)) = &self.sessions[session].socket {
-            socket.borrow().now = Duration::from_nanos(self.now);
+    /// Tells a client's socket what time it is on its machine.
+    pub fn wind_socket(&mut self, session: SessionId) {
+        let SessionRecord { client, socket, .. } = &self.sessions[session];
+        if let Some((_, socket)) = socket {
+            socket.borrow().now = self.clients[*client].clock.read_finely(self.now);
         }
     }
 
@@ -107,8 +107,8 @@ impl Cluster {
         for bytes in said {
             self.say(Message { session, is_to_node: true, bytes });
         }
-        let due = socket.due?;
-        Some(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX))
+        let clock = &self.clients[self.sessions[session].client].clock;
+        Some(clock.when_finely(socket.due?, self.now))
     }
 
     /// Sends a datagram into the network.
@@ -235,18 +235,20 @@ impl Cluster {
         while sent < most_out && self.send_one(node, node_now) {
             sent += 1;
         }
+        let shown = self.nodes[node].clock.read_finely(self.now);
         let Some(end) = self.nodes[node].running.as_mut().and_then(|it| it.over_udp.as_mut()) else {
             return false;
         };
         let (refused, more) = (end.refusals(), !end.arrived.is_empty() || sent == most_out);
-        let due = end.look_at_time(Duration::from_nanos(self.now));
+        let due = end.look_at_time(shown);
         let clients = end.clients.clone();
         for refused in refused {
             let session = clients.get(&portcullis_protocol::ClientId(refused.client)).copied();
             self.refuse_operation(node, node_now, session, &refused);
         }
         if let Some(due) = due {
-            self.wake_node(node, u64::try_from(due.as_nanos()).unwrap_or(u64::MAX).saturating_add(1));
+            let at = self.nodes[node].clock.when_finely(due, self.now).max(self.now + 1);
+            self.wake_node(node, at);
         }
         more
     }
@@ -259,8 +261,9 @@ impl Cluster {
             its.node == node && machine_of(from) == Some(self.nodes.len() + its.client)
         });
         self.oracle.heard_from((node, from), bytes.len(), sender.is_some());
+        let shown = self.nodes[node].clock.read_finely(self.now);
         let Some(end) = self.nodes[node].running.as_ref().and_then(|it| it.over_udp.as_ref()) else { return };
-        let effect = end.take_in(from, bytes, word, Duration::from_nanos(self.now));
+        let effect = end.take_in(from, bytes, word, shown);
         if effect.is_atomic || !effect.touches.is_empty() {
             match (sender, label) {
                 (Some(session), Some(label)) => self.note_change(node, node_now, (session, &label), &effect),

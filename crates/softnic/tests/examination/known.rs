@@ -1,7 +1,7 @@
 //! The conformance suite on devices with known defects: what they break has to fail, and what they do not survive is
 //! skipped.
 
-use crate::spoilt::{Spoiler, Spoilt};
+use super::spoilt::{Spoiler, Spoilt};
 use portcullis_conformance::suite::{Outcome, Report, run};
 
 /// The promises that a device breaks if its FETCH_AND_ADD adds twice.

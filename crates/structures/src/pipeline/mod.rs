@@ -30,6 +30,9 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use timers::Sleep;
 
+/// The shortest time before a request that the node refused for a pause is made again: the pause may have had nothing left.
+const ASKED_AGAIN_AFTER: Lifetime = Lifetime::micros(100);
+
 /// The number of a future that a pipeline drives.
 type Task = usize;
 
@@ -84,6 +87,12 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     pub async fn sleep(&self, time: Lifetime) {
         let until = self.now().after(time);
         Sleep::new(self, until).await;
+    }
+
+    /// Waits for a pause of the tenant to end, which the node has said to last for `wait`. A pause slows a tenant down. It is
+    /// no failure of an operation: nothing of the request was carried out.
+    pub(crate) async fn sit_out(&self, wait: Lifetime) {
+        self.sleep(wait.max(ASKED_AGAIN_AFTER)).await;
     }
 
     /// Waits until something that this pipeline asked for has ended, or [`Pipeline::wake_waiting`] is called.

@@ -52,7 +52,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         loop {
             match self.try_to_ask(None).await {
                 Err(error) if error.is_conflict() => {}
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
                 asked => return asked,
             }
         }
@@ -66,7 +66,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         loop {
             match self.try_to_ask(Some(number)).await {
                 Err(error) if error.is_conflict() => {}
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
                 Ok(head) if (head.first..=head.last).contains(&number) => return Ok(()),
                 Ok(_) => return Err(QueueError::SEGMENT_GONE),
             }
@@ -130,11 +130,15 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// The segment after `number`, for pushing: made, if there is none yet. One operation of the pipeline does it, and the
     /// others wait for it.
     pub(super) async fn go_on_after(&self, number: u64) -> Result<(), QueueError> {
-        if self.state.borrow().last > number {
-            return Ok(());
-        }
-        if std::mem::replace(&mut self.state.borrow_mut().at_the_head, true) {
+        let goes_on = || {
+            let state = self.state.borrow();
+            state.last > number || state.is_closed
+        };
+        // Who tried to push meanwhile would be in the way of the one that adds the segment.
+        while !goes_on() && std::mem::replace(&mut self.state.borrow_mut().at_the_head, true) {
             self.pipeline.anything().await;
+        }
+        if goes_on() {
             return Ok(());
         }
         let _at_end = AtEnd::new(&self.pipeline, || self.state.borrow_mut().at_the_head = false);
@@ -144,7 +148,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         loop {
             match self.try_to_grow(number).await {
                 Err(error) if error.is_conflict() => {}
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
                 Ok(()) => return Ok(()),
             }
         }
@@ -292,7 +296,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 .await;
             match closed {
                 Err(error) if error.is_conflict() => {}
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
                 Ok(()) => return Ok(()),
             }
         }
@@ -313,7 +317,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         loop {
             match self.retire_up_to(u64::MAX).await {
                 Err(error) if error.is_conflict() => self.pipeline.sleep(Lifetime::micros(100)).await,
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
                 Ok(()) => return Ok(()),
             }
         }

@@ -105,7 +105,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                     }
                 }
                 Err(error) if error.is_gone() => self.find_again(number, error).await?,
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
             }
         }
     }

@@ -38,7 +38,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 Ok(Pushed::SegmentFull) => self.go_on_after(number).await?,
                 Ok(Pushed::Closed) => self.state.borrow_mut().is_closed = true,
                 Err(error) if error.is_gone() => self.find_again(number, error).await?,
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
             }
         }
     }

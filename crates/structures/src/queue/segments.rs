@@ -147,16 +147,20 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             match read.await {
                 Ok(indexes) => return Ok(Some(indexes)),
                 Err(error) if QueueError::is_gone(&error) => return Ok(None),
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
             }
         }
     }
 
-    /// Goes on after an error that a new permission mends.
+    /// Goes on after an error that a new permission mends, or at the end of a pause of the tenant.
     ///
     /// # Errors
     /// Any other error.
-    pub(super) fn mend(&self, error: QueueError) -> Result<(), QueueError> {
+    pub(super) async fn mend(&self, error: QueueError) -> Result<(), QueueError> {
+        if let QueueError::Session(Error::Paused { wait }) = error {
+            self.pipeline.sit_out(wait).await;
+            return Ok(());
+        }
         if !error.wants_permission() {
             return Err(error);
         }

@@ -204,7 +204,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let Tried { claimed, is_full, outdated } = match self.try_claims(wanted).await {
                 Ok(tried) => tried,
                 Err(error) => {
-                    self.mend(error)?;
+                    self.mend(error).await?;
                     continue;
                 }
             };
@@ -254,7 +254,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 None if self.hear_of_extents().await? => {}
                 None => match self.make_extent(class).await {
                     Err(error) if is_no_room(&error) => self.wait_for_a_rest(class, error).await?,
-                    Err(error) => self.mend(error)?,
+                    Err(error) => self.mend(error).await?,
                     Ok(()) => {}
                 },
             }

@@ -222,7 +222,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match attempt {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
             }
         }
     }

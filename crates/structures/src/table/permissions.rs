@@ -15,6 +15,9 @@ use portcullis::{
 use std::collections::HashMap;
 use std::rc::Rc;
 
+/// The most bytes that are read at a time: what one operation over UDP carries.
+const PIECE_BYTES: usize = 4096;
+
 /// A part of a table that permissions are over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Part {
@@ -184,15 +187,29 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             let permission = self.permission(part).await?;
             match act(&permission).await {
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
                 done => return done,
             }
         }
     }
 
-    /// Reads bytes of a part.
+    /// Reads bytes of a part. Long ones in pieces, each of which may be read under a permission of its own: where the network
+    /// is slow or loses packets, one permission might not last for all, and who began again with the first piece would do so for
+    /// ever.
     pub(super) async fn read_in(&self, part: Part, at: u64, length: usize) -> Result<Vec<u8>, TableError> {
-        self.under(part, async |permission| Ok(self.pipeline.read_bytes(permission, at, length).await?)).await
+        let piece = async |at: u64, length: usize| {
+            self.under(part, async |permission| Ok(self.pipeline.read_bytes(permission, at, length).await?))
+                .await
+        };
+        if length <= PIECE_BYTES {
+            return piece(at, length).await;
+        }
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let next = PIECE_BYTES.min(length - bytes.len());
+            bytes.extend(piece(at + bytes.len() as u64, next).await?);
+        }
+        Ok(bytes)
     }
 
     /// Reads a word of a part.
@@ -314,11 +331,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Goes on after an error that new permissions mend.
+    /// Goes on after an error that new permissions mend, or at the end of a pause of the tenant.
     ///
     /// # Errors
     /// Any other error.
-    pub(super) fn mend(&self, error: TableError) -> Result<(), TableError> {
+    pub(super) async fn mend(&self, error: TableError) -> Result<(), TableError> {
+        if let TableError::Session(Error::Paused { wait }) = error {
+            self.pipeline.sit_out(wait).await;
+            return Ok(());
+        }
         if !error.wants_permission() {
             return Err(error);
         }

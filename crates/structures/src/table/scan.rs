@@ -164,7 +164,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 match bytes {
                     Ok(Some(bytes)) => read.push((header, slot, self.pipeline.copied(bytes))),
                     Ok(None) => {}
-                    Err(error) => self.mend(error)?,
+                    Err(error) => self.mend(error).await?,
                 }
             }
             let whole = |(_, slot, bytes): &(_, Slot, Vec<u8>)| {

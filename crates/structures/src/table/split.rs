@@ -141,7 +141,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let done = Box::pin(self.try_split(subtable, depth)).await;
         drop(at_end);
         // Whoever needs the split comes back.
-        done.or_else(|error| self.mend(error))
+        match done {
+            Ok(()) => Ok(()),
+            Err(error) => self.mend(error).await,
+        }
     }
 
     async fn try_split(&self, subtable: u32, depth: Option<u32>) -> Result<(), TableError> {

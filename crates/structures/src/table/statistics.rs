@@ -110,7 +110,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match self.read_block(slot).await {
                 Ok(Some(bytes)) => break self.pipeline.copied(bytes),
                 Ok(None) => return Ok(false),
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
             }
         };
         let content = block::decode(&bytes, slot.version(), slot.place());

@@ -122,7 +122,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     if let Some(lost) = claimed.take() {
                         self.end_writing(lost);
                     }
-                    self.mend(error)?;
+                    self.mend(error).await?;
                 }
             }
         }
@@ -236,7 +236,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match self.pipeline.compare_and_swap(&permission, at.offset(), old.0, new.0).await {
                 Ok(before) => return Ok(Some(Slot(before))),
                 // It was refused, so it has not happened.
-                Err(error) => self.mend(error.into())?,
+                Err(error) => self.mend(error.into()).await?,
             }
         }
     }
@@ -339,7 +339,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match self.try_remove(key, hash).await {
                 Ok(Ok(removed)) => return Ok(removed),
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
             }
         }
     }

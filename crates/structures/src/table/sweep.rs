@@ -85,7 +85,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             match self.try_look().await {
                 Ok(look) => return Ok(look),
-                Err(error) => self.mend(error)?,
+                Err(error) => self.mend(error).await?,
             }
         }
     }

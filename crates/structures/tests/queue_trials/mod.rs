@@ -1,7 +1,5 @@
 //! Trials: a client dies, or stands still, at one step of an operation on a queue.
 
-#![allow(dead_code, reason = "each test file uses its part of the trials")]
-
 use crate::rig::{node, pipeline, run};
 use portcullis::host::Host;
 use portcullis::{Lifetime, Mechanism};

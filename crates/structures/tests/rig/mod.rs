@@ -1,8 +1,6 @@
 //! A node in this process, and clients of it that have handles on a table. The node is on the software NIC, or with
 //! `PORTCULLIS_NIC=ibverbs` on the RDMA device of this machine.
 
-#![allow(dead_code, reason = "each test file uses its part of the rig")]
-
 #[path = "../../../portcullis/tests/device/rdma.rs"]
 mod device;
 

@@ -9,14 +9,12 @@ use std::time::Instant;
 
 const LEASE: Lifetime = Lifetime::millis(40);
 /// Keys of a table in which there is room for a few more.
-#[allow(dead_code, reason = "each test file uses its part of the trials")]
 const FEW: u32 = 8;
 /// The key that is updated and removed.
 const PRESENT: u32 = 3;
 
 /// What the client does in whose middle it dies.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code, reason = "each test file uses its part of the trials")]
 pub enum Deed {
     Insert,
     Update,
@@ -196,13 +194,11 @@ fn sweep(node: &Host, user: &User, map: &Map, what: &str) {
     }
 }
 
-#[allow(dead_code, reason = "each test file uses its part of the trials")]
 pub fn at_each_step(grain: Grain, deed: Deed, end: End) {
     at_each_step_in(FEW, grain, deed, end);
 }
 
 /// The same in a table with so many keys.
-#[allow(dead_code, reason = "each test file uses its part of the trials")]
 pub fn at_each_step_in(keys: u32, grain: Grain, deed: Deed, end: End) {
     let node = node(Mechanism::MemoryWindow);
     let done = (0..1_000).find(|&posts| trial(&node, grain, keys, deed, end, posts));
@@ -230,7 +226,6 @@ pub fn many_updates_leak_nothing() {
 }
 
 /// A reader stands still at each step of a get, while the block of its key goes to other keys.
-#[allow(dead_code, reason = "each test file uses its part of the trials")]
 pub fn a_reader_is_late_at_each_step() {
     let node = node(Mechanism::MemoryWindow);
     let options = TableOptions { lease: Lifetime::millis(800), ..TableOptions::default() };
@@ -271,7 +266,6 @@ pub fn a_reader_is_late_at_each_step() {
 }
 
 /// A writer stands still at each step of an update, while others sweep and use all blocks again.
-#[allow(dead_code, reason = "each test file uses its part of the trials")]
 pub fn a_writer_is_late_at_each_step() {
     let node = node(Mechanism::MemoryWindow);
     let options = TableOptions { lease: LEASE, groups: 1, depth_max: 6, ..TableOptions::default() };

@@ -1,18 +1,20 @@
-//! Where a client looks at scopes: in copies, which no other process can change.
+//! Where scopes are looked at: in copies, which no other process can change.
 
 use super::CallError;
-use crate::heap::Heap;
+use crate::heap::{Heap, PAGE_BYTES};
 use crate::{ScopeRef, View};
 use portcullis_memory::PrivateView;
+use portcullis_protocol::planted::{self, Fault};
 
-/// Copies of more bytes give their memory back.
-const KEPT_MAX: u64 = 1 << 20;
+/// Of copies of more bytes, only the last one keeps its memory.
+const SMALL_MAX: u64 = 1 << 20;
 
 /// Copies of scopes of one heap.
 #[derive(Debug)]
 pub(in crate::channel) struct Copies {
     view: PrivateView,
-    /// Where the last copy is, if it was a large one: the next look gives its memory back.
+    /// Where the last large copy is: one in another place gives its memory back. So whoever uses one large scope again and
+    /// again does not wait for pages, and whoever uses many does not take the memory of all.
     large: Option<(u64, u64)>,
 }
 
@@ -29,10 +31,21 @@ impl Copies {
         if length > most {
             return Err(CallError::ResultTooLong { length, most });
         }
-        if let Some((offset, length)) = self.large.take() {
+        Ok(View::new(address, self.take(heap, offset, length), length))
+    }
+
+    /// A copy of so many bytes of the heap.
+    pub fn take(&mut self, heap: &Heap, offset: u64, length: u64) -> &[u8] {
+        if length > SMALL_MAX
+            && let Some((offset, length)) =
+                self.large.replace((offset, length)).filter(|last| *last != (offset, length))
+        {
             self.view.give_back(offset, length);
         }
-        self.large = (length > KEPT_MAX).then_some((offset, length));
-        Ok(View::new(address, self.view.take(heap.memory(), offset, length), length))
+        if planted::is(Fault::OnePageCopied) {
+            self.view.take(heap.memory(), offset, length.min(PAGE_BYTES));
+            return self.view.bytes(offset, length);
+        }
+        self.view.take(heap.memory(), offset, length)
     }
 }

@@ -1,5 +1,6 @@
 //! A server's end: it takes requests, has methods carry them out, and replies.
 
+use super::copies::Copies;
 use super::lane_heap::{LaneHeap, heap_of};
 use super::lines::{Reader, Writer};
 use super::methods::Methods;
@@ -8,15 +9,12 @@ use super::{Clock, DEPTH, REPLIES, REQUESTS};
 use crate::channel::Reply;
 use crate::channel::method::Method;
 use crate::channel::one_shot::Ledger;
-use crate::heap::{Heap, PAGE_BYTES};
+use crate::heap::Heap;
 use crate::{ScopeRef, View};
 use portcullis_memory::{Mapping, PrivateView};
 use portcullis_protocol::planted::{self, Fault};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-
-/// Copies of more bytes give their memory back when the method has ended.
-const COPY_KEPT_MAX: u64 = 1 << 20;
 
 /// A server's end of a connection.
 #[derive(Debug)]
@@ -24,7 +22,7 @@ pub struct ServerEnd {
     heap: Heap,
     /// `None`: they are in the same heap.
     results: Option<Heap>,
-    view: PrivateView,
+    copies: Copies,
     requests: Reader,
     replies: Writer,
     /// `None`: no method reads one-shot scopes.
@@ -47,7 +45,7 @@ impl ServerEnd {
     pub fn new(heap: Heap, arguments: PrivateView, ring: Mapping) -> Self {
         let requests = Reader::new(ring.clone(), REQUESTS, DEPTH);
         let replies = Writer::new(ring, REPLIES, DEPTH);
-        Self { heap, results: None, view: arguments, requests, replies, ledger: None }
+        Self { heap, results: None, copies: Copies::new(arguments), requests, replies, ledger: None }
     }
 
     /// With results in another heap than arguments.
@@ -109,7 +107,7 @@ impl ServerEnd {
         if is_sealed && !matches!(method, Method::OneShot(_)) {
             return short(request, Status::NoSealedWanted);
         }
-        let (heap, copies) = heap_of((&self.heap, &mut self.view), shared, request);
+        let (heap, copies) = heap_of((&self.heap, &mut self.copies), shared, request);
         // Results are in the connection's own heap, where no other client sees them.
         let results = self.results.as_ref().unwrap_or(&self.heap);
         let mut reply = Reply::new(results, deadline, clock);
@@ -148,10 +146,6 @@ impl ServerEnd {
         };
         let Reply { word, root, scope, .. } = reply;
         let scope = scope.map_or(ScopeRef::default(), crate::Scope::pass_on);
-        if request.scope.length > COPY_KEPT_MAX && matches!(method, Method::Copied { .. }) {
-            let offset = heap.place().offset(request.scope.address, request.scope.length);
-            offset.into_iter().for_each(|offset| copies.give_back(offset, request.scope.length));
-        }
         ReplyLine { status: status as u32, call: request.call, root, scope, word }
     }
 
@@ -168,18 +162,12 @@ fn short(request: &RequestLine, status: Status) -> ReplyLine {
 }
 
 /// Copies a scope to the place where it has its own addresses. `None`: it is no scope of the heap, or too large.
-fn copy<'a>(heap: &Heap, view: &'a mut PrivateView, scope: ScopeRef, most: u64) -> Option<View<'a>> {
-    let ScopeRef { address, length } = scope;
-    if length == 0 {
-        return Some(View::new(address, &[], 0));
+fn copy<'a>(heap: &Heap, copies: &'a mut Copies, scope: ScopeRef, most: u64) -> Option<View<'a>> {
+    if scope.length == 0 {
+        return Some(View::new(scope.address, &[], 0));
     }
-    let offset = heap.place().offset(address, length).filter(|_| length <= most)?;
-    if planted::is(Fault::OnePageCopied) {
-        view.take(heap.memory(), offset, length.min(PAGE_BYTES));
-        return Some(View::new(address, view.bytes(offset, length), length));
-    }
-    // Whoever goes over every byte of it once takes no more steps.
-    Some(View::new(address, view.take(heap.memory(), offset, length), length))
+    // Whoever goes over every byte of it once takes no more steps than it has bytes.
+    copies.look(heap, scope, most).ok()
 }
 
 #[cfg(test)]
@@ -236,7 +224,7 @@ mod tests {
     fn a_scope_that_is_none_of_the_heaps_is_not_copied() {
         let place = crate::HeapPlace::new(crate::heap::HEAP_ADDRESSES.start + (7 << 40), 1 << 20).unwrap();
         let heap = Heap::create(place, Owner(1)).unwrap();
-        let mut view = PrivateView::at(place.address, place.length).unwrap();
+        let mut view = Copies::new(PrivateView::at(place.address, place.length).unwrap());
         let start = place.start();
         let mut copied =
             |address, length| copy(&heap, &mut view, ScopeRef { address, length }, 4096).is_some();

@@ -1,0 +1,27 @@
+//! What a node promises, one module a subject. One program: the node is compiled once for all of them.
+
+mod audit;
+mod charging;
+mod chunks;
+mod counters;
+mod crowds;
+mod directory;
+mod edges;
+mod ends;
+mod garbage;
+mod leases;
+mod lingering;
+mod members;
+mod memory;
+mod objects;
+mod pools;
+mod region_keys;
+mod reports;
+mod reuse;
+mod rig;
+mod rights;
+mod sharing;
+mod told_apart;
+mod violations;
+mod window_groups;
+mod windows;

@@ -1,0 +1,15 @@
+//! What simulated clusters show, one module a subject. One program: the simulator is compiled once for all of them.
+
+mod calls;
+mod chains;
+mod chunks;
+mod connectx5;
+mod explore;
+mod model_1rma;
+mod planted;
+mod queues;
+mod replay;
+mod seeds;
+mod sessions;
+mod tables;
+mod udp;

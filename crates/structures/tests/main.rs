@@ -1,0 +1,17 @@
+//! What the structures promise, one module a subject. One program: they are compiled once for all of them.
+
+mod chunk_blocks;
+mod concurrency;
+mod deaths;
+mod linearizability;
+mod perform;
+mod pipeline;
+mod planted;
+mod processes;
+mod queue;
+mod queue_deaths;
+mod queue_trials;
+mod rig;
+mod sharing;
+mod table;
+mod trials;
