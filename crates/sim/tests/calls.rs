@@ -1,6 +1,6 @@
 //! Calls through shared memory under the checkers: processes that die and stand still at every step, and peers that write garbage.
 //!
-//! `PORTCULLIS_SEEDS=10000 cargo test --release -p portcullis-sim --test calls` runs more seeds.
+//! `PORTCULLIS_SEEDS=10000 cargo test --release -p portcullis-sim --test promises calls::` runs more seeds.
 
 use portcullis_sim::{FaultKind, Plan, Programs, campaign, run};
 

@@ -1,6 +1,6 @@
 //! Many seeds: no promise is broken.
 //!
-//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test seeds` runs more of them, `make mutants` fewer.
+//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test promises seeds::` runs more of them, `make mutants` fewer.
 
 use portcullis_sim::{Plan, campaign};
 

@@ -1,6 +1,6 @@
 //! Clients over UDP: no promise is broken.
 //!
-//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test udp` runs more seeds, `make mutants` fewer.
+//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test promises udp::` runs more seeds, `make mutants` fewer.
 
 use portcullis_sim::{FaultKind, Plan, Programs, campaign, run};
 

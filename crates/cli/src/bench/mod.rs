@@ -35,6 +35,11 @@ use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
 use std::process::ExitCode;
 
+/// Operations under way at once, unless somebody says how many.
+const OUTSTANDING: usize = 128;
+/// Bytes of buffers that a session of a benchmark has room for: a node lends a session 64 MiB, if nobody has told it otherwise.
+const BUFFERS_BYTES: u64 = 16 << 20;
+
 const EXAMPLES: &str = "\
 Examples:
   portcullis bench read_lat                   # 64-byte reads, one at a time
@@ -109,9 +114,9 @@ pub struct Options {
     /// Run for this many seconds instead [default: one].
     #[arg(short = 'D', long, conflicts_with = "iterations")]
     duration: Option<u64>,
-    /// Operations under way at once, in the benchmarks that have several.
-    #[arg(short = 'o', long, default_value_t = 128)]
-    outstanding: usize,
+    /// Operations under way at once, in the benchmarks that have several [default: 128, or as many as have room].
+    #[arg(short = 'o', long)]
+    outstanding: Option<usize>,
     /// Sessions that one thread drives, each with one queue pair in use; for the rates.
     #[arg(short = 'q', long, default_value_t = 1)]
     queue_pairs: usize,
@@ -241,12 +246,18 @@ impl Options {
         }
     }
 
+    /// Operations under way at once: those whose buffers have room in a session's memory, unless somebody wants more.
+    fn outstanding(&self) -> usize {
+        let have_room = usize::try_from(BUFFERS_BYTES / self.size.next_power_of_two()).unwrap_or(usize::MAX);
+        self.outstanding.unwrap_or(OUTSTANDING.min(have_room))
+    }
+
     fn check(&self) -> Result<(), BenchError> {
         let wrong = |text: &str| Err(BenchError::Options(text.to_owned()));
         if self.size == 0 || self.size > 1 << 20 {
             return wrong("-s takes 1 to 1MiB");
         }
-        if self.outstanding == 0 || self.outstanding > 512 {
+        if !(1..=512).contains(&self.outstanding()) {
             return wrong("-o takes 1 to 512");
         }
         if self.queue_pairs == 0 || self.queue_pairs > 64 {

@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let mut report = Report::new(options, counted, pingpong_rtt);
     report.set_rate(crate::samples::mops(counted, elapsed));
     report.times = Some(samples.summary());
-    report.outstanding = options.outstanding;
+    report.outstanding = options.outstanding();
     report.queue_pairs = options.queue_pairs;
     report.print(options.json);
     Ok(())
@@ -64,7 +64,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 
 impl Lane {
     fn new(address: &str, options: &Options) -> Result<Self, BenchError> {
-        let room = options.size.next_power_of_two().max(64) * options.outstanding as u64;
+        let room = options.size.next_power_of_two().max(64) * options.outstanding() as u64;
         let wanted = SessionOptions {
             arena_bytes: (4 << 20) + 2 * room,
             client: ClientConfig { operations_max: 4096, ..ClientConfig::default() },
@@ -74,14 +74,14 @@ impl Lane {
         let objects = hold_objects(&mut session, objects_of(options.size), options.size)?;
         let length = u32::try_from(options.size).unwrap_or(u32::MAX);
         let buffers =
-            (0..options.outstanding).map(|_| session.buffer(length)).collect::<Result<Vec<_>, _>>()?;
+            (0..options.outstanding()).map(|_| session.buffer(length)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             session,
             objects,
             next: 0,
             buffers,
             batches: VecDeque::new(),
-            finished: Vec::with_capacity(options.outstanding),
+            finished: Vec::with_capacity(options.outstanding()),
             outstanding: 0,
             copy: vec![0; length as usize],
         })
@@ -100,7 +100,7 @@ impl Lane {
             self.buffers.extend(outcome.buffer);
         }
         self.outstanding -= ended;
-        let batch = BATCH.min(options.outstanding);
+        let batch = BATCH.min(options.outstanding());
         for _ in 0..ended / batch {
             if let Some(posted) = self.batches.pop_front() {
                 samples.add(posted.elapsed());

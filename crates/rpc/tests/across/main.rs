@@ -1,5 +1,6 @@
 //! Calls between machines: through shared memory and over UDP on this machine, and with `PORTCULLIS_NIC=ibverbs` over its RDMA device.
 
+mod certificates;
 mod child;
 mod death;
 mod rig;
