@@ -1,10 +1,12 @@
 //! A queue, used by the rules: as a plain queue, over segments, with every mechanism, closed and drained.
 
-use crate::rig::{node, pipeline, run};
-use portcullis::{Lifetime, Mechanism};
+use crate::rig::{node, node_with, pipeline, run};
+use portcullis::{Allocate, Error, Lifetime, Mechanism, NodeConfig, ViolationLimits};
 use portcullis_structures::queue::{ENTRY_BYTES_MAX, Queue, QueueError, QueueOptions};
+use portcullis_structures::table::{Table, TableOptions};
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 /// Segments so short that each test takes several.
 fn short() -> QueueOptions {
@@ -186,10 +188,37 @@ fn many_operations_are_in_flight_and_consumed_segments_go_back() {
 }
 
 #[test]
+fn a_pause_of_the_tenant_is_waited_for() {
+    // Each guess costs a pause.
+    let violations =
+        ViolationLimits { free_max: 0, pause_min: Lifetime::millis(100), ..ViolationLimits::default() };
+    let node = node_with(NodeConfig { pool_bytes: 256 << 20, violations, ..NodeConfig::default() });
+    let (other, pipeline, sibling) =
+        (pipeline(&node, "blue"), pipeline(&node, "red"), pipeline(&node, "red"));
+    let queue = run(&pipeline, Queue::create(&pipeline, &short())).expect("a queue");
+    let table = run(&pipeline, Table::create(&pipeline, &TableOptions::default())).expect("a table");
+    let ask = Allocate::bytes(64).lifetime(Lifetime::seconds(1));
+    // A client of the tenant shows a key of another tenant's, until the tenant is paused.
+    loop {
+        let foreign = Rc::new(run(&other, other.allocate(ask)).expect("memory"));
+        assert!(run(&sibling, sibling.read(&foreign, 0, 8)).is_err());
+        match run(&pipeline, pipeline.allocate(ask)) {
+            Err(Error::Paused { .. }) => break,
+            told => drop(told.expect("there is memory")),
+        }
+    }
+    // Both need permissions and memory, which the node does not give now.
+    for number in 0..100u8 {
+        run(&pipeline, queue.push(&[number])).expect("there is room");
+    }
+    assert_eq!(run(&pipeline, table.insert(b"key", b"value")), Ok(true));
+}
+
+#[test]
 fn something_else_is_no_queue() {
     let node = node(Mechanism::MemoryWindow);
     let pipeline = pipeline(&node, "red");
-    let ask = portcullis::Allocate::bytes(4096).shared().lifetime(Lifetime::seconds(1));
+    let ask = Allocate::bytes(4096).shared().lifetime(Lifetime::seconds(1));
     let object = run(&pipeline, pipeline.allocate(ask)).expect("memory").object();
     let opened = run(&pipeline, Queue::open(&pipeline, object));
     assert_eq!(opened.err(), Some(QueueError::NotAQueue));

@@ -20,7 +20,7 @@ use portcullis_protocol::TenantName;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// The name of a channel, and the directory that it is in.
@@ -88,10 +88,25 @@ impl Channel {
 #[derive(Debug)]
 pub(super) struct HeapSource {
     directory: Arc<dyn Directory>,
-    registration: Arc<Registration>,
+    registration: Arc<Kept>,
     tenant: TenantName,
     look_up: Who,
     released: Sender<u64>,
+}
+
+/// The server's registration, which the thread that gives heaps back uses too, for as long as the server is there.
+#[derive(Debug)]
+struct Kept(RwLock<Option<Registration>>);
+
+impl Kept {
+    fn with<T>(&self, act: impl FnOnce(&Registration) -> T) -> Option<T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
+    }
+
+    /// Ends the registration. When this returns nobody finds the server any more, if the directory is there.
+    fn end(&self) {
+        drop(self.0.write().unwrap_or_else(PoisonError::into_inner).take());
+    }
 }
 
 /// Addresses from a directory. They are given back when this is dropped.
@@ -121,10 +136,11 @@ impl HeapSource {
         let (tenant, look_up) = (name.tenant(), access.look_up.clone());
         let entry = Some((name, Entry { target: Target::Channel { address }, access }));
         let holding = Holding { tenant, time_to_live, entry };
-        let registration = Arc::new(Registration::start_now(holding, Arc::clone(&directory))?);
+        let registration = Registration::start_now(holding, Arc::clone(&directory))?;
+        let registration = Arc::new(Kept(RwLock::new(Some(registration))));
         let (released, receiver) = channel();
         let give_back = {
-            let (directory, registration) = (Arc::clone(&directory), Arc::downgrade(&registration));
+            let (directory, registration) = (Arc::clone(&directory), Arc::clone(&registration));
             move || give_back(&*directory, &registration, &receiver)
         };
         std::thread::Builder::new()
@@ -146,13 +162,14 @@ impl HeapSource {
 
     /// Has the directory give addresses to a heap that nothing else in this process has.
     pub fn place(&self, length: u64, one_shots: Option<OneShotLimits>) -> Result<(Places, Given), Reason> {
-        let lease = self.registration.lease().ok_or("the server's lease with its directory has ended")?;
+        let lease = self.registration.with(Registration::lease).flatten();
+        let lease = lease.ok_or("the server's lease with its directory has ended")?;
         let all = length + one_shots.map_or(0, OneShotLimits::addresses);
         // What was got in vain is given back last, so that it is not got again.
         let (mut in_vain, mut last) = (Vec::new(), None);
         for _ in 0..PLACES_MAX {
             let range = self.directory.create_heap(&lease, all, &self.look_up)?;
-            self.registration.keep_heap(range.address);
+            self.registration.with(|it| it.keep_heap(range.address));
             let given = Given { address: range.address, released: self.released.clone() };
             match places_at(HeapPlace::new(range.address, length)?, one_shots) {
                 Ok(places) => return Ok((places, given)),
@@ -174,6 +191,12 @@ impl HeapSource {
     }
 }
 
+impl Drop for HeapSource {
+    fn drop(&mut self) {
+        self.registration.end();
+    }
+}
+
 impl From<StartError> for ServeError {
     fn from(error: StartError) -> Self {
         match error {
@@ -184,11 +207,9 @@ impl From<StartError> for ServeError {
 }
 
 /// Gives back the addresses of heaps whose connections have ended. With a server that has ended all of them were given back.
-fn give_back(directory: &dyn Directory, registration: &Weak<Registration>, released: &Receiver<u64>) {
+fn give_back(directory: &dyn Directory, registration: &Kept, released: &Receiver<u64>) {
     for address in released {
-        if let Some(registration) = registration.upgrade() {
-            registration.release_heap(directory, address);
-        }
+        registration.with(|it| it.release_heap(directory, address));
     }
 }
 

@@ -22,7 +22,10 @@ pub fn node(mechanism: Mechanism) -> Host {
 }
 
 pub fn node_that_lends(mechanism: Mechanism, pool_bytes: u64) -> Host {
-    let node = NodeConfig { mechanism, pool_bytes, ..NodeConfig::default() };
+    node_with(NodeConfig { mechanism, pool_bytes, ..NodeConfig::default() })
+}
+
+pub fn node_with(node: NodeConfig) -> Host {
     let config = HostConfig { node, ..HostConfig::default() };
     Host::start(if device::is_wanted() { device::port(config) } else { config }).expect("a node starts")
 }

@@ -49,3 +49,25 @@ impl Copies {
         self.view.take(heap.memory(), offset, length)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HeapPlace, Owner};
+    use portcullis_memory::Memory as _;
+
+    #[test]
+    fn the_last_large_copy_keeps_its_memory_and_those_before_it_do_not() {
+        let place = HeapPlace::new(crate::heap::HEAP_ADDRESSES.start + (9 << 40), 8 << 20).unwrap();
+        let heap = Heap::create(place, Owner(1)).unwrap();
+        let mut copies = Copies::new(PrivateView::anywhere(place.length).unwrap());
+        let (large, first, second) = (SMALL_MAX + PAGE_BYTES, 1 << 20, 4 << 20);
+        heap.memory().write(first, &[7; 64]);
+        copies.take(&heap, first, large);
+        copies.take(&heap, first, large);
+        copies.take(&heap, second, 64);
+        assert_eq!(copies.view.bytes(first, 64), [7; 64], "it is kept for the next call");
+        copies.take(&heap, second, large);
+        assert_eq!(copies.view.bytes(first, 64), [0; 64], "it is given back");
+    }
+}
