@@ -20,6 +20,8 @@ extern crate self as portcullis_rpc;
 
 pub mod channel;
 pub mod heap;
+#[cfg(test)]
+mod layouts;
 mod linked;
 mod list;
 mod map;

@@ -37,7 +37,7 @@ impl<T> List<T> {
 impl<T: Plain> List<T> {
     const ALIGN: u64 = if align_of::<T>() > 8 { align_of::<T>() as u64 } else { 8 };
     /// Where a node's value is.
-    const VALUE: u64 = 8_u64.next_multiple_of(Self::ALIGN);
+    pub(crate) const VALUE: u64 = 8_u64.next_multiple_of(Self::ALIGN);
     const NODE: u64 = Self::VALUE + size_of::<T>() as u64;
 
     /// Adds a value at the end. The list itself has to be stored anew where others are to see that.

@@ -81,9 +81,10 @@ enum Found {
 
 impl<K: Key, V: Plain> Map<K, V> {
     const ALIGN: u64 = larger(8, larger(align_of::<K>() as u64, align_of::<V>() as u64));
-    const KEY: u64 = 8_u64.next_multiple_of(align_of::<K>() as u64);
-    const VALUE: u64 = (Self::KEY + size_of::<K>() as u64).next_multiple_of(align_of::<V>() as u64);
-    const SLOT: u64 = (Self::VALUE + size_of::<V>() as u64).next_multiple_of(Self::ALIGN);
+    pub(crate) const KEY: u64 = 8_u64.next_multiple_of(align_of::<K>() as u64);
+    pub(crate) const VALUE: u64 =
+        (Self::KEY + size_of::<K>() as u64).next_multiple_of(align_of::<V>() as u64);
+    pub(crate) const SLOT: u64 = (Self::VALUE + size_of::<V>() as u64).next_multiple_of(Self::ALIGN);
 
     /// Zero means that a slot is free.
     fn hash(sought: &K::Sought) -> u64 {
