@@ -18,9 +18,9 @@ mod rdma;
 mod samples;
 mod serve;
 mod sim;
-mod size;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use portcullis::size;
 use std::process::ExitCode;
 
 /// Protected remote memory: lend memory, use it one-sided, and let no client touch more than it holds.

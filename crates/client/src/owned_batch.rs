@@ -5,7 +5,7 @@ use crate::access::{Access, Action};
 use crate::carrier::Posting;
 use crate::operations::{Owner, WORD_BYTES};
 use crate::{
-    Acquire, Allocate, Buffer, Call, Client, Error, Lease, NotRevoked, Operation, Permission, Rejected,
+    Acquire, Allocate, Batch, Buffer, Call, Client, Error, Lease, NotRevoked, Operation, Permission, Rejected,
 };
 use portcullis_nic::{Memory, VerbsEndpoint};
 use portcullis_protocol::{Lifetime, Moment};
@@ -19,6 +19,39 @@ enum Step<M: Memory> {
     Acquire(Acquire),
     Revoke { permission: Permission, free: bool },
     Extend { lease: Arc<Lease>, time: Lifetime },
+}
+
+impl<M: Memory> Step<M> {
+    /// Begins the step. A step that there is no room for comes back.
+    fn begin<E: VerbsEndpoint<Memory = M>>(
+        self,
+        batch: &mut Batch<'_, E>,
+        now: Moment,
+    ) -> Result<Started<M>, Box<Self>> {
+        match self {
+            Self::Access { access, lease, buffer } => match batch.add_checked(now, access, &lease, buffer) {
+                Err(Rejected { buffer, error: Error::QueueFull { .. } }) => {
+                    Err(Box::new(Self::Access { access, lease, buffer }))
+                }
+                begun => Ok(Started::Operation(begun)),
+            },
+            Self::Allocate(ask) => unless_full(batch.allocate(now, ask)).ok_or_else(|| Box::new(self)),
+            Self::Acquire(ask) => unless_full(batch.acquire(now, ask)).ok_or_else(|| Box::new(self)),
+            Self::Extend { ref lease, time } => {
+                unless_full(batch.extend_lease(now, lease, now.after(time))).ok_or_else(|| Box::new(self))
+            }
+            Self::Revoke { permission, free } => match batch.revoke(permission, free) {
+                Err(NotRevoked { permission, error: Error::QueueFull { .. } }) => {
+                    Err(Box::new(Self::Revoke { permission: *permission, free }))
+                }
+                begun => Ok(Started::Revocation(begun)),
+            },
+        }
+    }
+}
+
+fn unless_full<M: Memory>(begun: Result<Call, Error>) -> Option<Started<M>> {
+    (!matches!(begun, Err(Error::QueueFull { .. }))).then_some(Started::Call(begun))
 }
 
 /// The result of posting one step of an [`OwnedBatch`].
@@ -163,22 +196,25 @@ impl<M: Memory> fmt::Debug for OwnedBatch<M> {
 
 impl<E: VerbsEndpoint> Client<E> {
     /// Begins what is in a batch, in order, with a doorbell for the operations and another for the requests. Returns
-    /// what became of each step. A step cannot begin if its permission has ended meanwhile, its buffer is another
-    /// session's or a queue is full; the other steps begin all the same.
-    pub fn post(&mut self, now: Moment, owned: OwnedBatch<E::Memory>) -> Vec<Started<E::Memory>> {
+    /// what became of each step that began or failed. A step fails if its permission has ended meanwhile or its buffer is
+    /// another session's; those behind it begin all the same. The first step that a queue has no room for stays in the
+    /// batch, with all behind it: post the batch again when something has ended.
+    pub fn post(&mut self, now: Moment, owned: &mut OwnedBatch<E::Memory>) -> Vec<Started<E::Memory>> {
         let mut batch = self.batch();
-        let begin = |step| match step {
-            Step::Access { access, lease, buffer } => {
-                Started::Operation(batch.add_checked(now, access, &lease, buffer))
+        let mut begun = Vec::with_capacity(owned.steps.len());
+        let mut left = std::mem::take(&mut owned.steps).into_iter();
+        for step in left.by_ref() {
+            match step.begin(&mut batch, now) {
+                Ok(started) => begun.push(started),
+                Err(full) => {
+                    owned.steps.push(*full);
+                    break;
+                }
             }
-            Step::Allocate(ask) => Started::Call(batch.allocate(now, ask)),
-            Step::Acquire(ask) => Started::Call(batch.acquire(now, ask)),
-            Step::Revoke { permission, free } => Started::Revocation(batch.revoke(permission, free)),
-            Step::Extend { lease, time } => Started::Call(batch.extend_lease(now, &lease, now.after(time))),
-        };
-        let started = owned.steps.into_iter().map(begin).collect();
+        }
+        owned.steps.extend(left);
         batch.post();
-        started
+        begun
     }
 
     /// Begins an access that was checked without regard to the time.

@@ -29,7 +29,7 @@ fn a_batch_that_was_collected_without_its_client_is_posted_with_one_doorbell() {
     batch.allocate(Allocate::bytes(64));
     assert_eq!((batch.len(), batch.is_empty()), (5, false));
     let before = (handle.look().doorbells, handle.look().control_doorbells);
-    let started = client.post(NOW, batch);
+    let started = client.post(NOW, &mut batch);
     let after = (handle.look().doorbells, handle.look().control_doorbells);
     assert_eq!(after, (before.0 + 1, before.1 + 1));
     handle.run_all();
@@ -51,7 +51,7 @@ fn what_expired_while_the_batch_was_held_is_not_posted_and_its_buffer_comes_back
     let mut batch = OwnedBatch::new();
     batch.read(&permission, 0, client.buffer(8).unwrap()).unwrap();
     let before = handle.look().doorbells;
-    let started = client.post(permission.lease().deadline(), batch);
+    let started = client.post(permission.lease().deadline(), &mut batch);
     let [Started::Operation(Err(rejected))] = &started[..] else { panic!("{started:?}") };
     assert_eq!(rejected.error, Error::Expired);
     assert!(rejected.buffer.is_some());
@@ -68,7 +68,7 @@ fn misuse_is_a_typed_error() {
     assert_eq!(outside.error, Error::OutsideRange { offset: 60, length: 8, size: 64 });
     assert_eq!(batch.compare_and_swap(&permission, 4, 0, 1).unwrap_err().error, Error::Misaligned);
     batch.write(&permission, 0, other.buffer(8).unwrap()).unwrap();
-    let started = client.post(NOW, batch);
+    let started = client.post(NOW, &mut batch);
     let [Started::Operation(Err(foreign))] = &started[..] else { panic!("{started:?}") };
     assert_eq!(foreign.error, Error::ForeignBuffer);
     let foreign = client.read(NOW, &permission, 0, other.buffer(8).unwrap()).unwrap_err();
@@ -78,6 +78,27 @@ fn misuse_is_a_typed_error() {
     assert_eq!(buffer.try_read(4, &mut [0; 5]), Err(error));
     assert_eq!(buffer.try_write(4, &[0; 5]), Err(error));
     assert_eq!(buffer.try_write(4, &[1; 4]), Ok(()));
+}
+
+#[test]
+fn what_there_is_no_room_for_stays_in_the_batch_in_order() {
+    let (mut client, handle, permission) = start();
+    let mut batch = OwnedBatch::new();
+    let most = ClientConfig::default().operations_max as usize;
+    for _ in 0..=most {
+        batch.fetch_and_add(&permission, 0, 1).unwrap();
+    }
+    batch.extend(&permission, Lifetime::millis(20));
+    assert_eq!(client.post(NOW, &mut batch).len(), most);
+    assert_eq!(batch.len(), 2, "an operation, and the call behind it");
+    assert!(client.post(NOW, &mut batch).is_empty(), "nothing has ended yet");
+    handle.run_all();
+    client.poll(NOW);
+    let mut outcomes = Vec::new();
+    client.drain(&mut outcomes);
+    assert!(!outcomes.is_empty());
+    assert_eq!(client.post(NOW, &mut batch).len(), 2);
+    assert!(batch.is_empty());
 }
 
 #[test]
@@ -103,7 +124,7 @@ fn a_batch_extends_a_lease_as_well() {
     assert_eq!((batch.len(), batch.is_empty()), (0, true));
     batch.extend(&permission, Lifetime::millis(20));
     assert_eq!((batch.len(), batch.is_empty()), (1, false));
-    let started = client.post(NOW, batch);
+    let started = client.post(NOW, &mut batch);
     let [Started::Call(Ok(call))] = started[..] else { panic!("{started:?}") };
     handle.run_all();
     client.poll(NOW);

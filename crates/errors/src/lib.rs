@@ -7,6 +7,10 @@
 //! a code, wherever they were found. An error that only passes on another has the other's code.
 #![forbid(unsafe_code)]
 
+mod fault;
+
+pub use fault::Fault;
+
 /// An error that has a number and a name.
 pub trait Coded: std::error::Error {
     /// The error's number and name.
@@ -250,6 +254,17 @@ error_codes! {
     NameOfAnotherKind = 1017, "name-of-another-kind", "The name stands for something else than what was looked for.";
     NameLeadsNowhere = 1018, "name-leads-nowhere", "None of the addresses that are registered under the name leads anywhere from here.";
     NotThisTenant = 1019, "not-this-tenant", "The process may not act for the tenant in the directory.";
+
+    // Programs in other languages.
+    Closed = 1101, "closed", "The handle was closed before, is of another kind, or never was one.";
+    InUse = 1102, "in-use", "Another thread uses the session, the table or the queue just now.";
+    Forked = 1103, "forked", "The process is a child of the one that made the handle.";
+    NullArgument = 1104, "null-argument", "A pointer is null that may not be.";
+    NotText = 1105, "not-text", "A text is no UTF-8.";
+    BadArgument = 1106, "bad-argument", "An argument makes no sense.";
+    BufferTooShort = 1107, "buffer-too-short", "The caller's memory is shorter than what is to go there.";
+    UnderWay = 1108, "under-way", "An operation that is under way still uses the buffer.";
+    Panicked = 1109, "panicked", "A mistake in Portcullis itself has ended the call.";
 }
 
 impl ErrorCode {

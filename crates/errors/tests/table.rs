@@ -20,7 +20,9 @@ fn no_two_codes_share_a_number_or_a_name_and_all_are_found_by_their_number() {
 fn the_document_has_each_code_as_it_is_and_no_other() {
     let document = include_str!("../../../docs/errors.md");
     let rows: Vec<_> = document.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
-    let row = |code: &ErrorCode| format!("| {} | `{code}` | {} |", code.number(), code.meaning());
+    let row = |code: &ErrorCode| {
+        format!("| {} | `{code}` | {} | {} |", code.number(), code.fault(), code.meaning())
+    };
     let rows_of_codes: Vec<_> = ErrorCode::ALL.iter().map(row).collect();
     assert_eq!(
         rows[1..],

@@ -14,6 +14,7 @@
 //! - [`sandbox`]: code on a stack of its own, whose faults become errors. [`is_stack_used_up`]: whether code is as deep as its stack
 //!   allows.
 //! - [`userfault`]: memory whose missing pages another thread or process fills.
+//! - [`forks`]: whether this process is a copy of the one that made something.
 //! - The traits [`Memory`], [`Lend`] and [`Bytes`]: what other crates need of any memory.
 //!
 //! It may not know what lies in the memory. Of the house it uses only `errors`.
@@ -25,6 +26,7 @@ mod arena;
 mod bytes;
 mod depth;
 mod faults;
+mod forks;
 mod futex;
 mod idle;
 mod keys;
@@ -47,6 +49,7 @@ pub use arena::{ArenaMemory, LentBytes, LentBytesMut};
 pub use bytes::Bytes;
 pub use depth::is_stack_used_up;
 pub use faults::{FaultLabel, FaultsUnexplained, explain_faults};
+pub use forks::forks;
 pub use idle::Idle;
 pub use loan::Loan;
 pub use mapping::{Mapping, MappingError};

@@ -38,6 +38,7 @@ pub mod names;
 mod rdma;
 mod retryable;
 mod session;
+pub mod size;
 #[cfg(feature = "udp")]
 mod udp;
 

@@ -241,6 +241,15 @@ impl Session {
         self.clock.at(instant)
     }
 
+    /// Opens another session of the same tenant with the same node: for what cannot share this one, such as another thread
+    /// or a structure.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn another(&self) -> Result<Self, ConnectError> {
+        self.opener.as_ref().ok_or_else(|| ConnectError::Host("no opener".to_owned()))?()
+    }
+
     /// Keeps a permission extended, `by` at a time. This goes on until the returned value is dropped, the node refuses,
     /// or the node's longest lifetime is reached. A separate thread extends the permission through a second session.
     /// That is possible because a permission works on every queue pair of its tenant.
@@ -249,8 +258,7 @@ impl Session {
     /// The second session could not be opened.
     pub fn keep(&mut self, permission: &Permission, by: Lifetime) -> Result<Kept, ConnectError> {
         if self.keeper.is_none() {
-            let opener = self.opener.as_ref().ok_or_else(|| ConnectError::Host("no opener".to_owned()))?;
-            let mut session = opener()?;
+            let mut session = self.another()?;
             session.clock = self.clock;
             self.keeper = Some(Keeper::start(session));
         }
@@ -343,11 +351,15 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.permission(answer)
     }
 
+    /// Holds a bare permission that a call of this session's client was granted: when it is dropped, the session revokes it.
+    #[must_use]
+    pub fn hold(&self, bare: BarePermission) -> Permission {
+        Permission::new(bare, Arc::clone(&self.dropped)).without(self.unenforced)
+    }
+
     fn permission(&self, answer: Answer) -> Result<Permission, Error> {
         match answer {
-            Answer::Granted(bare) => {
-                Ok(Permission::new(bare, Arc::clone(&self.dropped)).without(self.unenforced))
-            }
+            Answer::Granted(bare) => Ok(self.hold(bare)),
             Answer::Extended(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList | Answer::Chunks(_) => {
                 Err(Error::SessionLost)
             }
@@ -466,9 +478,15 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait(operation)?.result
     }
 
+    /// The permissions that were dropped and are not revoked yet. The next [`Session::allocate`] or [`Session::acquire`]
+    /// would revoke them: who takes them does it instead.
+    #[must_use = "a permission that nobody revokes lives until its deadline"]
+    pub fn take_dropped(&mut self) -> Vec<BarePermission> {
+        std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn revoke_dropped(&mut self) -> Result<(), Error> {
-        let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
-        for bare in dropped {
+        for bare in self.take_dropped() {
             let permission = Permission::new(bare, Arc::clone(&self.dropped));
             match self.revoke(permission) {
                 // A refusal means that the permission had ended already, which is what the caller wanted.
@@ -496,15 +514,16 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         &mut self,
         buffer: Buffer<E::Memory>,
         mut begin: impl FnMut(&mut Client<E>, Moment, Buffer<E::Memory>) -> Result<Operation, Rejected<E::Memory>>,
-    ) -> Result<Operation, Error> {
+    ) -> Result<Operation, Rejected<E::Memory>> {
         let mut buffer = Some(buffer);
-        self.begin(|client, now| {
+        let begun = self.begin(|client, now| {
             let Some(given) = buffer.take() else { return Err(Error::SessionLost) };
             begin(client, now, given).map_err(|rejected| {
                 buffer = rejected.buffer;
                 rejected.error
             })
-        })
+        });
+        begun.map_err(|error| Rejected { buffer, error })
     }
 
     /// Waits for an operation's outcome.

@@ -2,8 +2,8 @@
 
 use super::Session;
 use crate::Clock;
-use portcullis_client::{Buffer, Client, Error, Operation, Permission};
-use portcullis_nic::VerbsEndpoint;
+use portcullis_client::{Buffer, Error, Operation, Outcome, Permission, Rejected};
+use portcullis_nic::{Memory, VerbsEndpoint};
 use std::collections::VecDeque;
 
 /// The most bytes that one operation of [`Session::read`] and [`Session::write`] moves.
@@ -23,8 +23,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             into.chunks_mut(PIECE_BYTES),
             |session, at, piece| {
                 let buffer = session.client.buffer(length_of(piece.len()))?;
-                session
-                    .begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer))
+                let begun = session
+                    .begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer));
+                begun.map_err(|rejected| rejected.error)
             },
             |buffer, piece| buffer.read(0, piece),
         )
@@ -41,8 +42,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             |session, at, piece| {
                 let mut buffer = session.client.buffer(length_of(piece.len()))?;
                 buffer.write(0, piece);
-                session
-                    .begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer))
+                let begun = session
+                    .begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer));
+                begun.map_err(|rejected| rejected.error)
             },
             |_, _| (),
         )
@@ -105,9 +107,20 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Result<Buffer<E::Memory>, Error> {
-        let begin = |client: &mut Client<_>, now, buffer| client.read(now, permission, offset, buffer);
-        let operation = self.begin_operation(buffer, begin)?;
-        self.finish_with_buffer(operation)
+        buffer_of(self.try_read_buffer(permission, offset, buffer))
+    }
+
+    /// As [`Session::read_buffer`], for callers that want the buffer back also where the read fails. There is none only where the
+    /// session was lost.
+    pub fn try_read_buffer(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        buffer: Buffer<E::Memory>,
+    ) -> Outcome<E::Memory> {
+        let begun =
+            self.begin_operation(buffer, |client, now, buffer| client.read(now, permission, offset, buffer));
+        self.outcome_of(begun)
     }
 
     /// Writes the bytes of `buffer`, starting at `offset`, without a copy. The caller fills them in in place with
@@ -121,15 +134,28 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Result<Buffer<E::Memory>, Error> {
-        let begin = |client: &mut Client<_>, now, buffer| client.write(now, permission, offset, buffer);
-        let operation = self.begin_operation(buffer, begin)?;
-        self.finish_with_buffer(operation)
+        buffer_of(self.try_write_buffer(permission, offset, buffer))
     }
 
-    fn finish_with_buffer(&mut self, operation: Operation) -> Result<Buffer<E::Memory>, Error> {
-        let outcome = self.wait(operation)?;
-        outcome.result?;
-        outcome.buffer.ok_or(Error::SessionLost)
+    /// As [`Session::write_buffer`], for callers that want the buffer back also where the write fails. There is none only where
+    /// the session was lost.
+    pub fn try_write_buffer(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        buffer: Buffer<E::Memory>,
+    ) -> Outcome<E::Memory> {
+        let begun =
+            self.begin_operation(buffer, |client, now, buffer| client.write(now, permission, offset, buffer));
+        self.outcome_of(begun)
+    }
+
+    fn outcome_of(&mut self, begun: Result<Operation, Rejected<E::Memory>>) -> Outcome<E::Memory> {
+        match begun.map(|operation| self.wait(operation)) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => Outcome { buffer: None, result: Err(error) },
+            Err(Rejected { buffer, error }) => Outcome { buffer, result: Err(error) },
+        }
     }
 
     /// Reads bytes, starting at `offset`, into the parts of `into` in order (scatter). Parts that fit into one transfer
@@ -192,6 +218,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
         Ok(())
     }
+}
+
+fn buffer_of<M: Memory>(outcome: Outcome<M>) -> Result<Buffer<M>, Error> {
+    outcome.result?;
+    outcome.buffer.ok_or(Error::SessionLost)
 }
 
 /// A length in the type that buffers use. No arena has a buffer of the length that a too long one is cut to.

@@ -17,8 +17,10 @@ use portcullis::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// How many blocks are claimed at once (Patronus §7.3.1).
+/// How many blocks are claimed at once (Patronus §7.3.1), at the least.
 const CLAIMED_AT_ONCE: usize = 4;
+/// How many are claimed at once where as many operations of one pipeline want one.
+const CLAIMED_AT_ONCE_MAX: usize = 32;
 /// Extents at the end of the list that may not be kept yet, and are looked at again.
 const UNKNOWN_MAX: u32 = 16;
 /// Extents that are looked at for free blocks before another extent is made.
@@ -71,9 +73,16 @@ struct Class {
     looked_at: usize,
     /// An operation of this pipeline is claiming.
     claiming: bool,
+    /// Operations of this pipeline that want a block: the one that is claiming, and those that wait for it.
+    wanting: usize,
 }
 
 impl Class {
+    /// How many blocks are claimed at once now.
+    fn claimed_at_once(&self) -> usize {
+        self.wanting.clamp(CLAIMED_AT_ONCE, CLAIMED_AT_ONCE_MAX).min(self.free.len())
+    }
+
     /// Forgets which blocks of an extent were free.
     fn forget_free(&mut self, extent: u32) {
         self.free.retain(|(place, _)| place.extent != extent);
@@ -167,6 +176,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Claims a block of a class.
     async fn claim_in_extent(&self, class: SizeClass) -> Result<Claimed, TableError> {
+        self.state.borrow_mut().blocks.class(class).wanting += 1;
+        let _done = AtEnd::new(&self.pipeline, || self.state.borrow_mut().blocks.class(class).wanting -= 1);
         loop {
             let now = self.pipeline.now();
             let too_old = {
@@ -235,7 +246,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 let known = state.blocks.class(class);
                 known.end_rests(self.pipeline.now());
                 if !known.free.is_empty() {
-                    let count = known.free.len().min(CLAIMED_AT_ONCE);
+                    let count = known.claimed_at_once();
                     return Ok(known.free.drain(..count).collect());
                 }
                 let tired = known.looked_at >= known.extents.len().min(LOOKED_AT_MAX);

@@ -46,7 +46,7 @@ mod sweep;
 mod words;
 
 pub use error::TableError;
-pub use shape::{BlockMemory, Grain, KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
+pub use shape::{BlockMemory, Grain, KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX, block_bytes};
 pub use split::SplitUnderWay;
 pub use statistics::Statistics;
 pub use store::{Condition, Stored};

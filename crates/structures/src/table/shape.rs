@@ -326,6 +326,12 @@ impl SizeClass {
     }
 }
 
+/// Bytes of the block that a key and its value lie in. Memory of a removed key goes to keys whose blocks have as many.
+#[must_use]
+pub fn block_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
+    SizeClass::of((super::block::HEADER_BYTES + key_bytes + value_bytes) as u64).bytes()
+}
+
 fn largest_block() -> u64 {
     super::block::HEADER_BYTES as u64 + KEY_BYTES_MAX as u64 + VALUE_BYTES_MAX as u64
 }
@@ -355,6 +361,15 @@ mod tests {
             prop_assert_eq!(TableOptions::from_bytes(options.to_bytes()).expect("the same"), options);
             prop_assert!(options.entry_at(1 << depth_max) <= options.subtable_record_at(0));
             prop_assert!(options.subtable_record_at(options.subtables_max()) <= options.extent_record_at(0));
+        }
+    }
+
+    #[test]
+    fn a_block_has_room_for_its_header_and_for_key_and_value() {
+        assert_eq!(block_bytes(0, 0), BLOCK_BYTES_MIN);
+        for (key, value) in [(1, 31), (1, 32), (250, 1 << 20)] {
+            let class = SizeClass::of(super::super::block::bytes_of(&vec![0; key], &vec![0; value]));
+            assert_eq!(block_bytes(key, value), class.bytes());
         }
     }
 

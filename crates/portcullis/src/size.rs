@@ -1,4 +1,4 @@
-//! Sizes on the command line: `64`, `4KiB`, `1GiB`.
+//! Sizes as people write them, on the command line and in other languages: `64`, `4KiB`, `1GiB`.
 
 /// Parses a number of bytes with an optional unit of 1024.
 ///

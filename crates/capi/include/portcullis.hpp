@@ -1,0 +1,744 @@
+// Portcullis: protected remote memory, for C++17 and later. A header over portcullis.h; link with libportcullis.
+//
+// - What owns something is a class that gives it back in its destructor, can be moved and cannot be copied.
+// - What fails throws portcullis::error, or one of its subclasses, which say whose fault it is.
+// - Bytes are spans: std::span where the standard has it (C++20), otherwise portcullis::span with the same members.
+// - Times are std::chrono::microseconds, so every coarser duration fits.
+//
+// The rules of threads, processes and ownership are those of portcullis.h.
+#ifndef PORTCULLIS_HPP
+#define PORTCULLIS_HPP
+
+#include "portcullis.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+#if defined(__has_include)
+#if __has_include(<span>) && __cplusplus >= 202002L
+#include <span>
+#endif
+#endif
+
+namespace portcullis {
+
+#if defined(__cpp_lib_span)
+template <class T> using span = std::span<T>;
+#else
+/// What std::span is from C++20 on, as far as this header needs it.
+template <class T> class span {
+public:
+  constexpr span() noexcept = default;
+  constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
+  /// Of anything that has its elements one after another: a vector, an array, a string, another span.
+  template <class Container, class = std::enable_if_t<std::is_convertible_v<
+                                 decltype(std::data(std::declval<Container &>())), T *>>>
+  constexpr span(Container &&container) noexcept : data_(std::data(container)), size_(std::size(container)) {}
+
+  [[nodiscard]] constexpr T *data() const noexcept { return data_; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] constexpr std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+  [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
+  [[nodiscard]] constexpr T *begin() const noexcept { return data_; }
+  [[nodiscard]] constexpr T *end() const noexcept { return data_ + size_; }
+  constexpr T &operator[](std::size_t at) const noexcept { return data_[at]; }
+
+private:
+  T *data_ = nullptr;
+  std::size_t size_ = 0;
+};
+#endif
+
+using std::chrono::microseconds;
+
+/// The bytes of anything that has its elements one after another: to pass it where bytes are wanted.
+template <class Container> auto bytes_of(const Container &container) noexcept {
+  using element = std::remove_reference_t<decltype(*std::data(container))>;
+  static_assert(std::is_trivially_copyable_v<element>, "only plain values are bytes");
+  return span<const std::byte>(reinterpret_cast<const std::byte *>(std::data(container)),
+                               std::size(container) * sizeof(element));
+}
+
+/// The same, to be written to.
+template <class Container> auto writable_bytes_of(Container &container) noexcept {
+  using element = std::remove_reference_t<decltype(*std::data(container))>;
+  static_assert(std::is_trivially_copyable_v<element> && !std::is_const_v<element>, "only plain values are bytes");
+  return span<std::byte>(reinterpret_cast<std::byte *>(std::data(container)), std::size(container) * sizeof(element));
+}
+
+/// Whose fault an error is: who has to do something before the same call can succeed.
+enum class fault : std::uint8_t {
+  caller = PORTCULLIS_FAULT_CALLER,
+  ended = PORTCULLIS_FAULT_ENDED,
+  tenant = PORTCULLIS_FAULT_TENANT,
+  node = PORTCULLIS_FAULT_NODE,
+  machine = PORTCULLIS_FAULT_MACHINE,
+  peer = PORTCULLIS_FAULT_PEER,
+  library = PORTCULLIS_FAULT_LIBRARY,
+};
+
+/// What every failure throws.
+class error : public std::exception {
+public:
+  explicit error(const portcullis_error &of)
+      : number_(of.number), fault_(static_cast<portcullis::fault>(of.fault)), is_retryable_(of.is_retryable),
+        text_(of.text) {}
+  /// Of a completion, which has no text of its own.
+  explicit error(const portcullis_completion &of)
+      : number_(of.error), fault_(static_cast<portcullis::fault>(of.fault)), is_retryable_(of.is_retryable),
+        text_(portcullis_error_meaning(of.error)) {}
+
+  /// The number, which never changes: docs/errors.md.
+  [[nodiscard]] int number() const noexcept { return number_; }
+  /// The name, which never changes.
+  [[nodiscard]] const char *name() const noexcept { return portcullis_error_name(number_); }
+  [[nodiscard]] portcullis::fault whose_fault() const noexcept { return fault_; }
+  /// Whether the same call may succeed later although the caller changes nothing.
+  [[nodiscard]] bool is_retryable() const noexcept { return is_retryable_; }
+  /// What was wrong and what to do.
+  [[nodiscard]] const char *what() const noexcept override { return text_.c_str(); }
+
+private:
+  int number_;
+  portcullis::fault fault_;
+  bool is_retryable_;
+  std::string text_;
+};
+
+/// An error by whose fault it is, to be caught by it.
+template <fault F> class error_of : public error {
+public:
+  using error::error;
+};
+
+using caller_error = error_of<fault::caller>;
+/// The permission, the object or the name is no more: acquire a new one, or do without.
+using ended_error = error_of<fault::ended>;
+using tenant_error = error_of<fault::tenant>;
+using node_error = error_of<fault::node>;
+using machine_error = error_of<fault::machine>;
+using peer_error = error_of<fault::peer>;
+using library_error = error_of<fault::library>;
+
+namespace detail {
+
+template <class Source> [[noreturn]] void raise(const Source &of) {
+  switch (static_cast<fault>(of.fault)) {
+  case fault::caller: throw caller_error(of);
+  case fault::ended: throw ended_error(of);
+  case fault::tenant: throw tenant_error(of);
+  case fault::node: throw node_error(of);
+  case fault::machine: throw machine_error(of);
+  case fault::peer: throw peer_error(of);
+  case fault::library: throw library_error(of);
+  }
+  throw error(of);
+}
+
+/// Throws what a call has failed with.
+inline void check(int result) {
+  if (result == 0) return;
+  portcullis_error last{};
+  portcullis_last_error(&last);
+  raise(last);
+}
+
+/// A handle that is closed when its owner goes. An error of that has nobody to tell.
+template <class Handle, int (*Close)(Handle)> class owned {
+public:
+  owned() noexcept = default;
+  explicit owned(Handle handle) noexcept : handle_(handle) {}
+  owned(owned &&other) noexcept : handle_(std::exchange(other.handle_, Handle{})) {}
+  owned &operator=(owned &&other) noexcept {
+    if (this != &other) {
+      reset();
+      handle_ = std::exchange(other.handle_, Handle{});
+    }
+    return *this;
+  }
+  owned(const owned &) = delete;
+  owned &operator=(const owned &) = delete;
+  ~owned() { reset(); }
+
+  [[nodiscard]] Handle get() const noexcept { return handle_; }
+  /// The handle, which the caller closes.
+  [[nodiscard]] Handle release() noexcept { return std::exchange(handle_, Handle{}); }
+  void reset() noexcept {
+    if (handle_.id != 0) static_cast<void>(Close(std::exchange(handle_, Handle{})));
+  }
+
+private:
+  Handle handle_{};
+};
+
+inline int revoke(portcullis_permission handle) { return portcullis_revoke(handle, false); }
+
+inline const char *text_or_null(const std::optional<std::string> &text) { return text ? text->c_str() : nullptr; }
+
+/// An exception that a callback has thrown waits here until the call is over: it must not pass through C.
+template <class Act> bool kept_from_c(std::exception_ptr &thrown, Act &&act) noexcept {
+  try {
+    return act();
+  } catch (...) {
+    thrown = std::current_exception();
+    return false;
+  }
+}
+
+} // namespace detail
+
+/// Names one object for ever. It is passed on as its bytes, or as text.
+class object_ref {
+public:
+  object_ref() noexcept = default;
+  explicit object_ref(const portcullis_object &of) noexcept : object_(of) {}
+  explicit object_ref(const std::string &text) { detail::check(portcullis_object_from_text(text.c_str(), &object_)); }
+
+  [[nodiscard]] const portcullis_object &get() const noexcept { return object_; }
+  [[nodiscard]] std::string to_string() const {
+    char text[PORTCULLIS_OBJECT_TEXT_BYTES];
+    detail::check(portcullis_object_to_text(&object_, text, sizeof text));
+    return text;
+  }
+  friend bool operator==(const object_ref &one, const object_ref &other) noexcept {
+    return std::memcmp(one.object_.bytes, other.object_.bytes, sizeof one.object_.bytes) == 0;
+  }
+  friend bool operator!=(const object_ref &one, const object_ref &other) noexcept { return !(one == other); }
+
+private:
+  portcullis_object object_{};
+};
+
+/// What a permission allows.
+enum class rights : std::uint8_t {
+  read = PORTCULLIS_READ,
+  write = PORTCULLIS_WRITE,
+  atomic = PORTCULLIS_ATOMIC,
+  all = PORTCULLIS_READ | PORTCULLIS_WRITE | PORTCULLIS_ATOMIC,
+};
+constexpr rights operator|(rights one, rights other) noexcept {
+  return static_cast<rights>(static_cast<std::uint8_t>(one) | static_cast<std::uint8_t>(other));
+}
+
+/// How long an object stays when it has no permission.
+class keep {
+public:
+  /// It goes with its last permission.
+  static constexpr keep no() noexcept { return keep(PORTCULLIS_KEEP_NO); }
+  /// It stays until it is freed or its tenant's last client goes.
+  static constexpr keep attached() noexcept { return keep(PORTCULLIS_KEEP_ATTACHED); }
+  /// It stays until it is freed or the node ends.
+  static constexpr keep pinned() noexcept { return keep(PORTCULLIS_KEEP_PINNED); }
+  /// It stays until it is freed, or for so long after its tenant's last client has gone.
+  static constexpr keep lasting(microseconds time) noexcept { return keep(static_cast<std::uint64_t>(time.count())); }
+  [[nodiscard]] constexpr std::uint64_t get() const noexcept { return time_; }
+
+private:
+  explicit constexpr keep(std::uint64_t time) noexcept : time_(time) {}
+  std::uint64_t time_;
+};
+
+/// What session::allocate asks for.
+struct allocate_options {
+  microseconds lifetime = std::chrono::seconds(1);
+  portcullis::rights rights = portcullis::rights::all;
+  bool is_shared = false;
+  portcullis::keep keep = portcullis::keep::no();
+  std::uint64_t alignment = 1;
+
+  [[nodiscard]] portcullis_allocate_options get(std::uint64_t size) const noexcept {
+    portcullis_allocate_options options{};
+    options.size = size;
+    options.alignment = alignment;
+    options.lifetime = static_cast<std::uint64_t>(lifetime.count());
+    options.keep = keep.get();
+    options.rights = static_cast<std::uint8_t>(rights);
+    options.is_shared = is_shared;
+    return options;
+  }
+};
+
+/// What session::acquire asks for.
+struct acquire_options {
+  microseconds lifetime = std::chrono::seconds(1);
+  portcullis::rights rights = portcullis::rights::all;
+  bool is_shared = false;
+  /// How long the request waits for others that hold the bytes.
+  microseconds wait = std::chrono::seconds(1);
+  /// Which bytes. A length of zero: all the rest.
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+
+  [[nodiscard]] portcullis_acquire_options get(const object_ref &object) const noexcept {
+    portcullis_acquire_options options{};
+    options.object = object.get();
+    options.offset = offset;
+    options.length = length;
+    options.lifetime = static_cast<std::uint64_t>(lifetime.count());
+    options.wait = wait.count() <= 0 ? UINT64_MAX : static_cast<std::uint64_t>(wait.count());
+    options.rights = static_cast<std::uint8_t>(rights);
+    options.is_shared = is_shared;
+    return options;
+  }
+};
+
+/// Keeps a permission extended until it goes.
+class keeper {
+public:
+  explicit keeper(portcullis_keeper handle) noexcept : handle_(handle) {}
+  /// Whether it still does. It stops when the node refuses or the permission has ended.
+  [[nodiscard]] bool is_kept() const {
+    bool is_kept = false;
+    detail::check(portcullis_keeper_is_kept(handle_.get(), &is_kept));
+    return is_kept;
+  }
+
+private:
+  detail::owned<portcullis_keeper, portcullis_keeper_stop> handle_;
+};
+
+/// Memory in a session's arena: what is read or written there is not copied.
+class buffer {
+public:
+  buffer(portcullis_buffer handle, void *data, std::size_t size) noexcept
+      : handle_(handle), bytes_(static_cast<std::byte *>(data), size) {}
+  /// The bytes. Nobody uses them while an operation on the buffer is under way.
+  [[nodiscard]] span<std::byte> bytes() const noexcept { return bytes_; }
+  [[nodiscard]] portcullis_buffer get() const noexcept { return handle_.get(); }
+
+private:
+  detail::owned<portcullis_buffer, portcullis_buffer_release> handle_;
+  span<std::byte> bytes_;
+};
+
+/// A permission, which is revoked when this goes.
+class permission {
+public:
+  permission() noexcept = default;
+  explicit permission(portcullis_permission handle) noexcept : handle_(handle) {}
+
+  void read(std::uint64_t offset, span<std::byte> into) const {
+    detail::check(portcullis_read(handle_.get(), offset, into.data(), into.size()));
+  }
+  void write(std::uint64_t offset, span<const std::byte> from) const {
+    detail::check(portcullis_write(handle_.get(), offset, from.data(), from.size()));
+  }
+  /// One plain value.
+  template <class T> [[nodiscard]] T load(std::uint64_t offset) const {
+    static_assert(std::is_trivially_copyable_v<T>, "only plain values are bytes");
+    T value{};
+    detail::check(portcullis_read(handle_.get(), offset, &value, sizeof value));
+    return value;
+  }
+  template <class T> void store(std::uint64_t offset, const T &value) const {
+    static_assert(std::is_trivially_copyable_v<T>, "only plain values are bytes");
+    detail::check(portcullis_write(handle_.get(), offset, &value, sizeof value));
+  }
+  void read(std::uint64_t offset, const buffer &into) const {
+    detail::check(portcullis_read_buffer(handle_.get(), offset, into.get()));
+  }
+  void write(std::uint64_t offset, const buffer &from) const {
+    detail::check(portcullis_write_buffer(handle_.get(), offset, from.get()));
+  }
+  /// Returns what the word was.
+  std::uint64_t compare_and_swap(std::uint64_t offset, std::uint64_t compare, std::uint64_t swap) const {
+    std::uint64_t before = 0;
+    detail::check(portcullis_compare_and_swap(handle_.get(), offset, compare, swap, &before));
+    return before;
+  }
+  /// Returns what the word was.
+  std::uint64_t fetch_and_add(std::uint64_t offset, std::uint64_t add) const {
+    std::uint64_t before = 0;
+    detail::check(portcullis_fetch_and_add(handle_.get(), offset, add, &before));
+    return before;
+  }
+  void extend(microseconds time) const {
+    detail::check(portcullis_extend(handle_.get(), static_cast<std::uint64_t>(time.count())));
+  }
+  [[nodiscard]] keeper keep(microseconds by) const {
+    portcullis_keeper kept{};
+    detail::check(portcullis_keep(handle_.get(), static_cast<std::uint64_t>(by.count()), &kept));
+    return keeper(kept);
+  }
+  void revoke() { detail::check(portcullis_revoke(handle_.release(), false)); }
+  void revoke_and_free() { detail::check(portcullis_revoke(handle_.release(), true)); }
+
+  [[nodiscard]] portcullis_permission_info info() const {
+    portcullis_permission_info info{};
+    detail::check(portcullis_info(handle_.get(), &info));
+    return info;
+  }
+  [[nodiscard]] object_ref object() const { return object_ref(info().object); }
+  [[nodiscard]] std::uint64_t length() const { return info().length; }
+  [[nodiscard]] microseconds remaining() const {
+    return microseconds(static_cast<microseconds::rep>(info().remaining));
+  }
+  [[nodiscard]] portcullis_permission get() const noexcept { return handle_.get(); }
+  /// The handle, which the caller revokes.
+  [[nodiscard]] portcullis_permission release() noexcept { return handle_.release(); }
+
+private:
+  detail::owned<portcullis_permission, detail::revoke> handle_;
+};
+
+/// Operations that are submitted together.
+class batch {
+public:
+  void read(const permission &under, std::uint64_t offset, span<std::byte> into, std::uint64_t tag = 0) {
+    transfer(PORTCULLIS_OPERATION_READ, under, offset, into.data(), into.size(), tag);
+  }
+  void write(const permission &under, std::uint64_t offset, span<const std::byte> from, std::uint64_t tag = 0) {
+    // A write only reads there.
+    transfer(PORTCULLIS_OPERATION_WRITE, under, offset, const_cast<std::byte *>(from.data()), from.size(), tag);
+  }
+  void read(const permission &under, std::uint64_t offset, const buffer &into, std::uint64_t tag = 0) {
+    add(PORTCULLIS_OPERATION_READ, under, offset, tag).buffer = into.get();
+  }
+  void write(const permission &under, std::uint64_t offset, const buffer &from, std::uint64_t tag = 0) {
+    add(PORTCULLIS_OPERATION_WRITE, under, offset, tag).buffer = from.get();
+  }
+  void compare_and_swap(const permission &under, std::uint64_t offset, std::uint64_t compare, std::uint64_t swap,
+                        std::uint64_t tag = 0) {
+    auto &operation = add(PORTCULLIS_OPERATION_COMPARE_AND_SWAP, under, offset, tag);
+    operation.compare = compare;
+    operation.value = swap;
+  }
+  void fetch_and_add(const permission &under, std::uint64_t offset, std::uint64_t value, std::uint64_t tag = 0) {
+    add(PORTCULLIS_OPERATION_FETCH_AND_ADD, under, offset, tag).value = value;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return operations_.size(); }
+  void clear() noexcept { operations_.clear(); }
+  [[nodiscard]] const std::vector<portcullis_operation> &get() const noexcept { return operations_; }
+
+private:
+  portcullis_operation &add(std::uint32_t kind, const permission &under, std::uint64_t offset, std::uint64_t tag) {
+    portcullis_operation operation{};
+    operation.kind = kind;
+    operation.tag = tag;
+    operation.permission = under.get();
+    operation.offset = offset;
+    return operations_.emplace_back(operation);
+  }
+  void transfer(std::uint32_t kind, const permission &under, std::uint64_t offset, void *data, std::size_t length,
+                std::uint64_t tag) {
+    auto &operation = add(kind, under, offset, tag);
+    operation.data = data;
+    operation.length = length;
+  }
+  std::vector<portcullis_operation> operations_;
+};
+
+/// Throws what an operation has failed with.
+inline void check(const portcullis_completion &completion) {
+  if (completion.error != 0) detail::raise(completion);
+}
+
+/// A table of keys and values.
+class table {
+public:
+  using options = portcullis_table_options;
+  explicit table(portcullis_table handle) noexcept : handle_(handle) {}
+
+  [[nodiscard]] std::optional<std::vector<std::byte>> get(span<const std::byte> key) const {
+    std::vector<std::byte> value(256);
+    for (;;) {
+      std::size_t length = 0;
+      bool is_found = false;
+      int result = portcullis_table_get(handle_.get(), key.data(), key.size(), value.data(), value.size(), &length,
+                                        &is_found);
+      if (result != 0 && is_found && length > value.size()) {
+        value.resize(length);
+        continue;
+      }
+      detail::check(result);
+      if (!is_found) return std::nullopt;
+      value.resize(length);
+      return value;
+    }
+  }
+  /// Whether the key was not there before. A time to live of zero: for ever.
+  bool insert(span<const std::byte> key, span<const std::byte> value, microseconds live = {}) const {
+    return store(key, value, PORTCULLIS_STORE_IF_ABSENT, {}, live) == PORTCULLIS_STORED_INSERTED;
+  }
+  void set(span<const std::byte> key, span<const std::byte> value, microseconds live = {}) const {
+    store(key, value, PORTCULLIS_STORE_ALWAYS, {}, live);
+  }
+  /// Whether the key had the value `expected`, and now has another.
+  bool compare_and_set(span<const std::byte> key, span<const std::byte> expected, span<const std::byte> value) const {
+    return store(key, value, PORTCULLIS_STORE_IF_EQUAL, expected, {}) == PORTCULLIS_STORED_REPLACED;
+  }
+  /// Whether the key was there.
+  bool remove(span<const std::byte> key) const {
+    bool was_there = false;
+    detail::check(portcullis_table_remove(handle_.get(), key.data(), key.size(), &was_there));
+    return was_there;
+  }
+  /// Calls `each(key, value)` for each entry, until it returns false. It may use any object but this table.
+  template <class Each> void visit(Each &&each) const {
+    struct context_t {
+      Each &each;
+      std::exception_ptr thrown;
+    } context{each, nullptr};
+    auto visitor = [](void *given, portcullis_bytes key, portcullis_bytes value) {
+      auto &context = *static_cast<context_t *>(given);
+      return detail::kept_from_c(context.thrown, [&] { return context.each(bytes(key), bytes(value)); });
+    };
+    int result = portcullis_table_visit(handle_.get(), visitor, &context);
+    if (context.thrown) std::rethrow_exception(context.thrown);
+    detail::check(result);
+  }
+  [[nodiscard]] object_ref head() const {
+    portcullis_object head{};
+    detail::check(portcullis_table_head(handle_.get(), &head));
+    return object_ref(head);
+  }
+  /// Frees the table with all its keys, and removes its name, if it is given.
+  void destroy(const std::optional<std::string> &name = std::nullopt) {
+    detail::check(portcullis_table_destroy(handle_.release(), detail::text_or_null(name)));
+  }
+
+private:
+  static span<const std::byte> bytes(portcullis_bytes of) noexcept {
+    return {static_cast<const std::byte *>(of.data), of.length};
+  }
+  std::uint32_t store(span<const std::byte> key, span<const std::byte> value, std::uint32_t condition,
+                      span<const std::byte> expected, microseconds live) const {
+    portcullis_store_options options{};
+    options.condition = condition;
+    options.expected = {expected.data(), expected.size()};
+    options.live = static_cast<std::uint64_t>(live.count());
+    std::uint32_t stored = 0;
+    detail::check(portcullis_table_store(handle_.get(), key.data(), key.size(), value.data(), value.size(), &options,
+                                         &stored));
+    return stored;
+  }
+  detail::owned<portcullis_table, portcullis_table_close> handle_;
+};
+
+/// A queue.
+class queue {
+public:
+  using options = portcullis_queue_options;
+  explicit queue(portcullis_queue handle) noexcept : handle_(handle) {}
+
+  void push(span<const std::byte> entry) const {
+    detail::check(portcullis_queue_push(handle_.get(), entry.data(), entry.size()));
+  }
+  /// The first entry. It waits for one for `time` at most.
+  [[nodiscard]] std::optional<std::vector<std::byte>> pop(microseconds time = {}) const {
+    std::vector<std::byte> entry(256);
+    for (;;) {
+      std::size_t length = 0;
+      bool is_found = false;
+      int result = portcullis_queue_pop(handle_.get(), static_cast<std::uint64_t>(time.count()), entry.data(),
+                                        entry.size(), &length, &is_found);
+      if (result != 0 && is_found && length > entry.size()) {
+        entry.resize(length);
+        continue;
+      }
+      detail::check(result);
+      if (!is_found) return std::nullopt;
+      entry.resize(length);
+      return entry;
+    }
+  }
+  /// Nobody pushes any more.
+  void end() const { detail::check(portcullis_queue_end(handle_.get())); }
+  [[nodiscard]] object_ref head() const {
+    portcullis_object head{};
+    detail::check(portcullis_queue_head(handle_.get(), &head));
+    return object_ref(head);
+  }
+
+private:
+  detail::owned<portcullis_queue, portcullis_queue_close> handle_;
+};
+
+/// A session with a node.
+class session {
+public:
+  using options = portcullis_session_options;
+
+  /// Connects to the node at an address, for example shm:/run/portcullis.sock.
+  explicit session(const std::string &address, const options &with = {}) {
+    portcullis_session handle{};
+    detail::check(portcullis_connect(address.c_str(), &with, &handle));
+    handle_ = owned(handle);
+  }
+  explicit session(portcullis_session handle) noexcept : handle_(handle) {}
+
+  [[nodiscard]] permission allocate(std::uint64_t size, const allocate_options &with = {}) const {
+    portcullis_permission granted{};
+    auto asked = with.get(size);
+    detail::check(portcullis_allocate(handle_.get(), &asked, &granted));
+    return permission(granted);
+  }
+  [[nodiscard]] permission acquire(const object_ref &object, const acquire_options &with = {}) const {
+    portcullis_permission granted{};
+    auto asked = with.get(object);
+    detail::check(portcullis_acquire(handle_.get(), &asked, &granted));
+    return permission(granted);
+  }
+  void free(const object_ref &object) const { detail::check(portcullis_free_object(handle_.get(), &object.get())); }
+  void set_keep(const object_ref &object, keep time) const {
+    detail::check(portcullis_keep_object(handle_.get(), &object.get(), time.get()));
+  }
+
+  [[nodiscard]] portcullis::buffer buffer(std::uint32_t length) const {
+    portcullis_buffer taken{};
+    void *data = nullptr;
+    detail::check(portcullis_buffer_take(handle_.get(), length, &taken, &data));
+    return {taken, data, length};
+  }
+
+  /// Submits a batch. The memory and the buffers in it are the operations' until their completions are taken.
+  void submit(const batch &operations) const {
+    detail::check(portcullis_submit(handle_.get(), operations.get().data(), operations.size()));
+  }
+  /// Takes completions: waits until there are `at_least`, none is under way any more, or the time has passed.
+  [[nodiscard]] std::vector<portcullis_completion> wait(std::size_t room, std::size_t at_least,
+                                                        std::optional<microseconds> time = std::nullopt) const {
+    std::vector<portcullis_completion> completions(room);
+    std::size_t count = 0;
+    auto micros = time ? static_cast<std::uint64_t>(time->count()) : UINT64_MAX;
+    detail::check(portcullis_wait(handle_.get(), completions.data(), room, at_least, micros, &count));
+    completions.resize(count);
+    return completions;
+  }
+
+  /// What an event loop waits for, after arm().
+  [[nodiscard]] int descriptor() const {
+    int descriptor = -1;
+    detail::check(portcullis_descriptor(handle_.get(), &descriptor));
+    return descriptor;
+  }
+  /// How long the event loop may wait before it calls poll(). None: as long as it likes.
+  [[nodiscard]] std::optional<microseconds> arm() const {
+    std::uint64_t micros = 0;
+    detail::check(portcullis_arm(handle_.get(), &micros));
+    if (micros == UINT64_MAX) return std::nullopt;
+    return microseconds(static_cast<microseconds::rep>(micros));
+  }
+  /// Takes in what has arrived. Returns how many completions there are to take.
+  std::size_t poll() const {
+    std::size_t ended = 0;
+    detail::check(portcullis_poll(handle_.get(), &ended));
+    return ended;
+  }
+
+  void publish(const std::string &name, const object_ref &object) const {
+    detail::check(portcullis_publish(handle_.get(), name.c_str(), &object.get()));
+  }
+  void unpublish(const std::string &name) const { detail::check(portcullis_unpublish(handle_.get(), name.c_str())); }
+  /// The object that has a name: with this tenant, or with another that shares it.
+  [[nodiscard]] object_ref lookup(const std::string &name,
+                                  const std::optional<std::string> &tenant = std::nullopt) const {
+    portcullis_name_entry entry{};
+    detail::check(portcullis_lookup(handle_.get(), detail::text_or_null(tenant), name.c_str(), &entry));
+    return object_ref(entry.object);
+  }
+  /// The names of this tenant, or those that another shares with it.
+  [[nodiscard]] std::vector<std::string> names(const std::optional<std::string> &tenant = std::nullopt) const {
+    struct context_t {
+      std::vector<std::string> names;
+      std::exception_ptr thrown;
+    } context;
+    auto visitor = [](void *given, const portcullis_name_entry *entry) {
+      auto &context = *static_cast<context_t *>(given);
+      return detail::kept_from_c(context.thrown, [&] {
+        context.names.emplace_back(entry->name);
+        return true;
+      });
+    };
+    int result = portcullis_names(handle_.get(), detail::text_or_null(tenant), visitor, &context);
+    if (context.thrown) std::rethrow_exception(context.thrown);
+    detail::check(result);
+    return context.names;
+  }
+  void share(const std::string &name, const std::string &tenant, rights at_most) const {
+    detail::check(
+        portcullis_share(handle_.get(), name.c_str(), tenant.c_str(), static_cast<std::uint8_t>(at_most)));
+  }
+  void unshare(const std::string &name, const std::string &tenant) const {
+    detail::check(portcullis_unshare(handle_.get(), name.c_str(), tenant.c_str()));
+  }
+  void include(const object_ref &member, const object_ref &head) const {
+    detail::check(portcullis_include(handle_.get(), &member.get(), &head.get()));
+  }
+
+  [[nodiscard]] table create_table(const std::optional<std::string> &name = std::nullopt,
+                                   const table::options &with = {}) const {
+    portcullis_table made{};
+    detail::check(portcullis_table_create(handle_.get(), detail::text_or_null(name), &with, &made));
+    return table(made);
+  }
+  [[nodiscard]] table open_table(const std::string &name, bool is_read_only = false) const {
+    portcullis_table opened{};
+    detail::check(portcullis_table_open(handle_.get(), name.c_str(), nullptr, is_read_only, &opened));
+    return table(opened);
+  }
+  [[nodiscard]] table open_table(const object_ref &head, bool is_read_only = false) const {
+    portcullis_table opened{};
+    detail::check(portcullis_table_open(handle_.get(), nullptr, &head.get(), is_read_only, &opened));
+    return table(opened);
+  }
+  [[nodiscard]] queue create_queue(const std::optional<std::string> &name = std::nullopt,
+                                   const queue::options &with = {}) const {
+    portcullis_queue made{};
+    detail::check(portcullis_queue_create(handle_.get(), detail::text_or_null(name), &with, &made));
+    return queue(made);
+  }
+  [[nodiscard]] queue open_queue(const std::string &name) const {
+    portcullis_queue opened{};
+    detail::check(portcullis_queue_open(handle_.get(), name.c_str(), nullptr, &opened));
+    return queue(opened);
+  }
+  [[nodiscard]] queue open_queue(const object_ref &head) const {
+    portcullis_queue opened{};
+    detail::check(portcullis_queue_open(handle_.get(), nullptr, &head.get(), &opened));
+    return queue(opened);
+  }
+
+  /// The client's number on its node, by which the node's audit log names it.
+  [[nodiscard]] std::uint64_t number() const {
+    std::uint64_t number = 0;
+    detail::check(portcullis_session_number(handle_.get(), &number));
+    return number;
+  }
+  [[nodiscard]] portcullis_session get() const noexcept { return handle_.get(); }
+
+private:
+  using owned = detail::owned<portcullis_session, portcullis_session_close>;
+  owned handle_;
+};
+
+/// A node in this process, for tests.
+class node {
+public:
+  /// Lends so many bytes. With a socket other processes of this user come to it at shm: and that path.
+  explicit node(std::uint64_t memory, const std::optional<std::string> &socket = std::nullopt) {
+    portcullis_node handle{};
+    detail::check(portcullis_node_start(memory, detail::text_or_null(socket), &handle));
+    handle_ = owned(handle);
+  }
+  [[nodiscard]] session connect(const std::string &tenant, const session::options &with = {}) const {
+    portcullis_session opened{};
+    detail::check(portcullis_node_connect(handle_.get(), tenant.c_str(), &with, &opened));
+    return session(opened);
+  }
+
+private:
+  using owned = detail::owned<portcullis_node, portcullis_node_stop>;
+  owned handle_;
+};
+
+} // namespace portcullis
+
+#endif // PORTCULLIS_HPP

@@ -1,0 +1,79 @@
+//! Reads, writes and atomics that wait.
+
+use crate::border::{Source, Target, call, given};
+use crate::handles::{self, PermissionHandle, SessionState};
+use crate::permissions::NO_PERMISSION;
+use std::ffi::{c_int, c_void};
+
+/// Reads bytes of the permission's memory. After an error parts of `data` may have been overwritten.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_read(
+    permission: PermissionHandle,
+    offset: u64,
+    data: *mut c_void,
+    length: usize,
+) -> c_int {
+    call(|| {
+        let into = Target(data).bytes("data", length)?;
+        let mut state = handles::enter::<SessionState>(permission.session)?;
+        let SessionState { attached, permissions, .. } = &mut *state;
+        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
+        attached.session.read(held, offset, into)?;
+        Ok(())
+    })
+}
+
+/// Writes bytes to the permission's memory. After an error parts may have been written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_write(
+    permission: PermissionHandle,
+    offset: u64,
+    data: *const c_void,
+    length: usize,
+) -> c_int {
+    call(|| {
+        let from = Source(data).bytes("data", length)?;
+        let mut state = handles::enter::<SessionState>(permission.session)?;
+        let SessionState { attached, permissions, .. } = &mut *state;
+        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
+        attached.session.write(held, offset, from)?;
+        Ok(())
+    })
+}
+
+/// Writes `swap` to the 8-byte word at `offset` if it equals `compare`. `before` is what it was.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_compare_and_swap(
+    permission: PermissionHandle,
+    offset: u64,
+    compare: u64,
+    swap: u64,
+    before: Option<&mut u64>,
+) -> c_int {
+    call(|| {
+        let before = given("before", before)?;
+        let mut state = handles::enter::<SessionState>(permission.session)?;
+        let SessionState { attached, permissions, .. } = &mut *state;
+        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
+        *before = attached.session.compare_and_swap(held, offset, compare, swap)?;
+        Ok(())
+    })
+}
+
+/// Adds to the 8-byte word at `offset`, wrapping. `before` is what it was.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_fetch_and_add(
+    permission: PermissionHandle,
+    offset: u64,
+    add: u64,
+    before: Option<&mut u64>,
+) -> c_int {
+    call(|| {
+        let before = given("before", before)?;
+        let mut state = handles::enter::<SessionState>(permission.session)?;
+        let SessionState { attached, permissions, .. } = &mut *state;
+        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
+        *before = attached.session.fetch_and_add(held, offset, add)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,108 @@
+//! Buffers in a session's arena: what is read or written there is not copied.
+
+use crate::border::{call, given};
+use crate::handles::{self, BufferHandle, BufferState, PermissionHandle, Session, SessionState};
+use crate::permissions::NO_PERMISSION;
+use portcullis_foreign::{ArenaBuffer, Failure, Misuse};
+use std::ffi::{c_int, c_void};
+
+const NO_BUFFER: Misuse = Misuse::Closed { what: "the buffer" };
+
+impl SessionState {
+    /// Takes an idle buffer out, for an operation that gives it back with [`SessionState::return_buffer`].
+    pub(crate) fn borrow_buffer(&mut self, handle: BufferHandle) -> Result<ArenaBuffer, Misuse> {
+        let state = self.buffers.get_mut(handle.id).ok_or(NO_BUFFER)?;
+        match std::mem::replace(state, BufferState::UnderWay) {
+            BufferState::Idle(buffer) => Ok(buffer),
+            BufferState::UnderWay => Err(Misuse::UnderWay),
+        }
+    }
+
+    /// Puts a buffer back. If the operation has lost it, its handle is closed.
+    pub(crate) fn return_buffer(&mut self, handle: BufferHandle, buffer: Option<ArenaBuffer>) {
+        match (buffer, self.buffers.get_mut(handle.id)) {
+            (Some(buffer), Some(state)) => *state = BufferState::Idle(buffer),
+            _ => drop(self.buffers.remove(handle.id)),
+        }
+    }
+}
+
+/// Takes a buffer from the session's arena. The program fills and reads its bytes at `data` while no operation uses the buffer. They
+/// stay where they are until `portcullis_buffer_release` or the session's end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_buffer_take(
+    session: Session,
+    length: u32,
+    buffer: Option<&mut BufferHandle>,
+    data: Option<&mut *mut c_void>,
+) -> c_int {
+    call(|| {
+        let (handle, data) = (given("buffer", buffer)?, given("data", data)?);
+        (*handle, *data) = (BufferHandle::default(), std::ptr::null_mut());
+        let mut state = handles::enter::<SessionState>(session.id)?;
+        let mut taken = state.attached.session.buffer(length)?;
+        // The memory is mapped for as long as the session lives. The loan ends at once: from here on the header's rules say who
+        // uses the bytes when.
+        *data = taken.bytes_mut().as_mut_ptr().cast();
+        *handle = BufferHandle { session: session.id, id: state.buffers.insert(BufferState::Idle(taken)) };
+        Ok(())
+    })
+}
+
+/// Gives a buffer back to the arena.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_buffer_release(buffer: BufferHandle) -> c_int {
+    call(|| {
+        let mut state = handles::enter::<SessionState>(buffer.session)?;
+        drop(state.borrow_buffer(buffer)?);
+        state.buffers.remove(buffer.id);
+        Ok(())
+    })
+}
+
+/// Reads as many bytes as the buffer has, without a copy, and waits for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_read_buffer(
+    permission: PermissionHandle,
+    offset: u64,
+    buffer: BufferHandle,
+) -> c_int {
+    call(|| transfer(permission, offset, buffer, true))
+}
+
+/// Writes the bytes of the buffer, without a copy, and waits for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_write_buffer(
+    permission: PermissionHandle,
+    offset: u64,
+    buffer: BufferHandle,
+) -> c_int {
+    call(|| transfer(permission, offset, buffer, false))
+}
+
+fn transfer(
+    permission: PermissionHandle,
+    offset: u64,
+    buffer: BufferHandle,
+    reads: bool,
+) -> Result<(), Failure> {
+    let mut state = handles::enter::<SessionState>(permission.session)?;
+    if buffer.session != permission.session {
+        return Err(portcullis::Error::ForeignBuffer.into());
+    }
+    if state.permissions.get(permission.id).is_none() {
+        return Err(NO_PERMISSION.into());
+    }
+    let taken = state.borrow_buffer(buffer)?;
+    let SessionState { attached, permissions, .. } = &mut *state;
+    let held = permissions.get(permission.id).expect("it was there just now");
+    let session = &mut attached.session;
+    let outcome = if reads {
+        session.try_read_buffer(held, offset, taken)
+    } else {
+        session.try_write_buffer(held, offset, taken)
+    };
+    state.return_buffer(buffer, outcome.buffer);
+    outcome.result?;
+    Ok(())
+}

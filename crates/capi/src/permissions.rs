@@ -1,0 +1,350 @@
+//! Objects, and permissions over them.
+
+use crate::border::{Target, Text, call, given};
+use crate::handles::{self, KeeperHandle, PermissionHandle, Session, SessionState};
+use portcullis::{Acquire, Allocate, Keep, Lifetime, ObjectRef, Permission, Rights, Sharing};
+use portcullis_foreign::{Failure, Misuse};
+use std::ffi::{c_char, c_int};
+
+/// Names one object for ever. Programs pass it on as its 24 bytes, or as text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Object {
+    /// The bytes.
+    pub bytes: [u8; 24],
+}
+
+impl From<ObjectRef> for Object {
+    fn from(object: ObjectRef) -> Self {
+        Self { bytes: object.to_bytes() }
+    }
+}
+
+impl Object {
+    pub(crate) fn reference(self) -> ObjectRef {
+        ObjectRef::from_bytes(self.bytes)
+    }
+}
+
+/// The right to read.
+pub const PORTCULLIS_READ: u8 = 1;
+/// The right to write.
+pub const PORTCULLIS_WRITE: u8 = 2;
+/// The right to COMPARE_AND_SWAP and FETCH_AND_ADD.
+pub const PORTCULLIS_ATOMIC: u8 = 4;
+/// An object goes when its last permission ends.
+pub const PORTCULLIS_KEEP_NO: u64 = 0;
+/// An object stays until it is freed or its tenant's last client goes.
+pub const PORTCULLIS_KEEP_ATTACHED: u64 = u64::MAX - 1;
+/// An object stays until it is freed or the node ends.
+pub const PORTCULLIS_KEEP_PINNED: u64 = u64::MAX;
+
+/// What `portcullis_allocate` asks for. All zeros but `size`: an exclusive permission with all rights for a second, over an
+/// object that goes with it.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct AllocateOptions {
+    /// Bytes.
+    pub size: u64,
+    /// The alignment of the first byte: a power of two up to 2 MiB. Zero: none.
+    pub alignment: u64,
+    /// How long the permission lives, in microseconds. Zero: a second.
+    pub lifetime: u64,
+    /// How long the object stays when it has no permission: `PORTCULLIS_KEEP_...`, or microseconds after the tenant's last
+    /// client has gone.
+    pub keep: u64,
+    /// `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
+    pub rights: u8,
+    /// Whether others may have permissions over the object at the same time.
+    pub is_shared: bool,
+    /// Zeros.
+    pub reserved: [u8; 6],
+}
+
+/// What `portcullis_acquire` asks for. All zeros but `object`: an exclusive permission with all rights over the whole object for a
+/// second, which waits a second for others.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct AcquireOptions {
+    /// Which object.
+    pub object: Object,
+    /// Where the permission's bytes start in the object. Offsets of accesses count from there.
+    pub offset: u64,
+    /// How many bytes. Zero: all the rest.
+    pub length: u64,
+    /// How long the permission lives, in microseconds. Zero: a second.
+    pub lifetime: u64,
+    /// How long the request waits for others that hold the bytes, in microseconds. Zero: a second; `UINT64_MAX`: not at all.
+    pub wait: u64,
+    /// `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
+    pub rights: u8,
+    /// Whether others may have permissions over the bytes at the same time.
+    pub is_shared: bool,
+    /// Zeros.
+    pub reserved: [u8; 6],
+}
+
+/// What a permission is.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct PermissionInfo {
+    /// The object.
+    pub object: Object,
+    /// Where the permission's bytes start in the object.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// How long it lives from now, in microseconds, unless the node ends it before. Zero: its time is over.
+    pub remaining: u64,
+    /// The rights, added up.
+    pub rights: u8,
+    /// Whether others may have permissions over the bytes at the same time.
+    pub is_shared: bool,
+    /// Zeros.
+    pub reserved: [u8; 6],
+}
+
+fn rights(given: u8) -> Result<Rights, Misuse> {
+    if given == 0 {
+        return Ok(Rights::all());
+    }
+    let wrong = "has bits that are no rights: add up PORTCULLIS_READ, PORTCULLIS_WRITE and PORTCULLIS_ATOMIC";
+    Rights::from_bits(given).ok_or(Misuse::Argument { argument: "rights", wrong })
+}
+
+fn sharing(is_shared: bool) -> Sharing {
+    if is_shared { Sharing::Shared } else { Sharing::Exclusive }
+}
+
+/// How long an object is kept.
+pub(crate) fn keep(given: u64) -> Keep {
+    match given {
+        PORTCULLIS_KEEP_NO => Keep::No,
+        PORTCULLIS_KEEP_ATTACHED => Keep::Attached,
+        PORTCULLIS_KEEP_PINNED => Keep::Pinned,
+        micros => Keep::For(Lifetime(micros)),
+    }
+}
+
+impl AllocateOptions {
+    pub(crate) fn ask(&self) -> Result<Allocate, Misuse> {
+        let usual = Allocate::bytes(self.size);
+        Ok(Allocate {
+            alignment: self.alignment.max(1),
+            lifetime: if self.lifetime == 0 { usual.lifetime } else { Lifetime(self.lifetime) },
+            rights: rights(self.rights)?,
+            sharing: sharing(self.is_shared),
+            keep: keep(self.keep),
+            ..usual
+        })
+    }
+}
+
+impl AcquireOptions {
+    pub(crate) fn ask(&self) -> Result<Acquire, Misuse> {
+        let usual = Acquire::object(self.object.reference()).part(self.offset, self.length);
+        Ok(Acquire {
+            lifetime: if self.lifetime == 0 { usual.lifetime } else { Lifetime(self.lifetime) },
+            rights: rights(self.rights)?,
+            sharing: sharing(self.is_shared),
+            wait: match self.wait {
+                0 => usual.wait,
+                u64::MAX => Lifetime(0),
+                micros => Lifetime(micros),
+            },
+            ..usual
+        })
+    }
+}
+
+impl SessionState {
+    /// Gives a permission a handle.
+    pub(crate) fn admit(&mut self, session: u64, permission: Permission) -> PermissionHandle {
+        PermissionHandle { session, id: self.permissions.insert(permission) }
+    }
+
+    /// Takes a permission from C for good.
+    pub(crate) fn take_permission(&mut self, handle: PermissionHandle) -> Result<Permission, Misuse> {
+        self.permissions.remove(handle.id).ok_or(NO_PERMISSION)
+    }
+}
+
+/// What a handle of a permission gets that is none.
+pub(crate) const NO_PERMISSION: Misuse = Misuse::Closed { what: "the permission" };
+
+/// Allocates memory of the node, with a permission over it.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_allocate(
+    session: Session,
+    options: Option<&AllocateOptions>,
+    permission: Option<&mut PermissionHandle>,
+) -> c_int {
+    call(|| {
+        let permission = given("permission", permission)?;
+        *permission = PermissionHandle::default();
+        let ask = given("options", options)?.ask()?;
+        let mut state = handles::enter::<SessionState>(session.id)?;
+        let granted = state.attached.session.allocate(ask)?;
+        *permission = state.admit(session.id, granted);
+        Ok(())
+    })
+}
+
+/// Acquires a permission over an object that exists.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_acquire(
+    session: Session,
+    options: Option<&AcquireOptions>,
+    permission: Option<&mut PermissionHandle>,
+) -> c_int {
+    call(|| {
+        let permission = given("permission", permission)?;
+        *permission = PermissionHandle::default();
+        let ask = given("options", options)?.ask()?;
+        let mut state = handles::enter::<SessionState>(session.id)?;
+        let granted = state.attached.session.acquire(ask)?;
+        *permission = state.admit(session.id, granted);
+        Ok(())
+    })
+}
+
+/// Extends a permission so that it ends so many microseconds from now. The node's CPU has no part in it.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_extend(permission: PermissionHandle, microseconds: u64) -> c_int {
+    call(|| {
+        let mut state = handles::enter::<SessionState>(permission.session)?;
+        let SessionState { attached, permissions, .. } = &mut *state;
+        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
+        attached.session.extend(held, Lifetime(microseconds))?;
+        Ok(())
+    })
+}
+
+/// Ends a permission, and frees its object, if `frees` says so, once no other client holds it. The handle is closed, whatever comes
+/// of this. An error says that the permission had ended before, or that the session is over.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_revoke(permission: PermissionHandle, frees: bool) -> c_int {
+    call(|| {
+        let mut state = handles::enter::<SessionState>(permission.session)?;
+        let held = state.take_permission(permission)?;
+        let session = &mut state.attached.session;
+        if frees {
+            session.revoke_and_free(held)?
+        } else {
+            session.revoke(held)?
+        }
+        Ok(())
+    })
+}
+
+/// What a permission is.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_info(permission: PermissionHandle, info: Option<&mut PermissionInfo>) -> c_int {
+    call(|| {
+        let info = given("info", info)?;
+        let state = handles::enter::<SessionState>(permission.session)?;
+        let held = state.permissions.get(permission.id).ok_or(NO_PERMISSION)?;
+        *info = PermissionInfo {
+            object: held.object().into(),
+            offset: held.offset(),
+            length: held.length(),
+            remaining: held.lease().deadline().since(state.attached.session.now()).0,
+            rights: held.rights().bits(),
+            is_shared: held.sharing() == Sharing::Shared,
+            reserved: [0; 6],
+        };
+        Ok(())
+    })
+}
+
+/// Frees an object that is kept, once its last permission has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_free_object(session: Session, object: Option<&Object>) -> c_int {
+    call(|| {
+        let object = given("object", object)?.reference();
+        handles::enter::<SessionState>(session.id)?.attached.session.free(object)?;
+        Ok(())
+    })
+}
+
+/// Keeps an object for another time from here on: `PORTCULLIS_KEEP_...`, or microseconds after the tenant's last client has gone.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_keep_object(session: Session, object: Option<&Object>, time: u64) -> c_int {
+    call(|| {
+        let object = given("object", object)?.reference();
+        handles::enter::<SessionState>(session.id)?.attached.session.set_keep(object, keep(time))?;
+        Ok(())
+    })
+}
+
+/// Keeps a permission extended, `microseconds` at a time, until `portcullis_keeper_stop`, the session's end, or the node's longest
+/// lifetime. A thread of the library does it.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_keep(
+    permission: PermissionHandle,
+    microseconds: u64,
+    keeper: Option<&mut KeeperHandle>,
+) -> c_int {
+    call(|| {
+        let keeper = given("keeper", keeper)?;
+        *keeper = KeeperHandle::default();
+        let mut state = handles::enter::<SessionState>(permission.session)?;
+        let SessionState { attached, permissions, keepers, .. } = &mut *state;
+        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
+        let kept = attached.session.keep(held, Lifetime(microseconds))?;
+        *keeper = KeeperHandle { session: permission.session, id: keepers.insert(kept) };
+        Ok(())
+    })
+}
+
+/// Whether a keeper still extends its permission. It stops when the node refuses, or when the permission has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_keeper_is_kept(keeper: KeeperHandle, is_kept: Option<&mut bool>) -> c_int {
+    call(|| {
+        let is_kept = given("is_kept", is_kept)?;
+        let state = handles::enter::<SessionState>(keeper.session)?;
+        let closed = Misuse::Closed { what: "the keeper" };
+        *is_kept = state.keepers.get(keeper.id).ok_or(closed)?.is_kept();
+        Ok(())
+    })
+}
+
+/// Stops a keeper. The permission lives on until its deadline.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_keeper_stop(keeper: KeeperHandle) -> c_int {
+    call(|| {
+        let mut state = handles::enter::<SessionState>(keeper.session)?;
+        let kept = state.keepers.remove(keeper.id);
+        kept.map(drop).ok_or(Misuse::Closed { what: "the keeper" })?;
+        Ok(())
+    })
+}
+
+/// The reference as text, with a zero at its end: at most `PORTCULLIS_OBJECT_TEXT_BYTES` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_object_to_text(
+    object: Option<&Object>,
+    text: *mut c_char,
+    room: usize,
+) -> c_int {
+    call(|| {
+        let mut bytes = given("object", object)?.reference().to_string().into_bytes();
+        bytes.push(0);
+        Target(text.cast()).put(&bytes, room, &mut 0)?;
+        Ok(())
+    })
+}
+
+/// Bytes of the longest text of a reference, with the zero at its end.
+pub const PORTCULLIS_OBJECT_TEXT_BYTES: usize = 64;
+
+/// The reference that a text says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_object_from_text(text: Text, object: Option<&mut Object>) -> c_int {
+    call(|| {
+        let object = given("object", object)?;
+        let reference: Result<ObjectRef, _> = text.read("text")?.parse();
+        *object = reference.map_err(|error| Failure::lasting(&error))?.into();
+        Ok(())
+    })
+}

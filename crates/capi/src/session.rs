@@ -1,0 +1,109 @@
+//! Sessions.
+
+use crate::border::{Text, call, given};
+use crate::handles::{self, Session, SessionState};
+use portcullis::SessionOptions as Options;
+use portcullis_foreign::Attached;
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// How a session is set up. All zeros: as by default.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct SessionOptions {
+    /// Bytes of the arena, which all transfers and buffers take memory from. Zero: 4 MiB.
+    pub arena_bytes: u64,
+    /// Operations that may be under way at once. Zero: 1024.
+    pub operations_max: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl SessionOptions {
+    pub(crate) fn options(given: Option<&Self>) -> Options {
+        let mut options = Options::default();
+        let given = given.copied().unwrap_or_default();
+        if given.arena_bytes > 0 {
+            options.arena_bytes = given.arena_bytes;
+        }
+        if given.operations_max > 0 {
+            options.client.operations_max = given.operations_max;
+        }
+        options
+    }
+}
+
+/// Connects to the node at an address: `shm:/run/portcullis.sock`, `rdma:HOST:PORT`, `udp:HOST:PORT`, or `name:TENANT/NODE`.
+/// `options` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_connect(
+    address: Text,
+    options: Option<&SessionOptions>,
+    session: Option<&mut Session>,
+) -> c_int {
+    call(|| {
+        let session = given("session", session)?;
+        *session = Session::default();
+        let attached = Attached::connect(address.read("address")?, SessionOptions::options(options))?;
+        session.id = handles::open(SessionState::new(attached))?;
+        Ok(())
+    })
+}
+
+/// Ends a session, with everything that belongs to it: permissions, buffers, keepers, and operations under way. Memory that
+/// operations were submitted with is free when this returns.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_session_close(session: Session) -> c_int {
+    call(|| {
+        drop(handles::close::<SessionState>(session.id)?);
+        Ok(())
+    })
+}
+
+/// The client's number on its node. The node's audit log names the client by it.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_session_number(session: Session, number: Option<&mut u64>) -> c_int {
+    call(|| {
+        let number = given("number", number)?;
+        *number = handles::enter::<SessionState>(session.id)?.attached.session.number();
+        Ok(())
+    })
+}
+
+/// The descriptor that an event loop waits for until it is readable, after `portcullis_arm`. It stays the same for the life of
+/// the session. Only the session reads from it, and the session closes it.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_descriptor(session: Session, descriptor: Option<&mut c_int>) -> c_int {
+    call(|| {
+        let descriptor = given("descriptor", descriptor)?;
+        *descriptor = handles::enter::<SessionState>(session.id)?.attached.session.descriptor().as_raw_fd();
+        Ok(())
+    })
+}
+
+/// Prepares the descriptor: from now on it becomes readable when something arrives or the node goes. `microseconds` is how long
+/// the event loop may wait before it calls `portcullis_poll`; zero: something is there already; `UINT64_MAX`: as long as it
+/// likes. Any other call on the session undoes this, so it comes last before the wait.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_arm(session: Session, microseconds: Option<&mut u64>) -> c_int {
+    call(|| {
+        let microseconds = given("microseconds", microseconds)?;
+        let mut state = handles::enter::<SessionState>(session.id)?;
+        *microseconds = match state.attached.session.arm() {
+            Duration::MAX => u64::MAX,
+            wait => u64::try_from(wait.as_micros()).unwrap_or(u64::MAX),
+        };
+        Ok(())
+    })
+}
+
+/// Takes in what has arrived, without waiting. `ended` is how many completions `portcullis_wait` has to give.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_poll(session: Session, ended: Option<&mut usize>) -> c_int {
+    call(|| {
+        let ended = given("ended", ended)?;
+        *ended = handles::enter::<SessionState>(session.id)?.attached.poll();
+        Ok(())
+    })
+}

@@ -1,0 +1,324 @@
+//! Tables of keys and values.
+
+use crate::border::{Source, Target, Text, call, given, list};
+use crate::handles::{self, Session, SessionState, TableHandle};
+use crate::permissions::{Object, keep};
+use portcullis::{DirectoryName, Error, Keep, Lifetime};
+use portcullis_foreign::{Driven, Failure, Misuse, Place};
+use portcullis_structures::table::{Access, Condition, Stored, Table, TableOptions as Options};
+use std::ffi::{c_int, c_void};
+
+/// How a table is made. All zeros: as by default.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct TableOptions {
+    /// How long a client's death can hold up others who change the same keys, in microseconds. Zero: a second.
+    pub lease: u64,
+    /// How long the table stays when no client has a permission on it: `PORTCULLIS_KEEP_...` or microseconds. Zero: as
+    /// `PORTCULLIS_KEEP_ATTACHED`.
+    pub keep: u64,
+    /// Groups of buckets of a subtable; each has room for 21 keys. Zero: 256.
+    pub groups: u32,
+    /// The table has at most two to this power subtables. Zero: 14.
+    pub depth_max: u32,
+}
+
+impl TableOptions {
+    fn options(given: Option<&Self>) -> Options {
+        let (given, usual) = (given.copied().unwrap_or_default(), Options::default());
+        let or = |given, usual| if given == 0 { usual } else { given };
+        Options {
+            lease: Lifetime(or(given.lease, usual.lease.0)),
+            keep: if given.keep == 0 { Keep::Attached } else { keep(given.keep) },
+            groups: if given.groups == 0 { usual.groups } else { given.groups },
+            depth_max: if given.depth_max == 0 { usual.depth_max } else { given.depth_max },
+            ..usual
+        }
+    }
+}
+
+/// Bytes of the caller's.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Bytes {
+    /// The first one. Null, if there are none.
+    pub data: *const c_void,
+    /// How many.
+    pub length: usize,
+}
+
+impl Bytes {
+    fn of(bytes: &[u8]) -> Self {
+        Self { data: bytes.as_ptr().cast(), length: bytes.len() }
+    }
+}
+
+/// Whatever is there.
+pub const PORTCULLIS_STORE_ALWAYS: u32 = 0;
+/// If the key is not there.
+pub const PORTCULLIS_STORE_IF_ABSENT: u32 = 1;
+/// If the key is there.
+pub const PORTCULLIS_STORE_IF_PRESENT: u32 = 2;
+/// If the key is there with the value `expected`.
+pub const PORTCULLIS_STORE_IF_EQUAL: u32 = 3;
+
+/// When a value is stored, and for how long. All zeros: always, and for ever.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct StoreOptions {
+    /// `PORTCULLIS_STORE_...`.
+    pub condition: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// See `PORTCULLIS_STORE_IF_EQUAL`.
+    pub expected: Bytes,
+    /// After so many microseconds the key goes by itself. Zero: never.
+    pub live: u64,
+}
+
+/// The condition did not hold, and nothing was changed.
+pub const PORTCULLIS_STORED_UNCHANGED: u32 = 0;
+/// The key was not there, and is now.
+pub const PORTCULLIS_STORED_INSERTED: u32 = 1;
+/// The key has a new value.
+pub const PORTCULLIS_STORED_REPLACED: u32 = 2;
+
+/// Takes one key of many: the number of the key in the call, and its value, or null if it is not there. Returns whether it wants
+/// more.
+pub type ValueVisitor =
+    Option<unsafe extern "C" fn(context: *mut c_void, number: usize, value: *const Bytes) -> bool>;
+/// Takes one entry of a table. Returns whether it wants more.
+pub type EntryVisitor = Option<unsafe extern "C" fn(context: *mut c_void, key: Bytes, value: Bytes) -> bool>;
+
+/// Makes an empty table, with a name in the tenant unless `name` is null. `options` may be null. The handle has a session of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_table_create(
+    session: Session,
+    name: Text,
+    options: Option<&TableOptions>,
+    table: Option<&mut TableHandle>,
+) -> c_int {
+    call(|| {
+        let table = given("table", table)?;
+        *table = TableHandle::default();
+        let name = name_of(name)?;
+        let options = TableOptions::options(options);
+        let another = handles::enter::<SessionState>(session.id)?.attached.session.another()?;
+        table.id = handles::open(Driven::<Table>::create(another, &options, name)?)?;
+        Ok(())
+    })
+}
+
+/// Opens a table that exists, by its name in the tenant, or by the object that is its head; the other is null. The handle has a
+/// session of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_table_open(
+    session: Session,
+    name: Text,
+    head: Option<&Object>,
+    is_read_only: bool,
+    table: Option<&mut TableHandle>,
+) -> c_int {
+    call(|| {
+        let table = given("table", table)?;
+        *table = TableHandle::default();
+        let place = place_of(name, head)?;
+        let access = if is_read_only { Access::Read } else { Access::Write };
+        let another = handles::enter::<SessionState>(session.id)?.attached.session.another()?;
+        table.id = handles::open(Driven::<Table>::open(another, place, access)?)?;
+        Ok(())
+    })
+}
+
+pub(crate) fn name_of(name: Text) -> Result<Option<DirectoryName>, Failure> {
+    let name = name.read_or_none("name")?.map(DirectoryName::new).transpose();
+    Ok(name.map_err(Error::from)?)
+}
+
+pub(crate) fn place_of(name: Text, head: Option<&Object>) -> Result<Place, Failure> {
+    match (name_of(name)?, head) {
+        (Some(name), None) => Ok(Place::Name(name)),
+        (None, Some(head)) => Ok(Place::Object(head.reference())),
+        _ => {
+            let wrong = "and head: one of them says what to open, and the other is null";
+            Err(Misuse::Argument { argument: "name", wrong }.into())
+        }
+    }
+}
+
+/// The object that names the table: others open it by this.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_table_head(table: TableHandle, head: Option<&mut Object>) -> c_int {
+    call(|| {
+        let head = given("head", head)?;
+        *head = handles::enter::<Driven<Table>>(table.id)?.run(async |table| table.head()).into();
+        Ok(())
+    })
+}
+
+/// The value of a key. `length` is its length, also where `room` is too short for it, which is an error. `is_found` says whether the
+/// key is there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_table_get(
+    table: TableHandle,
+    key: *const c_void,
+    key_length: usize,
+    value: *mut c_void,
+    room: usize,
+    length: Option<&mut usize>,
+    is_found: Option<&mut bool>,
+) -> c_int {
+    call(|| {
+        let (length, is_found) = (given("length", length)?, given("is_found", is_found)?);
+        (*length, *is_found) = (0, false);
+        let key = Source(key).bytes("key", key_length)?;
+        let found = handles::enter::<Driven<Table>>(table.id)?.run(async |table| table.get(key).await)?;
+        if let Some(found) = found {
+            *is_found = true;
+            Target(value).put(&found, room, length)?;
+        }
+        Ok(())
+    })
+}
+
+/// The values of many keys, which are looked up at the same time: `visitor` is called for each, in their order, until it returns
+/// false. The visitor may use any handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_table_get_many(
+    table: TableHandle,
+    keys: Option<&Bytes>,
+    count: usize,
+    visitor: ValueVisitor,
+    context: *mut c_void,
+) -> c_int {
+    call(|| {
+        let visitor = given("visitor", visitor)?;
+        let keys = list("keys", keys, count)?;
+        let keys: Result<Vec<&[u8]>, Misuse> =
+            keys.iter().map(|key| Source(key.data).bytes("keys", key.length)).collect();
+        let keys = keys?;
+        let found =
+            handles::enter::<Driven<Table>>(table.id)?.run(async |table| table.get_many(&keys).await)?;
+        for (number, value) in found.iter().enumerate() {
+            let value = value.as_deref().map(Bytes::of);
+            let pointer = value.as_ref().map_or(std::ptr::null(), |value| &raw const *value);
+            // SAFETY: it is the caller's function, which the header asks to return and not to throw.
+            let wants_more = unsafe { visitor(context, number, pointer) };
+            if !wants_more {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Stores a value. `options` may be null: always, and for ever. `stored` may be null; otherwise it becomes one of
+/// `PORTCULLIS_STORED_...`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_table_store(
+    table: TableHandle,
+    key: *const c_void,
+    key_length: usize,
+    value: *const c_void,
+    value_length: usize,
+    options: Option<&StoreOptions>,
+    stored: Option<&mut u32>,
+) -> c_int {
+    call(|| {
+        let key = Source(key).bytes("key", key_length)?;
+        let value = Source(value).bytes("value", value_length)?;
+        let (condition, live) = match options {
+            None => (Condition::Always, None),
+            Some(options) => (condition_of(options)?, (options.live > 0).then_some(Lifetime(options.live))),
+        };
+        let mut open = handles::enter::<Driven<Table>>(table.id)?;
+        let done = open.run(async |table| table.store(key, value, condition, live).await)?;
+        if let Some(stored) = stored {
+            *stored = match done {
+                Stored::Unchanged => PORTCULLIS_STORED_UNCHANGED,
+                Stored::Inserted => PORTCULLIS_STORED_INSERTED,
+                Stored::Replaced => PORTCULLIS_STORED_REPLACED,
+            };
+        }
+        Ok(())
+    })
+}
+
+fn condition_of(options: &StoreOptions) -> Result<Condition<'_>, Misuse> {
+    match options.condition {
+        PORTCULLIS_STORE_ALWAYS => Ok(Condition::Always),
+        PORTCULLIS_STORE_IF_ABSENT => Ok(Condition::Absent),
+        PORTCULLIS_STORE_IF_PRESENT => Ok(Condition::Present),
+        PORTCULLIS_STORE_IF_EQUAL => {
+            let expected = Source(options.expected.data).bytes("expected", options.expected.length)?;
+            Ok(Condition::Equals(expected))
+        }
+        _ => Err(Misuse::Argument {
+            argument: "condition",
+            wrong: "is none: it is one of PORTCULLIS_STORE_...",
+        }),
+    }
+}
+
+/// Removes a key. `was_there` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_table_remove(
+    table: TableHandle,
+    key: *const c_void,
+    key_length: usize,
+    was_there: Option<&mut bool>,
+) -> c_int {
+    call(|| {
+        let key = Source(key).bytes("key", key_length)?;
+        let removed =
+            handles::enter::<Driven<Table>>(table.id)?.run(async |table| table.remove(key).await)?;
+        if let Some(was_there) = was_there {
+            *was_there = removed;
+        }
+        Ok(())
+    })
+}
+
+/// Calls `visitor` for each entry of the table, in no order, until it returns false. Entries that come or go meanwhile may be among
+/// them or not. The visitor may use any handle but this one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_table_visit(
+    table: TableHandle,
+    visitor: EntryVisitor,
+    context: *mut c_void,
+) -> c_int {
+    call(|| {
+        let visitor = given("visitor", visitor)?;
+        let mut open = handles::enter::<Driven<Table>>(table.id)?;
+        let mut wants_more = true;
+        let each = |key: &[u8], value: &[u8]| {
+            if wants_more {
+                // SAFETY: it is the caller's function, which the header asks to return and not to throw.
+                wants_more = unsafe { visitor(context, Bytes::of(key), Bytes::of(value)) };
+            }
+        };
+        open.run(async |table| table.for_each(each).await)?;
+        Ok(())
+    })
+}
+
+/// Closes the handle. The table stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_table_close(table: TableHandle) -> c_int {
+    call(|| {
+        let open = handles::close::<Driven<Table>>(table.id)?;
+        open.end(async |table| table.close().await)?;
+        Ok(())
+    })
+}
+
+/// Frees the table, with all its keys, and removes its name, unless `name` is null. The handle is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn portcullis_table_destroy(table: TableHandle, name: Text) -> c_int {
+    call(|| {
+        let name = name_of(name)?;
+        let open = handles::close::<Driven<Table>>(table.id)?;
+        open.end(async |table| table.destroy(name).await)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,224 @@
+//! One call of the library with handles by chance: for tests and for fuzzing.
+#![allow(clippy::multiple_unsafe_ops_per_block)] // One proof holds for all: it is about how a caller in C passes pointers.
+
+use portcullis_capi::access::{portcullis_fetch_and_add, portcullis_read, portcullis_write};
+use portcullis_capi::border::Text;
+use portcullis_capi::buffers::{
+    portcullis_buffer_release, portcullis_buffer_take, portcullis_read_buffer, portcullis_write_buffer,
+};
+use portcullis_capi::errors::portcullis_last_error;
+use portcullis_capi::handles::{
+    BufferHandle, KeeperHandle, Node, PermissionHandle, QueueHandle, Session, TableHandle,
+};
+use portcullis_capi::node::portcullis_node_connect;
+use portcullis_capi::permissions::{
+    AcquireOptions, AllocateOptions, Object, PermissionInfo, portcullis_acquire, portcullis_allocate,
+    portcullis_extend, portcullis_free_object, portcullis_info, portcullis_keep, portcullis_keeper_stop,
+    portcullis_revoke,
+};
+use portcullis_capi::queue::{portcullis_queue_close, portcullis_queue_create, portcullis_queue_push};
+use portcullis_capi::session::{portcullis_arm, portcullis_poll, portcullis_session_close};
+use portcullis_capi::submission::{Completion, Operation, portcullis_submit, portcullis_wait};
+use portcullis_capi::table::{
+    portcullis_table_close, portcullis_table_create, portcullis_table_get, portcullis_table_store,
+};
+use std::ffi::{c_int, c_void};
+use std::ptr::{null, null_mut};
+
+/// The numbers that calls are made with: those that were given out, mixed up.
+#[derive(Default)]
+pub struct Known {
+    pub ids: Vec<u64>,
+    pairs: Vec<(u64, u64)>,
+    objects: Vec<Object>,
+    /// Memory that submitted reads go to: it stays to the end.
+    #[expect(clippy::vec_box, reason = "submitted reads go there: it may not move")]
+    memory: Vec<Box<[u8; 64]>>,
+}
+
+impl Known {
+    fn id(&self, choice: u64) -> u64 {
+        // One in eight is made up.
+        if choice.is_multiple_of(8) || self.ids.is_empty() {
+            return choice.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        }
+        self.ids[usize::try_from(choice).unwrap_or(0) % self.ids.len()]
+    }
+
+    fn pair(&self, choice: u64) -> (u64, u64) {
+        match choice % 8 {
+            0 => (self.id(choice >> 3), choice >> 7),
+            _ if self.pairs.is_empty() => (0, 0),
+            _ => self.pairs[usize::try_from(choice).unwrap_or(0) % self.pairs.len()],
+        }
+    }
+
+    fn object(&self, choice: u64) -> Object {
+        let at = usize::try_from(choice).unwrap_or(0);
+        self.objects.get(at % self.objects.len().max(1)).copied().unwrap_or_default()
+    }
+
+    fn permission(&self, choice: u64) -> PermissionHandle {
+        let (session, id) = self.pair(choice);
+        PermissionHandle { session, id }
+    }
+
+    fn buffer(&self, choice: u64) -> BufferHandle {
+        let (session, id) = self.pair(choice);
+        BufferHandle { session, id }
+    }
+}
+
+pub const TENANT: Text = Text(c"hostile".as_ptr());
+/// How many different calls [`step`] makes.
+pub const CALLS: u64 = 28;
+
+#[expect(clippy::too_many_lines, reason = "a few lines for each call of the library")]
+/// Makes one call with handles by chance. What it opens becomes known.
+pub fn step(known: &mut Known, call: u64, one: u64, two: u64) -> c_int {
+    let mut memory = [0_u8; 64];
+    let data = memory.as_mut_ptr().cast::<c_void>();
+    let (mut word, mut size, mut found) = (0, 0, false);
+    let session = Session { id: known.id(one) };
+    // SAFETY: of all functions: pointers are null or lead to values of their types, and lengths are right. Everything else is what is
+    // tried here.
+    unsafe {
+        match call {
+            0 => {
+                let mut opened = Session::default();
+                let node = Node { id: known.id(one) };
+                let result = portcullis_node_connect(node, TENANT, None, Some(&mut opened));
+                known.ids.push(opened.id);
+                result
+            }
+            1 => portcullis_session_close(session),
+            2 | 3 => {
+                let mut granted = PermissionHandle::default();
+                let options = AllocateOptions {
+                    size: two % 5000,
+                    is_shared: two.is_multiple_of(2),
+                    keep: two % 3,
+                    ..Default::default()
+                };
+                let result = portcullis_allocate(session, Some(&options), Some(&mut granted));
+                known.pairs.push((granted.session, granted.id));
+                let mut info = PermissionInfo::default();
+                if portcullis_info(granted, Some(&mut info)) == 0 {
+                    known.objects.push(info.object);
+                }
+                result
+            }
+            4 => {
+                let mut granted = PermissionHandle::default();
+                let options = AcquireOptions {
+                    object: known.object(two),
+                    is_shared: true,
+                    wait: 100,
+                    ..Default::default()
+                };
+                let result = portcullis_acquire(session, Some(&options), Some(&mut granted));
+                known.pairs.push((granted.session, granted.id));
+                result
+            }
+            5 => portcullis_revoke(known.permission(one), two.is_multiple_of(2)),
+            6 => portcullis_read(known.permission(one), two % 6000, data, 64),
+            7 => portcullis_write(known.permission(one), two % 6000, data, 64),
+            8 => portcullis_fetch_and_add(known.permission(one), two % 100, 1, Some(&mut word)),
+            9 => portcullis_extend(known.permission(one), two % 20_000_000),
+            10 => {
+                let (mut taken, mut place) = (BufferHandle::default(), null_mut());
+                let length = u32::try_from(two % 10_000).unwrap_or(0);
+                let result = portcullis_buffer_take(session, length, Some(&mut taken), Some(&mut place));
+                known.pairs.push((taken.session, taken.id));
+                result
+            }
+            11 => portcullis_buffer_release(known.buffer(one)),
+            12 => portcullis_read_buffer(known.permission(one), two % 100, known.buffer(two)),
+            13 => portcullis_write_buffer(known.permission(one), two % 100, known.buffer(two)),
+            14..=17 => {
+                known.memory.push(Box::new([0; 64]));
+                let place = known.memory.last_mut().map_or(null_mut(), |it| it.as_mut_ptr().cast());
+                let options = AllocateOptions { size: 100, ..Default::default() };
+                let acquire =
+                    AcquireOptions { object: known.object(one), wait: u64::MAX, ..Default::default() };
+                let operation = Operation {
+                    kind: u32::try_from(two % 11).unwrap_or(0),
+                    reserved: 0,
+                    tag: two,
+                    permission: known.permission(one),
+                    offset: two % 128,
+                    data: place,
+                    length: two % 65,
+                    buffer: if two.is_multiple_of(3) { known.buffer(two) } else { BufferHandle::default() },
+                    compare: 0,
+                    value: two,
+                    allocate: if two.is_multiple_of(5) { null() } else { &raw const options },
+                    acquire: &raw const acquire,
+                };
+                portcullis_submit(session, Some(&operation), 1)
+            }
+            18 | 19 => {
+                let mut completions = [Completion::default(); 4];
+                let result = portcullis_wait(session, Some(&mut completions[0]), 4, 1, 1000, Some(&mut size));
+                for completion in completions {
+                    known.pairs.push((completion.permission.session, completion.permission.id));
+                }
+                result
+            }
+            20 => portcullis_poll(session, Some(&mut size)),
+            21 => portcullis_arm(session, Some(&mut word)),
+            22 => portcullis_free_object(session, Some(&known.object(two))),
+            23 => {
+                let mut keeper = KeeperHandle::default();
+                let result = portcullis_keep(known.permission(one), 10_000, Some(&mut keeper));
+                known.pairs.push((keeper.session, keeper.id));
+                let (session, id) = known.pair(two);
+                portcullis_keeper_stop(KeeperHandle { session, id });
+                result
+            }
+            24 => {
+                let (mut table, mut queue) = (TableHandle::default(), QueueHandle::default());
+                let result = portcullis_table_create(session, Text(null()), None, Some(&mut table));
+                portcullis_queue_create(session, Text(null()), None, Some(&mut queue));
+                known.ids.extend([table.id, queue.id]);
+                result
+            }
+            25 => {
+                let table = TableHandle { id: known.id(one) };
+                portcullis_table_store(table, data, 8, data, 8, None, None);
+                portcullis_table_get(table, data, 8, data, 64, Some(&mut size), Some(&mut found));
+                portcullis_queue_push(QueueHandle { id: known.id(two) }, data, 8)
+            }
+            26 => without_pointers(known, session, one, two),
+            _ => {
+                portcullis_table_close(TableHandle { id: known.id(one) });
+                portcullis_queue_close(QueueHandle { id: known.id(two) })
+            }
+        }
+    }
+}
+
+/// A call in which every pointer is null.
+unsafe fn without_pointers(known: &Known, session: Session, one: u64, two: u64) -> c_int {
+    let permission = known.permission(one);
+    portcullis_last_error(None);
+    // SAFETY: null is one of the pointers that callers may pass.
+    unsafe {
+        match two % 12 {
+            0 => portcullis_node_connect(Node { id: known.id(one) }, Text(null()), None, None),
+            1 => portcullis_allocate(session, None, None),
+            2 => portcullis_acquire(session, None, None),
+            3 => portcullis_read(permission, 0, null_mut(), 8),
+            4 => portcullis_write(permission, 0, null(), 8),
+            5 => portcullis_fetch_and_add(permission, 0, 1, None),
+            6 => portcullis_info(permission, None),
+            7 => portcullis_submit(session, None, 3),
+            8 => portcullis_wait(session, None, 3, 1, 10, None),
+            9 => {
+                portcullis_table_get(TableHandle { id: known.id(one) }, null(), 4, null_mut(), 4, None, None)
+            }
+            10 => portcullis_queue_push(QueueHandle { id: known.id(one) }, null(), 4),
+            _ => portcullis_buffer_take(session, 64, None, None),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The header is kept in the repository, so that nobody needs Rust to read or use it. It is made from the sources.
+
+use std::path::PathBuf;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn made() -> String {
+    let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).expect("it is read");
+    let bindings = cbindgen::Builder::new().with_crate(folder()).with_config(config).generate();
+    let mut header = Vec::new();
+    bindings.expect("the sources are read").write(&mut header);
+    String::from_utf8(header).expect("a header is text")
+}
+
+/// With `PORTCULLIS_BLESS=1` the header is written instead.
+#[test]
+fn the_header_in_the_repository_is_what_the_sources_say() {
+    let path = folder().join("include/portcullis.h");
+    let made = made();
+    if std::env::var_os("PORTCULLIS_BLESS").is_some() {
+        std::fs::write(&path, &made).expect("it is written");
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == made,
+        "include/portcullis.h is old: PORTCULLIS_BLESS=1 cargo test -p portcullis-capi --test promises header"
+    );
+}
+
+#[test]
+fn there_are_at_most_sixty_functions() {
+    let header = made();
+    let functions = header.matches("portcullis_").count();
+    assert!(functions > 0);
+    let count = header.lines().filter(|line| is_function(line)).count();
+    assert!((50..=60).contains(&count), "{count}");
+}
+
+/// Whether a line begins the declaration of a function.
+fn is_function(line: &str) -> bool {
+    let declares = line.starts_with("int portcullis_")
+        || line.starts_with("void portcullis_")
+        || line.starts_with("const char *portcullis_");
+    declares && line.contains('(')
+}

@@ -1,0 +1,210 @@
+//! Programs in C and C++ do what the header says: compiled with each compiler that is here, also with the address sanitizer, and run
+//! under valgrind.
+//!
+//! What is not on the machine is skipped aloud. `make test` installs it where it may.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// A way to compile.
+#[derive(Clone, Copy)]
+struct Compiler {
+    program: &'static str,
+    flags: &'static [&'static str],
+    compiles: Language,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Language {
+    C,
+    Cpp,
+}
+
+const PLAIN: &[&str] = &["-O1", "-g"];
+const SANITIZED: &[&str] = &["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+const COMPILERS: [Compiler; 4] = [
+    Compiler { program: "gcc", flags: &["-std=c11"], compiles: Language::C },
+    Compiler { program: "clang", flags: &["-std=c11"], compiles: Language::C },
+    Compiler { program: "g++", flags: &["-std=c++17"], compiles: Language::Cpp },
+    Compiler { program: "clang++", flags: &["-std=c++20"], compiles: Language::Cpp },
+];
+/// Longer than any of the programs takes on a busy machine: what takes longer hangs.
+const ENDS_WITHIN: Duration = Duration::from_secs(120);
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The library that this test was built with, installed by the script that users run.
+fn installed() -> &'static Path {
+    static INSTALLED: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let prefix = INSTALLED.get_or_init(|| {
+        let prefix = tempfile::tempdir().expect("a folder");
+        let program = std::env::current_exe().expect("a program has a path");
+        let built = program.parent().expect("it lies in a folder");
+        let mut command = Command::new(folder().join("../../scripts/install-capi"));
+        let output = command.arg(prefix.path()).arg(built).output().expect("the script is started");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        prefix
+    });
+    prefix.path()
+}
+
+/// What the compiler is told of the library: by pkg-config, where it is on the machine.
+fn flags(linked: Linked) -> Vec<String> {
+    let prefix = installed();
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(["--cflags", "--libs", "portcullis"]);
+    let said = command.output().ok().filter(|output| output.status.success());
+    let by_hand = format!("-I{0}/include -L{0}/lib -lportcullis", prefix.display());
+    let said = said.map_or(by_hand, |output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let flags = said.split_whitespace().map(str::to_owned);
+    match linked {
+        Linked::Shared => flags.chain([format!("-Wl,-rpath,{}/lib", prefix.display())]).collect(),
+        Linked::Static => flags
+            .filter(|flag| flag != "-lportcullis")
+            .chain([format!("{}/lib/libportcullis.a", prefix.display())])
+            .chain(["-lm", "-ldl"].map(str::to_owned))
+            .collect(),
+    }
+}
+
+fn is_here(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// The compilers of a language that are here; those that are not are named.
+fn compilers(language: Language) -> Vec<Compiler> {
+    let (here, missing): (Vec<_>, Vec<_>) = COMPILERS
+        .into_iter()
+        .filter(|compiler| compiler.compiles == language)
+        .partition(|compiler| is_here(compiler.program));
+    for compiler in missing {
+        eprintln!("SKIPPED {}: it is not on this machine", compiler.program);
+    }
+    here
+}
+
+/// Whether a compiler has what a sanitizer needs.
+fn sanitizes(compiler: Compiler, into: &Path) -> bool {
+    let source = into.join("empty.c");
+    std::fs::write(&source, "int main(void) { return 0; }").expect("it is written");
+    let mut command = Command::new(compiler.program);
+    command.args(SANITIZED).arg(&source).arg("-o").arg(into.join("empty"));
+    let works = command.output().is_ok_and(|output| output.status.success());
+    if !works {
+        eprintln!("SKIPPED {} with sanitizers: they are not on this machine", compiler.program);
+    }
+    works
+}
+
+#[derive(Clone, Copy)]
+enum Linked {
+    Shared,
+    Static,
+}
+
+/// Compiles one source. Warnings are errors.
+fn compile(compiler: Compiler, flags: &[&str], source: &str, linked: Linked, into: &Path) -> PathBuf {
+    let name = Path::new(source).file_stem().expect("it has a name").to_string_lossy().into_owned();
+    let program = into.join(format!("{name}-{}-{}", compiler.program, flags.len()));
+    let mut command = Command::new(compiler.program);
+    command
+        .args(compiler.flags)
+        .args(flags)
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"])
+        .arg(folder().join(source))
+        .arg("-o")
+        .arg(&program)
+        .args(self::flags(linked));
+    let output = command.output().expect("the compiler is started");
+    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// Runs a program to its end, by `timeout` of the core utilities, so that one that hangs is a failure and not a hang.
+fn run(program: &[&str]) -> Output {
+    let mut command = Command::new("timeout");
+    command.arg(ENDS_WITHIN.as_secs().to_string()).args(program);
+    let output = command.output().expect("timeout is started");
+    assert!(
+        output.status.success(),
+        "{program:?} ended with {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+fn path(program: &Path) -> &str {
+    program.to_str().expect("a path of the tests is text")
+}
+
+#[test]
+fn layouts_are_the_same_in_c_and_cpp() {
+    let into = tempfile::tempdir().expect("a folder");
+    for compiler in compilers(Language::C) {
+        compile(compiler, PLAIN, "tests/programs/layouts.c", Linked::Shared, into.path());
+    }
+    for compiler in compilers(Language::Cpp) {
+        let as_cpp = &["-x", "c++"];
+        compile(compiler, as_cpp, "tests/programs/layouts.c", Linked::Shared, into.path());
+    }
+}
+
+#[test]
+fn programs_in_c_do_what_the_header_says_with_each_compiler_and_its_sanitizers() {
+    let into = tempfile::tempdir().expect("a folder");
+    for compiler in compilers(Language::C) {
+        for source in ["tests/programs/everything.c", "tests/programs/misuse.c"] {
+            let flags = if sanitizes(compiler, into.path()) { SANITIZED } else { PLAIN };
+            run(&[path(&compile(compiler, flags, source, Linked::Shared, into.path()))]);
+        }
+    }
+}
+
+#[test]
+fn programs_in_cpp_do_what_the_header_says_with_each_compiler() {
+    let into = tempfile::tempdir().expect("a folder");
+    for compiler in compilers(Language::Cpp) {
+        run(&[path(&compile(compiler, PLAIN, "tests/programs/everything.cpp", Linked::Shared, into.path()))]);
+    }
+}
+
+#[test]
+fn the_examples_run_with_the_shared_library_and_with_the_static_one() {
+    let into = tempfile::tempdir().expect("a folder");
+    for (compiler, linked) in compilers(Language::C).into_iter().zip([Linked::Shared, Linked::Static]) {
+        let flags = if sanitizes(compiler, into.path()) { SANITIZED } else { PLAIN };
+        for (source, says) in EXAMPLES {
+            let ended = run(&[path(&compile(compiler, flags, source, linked, into.path()))]);
+            let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+            assert!(said.contains(says), "{said}");
+        }
+    }
+}
+
+/// The examples, and what each says at its end.
+const EXAMPLES: [(&str, &str); 2] =
+    [("examples/block_store.c", "a late read: 101 (expired)"), ("examples/epoll_loop.c", "2000 reads ended")];
+
+#[test]
+fn the_examples_leak_nothing_and_touch_nothing_that_is_not_their_own_under_valgrind() {
+    if !is_here("valgrind") {
+        eprintln!("SKIPPED valgrind: it is not on this machine");
+        return;
+    }
+    let Some(compiler) = compilers(Language::C).into_iter().next() else { return };
+    let into = tempfile::tempdir().expect("a folder");
+    for (source, _) in EXAMPLES {
+        let program = compile(compiler, PLAIN, source, Linked::Shared, into.path());
+        let memcheck =
+            ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+        // One thread runs at a time there: without turns the one that waits would keep the others from running.
+        let fair = ["--fair-sched=yes", "--show-leak-kinds=definite"];
+        run(&[&["valgrind"], &memcheck[..], &fair[..], &[path(&program)]].concat());
+    }
+}

@@ -1,0 +1,119 @@
+// The C++ header: what owns something gives it back, failures are exceptions by whose fault they are, bytes are spans.
+#include <portcullis.hpp>
+
+#include "expect.h"
+#include <string>
+#include <type_traits>
+#include <vector>
+
+using namespace std::chrono_literals;
+namespace pc = portcullis;
+
+static_assert(!std::is_copy_constructible_v<pc::session> && std::is_nothrow_move_constructible_v<pc::session>);
+static_assert(!std::is_copy_constructible_v<pc::permission> && std::is_nothrow_move_assignable_v<pc::permission>);
+// A time that is finer than a microsecond is no time of this library's.
+static_assert(!std::is_convertible_v<std::chrono::nanoseconds, pc::microseconds>);
+
+template <class Error, class Act> void throws(const char *name, Act &&act) {
+  try {
+    act();
+  } catch (const Error &error) {
+    EXPECT(std::string(error.name()) == name);
+    EXPECT(*error.what() != 0);
+    return;
+  }
+  EXPECT(!"it throws");
+}
+
+struct point {
+  double x, y;
+};
+
+int main() {
+  pc::node node(64 << 20);
+  auto session = node.connect("red");
+  auto block = session.allocate(4096, {5s, pc::rights::all, false, pc::keep::attached()});
+  std::vector<int> numbers{1, 2, 3}, back(3);
+  block.write(0, pc::bytes_of(numbers));
+  block.read(0, pc::writable_bytes_of(back));
+  EXPECT(numbers == back);
+  block.store(64, point{1, 2});
+  EXPECT(block.load<point>(64).y == 2);
+  EXPECT(block.fetch_and_add(128, 5) == 0);
+  EXPECT(block.compare_and_swap(128, 5, 6) == 5);
+  throws<pc::caller_error>("outside-range", [&] { static_cast<void>(block.load<point>(4095)); });
+  block.extend(8s);
+  EXPECT(block.remaining() > 5s);
+  auto object = block.object();
+  EXPECT(pc::object_ref(object.to_string()) == object);
+  {
+    auto kept = block.keep(5s);
+    EXPECT(kept.is_kept());
+  }
+  auto moved = std::move(block);
+  throws<pc::caller_error>("closed", [&] { static_cast<void>(block.load<point>(0)); });
+  moved.revoke();
+  auto reader = session.acquire(object, {1s, pc::rights::read, true});
+  throws<pc::caller_error>("wrong-right", [&] { reader.store(0, 1); });
+
+  auto buffer = session.buffer(12);
+  reader.read(0, buffer);
+  EXPECT(std::memcmp(buffer.bytes().data(), numbers.data(), 12) == 0);
+  pc::batch batch;
+  std::vector<std::uint64_t> words(64);
+  for (std::uint64_t at = 0; at < words.size(); at++)
+    batch.read(reader, at * 8, pc::span<std::byte>(reinterpret_cast<std::byte *>(&words[at]), 8), at);
+  batch.read(reader, 0, buffer, 1000);
+  session.submit(batch);
+  for (std::size_t taken = 0; taken < batch.size();) {
+    auto completions = session.wait(16, 1);
+    for (auto &completion : completions) pc::check(completion);
+    taken += completions.size();
+  }
+  EXPECT(words[16] == 6);
+  EXPECT(session.descriptor() >= 0);
+  EXPECT(session.poll() == 0);
+  static_cast<void>(session.arm());
+  reader.revoke_and_free();
+  throws<pc::ended_error>("object-gone", [&] { static_cast<void>(session.acquire(object)); });
+
+  auto named = session.allocate(64, {5s, pc::rights::all, true, pc::keep::attached()});
+  session.publish("named", named.object());
+  session.share("named", "blue", pc::rights::read);
+  auto blue = node.connect("blue");
+  EXPECT(blue.lookup("named", "red") == named.object());
+  EXPECT(session.names() == std::vector<std::string>{"named"});
+  session.unshare("named", "blue");
+  throws<pc::ended_error>("no-such-name", [&] { static_cast<void>(blue.lookup("named", "red")); });
+  session.unpublish("named");
+
+  auto table = session.create_table("table");
+  std::string key = "key", value(1000, 'v');
+  EXPECT(table.insert(pc::bytes_of(key), pc::bytes_of(value)));
+  EXPECT(!table.insert(pc::bytes_of(key), pc::bytes_of(key)));
+  EXPECT(table.get(pc::bytes_of(key))->size() == 1000);
+  EXPECT(table.compare_and_set(pc::bytes_of(key), pc::bytes_of(value), pc::bytes_of(key)));
+  auto opened = session.open_table("table", true);
+  EXPECT(opened.get(pc::bytes_of(key))->size() == 3);
+  throws<pc::caller_error>("read-only-table", [&] { opened.set(pc::bytes_of(key), pc::bytes_of(key)); });
+  // What a callback throws comes out at the call, not through C.
+  throws<pc::caller_error>("closed", [&] {
+    table.visit([&](auto, auto) {
+      static_cast<void>(pc::permission().length());
+      return true;
+    });
+  });
+  EXPECT(table.remove(pc::bytes_of(key)));
+  EXPECT(!table.get(pc::bytes_of(key)));
+  table.destroy("table");
+
+  auto queue = session.create_queue();
+  queue.push(pc::bytes_of(value));
+  auto consumer = session.open_queue(queue.head());
+  EXPECT(consumer.pop()->size() == 1000);
+  EXPECT(!consumer.pop(1ms));
+  queue.end();
+  throws<pc::tenant_error>("queue-closed", [&] { queue.push(pc::bytes_of(key)); });
+  throws<pc::node_error>("no-node", [] { pc::session("shm:/nowhere"); });
+  return 0;
+}

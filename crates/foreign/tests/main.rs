@@ -1,0 +1,5 @@
+//! What bindings rely on.
+
+mod doors;
+mod operations;
+mod structures;

@@ -1,0 +1,66 @@
+//! A structure goes from thread to thread with the session that drives it.
+
+use portcullis::{DirectoryName, Session, SessionOptions};
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_foreign::{Driven, LocalNode, Place};
+use portcullis_structures::queue::{Queue, QueueOptions};
+use portcullis_structures::table::{Access, Table, TableOptions};
+
+fn node() -> LocalNode {
+    LocalNode::start(64 << 20, None).expect("a node")
+}
+
+fn session(node: &LocalNode) -> Session {
+    node.connect("red", SessionOptions::default()).expect("the node lets it in").session
+}
+
+fn name(text: &str) -> DirectoryName {
+    DirectoryName::new(text).expect("a name")
+}
+
+#[test]
+fn a_table_works_in_one_thread_after_another_and_ends_in_a_third() {
+    let node = node();
+    let mut table =
+        Driven::<Table>::create(session(&node), &TableOptions::default(), Some(name("t"))).expect("a table");
+    table = std::thread::spawn(move || {
+        assert_eq!(table.run(async |table| table.insert(b"key", b"value").await), Ok(true));
+        table
+    })
+    .join()
+    .expect("no panic");
+    assert_eq!(table.run(async |table| table.get(b"key").await), Ok(Some(b"value".to_vec())));
+    let place = Place::Name(name("t"));
+    let mut reader = Driven::<Table>::open(session(&node), place, Access::Read).expect("it is there");
+    assert_eq!(reader.run(async |table| table.length().await), Ok(1));
+    let ended = std::thread::spawn(move || table.end(async |table| table.destroy(Some(name("t"))).await));
+    assert_eq!(ended.join().expect("no panic"), Ok(()));
+}
+
+#[test]
+fn a_table_whose_name_is_taken_is_none() {
+    let node = node();
+    let options = TableOptions::default();
+    let _first = Driven::<Table>::create(session(&node), &options, Some(name("t"))).expect("a table");
+    let refused =
+        Driven::<Table>::create(session(&node), &options, Some(name("t"))).expect_err("it is taken");
+    assert_eq!(refused.code(), ErrorCode::NameTaken);
+}
+
+#[test]
+fn a_queue_is_found_by_its_name_and_by_its_head() {
+    let node = node();
+    let options = QueueOptions::default();
+    let mut queue = Driven::<Queue>::create(session(&node), &options, Some(name("q"))).expect("a queue");
+    assert_eq!(queue.run(async |queue| queue.push(b"entry").await), Ok(()));
+    let head = queue.run(async |queue| queue.head());
+    for place in [Place::Object(head), Place::Name(name("q"))] {
+        let mut opened = Driven::<Queue>::open(session(&node), place).expect("it is there");
+        let popped = opened.run(async |queue| queue.pop().await).expect("the node is there");
+        assert_eq!(popped.is_some(), matches!(place, Place::Object(_)));
+    }
+    assert!(!queue.is_over());
+    drop(node);
+    assert!(queue.run(async |queue| queue.push(b"late").await).is_err());
+    assert!(queue.is_over());
+}
