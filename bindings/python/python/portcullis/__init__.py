@@ -1,0 +1,79 @@
+"""Protected remote memory.
+
+A memory node lends its memory. Clients read and write it one-sided, without the node's CPU on the path. Each client can touch only
+the bytes that it holds a live permission on.
+
+>>> import portcullis
+>>> with portcullis.connect(node.address) as session:
+...     with session.allocate(4096, lifetime=0.05, keep=True) as permission:
+...         permission.write(b"hello, remote memory")
+...         ref = permission.object  # names this object for ever: pass it on as text or bytes
+...     with session.acquire(ref) as permission:
+...         permission.read_bytes(20)
+...     session.free(ref)
+b'hello, remote memory'
+
+- connect: a session with a node. Node: a node inside the process, for tests.
+- Session: memory, permissions, names, batches, tables and queues; coroutines for asyncio.
+- Permission: reads, writes and atomics. View: bytes that were read, in place.
+- Table, Queue: a mapping and a queue that many programs share.
+- Error: what all exceptions have in common.
+
+Times are seconds. Sizes are bytes, or texts such as "64MiB". Any buffer can be read into or written from: bytes, bytearray,
+memoryview, array.array, mmap, numpy arrays.
+"""
+
+from __future__ import annotations
+
+from portcullis._native import Batch, Keeper, ObjectRef, Permission, View, __version__
+from portcullis.errors import (
+    BarredError,
+    CallerError,
+    ConflictError,
+    EndedError,
+    Error,
+    ExpiredError,
+    LibraryError,
+    MachineError,
+    NodeError,
+    NodeGoneError,
+    ObjectGoneError,
+    PausedError,
+    PeerError,
+    QuotaError,
+    RevokedError,
+    TenantError,
+)
+from portcullis.sessions import Entry, Node, Session, connect
+from portcullis.structures import Queue, Table
+
+__all__ = [
+    "BarredError",
+    "Batch",
+    "CallerError",
+    "ConflictError",
+    "EndedError",
+    "Entry",
+    "Error",
+    "ExpiredError",
+    "Keeper",
+    "LibraryError",
+    "MachineError",
+    "Node",
+    "NodeError",
+    "NodeGoneError",
+    "ObjectGoneError",
+    "ObjectRef",
+    "PausedError",
+    "PeerError",
+    "Permission",
+    "Queue",
+    "QuotaError",
+    "RevokedError",
+    "Session",
+    "Table",
+    "TenantError",
+    "View",
+    "__version__",
+    "connect",
+]

@@ -1,0 +1,313 @@
+"""asyncio over a session's descriptor: no thread, one doorbell for all that a turn of the event loop has asked for.
+
+The coroutines are methods of Session. What they ask for in one turn of the loop is begun together at the turn's end. The loop then
+waits for the session's descriptor, and for a timer where something falls due by time alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from portcullis import _native
+from portcullis.errors import Error
+
+if TYPE_CHECKING:
+    from portcullis._native import Batch, ObjectRef, Permission
+    from portcullis.typing import Bytes, Size, WritableBytes
+
+__all__ = ["Awaiting"]
+
+#: Bytes of the pieces that long transfers are cut into.
+_PIECE = 256 << 10
+#: The longest wait for the descriptor, in seconds: a call on the session between two turns undoes what the loop waits for.
+_WAIT_MAX = 0.02
+#: The wait for another thread that is in a call on the session, in seconds.
+_BUSY_WAIT = 0.001
+
+
+class _Driver:
+    """The operations of one session that coroutines of one event loop wait for."""
+
+    def __init__(self, session: _native.Session, loop: asyncio.AbstractEventLoop) -> None:
+        self.session = session
+        self.loop = loop
+        self.batch = session.batch()
+        self.added: list[asyncio.Future[Any]] = []
+        self.under_way: dict[int, asyncio.Future[Any]] = {}
+        self.in_want_of_room: list[asyncio.Future[None]] = []
+        #: How many operations have ended that may have given room back.
+        self.ends = 0
+        self.next_turn: asyncio.Handle | None = None
+        self.descriptor: int | None = None
+
+    async def run(self, add: Callable[[Batch], int]) -> Any:
+        """Carries one operation out."""
+        while True:
+            add(self.batch)
+            ends = self.ends
+            future = self.loop.create_future()
+            self.added.append(future)
+            self.turn_at_once()
+            try:
+                return await future
+            except asyncio.CancelledError:
+                self.forget(future)
+                raise
+            except Error as error:
+                if error.name != "arena-full" or (ends == self.ends and not self.under_way):
+                    raise
+            if ends == self.ends:
+                room: asyncio.Future[None] = self.loop.create_future()
+                self.in_want_of_room.append(room)
+                await room
+
+    def forget(self, future: asyncio.Future[Any]) -> None:
+        """Nobody waits for the operation any more: what it brings comes to nothing."""
+        if not future.cancelled() and future.exception() is None:
+            _discard(future.result())
+        for number, waiting in self.under_way.items():
+            if waiting is future:
+                del self.under_way[number]
+                with contextlib.suppress(Error):
+                    self.session.forget(number)
+                break
+
+    def turn_at_once(self) -> None:
+        """Has a turn before the loop waits again."""
+        if self.next_turn is None or isinstance(self.next_turn, asyncio.TimerHandle):
+            self.rest()
+            self.next_turn = self.loop.call_soon(self.turn)
+
+    def rest(self) -> None:
+        """Has no turn."""
+        if self.next_turn is not None:
+            self.next_turn.cancel()
+            self.next_turn = None
+
+    def turn(self) -> None:
+        """Begins what was added, hands out what has ended, and has the loop wait for more."""
+        self.rest()
+        try:
+            self.begin()
+            for number, result in self.session.poll():
+                self.end(self.under_way.pop(number, None), result)
+            if not self.under_way:
+                self.leave()
+                return
+            self.wait()
+        except Error as error:
+            if error.name == "in-use":
+                self.next_turn = self.loop.call_later(_BUSY_WAIT, self.turn)
+            else:
+                self.fail(error)
+
+    def begin(self) -> None:
+        """Begins what was added."""
+        if not self.added:
+            return
+        numbers = self.batch.submit()
+        added, self.added = self.added, []
+        for number, future in zip(numbers, added, strict=True):
+            if future.cancelled():
+                self.session.forget(number)
+            else:
+                self.under_way[number] = future
+
+    def end(self, future: asyncio.Future[Any] | None, result: Any) -> None:
+        """Gives a result to the coroutine that waits for it."""
+        if future is None or future.done():
+            _discard(result)
+        elif isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+        if not (isinstance(result, Error) and result.name == "arena-full"):
+            self.ends += 1
+            self.there_is_room()
+
+    def there_is_room(self) -> None:
+        """Something has ended: the arena may have room again."""
+        for room in self.in_want_of_room:
+            if not room.done():
+                room.set_result(None)
+        self.in_want_of_room.clear()
+
+    def wait(self) -> None:
+        """Has the next turn when the session's descriptor says so, or time does."""
+        if self.descriptor is None:
+            descriptor = self.session.fileno()
+            self.loop.add_reader(descriptor, self.turn_at_once)
+            self.descriptor = descriptor
+        within = self.session.arm()
+        if within == 0:
+            self.next_turn = self.loop.call_soon(self.turn)
+        else:
+            self.next_turn = self.loop.call_later(_WAIT_MAX if within is None else min(within, _WAIT_MAX), self.turn)
+
+    def leave(self) -> None:
+        """Nothing is under way: the loop need not look at the descriptor."""
+        if self.descriptor is not None:
+            with contextlib.suppress(RuntimeError):
+                self.loop.remove_reader(self.descriptor)
+            self.descriptor = None
+
+    def fail(self, error: Error) -> None:
+        """Nothing ends any more."""
+        self.leave()
+        waiting = [*self.under_way.values(), *self.added]
+        self.under_way.clear()
+        self.added.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+        self.there_is_room()
+
+    def abandon(self) -> None:
+        """The loop is over. What was under way comes to nothing."""
+        self.rest()
+        self.leave()
+        for number in self.under_way:
+            with contextlib.suppress(Error):
+                self.session.forget(number)
+        self.under_way.clear()
+
+
+def _discard(result: Any) -> None:
+    """A result that nobody takes: a permission is given back, bytes in place as well."""
+    if isinstance(result, _native.Permission | _native.View):
+        with contextlib.suppress(Error):
+            result.release()
+
+
+class Awaiting:
+    """The coroutines of a session."""
+
+    _driving: _Driver | None = None
+
+    def _driver(self) -> _Driver:
+        loop = asyncio.get_running_loop()
+        driver = self._driving
+        if driver is None or driver.loop is not loop:
+            if driver is not None:
+                driver.abandon()
+            driver = self._driving = _Driver(cast(_native.Session, self), loop)
+        return driver
+
+    def close(self) -> None:
+        """Ends the session, and with it its permissions. Closing it again does nothing."""
+        driver = self._driving
+        if driver is not None:
+            driver.leave()
+        super().close()  # type: ignore[misc]
+        if driver is not None and not driver.loop.is_closed():
+            driver.turn()
+
+    async def aread_into(self, permission: Permission, buffer: WritableBytes, offset: Size = 0) -> None:
+        """As Permission.read_into.
+
+        >>> async def read():
+        ...     into = bytearray(5)
+        ...     with session.allocate(64) as permission:
+        ...         await session.awrite(permission, b"hello")
+        ...         await session.aread_into(permission, into)
+        ...     return into
+        >>> asyncio.run(read())
+        bytearray(b'hello')
+        """
+        driver = self._driver()
+        pieces = _pieces(buffer, offset)
+        if pieces is None:
+            await driver.run(lambda batch: batch.read_into(permission, buffer, offset))
+            return
+        await asyncio.gather(*(driver.run(_reading(permission, piece, at)) for at, piece in pieces))
+
+    async def aread(self, permission: Permission, length: Size | None = None, offset: Size = 0) -> bytes:
+        """As Permission.read_bytes."""
+        if length is None and isinstance(offset, int):
+            length = max(permission.length - offset, 0)
+        if isinstance(length, int) and _PIECE < length <= permission.length:
+            into = bytearray(length)
+            await self.aread_into(permission, into, offset)
+            return bytes(into)
+        return cast(bytes, await self._driver().run(lambda batch: batch.read_bytes(permission, length, offset)))
+
+    async def awrite(self, permission: Permission, data: Bytes, offset: Size = 0) -> None:
+        """As Permission.write. The data must stay as it is until the write has ended."""
+        driver = self._driver()
+        pieces = _pieces(data, offset)
+        if pieces is None:
+            await driver.run(lambda batch: batch.write(permission, data, offset))
+            return
+        await asyncio.gather(*(driver.run(_writing(permission, piece, at)) for at, piece in pieces))
+
+    async def acompare_and_swap(self, permission: Permission, offset: Size, compare: int, swap: int) -> int:
+        """As Permission.compare_and_swap."""
+        run = self._driver().run
+        return cast(int, await run(lambda batch: batch.compare_and_swap(permission, offset, compare, swap)))
+
+    async def afetch_and_add(self, permission: Permission, offset: Size, add: int) -> int:
+        """As Permission.fetch_and_add."""
+        return cast(int, await self._driver().run(lambda batch: batch.fetch_and_add(permission, offset, add)))
+
+    async def aallocate(
+        self,
+        size: Size,
+        lifetime: float = 1.0,
+        rights: str = "rw",
+        shared: bool = False,
+        keep: bool | float = False,
+        alignment: int = 1,
+    ) -> Permission:
+        """As Session.allocate. Where the coroutine is cancelled, the permission is revoked when it comes."""
+        run = self._driver().run
+        return cast(
+            "Permission",
+            await run(lambda batch: batch.allocate(size, lifetime, rights, shared, keep, alignment)),
+        )
+
+    async def aacquire(
+        self,
+        object: ObjectRef,
+        lifetime: float = 1.0,
+        rights: str = "r",
+        shared: bool | None = None,
+        wait: float = 1.0,
+        part: tuple[Size, Size] | None = None,
+    ) -> Permission:
+        """As Session.acquire. Where the coroutine is cancelled, the permission is revoked when it comes."""
+        run = self._driver().run
+        return cast(
+            "Permission",
+            await run(lambda batch: batch.acquire(object, lifetime, rights, shared, wait, part)),
+        )
+
+    async def arevoke(self, permission: Permission, free: bool = False) -> None:
+        """As Permission.revoke."""
+        await self._driver().run(lambda batch: batch.revoke(permission, free))
+
+    async def aextend(self, permission: Permission, seconds: float) -> None:
+        """As Permission.extend."""
+        await self._driver().run(lambda batch: batch.extend(permission, seconds))
+
+
+def _pieces(buffer: Bytes, offset: Size) -> list[tuple[int, memoryview]] | None:
+    """A long buffer in pieces, each with its offset. None: it is one piece, or none that memoryview knows."""
+    try:
+        view = memoryview(buffer)
+        if view.nbytes <= _PIECE or not isinstance(offset, int):
+            return None
+        flat = view.cast("B")
+    except (TypeError, ValueError):
+        return None
+    return [(offset + at, flat[at : at + _PIECE]) for at in range(0, flat.nbytes, _PIECE)]
+
+
+def _reading(permission: Permission, piece: memoryview, at: int) -> Callable[[Batch], int]:
+    return lambda batch: batch.read_into(permission, piece, at)
+
+
+def _writing(permission: Permission, piece: memoryview, at: int) -> Callable[[Batch], int]:
+    return lambda batch: batch.write(permission, piece, at)

@@ -1,0 +1,162 @@
+"""The exceptions of Portcullis: a tree by whose fault it is.
+
+Every exception has the number and the name of its kind, which never change (``docs/errors.md`` lists them), says whose fault it
+is, and whether the same call may succeed later although the caller changes nothing.
+
+>>> import portcullis
+>>> try:
+...     portcullis.connect("nowhere")
+... except portcullis.CallerError as error:
+...     error.number, error.name, error.fault, error.is_retryable
+(301, 'unknown-address', 'caller', False)
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BarredError",
+    "CallerError",
+    "ConflictError",
+    "EndedError",
+    "Error",
+    "ExpiredError",
+    "LibraryError",
+    "MachineError",
+    "NodeError",
+    "NodeGoneError",
+    "ObjectGoneError",
+    "PausedError",
+    "PeerError",
+    "QuotaError",
+    "RevokedError",
+    "TenantError",
+]
+
+
+class Error(Exception):
+    """Any failure of Portcullis."""
+
+    #: The number of the kind of error. It never changes.
+    number: int
+    #: The name of the kind of error. It never changes.
+    name: str
+    #: Whose fault it is: "caller", "ended", "tenant", "node", "machine", "peer" or "library".
+    fault: str
+    #: Whether the same call may succeed later although the caller changes nothing.
+    is_retryable: bool
+
+    def __init__(self, text: str, number: int, name: str, fault: str, is_retryable: bool = False) -> None:
+        super().__init__(text, number, name, fault, is_retryable)
+        self.number = number
+        self.name = name
+        self.fault = fault
+        self.is_retryable = is_retryable
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.args[0]!r}, {self.number}, {self.name!r})"
+
+
+class CallerError(Error, ValueError):
+    """The call, its arguments or its configuration make no sense, or ask for what the caller may not have.
+
+    It is a ValueError, too: so what is wrong with a value is caught where Python programs look for it. What is of a wrong type is
+    a TypeError, and no Error.
+    """
+
+
+class EndedError(Error):
+    """Nobody's fault: the permission, the object or the name is no more, as it may happen at any time. Acquire anew, or do without."""
+
+
+class ExpiredError(EndedError):
+    """The permission's deadline has passed."""
+
+
+class RevokedError(EndedError):
+    """The permission was ended before its deadline."""
+
+
+class ObjectGoneError(EndedError):
+    """The object was freed, or is from another node or from before the node's last start, or there is no such name."""
+
+
+class TenantError(Error):
+    """The tenant's quota is used up, it is paused or barred, or its programs hold what was asked for."""
+
+
+class QuotaError(TenantError):
+    """The tenant's quota is used up."""
+
+
+class PausedError(TenantError):
+    """The tenant waits after too many violations."""
+
+
+class BarredError(TenantError):
+    """The node serves the tenant no more, after too many violations."""
+
+
+class ConflictError(TenantError):
+    """Others held the object for longer than the request was ready to wait."""
+
+
+class NodeError(Error):
+    """The node or the directory is gone, full or silent, or refuses everybody."""
+
+
+class NodeGoneError(NodeError):
+    """The node is gone, and everything on it; or the session with it is over."""
+
+
+class MachineError(Error):
+    """The machine that the program runs on: memory, devices, limits."""
+
+
+class PeerError(Error):
+    """Another program has broken the rules, or written over what was shared with it."""
+
+
+class LibraryError(Error):
+    """A mistake in Portcullis itself: please report it."""
+
+
+_BY_FAULT: dict[str, type[Error]] = {
+    "caller": CallerError,
+    "ended": EndedError,
+    "tenant": TenantError,
+    "node": NodeError,
+    "machine": MachineError,
+    "peer": PeerError,
+    "library": LibraryError,
+}
+
+_BY_NAME: dict[str, type[Error]] = {
+    "expired": ExpiredError,
+    "revoked": RevokedError,
+    "not-live": RevokedError,
+    "violation": RevokedError,
+    "object-gone": ObjectGoneError,
+    "no-such-object": ObjectGoneError,
+    "another-node": ObjectGoneError,
+    "no-such-name": ObjectGoneError,
+    "quota": QuotaError,
+    "directory-quota": QuotaError,
+    "paused": PausedError,
+    "barred": BarredError,
+    "conflict": ConflictError,
+    "node-gone": NodeGoneError,
+    "session-lost": NodeGoneError,
+}
+
+
+def class_of(name: str, fault: str) -> type[Error]:
+    """The class of the errors with a name, whose fault they are."""
+    return _BY_NAME.get(name) or _BY_FAULT.get(fault, Error)
+
+
+def error_of(number: int, name: str, fault: str, is_retryable: bool, text: str) -> Error:
+    """Makes an exception. The native part calls it."""
+    return class_of(name, fault)(text, number, name, fault, is_retryable)

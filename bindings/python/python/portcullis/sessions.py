@@ -1,0 +1,166 @@
+"""Sessions, and the node inside the process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from portcullis import _native
+from portcullis.aio import Awaiting
+from portcullis.structures import Queue, Table
+
+if TYPE_CHECKING:
+    from portcullis._native import ObjectRef
+    from portcullis.typing import Size
+
+__all__ = ["Entry", "Node", "Session", "connect"]
+
+
+class Entry(NamedTuple):
+    """A name of an object."""
+
+    #: The name.
+    name: str
+    #: The object.
+    object: ObjectRef
+    #: Bytes of the object.
+    size: int
+    #: What permissions of the asking tenant over the object may allow: letters of "rwa".
+    rights: str
+
+
+class Session(Awaiting, _native.Session):
+    """A session with a node: connect and Node.connect open it.
+
+    As a context manager it is closed at the end of the block, and its permissions end with it. One thread uses a session at a
+    time; give each thread its own. A child of fork opens its own.
+
+    The methods that begin with ``a`` are for asyncio: any number of them at once, without a thread.
+    """
+
+    def lookup(self, name: str, tenant: str | None = None) -> Entry:
+        """The object that has a name: of this tenant, or of another one that shares it with this one."""
+        return Entry(*self._lookup(name, tenant))
+
+    def names(self, tenant: str | None = None) -> list[Entry]:
+        """All names of this tenant, or those that another one shares with it, in order."""
+        return [Entry(*named) for named in self._names(tenant)]
+
+    def create_table(self, name: str | None = None, **options: Any) -> Table:
+        """Makes an empty table, with a name if it is to have one.
+
+        Options: lease (seconds; who dies in the middle of a change holds others up no longer than twice this), groups (of buckets
+        of a subtable: each has room for 21 keys), depth_max (at most two to this power subtables), seed (of the hashes), keep (as
+        Session.allocate, True unless told), grain ("extent", or "block" for a permission for each value), blocks ("objects", or
+        "chunks" for memory of this session alone).
+        """
+        return Table(_native.Table.create(self, name, options))
+
+    def open_table(self, at: str | ObjectRef, read_only: bool = False) -> Table:
+        """Opens the table with a name, or with a reference to its head."""
+        return Table(_native.Table.open(self, at, read_only))
+
+    def create_queue(self, name: str | None = None, **options: Any) -> Queue:
+        """Makes an empty queue, with a name if it is to have one.
+
+        Options: segment_slots (64 to 1024), cell_bytes (of a slot; a longer entry takes several), segments_max, lease (seconds: for
+        how long one who has died can hold up others), keep (as Session.allocate, True unless told).
+        """
+        return Queue(_native.Queue.create(self, name, options))
+
+    def open_queue(self, at: str | ObjectRef) -> Queue:
+        """Opens the queue with a name, or with a reference to its head."""
+        return Queue(_native.Queue.open(self, at))
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.closed:
+            self.close()
+
+
+def connect(
+    address: str,
+    *,
+    arena: Size = "4MiB",
+    certificates: str | os.PathLike[str] | None = None,
+    tenant: str | None = None,
+) -> Session:
+    """Opens a session with the node at an address: ``shm:/run/portcullis.sock``, ``udp:host:port``, ``rdma:host:port``, or
+    ``name:tenant/node`` to be looked up in the cluster's directory.
+
+    arena: bytes of the memory that reads and writes go through. certificates, tenant: a folder made by ``portcullis certificates``,
+    and the tenant to act for, for nodes of other machines.
+
+    >>> with portcullis.connect(node.address) as session:
+    ...     session.closed
+    False
+    """
+    return Session(address, arena=arena, certificates=certificates, tenant=tenant)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Removes the folder of a node's socket. In a child of fork it is the parent's."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Node(_native.Node):
+    """A node inside this process, for tests. As a context manager it ends at the end of the block.
+
+    memory: what it lends. socket: a path at which other processes of this user can come to it, too; without one it makes a socket
+    in a folder of its own.
+
+    >>> with portcullis.Node(memory="64MiB") as node, node.connect() as session:
+    ...     with session.allocate(5) as permission:
+    ...         permission.write(b"hello")
+    ...         permission.read_bytes()
+    b'hello'
+    """
+
+    _folder: weakref.finalize[..., Any] | None
+
+    def __new__(cls, memory: Size = "64MiB", socket: str | os.PathLike[str] | None = None) -> Node:
+        """Starts the node."""
+        if socket is not None:
+            node = super().__new__(cls, memory, socket)
+            node._folder = None
+            return node
+        folder = tempfile.mkdtemp(prefix="portcullis-")
+        try:
+            node = super().__new__(cls, memory, Path(folder, "node.sock"))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        node._folder = weakref.finalize(node, _remove, folder, os.getpid())
+        return node
+
+    def connect(self, tenant: str = "local", arena: Size = "4MiB") -> Session:
+        """Opens a session with the node, for a tenant of any name."""
+        return Session(self, arena=arena, tenant=tenant)
+
+    def stop(self) -> None:
+        """Ends the node, and everything on it. Stopping it again does nothing."""
+        super().stop()
+        if self._folder is not None:
+            self._folder()
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.stopped:
+            self.stop()
+
+    def __repr__(self) -> str:
+        return f"<portcullis.Node at {self.address}{', stopped' if self.stopped else ''}>"

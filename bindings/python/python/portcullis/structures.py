@@ -1,0 +1,242 @@
+"""Tables and queues in a node's memory, which many programs use at once."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, Iterable, KeysView, Mapping, MutableMapping, ValuesView
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from portcullis import _native
+
+if TYPE_CHECKING:
+    from portcullis._native import ObjectRef
+    from portcullis.typing import Bytes
+
+__all__ = ["Queue", "Table"]
+
+
+class _Keys(KeysView[bytes]):
+    """The keys of a table, as they are when somebody looks."""
+
+
+class _Items(ItemsView[bytes, bytes]):
+    """The items of a table: one look at the table gives keys and values."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._table = table
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(self._table._native.items())
+
+
+class _Values(ValuesView[bytes]):
+    """The values of a table."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._table = table
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([value for _, value in self._table._native.items()])
+
+
+class Table(MutableMapping[bytes, bytes]):
+    """A hash table in a node's memory: Session.create_table and Session.open_table make it.
+
+    It is a mapping of bytes to bytes. All programs of the tenant use it at once; each operation is atomic. A program that dies in
+    the middle of one holds nobody up for longer than two leases. The table has a session of its own.
+
+    >>> with session.create_table() as table:
+    ...     table[b"key"] = b"value"
+    ...     table[b"key"], table.get(b"other"), len(table), table.get_many([b"key", b"other"])
+    (b'value', None, 1, [b'value', None])
+    """
+
+    def __init__(self, native: _native.Table) -> None:
+        self._native = native
+
+    @property
+    def head(self) -> ObjectRef:
+        """The object that names the table."""
+        return self._native.head
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle was closed."""
+        return self._native.closed
+
+    def __getitem__(self, key: Bytes) -> bytes:
+        value = self._native.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: Bytes, value: Bytes) -> None:
+        self._native.store(key, value, "always")
+
+    def __delitem__(self, key: Bytes) -> None:
+        if not self._native.remove(key):
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self._native.get(cast("Bytes", key)) is not None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The keys, as one look has found them. A key that is there all the time comes exactly once."""
+        return iter(self._native.keys())
+
+    def __len__(self) -> int:
+        """How many keys there are. This looks at the whole table."""
+        return self._native.length()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        # Two handles on one table are equal. To compare what tables hold, make dicts of them.
+        return self.head == other.head if isinstance(other, Table) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.head)
+
+    def keys(self) -> KeysView[bytes]:
+        """The keys."""
+        return _Keys(self)
+
+    def items(self) -> ItemsView[bytes, bytes]:
+        """The keys and their values. Going through them is one look at the table."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[bytes]:
+        """The values."""
+        return _Values(self)
+
+    def get_many(self, keys: Iterable[Bytes]) -> list[bytes | None]:
+        """The values of several keys, in their order, looked up at once: two round trips for all of them."""
+        return self._native.get_many(list(keys))
+
+    def insert(self, key: Bytes, value: Bytes, ttl: float | None = None) -> bool:
+        """Adds a key. Returns whether it was not there before. ttl: the key goes by itself after so many seconds."""
+        return self._native.store(key, value, "absent", None, ttl) == "inserted"
+
+    def set(self, key: Bytes, value: Bytes, ttl: float | None = None) -> None:
+        """Gives a key a value, whether it was there or not."""
+        self._native.store(key, value, "always", None, ttl)
+
+    def replace(self, key: Bytes, value: Bytes, ttl: float | None = None) -> bool:
+        """Gives a key that is there another value. Returns whether it is there."""
+        return self._native.store(key, value, "present", None, ttl) == "replaced"
+
+    def compare_and_set(self, key: Bytes, expected: Bytes, value: Bytes, ttl: float | None = None) -> bool:
+        """Gives a key another value if it has the value `expected`. Returns whether it had."""
+        return self._native.store(key, value, "equals", expected, ttl) == "replaced"
+
+    def remove(self, key: Bytes) -> bool:
+        """Removes a key. Returns whether it was there."""
+        return self._native.remove(key)
+
+    def sweep(self) -> Mapping[str, int]:
+        """Frees what programs that have died have left. Takes two leases and more, and others go on. Returns what was freed."""
+        return self._native.sweep()
+
+    def statistics(self) -> Mapping[str, int]:
+        """What the table takes and how full it is, as one look has found it."""
+        return self._native.statistics()
+
+    def close(self) -> None:
+        """Closes this handle. The table stays. Closing it again does nothing."""
+        self._native.close()
+
+    def destroy(self, name: str | None = None) -> None:
+        """Frees all memory of the table, and takes its name away. Other handles on it are of no use from here on."""
+        self._native.destroy(name)
+
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close(self, error)
+
+    def __repr__(self) -> str:
+        return f"<portcullis.Table {self.head}{', closed' if self.closed else ''}>"
+
+
+class Queue:
+    """A queue in a node's memory, for many producers and many consumers: Session.create_queue and Session.open_queue make it.
+
+    An entry is pushed once, and popped once. An entry whose consumer dies after it has popped it is gone. The queue has a session
+    of its own.
+
+    >>> with session.create_queue() as queue:
+    ...     queue.push(b"first")
+    ...     queue.push(b"second")
+    ...     queue.pop(), queue.pop_many(10), queue.pop(timeout=0)
+    (b'first', [b'second'], None)
+    """
+
+    def __init__(self, native: _native.Queue) -> None:
+        self._native = native
+
+    @property
+    def head(self) -> ObjectRef:
+        """The object that names the queue."""
+        return self._native.head
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle was closed."""
+        return self._native.closed
+
+    def push(self, entry: Bytes) -> None:
+        """Adds an entry at the end."""
+        self._native.push(entry)
+
+    def pop(self, timeout: float | None = None) -> bytes | None:
+        """Takes the first entry. Waits for one for `timeout` seconds, or for as long as it takes. None: there was none.
+
+        Raises CallerError or TenantError when the queue was ended and all entries were taken: its name is "queue-closed".
+        """
+        return self._native.pop(timeout)
+
+    def pop_many(self, most: int) -> list[bytes]:
+        """Takes the first entries, `most` of them at most, at one moment. Does not wait: none of them, the queue is empty."""
+        return self._native.pop_many(most)
+
+    def end(self) -> None:
+        """Ends the queue: nobody pushes any more, and consumers take what is left."""
+        self._native.end()
+
+    def sweep(self) -> None:
+        """Gives back what is consumed, and frees what programs that have died have left. Others do the same as they go on."""
+        self._native.sweep()
+
+    def statistics(self) -> Mapping[str, int]:
+        """What the queue takes, and how full it is."""
+        return self._native.statistics()
+
+    def close(self) -> None:
+        """Closes this handle. The queue stays. Closing it again does nothing."""
+        self._native.close()
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close(self, error)
+
+    def __repr__(self) -> str:
+        return f"<portcullis.Queue {self.head}{', closed' if self.closed else ''}>"
+
+
+def _close(structure: Any, error: BaseException | None) -> None:
+    """Closes a structure at the end of a block. The exception that ends the block says more than one of closing."""
+    try:
+        structure.close()
+    except Exception:
+        if error is None:
+            raise

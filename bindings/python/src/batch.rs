@@ -1,0 +1,397 @@
+//! Operations that are begun together.
+
+use crate::arguments::{KeptFor, Letters, Seconds, Size, Word};
+use crate::buffer::CallerBuffer;
+use crate::core::{Core, Wanted, outcome};
+use crate::failure::bad_argument;
+use crate::object::ObjectRef;
+use crate::permission::Permission;
+use crate::session::{Session, acquire_ask, allocate_ask};
+use crate::transfers::length_of;
+use portcullis::{Acquire, Allocate, Error, Lifetime};
+use portcullis_foreign::{ArenaBuffer, Failure, Misuse, Operations};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// One operation that is to be begun.
+enum Step {
+    Read { permission: Py<Permission>, offset: u64, length: usize, wanted: Wanted },
+    Write { permission: Py<Permission>, offset: u64, data: CallerBuffer },
+    CompareAndSwap { permission: Py<Permission>, offset: u64, compare: u64, swap: u64 },
+    FetchAndAdd { permission: Py<Permission>, offset: u64, add: u64 },
+    Allocate(Allocate),
+    Acquire(Acquire),
+    Revoke { permission: Py<Permission>, free: bool },
+    Extend { permission: Py<Permission>, time: Lifetime },
+}
+
+impl Step {
+    /// Adds the step to the session's operations. Returns what it is to become, or the step where the arena has no room for it.
+    fn add(self, py: Python<'_>, core: &mut Core, tag: u64) -> Result<Wanted, Box<Self>> {
+        match self.try_to_add(py, core, tag) {
+            Ok(wanted) => Ok(wanted),
+            Err(Refused::NoRoom(step)) => Err(step),
+            Err(Refused::Failed(failure)) => {
+                core.attached.operations.fail(tag, failure);
+                Ok(Wanted::Nothing)
+            }
+        }
+    }
+
+    fn try_to_add(self, py: Python<'_>, core: &mut Core, tag: u64) -> Result<Wanted, Refused> {
+        let attached = &mut core.attached;
+        match self {
+            Self::Read { permission, offset, length, wanted } => {
+                let Some(buffer) = room(attached.session.buffer(length_of(length)))? else {
+                    return Err(Refused::NoRoom(Box::new(Self::Read { permission, offset, length, wanted })));
+                };
+                attached.operations.read(tag, &*permission.get().held.enter()?, offset, buffer);
+                Ok(wanted)
+            }
+            Self::Write { permission, offset, data } => {
+                let Some(mut buffer) = room(attached.session.buffer(length_of(data.len())))? else {
+                    return Err(Refused::NoRoom(Box::new(Self::Write { permission, offset, data })));
+                };
+                data.copy(py, 0, &mut buffer.bytes_mut());
+                attached.operations.write(tag, &*permission.get().held.enter()?, offset, buffer);
+                Ok(Wanted::Nothing)
+            }
+            other => Ok(other.add_without_buffer(&mut attached.operations, tag)?),
+        }
+    }
+
+    fn add_without_buffer(self, operations: &mut Operations, tag: u64) -> Result<Wanted, Misuse> {
+        match self {
+            Self::CompareAndSwap { permission, offset, compare, swap } => {
+                operations.compare_and_swap(tag, &*permission.get().held.enter()?, offset, compare, swap);
+                Ok(Wanted::Word)
+            }
+            Self::FetchAndAdd { permission, offset, add } => {
+                operations.fetch_and_add(tag, &*permission.get().held.enter()?, offset, add);
+                Ok(Wanted::Word)
+            }
+            Self::Allocate(ask) => {
+                operations.allocate(tag, ask);
+                Ok(Wanted::Permission)
+            }
+            Self::Acquire(ask) => {
+                operations.acquire(tag, ask);
+                Ok(Wanted::Permission)
+            }
+            Self::Revoke { permission, free } => {
+                let held = permission.get().held.close()?.ok_or(Misuse::Closed { what: "the permission" })?;
+                operations.revoke(tag, held, free);
+                Ok(Wanted::Nothing)
+            }
+            Self::Extend { permission, time } => {
+                operations.extend(tag, &*permission.get().held.enter()?, time);
+                Ok(Wanted::Nothing)
+            }
+            Self::Read { .. } | Self::Write { .. } => Err(Misuse::Panicked),
+        }
+    }
+}
+
+/// Why a step was not added.
+enum Refused {
+    NoRoom(Box<Step>),
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A buffer, or `None` where the arena has no room for it now.
+fn room(buffer: Result<ArenaBuffer, Error>) -> Result<Option<ArenaBuffer>, Error> {
+    match buffer {
+        Ok(buffer) => Ok(Some(buffer)),
+        Err(Error::ArenaFull { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Operations that are begun together, with one doorbell, and carried out in order.
+///
+/// Each method adds an operation and returns its place. run() begins them and waits: its list has each operation's result at its
+/// place, or the exception itself. submit() begins them and does not wait.
+///
+/// >>> with session.allocate(64, rights="rwa") as permission:
+/// ...     batch = session.batch()
+/// ...     _ = batch.write(permission, b"hello")
+/// ...     _ = batch.read_bytes(permission, 5)
+/// ...     _ = batch.fetch_and_add(permission, 8, 1)
+/// ...     _ = batch.read_bytes(permission, 1, offset=64)
+/// ...     batch.run()
+/// [None, b'hello', 0, CallerError("1 bytes at 64 reach outside the permission's 64", 104, 'outside-range')]
+#[pyclass(frozen, module = "portcullis")]
+pub(crate) struct Batch {
+    session: Py<Session>,
+    steps: Mutex<Vec<Step>>,
+}
+
+impl Batch {
+    pub(crate) fn new(session: Py<Session>) -> Self {
+        Self { session, steps: Mutex::new(Vec::new()) }
+    }
+
+    fn push(&self, step: Step) -> usize {
+        let mut steps = self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        steps.push(step);
+        steps.len() - 1
+    }
+
+    fn take(&self) -> Vec<Step> {
+        std::mem::take(&mut *self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+}
+
+#[pymethods]
+impl Batch {
+    /// Adds a read of as many bytes as the buffer has.
+    #[pyo3(
+        signature = (permission, buffer, offset = Size(0)),
+        text_signature = "($self, permission, buffer, offset=0)"
+    )]
+    fn read_into(
+        &self,
+        permission: Py<Permission>,
+        buffer: &Bound<'_, PyAny>,
+        offset: Size,
+    ) -> PyResult<usize> {
+        let target = CallerBuffer::target(buffer)?;
+        let (length, wanted) = (target.len(), Wanted::Into(target));
+        Ok(self.push(Step::Read { permission, offset: offset.0, length, wanted }))
+    }
+
+    /// Adds a read whose result is a View.
+    #[pyo3(
+        signature = (permission, length = None, offset = Size(0)),
+        text_signature = "($self, permission, length=None, offset=0)"
+    )]
+    fn read(&self, permission: Py<Permission>, length: Option<Size>, offset: Size) -> PyResult<usize> {
+        let length = permission.get().length_from(offset.0, length)?;
+        Ok(self.push(Step::Read { permission, offset: offset.0, length, wanted: Wanted::View }))
+    }
+
+    /// Adds a read whose result is bytes.
+    #[pyo3(
+        signature = (permission, length = None, offset = Size(0)),
+        text_signature = "($self, permission, length=None, offset=0)"
+    )]
+    fn read_bytes(&self, permission: Py<Permission>, length: Option<Size>, offset: Size) -> PyResult<usize> {
+        let length = permission.get().length_from(offset.0, length)?;
+        Ok(self.push(Step::Read { permission, offset: offset.0, length, wanted: Wanted::Bytes }))
+    }
+
+    /// Adds a write. The bytes are taken when the batch is begun.
+    #[pyo3(
+        signature = (permission, data, offset = Size(0)),
+        text_signature = "($self, permission, data, offset=0)"
+    )]
+    fn write(&self, permission: Py<Permission>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<usize> {
+        let data = CallerBuffer::source(data)?;
+        Ok(self.push(Step::Write { permission, offset: offset.0, data }))
+    }
+
+    /// Adds a compare-and-swap of the word at `offset`. The result is the word before.
+    fn compare_and_swap(&self, permission: Py<Permission>, offset: Size, compare: Word, swap: Word) -> usize {
+        self.push(Step::CompareAndSwap { permission, offset: offset.0, compare: compare.0, swap: swap.0 })
+    }
+
+    /// Adds a fetch-and-add of the word at `offset`. The result is the word before.
+    fn fetch_and_add(&self, permission: Py<Permission>, offset: Size, add: Word) -> usize {
+        self.push(Step::FetchAndAdd { permission, offset: offset.0, add: add.0 })
+    }
+
+    /// Adds what Session.allocate does. The result is a Permission.
+    #[pyo3(
+        signature = (
+            size, lifetime = Seconds::ONE, rights = Letters::READ_WRITE, shared = false,
+            keep = KeptFor::NO, alignment = 1
+        ),
+        text_signature = "($self, size, lifetime=1.0, rights='rw', shared=False, keep=False, alignment=1)"
+    )]
+    fn allocate(
+        &self,
+        size: Size,
+        lifetime: Seconds,
+        rights: Letters,
+        shared: bool,
+        keep: KeptFor,
+        alignment: u64,
+    ) -> usize {
+        self.push(Step::Allocate(allocate_ask(&size, lifetime, &rights, shared, &keep, alignment)))
+    }
+
+    /// Adds what Session.acquire does. The result is a Permission.
+    #[pyo3(
+        signature = (
+            object, lifetime = Seconds::ONE, rights = Letters::READ, shared = None,
+            wait = Seconds::ONE, part = None
+        ),
+        text_signature = "($self, object, lifetime=1.0, rights='r', shared=None, wait=1.0, part=None)"
+    )]
+    fn acquire(
+        &self,
+        object: PyRef<'_, ObjectRef>,
+        lifetime: Seconds,
+        rights: Letters,
+        shared: Option<bool>,
+        wait: Seconds,
+        part: Option<(Size, Size)>,
+    ) -> usize {
+        self.push(Step::Acquire(acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref())))
+    }
+
+    /// Adds the end of a permission; free: and of its object.
+    #[pyo3(signature = (permission, free = false))]
+    fn revoke(&self, permission: Py<Permission>, free: bool) -> usize {
+        self.push(Step::Revoke { permission, free })
+    }
+
+    /// Adds an extension of a permission, to end so many seconds from when the batch is begun.
+    fn extend(&self, permission: Py<Permission>, seconds: Seconds) -> usize {
+        self.push(Step::Extend { permission, time: seconds.0 })
+    }
+
+    /// Begins what was added, waits for all of it, and returns the results in order: each is the operation's result, or an
+    /// exception. The batch is empty then, and can be used again.
+    ///
+    /// Where a signal's handler raises an exception, the operations go on, and their results are lost.
+    fn run<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let steps = self.take();
+        let mut run = Run::new(self.session.bind(py), steps.len())?;
+        for step in steps {
+            run.begin(step)?;
+        }
+        run.finish()?;
+        let results = run.results.into_iter().map(|result| match result {
+            Some(Ok(result)) => result,
+            Some(Err(error)) => error.into_value(py).into_bound(py).into_any(),
+            None => crate::failure::panicked(py).into_value(py).into_bound(py).into_any(),
+        });
+        PyList::new(py, results.collect::<Vec<_>>())
+    }
+
+    /// Begins what was added, and returns a number for each operation. Session.poll gives the results under these numbers. The
+    /// batch is empty then.
+    fn submit(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        let mut core = self.session.get().enter(py)?;
+        let steps = self.take();
+        let tags = core.tags(steps.len());
+        for (tag, step) in tags.clone().zip(steps) {
+            let wanted = step.add(py, &mut core, tag).unwrap_or_else(|step| {
+                core.attached.operations.fail(tag, no_room(&step).into());
+                Wanted::Nothing
+            });
+            core.submit(tag, wanted);
+        }
+        core.attached.post();
+        Ok(tags.collect())
+    }
+
+    fn __len__(&self) -> usize {
+        self.steps.lock().map_or(0, |steps| steps.len())
+    }
+}
+
+fn no_room(step: &Step) -> Error {
+    let asked = match step {
+        Step::Read { length, .. } => *length,
+        Step::Write { data, .. } => data.len(),
+        _ => 0,
+    };
+    Error::ArenaFull { asked: asked as u64 }
+}
+
+/// Operations that are begun and waited for together.
+struct Run<'a, 'py> {
+    session: &'a Bound<'py, Session>,
+    core: portcullis_foreign::Entered<'a, Core>,
+    tags: Range<u64>,
+    wanted: Vec<Wanted>,
+    results: Vec<Option<PyResult<Bound<'py, PyAny>>>>,
+    under_way: usize,
+}
+
+impl<'a, 'py> Run<'a, 'py> {
+    fn new(session: &'a Bound<'py, Session>, count: usize) -> PyResult<Self> {
+        let mut core = session.get().enter(session.py())?;
+        let tags = core.tags(count);
+        let mut results = Vec::new();
+        results.resize_with(count, || None);
+        Ok(Self { session, core, tags, wanted: Vec::with_capacity(count), results, under_way: 0 })
+    }
+
+    /// Adds a step. Where the arena has no room for it, it waits for those before it.
+    fn begin(&mut self, mut step: Step) -> PyResult<()> {
+        let py = self.session.py();
+        let tag = self.tags.start + self.wanted.len() as u64;
+        let wanted = loop {
+            match step.add(py, &mut self.core, tag) {
+                Ok(wanted) => break wanted,
+                Err(back) if self.under_way > 0 => {
+                    step = *back;
+                    self.core.attached.post();
+                    self.land_one(1)?;
+                }
+                Err(back) => {
+                    self.core.attached.operations.fail(tag, no_room(&back).into());
+                    break Wanted::Nothing;
+                }
+            }
+        };
+        self.wanted.push(wanted);
+        self.under_way += 1;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> PyResult<()> {
+        self.core.attached.post();
+        while self.under_way > 0 {
+            self.land_one(self.under_way)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn land_one(&mut self, left: usize) -> PyResult<()> {
+        let (place, completion) = self.core.take_one(self.session.py(), &self.tags, left)?;
+        self.under_way -= 1;
+        self.results[place] = Some(outcome(self.session, &self.wanted[place], completion));
+        Ok(())
+    }
+}
+
+/// Reads many pieces of memory, each into a buffer.
+pub(crate) fn read_many(session: &Bound<'_, Session>, reads: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = session.py();
+    let reads = match reads.cast::<PyList>() {
+        Ok(list) => list.clone(),
+        Err(_) => PyList::new(py, reads.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
+    };
+    let mut steps = Vec::with_capacity(reads.len());
+    for read in &reads {
+        let Ok(read) = read.cast::<PyTuple>() else {
+            return Err(bad_argument(py, "each read is a tuple: (permission, offset, buffer)"));
+        };
+        if read.len() != 3 {
+            return Err(bad_argument(py, "each read is a tuple of three: (permission, offset, buffer)"));
+        }
+        let permission = read.get_item(0)?.cast_into::<Permission>()?.unbind();
+        let offset = read.get_item(1)?.extract::<Size>()?.0;
+        let target = CallerBuffer::target(&read.get_item(2)?)?;
+        steps.push(Step::Read { permission, offset, length: target.len(), wanted: Wanted::Into(target) });
+    }
+    let mut run = Run::new(session, steps.len())?;
+    for step in steps {
+        run.begin(step)?;
+    }
+    run.finish()?;
+    run.results.into_iter().flatten().find_map(Result::err).map_or(Ok(()), Err)
+}

@@ -1,0 +1,112 @@
+//! The caller's memory: what Python's buffer protocol gives.
+
+use crate::failure::bad_argument;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
+
+/// Bytes of a caller's object, one after another, whatever items they are. While this lives, the object keeps its size.
+pub(crate) struct CallerBuffer {
+    raw: PyUntypedBuffer,
+    can_be_written: bool,
+}
+
+impl CallerBuffer {
+    /// To read from.
+    pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let raw = raw(object)?;
+        if !raw.is_c_contiguous() {
+            let text = "the bytes of the buffer do not lie one after another: copy it first, for example with \
+                        numpy.ascontiguousarray() or bytes()";
+            return Err(bad_argument(object.py(), text));
+        }
+        if has_objects(raw.format().to_bytes()) {
+            let text = "the items of the buffer are Python objects, whose bytes mean nothing elsewhere: give numbers, or \
+                        what pickle.dumps() makes of the objects";
+            return Err(bad_argument(object.py(), text));
+        }
+        Ok(Self { raw, can_be_written: false })
+    }
+
+    /// To write into.
+    pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = Self::source(object)?;
+        if buffer.raw.readonly() {
+            let text = "the buffer is read-only, and bytes are to be read into it: give a bytearray, a numpy array or \
+                        another buffer that can be written";
+            return Err(bad_argument(object.py(), text));
+        }
+        Ok(Self { can_be_written: true, ..buffer })
+    }
+
+    /// How many bytes there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.raw.len_bytes()
+    }
+
+    /// Where the `length` bytes from `at` on begin.
+    ///
+    /// # Panics
+    /// Like a slice, when they lie outside.
+    #[inline]
+    fn place(&self, at: usize, length: usize) -> *mut u8 {
+        let inside = at <= self.len() && length <= self.len() - at;
+        assert!(inside, "{length} bytes at {at} reach outside a buffer of {}", self.len());
+        self.raw.buf_ptr().cast::<u8>().wrapping_add(at)
+    }
+
+    /// Copies bytes into the caller's memory, from `at` on.
+    ///
+    /// # Panics
+    /// Like a slice, when they reach outside, or the buffer is no [`CallerBuffer::target`].
+    #[inline]
+    pub(crate) fn fill(&self, _attached: Python<'_>, at: usize, from: &[u8]) {
+        assert!(self.can_be_written, "a target was checked to be one");
+        let to = self.place(at, from.len());
+        // SAFETY: the exporter gave these bytes to be written, they lie one after another, and it keeps them where they are
+        // until `raw` is dropped; the place was checked to lie within them. No reference of Rust leads to a caller's memory, so
+        // `from` is somewhere else. The interpreter's lock is held, as for every writer that keeps Python's rules.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    }
+
+    /// Copies the caller's bytes from `at` on.
+    ///
+    /// # Panics
+    /// Like a slice, when they reach outside.
+    #[inline]
+    pub(crate) fn copy(&self, _attached: Python<'_>, at: usize, into: &mut [u8]) {
+        let from = self.place(at, into.len());
+        // SAFETY: as in `fill`: the exporter keeps the bytes where they are, and the place lies within them. `into` is borrowed
+        // exclusively, so it is somewhere else.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    /// A copy of all of it.
+    pub(crate) fn to_vec(&self, py: Python<'_>) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.copy(py, 0, &mut bytes);
+        bytes
+    }
+}
+
+/// The buffer of an object. Some objects leave out what can be told from the rest, such as the distance of items that lie one after
+/// another: a memoryview fills it in.
+fn raw(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let py = object.py();
+    match PyUntypedBuffer::get(object) {
+        Err(error) if error.is_instance_of::<PyBufferError>(py) => {
+            let view = PyMemoryView::from(object)?;
+            let flat = || PyUntypedBuffer::get(&view.call_method1("cast", ("B",))?);
+            PyUntypedBuffer::get(&view).or_else(|_| flat())
+        }
+        gotten => gotten,
+    }
+}
+
+/// Whether a format of the module `struct`, as the buffer protocol extends it, has references to Python objects in it. Names
+/// of fields stand between colons.
+fn has_objects(format: &[u8]) -> bool {
+    format.split(|letter| *letter == b':').step_by(2).any(|items| items.contains(&b'O'))
+}

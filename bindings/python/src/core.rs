@@ -1,0 +1,196 @@
+//! What a session's door leads to: the session, and what the operations under way are to become.
+
+use crate::buffer::CallerBuffer;
+use crate::failure::{OrRaise, panicked, raised};
+use crate::permission::Permission;
+use crate::session::Session;
+use crate::view::View;
+use portcullis::{Answer, Call, Client, Clock, Error, Lifetime, SessionEndpoint};
+use portcullis_foreign::{Attached, Completion, Ended};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// How long a call waits before Python may handle its signals.
+pub(crate) const SLICE: Lifetime = Lifetime::millis(50);
+/// A wait reads the clock from this look for its answer on: an answer that is there at once costs no look at the clock.
+const LOOKS_WITHOUT_CLOCK: u32 = 4_000;
+
+/// What an operation gives.
+pub(crate) enum Wanted {
+    /// What was read goes here.
+    Into(CallerBuffer),
+    /// What was read, as `bytes`.
+    Bytes,
+    /// What was read, in place.
+    View,
+    /// The word's value before.
+    Word,
+    /// A permission.
+    Permission,
+    /// `None`.
+    Nothing,
+}
+
+/// A session, and what the operations under way are to become.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub attached: Attached,
+    next_tag: u64,
+    /// What was submitted: it ends in [`Core::landed`], and [`Session::poll`] hands it out.
+    submitted: HashMap<u64, Wanted>,
+    landed: Vec<(u64, Wanted, Completion)>,
+}
+
+impl std::fmt::Debug for Wanted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wanted").finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn new(attached: Attached) -> Self {
+        Self { attached, next_tag: 0, submitted: HashMap::new(), landed: Vec::new() }
+    }
+
+    /// Tags that no other operation has.
+    #[inline]
+    pub(crate) fn tags(&mut self, count: usize) -> Range<u64> {
+        let first = self.next_tag;
+        self.next_tag += count as u64;
+        first..self.next_tag
+    }
+
+    /// Waits for the end of one of the operations with these tags, of which `left` have not ended. Returns its place among
+    /// them. An operation that nobody waits for any more, since a signal has ended its call, comes to nothing: a permission that it
+    /// brings is revoked.
+    #[inline]
+    pub(crate) fn take_one(
+        &mut self,
+        py: Python<'_>,
+        tags: &Range<u64>,
+        left: usize,
+    ) -> PyResult<(usize, Completion)> {
+        loop {
+            while let Some(completion) = self.attached.operations.take() {
+                if tags.contains(&completion.tag) {
+                    let place = usize::try_from(completion.tag - tags.start)?;
+                    return Ok((place, completion));
+                }
+                self.land(completion);
+            }
+            let attached = &mut self.attached;
+            let ended = py.detach(|| attached.wait(left, Some(SLICE)));
+            if ended < left {
+                if ended == 0 && self.attached.operations.pending() == 0 {
+                    return Err(panicked(py));
+                }
+                py.check_signals()?;
+            }
+        }
+    }
+
+    /// Waits for the end of the only operation with this tag.
+    #[inline]
+    pub(crate) fn take(&mut self, py: Python<'_>, tag: u64) -> PyResult<Completion> {
+        self.take_one(py, &(tag..tag + 1), 1).map(|(_, completion)| completion)
+    }
+
+    /// Notes what a submitted operation is to become.
+    pub(crate) fn submit(&mut self, tag: u64, wanted: Wanted) {
+        self.submitted.insert(tag, wanted);
+    }
+
+    /// Forgets a submitted operation: what it brings comes to nothing.
+    pub(crate) fn forget(&mut self, tag: u64) {
+        self.submitted.remove(&tag);
+        self.landed.retain(|(landed, ..)| *landed != tag);
+    }
+
+    fn land(&mut self, completion: Completion) {
+        if let Some(wanted) = self.submitted.remove(&completion.tag) {
+            self.landed.push((completion.tag, wanted, completion));
+        }
+    }
+
+    /// What was submitted and has ended.
+    pub(crate) fn landed(&mut self) -> Vec<(u64, Wanted, Completion)> {
+        self.attached.post();
+        self.attached.poll();
+        while let Some(completion) = self.attached.operations.take() {
+            self.land(completion);
+        }
+        std::mem::take(&mut self.landed)
+    }
+
+    /// Whether [`Core::landed`] would return something without asking the session.
+    pub(crate) fn has_landed(&self) -> bool {
+        !self.landed.is_empty() || self.attached.operations.ended() > 0
+    }
+
+    /// Asks the node for something, and waits for its answer.
+    pub(crate) fn call(
+        &mut self,
+        py: Python<'_>,
+        mut begin: impl FnMut(&mut Client<SessionEndpoint>) -> Result<Call, Error> + Send,
+    ) -> PyResult<Answer> {
+        let call = self.wait_for(py, move |client| match begin(client) {
+            Err(Error::QueueFull { .. }) => None,
+            begun => Some(begun),
+        })?;
+        let call = call.or_raise(py)?;
+        self.wait_for(py, move |client| client.take_call(call))?.or_raise(py)
+    }
+
+    /// Waits until `done` returns a value, or a signal's handler raises an exception.
+    fn wait_for<T: Send>(
+        &mut self,
+        py: Python<'_>,
+        mut done: impl FnMut(&mut Client<SessionEndpoint>) -> Option<T> + Send,
+    ) -> PyResult<T> {
+        let session = &mut self.attached.session;
+        loop {
+            let waited = py.detach(|| {
+                let clock = *session.clock();
+                let until = clock.now().after(SLICE);
+                let mut looks = 0;
+                session.wait_until_by(until, |client| {
+                    looks += 1;
+                    let late = || looks > LOOKS_WITHOUT_CLOCK && clock.now() >= until;
+                    done(client).map(Some).or_else(|| late().then_some(None))
+                })
+            });
+            match waited.or_raise(py)? {
+                Some(result) => return Ok(result),
+                None => py.check_signals()?,
+            }
+        }
+    }
+}
+
+/// What an operation has come to, in Python.
+pub(crate) fn outcome<'py>(
+    session: &Bound<'py, Session>,
+    wanted: &Wanted,
+    completion: Completion,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = session.py();
+    let Completion { result, buffer, .. } = completion;
+    let ended = result.map_err(|failure| raised(py, &failure))?;
+    match (wanted, ended, buffer) {
+        (Wanted::Into(target), Ended::Value(_), Some(buffer)) => {
+            target.fill(py, 0, &buffer.bytes());
+            Ok(py.None().into_bound(py))
+        }
+        (Wanted::Bytes, Ended::Value(_), Some(buffer)) => Ok(PyBytes::new(py, &buffer.bytes()).into_any()),
+        (Wanted::View, Ended::Value(_), Some(buffer)) => Ok(Bound::new(py, View::new(buffer))?.into_any()),
+        (Wanted::Word, Ended::Value(word), _) => Ok(word.into_pyobject(py)?.into_any()),
+        (Wanted::Permission, Ended::Granted(permission), _) => {
+            let permission = Permission::new(*permission, session.get().clock(), session.clone().unbind());
+            Ok(Bound::new(py, permission)?.into_any())
+        }
+        (Wanted::Nothing, Ended::Value(_) | Ended::Done, _) => Ok(py.None().into_bound(py)),
+        _ => Err(panicked(py)),
+    }
+}

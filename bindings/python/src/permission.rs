@@ -1,0 +1,323 @@
+//! Permissions, and keepers that extend them.
+
+use crate::arguments::{Seconds, Size, Word};
+use crate::buffer::CallerBuffer;
+use crate::failure::{OrRaise, raised};
+use crate::object::ObjectRef;
+use crate::session::Session;
+use crate::view::View;
+use portcullis::{Clock, Kept, Lease, ProcessClock, Sharing};
+use portcullis_errors::Fault;
+use portcullis_foreign::{Completion, Door, Ended, Failure, Misuse};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The right to access some bytes of a node for some time.
+///
+/// As a context manager it is revoked at the end of the block. It ends by itself at its deadline, and with its session. One that
+/// Python forgets is revoked with the session's next call.
+///
+/// >>> with session.allocate("4KiB", lifetime=0.5) as permission:
+/// ...     permission.write(b"hello")
+/// ...     permission.read_bytes(5)
+/// b'hello'
+#[pyclass(frozen, module = "portcullis")]
+pub(crate) struct Permission {
+    pub(crate) held: Door<portcullis::Permission>,
+    session: Py<Session>,
+    object: ObjectRef,
+    #[pyo3(get)]
+    offset: u64,
+    #[pyo3(get)]
+    length: u64,
+    rights: String,
+    shared: bool,
+    lease: Arc<Lease>,
+    clock: ProcessClock,
+}
+
+impl Permission {
+    pub(crate) fn new(held: portcullis::Permission, clock: ProcessClock, session: Py<Session>) -> Self {
+        Self {
+            object: ObjectRef(held.object()),
+            offset: held.offset(),
+            length: held.length(),
+            rights: held.rights().letters(),
+            shared: held.sharing() == Sharing::Shared,
+            lease: Arc::clone(held.lease()),
+            held: Door::new("the permission", held),
+            clock,
+            session,
+        }
+    }
+
+    /// How many bytes an access has that says nothing, or only where it begins.
+    pub(crate) fn length_from(&self, offset: u64, length: Option<Size>) -> PyResult<usize> {
+        let rest = || self.length.saturating_sub(offset);
+        Ok(usize::try_from(length.map_or_else(rest, |length| length.0))?)
+    }
+
+    fn left(&self) -> Duration {
+        let (now, deadline) = (self.clock.now(), self.lease.deadline());
+        if deadline > now { deadline.since(now).into() } else { Duration::ZERO }
+    }
+
+    fn end(&self, py: Python<'_>, free: bool) -> PyResult<Result<(), Failure>> {
+        let mut core = self.session.get().enter(py)?;
+        let Some(held) = self.held.close().or_raise(py)? else {
+            return Ok(Err(Misuse::Closed { what: "the permission" }.into()));
+        };
+        let tag = core.tags(1).start;
+        core.attached.operations.revoke(tag, held, free);
+        core.attached.post();
+        Ok(core.take(py, tag)?.result.map(|_| ()))
+    }
+
+    fn word(
+        slf: &Bound<'_, Self>,
+        add: impl FnOnce(&mut portcullis_foreign::Operations, u64, &portcullis::Permission),
+    ) -> PyResult<u64> {
+        let (py, this) = (slf.py(), slf.get());
+        let mut core = this.session.get().enter(py)?;
+        let tag = core.tags(1).start;
+        add(&mut core.attached.operations, tag, &*this.held.enter().or_raise(py)?);
+        core.attached.post();
+        match core.take(py, tag)?.result {
+            Ok(Ended::Value(before)) => Ok(before),
+            Ok(_) => Err(crate::failure::panicked(py)),
+            Err(failure) => Err(raised(py, &failure)),
+        }
+    }
+}
+
+#[pymethods]
+impl Permission {
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, py: Python<'_>, exception: (Py<PyAny>, Py<PyAny>, Py<PyAny>)) -> PyResult<()> {
+        // What is over already is as the end of the block wants it.
+        if self.held.is_closed() || self.session.get().is_closed() {
+            return Ok(());
+        }
+        match self.end(py, false)? {
+            Ok(()) => Ok(()),
+            // The exception that ends the block says more.
+            Err(failure) if failure.fault() == Fault::Ended || !exception.0.is_none(py) => Ok(()),
+            Err(failure) => Err(raised(py, &failure)),
+        }
+    }
+
+    /// Ends the permission. When this returns, no access under it can succeed any more.
+    ///
+    /// free: frees its object, too, once no other client holds it.
+    #[pyo3(signature = (free = false))]
+    fn revoke(&self, py: Python<'_>, free: bool) -> PyResult<()> {
+        self.end(py, free)?.map_err(|failure| raised(py, &failure))
+    }
+
+    /// Gives the permission up without waiting: the session's next call revokes it.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.close().or_raise(py).map(|_| ())
+    }
+
+    /// Extends the permission, to end so many seconds from now. This takes none of the node's CPU.
+    fn extend(&self, py: Python<'_>, seconds: Seconds) -> PyResult<()> {
+        let mut core = self.session.get().enter(py)?;
+        let tag = core.tags(1).start;
+        core.attached.operations.extend(tag, &*self.held.enter().or_raise(py)?, seconds.0);
+        core.attached.post();
+        core.take(py, tag)?.result.map(|_| ()).map_err(|failure| raised(py, &failure))
+    }
+
+    /// Keeps the permission extended, by so many seconds at a time, until the keeper is closed, the node refuses or the node's
+    /// longest lifetime is reached. A thread without Python does it, through a second session.
+    ///
+    /// >>> with session.allocate(64, lifetime=0.2) as permission:
+    /// ...     with permission.keep(by=0.2) as keeper:
+    /// ...         keeper.is_kept
+    /// True
+    fn keep(&self, py: Python<'_>, by: Seconds) -> PyResult<Keeper> {
+        let mut core = self.session.get().enter(py)?;
+        let held = self.held.enter().or_raise(py)?;
+        let (session, held) = (&mut core.attached.session, &*held);
+        let kept = py.detach(|| session.keep(held, by.0)).or_raise(py)?;
+        Ok(Keeper { kept: Door::new("the keeper", kept) })
+    }
+
+    /// Reads as many bytes as the buffer has, from `offset` on, into it: any buffer whose bytes lie one after another and can be
+    /// written, such as a bytearray or a numpy array.
+    ///
+    /// >>> into = bytearray(5)
+    /// >>> with session.allocate(64) as permission:
+    /// ...     permission.write(b"hello")
+    /// ...     permission.read_into(into)
+    /// >>> into
+    /// bytearray(b'hello')
+    #[pyo3(signature = (buffer, offset = Size(0)), text_signature = "($self, buffer, offset=0)")]
+    fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: Size) -> PyResult<()> {
+        let target = CallerBuffer::target(buffer)?;
+        let mut core = self.session.get().enter(py)?;
+        let held = self.held.enter().or_raise(py)?;
+        core.read(py, &held, (offset.0, target.len()), |at, bytes| target.fill(py, at, bytes))
+    }
+
+    /// Writes the bytes of a buffer, from `offset` on.
+    #[pyo3(signature = (data, offset = Size(0)), text_signature = "($self, data, offset=0)")]
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<()> {
+        let source = CallerBuffer::source(data)?;
+        let mut core = self.session.get().enter(py)?;
+        let held = self.held.enter().or_raise(py)?;
+        core.write(py, &held, (offset.0, source.len()), |at, bytes| source.copy(py, at, bytes))
+    }
+
+    /// Reads bytes to be looked at in place, without a copy: see View. Without a length: all from `offset` on. The session's arena
+    /// has to have room for them in one piece, and over UDP one operation carries at most 256 KiB.
+    #[pyo3(signature = (length = None, offset = Size(0)), text_signature = "($self, length=None, offset=0)")]
+    fn read(&self, py: Python<'_>, length: Option<Size>, offset: Size) -> PyResult<View> {
+        let length = self.length_from(offset.0, length)?;
+        let mut core = self.session.get().enter(py)?;
+        let held = self.held.enter().or_raise(py)?;
+        let Completion { result, buffer, .. } = core.read_in_place(py, &held, (offset.0, length))?;
+        match (result, buffer) {
+            (Ok(_), Some(buffer)) => Ok(View::new(buffer)),
+            (Ok(_), None) => Err(crate::failure::panicked(py)),
+            (Err(failure), _) => Err(raised(py, &failure)),
+        }
+    }
+
+    /// Reads bytes. Without a length: all from `offset` on.
+    #[pyo3(signature = (length = None, offset = Size(0)), text_signature = "($self, length=None, offset=0)")]
+    fn read_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        length: Option<Size>,
+        offset: Size,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let length = self.length_from(offset.0, length)?;
+        let mut core = self.session.get().enter(py)?;
+        let held = self.held.enter().or_raise(py)?;
+        // A length that no permission covers is refused before memory is taken for it.
+        let room = if offset.0.checked_add(length as u64).is_some_and(|end| end <= self.length) {
+            length
+        } else {
+            0
+        };
+        PyBytes::new_with(py, room, |into| {
+            core.read(py, &held, (offset.0, length), |at, bytes| {
+                into[at..at + bytes.len()].copy_from_slice(bytes);
+            })
+        })
+    }
+
+    /// Writes `swap` to the 8-byte word at `offset` if the word is `compare`. Returns the word as it was before. Needs the right
+    /// `a`; the offset is a multiple of 8; words are little-endian.
+    fn compare_and_swap(slf: &Bound<'_, Self>, offset: Size, compare: Word, swap: Word) -> PyResult<u64> {
+        Self::word(slf, |operations, tag, held| {
+            operations.compare_and_swap(tag, held, offset.0, compare.0, swap.0);
+        })
+    }
+
+    /// Adds to the 8-byte word at `offset`, modulo 2**64. Returns the word as it was before. Needs the right `a`.
+    fn fetch_and_add(slf: &Bound<'_, Self>, offset: Size, add: Word) -> PyResult<u64> {
+        Self::word(slf, |operations, tag, held| operations.fetch_and_add(tag, held, offset.0, add.0))
+    }
+
+    /// The object, by which others can acquire it as well.
+    #[getter]
+    fn object(&self) -> ObjectRef {
+        self.object
+    }
+
+    /// The session that holds the permission.
+    #[getter]
+    fn session<'py>(&self, py: Python<'py>) -> &Bound<'py, Session> {
+        self.session.bind(py)
+    }
+
+    /// What it allows: letters of "rwa".
+    #[getter]
+    fn rights(&self) -> &str {
+        &self.rights
+    }
+
+    /// Whether others may hold the same bytes.
+    #[getter]
+    fn shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Seconds until the deadline, on this machine's clock. 0: it is over.
+    #[getter]
+    fn remaining(&self) -> f64 {
+        if self.held.is_closed() { 0.0 } else { self.left().as_secs_f64() }
+    }
+
+    /// The deadline on the clock of time.monotonic(), as far as it is known now.
+    #[getter]
+    fn deadline(&self, py: Python<'_>) -> PyResult<f64> {
+        let now: f64 = py.import("time")?.call_method0("monotonic")?.extract()?;
+        Ok(now + self.left().as_secs_f64())
+    }
+
+    /// Whether it was not revoked here, and its deadline has not passed. The node may have ended it all the same.
+    #[getter]
+    fn is_live(&self) -> bool {
+        !self.held.is_closed() && !self.session.get().is_closed() && self.left() > Duration::ZERO
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(usize::try_from(self.length)?)
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { object, offset, length, rights, .. } = self;
+        let shared = if self.shared { ", shared" } else { "" };
+        let state = if self.held.is_closed() {
+            "ended".to_owned()
+        } else {
+            format!("{:.3} s left", self.left().as_secs_f64())
+        };
+        format!(
+            "<portcullis.Permission {rights}{shared}: {length} bytes at {offset} of {}, {state}>",
+            object.0
+        )
+    }
+}
+
+/// Keeps a permission extended until it is closed: Permission.keep makes it.
+#[pyclass(frozen, module = "portcullis")]
+pub(crate) struct Keeper {
+    kept: Door<Kept>,
+}
+
+#[pymethods]
+impl Keeper {
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    /// Extends the permission no more.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.kept.close().or_raise(py).map(|_| ())
+    }
+
+    /// Whether the permission is still kept extended.
+    #[getter]
+    fn is_kept(&self) -> bool {
+        self.kept.enter().is_ok_and(|kept| kept.is_kept())
+    }
+}

@@ -1,0 +1,357 @@
+//! Sessions.
+
+use crate::arguments::{self, KeptFor, Letters, Seconds, Size};
+use crate::batch::{self, Batch};
+use crate::core::{Core, Wanted, outcome};
+use crate::failure::{OrRaise, lasting, panicked};
+use crate::node::Node;
+use crate::object::ObjectRef;
+use portcullis::{
+    Acquire, Allocate, Answer, Call, Client, ClientIdentity, ClientSecurity, Entry, Error, ProcessClock,
+    RdmaOptions, Rights, SessionEndpoint, SessionOptions, Sharing, UdpOptions,
+};
+use portcullis_foreign::{Attached, Door, Entered};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A session with a node: portcullis.connect and Node.connect open it.
+///
+/// One thread uses a session at a time; give each thread its own. A child of fork opens its own.
+#[pyclass(frozen, subclass, module = "portcullis._native")]
+pub(crate) struct Session {
+    door: Door<Core>,
+    clock: ProcessClock,
+    number: u64,
+}
+
+/// What allocate asks for.
+pub(crate) fn allocate_ask(
+    size: &Size,
+    lifetime: Seconds,
+    rights: &Letters,
+    shared: bool,
+    keep: &KeptFor,
+    alignment: u64,
+) -> Allocate {
+    let sharing = if shared { Sharing::Shared } else { Sharing::Exclusive };
+    Allocate { size: size.0, alignment, lifetime: lifetime.0, rights: rights.0, sharing, keep: keep.0 }
+}
+
+/// What acquire asks for. Who only reads shares, unless told.
+pub(crate) fn acquire_ask(
+    object: ObjectRef,
+    lifetime: Seconds,
+    rights: &Letters,
+    shared: Option<bool>,
+    wait: Seconds,
+    part: Option<&(Size, Size)>,
+) -> Acquire {
+    let ask = Acquire::object(object.0).lifetime(lifetime.0).rights(rights.0).wait(wait.0);
+    let ask = part.map_or(ask, |(offset, length)| ask.part(offset.0, length.0));
+    if shared.unwrap_or(rights.0 == Rights::READ) { ask.shared() } else { ask }
+}
+
+/// How nodes of other machines are to know this client: by `tenant-NAME.pem` in a folder of `portcullis certificates`.
+fn security(py: Python<'_>, certificates: Option<(PathBuf, String)>) -> PyResult<ClientSecurity> {
+    let Some((folder, tenant)) = certificates else { return Ok(ClientSecurity::Plain { anywhere: false }) };
+    let certificate = folder.join(format!("tenant-{tenant}.pem"));
+    let key = folder.join(format!("tenant-{tenant}-key.pem"));
+    let identity = ClientIdentity::load(&folder.join("ca.pem"), &certificate, &key);
+    identity.map(ClientSecurity::Tls).map_err(|error| lasting(py, &error))
+}
+
+impl Session {
+    /// Goes in.
+    #[inline]
+    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<Entered<'_, Core>> {
+        self.door.enter().or_raise(py)
+    }
+
+    /// The clock of the session's leases.
+    pub(crate) fn clock(&self) -> ProcessClock {
+        self.clock
+    }
+
+    /// Opens another session of the same tenant with the same node.
+    pub(crate) fn another(&self, py: Python<'_>) -> PyResult<portcullis::Session> {
+        let mut core = self.enter(py)?;
+        let session = &mut core.attached.session;
+        py.detach(move || session.another()).or_raise(py)
+    }
+
+    fn call(
+        &self,
+        py: Python<'_>,
+        begin: impl FnMut(&mut Client<SessionEndpoint>) -> Result<Call, Error> + Send,
+    ) -> PyResult<Answer> {
+        self.enter(py)?.call(py, begin)
+    }
+
+    fn granted<'py>(
+        slf: &Bound<'py, Self>,
+        add: impl FnOnce(&mut portcullis_foreign::Operations, u64),
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let mut core = slf.get().enter(py)?;
+        let tag = core.tags(1).start;
+        add(&mut core.attached.operations, tag);
+        core.attached.post();
+        let completion = core.take(py, tag)?;
+        drop(core);
+        outcome(slf, &Wanted::Permission, completion)
+    }
+}
+
+/// A name, its object, the object's size, and the rights that the asking tenant can have: `Session.lookup` makes more of it.
+type Named = (String, ObjectRef, u64, String);
+
+fn named(entry: &Entry) -> Named {
+    (entry.name.to_string(), ObjectRef(entry.object), entry.size, entry.rights.letters())
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    #[pyo3(signature = (place, *, arena = Size(4 << 20), tenant = None, certificates = None))]
+    fn new(
+        py: Python<'_>,
+        place: &Bound<'_, PyAny>,
+        arena: Size,
+        tenant: Option<String>,
+        certificates: Option<PathBuf>,
+    ) -> PyResult<Self> {
+        let attached = match place.cast::<Node>() {
+            Ok(node) => {
+                let options = SessionOptions { arena_bytes: arena.0, ..SessionOptions::default() };
+                node.get().attach(py, tenant.as_deref().unwrap_or("local"), options)?
+            }
+            Err(_) => {
+                let address: String = place.extract()?;
+                let security = security(py, certificates.zip(tenant))?;
+                let udp = UdpOptions { security: security.clone(), ..UdpOptions::default() };
+                let rdma = RdmaOptions { security, ..RdmaOptions::default() };
+                let options = SessionOptions { arena_bytes: arena.0, udp, rdma, ..SessionOptions::default() };
+                py.detach(|| Attached::connect(&address, options)).or_raise(py)?
+            }
+        };
+        let (clock, number) = (*attached.session.clock(), attached.session.number());
+        Ok(Self { door: Door::new("the session", Core::new(attached)), clock, number })
+    }
+
+    /// Ends the session, and with it its permissions. Closing it again does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let core = self.door.close().or_raise(py)?;
+        py.detach(|| drop(core));
+        Ok(())
+    }
+
+    /// Whether the session was closed, or belongs to the process that this one was forked from.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.is_closed()
+    }
+
+    /// The client's number on its node, by which the node's audit log names it.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Allocates memory and returns a permission over it.
+    ///
+    /// size: in bytes, or a text such as "64MiB". lifetime: in seconds. rights: letters of "rwa" (read, write, atomic). shared:
+    /// others may hold it as well. keep: False: the memory goes with its last permission. True: it stays until it is freed, or the
+    /// tenant's last client goes. Seconds: as True, and so long after that. math.inf: until it is freed or the node ends.
+    /// alignment: a power of two.
+    #[pyo3(
+        signature = (
+            size, lifetime = Seconds::ONE, rights = Letters::READ_WRITE, shared = false,
+            keep = KeptFor::NO, alignment = 1
+        ),
+        text_signature = "($self, size, lifetime=1.0, rights='rw', shared=False, keep=False, alignment=1)"
+    )]
+    fn allocate<'py>(
+        slf: &Bound<'py, Self>,
+        size: Size,
+        lifetime: Seconds,
+        rights: Letters,
+        shared: bool,
+        keep: KeptFor,
+        alignment: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let ask = allocate_ask(&size, lifetime, &rights, shared, &keep, alignment);
+        Self::granted(slf, |operations, tag| operations.allocate(tag, ask))
+    }
+
+    /// Acquires a permission over an object that exists.
+    ///
+    /// shared: others may hold the same bytes meanwhile. Unless told, a permission that only reads is shared, and any other is
+    /// exclusive. wait: how many seconds to wait for others that hold the object. part: (offset, length) of the bytes wanted;
+    /// without it all of the object.
+    #[pyo3(
+        signature = (
+            object, lifetime = Seconds::ONE, rights = Letters::READ, shared = None,
+            wait = Seconds::ONE, part = None
+        ),
+        text_signature = "($self, object, lifetime=1.0, rights='r', shared=None, wait=1.0, part=None)"
+    )]
+    fn acquire<'py>(
+        slf: &Bound<'py, Self>,
+        object: PyRef<'py, ObjectRef>,
+        lifetime: Seconds,
+        rights: Letters,
+        shared: Option<bool>,
+        wait: Seconds,
+        part: Option<(Size, Size)>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let ask = acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref());
+        Self::granted(slf, |operations, tag| operations.acquire(tag, ask))
+    }
+
+    /// Frees a kept object, once no client holds a permission over it.
+    fn free(&self, py: Python<'_>, object: PyRef<'_, ObjectRef>) -> PyResult<()> {
+        let object = object.0;
+        self.call(py, move |client| client.free(object)).map(|_| ())
+    }
+
+    /// Keeps an object from here on: see allocate. False: it goes with its last permission.
+    #[pyo3(signature = (object, keep = KeptFor::ATTACHED), text_signature = "($self, object, keep=True)")]
+    fn keep(&self, py: Python<'_>, object: PyRef<'_, ObjectRef>, keep: KeptFor) -> PyResult<()> {
+        let object = object.0;
+        self.call(py, move |client| client.keep_object(object, keep.0)).map(|_| ())
+    }
+
+    /// Gives an object of this tenant a name of 1 to 48 bytes. Of several clients that publish one name at once, one succeeds.
+    fn publish(&self, py: Python<'_>, name: &str, object: PyRef<'_, ObjectRef>) -> PyResult<()> {
+        let (name, object) = (arguments::name(py, name)?, object.0);
+        self.call(py, move |client| client.publish(name, object)).map(|_| ())
+    }
+
+    /// Takes a name away. The object stays; what other tenants hold of it ends.
+    fn unpublish(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let name = arguments::name(py, name)?;
+        self.call(py, move |client| client.unpublish(name)).map(|_| ())
+    }
+
+    #[pyo3(signature = (name, tenant = None))]
+    fn _lookup(&self, py: Python<'_>, name: &str, tenant: Option<&str>) -> PyResult<Named> {
+        let name = arguments::name(py, name)?;
+        let owner = tenant.map(|tenant| arguments::tenant(py, tenant)).transpose()?;
+        match self.call(py, move |client| client.lookup(owner, name))? {
+            Answer::Entry(entry) => Ok(named(&entry)),
+            _ => Err(panicked(py)),
+        }
+    }
+
+    #[pyo3(signature = (tenant = None))]
+    fn _names(&self, py: Python<'_>, tenant: Option<&str>) -> PyResult<Vec<Named>> {
+        let owner = tenant.map(|tenant| arguments::tenant(py, tenant)).transpose()?;
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            match self.call(py, move |client| client.list_behind(owner, after))? {
+                // A node that goes back would make this list endless.
+                Answer::Entry(entry) if after.is_none_or(|after| entry.name > after) => {
+                    all.push(named(&entry));
+                    after = Some(entry.name);
+                }
+                Answer::EndOfList => return Ok(all),
+                _ => return Err(Error::SessionLost).or_raise(py),
+            }
+        }
+    }
+
+    /// Lets another tenant acquire permissions over a named object, with at most these rights.
+    #[pyo3(
+        signature = (name, tenant, rights = Letters::READ),
+        text_signature = "($self, name, tenant, rights='r')"
+    )]
+    fn share(&self, py: Python<'_>, name: &str, tenant: &str, rights: Letters) -> PyResult<()> {
+        let (name, tenant) = (arguments::name(py, name)?, arguments::tenant(py, tenant)?);
+        self.call(py, move |client| client.share(name, tenant, rights.0)).map(|_| ())
+    }
+
+    /// Ends that. When this returns, no access of that tenant's can succeed any more.
+    fn unshare(&self, py: Python<'_>, name: &str, tenant: &str) -> PyResult<()> {
+        let (name, tenant) = (arguments::name(py, name)?, arguments::tenant(py, tenant)?);
+        self.call(py, move |client| client.unshare(name, tenant)).map(|_| ())
+    }
+
+    /// Has an object belong to another one, its head: whoever the head is shared with has the same rights over the member.
+    fn include(
+        &self,
+        py: Python<'_>,
+        member: PyRef<'_, ObjectRef>,
+        head: PyRef<'_, ObjectRef>,
+    ) -> PyResult<()> {
+        let (member, head) = (member.0, head.0);
+        self.call(py, move |client| client.include(member, head)).map(|_| ())
+    }
+
+    /// An empty batch.
+    fn batch(slf: &Bound<'_, Self>) -> Batch {
+        Batch::new(slf.clone().unbind())
+    }
+
+    /// Reads many pieces of memory at once: a list of tuples (permission, offset, buffer). Raises the first read's exception that
+    /// failed, when all have ended. It is the quickest way to read much that is small.
+    ///
+    /// >>> with session.allocate(64) as permission:
+    /// ...     permission.write(b"abcdefgh")
+    /// ...     parts = [bytearray(2) for _ in range(4)]
+    /// ...     session.read_many([(permission, 2 * n, part) for n, part in enumerate(parts)])
+    /// >>> [bytes(part) for part in parts]
+    /// [b'ab', b'cd', b'ef', b'gh']
+    fn read_many(slf: &Bound<'_, Self>, reads: &Bound<'_, PyAny>) -> PyResult<()> {
+        batch::read_many(slf, reads)
+    }
+
+    /// The descriptor that arm prepares. Only the session reads from it.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.enter(py)?.attached.session.descriptor().as_raw_fd())
+    }
+
+    /// What was submitted and has ended: a list of (number, result). The result is the operation's, or an exception. Does not wait.
+    fn poll<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
+        let py = slf.py();
+        let landed = slf.get().enter(py)?.landed();
+        let mut results = Vec::with_capacity(landed.len());
+        for (tag, wanted, completion) in landed {
+            let result = outcome(slf, &wanted, completion)
+                .unwrap_or_else(|error| error.into_value(py).into_bound(py).into_any());
+            results.push(PyTuple::new(py, [tag.into_pyobject(py)?.into_any(), result])?);
+        }
+        PyList::new(py, results)
+    }
+
+    /// Makes fileno readable when something arrives. Returns how many seconds an event loop may wait for that before it calls
+    /// poll: 0 if something is there already, None if nothing falls due by time alone. Any other call on the session undoes it.
+    fn arm(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let mut core = self.enter(py)?;
+        if core.has_landed() {
+            return Ok(Some(0.0));
+        }
+        let within = core.attached.session.arm();
+        Ok((within != Duration::MAX).then_some(within.as_secs_f64()))
+    }
+
+    /// Forgets a submitted operation. It may be carried out all the same; a permission that it brings is revoked.
+    fn forget(&self, py: Python<'_>, number: u64) -> PyResult<()> {
+        self.enter(py)?.forget(number);
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.is_closed() { ", closed" } else { "" };
+        format!("<portcullis.Session number {}{state}>", self.number)
+    }
+}
+
+impl Session {
+    /// Whether nothing can be done with the session any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.door.is_closed()
+    }
+}

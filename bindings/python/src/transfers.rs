@@ -1,0 +1,108 @@
+//! Reads and writes that a call waits for, in pieces of which several are under way at once.
+
+use crate::core::Core;
+use crate::failure::{OrRaise, raised};
+use portcullis::{Error, Permission};
+use portcullis_foreign::{ArenaBuffer, Completion};
+use pyo3::prelude::*;
+use std::ops::Range;
+
+/// The most bytes that one operation moves.
+pub(crate) const PIECE_BYTES: usize = 256 << 10;
+/// The most pieces of one call that are under way at once.
+const PIECES_MAX: usize = 4;
+
+impl Core {
+    /// Reads bytes of the permission's memory, and hands them to `land`, each piece with its place.
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        py: Python<'_>,
+        permission: &Permission,
+        (offset, length): (u64, usize),
+        mut land: impl FnMut(usize, &[u8]),
+    ) -> PyResult<()> {
+        let begin = |core: &mut Self, tag, at: Range<usize>, buffer| {
+            core.attached.operations.read(tag, permission, offset.saturating_add(at.start as u64), buffer);
+        };
+        self.in_pieces(py, length, begin, |at, buffer| land(at, &buffer.bytes()))
+    }
+
+    /// Writes bytes to the permission's memory, of which `fill` gives each piece by its place.
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        py: Python<'_>,
+        permission: &Permission,
+        (offset, length): (u64, usize),
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> PyResult<()> {
+        let begin = |core: &mut Self, tag, at: Range<usize>, mut buffer: ArenaBuffer| {
+            fill(at.start, &mut buffer.bytes_mut());
+            core.attached.operations.write(tag, permission, offset.saturating_add(at.start as u64), buffer);
+        };
+        self.in_pieces(py, length, begin, |_, _| ())
+    }
+
+    /// Moves pieces, several at a time. When this returns, none is under way, unless it returns the exception of a signal's
+    /// handler.
+    #[inline]
+    fn in_pieces(
+        &mut self,
+        py: Python<'_>,
+        length: usize,
+        mut begin: impl FnMut(&mut Self, u64, Range<usize>, ArenaBuffer),
+        mut land: impl FnMut(usize, &ArenaBuffer),
+    ) -> PyResult<()> {
+        // An access of no bytes is checked like any other.
+        let pieces = length.div_ceil(PIECE_BYTES).max(1);
+        let tags = self.tags(pieces);
+        let (mut begun, mut ended, mut failed) = (0, 0, None);
+        while ended < begun || (begun < pieces && failed.is_none()) {
+            while begun < pieces && begun - ended < PIECES_MAX && failed.is_none() {
+                let at = begun * PIECE_BYTES..length.min((begun + 1) * PIECE_BYTES);
+                match self.attached.session.buffer(length_of(at.len())) {
+                    Ok(buffer) => begin(self, tags.start + begun as u64, at, buffer),
+                    // There is room when a piece has ended.
+                    Err(Error::ArenaFull { .. }) if ended < begun => break,
+                    Err(error) => {
+                        failed = Some(error.into());
+                        break;
+                    }
+                }
+                begun += 1;
+            }
+            if ended == begun {
+                break;
+            }
+            self.attached.post();
+            let (place, Completion { result, buffer, .. }) = self.take_one(py, &tags, 1)?;
+            ended += 1;
+            match (result, buffer) {
+                (Ok(_), Some(buffer)) => land(place * PIECE_BYTES, &buffer),
+                (Ok(_), None) => {}
+                (Err(error), _) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(()), |failure| Err(raised(py, &failure)))
+    }
+
+    /// Reads bytes in one piece, to be looked at in place.
+    pub(crate) fn read_in_place(
+        &mut self,
+        py: Python<'_>,
+        permission: &Permission,
+        (offset, length): (u64, usize),
+    ) -> PyResult<Completion> {
+        let buffer = self.attached.session.buffer(length_of(length)).or_raise(py)?;
+        let tag = self.tags(1).start;
+        self.attached.operations.read(tag, permission, offset, buffer);
+        self.attached.post();
+        self.take(py, tag)
+    }
+}
+
+/// A length in the type that buffers use. No arena has a buffer of the length that a too long one is cut to.
+pub(crate) fn length_of(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,133 @@
+//! Bytes that were read, in place: the buffer protocol over a piece of the session's arena.
+
+use crate::failure::OrRaise;
+use portcullis_foreign::{ArenaBuffer, Door};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView, PyWeakrefReference};
+use std::ffi::c_int;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Bytes that were read, where they came in: a read-only buffer without a copy.
+///
+/// As a context manager it gives a memoryview, which is released at the end of the block. The bytes go back to the session's
+/// arena when nothing refers to them any more: what was made of them, such as a numpy array, keeps them. They are a copy of
+/// what the node's memory had, and do not change.
+///
+/// >>> with session.allocate(5) as permission:
+/// ...     permission.write(b"hello")
+/// ...     with permission.read() as view:
+/// ...         view[1:4].tobytes()
+/// b'ell'
+#[pyclass(frozen, module = "portcullis")]
+pub(crate) struct View {
+    bytes: Door<ArenaBuffer>,
+    length: usize,
+    exports: AtomicUsize,
+    is_released: AtomicBool,
+    /// The memoryview of the `with` block. It refers to this view, so this reference must not keep it.
+    given: Mutex<Option<Py<PyWeakrefReference>>>,
+}
+
+impl View {
+    pub(crate) fn new(buffer: ArenaBuffer) -> Self {
+        Self {
+            length: buffer.len() as usize,
+            bytes: Door::new("the view", buffer),
+            exports: AtomicUsize::new(0),
+            is_released: AtomicBool::new(false),
+            given: Mutex::new(None),
+        }
+    }
+
+    fn check(&self) -> PyResult<()> {
+        if self.is_released.load(Ordering::Relaxed) {
+            return Err(PyBufferError::new_err("the view was released: read again"));
+        }
+        Ok(())
+    }
+
+    fn go_back_if_unused(&self) {
+        if self.is_released.load(Ordering::Relaxed) && self.exports.load(Ordering::Relaxed) == 0 {
+            // In a child of fork the bytes are the parent's.
+            let _ = self.bytes.close();
+        }
+    }
+}
+
+#[pymethods]
+impl View {
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyMemoryView>> {
+        let view = PyMemoryView::from(slf.as_any())?;
+        let given = PyWeakrefReference::new(view.as_any())?.unbind();
+        if let Ok(mut place) = slf.get().given.lock() {
+            *place = Some(given);
+        }
+        Ok(view)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(slf: &Bound<'_, Self>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        Self::release(slf)
+    }
+
+    /// Gives the bytes back: at once, or when nothing refers to them any more.
+    ///
+    /// Raises BufferError if the memoryview of the `with` block is itself lent as a buffer, for example to a pickle.PickleBuffer.
+    fn release(slf: &Bound<'_, Self>) -> PyResult<()> {
+        use pyo3::types::PyWeakrefMethods;
+        let this = slf.get();
+        let given = this.given.lock().ok().and_then(|mut given| given.take());
+        this.is_released.store(true, Ordering::Relaxed);
+        let released = match given.and_then(|given| given.bind(slf.py()).upgrade()) {
+            Some(view) => view.call_method0("release").map(|_| ()),
+            None => Ok(()),
+        };
+        this.go_back_if_unused();
+        released
+    }
+
+    /// The bytes, copied.
+    fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.check()?;
+        Ok(PyBytes::new(py, &self.bytes.enter().or_raise(py)?.bytes()))
+    }
+
+    fn __len__(&self) -> usize {
+        self.length
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.is_released.load(Ordering::Relaxed) { ", released" } else { "" };
+        format!("<portcullis.View of {} bytes{state}>", self.length)
+    }
+
+    /// # Safety
+    /// Python calls it with a place for the description of the buffer.
+    unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let py = slf.py();
+        let this = slf.get();
+        this.check()?;
+        // The bytes stay where they are, and as they are, while the buffer is held: until the last export has ended.
+        let bytes = this.bytes.enter().or_raise(py)?.bytes().as_ptr();
+        let length = ffi::Py_ssize_t::try_from(this.length)?;
+        // SAFETY: Python passes a place that it wants filled. The bytes are `length` ones. The function takes a reference on this
+        // object, which holds them, and refuses flags that ask for more than reading, so nobody writes through the pointer.
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.cast_mut().cast(), length, 1, flags) };
+        if filled != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        this.exports.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// # Safety
+    /// Python calls it once for each buffer that it was given.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.exports.fetch_sub(1, Ordering::Relaxed);
+        self.go_back_if_unused();
+    }
+}
