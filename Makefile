@@ -1,7 +1,7 @@
 # The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
 # Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
 
-.PHONY: demo test build lint unit planted verbs fuzz instructions mutants fresh fresh-setup soak setup help
+.PHONY: demo test build lint unit planted python memcached lmcache verbs fuzz instructions mutants fresh fresh-setup soak setup help
 
 CARGO ?= cargo
 # What these commands build is built once. What an incremental build would keep for the next one takes five times the room.
@@ -19,6 +19,7 @@ TESTS = test --workspace --features $(PLANTED) --locked
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (about a minute with the build)'
 	@echo 'make test   everything that has to hold (about half an hour with the build)'
+	@echo 'make lmcache  the adapter under the real LMCache, in an environment of its own of 6 GB'
 	@echo 'make verbs  the part of it that needs an RDMA device, in a virtual machine with Soft-RoCE'
 	@echo 'make fresh  both of them on a fresh machine, a minimal Debian in a folder; FRESH=demo for the one (root only)'
 	@echo 'make mutants  whether the tests notice mistakes: one in four (MUTANTS_SHARD=0/4) of MUTANTS (node client softnic/core)'
@@ -30,7 +31,7 @@ build: setup
 demo: setup
 	$(CARGO) run --quiet --profile demo --locked -p portcullis-cli -- demo .
 
-test: setup lint fresh-setup unit verbs fuzz instructions
+test: setup lint fresh-setup unit python memcached verbs fuzz instructions
 	@echo 'All of make test passed.'
 
 # Style is a test: formatting, lints, documentation, and no file that has outgrown one idea.
@@ -44,12 +45,26 @@ lint: setup
 
 unit: setup
 	@scripts/setup etcd || echo 'SKIPPED: what the tests of the directory try with a real etcd'
+	@scripts/setup clang pkg-config valgrind || echo 'SKIPPED: programs in C with clang, and under valgrind'
 	$(CARGO) $(TESTS)
 
 # The part of it that plants mistakes in the real code: the simulator's checkers, and the tests of the structures and of the
 # directory's ledger, have to find each.
 planted: setup
 	$(CARGO) $(TESTS) --lib --test promises planted::
+
+# The Python package, as users install it, on the oldest and the newest Python here. It uses what `unit` has built.
+python: setup
+	@scripts/setup python-venv || echo 'SKIPPED: see above for what is missing'
+	scripts/python
+
+# The gateway under unmodified clients of memcached, and under memcached's own tests. It uses the program that `unit` has built.
+memcached: setup
+	@scripts/memcached-clients $${CARGO_TARGET_DIR:-target}/debug/portcullis || [ $$? -eq 77 ]
+
+# The adapter under the real LMCache, whose dependencies take 6 GB: not a part of `make test`, which tries it without.
+lmcache: build
+	scripts/lmcache
 
 # What needs an RDMA device: on Soft-RoCE, in a virtual machine. Skipped aloud where there can be none.
 verbs: setup

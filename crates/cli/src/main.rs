@@ -12,6 +12,7 @@ mod doctor;
 mod examples;
 mod far;
 mod kv;
+mod memcached;
 mod output;
 mod protection;
 mod rdma;
@@ -37,6 +38,7 @@ Examples:
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
   portcullis admin --node /run/portcullis.admin list   # who is barred
   portcullis kv --help                  # a table of keys in a node's memory
+  portcullis memcached --help           # the same for memcached's clients
   portcullis far -- sort big.txt        # with most of its memory on a node
   portcullis bench read_lat -s 64       # 64-byte reads on this machine
   portcullis bench permissions --json   # the steps of Patronus, Table 4
@@ -57,6 +59,8 @@ enum Command {
     Demo(demo::Options),
     /// Keep keys and values in a table in a node's memory.
     Kv(kv::Options),
+    /// Serve clients of memcached, with the items in a node's memory.
+    Memcached(Box<memcached::Options>),
     /// Run a program with most of its memory on a node.
     Far(Box<far::Options>),
     /// Measure latencies, rates and the cost of protection.
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Command::Admin(options) => admin::run(&options),
         Command::Demo(options) => demo::run(options),
         Command::Kv(options) => kv::run(&options),
+        Command::Memcached(options) => memcached::run(&options),
         Command::Far(options) => far::run(*options),
         Command::Bench(options) => bench::run(&options),
         Command::Doctor(options) => doctor::run(&options),

@@ -1,0 +1,256 @@
+//! `portcullis memcached`: clients of memcached use a table in a node's memory.
+
+use crate::output::{complain, say};
+use crate::rdma::ClientOptions;
+use crate::size;
+use clap::Args;
+use portcullis::{ConnectError, DirectoryName, IdentityError, Keep, Lifetime, SessionOptions, connect_with};
+use portcullis_memcached::{Gateway, GatewayError};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
+  portcullis memcached --node shm:/run/portcullis.sock
+  portcullis memcached --node shm:/run/portcullis.sock --threads 2 \\
+      --listen tcp:127.0.0.1:11311 --table sessions --idle-timeout 10min
+  printf 'set a 0 60 2\\r\\nhi\\r\\nget a\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
+
+Clients of memcached need no change: the gateway speaks the text protocol and
+the meta commands. The items lie in a table in the node's memory. Several
+gateways with the same --table on one node serve the same items. All that they
+store is within the quota of their tenant on the node; when it is full, the
+items that were used longest ago go.
+
+The protocol has no passwords, and whoever reaches the gateway acts for its
+tenant. So it listens at addresses of this machine only, unless it is told
+otherwise.
+
+When the node goes, clients get SERVER_ERROR until it is back; the items are
+gone with it. SIGINT and SIGTERM stop the gateway.
+
+Exit codes: 0 stopped by a signal; 2 the call was wrong; 3 the node or this
+machine refuses.";
+
+/// The arena of each thread's session: a value of 1 MiB takes a few MiB of it.
+const ARENA_BYTES: u64 = 16 << 20;
+
+/// Options of `portcullis memcached`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// The node that keeps the items, for example shm:/run/portcullis.sock or name:bank/node1.
+    #[arg(long, value_name = "ADDRESS")]
+    node: String,
+    #[command(flatten)]
+    client: ClientOptions,
+    /// Where clients of memcached come, as tcp:HOST:PORT; may be given several times. With port 0 the kernel chooses one.
+    #[arg(long, value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211", value_parser = place)]
+    listen: Vec<String>,
+    /// Listen also at addresses that other machines reach. Nothing keeps them from the tenant's items.
+    #[arg(long)]
+    dangerous_open_to_network: bool,
+    /// The name of the table in the node's memory. It is made if it is not there.
+    #[arg(long, value_name = "NAME", default_value = "memcached")]
+    table: DirectoryName,
+    /// How long the items stay after the tenant's last client has gone: a TIME, `forever` for as long as the node runs, or
+    /// `attached` for not at all.
+    #[arg(long, value_name = "TIME", default_value = "attached", value_parser = keep)]
+    keep: Keep,
+    /// Threads that serve, each with a session of its own. More than there are processors beside the node's are of no use.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = threads)]
+    threads: usize,
+    /// Connections at a time. Others are told that there are too many.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_connections: u64,
+    /// The largest item, with its key and a header of about 60 bytes: 1KiB to 1MiB.
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = item_size)]
+    item_size_max: u64,
+    /// End connections that have said nothing for this long [default: never].
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<Lifetime>,
+    /// Print the addresses as one JSON object: {"listening":[...],"process":...,"table":...}.
+    #[arg(long)]
+    json: bool,
+}
+
+fn place(text: &str) -> Result<String, String> {
+    let address = text.strip_prefix("tcp:").filter(|address| address.contains(':'));
+    address.map(str::to_owned).ok_or_else(|| format!("{text:?} is no tcp:HOST:PORT"))
+}
+
+fn keep(text: &str) -> Result<Keep, String> {
+    match text {
+        "forever" => Ok(Keep::Pinned),
+        "attached" => Ok(Keep::Attached),
+        time => time
+            .parse()
+            .map(Keep::For)
+            .map_err(|error: portcullis::NoLifetime| format!("{error}; or write forever or attached")),
+    }
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|threads| (1..=256).contains(threads))
+        .ok_or_else(|| "1 to 256 threads".to_owned())
+}
+
+fn item_size(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text)?;
+    if (1 << 10..=1 << 20).contains(&bytes) { Ok(bytes) } else { Err("an item has 1KiB to 1MiB".to_owned()) }
+}
+
+/// Why the gateway does not serve.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(
+        "--listen tcp:{0}: other machines reach this address, and nothing would keep them from the tenant's items: listen \
+         at 127.0.0.1, or add --dangerous-open-to-network"
+    )]
+    Open(String),
+    #[error("cannot be told to stop: {0}")]
+    Signals(std::io::Error),
+}
+
+impl Trouble {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Identity(_)
+            | Self::Open(_)
+            | Self::Gateway(GatewayError::Connect(ConnectError::Address(_))) => 2,
+            Self::Gateway(GatewayError::Connect(ConnectError::Find(error))) if error.is_callers() => 2,
+            Self::Gateway(_) | Self::Signals(_) => 3,
+        }
+    }
+}
+
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Listening {
+    listening: Vec<String>,
+    process: u32,
+    table: String,
+}
+
+/// Serves until a signal comes.
+pub fn run(options: &Options) -> ExitCode {
+    match serve(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            complain(format_args!("portcullis memcached: {trouble}"));
+            ExitCode::from(trouble.exit_code())
+        }
+    }
+}
+
+fn serve(options: &Options) -> Result<(), Trouble> {
+    options.check()?;
+    let (node, session) = (options.node.clone(), options.client.session()?);
+    let session = SessionOptions { arena_bytes: ARENA_BYTES, ..session };
+    let connect = Arc::new(move || connect_with(&node, session.clone()));
+    // Before the sockets: a signal from now on stops the gateway.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Trouble::Signals)?;
+    let gateway = Gateway::start(portcullis_memcached::Options {
+        listen: options.listen.clone(),
+        threads: options.threads,
+        connections_max: options.max_connections,
+        item_bytes_max: options.item_size_max,
+        idle_timeout: options.idle_timeout.map(|time| Duration::from_micros(time.0)),
+        keep: options.keep,
+        ..portcullis_memcached::Options::new(options.table, connect)
+    })?;
+    options.announce(&gateway);
+    signals.forever().next();
+    gateway.stop();
+    Ok(())
+}
+
+impl Options {
+    /// What cannot be seen of one option alone.
+    fn check(&self) -> Result<(), Trouble> {
+        let is_open = |address: &&String| {
+            // A name that cannot be found cannot be listened at either, and that is told then.
+            let mut found = address.to_socket_addrs().into_iter().flatten();
+            found.any(|address| !is_this_machine(address.ip()))
+        };
+        match self.listen.iter().find(is_open).filter(|_| !self.dangerous_open_to_network) {
+            Some(open) => Err(Trouble::Open(open.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn announce(&self, gateway: &Gateway) {
+        let listening = gateway.addresses().iter().map(|address| format!("tcp:{address}")).collect();
+        let said = Listening { listening, process: std::process::id(), table: self.table.to_string() };
+        if self.json {
+            say(serde_json::to_string(&said).unwrap_or_default());
+        } else {
+            say(format_args!(
+                "listening at {}: table {} on {}",
+                said.listening.join(" and "),
+                said.table,
+                self.node
+            ));
+        }
+    }
+}
+
+fn is_this_machine(address: IpAddr) -> bool {
+    address.is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parsed(words: &[&str]) -> Options {
+        let line = ["memcached", "--node", "shm:/a"].iter().chain(words);
+        Line::try_parse_from(line).expect("a call").options
+    }
+
+    #[test]
+    fn nothing_but_this_machine_is_listened_at_unasked() {
+        assert!(parsed(&[]).check().is_ok());
+        assert!(parsed(&["--listen", "tcp:[::1]:0"]).check().is_ok());
+        let open = ["--listen", "tcp:127.0.0.1:0", "--listen", "tcp:0.0.0.0:0"];
+        let trouble = parsed(&open).check().expect_err("others reach it");
+        assert_eq!(trouble.exit_code(), 2);
+        assert!(trouble.to_string().contains("--dangerous-open-to-network"));
+        let asked = parsed(&["--listen", "tcp:0.0.0.0:0", "--dangerous-open-to-network"]);
+        assert!(asked.check().is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused_with_the_call() {
+        for wrong in [
+            &["--listen", "127.0.0.1:1"][..],
+            &["--listen", "tcp:nowhere"],
+            &["--threads", "0"],
+            &["--item-size-max", "2MiB"],
+            &["--keep", "soon"],
+        ] {
+            let line = ["memcached", "--node", "shm:/a"].iter().chain(wrong);
+            assert!(Line::try_parse_from(line).is_err(), "{wrong:?}");
+        }
+        assert_eq!(parsed(&["--keep", "90s"]).keep, Keep::For(Lifetime::seconds(90)));
+    }
+}

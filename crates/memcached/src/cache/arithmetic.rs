@@ -1,0 +1,94 @@
+//! Numbers that go up and down.
+
+use super::item::Found;
+use super::{Cache, Change, Item, Now, Store, StoreError};
+use crate::protocol::{Arithmetic, Direction, Expiry, Key, Reply};
+
+/// What a number is to become.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub direction: Direction,
+    pub by: u64,
+    /// The unique number that the item must have.
+    pub cas: Option<u64>,
+    /// The time to live that the item gets.
+    pub touch: Option<Expiry>,
+    /// Where there is no item: the number that is made, and how long it lives.
+    pub initial: Option<(u64, Expiry)>,
+}
+
+/// What came of it.
+pub(super) enum Counted {
+    /// The number, and the item that has it now.
+    Number(u64, Item),
+    NoNumber,
+    Missing,
+    Exists,
+}
+
+impl<S: Store> Cache<S> {
+    pub(super) async fn arithmetic(&self, ask: &Arithmetic, now: Now) -> Result<Reply, StoreError> {
+        let &Arithmetic { ref key, direction, by, quiet } = ask;
+        let step = Step { direction, by, cas: None, touch: None, initial: None };
+        let reply = match self.count(key, step, now).await? {
+            Counted::Number(number, _) => Reply::Number(number),
+            Counted::NoNumber => Reply::Text("CLIENT_ERROR cannot increment or decrement non-numeric value"),
+            Counted::Missing | Counted::Exists => Reply::Text("NOT_FOUND"),
+        };
+        Ok(reply.unless(quiet))
+    }
+
+    /// Changes a number.
+    pub(super) async fn count(&self, key: &Key, step: Step, now: Now) -> Result<Counted, StoreError> {
+        let counted = self
+            .change(key, now, |found| match found {
+                None => self.first_number(step, now),
+                Some(found) => self.next_number(&found, step, now),
+            })
+            .await?;
+        let counters = &self.shared.counters;
+        match (step.direction, &counted) {
+            (Direction::Up, Counted::Number(..)) => counters.incr_hits.add(),
+            (Direction::Up, Counted::Missing) => counters.incr_misses.add(),
+            (Direction::Down, Counted::Number(..)) => counters.decr_hits.add(),
+            (Direction::Down, Counted::Missing) => counters.decr_misses.add(),
+            (_, Counted::NoNumber | Counted::Exists) => {}
+        }
+        Ok(counted)
+    }
+
+    fn first_number(&self, step: Step, now: Now) -> Change<Counted> {
+        let Some((number, expiry)) = step.initial else { return Change::Keep(Counted::Missing) };
+        let expires = step.touch.unwrap_or(expiry).at(now.seconds());
+        let item = self.new_item(0, expires, now);
+        Change::Put(item.with(number.to_string().as_bytes()), expires, Counted::Number(number, item))
+    }
+
+    fn next_number(&self, found: &Found, step: Step, now: Now) -> Change<Counted> {
+        if step.cas.is_some_and(|cas| cas != found.item.cas) {
+            return Change::Keep(Counted::Exists);
+        }
+        let Some(number) = number_of(found.value()) else { return Change::Keep(Counted::NoNumber) };
+        let number = match step.direction {
+            Direction::Up => number.wrapping_add(step.by),
+            Direction::Down => number.saturating_sub(step.by),
+        };
+        let mut item = self.changed(found.item, now);
+        if let Some(expiry) = step.touch {
+            item.expires = expiry.at(now.seconds());
+        }
+        // A number that has become shorter keeps its length, as in memcached.
+        let text = format!("{number:<length$}", length = found.value().len());
+        Change::Put(item.with(text.as_bytes()), item.expires, Counted::Number(number, item))
+    }
+}
+
+/// The number that a value is: digits, and perhaps a space and anything behind them.
+fn number_of(value: &[u8]) -> Option<u64> {
+    let end = value.iter().position(u8::is_ascii_whitespace).unwrap_or(value.len());
+    let digits = &value[..end];
+    if !digits.first()?.is_ascii_digit() {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}

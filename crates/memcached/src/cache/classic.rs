@@ -1,0 +1,238 @@
+//! What the text commands mean.
+
+use super::item::{Found, HEADER_BYTES};
+use super::{Cache, Change, Now, Store, StoreError};
+use crate::protocol::{self, Get, Key, Mode, Reply, Returned, Touch};
+use portcullis_structures::table::{Condition, Stored};
+
+/// What came of storing a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// The item has this unique number now.
+    Stored(u64),
+    NotStored,
+    Exists,
+    NotFound,
+}
+
+/// How a value is stored, for text commands and meta commands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub mode: Mode,
+    pub flags: u32,
+    pub expires: Option<u32>,
+    /// The unique number that the item must have.
+    pub cas: Option<u64>,
+    /// A unique number that is older will do too. Then the item is stale.
+    pub invalidate: bool,
+}
+
+impl<S: Store> Cache<S> {
+    pub(super) async fn get(&self, get: &mut Get, now: Now) -> Result<Reply, StoreError> {
+        let mut items = Vec::with_capacity(get.keys.len());
+        for key in &get.keys {
+            let found = match get.touch {
+                None => self.store.get(key).await?.and_then(|bytes| self.live(bytes, now)),
+                Some(expiry) => self.give_time(key, expiry.at(now.seconds()), now).await?,
+            };
+            if let Some(item) = self.hand_out(key, found, get.touch.is_some(), now) {
+                items.push((key.clone(), item));
+            }
+        }
+        Ok(Reply::Values { items, with_cas: get.with_cas, ends: get.ends })
+    }
+
+    /// Carries several `get` out at once. The answers are in their order.
+    ///
+    /// # Errors
+    /// As of the store: nothing was carried out.
+    pub async fn get_all(&self, gets: &mut [&mut Get], now: Now) -> Result<Vec<Reply>, StoreError> {
+        let keys: Vec<&[u8]> = gets.iter().flat_map(|get| get.keys.iter().map(|key| &key[..])).collect();
+        let mut values = self.store.get_many(&keys).await?.into_iter();
+        Ok(gets
+            .iter_mut()
+            .map(|get| {
+                let mut items = Vec::with_capacity(get.keys.len());
+                for (key, bytes) in std::mem::take(&mut get.keys).into_iter().zip(&mut values) {
+                    let found = bytes.and_then(|bytes| self.live(bytes, now));
+                    if let Some(item) = self.hand_out(&key, found, false, now) {
+                        items.push((key, item));
+                    }
+                }
+                Reply::Values { items, with_cas: get.with_cas, ends: get.ends }
+            })
+            .collect())
+    }
+
+    /// Counts a look at an item, and makes it younger.
+    fn hand_out(&self, key: &Key, found: Option<Found>, touches: bool, now: Now) -> Option<Returned> {
+        let counters = &self.shared.counters;
+        let (all, hits, misses) = if touches {
+            (&counters.touches, &counters.touch_hits, &counters.touch_misses)
+        } else {
+            (&counters.gets, &counters.get_hits, &counters.get_misses)
+        };
+        all.add();
+        let Some(found) = found else {
+            misses.add();
+            return None;
+        };
+        hits.add();
+        self.note_used(key, &found, now);
+        Some(found.into_returned())
+    }
+
+    /// Gives an item another time to live. Returns it, if it is there.
+    async fn give_time(
+        &self,
+        key: &Key,
+        expires: Option<u32>,
+        now: Now,
+    ) -> Result<Option<Found>, StoreError> {
+        self.change(key, now, |found| match found {
+            None => Change::Keep(None),
+            Some(mut found) => {
+                found.item.expires = expires;
+                let bytes = found.item.with(found.value());
+                Change::Put(bytes, expires, Some(found))
+            }
+        })
+        .await
+    }
+
+    pub(super) async fn touch(&self, touch: &Touch, now: Now) -> Result<Reply, StoreError> {
+        let counters = &self.shared.counters;
+        counters.touches.add();
+        let found = self.give_time(&touch.key, touch.expiry.at(now.seconds()), now).await?;
+        let (counter, text) = match found {
+            Some(_) => (&counters.touch_hits, "TOUCHED"),
+            None => (&counters.touch_misses, "NOT_FOUND"),
+        };
+        counter.add();
+        Ok(Reply::Text(text).unless(touch.quiet))
+    }
+
+    pub(super) async fn delete(&self, key: &Key, quiet: bool, now: Now) -> Result<Reply, StoreError> {
+        let counters = &self.shared.counters;
+        let deleted = self.delete_live(key, now).await?;
+        let (counter, text) = match deleted {
+            true => (&counters.delete_hits, "DELETED"),
+            false => (&counters.delete_misses, "NOT_FOUND"),
+        };
+        counter.add();
+        Ok(Reply::Text(text).unless(quiet))
+    }
+
+    /// Removes an item. Returns whether it was there for clients.
+    pub(super) async fn delete_live(&self, key: &Key, now: Now) -> Result<bool, StoreError> {
+        // What was flushed is in the table and not there for clients.
+        if !self.shared.flush.is_none() {
+            let found = self.store.get(key).await?;
+            if found.and_then(|bytes| self.live(bytes, now)).is_none() {
+                return Ok(false);
+            }
+        }
+        self.remove(key).await
+    }
+
+    pub(super) async fn set(&self, store: &mut protocol::Store, now: Now) -> Result<Reply, StoreError> {
+        let cas = match store.mode {
+            Mode::Cas(cas) => Some(cas),
+            _ => None,
+        };
+        let expires = store.expiry.at(now.seconds());
+        let way = Way { mode: store.mode, flags: store.flags, expires, cas, invalidate: false };
+        let text = match self.store_value(&store.key, &mut store.data.bytes, way, now).await? {
+            Outcome::Stored(_) => "STORED",
+            Outcome::NotStored => "NOT_STORED",
+            Outcome::Exists => "EXISTS",
+            Outcome::NotFound => "NOT_FOUND",
+        };
+        Ok(Reply::Text(text).unless(store.quiet))
+    }
+
+    /// Stores a value, in front of which there is room for a header.
+    pub(super) async fn store_value(
+        &self,
+        key: &Key,
+        bytes: &mut Vec<u8>,
+        way: Way,
+        now: Now,
+    ) -> Result<Outcome, StoreError> {
+        self.shared.counters.sets.add();
+        // What was flushed is in the table, so the table's own conditions are of no use.
+        let condition = match way.mode {
+            Mode::Set if way.cas.is_none() => Condition::Always,
+            Mode::Add if self.shared.flush.is_none() => Condition::Absent,
+            Mode::Replace if way.cas.is_none() && self.shared.flush.is_none() => Condition::Present,
+            _ => return self.store_depending(key, bytes, way, now).await,
+        };
+        let item = self.new_item(way.flags, way.expires, now);
+        item.write_to(bytes);
+        Ok(match self.put(key, bytes, condition, way.expires, now).await? {
+            Stored::Inserted | Stored::Replaced => Outcome::Stored(item.cas),
+            Stored::Unchanged => Outcome::NotStored,
+        })
+    }
+
+    /// Stores a value depending on the item that is there.
+    async fn store_depending(
+        &self,
+        key: &Key,
+        bytes: &[u8],
+        way: Way,
+        now: Now,
+    ) -> Result<Outcome, StoreError> {
+        let value = &bytes[HEADER_BYTES..];
+        let outcome = self
+            .change(key, now, |found| {
+                let item = self.new_item(way.flags, way.expires, now);
+                let store = |item: super::Item, value: &[u8]| {
+                    Change::Put(item.with(value), item.expires, Outcome::Stored(item.cas))
+                };
+                let Some(found) = found else {
+                    return match way.mode {
+                        Mode::Add => store(item, value),
+                        Mode::Set if way.cas.is_none() => store(item, value),
+                        Mode::Cas(_) | Mode::Set => Change::Keep(Outcome::NotFound),
+                        Mode::Replace if way.cas.is_some() => Change::Keep(Outcome::NotFound),
+                        Mode::Replace | Mode::Append | Mode::Prepend => Change::Keep(Outcome::NotStored),
+                    };
+                };
+                let fits = way.cas.is_none_or(|cas| cas == found.item.cas);
+                match way.mode {
+                    Mode::Add => Change::Keep(Outcome::NotStored),
+                    Mode::Append | Mode::Prepend if fits => {
+                        let parts = match way.mode {
+                            Mode::Append => [found.value(), value],
+                            _ => [value, found.value()],
+                        };
+                        store(self.changed(found.item, now), &parts.concat())
+                    }
+                    Mode::Cas(_) | Mode::Set | Mode::Replace if fits => store(item, value),
+                    Mode::Cas(_) | Mode::Set | Mode::Replace
+                        if way.invalidate && way.cas.is_some_and(|cas| cas < found.item.cas) =>
+                    {
+                        let (expires, told) = (found.item.expires, found.item.told);
+                        store(super::Item { expires, told, stale: true, ..item }, value)
+                    }
+                    _ => Change::Keep(Outcome::Exists),
+                }
+            })
+            .await?;
+        self.count_cas(way, outcome);
+        Ok(outcome)
+    }
+
+    fn count_cas(&self, way: Way, outcome: Outcome) {
+        if way.cas.is_none() || matches!(way.mode, Mode::Append | Mode::Prepend | Mode::Add) {
+            return;
+        }
+        let counters = &self.shared.counters;
+        match outcome {
+            Outcome::Stored(_) => counters.cas_hits.add(),
+            Outcome::NotFound => counters.cas_misses.add(),
+            Outcome::Exists | Outcome::NotStored => counters.cas_badval.add(),
+        }
+    }
+}

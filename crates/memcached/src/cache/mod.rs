@@ -1,0 +1,227 @@
+//! What memcached's commands mean, over a [`Store`].
+//!
+//! A command that depends on what is there reads it, and stores what is to come of it on the condition that nothing has
+//! changed. So commands of several threads and gateways are atomic, as those of one memcached are.
+
+mod arithmetic;
+mod classic;
+mod item;
+mod meta;
+mod room;
+mod store;
+mod time;
+
+pub use item::HEADER_BYTES;
+pub use store::{Store, StoreError};
+pub use time::{Flush, Now, Stamps};
+
+use crate::age::Age;
+use crate::counters::Counters;
+use crate::protocol::{Expiry, Key, Reply, Request};
+use item::{Found, Item};
+use portcullis::Lifetime;
+use portcullis_structures::table::{Condition, Stored};
+use std::sync::Arc;
+
+/// How often a change is tried again because others have changed the same item. Each time, another has succeeded.
+const ATTEMPTS_MAX: u32 = 10_000;
+/// The key under which gateways tell each other what was flushed. It is longer than clients' keys can be.
+pub const FLUSH_KEY: [u8; 251] = [b'!'; 251];
+
+/// What all threads of a gateway share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The keys by age.
+    pub age: Age,
+    /// The counters.
+    pub counters: Counters,
+    /// The source of stamps.
+    pub stamps: Stamps,
+    /// What was flushed.
+    pub flush: Flush,
+}
+
+/// A cache, as one thread sees it.
+#[derive(Debug)]
+pub struct Cache<S> {
+    store: S,
+    shared: Arc<Shared>,
+}
+
+/// What is to become of an item.
+enum Change<T> {
+    /// It stays as it is.
+    Keep(T),
+    /// It becomes this: the bytes, and when they go.
+    Put(Vec<u8>, Option<u32>, T),
+    /// It goes.
+    Remove(T),
+}
+
+impl<S: Store> Cache<S> {
+    pub fn new(store: S, shared: Arc<Shared>) -> Self {
+        Self { store, shared }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The store, when the cache is done with.
+    pub fn into_store(self) -> S {
+        self.store
+    }
+
+    /// Carries a request out.
+    ///
+    /// # Errors
+    /// [`StoreError::Crowded`]: nothing of it was carried out.
+    pub async fn perform(&self, request: &mut Request, now: Now) -> Result<Reply, StoreError> {
+        match request {
+            Request::Get(get) => self.get(get, now).await,
+            Request::Store(store) => self.set(store, now).await,
+            Request::Arithmetic(arithmetic) => self.arithmetic(arithmetic, now).await,
+            Request::Delete { key, quiet } => self.delete(key, *quiet, now).await,
+            Request::Touch(touch) => self.touch(touch, now).await,
+            Request::MetaGet(get) => self.meta_get(get, now).await,
+            Request::MetaSet(set) => self.meta_set(set, now).await,
+            Request::MetaDelete(delete) => self.meta_delete(delete, now).await,
+            Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, now).await,
+            Request::MetaDebug(key) => self.meta_debug(key, now).await,
+            Request::Discard(key) => {
+                self.remove(key).await?;
+                Ok(Reply::Nothing)
+            }
+        }
+    }
+
+    /// Makes everything that is there out of date: at once, or in so many seconds.
+    ///
+    /// # Errors
+    /// Other gateways could not be told.
+    pub async fn flush(&self, delay: Expiry, now: Now) -> Result<(), StoreError> {
+        self.shared.counters.flushes.add();
+        let stamp = self.shared.stamps.next(now);
+        match delay.at(now.seconds()) {
+            None => self.shared.flush.at_once(stamp),
+            Some(at) if at <= now.seconds() => self.shared.flush.at_once(stamp),
+            // What is stored in the second before is gone too, as in memcached.
+            Some(at) => self.shared.flush.later((u64::from(at) - 1) * 1_000_000 + 999_999, now),
+        }
+        let bytes = self.shared.flush.to_bytes();
+        self.store.put(&FLUSH_KEY, &bytes, Condition::Always, None).await.map(|_| ())
+    }
+
+    /// Takes in what other gateways have flushed.
+    ///
+    /// # Errors
+    /// As of the store.
+    pub async fn hear_of_flushes(&self, now: Now) -> Result<(), StoreError> {
+        if let Some(bytes) = self.store.get(&FLUSH_KEY).await? {
+            self.shared.flush.hear(&bytes, now);
+        }
+        Ok(())
+    }
+
+    /// The item in bytes of the table, if it is there for clients.
+    fn live(&self, bytes: Vec<u8>, now: Now) -> Option<Found> {
+        let found = Found::parse(bytes)?;
+        let counters = &self.shared.counters;
+        if found.item.expires.is_some_and(|at| at <= now.seconds()) {
+            counters.get_expired.add();
+            return None;
+        }
+        if self.shared.flush.has(found.item.stamp, now) {
+            counters.get_flushed.add();
+            return None;
+        }
+        Some(found)
+    }
+
+    /// Notes that an item was used. Returns seconds since it was used before, and whether it was asked for since it was
+    /// stored.
+    fn note_used(&self, key: &[u8], found: &Found, now: Now) -> (u32, bool) {
+        let takes = self.store.takes(key.len(), found.bytes.len());
+        let known = self.shared.age.used(key, takes, now.seconds());
+        seen(known, found, now)
+    }
+
+    /// The same without making the item younger.
+    fn look_up_use(&self, key: &[u8], found: &Found, now: Now) -> (u32, bool) {
+        let takes = self.store.takes(key.len(), found.bytes.len());
+        seen(self.shared.age.known(key, takes), found, now)
+    }
+
+    /// An item that is stored now.
+    fn new_item(&self, flags: u32, expires: Option<u32>, now: Now) -> Item {
+        let stamp = self.shared.stamps.next(now);
+        let cas = self.shared.stamps.cas(stamp);
+        Item { flags, expires, cas, stamp, stale: false, told: false }
+    }
+
+    /// An item that has been changed now.
+    fn changed(&self, item: Item, now: Now) -> Item {
+        let Item { cas, stamp, .. } = self.new_item(item.flags, item.expires, now);
+        Item { cas, stamp, ..item }
+    }
+
+    /// Changes an item to what `decide` makes of what is there. It is asked again where others change the item meanwhile.
+    async fn change<T>(
+        &self,
+        key: &Key,
+        now: Now,
+        mut decide: impl FnMut(Option<Found>) -> Change<T>,
+    ) -> Result<T, StoreError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let before = self.store.get(key).await?;
+            let live = before.clone().and_then(|bytes| self.live(bytes, now));
+            let (mut bytes, expires, result) = match decide(live) {
+                Change::Keep(result) => return Ok(result),
+                Change::Put(bytes, expires, result) => (bytes, expires, result),
+                // An item that goes at once: so it goes only if nobody has changed it.
+                Change::Remove(result) => (Item::default().with(b""), Some(1), result),
+            };
+            let condition = before.as_deref().map_or(Condition::Absent, Condition::Equals);
+            if self.put(key, &mut bytes, condition, expires, now).await? != Stored::Unchanged {
+                return Ok(result);
+            }
+        }
+        Err(StoreError::Failed("too many clients change this item".to_owned()))
+    }
+
+    /// Stores an item's bytes. Room is made for them where there is none.
+    async fn put(
+        &self,
+        key: &Key,
+        bytes: &mut Vec<u8>,
+        condition: Condition<'_>,
+        expires: Option<u32>,
+        now: Now,
+    ) -> Result<Stored, StoreError> {
+        let live = expires.map(|at| Lifetime(now.until(at)));
+        let stored = self.put_with_room(key, bytes, condition, live).await?;
+        if stored != Stored::Unchanged {
+            self.shared.counters.total_items.add();
+            let takes = self.store.takes(key.len(), bytes.len());
+            self.shared.age.stored(key, takes, now.seconds());
+        }
+        Ok(stored)
+    }
+
+    /// Removes a key. Returns whether it was there.
+    async fn remove(&self, key: &Key) -> Result<bool, StoreError> {
+        let removed = self.store.remove(key).await?;
+        self.shared.age.forget(key);
+        Ok(removed)
+    }
+}
+
+fn seen(known: Option<crate::age::Known>, found: &Found, now: Now) -> (u32, bool) {
+    let stored = Now { micros: found.item.stamp }.seconds();
+    let used = known.map_or(stored, |known| known.used);
+    (now.seconds().saturating_sub(used), known.is_some_and(|known| known.hit))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! The cache over a store in this process: what others do in the middle of a change, and where there is no room.
+
+use super::*;
+use crate::protocol::{Command, Limits, Parser};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+const NOW: Now = Now { micros: 1_700_000_000_000_000 };
+/// Sizes of the store's blocks are multiples of this.
+const STEP: usize = 64;
+
+/// A store with room for so many blocks in all. Blocks keep their size.
+#[derive(Default)]
+struct Memory {
+    values: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
+    blocks: RefCell<BTreeMap<u64, usize>>,
+    blocks_max: usize,
+    /// Others change the key before so many conditions are looked at.
+    rivals: Cell<u32>,
+}
+
+impl Memory {
+    fn used(&self, takes: u64) -> usize {
+        let values = self.values.borrow();
+        values.iter().filter(|(key, value)| self.takes(key.len(), value.len()) == takes).count()
+    }
+
+    fn claim(&self, takes: u64) -> Result<(), StoreError> {
+        let mut blocks = self.blocks.borrow_mut();
+        if self.used(takes) < blocks.get(&takes).copied().unwrap_or(0) {
+            return Ok(());
+        }
+        if blocks.values().sum::<usize>() >= self.blocks_max {
+            return Err(StoreError::NoRoom);
+        }
+        *blocks.entry(takes).or_default() += 1;
+        Ok(())
+    }
+}
+
+impl Store for Memory {
+    async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.values.borrow().get(key).cloned())
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        Ok(keys.iter().map(|key| self.values.borrow().get(*key).cloned()).collect())
+    }
+
+    async fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition<'_>,
+        _live: Option<Lifetime>,
+    ) -> Result<Stored, StoreError> {
+        if let Some(rivals) = self.rivals.get().checked_sub(1) {
+            self.rivals.set(rivals);
+            let number = Item { stamp: 1, cas: rivals.into(), ..Item::default() }.with(b"100");
+            self.values.borrow_mut().insert(key.to_vec(), number);
+        }
+        let before = self.values.borrow().get(key).cloned();
+        let holds = match condition {
+            Condition::Always => true,
+            Condition::Absent => before.is_none(),
+            Condition::Present => before.is_some(),
+            Condition::Equals(expected) => before.as_deref() == Some(expected),
+        };
+        if !holds {
+            return Ok(Stored::Unchanged);
+        }
+        self.claim(self.takes(key.len(), value.len()))?;
+        self.values.borrow_mut().insert(key.to_vec(), value.to_vec());
+        Ok(if before.is_some() { Stored::Replaced } else { Stored::Inserted })
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.values.borrow_mut().remove(key).is_some())
+    }
+
+    fn takes(&self, key_bytes: usize, value_bytes: usize) -> u64 {
+        (key_bytes + value_bytes).next_multiple_of(STEP) as u64
+    }
+}
+
+fn cache(store: Memory) -> Cache<Memory> {
+    let shared = Shared {
+        age: Age::default(),
+        counters: Counters::default(),
+        stamps: Stamps::new(1),
+        flush: Flush::default(),
+    };
+    Cache::new(store, Arc::new(shared))
+}
+
+/// What a command comes to, as bytes. The store never waits.
+fn done(cache: &Cache<Memory>, line: &str) -> String {
+    let limits = Limits { item_bytes: 1 << 20, get_bytes: 1 << 20, headroom: HEADER_BYTES };
+    let bytes = format!("{line}\r\n");
+    let Some(Command::Request(mut request)) = Parser::new(limits).take(&mut bytes.as_bytes()) else {
+        panic!("{line:?} is no request");
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    let Poll::Ready(result) = pin!(cache.perform(&mut request, NOW)).poll(&mut context) else {
+        panic!("the store never waits");
+    };
+    let mut out = Vec::new();
+    match result {
+        Ok(reply) => reply.encode(&mut out),
+        Err(error) => out = format!("{error:?}").into_bytes(),
+    }
+    String::from_utf8(out).expect("text").trim_end().to_owned()
+}
+
+#[test]
+fn a_change_is_made_to_what_others_have_made_of_the_item() {
+    let cache = cache(Memory { blocks_max: 9, rivals: Cell::new(5), ..Memory::default() });
+    let first = Item { stamp: 1, ..Item::default() };
+    cache.store.values.borrow_mut().insert(b"n".to_vec(), first.with(b"1"));
+    assert_eq!(done(&cache, "incr n 1"), "101");
+    assert_eq!(cache.store.rivals.get(), 0);
+}
+
+#[test]
+fn a_full_store_loses_its_oldest_and_keeps_what_was_used() {
+    let cache = cache(Memory { blocks_max: 20, ..Memory::default() });
+    for number in 0..20 {
+        assert_eq!(done(&cache, &format!("set k{number:02} 0 0 1\r\n1")), "STORED");
+    }
+    assert_ne!(done(&cache, "get k00"), "END");
+    assert_eq!(done(&cache, "set new 0 0 1\r\n1"), "STORED");
+    assert_eq!(done(&cache, "get k01"), "END");
+    assert_ne!(done(&cache, "get k00"), "END");
+    assert!(cache.shared.counters.evictions.get() > 0);
+}
+
+#[test]
+fn an_item_takes_the_place_of_larger_ones_and_not_of_much_larger_ones() {
+    let cache = cache(Memory { blocks_max: 4, ..Memory::default() });
+    let large = "x".repeat(3 * STEP);
+    for number in 0..4 {
+        assert_eq!(done(&cache, &format!("set k{number} 0 0 {}\r\n{large}", large.len())), "STORED");
+    }
+    assert_eq!(done(&cache, "set small 0 0 1\r\n1"), "STORED");
+    assert_eq!(done(&cache, "get small"), "VALUE small 0 1\r\n1\r\nEND");
+    let larger = "x".repeat(9 * STEP);
+    assert_eq!(done(&cache, &format!("set more 0 0 {}\r\n{larger}", larger.len())), "NoRoom");
+    assert_eq!(cache.shared.counters.store_no_memory.get(), 1);
+}

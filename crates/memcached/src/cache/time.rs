@@ -1,0 +1,144 @@
+//! Times, unique numbers, and what a `flush_all` has made out of date.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const MICROS: u64 = 1_000_000;
+/// Bits of a unique number that tell gateways apart.
+const GATEWAY_BITS: u32 = 12;
+
+/// A moment of the day's time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Now {
+    /// Microseconds since 1970.
+    pub micros: u64,
+}
+
+impl Now {
+    /// Seconds since 1970, as memcached counts them.
+    pub fn seconds(self) -> u32 {
+        u32::try_from(self.micros / MICROS).unwrap_or(u32::MAX)
+    }
+
+    /// Microseconds from here until a second begins.
+    pub fn until(self, seconds: u32) -> u64 {
+        (u64::from(seconds) * MICROS).saturating_sub(self.micros)
+    }
+}
+
+/// Gives each change of an item a stamp, and a number that no other change has.
+#[derive(Debug)]
+pub struct Stamps {
+    last: AtomicU64,
+    gateway: u64,
+}
+
+impl Stamps {
+    /// `gateway`: what tells this gateway from others on the same table.
+    pub fn new(gateway: u64) -> Self {
+        Self { last: AtomicU64::new(0), gateway: gateway & ((1 << GATEWAY_BITS) - 1) }
+    }
+
+    /// The next stamp: microseconds since 1970, and always a greater one.
+    pub fn next(&self, now: Now) -> u64 {
+        let next = |last: u64| Some(now.micros.max(last + 1));
+        let before = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        now.micros.max(before.unwrap_or(0) + 1)
+    }
+
+    /// The unique number of the change with this stamp.
+    pub fn cas(&self, stamp: u64) -> u64 {
+        stamp << GATEWAY_BITS | self.gateway
+    }
+}
+
+/// What `flush_all` has made out of date: items with stamps up to a moment.
+#[derive(Debug, Default)]
+pub struct Flush {
+    /// Up to here at once.
+    done: AtomicU64,
+    /// Up to here when that time has come. Zero: never.
+    due: AtomicU64,
+}
+
+impl Flush {
+    /// Bytes that tell other gateways.
+    pub const BYTES: usize = 16;
+
+    /// Whether nothing was ever flushed.
+    pub fn is_none(&self) -> bool {
+        self.done.load(Ordering::Relaxed) == 0 && self.due.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether an item is out of date.
+    pub fn has(&self, stamp: u64, now: Now) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        stamp <= self.done.load(Ordering::Relaxed) || (due != 0 && due <= now.micros && stamp <= due)
+    }
+
+    /// Everything up to `stamp` is out of date.
+    pub fn at_once(&self, stamp: u64) {
+        self.done.fetch_max(stamp, Ordering::Relaxed);
+    }
+
+    /// Everything up to `due` will be out of date then.
+    pub fn later(&self, due: u64, now: Now) {
+        let before = self.due.swap(due, Ordering::Relaxed);
+        // One that is under way is put off, and one that is over stays.
+        if before <= now.micros {
+            self.at_once(before);
+        }
+    }
+
+    /// What other gateways have to know.
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.done.load(Ordering::Relaxed).to_le_bytes());
+        bytes[8..].copy_from_slice(&self.due.load(Ordering::Relaxed).to_le_bytes());
+        bytes
+    }
+
+    /// Takes in what another gateway has flushed.
+    pub fn hear(&self, bytes: &[u8], now: Now) {
+        let Ok(bytes) = <[u8; Self::BYTES]>::try_from(bytes) else { return };
+        let (words, _) = bytes.as_chunks::<8>();
+        self.at_once(u64::from_le_bytes(words[0]));
+        let due = u64::from_le_bytes(words[1]);
+        if due != 0 && due != self.due.load(Ordering::Relaxed) {
+            self.later(due, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now = Now { micros: 1_000_000_000 };
+
+    #[test]
+    fn stamps_only_grow_whatever_the_clock_does() {
+        let stamps = Stamps::new(7);
+        let first = stamps.next(NOW);
+        let again = stamps.next(NOW);
+        let back = stamps.next(Now { micros: 5 });
+        assert!(first < again && again < back, "{first} {again} {back}");
+        assert!(stamps.cas(first) < stamps.cas(again));
+        assert_ne!(stamps.cas(first), Stamps::new(8).cas(first));
+    }
+
+    #[test]
+    fn a_flush_takes_what_was_before_it_and_nothing_after() {
+        let flush = Flush::default();
+        assert!(flush.is_none() && !flush.has(1, NOW));
+        flush.at_once(NOW.micros);
+        assert!(flush.has(NOW.micros, NOW) && !flush.has(NOW.micros + 1, NOW));
+        let due = NOW.micros + 10;
+        flush.later(due, NOW);
+        assert!(!flush.has(due, NOW), "its time has not come");
+        assert!(flush.has(due, Now { micros: due }));
+        assert!(!flush.has(due + 1, Now { micros: due + 5 }));
+        let other = Flush::default();
+        other.hear(&flush.to_bytes(), NOW);
+        assert!(other.has(due, Now { micros: due }) && other.has(NOW.micros, NOW));
+    }
+}

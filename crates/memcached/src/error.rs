@@ -1,0 +1,40 @@
+//! What can go wrong with a gateway.
+
+use portcullis::ConnectError;
+use portcullis_errors::{Coded, ErrorCode};
+use portcullis_structures::table::TableError;
+use std::io;
+
+/// Why a gateway does not serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GatewayError {
+    /// There is no node, or it does not let the gateway in.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The table could be neither opened nor made.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The text is no address, or there is nothing to listen at.
+    #[error("cannot listen at tcp:{address}: {error}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The operating system refused a thread or a descriptor.
+    #[error("the machine refuses the gateway: {0}")]
+    Machine(#[from] io::Error),
+}
+
+impl Coded for GatewayError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Connect(error) => error.code(),
+            Self::Table(error) => error.code(),
+            Self::Listen { .. } => ErrorCode::ListenAddress,
+            Self::Machine(_) => ErrorCode::Socket,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The text commands.
+
+use super::command::{
+    Arithmetic, Command, Data, Direction, Expiry, Get, Mode, Request, Statistics, Store, Touch,
+};
+use super::parser::{Announced, Limits, Parsed, too_large};
+use super::reply::Reply;
+use super::words::{is_key, length, signed_short, unsigned, unsigned_short, words};
+
+const ERROR: &str = "ERROR";
+const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
+const BAD_EXPIRY: &str = "CLIENT_ERROR invalid exptime argument";
+const QUIET: &[u8] = b"noreply";
+/// Words that are looked at, except of `get` and its like.
+const WORDS_MAX: usize = 9;
+
+/// A line in words.
+struct Line<'a> {
+    words: [&'a [u8]; WORDS_MAX],
+    /// How many there are: no more than there is room for.
+    count: usize,
+    whole: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    fn of(whole: &'a [u8]) -> Self {
+        let mut line = Self { words: [&[]; WORDS_MAX], count: 0, whole };
+        for (place, word) in line.words.iter_mut().zip(words(whole)) {
+            *place = word;
+            line.count += 1;
+        }
+        line
+    }
+
+    fn has(&self, counts: &[usize]) -> bool {
+        counts.contains(&self.count)
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.words[self.count - 1] == QUIET
+    }
+
+    /// An answer that the client may not want to have.
+    fn say(&self, text: &'static str) -> Command {
+        say(text, self.is_quiet())
+    }
+}
+
+fn say(text: &'static str, quiet: bool) -> Command {
+    Command::Say(if quiet { Reply::Nothing } else { Reply::Text(text) })
+}
+
+/// What a line leads to.
+pub(super) fn parse(line: &[u8], limits: &Limits) -> (Parsed, Option<Command>) {
+    let line = Line::of(line);
+    let command = match line.words[0] {
+        word if word.len() < 2 => say(ERROR, false),
+        b"get" | b"bget" => get(&line, false, false),
+        b"gets" => get(&line, true, false),
+        b"gat" => get(&line, false, true),
+        b"gats" => get(&line, true, true),
+        b"set" => return store(&line, Mode::Set, limits),
+        b"add" => return store(&line, Mode::Add, limits),
+        b"replace" => return store(&line, Mode::Replace, limits),
+        b"append" => return store(&line, Mode::Append, limits),
+        b"prepend" => return store(&line, Mode::Prepend, limits),
+        b"cas" => return store(&line, Mode::Cas(0), limits),
+        b"incr" => arithmetic(&line, Direction::Up),
+        b"decr" => arithmetic(&line, Direction::Down),
+        b"delete" => delete(&line),
+        b"touch" => touch(&line),
+        b"flush_all" => flush(&line),
+        b"stats" => statistics(&line),
+        b"version" => Command::Say(Reply::Text(VERSION)),
+        b"verbosity" => verbosity(&line),
+        b"quit" => Command::Quit,
+        b"shutdown" => say("ERROR: shutdown not enabled", false),
+        b"cache_memlimit" if !line.has(&[2, 3]) => say(ERROR, false),
+        b"cache_memlimit" => say("MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust", false),
+        b"watch" => say("CLIENT_ERROR watch commands not allowed", false),
+        // Browsers can be made to send requests to any port.
+        _ if words(line.whole).last().is_some_and(|word| word.starts_with(b"HTTP/")) => Command::Quit,
+        _ => say(ERROR, false),
+    };
+    (Parsed::Command(command), None)
+}
+
+/// The protocol is that of this version of memcached: clients compare numbers.
+const VERSION: &str = concat!("VERSION 1.6.18-portcullis-", env!("CARGO_PKG_VERSION"));
+
+fn get(line: &Line<'_>, with_cas: bool, touches: bool) -> Command {
+    if line.count < 2 {
+        return say(ERROR, false);
+    }
+    let mut keys = words(line.whole).skip(1);
+    let mut touch = None;
+    if touches {
+        match keys.next().and_then(signed_short) {
+            Some(time) => touch = Some(Expiry(time)),
+            None => return say(BAD_EXPIRY, false),
+        }
+    }
+    if keys.clone().any(|key| !is_key(key)) {
+        return say(BAD_LINE, false);
+    }
+    let keys: Vec<_> = keys.map(Box::from).collect();
+    if keys.is_empty() {
+        return say("END", false);
+    }
+    Command::Request(Request::Get(Get { keys, with_cas, touch, ends: true }))
+}
+
+fn store(line: &Line<'_>, mode: Mode, limits: &Limits) -> (Parsed, Option<Command>) {
+    let known = |command| (Parsed::Command(command), None);
+    let words = if matches!(mode, Mode::Cas(_)) { 6 } else { 5 };
+    if !line.has(&[words, words + 1]) {
+        return known(say(ERROR, false));
+    }
+    let [_, key, flags, expiry, bytes, cas, ..] = line.words;
+    let numbers = (unsigned_short(flags), signed_short(expiry), length(bytes));
+    let (Some(flags), Some(expiry), Some(bytes)) = numbers else { return known(line.say(BAD_LINE)) };
+    if !is_key(key) {
+        return known(line.say(BAD_LINE));
+    }
+    let mode = match mode {
+        Mode::Cas(_) => match unsigned(cas) {
+            Some(cas) => Mode::Cas(cas),
+            None => return known(line.say(BAD_LINE)),
+        },
+        mode => mode,
+    };
+    let (key, quiet) = (Box::from(key), line.is_quiet());
+    if !limits.allow(&key, flags, bytes as u64) {
+        let text = "SERVER_ERROR object too large for cache";
+        let reply = if quiet { Reply::Nothing } else { Reply::Text(text) };
+        return too_large(key, bytes as u64, mode == Mode::Set, reply);
+    }
+    let data = Data { bytes: Vec::new(), headroom: 0 };
+    let store = Store { mode, key, flags, expiry: Expiry(expiry), data, quiet };
+    (Parsed::Announced(Announced::Store(store), bytes), None)
+}
+
+fn arithmetic(line: &Line<'_>, direction: Direction) -> Command {
+    if !line.has(&[3, 4]) {
+        return say(ERROR, false);
+    }
+    let [_, key, by, ..] = line.words;
+    if !is_key(key) {
+        return line.say(BAD_LINE);
+    }
+    let Some(by) = unsigned(by) else { return line.say("CLIENT_ERROR invalid numeric delta argument") };
+    let quiet = line.is_quiet();
+    Command::Request(Request::Arithmetic(Arithmetic { key: Box::from(key), direction, by, quiet }))
+}
+
+fn delete(line: &Line<'_>) -> Command {
+    if !line.has(&[2, 3, 4]) {
+        return say(ERROR, false);
+    }
+    let quiet = line.count > 2 && line.is_quiet();
+    // Long ago, a time could be given for which the key stays deleted.
+    let has_time = line.count > 2 && line.words[2] == b"0";
+    let valid = match line.count {
+        2 => true,
+        3 => has_time || quiet,
+        _ => has_time && quiet,
+    };
+    if !valid {
+        return say("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]", quiet);
+    }
+    match line.words[1] {
+        key if is_key(key) => Command::Request(Request::Delete { key: Box::from(key), quiet }),
+        _ => say(BAD_LINE, quiet),
+    }
+}
+
+fn touch(line: &Line<'_>) -> Command {
+    if !line.has(&[3, 4]) {
+        return say(ERROR, false);
+    }
+    let [_, key, expiry, ..] = line.words;
+    if !is_key(key) {
+        return line.say(BAD_LINE);
+    }
+    let Some(time) = signed_short(expiry) else { return line.say(BAD_EXPIRY) };
+    let quiet = line.is_quiet();
+    Command::Request(Request::Touch(Touch { key: Box::from(key), expiry: Expiry(time), quiet }))
+}
+
+fn flush(line: &Line<'_>) -> Command {
+    if !line.has(&[1, 2, 3]) {
+        return say(ERROR, false);
+    }
+    let quiet = line.is_quiet();
+    let has_time = line.count > if quiet { 2 } else { 1 };
+    match if has_time { signed_short(line.words[1]) } else { Some(0) } {
+        Some(time) => Command::Flush { delay: Expiry(time.max(0)), quiet },
+        None => line.say(BAD_EXPIRY),
+    }
+}
+
+fn statistics(line: &Line<'_>) -> Command {
+    Command::Statistics(match (line.count, line.words[1]) {
+        (1, _) => Statistics::General,
+        (_, b"settings") => Statistics::Settings,
+        (_, b"reset") => Statistics::Reset,
+        (_, b"items" | b"slabs" | b"sizes" | b"conns") => Statistics::Nothing,
+        (_, b"cachedump") => return say("CLIENT_ERROR stats cachedump not allowed", false),
+        (_, b"detail") => return say("CLIENT_ERROR usage: stats detail on|off|dump", false),
+        _ => return say(ERROR, false),
+    })
+}
+
+fn verbosity(line: &Line<'_>) -> Command {
+    if !line.has(&[2, 3]) {
+        return say(ERROR, false);
+    }
+    // What the gateway logs is its operator's matter: the command is accepted, for clients that send it.
+    line.say(if unsigned(line.words[1]).is_some() { "OK" } else { BAD_LINE })
+}

@@ -1,0 +1,17 @@
+//! Memcached's protocol: the text commands and the meta commands, as a state machine without I/O.
+//!
+//! Bytes go in through [`Parser::take`], and commands come out. [`Reply`] turns what came of them into bytes.
+
+mod classic;
+mod command;
+mod meta;
+mod parser;
+mod reply;
+mod words;
+
+pub use command::{
+    Arithmetic, Command, Data, Direction, Expiry, Get, Key, Mode, Request, Statistics, Store, Touch,
+};
+pub use meta::{Common, Echo, MetaArithmetic, MetaDelete, MetaGet, MetaSet};
+pub use parser::{Limits, Parser};
+pub use reply::{MetaReply, Reply, Returned, Shown};

@@ -1,0 +1,237 @@
+//! What came of commands, as bytes.
+
+use super::meta::{Common, Echo};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use std::io::Write;
+
+/// An item that is handed out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Returned {
+    /// The client's flags.
+    pub flags: u32,
+    /// The unique number.
+    pub cas: u64,
+    /// Bytes with the value in them.
+    pub bytes: Vec<u8>,
+    /// Where in the bytes the value is.
+    pub value: std::ops::Range<usize>,
+}
+
+impl Returned {
+    /// The value.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        &self.bytes[self.value.clone()]
+    }
+}
+
+/// What the answer to a meta command says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MetaReply {
+    /// `HD`, `EN`, `NF` and so on. With a value it is `VA`.
+    pub code: &'static str,
+    /// The key.
+    pub key: Box<[u8]>,
+    /// The key is shown in base64.
+    pub binary: bool,
+    /// What is shown.
+    pub echoes: Vec<Echo>,
+    /// What there is to show. `None`: no item, so only the key and the opaque word.
+    pub item: Option<Shown>,
+    /// The value.
+    pub value: Option<Vec<u8>>,
+}
+
+/// What there is to show of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shown {
+    /// Bytes of the value.
+    pub size: u64,
+    /// Seconds that it has left. `None`: it stays.
+    pub left: Option<u32>,
+    /// The unique number.
+    pub cas: u64,
+    /// The client's flags.
+    pub flags: u32,
+    /// Seconds since it was last asked for.
+    pub idle: u32,
+    /// It was asked for before.
+    pub hit: bool,
+    /// Others have been told to make the item anew.
+    pub others: bool,
+    /// The item is out of date.
+    pub stale: bool,
+    /// This client is told to make the item anew.
+    pub won: bool,
+}
+
+/// What a client is answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// Nothing: the client wants no answer.
+    Nothing,
+    /// A line.
+    Text(&'static str),
+    /// A line that tells a failure of the server.
+    Failed(String),
+    /// A number.
+    Number(u64),
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// The items of a `get` that are there.
+    Values {
+        /// The items, in the order in which they were asked for.
+        items: Vec<(Box<[u8]>, Returned)>,
+        /// The unique numbers are shown too.
+        with_cas: bool,
+        /// The answer ends with these.
+        ends: bool,
+    },
+    /// Counters and settings.
+    Statistics(Vec<(&'static str, String)>),
+    /// The answer to a meta command.
+    Meta(Box<MetaReply>),
+}
+
+impl Reply {
+    /// Appends the bytes of the answer.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Nothing => {}
+            Self::Text(text) => line(out, text.as_bytes()),
+            Self::Failed(text) => {
+                out.extend_from_slice(b"SERVER_ERROR ");
+                line(out, text.as_bytes());
+            }
+            Self::Number(number) => {
+                decimal(out, *number);
+                line(out, b"");
+            }
+            Self::Bytes(bytes) => out.extend_from_slice(bytes),
+            Self::Values { items, with_cas, ends } => {
+                for (key, item) in items {
+                    encode_value(out, key, item, *with_cas);
+                }
+                if *ends {
+                    line(out, b"END");
+                }
+            }
+            Self::Statistics(rows) => {
+                for (name, value) in rows {
+                    // A vector takes all that is written to it.
+                    let _ = write!(out, "STAT {name} {value}\r\n");
+                }
+                line(out, b"END");
+            }
+            Self::Meta(reply) => reply.encode(out),
+        }
+    }
+
+    /// The usual answer, which a client may not want to have.
+    #[must_use]
+    pub fn unless(self, quiet: bool) -> Self {
+        if quiet { Self::Nothing } else { self }
+    }
+}
+
+/// Appends an item of the answer to a `get`.
+fn encode_value(out: &mut Vec<u8>, key: &[u8], item: &Returned, with_cas: bool) {
+    let value = item.value();
+    out.reserve(key.len() + value.len() + 64);
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    decimal(out, item.flags.into());
+    out.push(b' ');
+    decimal(out, value.len() as u64);
+    if with_cas {
+        out.push(b' ');
+        decimal(out, item.cas);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn line(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a number in decimal.
+fn decimal(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0_u8; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + u8::try_from(number % 10).expect("a digit");
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[first..]);
+}
+
+impl MetaReply {
+    /// An answer with a code, and with what does not need an item.
+    #[must_use]
+    pub fn bare(code: &'static str, key: &[u8], common: &Common) -> Self {
+        let Common { echoes, binary, .. } = common.clone();
+        Self { code, key: Box::from(key), binary, echoes, item: None, value: None }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match &self.value {
+            Some(value) => {
+                out.extend_from_slice(b"VA ");
+                decimal(out, value.len() as u64);
+            }
+            None => out.extend_from_slice(self.code.as_bytes()),
+        }
+        for echo in &self.echoes {
+            self.encode_echo(echo, out);
+        }
+        let shown = self.item.unwrap_or_default();
+        for (applies, flag) in [(shown.others, b" Z"), (shown.stale, b" X"), (shown.won, b" W")] {
+            if applies {
+                out.extend_from_slice(flag);
+            }
+        }
+        line(out, b"");
+        if let Some(value) = &self.value {
+            line(out, value);
+        }
+    }
+
+    fn encode_echo(&self, echo: &Echo, out: &mut Vec<u8>) {
+        let mut number = |letter: u8, number: u64| {
+            out.extend_from_slice(&[b' ', letter]);
+            decimal(out, number);
+        };
+        match (echo, &self.item) {
+            (Echo::Opaque(word), _) => {
+                out.extend_from_slice(b" O");
+                out.extend_from_slice(word);
+            }
+            (Echo::Key, _) if self.binary => {
+                out.extend_from_slice(b" k");
+                out.extend_from_slice(STANDARD.encode(&self.key).as_bytes());
+                out.extend_from_slice(b" b");
+            }
+            (Echo::Key, _) => {
+                out.extend_from_slice(b" k");
+                out.extend_from_slice(&self.key);
+            }
+            (_, None) => {}
+            (Echo::Size, Some(item)) => number(b's', item.size),
+            (Echo::TimeToLive, Some(Shown { left: None, .. })) => out.extend_from_slice(b" t-1"),
+            (Echo::TimeToLive, Some(Shown { left: Some(left), .. })) => number(b't', (*left).into()),
+            (Echo::Cas, Some(item)) => number(b'c', item.cas),
+            (Echo::ClientFlags, Some(item)) => number(b'f', item.flags.into()),
+            (Echo::LastAccess, Some(item)) => number(b'l', item.idle.into()),
+            (Echo::Hit, Some(item)) => number(b'h', item.hit.into()),
+        }
+    }
+}

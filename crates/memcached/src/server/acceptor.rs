@@ -1,0 +1,98 @@
+//! Accepting connections, and dealing them to the threads that serve.
+
+use super::Common;
+use super::wake::Wake;
+use super::worker::Door;
+use crate::GatewayError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+/// What a client is told for which there is no place, as by memcached.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+/// How long nothing is accepted where the operating system has no descriptor left.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+pub struct Acceptor {
+    common: Arc<Common>,
+    listeners: Vec<TcpListener>,
+    wake: Arc<Wake>,
+}
+
+impl Acceptor {
+    pub fn bind(common: &Arc<Common>) -> Result<Self, GatewayError> {
+        let mut listeners = Vec::new();
+        for address in &common.options.listen {
+            let bound = TcpListener::bind(address)
+                .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+            let listen = |error| GatewayError::Listen { address: address.clone(), error };
+            listeners.push(bound.map_err(listen)?);
+        }
+        Ok(Self { common: Arc::clone(common), listeners, wake: Arc::new(Wake::new()?) })
+    }
+
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.listeners.iter().map(TcpListener::local_addr).collect()
+    }
+
+    pub fn wake(&self) -> Arc<Wake> {
+        Arc::clone(&self.wake)
+    }
+
+    /// Accepts until the gateway stops.
+    pub fn run(&self, workers: &[Door]) {
+        let mut turn = 0;
+        while !self.common.is_stopping() {
+            let mut polled: Vec<_> =
+                self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+            polled.push(PollFd::new(&self.wake, PollFlags::IN));
+            if poll(&mut polled, None).is_err() {
+                continue;
+            }
+            for listener in &self.listeners {
+                self.accept_from(listener, workers, &mut turn);
+            }
+        }
+    }
+
+    fn accept_from(&self, listener: &TcpListener, workers: &[Door], turn: &mut usize) {
+        loop {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_of_the_client(&error) => continue,
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    let mut wake = [PollFd::new(&self.wake, PollFlags::IN)];
+                    let _ = poll(&mut wake, Some(&PAUSE));
+                    return;
+                }
+            };
+            if let Some(stream) = self.admit(stream) {
+                workers[*turn % workers.len()].hand(stream);
+                *turn += 1;
+            }
+        }
+    }
+
+    /// Counts a connection in, or tells the client that there is no place.
+    fn admit(&self, mut stream: TcpStream) -> Option<TcpStream> {
+        let counters = &self.common.shared.counters;
+        // A small write to a new connection does not block.
+        let prepared = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+        if counters.connections.get() >= self.common.options.connections_max || prepared.is_err() {
+            counters.rejected_connections.add();
+            let _ = stream.write(TOO_MANY);
+            return None;
+        }
+        counters.connections.add();
+        counters.all_connections.add();
+        Some(stream)
+    }
+}
+
+/// Whether the client has gone before it was accepted.
+fn is_of_the_client(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,129 @@
+//! What keeps the table in order: it learns which keys are there, hears what other gateways have flushed, and frees what
+//! dead ones have left.
+
+use super::table::{TableStore, options};
+use super::wake::Wake;
+use super::{Common, settings};
+use crate::GatewayError;
+use crate::cache::{Cache, FLUSH_KEY, StoreError};
+use portcullis::Lifetime;
+use portcullis_structures::Pipeline;
+use portcullis_structures::table::block_bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// How soon a gateway hears of another's `flush_all`.
+const HEARD_WITHIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// How often the keeper frees what dead clients have left.
+const SWEPT_EVERY: Duration = Duration::from_secs(60);
+/// How often it looks whether the gateway stops.
+const LOOKED_EVERY: Lifetime = Lifetime::millis(20);
+
+pub struct Keeper {
+    common: Arc<Common>,
+    wake: Arc<Wake>,
+}
+
+impl Keeper {
+    /// Opens or makes the table, says what came of it, and keeps the table until the gateway stops.
+    pub fn start(common: Arc<Common>, wake: Arc<Wake>, started: &Sender<Result<(), GatewayError>>) {
+        settings::begin();
+        let keeper = Self { common, wake };
+        let opened = keeper.open();
+        let first = match opened {
+            Ok(cache) => {
+                let _ = started.send(Ok(()));
+                cache
+            }
+            Err(error) => {
+                let _ = started.send(Err(error));
+                return;
+            }
+        };
+        keeper.keep(first);
+        while !keeper.common.is_stopping() {
+            match keeper.open() {
+                Ok(cache) => keeper.keep(cache),
+                Err(_) => keeper.rest(&Timespec { tv_sec: 1, tv_nsec: 0 }),
+            }
+        }
+    }
+
+    fn open(&self) -> Result<Cache<TableStore>, GatewayError> {
+        open(&self.common)
+    }
+
+    /// Keeps the table until the node is gone or the gateway stops.
+    fn keep(&self, cache: Cache<TableStore>) {
+        let _ = self.unless_stopped(&cache.store().pipeline, self.learn(&cache));
+        let mut swept = Instant::now();
+        while !self.common.is_stopping() && !cache.store().pipeline.is_over() {
+            let pipeline = &cache.store().pipeline;
+            let _ = pipeline.block_on(cache.hear_of_flushes(settings::now()));
+            if swept.elapsed() >= SWEPT_EVERY {
+                if let Some(Err(error)) = self.unless_stopped(pipeline, cache.store().table.sweep()) {
+                    tracing::warn!("cannot sweep the table: {error}");
+                }
+                swept = Instant::now();
+            }
+            self.rest(&HEARD_WITHIN);
+        }
+        close(cache);
+    }
+
+    /// Learns which keys are in the table.
+    async fn learn(&self, cache: &Cache<TableStore>) -> Result<(), StoreError> {
+        let seconds = settings::now().seconds();
+        let age = &self.common.shared.age;
+        let note = |key: &[u8], value: &[u8]| {
+            if key != FLUSH_KEY {
+                age.found(key, block_bytes(key.len(), value.len()), seconds);
+            }
+        };
+        Ok(cache.store().table.for_each(note).await?)
+    }
+
+    /// Carries something long out. `None`: the gateway stops.
+    fn unless_stopped<T>(&self, pipeline: &Pipeline, long: impl Future<Output = T>) -> Option<T> {
+        let mut long = pin!(long);
+        let mut tick = Box::pin(pipeline.sleep(LOOKED_EVERY));
+        pipeline.block_on(std::future::poll_fn(|context| {
+            if let Poll::Ready(result) = long.as_mut().poll(context) {
+                return Poll::Ready(Some(result));
+            }
+            while tick.as_mut().poll(context).is_ready() {
+                if self.common.is_stopping() {
+                    return Poll::Ready(None);
+                }
+                tick = Box::pin(pipeline.sleep(LOOKED_EVERY));
+            }
+            Poll::Pending
+        }))
+    }
+
+    fn rest(&self, time: &Timespec) {
+        let _ = poll(&mut [PollFd::new(&self.wake, PollFlags::IN)], Some(time));
+    }
+}
+
+/// A session of its own, with a handle on the gateway's table.
+pub fn open(common: &Common) -> Result<Cache<TableStore>, GatewayError> {
+    let pipeline = Rc::new(Pipeline::new((common.options.connect)()?));
+    let store = TableStore::open_or_make(pipeline, common.options.table, &options(common.options.keep))?;
+    Ok(Cache::new(store, Arc::clone(&common.shared)))
+}
+
+/// Gives back what a handle keeps ready.
+pub fn close(cache: Cache<TableStore>) {
+    let TableStore { pipeline, table } = cache.into_store();
+    if !pipeline.is_over()
+        && let Err(error) = pipeline.block_on(table.close())
+    {
+        tracing::debug!("a handle was not closed: {error}");
+    }
+}

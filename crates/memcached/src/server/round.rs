@@ -1,0 +1,304 @@
+//! What all connections of a thread ask for at a time, carried out at once.
+
+use super::connection::Connection;
+use super::table::TableStore;
+use crate::cache::{Cache, Now, StoreError};
+use crate::protocol::{Command, Expiry, Get, Reply, Request};
+use foldhash::fast::FixedState;
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+
+/// Keys and commands of one connection in a round, as memcached's `reqs_per_event`.
+const COMMANDS_MAX: usize = 20;
+/// Keys that are looked up with one doorbell.
+const KEYS_AT_ONCE: usize = 64;
+/// Operations of the table that are under way at a time.
+const DEPTH: usize = 64;
+
+const GONE: &str = "the node is gone: the gateway tries to reach it again";
+const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
+
+/// An answer, and whose it is.
+struct Answer {
+    connection: usize,
+    /// `None`: it is not known yet.
+    reply: Option<Reply>,
+    /// The rest of the same `get` is to be dropped where this fails.
+    is_part: bool,
+}
+
+/// Requests that are carried out one after another, each with the place of its answer.
+enum Job {
+    Gets(Vec<(usize, Get)>),
+    One(usize, Request),
+    /// Requests about one key.
+    Several(Vec<(usize, Request)>),
+    Flush(usize, Expiry, bool),
+}
+
+/// A request with the place of its answer, and what has come of it.
+type Done = (usize, Option<Request>, Result<Reply, StoreError>);
+
+/// What is asked for in one round.
+#[derive(Default)]
+pub struct Round {
+    answers: Vec<Answer>,
+    gets: Vec<(usize, Get)>,
+    others: Vec<(usize, Request)>,
+    flushes: Vec<(usize, Expiry, bool)>,
+    /// The keys that the present connection has asked for in this round, and whether it changes them.
+    keys: Vec<(u64, bool)>,
+    hasher: FixedState,
+}
+
+/// Why a round takes nothing more of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// There is nothing more.
+    All,
+    /// Others are to have their turn.
+    Enough,
+}
+
+impl Round {
+    /// Takes commands of a connection. Two commands of it about one key, one of which changes it, are not in one round: a
+    /// round has no order.
+    pub fn take(
+        &mut self,
+        number: usize,
+        connection: &mut Connection,
+        mut other: impl FnMut(&Command) -> Option<Reply>,
+    ) -> Taken {
+        self.keys.clear();
+        let mut left = COMMANDS_MAX;
+        let first = self.answers.len();
+        while left > 0 {
+            let Some(command) = connection.next() else { return Taken::All };
+            left -= 1;
+            match command {
+                Command::Request(Request::Get(get)) if get.keys.len() > left + 1 => {
+                    self.take_part(number, connection, get, left + 1);
+                    return Taken::Enough;
+                }
+                Command::Request(request) if self.conflicts(&request) => {
+                    connection.hold(Command::Request(request));
+                    return Taken::Enough;
+                }
+                Command::Request(request) => {
+                    left = left.saturating_sub(keys_of(&request).saturating_sub(1));
+                    self.request(number, request);
+                }
+                Command::Say(reply) => self.answer(number, Some(reply), false),
+                Command::Quit => {
+                    connection.end();
+                    return Taken::All;
+                }
+                // What is about all keys has a round of its own.
+                command if self.answers.len() > first => {
+                    connection.hold(command);
+                    return Taken::Enough;
+                }
+                Command::Flush { delay, quiet } => {
+                    self.flushes.push((self.answers.len(), delay, quiet));
+                    self.answer(number, None, false);
+                    return Taken::Enough;
+                }
+                command => {
+                    let reply = other(&command).unwrap_or(Reply::Nothing);
+                    self.answer(number, Some(reply), false);
+                }
+            }
+        }
+        Taken::Enough
+    }
+
+    /// Takes the first keys of a `get`.
+    fn take_part(&mut self, number: usize, connection: &mut Connection, mut get: Get, keys: usize) {
+        let rest = get.keys.split_off(keys);
+        let part = Get { keys: std::mem::take(&mut get.keys), ends: false, ..get };
+        get.ends = true;
+        if self.conflicts(&Request::Get(part.clone())) {
+            let all = part.keys.into_iter().chain(rest).collect();
+            connection.hold_keys(&get, all);
+            return;
+        }
+        connection.hold_keys(&get, rest);
+        let at = self.answers.len();
+        self.request(number, Request::Get(part));
+        self.answers[at].is_part = true;
+    }
+
+    fn conflicts(&self, request: &Request) -> bool {
+        if self.keys.is_empty() {
+            return false;
+        }
+        let reads = request.only_reads();
+        let is_met = |hash| self.keys.iter().any(|(other, changes)| *other == hash && (*changes || !reads));
+        match request {
+            Request::Get(get) => get.keys.iter().any(|key| is_met(self.hasher.hash_one(key))),
+            request => request.key().is_some_and(|key| is_met(self.hasher.hash_one(key))),
+        }
+    }
+
+    fn request(&mut self, number: usize, request: Request) {
+        let changes = !request.only_reads();
+        let at = self.answers.len();
+        match &request {
+            Request::Get(get) => {
+                self.keys.extend(get.keys.iter().map(|key| (self.hasher.hash_one(key), changes)));
+            }
+            request => self.keys.extend(request.key().map(|key| (self.hasher.hash_one(key), changes))),
+        }
+        self.answer(number, None, false);
+        match request {
+            Request::Get(get) if get.touch.is_none() => self.gets.push((at, get)),
+            request => self.others.push((at, request)),
+        }
+    }
+
+    fn answer(&mut self, connection: usize, reply: Option<Reply>, is_part: bool) {
+        self.answers.push(Answer { connection, reply, is_part });
+    }
+
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty()
+    }
+
+    /// Carries all out. Returns how often the store has failed.
+    pub fn carry_out(&mut self, cache: Option<&Cache<TableStore>>, now: Now) -> u64 {
+        let jobs = self.jobs();
+        if jobs.is_empty() {
+            return 0;
+        }
+        let Some(cache) = cache else {
+            let unknown = self.answers.iter_mut().filter(|answer| answer.reply.is_none());
+            return unknown.map(|answer| answer.reply = Some(Reply::Failed(GONE.to_owned()))).count() as u64;
+        };
+        let pipeline = &cache.store().pipeline;
+        let (mut failures, mut crowded) = (0, Vec::new());
+        let mut take = |answers: &mut Vec<Answer>, (at, request, result): Done| match (result, request) {
+            (Err(StoreError::Crowded), Some(request)) => crowded.push((at, request)),
+            (result, _) => {
+                failures += u64::from(matches!(result, Err(StoreError::Failed(_))));
+                answers[at].reply = Some(result.unwrap_or_else(reply_to_failure));
+            }
+        };
+        let answers = &mut self.answers;
+        pipeline.run(DEPTH, jobs.into_iter().map(|job| perform(cache, job, now)), |done| {
+            done.into_iter().for_each(|done| take(answers, done));
+        });
+        for (at, mut request) in crowded {
+            let result = pipeline.block_on(cache.perform(&mut request, now));
+            answers[at].reply = Some(result.unwrap_or_else(reply_to_failure));
+        }
+        failures
+    }
+
+    /// Hands each answer to `each`, in the order of the commands, and begins a new round.
+    pub fn end(&mut self, mut each: impl FnMut(usize, &Reply, bool)) {
+        for Answer { connection, reply, is_part } in self.answers.drain(..) {
+            let reply = reply.unwrap_or_else(|| Reply::Failed(GONE.to_owned()));
+            let has_failed = is_part && matches!(reply, Reply::Failed(_));
+            each(connection, &reply, has_failed);
+        }
+    }
+
+    /// What is to be done at once. Changes of one key by several connections are done one after another, since each would
+    /// fail for all others but one.
+    fn jobs(&mut self) -> Vec<Job> {
+        let mut jobs: Vec<Job> =
+            self.flushes.drain(..).map(|(at, delay, quiet)| Job::Flush(at, delay, quiet)).collect();
+        let (mut gets, mut keys) = (Vec::new(), 0);
+        for (at, get) in self.gets.drain(..) {
+            keys += get.keys.len();
+            gets.push((at, get));
+            if keys >= KEYS_AT_ONCE {
+                jobs.push(Job::Gets(std::mem::take(&mut gets)));
+                keys = 0;
+            }
+        }
+        if !gets.is_empty() {
+            jobs.push(Job::Gets(gets));
+        }
+        if self.others.len() < 2 {
+            jobs.extend(self.others.pop().map(|(at, request)| Job::One(at, request)));
+            return jobs;
+        }
+        let mut by_key: HashMap<u64, usize, FixedState> = HashMap::default();
+        for (at, request) in self.others.drain(..) {
+            let hash = request.key().map(|key| self.hasher.hash_one(key));
+            let place = hash.map(|hash| *by_key.entry(hash).or_insert(jobs.len()));
+            match place.and_then(|place| jobs.get_mut(place)) {
+                None => jobs.push(Job::One(at, request)),
+                Some(Job::Several(several)) => several.push((at, request)),
+                Some(job) => {
+                    let several = Job::Several(vec![(at, request)]);
+                    if let (Job::One(first_at, first), Job::Several(all)) =
+                        (std::mem::replace(job, several), job)
+                    {
+                        all.insert(0, (first_at, first));
+                    }
+                }
+            }
+        }
+        jobs
+    }
+}
+
+fn keys_of(request: &Request) -> usize {
+    match request {
+        Request::Get(get) => get.keys.len(),
+        _ => 1,
+    }
+}
+
+fn reply_to_failure(error: StoreError) -> Reply {
+    match error {
+        StoreError::NoRoom => Reply::Text(NO_ROOM),
+        StoreError::Crowded => {
+            Reply::Failed("out of memory: the value is larger than the buffers".to_owned())
+        }
+        StoreError::Failed(why) => Reply::Failed(why),
+    }
+}
+
+/// Carries a job out.
+async fn perform(cache: &Cache<TableStore>, job: Job, now: Now) -> Vec<Done> {
+    match job {
+        Job::One(at, mut request) => {
+            let result = cache.perform(&mut request, now).await;
+            vec![(at, Some(request), result)]
+        }
+        Job::Several(several) => {
+            let mut done = Vec::with_capacity(several.len());
+            for (at, mut request) in several {
+                let result = cache.perform(&mut request, now).await;
+                done.push((at, Some(request), result));
+            }
+            done
+        }
+        Job::Flush(at, delay, quiet) => {
+            let result = cache.flush(delay, now).await.map(|()| Reply::Text("OK").unless(quiet));
+            vec![(at, None, result)]
+        }
+        Job::Gets(mut gets) => {
+            let mut all: Vec<&mut Get> = gets.iter_mut().map(|(_, get)| get).collect();
+            match cache.get_all(&mut all, now).await {
+                Ok(replies) => {
+                    gets.into_iter().zip(replies).map(|((at, _), reply)| (at, None, Ok(reply))).collect()
+                }
+                // One by one: so one that fails leaves the others alone.
+                Err(_) => {
+                    let mut done = Vec::with_capacity(gets.len());
+                    for (at, get) in gets {
+                        let mut request = Request::Get(get);
+                        let result = cache.perform(&mut request, now).await;
+                        done.push((at, Some(request), result));
+                    }
+                    done
+                }
+            }
+        }
+    }
+}

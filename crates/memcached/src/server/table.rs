@@ -1,0 +1,102 @@
+//! The table in a node's memory in which a cache keeps its items.
+
+use crate::cache::{Store, StoreError};
+use portcullis::{DirectoryName, Error, Keep, Lifetime, Refusal};
+use portcullis_structures::Pipeline;
+use portcullis_structures::table::{Access, Condition, Stored, Table, TableError, TableOptions, block_bytes};
+use std::rc::Rc;
+
+/// A handle on the table, and the pipeline that carries its operations out.
+#[derive(Debug)]
+pub struct TableStore {
+    pub pipeline: Rc<Pipeline>,
+    pub table: Table,
+}
+
+impl TableStore {
+    /// Opens the table with this name, or makes it. Where another gateway makes it at the same time, there is one table.
+    pub fn open_or_make(
+        pipeline: Rc<Pipeline>,
+        name: DirectoryName,
+        options: &TableOptions,
+    ) -> Result<Self, TableError> {
+        let table = pipeline.block_on(open_or_make(&pipeline, name, options))?;
+        Ok(Self { pipeline, table })
+    }
+}
+
+/// How the table of a cache is made.
+pub fn options(keep: Keep) -> TableOptions {
+    let mut seed = [0; 8];
+    // Clients choose the keys. With a seed that they do not know, they cannot choose keys that share their buckets.
+    let _ = getrandom::fill(&mut seed);
+    TableOptions { seed: u64::from_le_bytes(seed), keep, ..TableOptions::default() }
+}
+
+async fn open_or_make(
+    pipeline: &Rc<Pipeline>,
+    name: DirectoryName,
+    options: &TableOptions,
+) -> Result<Table, TableError> {
+    loop {
+        match Table::open_named(pipeline, name, Access::Write).await {
+            Err(TableError::Session(Error::Refused(Refusal::NoSuchName))) => {}
+            opened => return opened,
+        }
+        let table = Table::create(pipeline, options).await?;
+        match table.publish(name).await {
+            Ok(()) => return Ok(table),
+            Err(error) => {
+                // It is kept, and nobody would find it.
+                table.destroy(None).await?;
+                if !matches!(error, TableError::Session(Error::Refused(Refusal::NameTaken))) {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+impl Store for TableStore {
+    async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.table.get(key).await?)
+    }
+
+    async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        Ok(self.table.get_many(keys).await?)
+    }
+
+    async fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition<'_>,
+        live: Option<Lifetime>,
+    ) -> Result<Stored, StoreError> {
+        Ok(self.table.store(key, value, condition, live).await?)
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.table.remove(key).await?)
+    }
+
+    fn takes(&self, key_bytes: usize, value_bytes: usize) -> u64 {
+        block_bytes(key_bytes, value_bytes)
+    }
+}
+
+impl From<TableError> for StoreError {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Full
+            | TableError::Session(
+                Error::Quota { .. }
+                | Error::Refused(
+                    Refusal::OutOfMemory { .. } | Refusal::Quota { .. } | Refusal::NodeFull { .. },
+                ),
+            ) => Self::NoRoom,
+            TableError::Session(Error::ArenaFull { .. }) => Self::Crowded,
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}

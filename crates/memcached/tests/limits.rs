@@ -1,0 +1,139 @@
+//! Huge keys and values, slow clients, floods.
+
+use crate::rig::{Client, LATE_AFTER, Node, counter, until};
+use portcullis_memcached::{Gateway, Options};
+use std::time::{Duration, Instant};
+
+#[test]
+fn keys_have_250_bytes_at_most() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    let (longest, longer) = ("k".repeat(250), "k".repeat(251));
+    client.set(&longest, b"1");
+    client.expect_value(&longest, b"1");
+    let bad = "CLIENT_ERROR bad command line format";
+    client.ask(&format!("get a {longer}"), bad);
+    client.ask(&format!("set {longer} 0 0 2\r\nmn"), &format!("{bad}\r\nMN"));
+    client.ask(&format!("mg {longer} v"), bad);
+    client.ask(&format!("delete {longer}"), bad);
+}
+
+#[test]
+fn a_value_that_is_too_large_is_swallowed_and_what_was_there_goes() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    client.set("a", b"1");
+    client.store("a", &vec![b'x'; 1 << 20]);
+    client.expect("SERVER_ERROR object too large for cache\r\n");
+    client.ask("get a", "END");
+    let largest = vec![b'y'; (1 << 20) - 60];
+    client.set("a", &largest);
+    client.expect_value("a", &largest);
+    client.store("b", &vec![b'x'; 8 << 20]);
+    client.expect("SERVER_ERROR object too large for cache\r\n");
+    client.ask("mn", "MN");
+}
+
+#[test]
+fn a_client_may_send_byte_by_byte() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    for byte in b"set a 0 0 5\r\nhello\r\nget a\r\nms b 2 T0\r\nhi\r\nmg b v\r\n" {
+        client.send([*byte]);
+    }
+    client.expect("STORED\r\nVALUE a 0 5\r\nhello\r\nEND\r\nHD\r\nVA 2\r\nhi\r\n");
+}
+
+#[test]
+fn a_client_that_takes_no_answers_is_read_no_more_and_disturbs_nobody() {
+    const ASKED: usize = 800;
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut slow = Client::new(&gateway);
+    let value = vec![b'x'; 100_000];
+    slow.set("large", &value);
+    let mut sender = slow.0.try_clone().expect("a second handle");
+    let asked = std::thread::spawn(move || {
+        use std::io::Write;
+        // It is not read on until the answers are taken.
+        sender.write_all("get large\r\n".repeat(ASKED).as_bytes()).expect("the gateway reads in the end");
+    });
+    let mut honest = [Client::new(&gateway), Client::new(&gateway)];
+    for number in 0..100 {
+        for client in &mut honest {
+            client.set("small", number.to_string().as_bytes());
+        }
+    }
+    let written = counter(&gateway, "bytes_written");
+    assert!(written < (ASKED * value.len() / 4) as u64, "{written} bytes wait in the gateway or its sockets");
+    let answer = [b"VALUE large 0 100000\r\n", &value[..], b"\r\nEND\r\n"].concat();
+    for _ in 0..ASKED / 4 {
+        slow.expect(&answer);
+    }
+    drop(slow);
+    let _ = asked.join();
+    until("the slow client's end", || counter(&gateway, "curr_connections") == 2);
+}
+
+#[test]
+fn there_are_as_many_connections_as_are_allowed() {
+    let node = Node::new();
+    let options = Options { connections_max: 3, ..node.options("orange") };
+    let gateway = Gateway::start(options).expect("a gateway");
+    let mut clients: Vec<_> = (0..3).map(|_| Client::new(&gateway)).collect();
+    clients.iter_mut().for_each(|client| client.ask("mn", "MN"));
+    Client::new(&gateway).expect_end("ERROR Too many open connections\r\n");
+    assert_eq!(counter(&gateway, "rejected_connections"), 1);
+    clients.pop();
+    until("a free place", || counter(&gateway, "curr_connections") == 2);
+    Client::new(&gateway).ask("mn", "MN");
+}
+
+#[test]
+fn who_says_nothing_is_shown_out() {
+    let node = Node::new();
+    let idle_timeout = Some(Duration::from_millis(300));
+    let options = Options { idle_timeout, ..node.options("orange") };
+    let gateway = Gateway::start(options).expect("a gateway");
+    let mut client = Client::new(&gateway);
+    client.ask("mn", "MN");
+    client.expect_end("");
+    assert_eq!(counter(&gateway, "idle_kicks"), 1);
+}
+
+#[test]
+fn a_flood_leaves_an_honest_client_its_turns() {
+    let node = Node::new();
+    let options = Options { threads: 1, ..node.options("orange") };
+    let gateway = Gateway::start(options).expect("a gateway");
+    Client::new(&gateway).set("a", b"1");
+    let flood = Client::new(&gateway);
+    let (mut sender, mut taker) = (flood.0.try_clone().expect("a handle"), flood.0);
+    let sends = std::thread::spawn(move || {
+        use std::io::Write;
+        let many = "get a\r\n".repeat(10_000);
+        while sender.write_all(many.as_bytes()).is_ok() {}
+    });
+    let takes = std::thread::spawn(move || {
+        use std::io::Read;
+        let mut bytes = vec![0; 1 << 16];
+        let until = Instant::now() + LATE_AFTER;
+        while taker.read(&mut bytes).is_ok_and(|bytes| bytes > 0) && Instant::now() < until {}
+    });
+    until("the flood", || counter(&gateway, "cmd_get") > 10_000);
+    let mut honest = Client::new(&gateway);
+    let (asked, before) = (200, counter(&gateway, "cmd_get"));
+    for _ in 0..asked {
+        honest.expect_value("a", b"1");
+    }
+    // In each round the flood has its 20 commands, and the honest client its own.
+    let meanwhile = counter(&gateway, "cmd_get") - before;
+    assert!(counter(&gateway, "conn_yields") > 0);
+    assert!(meanwhile > asked, "the flood goes on");
+    gateway.stop();
+    sends.join().expect("the flood ends");
+    takes.join().expect("the flood ends");
+}

@@ -1,0 +1,10 @@
+//! What the gateway promises, one module a subject. One program: it is compiled once for all of them.
+
+mod endings;
+mod eviction;
+mod limits;
+mod meta;
+mod protocol;
+mod rig;
+mod several;
+mod text;

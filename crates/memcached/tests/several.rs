@@ -1,0 +1,73 @@
+//! Two gateways over one table.
+
+use crate::rig::{Client, Node, counter, until};
+use portcullis::{DirectoryName, Keep, Lifetime, NodeConfig};
+use portcullis_memcached::{Gateway, Options};
+
+#[test]
+fn what_one_gateway_stores_the_other_has() {
+    let node = Node::new();
+    let (one, two) = (node.gateway(), node.gateway());
+    let (mut first, mut second) = (Client::new(&one), Client::new(&two));
+    first.set("a", b"1");
+    second.expect_value("a", b"1");
+    second.ask("incr a 4", "5");
+    first.expect_value("a", b"5");
+    first.ask("delete a", "DELETED");
+    second.ask("get a", "END");
+    second.ask("add a 0 0 1\r\n1", "STORED");
+    first.ask("add a 0 0 1\r\n2", "NOT_STORED");
+}
+
+#[test]
+fn a_flush_reaches_the_other_gateway() {
+    let node = Node::new();
+    let (one, two) = (node.gateway(), node.gateway());
+    let (mut first, mut second) = (Client::new(&one), Client::new(&two));
+    first.set("a", b"1");
+    second.expect_value("a", b"1");
+    first.ask("flush_all", "OK");
+    until("the other gateway hears of it", || !second.has("a"));
+}
+
+#[test]
+fn gateways_count_together() {
+    const EACH: usize = 200;
+    let node = Node::new();
+    let gateways = [node.gateway(), node.gateway()];
+    Client::new(&gateways[0]).set("n", b"0");
+    std::thread::scope(|scope| {
+        for gateway in &gateways {
+            scope.spawn(move || {
+                let mut client = Client::new(gateway);
+                client.send("incr n 1\r\n".repeat(EACH));
+                (0..EACH).for_each(|_| assert!(client.line().parse::<u64>().is_ok()));
+            });
+        }
+    });
+    let total = (EACH * gateways.len()).to_string();
+    Client::new(&gateways[1]).expect_value("n", total.as_bytes());
+}
+
+#[test]
+fn tables_of_two_names_are_two_caches() {
+    let node = Node::new();
+    let table = DirectoryName::new("sessions").expect("a name");
+    let other = Gateway::start(Options { table, ..node.options("orange") }).expect("a gateway");
+    let gateway = node.gateway();
+    Client::new(&gateway).set("a", b"1");
+    Client::new(&other).ask("get a", "END");
+}
+
+#[test]
+fn a_kept_table_is_there_for_the_next_gateway_which_knows_its_keys() {
+    let longest_keep = Lifetime::seconds(60);
+    let node = Node::with(NodeConfig { pool_bytes: 96 << 20, longest_keep, ..NodeConfig::default() });
+    let options = Options { keep: Keep::For(longest_keep), ..node.options("orange") };
+    let first = Gateway::start(options.clone()).expect("a gateway");
+    Client::new(&first).set("a", b"1");
+    first.stop();
+    let second = Gateway::start(options).expect("a gateway");
+    Client::new(&second).expect_value("a", b"1");
+    until("the keys are known", || counter(&second, "curr_items") == 1);
+}
