@@ -218,6 +218,11 @@ impl Table {
         self.run(py, async |table| table.remove(&key).await)
     }
 
+    fn take<'py>(&self, py: Python<'py>, key: Given) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let taken = self.run(py, async |table| table.take(&key).await)?;
+        Ok(taken.map(|value| PyBytes::new(py, &value)))
+    }
+
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let keys = self.run(py, async |table| {
             let mut keys = Vec::new();

@@ -44,7 +44,29 @@ fn what_one_client_puts_into_a_table_another_finds_under_each_mechanism() {
             assert!(one.run(one.table.remove(b"a")));
             assert!(!two.run(two.table.remove(b"a")));
             assert_eq!(two.get(b"a"), None);
+            assert_eq!(two.run(two.table.take(b"b")).as_deref(), Some(&b""[..]));
+            assert_eq!(one.run(one.table.take(b"b")), None);
         }
+    }
+}
+
+#[test]
+fn of_those_who_take_a_key_one_gets_its_value() {
+    let node = node(Mechanism::MemoryWindow);
+    let users: Vec<_> = {
+        let one = User::create(&node, TENANT, &small(Grain::Extent));
+        let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+        vec![one, two]
+    };
+    for round in 0..100_u32 {
+        users[0].run(users[0].table.upsert(b"job", &round.to_le_bytes()));
+        let mut taken = Vec::new();
+        for user in &users {
+            user.pipeline.run(4, (0..4).map(|_| user.table.take(b"job")), |value| {
+                taken.extend(value.expect("it works"))
+            });
+        }
+        assert_eq!(taken, [round.to_le_bytes()]);
     }
 }
 

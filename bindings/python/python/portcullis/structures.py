@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Iterable, KeysView, Mapping, MutableMapping, ValuesView
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from portcullis import _native
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from portcullis.typing import Bytes
 
 __all__ = ["Queue", "Table"]
+
+Default = TypeVar("Default")
+_NO_DEFAULT: Any = object()
 
 
 class _Keys(KeysView[bytes]):
@@ -78,6 +81,25 @@ class Table(MutableMapping[bytes, bytes]):
     def __delitem__(self, key: Bytes) -> None:
         if not self._native.remove(key):
             raise KeyError(key)
+
+    @overload
+    def pop(self, key: Bytes) -> bytes: ...
+    @overload
+    def pop(self, key: Bytes, default: Default) -> bytes | Default: ...
+    def pop(self, key: Bytes, default: Any = _NO_DEFAULT) -> Any:
+        """Removes a key, and returns the value that it had then. Of several programs that pop one key, one gets the value.
+
+        >>> with session.create_table() as table:
+        ...     table[b"job"] = b"1"
+        ...     table.pop(b"job"), table.pop(b"job", None)
+        (b'1', None)
+        """
+        value = self._native.take(key)
+        if value is None:
+            if default is _NO_DEFAULT:
+                raise KeyError(key)
+            return default
+        return value
 
     def __contains__(self, key: object) -> bool:
         return self._native.get(cast("Bytes", key)) is not None

@@ -125,14 +125,9 @@ impl<S: Store> Cache<S> {
 
     /// Removes an item. Returns whether it was there for clients.
     pub(super) async fn delete_live(&self, key: &Key, now: Now) -> Result<bool, StoreError> {
-        // What was flushed is in the table and not there for clients.
-        if !self.shared.flush.is_none() {
-            let found = self.store.get(key).await?;
-            if found.and_then(|bytes| self.live(bytes, now)).is_none() {
-                return Ok(false);
-            }
-        }
-        self.remove(key).await
+        // What was flushed, or is out of date by this gateway's clock, may still be in the table.
+        let taken = self.take(key).await?;
+        Ok(taken.and_then(|bytes| self.live(bytes, now)).is_some())
     }
 
     pub(super) async fn set(&self, store: &mut protocol::Store, now: Now) -> Result<Reply, StoreError> {
@@ -160,19 +155,19 @@ impl<S: Store> Cache<S> {
         now: Now,
     ) -> Result<Outcome, StoreError> {
         self.shared.counters.sets.add();
-        // What was flushed is in the table, so the table's own conditions are of no use.
         let condition = match way.mode {
             Mode::Set if way.cas.is_none() => Condition::Always,
-            Mode::Add if self.shared.flush.is_none() => Condition::Absent,
-            Mode::Replace if way.cas.is_none() && self.shared.flush.is_none() => Condition::Present,
+            Mode::Add => Condition::Absent,
             _ => return self.store_depending(key, bytes, way, now).await,
         };
         let item = self.new_item(way.flags, way.expires, now);
         item.write_to(bytes);
-        Ok(match self.put(key, bytes, condition, way.expires, now).await? {
-            Stored::Inserted | Stored::Replaced => Outcome::Stored(item.cas),
-            Stored::Unchanged => Outcome::NotStored,
-        })
+        let length = bytes.len();
+        match self.put(key, bytes, condition, way.expires, now).await? {
+            Stored::Inserted | Stored::Replaced => Ok(Outcome::Stored(item.cas)),
+            // What was flushed, or is out of date by this gateway's clock, may still be in the table.
+            Stored::Unchanged => self.store_depending(key, &bytes[..length], way, now).await,
+        }
     }
 
     /// Stores a value depending on the item that is there.

@@ -90,7 +90,7 @@ impl<S: Store> Cache<S> {
             Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, now).await,
             Request::MetaDebug(key) => self.meta_debug(key, now).await,
             Request::Discard(key) => {
-                self.remove(key).await?;
+                self.take(key).await?;
                 Ok(Reply::Nothing)
             }
         }
@@ -209,11 +209,11 @@ impl<S: Store> Cache<S> {
         Ok(stored)
     }
 
-    /// Removes a key. Returns whether it was there.
-    async fn remove(&self, key: &Key) -> Result<bool, StoreError> {
-        let removed = self.store.remove(key).await?;
+    /// Removes a key. Returns the bytes that it had then.
+    async fn take(&self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
+        let taken = self.store.take(key).await?;
         self.shared.age.forget(key);
-        Ok(removed)
+        Ok(taken)
     }
 }
 

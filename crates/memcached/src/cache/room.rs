@@ -61,7 +61,7 @@ impl<S: Store> Cache<S> {
         for _ in 0..EVICTED_AT_ONCE {
             let Some(oldest) = self.shared.age.take_oldest(takes) else { break };
             // It is about to be replaced: its block is free afterwards, and not now.
-            if oldest != *key && self.store.remove(&oldest).await? {
+            if oldest != *key && self.store.take(&oldest).await?.is_some() {
                 self.shared.counters.evictions.add();
             }
             any = true;

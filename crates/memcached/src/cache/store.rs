@@ -31,8 +31,8 @@ pub trait Store {
         live: Option<Lifetime>,
     ) -> Result<Stored, StoreError>;
 
-    /// Removes a key. Returns whether it was there.
-    async fn remove(&self, key: &[u8]) -> Result<bool, StoreError>;
+    /// Removes a key. Returns the value that it had then.
+    async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// What a value takes. Only values that take as much can have each other's memory.
     fn takes(&self, key_bytes: usize, value_bytes: usize) -> u64;

@@ -76,8 +76,8 @@ impl Store for Memory {
         Ok(if before.is_some() { Stored::Replaced } else { Stored::Inserted })
     }
 
-    async fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
-        Ok(self.values.borrow_mut().remove(key).is_some())
+    async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.values.borrow_mut().remove(key))
     }
 
     fn takes(&self, key_bytes: usize, value_bytes: usize) -> u64 {
@@ -148,4 +148,28 @@ fn an_item_takes_the_place_of_larger_ones_and_not_of_much_larger_ones() {
     let larger = "x".repeat(9 * STEP);
     assert_eq!(done(&cache, &format!("set more 0 0 {}\r\n{larger}", larger.len())), "NoRoom");
     assert_eq!(cache.shared.counters.store_no_memory.get(), 1);
+}
+
+/// The table's clock is the node's. An item may be in the table for a moment after its time has come here.
+#[test]
+fn what_is_out_of_date_here_is_there_for_no_command_though_the_table_still_has_it() {
+    let expired = || {
+        let cache = cache(Memory { blocks_max: 9, ..Memory::default() });
+        let item = Item { stamp: 1, cas: 1, expires: Some(NOW.seconds()), ..Item::default() };
+        cache.store.values.borrow_mut().insert(b"a".to_vec(), item.with(b"1"));
+        cache
+    };
+    for (line, answer) in [
+        ("get a", "END"),
+        ("add a 0 0 1\r\n2", "STORED"),
+        ("replace a 0 0 1\r\n2", "NOT_STORED"),
+        ("append a 0 0 1\r\n2", "NOT_STORED"),
+        ("incr a 1", "NOT_FOUND"),
+        ("touch a 100", "NOT_FOUND"),
+        ("delete a", "NOT_FOUND"),
+        ("ms a 1 ME\r\n2", "HD"),
+        ("md a", "NF"),
+    ] {
+        assert_eq!(done(&expired(), line), answer, "{line}");
+    }
 }

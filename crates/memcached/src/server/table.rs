@@ -76,8 +76,8 @@ impl Store for TableStore {
         Ok(self.table.store(key, value, condition, live).await?)
     }
 
-    async fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
-        Ok(self.table.remove(key).await?)
+    async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.table.take(key).await?)
     }
 
     fn takes(&self, key_bytes: usize, value_bytes: usize) -> u64 {

@@ -332,24 +332,32 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn remove(&self, key: &[u8]) -> Result<bool, TableError> {
+        Ok(self.take(key).await?.is_some())
+    }
+
+    /// Removes a key, and returns the value that it had then. Of several who take one key, one gets the value.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
         self.check_writable()?;
         let hash = KeyHash::new(key, &self.options);
         let mut attempts = Attempts::default();
         loop {
-            match self.try_remove(key, hash).await {
-                Ok(Ok(removed)) => return Ok(removed),
+            match self.try_take(key, hash).await {
+                Ok(Ok(taken)) => return Ok(taken),
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
                 Err(error) => self.mend(error).await?,
             }
         }
     }
 
-    async fn try_remove(&self, key: &[u8], hash: KeyHash) -> Attempt<bool> {
+    async fn try_take(&self, key: &[u8], hash: KeyHash) -> Attempt<Option<Vec<u8>>> {
         let mut view = View::default();
         self.view(&mut view, hash).await?;
         let found = match self.find_in(&view, key, hash).await? {
             Ok(Some(found)) => found,
-            Ok(None) => return Ok(Ok(false)),
+            Ok(None) => return Ok(Ok(None)),
             Err(retry) => return Ok(Err(retry)),
         };
         let at = found.at;
@@ -362,7 +370,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(Err(Retry::Changed));
         }
         self.free_old_block(found.slot).await;
-        Ok(Ok(!expired))
+        Ok(Ok((!expired).then_some(found.value)))
     }
 }
 
