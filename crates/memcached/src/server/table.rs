@@ -6,6 +6,9 @@ use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, Condition, Stored, Table, TableError, TableOptions, block_bytes};
 use std::rc::Rc;
 
+/// Blocks that are claimed at once where as many clients store something.
+const CLAIMED_AT_ONCE_MAX: usize = 32;
+
 /// A handle on the table, and the pipeline that carries its operations out.
 #[derive(Debug)]
 pub struct TableStore {
@@ -21,6 +24,7 @@ impl TableStore {
         options: &TableOptions,
     ) -> Result<Self, TableError> {
         let table = pipeline.block_on(open_or_make(&pipeline, name, options))?;
+        table.claim_up_to(CLAIMED_AT_ONCE_MAX);
         Ok(Self { pipeline, table })
     }
 }

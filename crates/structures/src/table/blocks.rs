@@ -17,10 +17,8 @@ use portcullis::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// How many blocks are claimed at once (Patronus §7.3.1), at the least.
+/// How many blocks are claimed at once (Patronus §7.3.1).
 const CLAIMED_AT_ONCE: usize = 4;
-/// How many are claimed at once where as many operations of one pipeline want one.
-const CLAIMED_AT_ONCE_MAX: usize = 32;
 /// Extents at the end of the list that may not be kept yet, and are looked at again.
 const UNKNOWN_MAX: u32 = 16;
 /// Extents that are looked at for free blocks before another extent is made.
@@ -78,9 +76,9 @@ struct Class {
 }
 
 impl Class {
-    /// How many blocks are claimed at once now.
-    fn claimed_at_once(&self) -> usize {
-        self.wanting.clamp(CLAIMED_AT_ONCE, CLAIMED_AT_ONCE_MAX).min(self.free.len())
+    /// How many blocks are claimed at once now: as many as are wanted, up to `most`.
+    fn claimed_at_once(&self, most: usize) -> usize {
+        self.wanting.min(most).max(CLAIMED_AT_ONCE).min(self.free.len())
     }
 
     /// Forgets which blocks of an extent were free.
@@ -112,6 +110,8 @@ pub(super) struct Blocks {
     classes: BTreeMap<SizeClass, Class>,
     /// Extents up to this number are known.
     extents_known: u32,
+    /// The most blocks that are claimed at once.
+    claimed_at_once_max: usize,
 }
 
 impl Blocks {
@@ -164,6 +164,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             extents.resize(number as usize + 1, None);
         }
         extents[number as usize] = Some(known);
+    }
+
+    /// From now on this handle claims up to so many blocks at once where as many of its operations want one. It claims four
+    /// unless told (Patronus §7.3.1): each comes with a permission, which other clients then wait for.
+    pub fn claim_up_to(&self, blocks: usize) {
+        self.state.borrow_mut().blocks.claimed_at_once_max = blocks;
     }
 
     /// Claims a block of so many bytes.
@@ -243,10 +249,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             let unread = {
                 let mut state = self.state.borrow_mut();
+                let most = state.blocks.claimed_at_once_max;
                 let known = state.blocks.class(class);
                 known.end_rests(self.pipeline.now());
                 if !known.free.is_empty() {
-                    let count = known.claimed_at_once();
+                    let count = known.claimed_at_once(most);
                     return Ok(known.free.drain(..count).collect());
                 }
                 let tired = known.looked_at >= known.extents.len().min(LOOKED_AT_MAX);

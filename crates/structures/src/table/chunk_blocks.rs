@@ -204,6 +204,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         self.in_chunks(|blocks| blocks.giving_back = true);
         let _done = AtEnd::new(&self.pipeline, || self.in_chunks(|blocks| blocks.giving_back = false));
+        // Others leave theirs to this operation, also while it waits for the last ones to be free.
+        while !self.in_chunks(|blocks| blocks.leaving.is_empty()) {
+            self.give_back_those_that_leave().await?;
+        }
+        Ok(())
+    }
+
+    async fn give_back_those_that_leave(&self) -> Result<(), TableError> {
         let mut going = Vec::new();
         while let Some(chunk) = self.in_chunks(|blocks| blocks.leaving.front().map(Rc::clone)) {
             self.pipeline.read_bytes(&chunk, 0, READ_BYTES).await?;
