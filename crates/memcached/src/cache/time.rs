@@ -64,11 +64,6 @@ impl Flush {
     /// Bytes that tell other gateways.
     pub const BYTES: usize = 16;
 
-    /// Whether nothing was ever flushed.
-    pub fn is_none(&self) -> bool {
-        self.done.load(Ordering::Relaxed) == 0 && self.due.load(Ordering::Relaxed) == 0
-    }
-
     /// Whether an item is out of date.
     pub fn has(&self, stamp: u64, now: Now) -> bool {
         let due = self.due.load(Ordering::Relaxed);
@@ -129,7 +124,7 @@ mod tests {
     #[test]
     fn a_flush_takes_what_was_before_it_and_nothing_after() {
         let flush = Flush::default();
-        assert!(flush.is_none() && !flush.has(1, NOW));
+        assert!(!flush.has(1, NOW));
         flush.at_once(NOW.micros);
         assert!(flush.has(NOW.micros, NOW) && !flush.has(NOW.micros + 1, NOW));
         let due = NOW.micros + 10;
