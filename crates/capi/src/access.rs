@@ -1,8 +1,8 @@
 //! Reads, writes and atomics that wait.
 
 use crate::border::{Source, Target, call, given};
-use crate::handles::{self, PermissionHandle, SessionState};
-use crate::permissions::NO_PERMISSION;
+use crate::handles::PermissionHandle;
+use crate::permissions::under;
 use std::ffi::{c_int, c_void};
 
 /// Reads bytes of the permission's memory. After an error parts of `data` may have been overwritten.
@@ -15,11 +15,7 @@ pub unsafe extern "C" fn portcullis_read(
 ) -> c_int {
     call(|| {
         let into = Target(data).bytes("data", length)?;
-        let mut state = handles::enter::<SessionState>(permission.session)?;
-        let SessionState { attached, permissions, .. } = &mut *state;
-        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
-        attached.session.read(held, offset, into)?;
-        Ok(())
+        under(permission, |session, held| session.read(held, offset, into))
     })
 }
 
@@ -33,11 +29,7 @@ pub unsafe extern "C" fn portcullis_write(
 ) -> c_int {
     call(|| {
         let from = Source(data).bytes("data", length)?;
-        let mut state = handles::enter::<SessionState>(permission.session)?;
-        let SessionState { attached, permissions, .. } = &mut *state;
-        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
-        attached.session.write(held, offset, from)?;
-        Ok(())
+        under(permission, |session, held| session.write(held, offset, from))
     })
 }
 
@@ -52,10 +44,7 @@ pub extern "C" fn portcullis_compare_and_swap(
 ) -> c_int {
     call(|| {
         let before = given("before", before)?;
-        let mut state = handles::enter::<SessionState>(permission.session)?;
-        let SessionState { attached, permissions, .. } = &mut *state;
-        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
-        *before = attached.session.compare_and_swap(held, offset, compare, swap)?;
+        *before = under(permission, |session, held| session.compare_and_swap(held, offset, compare, swap))?;
         Ok(())
     })
 }
@@ -70,10 +59,7 @@ pub extern "C" fn portcullis_fetch_and_add(
 ) -> c_int {
     call(|| {
         let before = given("before", before)?;
-        let mut state = handles::enter::<SessionState>(permission.session)?;
-        let SessionState { attached, permissions, .. } = &mut *state;
-        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
-        *before = attached.session.fetch_and_add(held, offset, add)?;
+        *before = under(permission, |session, held| session.fetch_and_add(held, offset, add))?;
         Ok(())
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::border::{Target, Text, call, given};
 use crate::handles::{self, KeeperHandle, PermissionHandle, Session, SessionState};
-use portcullis::{Acquire, Allocate, Keep, Lifetime, ObjectRef, Permission, Rights, Sharing};
+use portcullis::{Acquire, Allocate, Error, Keep, Lifetime, ObjectRef, Permission, Rights, Sharing};
 use portcullis_foreign::{Failure, Misuse};
 use std::ffi::{c_char, c_int};
 
@@ -172,6 +172,18 @@ impl SessionState {
 /// What a handle of a permission gets that is none.
 pub(crate) const NO_PERMISSION: Misuse = Misuse::Closed { what: "the permission" };
 
+/// Does something with a session and a permission that it holds.
+#[inline]
+pub(crate) fn under<T>(
+    permission: PermissionHandle,
+    act: impl FnOnce(&mut portcullis::Session, &Permission) -> Result<T, Error>,
+) -> Result<T, Failure> {
+    let mut state = handles::enter::<SessionState>(permission.session)?;
+    let SessionState { attached, permissions, .. } = &mut *state;
+    let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
+    Ok(act(&mut attached.session, held)?)
+}
+
 /// Allocates memory of the node, with a permission over it.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_allocate(
@@ -212,10 +224,7 @@ pub extern "C" fn portcullis_acquire(
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_extend(permission: PermissionHandle, microseconds: u64) -> c_int {
     call(|| {
-        let mut state = handles::enter::<SessionState>(permission.session)?;
-        let SessionState { attached, permissions, .. } = &mut *state;
-        let held = permissions.get(permission.id).ok_or(NO_PERMISSION)?;
-        attached.session.extend(held, Lifetime(microseconds))?;
+        under(permission, |session, held| session.extend(held, Lifetime(microseconds)))?;
         Ok(())
     })
 }
