@@ -77,8 +77,12 @@ impl<S: Store> Cache<S> {
         if let Some(expiry) = step.touch {
             item.expires = expiry.at(now.seconds());
         }
-        // A number that has become shorter keeps its length, as in memcached.
+        // A number that has become shorter keeps its length, as in memcached. A number that has become longer is a new item
+        // there, which is not out of date.
         let text = format!("{number:<length$}", length = found.value().len());
+        if text.len() > found.value().len() {
+            (item.stale, item.told) = (false, false);
+        }
         Change::Put(item.with(text.as_bytes()), item.expires, Counted::Number(number, item))
     }
 }

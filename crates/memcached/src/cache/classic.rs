@@ -1,7 +1,7 @@
 //! What the text commands mean.
 
 use super::item::{Found, HEADER_BYTES};
-use super::{Cache, Change, Now, Store, StoreError};
+use super::{Cache, Change, Item, Now, Store, StoreError};
 use crate::protocol::{self, Get, Key, Mode, Reply, Returned, Touch};
 use portcullis_structures::table::{Condition, Stored};
 
@@ -182,7 +182,7 @@ impl<S: Store> Cache<S> {
         let outcome = self
             .change(key, now, |found| {
                 let item = self.new_item(way.flags, way.expires, now);
-                let store = |item: super::Item, value: &[u8]| {
+                let store = |item: Item, value: &[u8]| {
                     Change::Put(item.with(value), item.expires, Outcome::Stored(item.cas))
                 };
                 let Some(found) = found else {
@@ -202,14 +202,18 @@ impl<S: Store> Cache<S> {
                             Mode::Append => [found.value(), value],
                             _ => [value, found.value()],
                         };
-                        store(self.changed(found.item, now), &parts.concat())
+                        // The longer item is a new one in memcached: it is not out of date, even where the old one was.
+                        store(
+                            Item { flags: found.item.flags, expires: found.item.expires, ..item },
+                            &parts.concat(),
+                        )
                     }
                     Mode::Cas(_) | Mode::Set | Mode::Replace if fits => store(item, value),
                     Mode::Cas(_) | Mode::Set | Mode::Replace
                         if way.invalidate && way.cas.is_some_and(|cas| cas < found.item.cas) =>
                     {
                         let (expires, told) = (found.item.expires, found.item.told);
-                        store(super::Item { expires, told, stale: true, ..item }, value)
+                        store(Item { expires, told, stale: true, ..item }, value)
                     }
                     _ => Change::Keep(Outcome::Exists),
                 }

@@ -104,10 +104,8 @@ impl<S: Store> Cache<S> {
         self.shared.counters.flushes.add();
         let stamp = self.shared.stamps.next(now);
         match delay.at(now.seconds()) {
-            None => self.shared.flush.at_once(stamp),
-            Some(at) if at <= now.seconds() => self.shared.flush.at_once(stamp),
-            // What is stored in the second before is gone too, as in memcached.
-            Some(at) => self.shared.flush.later((u64::from(at) - 1) * 1_000_000 + 999_999, now),
+            Some(at) if at > now.seconds() => self.shared.flush.later(at, now),
+            _ => self.shared.flush.at_once(stamp, now),
         }
         let bytes = self.shared.flush.to_bytes();
         self.store.put(&FLUSH_KEY, &bytes, Condition::Always, None).await.map(|_| ())

@@ -56,7 +56,7 @@ impl Stamps {
 pub struct Flush {
     /// Up to here at once.
     done: AtomicU64,
-    /// Up to here when that time has come. Zero: never.
+    /// Up to here, from the beginning of the second on in which this is. Zero: never.
     due: AtomicU64,
 }
 
@@ -67,20 +67,26 @@ impl Flush {
     /// Whether an item is out of date.
     pub fn has(&self, stamp: u64, now: Now) -> bool {
         let due = self.due.load(Ordering::Relaxed);
-        stamp <= self.done.load(Ordering::Relaxed) || (due != 0 && due <= now.micros && stamp <= due)
+        stamp <= self.done.load(Ordering::Relaxed) || (has_come(due, now) && stamp <= due)
     }
 
-    /// Everything up to `stamp` is out of date.
-    pub fn at_once(&self, stamp: u64) {
+    /// Everything up to `stamp` is out of date. A flush that was to come does not come any more, as in memcached.
+    pub fn at_once(&self, stamp: u64, now: Now) {
+        self.replace_due(0, now);
         self.done.fetch_max(stamp, Ordering::Relaxed);
     }
 
-    /// Everything up to `due` will be out of date then.
-    pub fn later(&self, due: u64, now: Now) {
+    /// Everything that is stored until the end of the second before `seconds` is out of date from that second's beginning
+    /// on. So `flush_all 1` takes what is there at once, and what is stored in the same second, as in memcached.
+    pub fn later(&self, seconds: u32, now: Now) {
+        self.replace_due((u64::from(seconds) * MICROS).saturating_sub(1), now);
+    }
+
+    /// Puts another flush in the place of the one that was to come. What a flush has taken already stays out of date.
+    fn replace_due(&self, due: u64, now: Now) {
         let before = self.due.swap(due, Ordering::Relaxed);
-        // One that is under way is put off, and one that is over stays.
-        if before <= now.micros {
-            self.at_once(before);
+        if has_come(before, now) {
+            self.done.fetch_max(before.min(now.micros), Ordering::Relaxed);
         }
     }
 
@@ -96,12 +102,14 @@ impl Flush {
     pub fn hear(&self, bytes: &[u8], now: Now) {
         let Ok(bytes) = <[u8; Self::BYTES]>::try_from(bytes) else { return };
         let (words, _) = bytes.as_chunks::<8>();
-        self.at_once(u64::from_le_bytes(words[0]));
-        let due = u64::from_le_bytes(words[1]);
-        if due != 0 && due != self.due.load(Ordering::Relaxed) {
-            self.later(due, now);
-        }
+        self.done.fetch_max(u64::from_le_bytes(words[0]), Ordering::Relaxed);
+        self.replace_due(u64::from_le_bytes(words[1]), now);
     }
+}
+
+/// Whether the second of a flush that is due has begun.
+fn has_come(due: u64, now: Now) -> bool {
+    due != 0 && due / MICROS <= now.micros / MICROS
 }
 
 #[cfg(test)]
@@ -125,15 +133,47 @@ mod tests {
     fn a_flush_takes_what_was_before_it_and_nothing_after() {
         let flush = Flush::default();
         assert!(!flush.has(1, NOW));
-        flush.at_once(NOW.micros);
+        flush.at_once(NOW.micros, NOW);
         assert!(flush.has(NOW.micros, NOW) && !flush.has(NOW.micros + 1, NOW));
-        let due = NOW.micros + 10;
-        flush.later(due, NOW);
-        assert!(!flush.has(due, NOW), "its time has not come");
-        assert!(flush.has(due, Now { micros: due }));
-        assert!(!flush.has(due + 1, Now { micros: due + 5 }));
+    }
+
+    #[test]
+    fn a_delayed_flush_takes_what_is_stored_until_the_end_of_the_second_before() {
+        let flush = Flush::default();
+        let at = NOW.seconds() + 2;
+        let (begins, ends) = ((u64::from(at) - 1) * MICROS, u64::from(at) * MICROS);
+        flush.later(at, NOW);
+        assert!(!flush.has(NOW.micros, Now { micros: begins - 1 }), "its second has not begun");
+        assert!(flush.has(ends - 1, Now { micros: begins }));
+        assert!(!flush.has(ends, Now { micros: ends }));
         let other = Flush::default();
         other.hear(&flush.to_bytes(), NOW);
-        assert!(other.has(due, Now { micros: due }) && other.has(NOW.micros, NOW));
+        assert!(other.has(ends - 1, Now { micros: begins }));
+    }
+
+    #[test]
+    fn a_flush_in_a_second_takes_at_once_what_is_there() {
+        let flush = Flush::default();
+        let middle = Now { micros: NOW.micros + MICROS / 2 };
+        flush.later(middle.seconds() + 1, middle);
+        assert!(flush.has(middle.micros, middle));
+        assert!(flush.has(middle.micros + 1, middle), "memcached counts times in whole seconds");
+    }
+
+    #[test]
+    fn a_later_flush_takes_the_place_of_one_that_is_to_come_and_not_of_one_that_was() {
+        let middle = Now { micros: NOW.micros + MICROS / 2 };
+        let (flush, far) = (Flush::default(), Now { micros: NOW.micros + 60 * MICROS });
+        flush.later(NOW.seconds() + 10, NOW);
+        flush.at_once(NOW.micros, NOW);
+        assert!(!flush.has(NOW.micros + 1, far), "the one that was to come is gone");
+        let other = Flush::default();
+        other.later(NOW.seconds() + 10, NOW);
+        other.hear(&flush.to_bytes(), NOW);
+        assert!(!other.has(NOW.micros + 1, far), "in other gateways too");
+        flush.later(middle.seconds() + 1, middle);
+        flush.later(middle.seconds() + 1000, middle);
+        assert!(flush.has(middle.micros, middle), "what was taken stays out of date");
+        assert!(!flush.has(middle.micros + 1, middle));
     }
 }
