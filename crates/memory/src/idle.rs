@@ -1,11 +1,15 @@
 //! What a thread that polls does while there is nothing to do: spin, then yield, then sleep (RPCool §5.8).
 
+use crate::Crowd;
 use std::time::Duration;
 
 /// Turns without work before the thread begins to yield.
 const SPIN_TURNS: u32 = 2_000;
 /// The same where others want the processor: whoever has spun for less has more of it left when it is woken.
 const SPIN_TURNS_BUSY: u32 = 200;
+/// After so many turns it looks whether others want a processor, and again after as many.
+const LOOK_TURNS: u32 = 256;
+const _: () = assert!(LOOK_TURNS > SPIN_TURNS_BUSY, "who has found others sleeps in the same turn");
 /// How long it yields before it sleeps.
 const YIELD_FOR: Duration = Duration::from_millis(1);
 /// A yield that takes longer has given the processor away: whoever has it keeps it for the scheduler's whole slice, some milliseconds,
@@ -38,6 +42,16 @@ impl Idle {
     #[must_use]
     pub fn is_spinning(&self) -> bool {
         self.turns < if self.sleeps_left > 0 { SPIN_TURNS_BUSY } else { SPIN_TURNS }
+    }
+
+    /// Looks now and then whether more threads want to run than there are processors, of which `crowd` knows. If so, the thread
+    /// is to sleep soon, this time and the next ones: it would keep others from a processor, perhaps the very ones whose work it
+    /// waits for. A look costs more than a turn, so there are few.
+    #[inline]
+    pub fn look_for(&mut self, crowd: &Crowd) {
+        if self.turns % LOOK_TURNS == LOOK_TURNS - 1 && self.sleeps_left == 0 && crowd.is_there() {
+            self.sleeps_left = SLEEPS_FIRST;
+        }
     }
 
     /// Passes some time. `now` is any clock's; from one that stands still meanwhile nothing is learnt of slow yields. Returns whether the

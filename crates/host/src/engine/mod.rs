@@ -12,7 +12,7 @@ pub(crate) use driver::{Bell, Driver};
 pub(crate) use turn_times::TurnCounts;
 
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_memory::{Idle, pin};
+use portcullis_memory::{Crowd, Idle, pin};
 use portcullis_protocol::Moment;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -204,7 +204,7 @@ struct EngineThread<D: Driver, R> {
 
 impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
     fn run(mut self) {
-        let mut idle = Idle::default();
+        let (mut idle, crowd) = (Idle::default(), Crowd::new());
         let mut now = self.now();
         let (mut turns, mut resident_worked) = (0u32, false);
         // Something was done since the clock was last read.
@@ -225,6 +225,9 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
                 worked |= resident_worked;
             }
             busy |= worked;
+            if !worked {
+                idle.look_for(&crowd);
+            }
             if worked {
                 idle.reset();
             } else if idle.spin_or_yield(|| Duration::from_micros(now.0)) {

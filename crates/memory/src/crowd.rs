@@ -1,0 +1,100 @@
+//! Whether more threads want to run than the machine has processors.
+//!
+//! A thread that spins alone on a processor does not notice that others share one: its yields return at once.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// The kernel's count of threads that run or want to.
+const COUNTED_AT: &str = "/proc/loadavg";
+/// The processors that are there.
+const PROCESSORS_AT: &str = "/sys/devices/system/cpu/online";
+/// Bytes of the kernel's line: five short words.
+const LINE_BYTES: usize = 128;
+
+/// Where the kernel says it. A thread has one for as long as it polls.
+#[derive(Debug)]
+pub struct Crowd {
+    counted: Option<File>,
+    processors: u32,
+    /// The kernel has said nothing that can be read: it is not asked again.
+    is_silent: Cell<bool>,
+}
+
+impl Crowd {
+    /// Opens what the kernel says. Where it says nothing, there is no crowd.
+    #[must_use]
+    pub fn new() -> Self {
+        let online = std::fs::read_to_string(PROCESSORS_AT).ok();
+        let processors = online.as_deref().and_then(processors_in);
+        let counted = processors.and_then(|_| File::open(COUNTED_AT).ok());
+        Self { is_silent: Cell::new(counted.is_none()), counted, processors: processors.unwrap_or(u32::MAX) }
+    }
+
+    /// Whether more threads run or want to than there are processors, with the caller's own. It takes some microseconds.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        let Some(counted) = self.counted.as_ref().filter(|_| !self.is_silent.get()) else { return false };
+        let mut line = [0; LINE_BYTES];
+        let threads = counted.read_at(&mut line, 0).ok().and_then(|bytes| threads_in(&line[..bytes]));
+        self.is_silent.set(threads.is_none());
+        threads.is_some_and(|threads| threads > self.processors)
+    }
+}
+
+impl Default for Crowd {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The threads that run or want to, in a line such as `0.20 0.18 0.12 1/80 11206`.
+fn threads_in(line: &[u8]) -> Option<u32> {
+    let word = std::str::from_utf8(line).ok()?.split_whitespace().nth(3)?;
+    word.split_once('/')?.0.parse().ok()
+}
+
+/// How many processors there are in a list such as `0-3,8`.
+fn processors_in(list: &str) -> Option<u32> {
+    list.trim().split(',').try_fold(0, |count, part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        Some(count + last.checked_sub(first)? + 1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn the_kernels_lines_are_read() {
+        assert_eq!(threads_in(b"0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert_eq!(threads_in(b"0.20 0.18"), None);
+        assert_eq!(threads_in(b""), None);
+        assert_eq!(processors_in("0-1\n"), Some(2));
+        assert_eq!(processors_in("0-3,8,10-11"), Some(7));
+        assert_eq!(processors_in("5-3"), None);
+        assert_eq!(processors_in("\n"), None);
+    }
+
+    #[test]
+    fn there_is_a_crowd_when_more_threads_spin_than_there_are_processors() {
+        let crowd = Crowd::new();
+        assert!(!crowd.is_silent.get(), "Linux says it");
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..crowd.processors {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            while !crowd.is_there() {}
+            ended.store(true, Ordering::Relaxed);
+        });
+    }
+}
